@@ -1,0 +1,149 @@
+"""Converting against `cp` and against LeRobot's own writer, on the same recording in the same run.
+
+    python benchmarks/convert.py [--quick] [--lerobot-python PATH] [--sizes 2 8] [--keep DIR]
+
+Time: whole commands, start-up included, median of several rounds in which the commands take turns; everything in the
+page cache. Memory: peak RSS of the process tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from measure import Claim, Run, alternate, finish, median_seconds, run
+
+from penstock.demo.recording import Script, write_recording
+
+HERE = Path(__file__).resolve().parent
+BYTES_PER_SECOND = 7.8e6  # of the made recording: three cameras at 30 fps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a smaller recording, under a minute")
+    parser.add_argument("--lerobot-python", metavar="PATH", help="a Python with lerobot 0.6.1 and penstock in it")
+    parser.add_argument(
+        "--sizes", nargs="*", type=float, default=None, metavar="GB", help="long recordings for the memory claims"
+    )
+    parser.add_argument("--rounds", type=int, default=None, help="how often the timed commands take turns")
+    parser.add_argument("--peer-rows", type=int, default=None, help="rows that LeRobot's writer is given")
+    parser.add_argument("--keep", metavar="DIR", help="make the recordings here and keep them")
+    args = parser.parse_args()
+    directory = Path(args.keep) if args.keep else Path(tempfile.mkdtemp(prefix="penstock-bench-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        finish(_claims(args, directory))
+    finally:
+        if not args.keep:
+            shutil.rmtree(directory)
+
+
+def _claims(args: argparse.Namespace, directory: Path) -> list[Claim]:
+    seconds = 15.0 if args.quick else 60.0
+    bag = _recording(directory, seconds)
+    claims, ours = _speed(bag, directory, rounds=args.rounds or (5 if args.quick else 9))
+    sizes = ([] if args.quick else [2.0, 8.0]) if args.sizes is None else args.sizes
+    claims += _memory(bag, directory, sizes)
+    if args.lerobot_python:
+        claims += _peer(args, bag, directory, ours)
+    return claims
+
+
+def _recording(directory: Path, seconds: float) -> Path:
+    path = directory / f"run-{seconds:.0f}s.bag"
+    if not path.exists():
+        distinct = None if seconds <= 60 else 600
+        write_recording(path, Script(seconds=seconds, distinct_pictures=distinct))
+    size = path.stat().st_size / 1e6
+    print(f"recording {path.name}: {size:,.0f} MB, {seconds:.0f} s, three 640×480 JPEG cameras at 30 fps")
+    return path
+
+
+def _penstock(bag: Path, out: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "penstock", "convert", str(bag), str(out), "--json", *words]
+
+
+def _speed(bag: Path, directory: Path, rounds: int) -> tuple[list[Claim], float]:
+    copy, out = directory / "copy.bag", directory / "out"
+    actions = {"cp": ["cp", str(bag), str(copy)], "penstock": _penstock(bag, out)}
+    alternate(actions, rounds=1, before={"cp": [copy], "penstock": [out]})  # warms the page cache and the imports
+    results = alternate(actions, rounds=rounds, before={"cp": [copy], "penstock": [out]})
+    cp_s, ours_s = median_seconds(results["cp"]), median_seconds(results["penstock"])
+    report = json.loads(results["penstock"][-1].output)
+    print(f"cp                      {cp_s:8.3f} s")
+    inside = f"inside the process {report['seconds']:.3f} s"
+    print(f"penstock convert        {ours_s:8.3f} s  ({inside}), {report['frames']:,} rows")
+    print(
+        "each round: "
+        + ", ".join(f"{o.seconds / c.seconds:.1f}×" for o, c in zip(results["penstock"], results["cp"], strict=True))
+    )
+    copy.unlink()
+    shutil.rmtree(out)
+    return [Claim("video: copy, whole command, against cp of the bag (times)", ours_s / cp_s, "<= 4")], ours_s / report[
+        "frames"
+    ]
+
+
+def _memory(bag: Path, directory: Path, sizes: list[float]) -> list[Claim]:
+    out = directory / "out"
+    peaks: dict[str, int] = {}
+
+    def measured(source: Path, label: str, *words: str) -> Run:
+        shutil.rmtree(out, ignore_errors=True)
+        result = run(_penstock(source, out, *words))
+        report = json.loads(result.output)
+        print(
+            f"{label:<28} {result.seconds:8.2f} s   peak {result.peak_rss_bytes / 1e6:6.1f} MB   "
+            f"predicted {report['predicted_peak_bytes'] / 1e6:6.1f} MB   {report['frames']:,} rows"
+        )
+        return result
+
+    peaks["short"] = measured(bag, f"copy, {bag.stat().st_size / 1e9:.2f} GB").peak_rss_bytes
+    for gigabytes in sizes:
+        long = _recording(directory, gigabytes * 1e9 / BYTES_PER_SECOND + 20)
+        peaks[f"{gigabytes:g} GB"] = measured(long, f"copy, {long.stat().st_size / 1e9:.2f} GB").peak_rss_bytes
+    claims = [Claim("peak RSS of video: copy, the largest (MB)", max(peaks.values()) / 1e6, "<= 200")]
+    if sizes:
+        claims.append(
+            Claim(
+                "peak RSS, the largest against the smallest recording (times)",
+                max(peaks.values()) / min(peaks.values()),
+                "<= 1.1",
+            )
+        )
+    for codec in ("h264", "av1"):
+        peak = measured(bag, codec, f"video={codec}").peak_rss_bytes
+        claims.append(Claim(f"peak RSS with {codec} (MB)", peak / 1e6, "<= 600"))
+    shutil.rmtree(out, ignore_errors=True)
+    return claims
+
+
+def _peer(args: argparse.Namespace, bag: Path, directory: Path, ours_s_per_row: float) -> list[Claim]:
+    claims = []
+    for mode, bar, rows in (("video", 60, args.peer_rows or 300), ("stream", 25, args.peer_rows or 300)):
+        out = directory / f"peer-{mode}"
+        shutil.rmtree(out, ignore_errors=True)
+        result = run(
+            [args.lerobot_python, str(HERE / "peers" / "lerobot_writer.py"), mode, str(bag), str(out), str(rows)]
+        )
+        found = json.loads(result.output.strip().splitlines()[-1])
+        per_row_s = found["seconds"] / found["rows"]
+        print(
+            f"LeRobot writer, {mode:<10} {found['seconds']:8.2f} s for {found['rows']:,} rows, "
+            f"peak {result.peak_rss_bytes / 1e6:,.0f} MB"
+        )
+        claims.append(
+            Claim(f"faster per row than LeRobot's {mode} writer (times)", per_row_s / ours_s_per_row, f">= {bar}")
+        )
+        shutil.rmtree(out, ignore_errors=True)
+    return claims
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""Align: every row's messages, from timestamps alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.align.pairing import Pairing, Pick, pair, pair_timeline, tolerance_of
+from penstock.align.report import (
+    AlignmentReport,
+    Cut,
+    Gaps,
+    StreamOrder,
+    StreamReport,
+    describe_stream,
+    format_ms,
+    holes,
+)
+from penstock.align.streams import NS_PER_S, Stream, check_whole_number, in_time_order
+from penstock.align.timeline import FixedTimeline, Rows, Timeline, lay_out, real_fps
+from penstock.errors import AlignError, ConfigError
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """The rows of one episode: when each is, and which messages it takes from each stream."""
+
+    fps: int
+    row_times_ns: NDArray[np.int64]
+    picks: Mapping[str, Pick]
+    report: AlignmentReport
+
+    def __len__(self) -> int:
+        return int(self.row_times_ns.size)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.row_times_ns.nbytes) + sum(pick.nbytes for pick in self.picks.values())
+
+    def __repr__(self) -> str:
+        return f"Alignment({len(self):,} rows at {self.fps} fps, {len(self.picks)} streams, {self.nbytes:,} bytes)"
+
+
+def align(
+    streams: Sequence[Stream],
+    timeline: Timeline,
+    *,
+    sample_drop: int = 0,
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+    max_gap_ns: int | None = None,
+) -> Alignment:
+    """Decide for every row of `timeline` which message it takes from every stream.
+
+    `sample_drop` instants are cut at both ends of the timeline first, and only rows from `start_ns` to `end_ns` count.
+    Two neighbouring rows of the result that are more than `max_gap_ns` apart are an AlignError.
+
+        cameras = Stream("/cam_h", camera_times_ns)
+        joints = Stream("/joint_states", joint_times_ns, policy="linear", missing="reject")
+        alignment = align([cameras, joints], TopicTimeline("/cam_h", fps=10))
+    """
+    _check_names(streams)
+    rows = lay_out(streams, timeline, sample_drop=sample_drop, start_ns=start_ns, end_ns=end_ns)
+    own = None if isinstance(timeline, FixedTimeline) else timeline.stream
+    orders: dict[str, StreamOrder] = {}
+    pairings: dict[str, Pairing] = {}
+    for stream in streams:
+        ordered = in_time_order(stream.times_ns)
+        orders[stream.name] = StreamOrder(ordered.out_of_order, ordered.duplicate_times, ordered.period_ns)
+        if stream.name == own and rows.numbers is not None:
+            pairings[stream.name] = pair_timeline(rows.numbers, stream, tolerance_of(stream, ordered, rows))
+        else:
+            pairings[stream.name] = pair(stream, ordered, rows)
+    cut = _cut(streams, pairings, rows)
+    whole = cut.keep.all()
+    picks = {name: pairing.pick if whole else pairing.pick[cut.keep] for name, pairing in pairings.items()}
+    described = {
+        stream.name: describe_stream(
+            stream,
+            orders[stream.name],
+            pairings[stream.name],
+            picks[stream.name],
+            cut,
+            is_timeline=stream.name == own,
+        )
+        for stream in streams
+    }
+    row_times_ns = rows.times_ns if whole else rows.times_ns[cut.keep]
+    _check_holes(row_times_ns, max_gap_ns, rows.origin_ns)
+    report = _report(rows, cut, pairings, described, own)
+    return Alignment(rows.fps, row_times_ns, picks, report)
+
+
+def _check_names(streams: Sequence[Stream]) -> None:
+    twice = [name for name, n in Counter(stream.name for stream in streams).items() if n > 1]
+    if twice:
+        raise ConfigError(f"two streams have the name {twice[0]!r}", hint="name each one after its feature and topic")
+
+
+def _cut(streams: Sequence[Stream], pairings: Mapping[str, Pairing], rows: Rows) -> Cut:
+    """Keep the rows that every stream can serve; AlignError with each stream's range when there is none."""
+    keep = np.ones(rows.times_ns.size, dtype=np.bool_)
+    for pairing in pairings.values():
+        keep &= ~pairing.missing
+    remaining = np.flatnonzero(keep)
+    if not remaining.size:
+        raise AlignError(
+            f"no row of {rows.times_ns.size:,} finds a message of every stream: {_ranges(streams, pairings, rows)}",
+            hint="the streams do not overlap in time or the tolerance is too small; "
+            "compare time: header with time: log, or set missing: hold",
+        )
+    return Cut(rows.times_ns, keep, int(remaining[0]), int(remaining[-1]) + 1, rows.origin_ns)
+
+
+def _ranges(streams: Sequence[Stream], pairings: Mapping[str, Pairing], rows: Rows) -> str:
+    first, last = ((int(rows.times_ns[i]) - rows.origin_ns) / NS_PER_S for i in (0, -1))
+    parts = [f"rows {first:.3f} … {last:.3f} s"]
+    for stream in streams:
+        if not stream.times_ns.size:
+            parts.append(f"{stream.name} has no messages")
+            continue
+        to_origin_ns = stream.offset_ns - rows.origin_ns
+        low, high = ((int(end) + to_origin_ns) / NS_PER_S for end in (stream.times_ns.min(), stream.times_ns.max()))
+        served = int(np.count_nonzero(~pairings[stream.name].missing))
+        parts.append(f"{stream.name} {low:.3f} … {high:.3f} s ({stream.times_ns.size:,} messages, {served:,} rows)")
+    return "; ".join(parts)
+
+
+def _check_holes(times_ns: NDArray[np.int64], max_gap_ns: int | None, origin_ns: int) -> None:
+    if max_gap_ns is None:
+        return
+    check_whole_number("align", "max_gap_ns", max_gap_ns, least=0)
+    steps_ns = np.diff(times_ns)
+    too_long = np.flatnonzero(steps_ns > max_gap_ns)
+    if too_long.size:
+        row = int(too_long[0])
+        raise AlignError(
+            f"rows {row:,} and {row + 1:,} are {format_ms(int(steps_ns[row]) / 1e6)} apart "
+            f"(at {(int(times_ns[row]) - origin_ns) / NS_PER_S:.3f} s), "
+            f"more than max_gap {format_ms(max_gap_ns / 1e6)}; {too_long.size:,} such holes",
+            hint="raise max_gap, or cut the recording into episodes at its holes",
+        )
+
+
+def _report(
+    rows: Rows, cut: Cut, pairings: Mapping[str, Pairing], described: Mapping[str, StreamReport], own: str | None
+) -> AlignmentReport:
+    gaps = holes(rows.times_ns, rows.gap_ns, rows.period_ns, rows.origin_ns)
+    by_cause = _lost_by_cause(pairings, cut)
+    return AlignmentReport(
+        rows=int(np.count_nonzero(cut.keep)),
+        fps=rows.fps,
+        real_fps=real_fps(rows),
+        timeline="fixed" if own is None else own,
+        stride=rows.stride,
+        origin_ns=rows.origin_ns,
+        timeline_rows=int(rows.times_ns.size),
+        sample_dropped=rows.sample_dropped,
+        trimmed_head=cut.first,
+        trimmed_tail=int(rows.times_ns.size) - cut.stop,
+        lost=sum(by_cause.values()),
+        lost_by_cause=by_cause,
+        timeline_gaps=gaps,
+        notes=(*rows.notes, *_notes(described, gaps, own)),
+        streams=described,
+    )
+
+
+def _lost_by_cause(pairings: Mapping[str, Pairing], cut: Cut) -> dict[str, int]:
+    """Each lost row once, under the first stream that lacks it."""
+    unclaimed = np.ones(cut.stop - cut.first, dtype=np.bool_)
+    by_cause: dict[str, int] = {}
+    for name, pairing in pairings.items():
+        missing = pairing.missing[cut.first : cut.stop]
+        rows = int(np.count_nonzero(missing & unclaimed))
+        if rows:
+            by_cause[f"gap:{name}"] = rows
+            unclaimed &= ~missing
+    return by_cause
+
+
+def _notes(described: Mapping[str, StreamReport], gaps: Gaps, own: str | None) -> list[str]:
+    notes = []
+    if gaps.count:
+        notes.append(
+            f"the timeline {own or 'fixed'} has {gaps.count:,} holes where about {gaps.rows:,} rows would be; "
+            f"the first at {gaps.listed[0].from_s:.3f} s"
+        )
+    for name, stream in described.items():
+        if stream.out_of_order:
+            notes.append(f"{name}: the time goes backwards {stream.out_of_order:,} times; messages were paired by time")
+        if stream.duplicate_times:
+            notes.append(f"{name}: {stream.duplicate_times:,} messages have the time of the message before")
+        if stream.lost:
+            gap = stream.gaps.listed[0]
+            notes.append(
+                f"{name}: no message within {format_ms(stream.tolerance_ms)} for {stream.lost:,} rows, first at "
+                f"{gap.from_s:.3f} … {gap.to_s:.3f} s; a larger tolerance or missing: hold would keep them"
+            )
+    return notes

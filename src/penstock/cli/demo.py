@@ -1,0 +1,125 @@
+"""penstock demo: make a recording, inspect, convert, check and read it back, and say what happened."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from penstock import units
+from penstock.errors import DataSetError
+
+
+def add_parser(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "demo",
+        help="make a small recording, convert it, check it and read it back",
+        description="The whole walk on a recording that it makes itself: no data, no network and no ROS are needed.",
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="keep the recording and the data set here (default: a temporary place)"
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of the recording (default 10)")
+    parser.add_argument("--memory", default="auto", metavar="SIZE", help="the budget of the conversion, e.g. 512MiB")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    with _directory(args.out) as directory:
+        return _walk(directory, args)
+
+
+@contextmanager
+def _directory(asked: str | None) -> Iterator[Path]:
+    if asked is not None:
+        path = Path(asked)
+        path.mkdir(parents=True, exist_ok=True)
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as temporary:
+        yield Path(temporary)
+
+
+def _say(title: str, seconds: float, text: str) -> None:
+    print(f"{title:<9}{seconds:6.2f} s   {text}", flush=True)
+
+
+def _walk(directory: Path, args: argparse.Namespace) -> int:
+    from penstock import memory, recordings
+    from penstock.conversion.job import convert
+    from penstock.demo.recording import Script, write_recording
+    from penstock.lerobot.check import check
+
+    bag, out = directory / "demo.bag", directory / "demo"
+    with memory.PeakMeter() as meter:
+        began = time.perf_counter()
+        size = write_recording(bag, Script(seconds=args.seconds))
+        _say(
+            "make",
+            time.perf_counter() - began,
+            f"{bag} · {units.format_size(size)} · ROS 1, three JPEG cameras, joints",
+        )
+
+        began = time.perf_counter()
+        with recordings.open(bag) as recording:
+            count = sum(topic.count for topic in recording.topics)
+            topics = len(recording.topics)
+        _say("inspect", time.perf_counter() - began, f"{topics} topics · {count:,} messages")
+
+        report = convert(bag, out, memory=args.memory, overwrite=True, task="move the arm over the table")
+        rate = units.format_size(int(report.bytes_in / report.seconds))
+        peak, predicted = (units.format_bytes(n) for n in (report.peak_rss_bytes, report.predicted_peak_bytes))
+        _say(
+            "convert",
+            report.seconds,
+            f"{out} · {report.frames:,} rows at {report.fps} fps · JPEG bytes copied · {report.lost_count} lost · "
+            f"{rate}/s · peak {peak} (predicted {predicted})",
+        )
+
+        began = time.perf_counter()
+        findings = check(out)
+        _say("check", time.perf_counter() - began, f"{len(findings.problems)} problems")
+        began = time.perf_counter()
+        _say("read", time.perf_counter() - began, _read_back(bag, out))
+    print(
+        f"peak memory of the whole demo {units.format_bytes(meter.tree_peak_bytes)} (its making and checking included)"
+    )
+    if args.out is not None:
+        print(f"next: penstock inspect {out} · penstock doctor {out} · LeRobotDataset('demo', root='{out}')")
+    return findings.exit_code or report.exit_code
+
+
+def _read_back(bag: Path, out: Path) -> str:
+    """The last row's picture, out of the video file, is the very JPEG that the camera sent."""
+    import numpy as np
+
+    from penstock import recordings
+    from penstock.demo.recording import CAMERA_TOPIC, CAMERAS
+    from penstock.lerobot.reader import open_data_set
+    from penstock.media.mp4_index import read_index
+
+    data = open_data_set(out)
+    row = data.rows(["observation.state", "action"], data.total_frames - 1, data.total_frames)
+    video = data.video_of("observation.images." + CAMERAS[0], 0)
+    index = read_index(video.path)
+    with open(video.path, "rb") as file:
+        file.seek(int(index.offsets[-1]))
+        stored = file.read(int(index.sizes[-1]))
+    with recordings.open(bag) as recording:
+        topic = recording.topic(CAMERA_TOPIC.format(CAMERAS[0]))
+        ids = np.full(topic.count, topic.id, np.int32)
+        sent = []
+        for block in recording.fetch(ids[:1], np.array([topic.count - 1], np.int64)):
+            sent.append(bytes(block.payloads[0] or b""))
+            block.release()
+    state = np.asarray(row["observation.state"], dtype=np.float64).reshape(-1)
+    if not sent[0].endswith(stored):
+        raise DataSetError("the last picture of the data set is not the last picture of the recording")
+    return (
+        f"row {data.total_frames - 1:,}: state [{state[0]:.3f}, {state[1]:.3f}, …] · "
+        f"its JPEG of {len(stored):,} bytes is the recorded one, byte for byte"
+    )

@@ -1,0 +1,112 @@
+"""penstock env: what this machine grants, and which limit rules."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import sys
+from dataclasses import asdict
+from importlib import metadata
+from typing import Any
+
+from penstock.units import format_bytes, format_size, parse_workers
+
+
+def add_parser(verbs: Any) -> None:
+    """Add `env` to the verbs of the command line."""
+    parser = verbs.add_parser(
+        "env",
+        help="show what this machine grants, and which limit rules",
+        description="Show the memory, CPUs, shared memory, disk and GPUs that this process may use, the limit that rules "
+        "each, and the versions of the libraries that penstock works with.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what the machine grants; 0."""
+    found = describe()
+    if args.json:
+        sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    else:
+        _show(found)
+    return 0
+
+
+def describe() -> dict[str, Any]:
+    """Everything that env shows, as plain data."""
+    from penstock.budget import Budget
+    from penstock.limits import read_limits
+
+    limits = read_limits(gpus=True)
+    return {
+        **asdict(limits),
+        "auto_budget_bytes": Budget.parse("auto").limit_bytes,
+        "auto_workers": parse_workers("auto", limits.cpus.granted),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": library_versions(),
+    }
+
+
+def library_versions() -> dict[str, str | None]:
+    """Installed version of penstock, of each library that it depends on, and of those it works next to.
+
+    None means: not installed. Read from the packages' metadata, because importing them would take seconds.
+    """
+    names = ["penstock", *_dependencies(), "lerobot", "torch", "torchcodec", "nvidia-ml-py"]
+    versions: dict[str, str | None] = {}
+    for name in dict.fromkeys(names):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    return versions
+
+
+def _dependencies() -> list[str]:
+    try:
+        requirements = metadata.requires("penstock") or []
+    except metadata.PackageNotFoundError:  # run from a source tree
+        return []
+    names = [re.match(r"[\w.-]+", each) for each in requirements if "extra ==" not in each]
+    return sorted(match[0] for match in names if match)
+
+
+def _show(found: dict[str, Any]) -> None:
+    memory, cpus = found["memory"], found["cpus"]
+    rows = [("memory", f"{format_bytes(memory['bytes'])} · ruled by {memory['ruled_by']}")]
+    rows.append(("", f"{format_bytes(memory['available_bytes'])} available · ruled by {memory['available_ruled_by']}"))
+    for each in memory["candidates"]:
+        numbers = f"{format_bytes(each['limit_bytes'])}, {format_bytes(each['available_bytes'])} available"
+        rows.append(("", f"  {each['name']}: {numbers}"))
+    rows.append(("budget", f"{format_bytes(found['auto_budget_bytes'])} (--memory auto)"))
+    rows.append(("CPUs", f"{cpus['granted']:g} · ruled by {cpus['ruled_by']}"))
+    rows += [("", f"  {each['name']}: {each['cpus']:g}") for each in cpus["candidates"]]
+    rows.append(("workers", f"{found['auto_workers']} (auto: 0.8 × the CPUs granted)"))
+    rows.append(("/dev/shm", _shared_memory(found)))
+    rows.append(("disk", f"{format_size(found['disk_free_bytes'])} free at {found['disk_path']}"))
+    rows += [("GPU" if n == 0 else "", _gpu(each)) for n, each in enumerate(found["gpus"])] or [("GPU", "none found")]
+    rows.append(("Python", f"{found['python']} · {found['platform']}"))
+    for n, (name, version) in enumerate(found["versions"].items()):
+        rows.append(("libraries" if n == 0 else "", f"{name} {version or '– (not installed)'}"))
+    for label, text in rows:
+        print(f"{label:<15}{text}")
+
+
+def _shared_memory(found: dict[str, Any]) -> str:
+    if found["shm_bytes"] is None:
+        return "none"
+    return f"{format_bytes(found['shm_free_bytes'])} free of {format_bytes(found['shm_bytes'])} · charged to memory"
+
+
+def _gpu(gpu: dict[str, Any]) -> str:
+    if gpu["memory_bytes"] is None:
+        size = "memory shared with the CPU"
+    else:
+        size = f"{format_bytes(gpu['free_bytes'] or 0)} free of {format_bytes(gpu['memory_bytes'])}"
+    hidden = "" if gpu["visible"] else " · hidden by CUDA_VISIBLE_DEVICES"
+    return f"{gpu['index']}: {gpu['name']} · {size} · driver {gpu['driver']}{hidden}"

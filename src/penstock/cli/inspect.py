@@ -1,0 +1,195 @@
+"""penstock inspect: what is in a recording or a data set, and what its conversion would take."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock import units
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.recordings.recording import Recording
+
+
+def add_parser(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "inspect",
+        help="show what a recording or a data set holds, and what converting it would take",
+        description="Show topics, types, counts, rates and times of a recording, or the features of a LeRobot data set.",
+    )
+    parser.add_argument("path", help="a .bag, .db3 or .mcap file, a ROS 2 bag directory, or a LeRobot data set")
+    parser.add_argument("overrides", nargs="*", metavar="a.b=c", help="configuration for the predicted conversion")
+    parser.add_argument("--config", metavar="FILE", help="YAML configuration for the predicted conversion")
+    parser.add_argument("--suggest-config", action="store_true", help="print the YAML that convert would use")
+    parser.add_argument("--memory", default="auto", metavar="SIZE", help="the budget of the predicted conversion")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from penstock.lerobot.reader import is_data_set
+
+    path = Path(args.path)
+    if is_data_set(path):
+        return _inspect_data_set(path, args)
+    return _inspect_recordings(args)
+
+
+def _inspect_data_set(path: Path, args: argparse.Namespace) -> int:
+    from penstock.lerobot.reader import describe_data_set
+
+    found = describe_data_set(path)
+    if args.json:
+        sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+        return 0
+    print(
+        f"{path}: LeRobot {found['version']} · {found['episodes']:,} episodes · {found['rows']:,} rows · {found['fps']} fps"
+    )
+    print(f"{'robot':<15}{found['robot_type']}")
+    print(f"{'on disk':<15}{units.format_size(found['bytes'])}")
+    width = max((len(key) for key in found["features"]), default=0)
+    for key, feature in found["features"].items():
+        shape = "×".join(str(n) for n in feature["shape"])
+        print(f"  {key:<{width}}  {feature['dtype']:<8} {shape:<12} {feature.get('codec') or ''}".rstrip())
+    for index, task in enumerate(found["tasks"][:10]):
+        print(f"  task {index}: {task}")
+    if len(found["tasks"]) > 10:
+        print(f"  … and {len(found['tasks']) - 10} more tasks")
+    return 0
+
+
+def _inspect_recordings(args: argparse.Namespace) -> int:
+    from penstock import recordings
+    from penstock.errors import NotARecording
+
+    paths = recordings.find([args.path])
+    if not paths:
+        raise NotARecording(
+            f"{args.path} holds neither a recording nor a LeRobot data set",
+            hint="give a .bag, .db3 or .mcap file, a directory with one, or a data set with meta/info.json",
+        )
+    losses = 0
+    described = []
+    for path in paths:
+        with recordings.open(path, on_corrupt="count") as recording:
+            if args.suggest_config:
+                return _suggest(recording, args)
+            found = describe(recording, args)
+            losses += sum(loss["count"] for loss in found["losses"])
+            described.append(found)
+            if not args.json:
+                _show(found)
+    if args.json:
+        sys.stdout.write(
+            json.dumps(described[0] if len(described) == 1 else described, indent=2, ensure_ascii=False) + "\n"
+        )
+    return 3 if losses else 0
+
+
+def _suggest(recording: Recording, args: argparse.Namespace) -> int:
+    from penstock.budget import Budget
+    from penstock.conversion.job import plan_recording
+    from penstock.conversion.settings import read_settings
+    from penstock.conversion.suggest import suggest_yaml
+
+    settings = read_settings(args.config, args.overrides)
+    plan, _ = plan_recording(recording, settings, Budget.parse(args.memory).limit_bytes)
+    sys.stdout.write(suggest_yaml(plan))
+    return 0
+
+
+def describe(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
+    """Everything that inspect shows, as plain data."""
+    from penstock.align import measure_rate_hz
+
+    topics = []
+    for topic in recording.topics:
+        times = recording.times_ns(topic)
+        rate = measure_rate_hz(times) if topic.count > 1 else None
+        topics.append(
+            {
+                "name": topic.name,
+                "type": topic.type,
+                "messages": topic.count,
+                "rate_hz": None if rate is None else round(rate, 3),
+                "start_ns": int(times.min()) if topic.count else None,
+                "end_ns": int(times.max()) if topic.count else None,
+                "problem": topic.problem,
+            }
+        )
+    return {
+        "path": str(recording.path),
+        "kind": recording.kind,
+        "compression": recording.compression,
+        "bytes": recording.size_bytes,
+        "start_ns": recording.start_ns,
+        "end_ns": recording.end_ns,
+        "seconds": (recording.end_ns - recording.start_ns) / 1e9,
+        "topics": topics,
+        "losses": [{"cause": loss.cause, "count": loss.count, "where": loss.where} for loss in recording.losses],
+        "notes": list(recording.notes),
+        "conversion": _predict(recording, args),
+    }
+
+
+def _predict(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
+    """What converting would give, or why it cannot be."""
+    from penstock.budget import Budget
+    from penstock.conversion.job import describe_features, plan_recording
+    from penstock.conversion.settings import read_settings
+
+    settings = read_settings(args.config, args.overrides)
+    try:
+        plan, notes = plan_recording(recording, settings, Budget.parse(args.memory).limit_bytes)
+    except PenstockError as error:
+        return {"possible": False, "reason": error.message, "hint": error.hint}
+    return {
+        "possible": True,
+        "rows": plan.paired.rows,
+        "fps": plan.paired.fps,
+        "timeline": plan.settings.timeline,
+        "predicted_peak_bytes": plan.memory.peak_bytes,
+        "budget_bytes": plan.budget_bytes,
+        "features": describe_features(plan.columns),
+        "alignment": plan.paired.alignment.report.to_json(),
+        "notes": [*notes, *plan.paired.alignment.report.notes],
+    }
+
+
+def _show(found: dict[str, Any]) -> None:
+    kinds = {"ros1": "ROS 1 bag", "db3": "ROS 2 db3", "mcap": "mcap"}
+    span = units.format_duration_ns(max(found["end_ns"] - found["start_ns"], 0))
+    compression = "" if found["compression"] == "none" else f", {found['compression']}"
+    print(f"{found['path']}: {units.format_size(found['bytes'])} · {span} · {kinds[found['kind']]}{compression}")
+    width = max((len(topic["name"]) for topic in found["topics"]), default=0)
+    types = max((len(topic["type"]) for topic in found["topics"]), default=0)
+    for topic in found["topics"]:
+        rate = "" if topic["rate_hz"] is None else f"{topic['rate_hz']:,.1f} Hz"
+        line = f"  {topic['name']:<{width}}  {topic['type']:<{types}}  {topic['messages']:>9,}  {rate:>12}"
+        print(line.rstrip() + (f"  ! {topic['problem']}" if topic["problem"] else ""))
+    for loss in found["losses"]:
+        print(f"lost           {loss['count']:,} · {loss['cause']} ({loss['where']})")
+    for note in found["notes"]:
+        print(f"note           {note}")
+    plan = found["conversion"]
+    if not plan["possible"]:
+        print(f"convert        not as it is: {plan['reason']}")
+        if plan["hint"]:
+            print(f"               → {plan['hint']}")
+        return
+    print(f"convert        {plan['rows']:,} rows at {plan['fps']} fps · timeline {plan['timeline']}")
+    for key, feature in plan["features"].items():
+        size = "×".join(str(n) for n in feature["size_px"]) if "size_px" in feature else str(feature["size"])
+        print(f"  {key} {size} ← {' + '.join(feature['topics'])}{_fate(feature)}")
+    peak, budget = units.format_bytes(plan["predicted_peak_bytes"]), units.format_bytes(plan["budget_bytes"])
+    print(f"memory         predicted peak {peak} of a budget of {budget}")
+    for note in plan["notes"]:
+        print(f"note           {note}")
+
+
+def _fate(feature: dict[str, Any]) -> str:
+    return f" ({feature['recorded_as']}, {feature['stored_as']})" if "stored_as" in feature else ""

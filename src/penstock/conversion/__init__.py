@@ -1,0 +1,1 @@
+"""The job: recordings → plan → stream → commit → report."""

@@ -1,0 +1,186 @@
+"""What becomes of a camera's pictures: copied as they are, encoded as JPEG or video, or kept as bytes for a table."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.conversion.columns import CameraColumn, Picture, PictureKind, probe_picture
+from penstock.errors import ImageError
+from penstock.media import image
+from penstock.media.jpeg import JpegProbe
+from penstock.recordings.images import RawPicture
+
+if TYPE_CHECKING:
+    from penstock.lerobot.videos import VideoSink
+    from penstock.media.encode import EncodedSample, VideoEncoder
+
+Prepared = Any  # whatever a worker's `prepare` gives to its own `store`
+
+
+class Shot(NamedTuple):
+    """One picture and for how many further rows it stands."""
+
+    number: int
+    picture: Picture
+    repeats: int
+
+
+class PictureCheck:
+    """Every picture of a camera has the kind and the size of the first, and a JPEG is whole."""
+
+    def __init__(self, column: CameraColumn) -> None:
+        self._column = column
+        self._probe = JpegProbe()
+
+    def __call__(self, picture: Picture, number: int) -> None:
+        column = self._column
+        if column.kind == "jpeg" and not isinstance(picture, RawPicture):
+            info = self._probe.probe(picture.data)
+            kind: PictureKind = "jpeg"
+            size_px = (info.height, info.width)
+        else:
+            kind, size_px = probe_picture(picture)
+        if kind != column.kind or size_px != column.recorded_px:
+            raise PictureChanged(
+                f"{column.topic.name}: message {number:,} is {kind} {size_px[1]}×{size_px[0]}, "
+                f"the first was {column.kind} {column.recorded_px[1]}×{column.recorded_px[0]}",
+                hint="resize does not help a change inside an episode: split the recording where the camera changed",
+            )
+
+
+class PictureChanged(ImageError):
+    """A camera changes its size or encoding within a recording."""
+
+
+def to_rgb(column: CameraColumn, picture: Picture) -> NDArray[np.uint8]:
+    """The picture's pixels at the size of the data set."""
+    if isinstance(picture, RawPicture):
+        rgb = image.from_raw(picture)
+    else:
+        rgb = image.decode(picture.data)
+    return image.resize(rgb, column.size_px) if column.resized else rgb
+
+
+class CameraWorker(ABC):
+    """One camera of one episode; `prepare` may run in any thread, `store` runs in order, one call at a time."""
+
+    def __init__(self, column: CameraColumn) -> None:
+        self.column = column
+
+    def prepare(self, shot: Shot) -> Prepared:
+        return shot.picture
+
+    @abstractmethod
+    def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None: ...
+
+    @abstractmethod
+    def repeat(self, rows: int) -> None:
+        """The next rows show what the row before them showed."""
+
+    def finish(self) -> None:
+        """The episode ends."""
+
+
+class CopyWorker(CameraWorker):
+    """Recorded JPEG bytes become samples of the video file as they are."""
+
+    def __init__(self, column: CameraColumn, sink: VideoSink) -> None:
+        super().__init__(column)
+        self._sink = sink
+
+    def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None:
+        pieces = []
+        for shot in shots:
+            pieces.append(shot.picture.data)
+            if shot.repeats:
+                self._sink.append(pieces)
+                self._sink.repeat(shot.repeats)
+                pieces = []
+        if pieces:
+            self._sink.append(pieces)
+
+    def repeat(self, rows: int) -> None:
+        self._sink.repeat(rows)
+
+
+class JpegWorker(CopyWorker):
+    """Pictures that cannot be copied become JPEGs of the asked quality."""
+
+    def __init__(self, column: CameraColumn, sink: VideoSink, quality: int) -> None:
+        super().__init__(column, sink)
+        self._quality = quality
+
+    def prepare(self, shot: Shot) -> Prepared:
+        return image.encode_jpeg(to_rgb(self.column, shot.picture), self._quality)
+
+    def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None:
+        for shot, data in zip(shots, prepared, strict=True):
+            self._sink.append([data])
+            if shot.repeats:
+                self._sink.repeat(shot.repeats)
+
+
+class VideoWorker(CameraWorker):
+    """Pictures become video frames; a repeated row is a frame of its own, as the codec predicts it for almost nothing."""
+
+    def __init__(self, column: CameraColumn, sink: VideoSink, encoder: VideoEncoder) -> None:
+        super().__init__(column)
+        self._sink = sink
+        self._encoder = encoder
+        self._last: NDArray[np.uint8] | None = None
+
+    def prepare(self, shot: Shot) -> Prepared:
+        return to_rgb(self.column, shot.picture)
+
+    def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None:
+        for shot, rgb in zip(shots, prepared, strict=True):
+            self._last = rgb
+            self.repeat(1 + shot.repeats)
+
+    def repeat(self, rows: int) -> None:
+        if self._last is not None:
+            for _ in range(rows):
+                self._write(self._encoder.encode(self._last))
+
+    def finish(self) -> None:
+        self._write(self._encoder.flush())
+        self._last = None
+
+    def _write(self, samples: Sequence[EncodedSample]) -> None:
+        if not samples:
+            return
+        if self._sink.frames == 0:
+            self._sink.set_codec(self._encoder.stsd, self._encoder.info)
+        self._sink.append([sample.data for sample in samples], [sample.key for sample in samples])
+
+
+class BytesWorker(CameraWorker):
+    """Encoded pictures as bytes, row by row, for a column of the table."""
+
+    def __init__(self, column: CameraColumn, quality: int) -> None:
+        super().__init__(column)
+        self._quality = quality
+        self.rows: list[bytes] = []
+        self._last = b""
+
+    def prepare(self, shot: Shot) -> Prepared:
+        if self.column.copied:
+            return bytes(shot.picture.data)
+        return image.encode_jpeg(to_rgb(self.column, shot.picture), self._quality)
+
+    def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None:
+        for shot, data in zip(shots, prepared, strict=True):
+            self._last = data
+            self.repeat(1 + shot.repeats)
+
+    def repeat(self, rows: int) -> None:
+        self.rows.extend([self._last] * rows)
+
+    def take(self) -> list[bytes]:
+        taken, self.rows = self.rows, []
+        return taken

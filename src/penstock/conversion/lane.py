@@ -1,0 +1,67 @@
+"""A thread that does jobs in order behind the one that reads, with back-pressure; its first error reaches the reader."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+Step = Callable[[], None]
+
+
+class Lane:
+    """Jobs are done in the order they were put; `put` waits while `depth` of them are waiting."""
+
+    def __init__(self, name: str, depth: int = 2) -> None:
+        self._jobs: queue.Queue[tuple[Step, Step] | None] = queue.Queue(depth)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, job: Step, after: Step) -> None:
+        """Do `job` in its turn; `after` (which gives buffers back) follows even when the job failed or was not begun."""
+        try:
+            self._raise()
+        except BaseException:
+            after()
+            raise
+        self._jobs.put((job, after))
+
+    def drain(self) -> None:
+        """Wait until everything that was put is done."""
+        self._jobs.join()
+        self._raise()
+
+    def close(self) -> None:
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        while True:
+            entry = self._jobs.get()
+            try:
+                if entry is None:
+                    return
+                # After a failure the rest is taken from the queue undone, so that the reader never waits for ever.
+                try:
+                    if self._error is None:
+                        entry[0]()
+                finally:
+                    entry[1]()
+            except BaseException as error:
+                self._error = self._error or error
+            finally:
+                self._jobs.task_done()
+
+    def __enter__(self) -> Lane:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

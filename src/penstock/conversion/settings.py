@@ -1,0 +1,189 @@
+"""What a user may ask of a conversion: YAML file, `a.b=c` words and keyword arguments, as one frozen model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from dataclasses import field as option
+from pathlib import Path
+from typing import Any, Literal
+
+from penstock import config, units
+from penstock.errors import ConfigError
+
+Policy = Literal["nearest", "hold", "linear", "slerp"]
+Missing = Literal["reject", "trim", "hold"]
+Clock = Literal["log", "header"]
+Video = Literal["copy", "images", "mjpeg", "h264", "hevc", "av1"]
+
+FIXED = "fixed"  # the timeline that follows no topic
+
+
+def _duration_ns(value: Any) -> int | None:
+    return None if value is None else units.parse_duration_ns(value)
+
+
+def _offset_ns(value: Any) -> int:
+    return units.parse_duration_ns(value)
+
+
+def _numbers(value: Any) -> float | tuple[float, ...]:
+    if isinstance(value, (list, tuple)):
+        return tuple(float(x) for x in value)
+    return float(value)
+
+
+def _size_px(value: Any) -> tuple[int, int] | None:
+    """[height, width], "480x640" or nothing."""
+    if value is None:
+        return None
+    parts = value.lower().split("x") if isinstance(value, str) else list(value)
+    if len(parts) != 2 or any(int(part) <= 0 for part in parts):
+        raise ValueError("expected [height, width] in pixels")
+    return int(parts[0]), int(parts[1])
+
+
+def _chunk_rows(value: Any) -> int | Literal["auto"]:
+    if value is None:
+        return 0
+    if value == "auto":
+        return "auto"
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError("expected a number of rows, 0, null or auto")
+    return value
+
+
+def _percent(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100:
+        raise ValueError("expected a whole number from 1 to 100")
+    return value
+
+
+def _positive(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError("expected a whole number, 1 or more")
+    return value
+
+
+def _not_negative(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError("expected a whole number, 0 or more")
+    return value
+
+
+@dataclass(frozen=True)
+class Source:
+    """One topic's contribution to a feature: which value it gives, and how it is paired with the rows."""
+
+    topic: str
+    field: str | None = None
+    names: tuple[str, ...] | None = None
+    scale: float | tuple[float, ...] = option(default=1.0, metadata={"parse": _numbers})
+    offset: float | tuple[float, ...] = option(default=0.0, metadata={"parse": _numbers})
+    unit: Literal["deg", "rad"] | None = None
+    policy: Policy | None = None
+    tolerance: int | None = option(default=None, metadata={"parse": _duration_ns})
+    time_offset: int = option(default=0, metadata={"parse": _offset_ns})
+    time: Clock | None = None
+    missing: Missing | None = None
+
+
+@dataclass(frozen=True)
+class FeatureSettings:
+    """One column of the data set: a camera (one source), or numbers from one or several topics, concatenated."""
+
+    sources: tuple[Source, ...]
+    dtype: Literal["float32", "float64", "int64"] = "float32"
+    video: Video | None = None
+    resize: tuple[int, int] | None = option(default=None, metadata={"parse": _size_px})
+
+
+def _features(value: Any) -> dict[str, FeatureSettings]:
+    """A feature is written as one source, as a list of sources, or in full with `sources:`."""
+    if not isinstance(value, Mapping):
+        raise ValueError("expected a mapping from feature names to topics")
+    of_feature = {"dtype", "video", "resize"}
+    built: dict[str, FeatureSettings] = {}
+    for key, entry in value.items():
+        if isinstance(entry, FeatureSettings):
+            built[key] = entry
+            continue
+        if isinstance(entry, str):
+            tree: dict[str, Any] = {"sources": [{"topic": entry}]}
+        elif isinstance(entry, (list, tuple)):
+            tree = {"sources": list(entry)}
+        elif isinstance(entry, Mapping) and "sources" not in entry:
+            tree = {name: entry[name] for name in of_feature if name in entry}
+            tree["sources"] = [{name: each for name, each in entry.items() if name not in of_feature}]
+        else:
+            tree = entry
+        built[str(key)] = config.build(FeatureSettings, tree, where=f"features.{key}")
+    return built
+
+
+@dataclass(frozen=True)
+class Flushing:
+    """`rosbag:` — the name that users of the Kuavo converter know."""
+
+    chunk_size: int | Literal["auto"] = option(default=1000, metadata={"parse": _chunk_rows})
+
+
+@dataclass(frozen=True)
+class Files:
+    """Sizes at which a new file is begun, as in LeRobot's info.json."""
+
+    data_mb: int | None = option(default=100, metadata={"parse": _positive})
+    video_mb: int | None = option(default=200, metadata={"parse": _positive})
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How pictures are encoded where they are not copied; what is null follows LeRobot's own default for the codec."""
+
+    quality: int = option(default=95, metadata={"parse": _percent})
+    crf: int | None = None
+    gop: int | None = option(default=None, metadata={"parse": _positive})
+    preset: str | int | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The whole configuration of a conversion; `penstock inspect BAG --suggest-config` prints one."""
+
+    fps: int | None = option(default=None, metadata={"parse": _positive})
+    timeline: str | None = None
+    stride: int | None = option(default=None, metadata={"parse": _positive})
+    time: Clock = "log"
+    sample_drop: int = option(default=0, metadata={"parse": _not_negative})
+    missing: Missing = "trim"
+    tolerance: int | None = option(default=None, metadata={"parse": _duration_ns})
+    bad_messages: Literal["drop", "reject"] = "drop"
+    video: Video = "copy"
+    resize: tuple[int, int] | None = option(default=None, metadata={"parse": _size_px})
+    encoding: Encoding = option(default_factory=Encoding)
+    task: str = "unspecified"
+    robot_type: str = "unknown"
+    split_episodes: bool = False
+    image_samples: int | None = option(default=32, metadata={"parse": _positive})
+    features: dict[str, FeatureSettings] = option(default_factory=dict, metadata={"parse": _features})
+    rosbag: Flushing = option(default_factory=Flushing)
+    files: Files = option(default_factory=Files)
+
+
+def read_settings(
+    file: str | Path | None = None, overrides: Iterable[str] = (), values: Mapping[str, Any] | None = None
+) -> Settings:
+    """Settings from a YAML file, then keyword values, then `a.b=c` words; the later ones win."""
+    tree: dict[str, Any] = dict(config.load_yaml(Path(file))) if file is not None else {}
+    for key, value in (values or {}).items():
+        if isinstance(value, Mapping) and isinstance(tree.get(key), Mapping):
+            tree[key] = {**tree[key], **value}
+        else:
+            tree[key] = value
+    tree = config.apply_overrides(tree, list(overrides))
+    settings = config.build(Settings, tree)
+    if settings.fps is None and settings.timeline == FIXED:
+        raise ConfigError("timeline: fixed needs a rate", hint="add fps: 30 (rows per second)")
+    return settings

@@ -1,0 +1,132 @@
+"""Everything that penstock raises on purpose.
+
+PenstockError                     exit 1; `hint` says what to do next
+├── UsageError                    exit 2: the words of the call are wrong
+│   ├── ConfigError               a key or value of a configuration
+│   └── MissingExtra              an optional package is needed: one sentence with the pip command
+├── LimitExceeded                 a size, claimed or real, is over a limit (carries both)
+│   └── BudgetExceeded            the memory budget cannot hold it
+├── RecordingError                a ROS recording cannot be read (as asked)
+│   ├── NotARecording             the file is something else
+│   ├── RecordingCorrupt          broken at a byte offset
+│   ├── SchemaError               a message definition is missing, broken or hostile
+│   └── MessageError              one message does not match its definition
+├── MediaError
+│   ├── ImageError                one picture: not a JPEG, cut, other size, unknown encoding
+│   └── VideoError                a video file or codec
+├── AlignError                    the topics cannot be paired as the policy asks
+├── DataSetError
+│   ├── OutputExists              the output is there already, or is not ours to replace
+│   └── DataSetCorrupt            a data set contradicts itself
+└── Interrupted                   exit 130
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PenstockError(Exception):
+    """Base of all errors that penstock raises on purpose; `hint` is the next thing to try."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  → {self.hint}" if self.hint else self.message
+
+
+class UsageError(PenstockError):
+    """The words of the call are wrong."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class ConfigError(UsageError):
+    """A key or a value of a configuration is wrong."""
+
+
+class MissingExtra(UsageError):
+    """An optional package is needed for what was asked."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs the package {package!r}: pip install 'penstock[{extra}]'")
+        self.package = package
+        self.extra = extra
+
+
+class LimitExceeded(PenstockError):
+    """A size is over a limit; both are in bytes unless the message says otherwise."""
+
+    def __init__(self, message: str, *, size: int, limit: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.size = size
+        self.limit = limit
+
+
+class BudgetExceeded(LimitExceeded):
+    """The memory budget cannot hold what is needed at once."""
+
+
+class RecordingError(PenstockError):
+    """A ROS recording cannot be read as asked."""
+
+
+class NotARecording(RecordingError):
+    """The path holds no recording that penstock knows."""
+
+
+class RecordingCorrupt(RecordingError):
+    """A recording is broken at a byte offset."""
+
+    def __init__(self, message: str, *, path: str, offset: int | None = None, hint: str | None = None) -> None:
+        where = f"{path}: byte {offset:,}: " if offset is not None else f"{path}: "
+        super().__init__(where + message, hint=hint)
+        self.path = path
+        self.offset = offset
+
+
+class SchemaError(RecordingError):
+    """A message definition is missing, broken or hostile."""
+
+
+class MessageError(RecordingError):
+    """One message does not match its definition."""
+
+
+class MediaError(PenstockError):
+    """Pixels or packets."""
+
+
+class ImageError(MediaError):
+    """One picture cannot be used."""
+
+
+class VideoError(MediaError):
+    """A video file or codec cannot be used."""
+
+
+class AlignError(PenstockError):
+    """The topics cannot be paired as the policy asks."""
+
+
+class DataSetError(PenstockError):
+    """A LeRobot data set cannot be written or read."""
+
+
+class OutputExists(DataSetError):
+    """The output is there already, or is not ours to replace."""
+
+
+class DataSetCorrupt(DataSetError):
+    """A data set contradicts itself."""
+
+
+class Interrupted(PenstockError):
+    """The user asked to stop."""
+
+    exit_code: ClassVar[int] = 130

@@ -1,0 +1,127 @@
+"""The episodes table: one row per committed episode, written in batches so that memory does not follow their number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.lerobot import layout, tables
+from penstock.lerobot.layout import FilePosition
+from penstock.lerobot.stats import STATISTICS, Stats
+from penstock.lerobot.videos import VideoSpan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+_BATCH_EPISODES = 128
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """Everything that the metadata says about one episode; plain values only."""
+
+    episode_index: int
+    tasks: tuple[str, ...]
+    first_row: int
+    rows: int
+    data: FilePosition
+    videos: Mapping[str, VideoSpan]
+    stats: Mapping[str, Stats | None]
+
+    def to_row(self, fps: int) -> dict[str, Any]:
+        """The row of the episodes table, without the place of the row itself."""
+        row: dict[str, Any] = {
+            "episode_index": self.episode_index,
+            "tasks": list(self.tasks),
+            "length": self.rows,
+            "data/chunk_index": self.data.chunk,
+            "data/file_index": self.data.file,
+            "dataset_from_index": self.first_row,
+            "dataset_to_index": self.first_row + self.rows,
+        }
+        for key, span in self.videos.items():
+            row[f"videos/{key}/chunk_index"] = span.position.chunk
+            row[f"videos/{key}/file_index"] = span.position.file
+            # Frame numbers divided once: sums of durations would drift away from the frames.
+            row[f"videos/{key}/from_timestamp"] = span.first_frame / fps
+            row[f"videos/{key}/to_timestamp"] = (span.first_frame + span.frames) / fps
+        for key, stats in self.stats.items():
+            for name in STATISTICS:
+                row[f"stats/{key}/{name}"] = None if stats is None else stats[name]
+        return row
+
+
+class EpisodesTable:
+    """Writes meta/episodes/chunk-CCC/file-FFF.parquet."""
+
+    def __init__(
+        self, root: Path, schema: pa.Schema, *, fps: int, limit_bytes: int, chunks_size: int, fsync: bool
+    ) -> None:
+        self._root = root
+        self._schema = schema
+        self._fps = fps
+        self._limit_bytes = limit_bytes
+        self._chunks_size = chunks_size
+        self._fsync = fsync
+        self._position = layout.FIRST_FILE
+        self._waiting: list[dict[str, Any]] = []
+        self._writer: pq.ParquetWriter | None = None
+
+    def add(self, record: EpisodeRecord) -> None:
+        """Take the row of the next episode."""
+        self._waiting.append(record.to_row(self._fps))
+        if len(self._waiting) >= _BATCH_EPISODES:
+            self._flush()
+
+    def finish(self) -> None:
+        """Write what waits, and the footer."""
+        if self._waiting:
+            self._flush()
+        self._close()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = self._path()
+        with tables.arrow_errors(path, "cannot write the episodes table"):
+            if self._writer is not None and path.stat().st_size >= self._limit_bytes:
+                self._close()
+                self._position = self._position.next(self._chunks_size)
+                path = self._path()
+            if self._writer is None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._writer = pq.ParquetWriter(str(path), self._schema, compression="snappy")
+            place = {
+                "meta/episodes/chunk_index": self._position.chunk,
+                "meta/episodes/file_index": self._position.file,
+            }
+            rows = [row | place for row in self._waiting]
+            arrays = [pa.array([row[field.name] for row in rows], type=field.type) for field in self._schema]
+            self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+        self._waiting.clear()
+
+    def _close(self) -> None:
+        if self._writer is None:
+            return
+        path = self._path()
+        with tables.arrow_errors(path, "cannot finish the episodes table"):
+            self._writer.close()
+            self._writer = None
+            if self._fsync:
+                layout.fsync_file(path)
+
+    def discard(self) -> None:
+        """Close the file without caring for its contents: the data set will not be finished."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _path(self) -> Path:
+        relative = layout.fill_template(
+            layout.EPISODES_PATH, chunk_index=self._position.chunk, file_index=self._position.file
+        )
+        return self._root / relative

@@ -1,0 +1,216 @@
+"""Statistics of one pass over the data, in the shapes that LeRobot stores.
+
+Min, max, mean, standard deviation and count are exact; quantiles come from a sketch (see quantiles.py). Statistics of a
+whole data set are merged from the sketches and histograms of its episodes, never averaged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from penstock.errors import ImageError
+from penstock.lerobot.quantiles import QuantileSketch
+
+QUANTILES: dict[str, float] = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+STATISTICS: tuple[str, ...] = ("min", "max", "mean", "std", "count", *QUANTILES)
+
+# The square of a larger number, summed over a long recording, overflows a float64.
+LARGEST_USABLE = 1e150
+
+# Pixels of one picture that enter the histogram: enough for 1 % quantiles, cheap enough to forget.
+IMAGE_SIDE_PX = 160
+
+Stats = dict[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class BadValues:
+    """Values of one dimension that no statistic can use."""
+
+    nan: int
+    inf: int
+    overflow: int
+
+    @property
+    def total(self) -> int:
+        return self.nan + self.inf + self.overflow
+
+
+class NumericStats:
+    """Statistics of a numeric feature whose rows have `shape`; NaN and Inf are counted and left out.
+
+    >>> stats = NumericStats((2,))
+    >>> stats.add(np.array([[0.0, 1.0], [2.0, float("nan")]]))
+    >>> stats.to_json()["mean"], stats.bad[1].nan
+    ([1.0, 1.0], 1)
+    """
+
+    def __init__(self, shape: tuple[int, ...] = (1,), dtype: DTypeLike = np.float64) -> None:
+        self.shape = shape
+        self.rows = 0
+        dims = int(np.prod(shape, dtype=np.int64))
+        self._dims = dims
+        self._dtype = np.dtype(np.float32) if np.dtype(dtype) in (np.float16, np.float32) else np.dtype(np.float64)
+        self._usable: NDArray[np.int64] = np.zeros(dims, dtype=np.int64)
+        self._min: NDArray[np.float64] = np.full(dims, np.inf)
+        self._max: NDArray[np.float64] = np.full(dims, -np.inf)
+        self._mean: NDArray[np.float64] = np.zeros(dims)
+        self._squares: NDArray[np.float64] = np.zeros(dims)
+        self._bad: NDArray[np.int64] = np.zeros((3, dims), dtype=np.int64)
+        self._sketch = QuantileSketch(dims, dtype=self._dtype)
+        # Rows with an unusable value go to one sketch per dimension, so that no dimension waits for another.
+        # The rank errors add up in proportion to the rows: the bound of the two together is the bound of one.
+        self._ragged: dict[int, QuantileSketch] = {}
+
+    def __repr__(self) -> str:
+        return f"NumericStats(shape={self.shape}, rows={self.rows:,}, bad={int(self._bad.sum()):,})"
+
+    @property
+    def bad(self) -> list[BadValues]:
+        """Unusable values per dimension, dimensions in row-major order."""
+        return [BadValues(*(int(n) for n in column)) for column in self._bad.T]
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """Take in rows of shape (n, *shape)."""
+        if len(rows) == 0:
+            return
+        flat = np.asarray(rows).reshape(len(rows), self._dims)
+        values = flat.astype(np.float64)
+        self.rows += len(values)
+        with np.errstate(invalid="ignore"):
+            low, high = values.min(axis=0), values.max(axis=0)
+        # NaN and Inf show up in the extremes, so clean data pays for no mask.
+        if np.all(low >= -LARGEST_USABLE) and np.all(high <= LARGEST_USABLE):
+            mean = values.mean(axis=0)
+            values -= mean
+            squares = np.einsum("ij,ij->j", values, values)
+            self._join(np.full(self._dims, len(values), dtype=np.int64), low, high, mean, squares)
+            self._sketch.add(flat)
+        else:
+            self._add_ragged(flat, values)
+
+    def merge(self, other: NumericStats) -> None:
+        """Take in everything that `other` has seen."""
+        if other.shape != self.shape:
+            raise ValueError(f"cannot merge statistics of shape {other.shape} into {self.shape}")
+        self.rows += other.rows
+        self._bad += other._bad
+        self._join(other._usable, other._min, other._max, other._mean, other._squares)
+        self._sketch.merge(other._sketch)
+        for dim, sketch in other._ragged.items():
+            self._ragged_sketch(dim).merge(sketch)
+
+    def to_json(self) -> Stats:
+        """Lists in the feature's own shape, `count` as [rows]; a dimension without one usable value gets zeros."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            std = np.sqrt(self._squares / self._usable)
+        empty = self._usable == 0
+        table = {"min": self._min, "max": self._max, "mean": self._mean, "std": std}
+        result: Stats = {name: np.where(empty, 0.0, row).reshape(self.shape).tolist() for name, row in table.items()}
+        result["count"] = [self.rows]
+        for name, row in zip(QUANTILES, self._quantiles(), strict=True):
+            result[name] = row.reshape(self.shape).tolist()
+        return result
+
+    def _quantiles(self) -> NDArray[np.float64]:
+        fractions = list(QUANTILES.values())
+        values = self._sketch.quantiles(fractions)
+        for dim, sketch in self._ragged.items():
+            whole = self._sketch.column(dim)
+            whole.merge(sketch)
+            values[:, dim] = whole.quantiles(fractions)[:, 0]
+        return values
+
+    def _add_ragged(self, flat: NDArray[Any], values: NDArray[np.float64]) -> None:
+        self._bad[0] += np.isnan(values).sum(axis=0)
+        self._bad[1] += np.isinf(values).sum(axis=0)
+        usable = np.abs(values) <= LARGEST_USABLE
+        self._bad[2] += (np.isfinite(values) & ~usable).sum(axis=0)
+        counts = usable.sum(axis=0)
+        kept = np.where(usable, values, 0.0)
+        mean = kept.sum(axis=0) / np.maximum(counts, 1)
+        centred = np.where(usable, kept - mean, 0.0)
+        low = np.where(usable, values, np.inf).min(axis=0)
+        high = np.where(usable, values, -np.inf).max(axis=0)
+        self._join(counts, low, high, mean, np.einsum("ij,ij->j", centred, centred))
+        whole = usable.all(axis=1)
+        self._sketch.add(flat[whole])
+        broken, broken_usable = flat[~whole], usable[~whole]
+        for dim in range(self._dims):
+            self._ragged_sketch(dim).add(broken[broken_usable[:, dim], dim : dim + 1])
+
+    def _ragged_sketch(self, dim: int) -> QuantileSketch:
+        return self._ragged.setdefault(dim, QuantileSketch(1, dtype=self._dtype))
+
+    def _join(
+        self,
+        counts: NDArray[np.int64],
+        low: NDArray[np.float64],
+        high: NDArray[np.float64],
+        mean: NDArray[np.float64],
+        squares: NDArray[np.float64],
+    ) -> None:
+        """Chan's parallel update: as exact as two passes over everything."""
+        total = self._usable + counts
+        share = counts / np.maximum(total, 1)
+        delta = mean - self._mean
+        self._squares += squares + delta * delta * (self._usable * share)
+        self._mean += delta * share
+        self._usable = total
+        self._min = np.minimum(self._min, low)
+        self._max = np.maximum(self._max, high)
+
+
+class ImageStats:
+    """Statistics per colour of a bounded sample of pictures, from exact 256-bin histograms.
+
+    Large pictures enter with every n-th pixel of every n-th line, as LeRobot's own statistics do.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._bins: NDArray[np.int64] = np.zeros((3, 256), dtype=np.int64)
+
+    def __repr__(self) -> str:
+        return f"ImageStats(count={self.count:,}, pixels={int(self._bins[0].sum()):,})"
+
+    def add(self, rgb: NDArray[np.uint8]) -> None:
+        """Take in one picture, uint8 (height, width, 3)."""
+        if rgb.ndim != 3 or rgb.shape[2] != 3 or rgb.dtype != np.uint8 or rgb.size == 0:
+            raise ImageError(f"image statistics need uint8 pictures (height, width, 3), got {rgb.dtype} {rgb.shape}")
+        step = max(1, max(rgb.shape[:2]) // IMAGE_SIDE_PX)
+        sample = rgb[::step, ::step]
+        for channel in range(3):
+            self._bins[channel] += np.bincount(sample[:, :, channel].reshape(-1), minlength=256)
+        self.count += 1
+
+    def merge(self, other: ImageStats) -> None:
+        """Take in everything that `other` has seen."""
+        self.count += other.count
+        self._bins += other._bins
+
+    def to_json(self) -> Stats | None:
+        """Shape (3, 1, 1), values in [0, 1], `count` as [pictures]; None when no picture was sampled."""
+        if self.count == 0:
+            return None
+        levels = np.arange(256) / 255.0
+        pixels = self._bins.sum(axis=1)
+        mean = self._bins @ levels / pixels
+        std = np.sqrt(np.maximum(self._bins @ (levels * levels) / pixels - mean * mean, 0.0))
+        ends = np.cumsum(self._bins, axis=1)
+        table = {
+            "min": levels[np.argmax(self._bins > 0, axis=1)],
+            "max": levels[255 - np.argmax(self._bins[:, ::-1] > 0, axis=1)],
+            "mean": mean,
+            "std": std,
+        }
+        for name, fraction in QUANTILES.items():
+            rank = np.floor(fraction * (pixels - 1)).astype(np.int64)
+            table[name] = levels[[int(np.searchsorted(ends[c], rank[c], side="right")) for c in range(3)]]
+        result: Stats = {name: row.reshape(3, 1, 1).tolist() for name, row in table.items()}
+        result["count"] = [self.count]
+        return {name: result[name] for name in STATISTICS}

@@ -1,0 +1,247 @@
+"""Arrow schemas and columns of the parquet files, as LeRobot 0.6.1 writes them.
+
+pyarrow is imported inside the functions: a command that writes no table does not pay for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import DataSetError, LimitExceeded
+from penstock.lerobot.features import ROW_FEATURES, Feature
+from penstock.lerobot.stats import STATISTICS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+# Arrow addresses the bytes of one binary array with 32 bits.
+LARGEST_BINARY_BYTES = 2**31 - 1
+
+
+def data_features(features: Sequence[Feature]) -> list[Feature]:
+    """The features that are columns of the data files, in order: videos have none."""
+    return [feature for feature in (*features, *ROW_FEATURES) if feature.dtype != "video"]
+
+
+def data_schema(features: Sequence[Feature]) -> pa.Schema:
+    """The schema of data/chunk-…/file-….parquet, with the metadata by which Hugging Face `datasets` knows images."""
+    import pyarrow as pa
+
+    columns = data_features(features)
+    described = {"info": {"features": {feature.key: _hugging_face_type(feature) for feature in columns}}}
+    return pa.schema([_field(feature) for feature in columns], metadata={"huggingface": json.dumps(described)})
+
+
+def _field(feature: Feature) -> pa.Field:
+    import pyarrow as pa
+
+    if feature.dtype == "image":
+        return pa.field(feature.key, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
+    element = _element_type(feature)
+    if feature.is_scalar:
+        return pa.field(feature.key, element)
+    if len(feature.shape) == 1:
+        return pa.field(feature.key, pa.list_(element, feature.shape[0]))
+    # LeRobot stores the Array2D… extension of `datasets` here and then cannot aggregate its own files; plain lists are
+    # read as well, and aggregated.
+    for _ in feature.shape:
+        element = pa.list_(element)
+    return pa.field(feature.key, element)
+
+
+def _element_type(feature: Feature) -> pa.DataType:
+    import pyarrow as pa
+
+    if feature.dtype == "string":
+        return pa.string()
+    return pa.bool_() if feature.dtype == "bool" else pa.from_numpy_dtype(np.dtype(feature.dtype))
+
+
+def _hugging_face_type(feature: Feature) -> dict[str, Any]:
+    if feature.dtype == "image":
+        return {"_type": "Image"}
+    value = {"dtype": feature.dtype, "_type": "Value"}
+    if feature.is_scalar:
+        return value
+    if len(feature.shape) == 1:
+        return {"feature": value, "length": feature.shape[0], "_type": "List"}
+    return {"shape": list(feature.shape), "dtype": feature.dtype, "_type": f"Array{len(feature.shape)}D"}
+
+
+def data_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """A writer of data files.
+
+    Snappy as LeRobot uses it: joint values hardly shrink (zstd saves 9 % of a file and reads slower), and every reader
+    knows it. Pictures are compressed already. Byte for byte the same for the same rows.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    compression: dict[str, str] = {}
+    for field in schema:
+        if pa.types.is_struct(field.type):
+            compression |= {f"{field.name}.bytes": "NONE", f"{field.name}.path": "NONE"}
+        else:
+            compression[_leaf(field)] = "SNAPPY"
+    row_keys = [feature.key for feature in ROW_FEATURES]
+    return pq.ParquetWriter(
+        str(path),
+        schema,
+        compression=compression,
+        use_dictionary=["episode_index", "task_index"],
+        write_statistics=row_keys,
+        version="2.6",
+    )
+
+
+def _leaf(field: pa.Field) -> str:
+    """The path of a column's values inside parquet's schema: every list adds two levels."""
+    import pyarrow as pa
+
+    name: str = field.name
+    kind = field.type
+    while pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        name, kind = f"{name}.list.element", kind.value_type
+    return name
+
+
+def checked_values(feature: Feature, values: object, where: str) -> NDArray[Any] | list[Any]:
+    """Rows of one feature as it stores them: an array (n, *shape) of its dtype, or a list for pictures and strings."""
+    if feature.dtype in ("image", "string"):
+        if isinstance(values, (str, bytes, memoryview)) or not isinstance(values, Sequence):
+            raise DataSetError(f"{where}: {feature.key!r} needs a list with one {feature.dtype} per row")
+        return list(values)
+    array = np.asarray(values)
+    if array.ndim == 1 and feature.is_scalar:
+        array = array.reshape(-1, 1)
+    if array.shape[1:] != feature.shape:
+        raise DataSetError(
+            f"{where}: {feature.key!r} has rows of shape {array.shape[1:]}, but the feature is {feature.shape}"
+        )
+    if array.dtype == np.dtype(feature.dtype):
+        return array
+    if not np.can_cast(array.dtype, feature.dtype, "same_kind"):
+        raise DataSetError(f"{where}: {feature.key!r} came as {array.dtype}, but the feature is {feature.dtype}")
+    # A float64 too large for float32 becomes Inf here, and the statistics count it.
+    with np.errstate(over="ignore"):
+        return array.astype(feature.dtype)
+
+
+def column(feature: Feature, values: NDArray[Any] | list[Any]) -> pa.Array:
+    """The Arrow column of checked values; numbers are not copied and never pass through Python objects."""
+    import pyarrow as pa
+
+    if feature.dtype == "image":
+        return _picture_column(feature, list(values))
+    if feature.dtype == "string":
+        return pa.array([str(value) for value in values], type=pa.string())
+    array = np.ascontiguousarray(values)
+    flat = pa.array(array.reshape(-1), type=_element_type(feature))
+    if feature.is_scalar:
+        return flat
+    if len(feature.shape) == 1:
+        return pa.FixedSizeListArray.from_arrays(flat, feature.shape[0])
+    count = array.size
+    for size in reversed(feature.shape):
+        count //= size
+        flat = pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32) * size), flat)
+    return flat
+
+
+def _picture_column(feature: Feature, pictures: Sequence[Any]) -> pa.Array:
+    import pyarrow as pa
+
+    sizes = [len(picture) for picture in pictures]
+    total = sum(sizes)
+    if total > LARGEST_BINARY_BYTES:
+        raise LimitExceeded(
+            f"{feature.key!r}: {len(sizes)} pictures of {total:,} bytes in one flush; {LARGEST_BINARY_BYTES:,} fit",
+            size=total,
+            limit=LARGEST_BINARY_BYTES,
+            hint="flush fewer rows at a time (chunk_size)",
+        )
+    offsets = np.fromiter(accumulate(sizes, initial=0), dtype=np.int32, count=len(sizes) + 1)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(pictures))]
+    data = pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
+    return pa.StructArray.from_arrays([data, pa.nulls(len(sizes), pa.string())], names=["bytes", "path"])
+
+
+def episodes_schema(features: Sequence[Feature]) -> pa.Schema:
+    """The schema of meta/episodes/chunk-…/file-….parquet: one for all files of a data set."""
+    import pyarrow as pa
+
+    fields = [
+        pa.field("episode_index", pa.int64()),
+        pa.field("tasks", pa.list_(pa.string())),
+        pa.field("length", pa.int64()),
+        pa.field("data/chunk_index", pa.int64()),
+        pa.field("data/file_index", pa.int64()),
+        pa.field("dataset_from_index", pa.int64()),
+        pa.field("dataset_to_index", pa.int64()),
+    ]
+    for feature in features:
+        if feature.dtype == "video":
+            fields += [pa.field(f"videos/{feature.key}/{name}", pa.int64()) for name in ("chunk_index", "file_index")]
+            times = ("from_timestamp", "to_timestamp")
+            fields += [pa.field(f"videos/{feature.key}/{name}", pa.float64()) for name in times]
+    for feature in (*features, *ROW_FEATURES):
+        if feature.dtype == "string":
+            continue
+        kind = pa.float64()
+        for _ in range(3 if feature.is_camera else len(feature.shape)):
+            kind = pa.list_(kind)
+        for name in STATISTICS:
+            fields.append(pa.field(f"stats/{feature.key}/{name}", pa.list_(pa.int64()) if name == "count" else kind))
+    fields += [pa.field(f"meta/episodes/{name}", pa.int64()) for name in ("chunk_index", "file_index")]
+    return pa.schema(fields)
+
+
+def tasks_table(tasks: Sequence[str]) -> pa.Table:
+    """meta/tasks.parquet: the task text is the pandas *index*; without this metadata LeRobot reads every task as 0."""
+    import pyarrow as pa
+
+    described = [
+        {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"},
+        {"name": "task", "field_name": "task", "pandas_type": "unicode", "numpy_type": "object"},
+    ]
+    labels = {"name": None, "field_name": None, "pandas_type": "unicode", "numpy_type": "object"}
+    pandas = {
+        "index_columns": ["task"],
+        "column_indexes": [{**labels, "metadata": {"encoding": "UTF-8"}}],
+        "columns": [{**entry, "metadata": None} for entry in described],
+        "attributes": {},
+        "creator": {"library": "pyarrow", "version": "14.0.0"},
+        "pandas_version": "2.2.0",
+    }
+    schema = pa.schema([("task_index", pa.int64()), ("task", pa.string())], metadata={"pandas": json.dumps(pandas)})
+    return pa.table([pa.array(range(len(tasks)), pa.int64()), pa.array(list(tasks), pa.string())], schema=schema)
+
+
+@contextlib.contextmanager
+def arrow_errors(path: Path | str, doing: str, raised: type[DataSetError] = DataSetError) -> Iterator[None]:
+    """Turn what Arrow and the system raise into our error, with the file's name."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, MemoryError) as error:
+        text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+        raise raised(f"{path}: {doing}: {text}") from error
+
+
+def rows_of(columns: Mapping[str, NDArray[Any] | list[Any]]) -> int:
+    """How many rows a set of columns has; they must agree."""
+    counts = {key: len(values) for key, values in columns.items()}
+    if len(set(counts.values())) > 1:
+        shown = ", ".join(f"{key!r} {count}" for key, count in counts.items())
+        raise DataSetError(f"columns of different length in one flush: {shown}")
+    return next(iter(counts.values()), 0)

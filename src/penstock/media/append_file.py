@@ -1,0 +1,160 @@
+"""A file that only grows at its end, written in large pieces and brought to the disk while it grows.
+
+Three habits, each measured on ext4 with 470 MB of frames in three files against `cp` of as much (0.13–0.16 s):
+many pieces go out in one `pwritev` (0.13 s; piece by piece 0.23 s); space is asked for in steps of 32 MiB, so that the
+kernel does not account block by block (0.09 s); and every 16 MiB a thread asks for write-back, so that the fsync at the
+end takes 0.03 s instead of 0.16 s. Only one such thread exists in the process: several in parallel slow the writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from penstock.errors import VideoError
+
+_IOV_MAX = 1024  # the kernel takes no more pieces in one call
+_WRITE_BACK_BYTES = 16 * 1024 * 1024
+_PREALLOCATE_BYTES = 32 * 1024 * 1024
+_PREALLOCATE_FROM_BYTES = 4 * 1024 * 1024  # a small file is not worth the two calls
+_FALLOC_FL_KEEP_SIZE = 1
+
+_write_back_turn = threading.Semaphore(1)
+
+
+class AppendFile:
+    """Bytes appended to a file descriptor; the owner of the descriptor closes it after `finish` or `stop`."""
+
+    def __init__(self, fd: int, name: str) -> None:
+        self.name = name
+        self.end_bytes = 0
+        self._fd = fd
+        self._synced_bytes = 0
+        self._preallocated_bytes = 0
+        self._preallocates = True
+        self._thread: threading.Thread | None = None
+        self._lost: OSError | None = None
+
+    def write(self, pieces: Sequence[memoryview | bytes]) -> None:
+        """Append the pieces; either all of them count afterwards, or none."""
+        self.check()
+        total_bytes = sum(map(len, pieces))
+        self._preallocate(self.end_bytes + total_bytes)
+        offset = self.end_bytes
+        try:
+            for start in range(0, len(pieces), _IOV_MAX):
+                offset = self._write_batch(pieces[start : start + _IOV_MAX], offset)
+        except OSError as error:
+            raise self.failed("writing", error) from error
+        self.end_bytes = offset
+        self._start_write_back()
+
+    def write_at(self, data: bytes, offset: int) -> None:
+        """Overwrite a few bytes that were appended before."""
+        try:
+            written = os.pwrite(self._fd, data, offset)
+        except OSError as error:
+            raise self.failed("writing", error) from error
+        if written != len(data):
+            raise VideoError(f"{self.name}: only {written} of {len(data)} bytes could be written at byte {offset:,}")
+
+    def cut(self, end_bytes: int) -> None:
+        """Give back everything from `end_bytes` on."""
+        try:
+            os.ftruncate(self._fd, end_bytes)
+        except OSError as error:
+            raise self.failed("cutting back", error) from error
+        self.end_bytes = end_bytes
+        self._preallocated_bytes = end_bytes
+        self._synced_bytes = min(self._synced_bytes, end_bytes)
+
+    def finish(self, fsync: bool) -> None:
+        """Release what was asked for too much, wait for the write-back, and with `fsync` for the disk."""
+        self.stop()
+        self.cut(self.end_bytes)
+        if fsync:
+            try:
+                os.fsync(self._fd)
+            except OSError as error:
+                raise self.failed("bringing the file to the disk", error) from error
+        self.check()
+
+    def stop(self) -> None:
+        """Wait for the write-back thread; afterwards the descriptor may be closed."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def check(self) -> None:
+        """Raise what the write-back met: the kernel reports a lost page only once, so it must not be missed."""
+        if self._lost is not None:
+            raise self.failed("write-back", self._lost) from self._lost
+
+    def failed(self, doing: str, error: OSError) -> VideoError:
+        return VideoError(
+            f"{self.name}: {doing} failed at byte {self.end_bytes:,}: {error.strerror or error}",
+            hint="check the free space and the health of the disk",
+        )
+
+    def _write_batch(self, batch: Sequence[memoryview | bytes], offset: int) -> int:
+        left_bytes = sum(map(len, batch))
+        while True:
+            written = os.pwritev(self._fd, batch, offset)
+            offset += written
+            left_bytes -= written
+            if left_bytes == 0:
+                return offset
+            batch = _rest(batch, written)
+
+    def _preallocate(self, end_bytes: int) -> None:
+        if end_bytes <= max(self._preallocated_bytes, _PREALLOCATE_FROM_BYTES) or not self._preallocates:
+            return
+        start = max(self._preallocated_bytes, self.end_bytes)
+        step = max(_PREALLOCATE_BYTES, end_bytes - start)
+        # A file system that cannot, or has no room for the step, gets the plain write, which reports what is wrong.
+        self._preallocates = _fallocate()(self._fd, start, step)
+        self._preallocated_bytes = start + step
+
+    def _start_write_back(self) -> None:
+        if self.end_bytes - self._synced_bytes < _WRITE_BACK_BYTES or not _write_back_turn.acquire(blocking=False):
+            return
+        self.stop()
+        self._synced_bytes = self.end_bytes
+        self._thread = threading.Thread(target=self._sync, name="penstock-write-back", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # no more threads: the fsync at the end does all the work
+            self._thread = None
+            _write_back_turn.release()
+
+    def _sync(self) -> None:
+        try:
+            getattr(os, "fdatasync", os.fsync)(self._fd)
+        except OSError as error:
+            self._lost = error
+        finally:
+            _write_back_turn.release()
+
+
+def _rest(pieces: Sequence[memoryview | bytes], written: int) -> list[memoryview | bytes]:
+    """What remains of the pieces after a partial write."""
+    for number, piece in enumerate(pieces):
+        if written < len(piece):
+            return [memoryview(piece)[written:], *pieces[number + 1 :]]
+        written -= len(piece)
+    return []
+
+
+@lru_cache(maxsize=1)
+def _fallocate() -> Callable[[int, int, int], bool]:
+    """fallocate(2) itself: `os.posix_fallocate` writes zeros where the file system has no such call (NFS)."""
+    import ctypes
+
+    with contextlib.suppress(AttributeError, OSError):
+        call = ctypes.CDLL(None).fallocate
+        call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+        return lambda fd, offset, size: call(fd, _FALLOC_FL_KEEP_SIZE, offset, size) == 0
+    return lambda fd, offset, size: False

@@ -1,0 +1,181 @@
+"""How much memory this process and its children hold, now and at the peak.
+
+Own memory is RSS. A tree of processes is summed as PSS, in which a page shared by n processes counts 1/n for each: a
+sum of RSS would count shared pages once per process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from types import TracebackType
+
+_PROC = Path("/proc")
+_SAMPLE_INTERVAL_S = 0.05
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+# Resetting the kernel's high-water mark affects every open meter of this process, so all of them are known here.
+_open_meters: list[PeakMeter] = []
+_meters_lock = threading.Lock()
+
+
+def rss_bytes() -> int:
+    """Resident memory of this process now."""
+    try:
+        return int((_PROC / "self" / "statm").read_bytes().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        import psutil
+
+        return int(psutil.Process().memory_info().rss)
+
+
+def descendants(pid: int) -> list[int]:
+    """The process ids of all children of `pid`, and theirs, that live now."""
+    found: list[int] = []
+    pending = [pid]
+    while pending:
+        parent = pending.pop()
+        try:
+            for task in (_PROC / str(parent) / "task").iterdir():
+                children = [int(word) for word in (task / "children").read_bytes().split()]
+                found += children
+                pending += children
+        except OSError:  # the process ended while we looked, or the kernel has no `children` file
+            if parent == pid and not (_PROC / str(pid) / "task" / str(pid) / "children").exists():
+                return _descendants_by_parent(pid)
+    return found
+
+
+def _descendants_by_parent(pid: int) -> list[int]:
+    import psutil
+
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def pss_bytes(pid: int) -> int:
+    """Proportional memory of one process; its RSS where the kernel does not tell, 0 when it has ended."""
+    try:
+        for line in (_PROC / str(pid) / "smaps_rollup").read_bytes().splitlines():
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return int((_PROC / str(pid) / "statm").read_bytes().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def tree_pss_bytes(pid: int | None = None) -> int:
+    """Proportional memory of a process (this one by default) and of all that descend from it, shared pages once."""
+    root = os.getpid() if pid is None else pid
+    return sum(pss_bytes(each) for each in [root, *descendants(root)])
+
+
+def _high_water_bytes() -> int:
+    try:
+        for line in (_PROC / "self" / "status").read_bytes().splitlines():
+            if line.startswith(b"VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return rss_bytes()
+
+
+def _reset_high_water() -> bool:
+    """Start the kernel's peak of this process anew; False where that is not allowed."""
+    try:
+        (_PROC / "self" / "clear_refs").write_text("5")
+        return True
+    except OSError:
+        return False
+
+
+class PeakMeter:
+    """The peak memory between entering and leaving.
+
+    >>> with PeakMeter() as meter:
+    ...     work()
+    >>> meter.peak_bytes, meter.tree_peak_bytes
+
+    `peak_bytes` is the kernel's own high-water mark, so no spike of this process escapes it; where the kernel does not
+    allow that mark to be reset, and for child processes, memory is sampled every 50 ms. Meters may nest and overlap.
+    """
+
+    def __init__(self) -> None:
+        self.start_bytes = 0
+        self.exact = False  # whether peak_bytes comes from the kernel rather than from samples
+        self._seen_bytes = 0
+        self._tree_seen_bytes = 0
+        self._stop = threading.Event()
+        self._sampler: threading.Thread | None = None
+        self._open = False
+
+    def __enter__(self) -> PeakMeter:
+        with _meters_lock:
+            high_water = _high_water_bytes()
+            for meter in _open_meters:
+                meter._note_peak(high_water)
+            self.exact = _reset_high_water()
+            self.start_bytes = self._seen_bytes = rss_bytes()
+            _open_meters.append(self)
+            self._open = True
+        self._stop.clear()
+        self._sampler = threading.Thread(target=self._sample, name="penstock-memory", daemon=True)
+        self._sampler.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._sampler is not None:
+            self._sampler.join()
+        with _meters_lock:
+            self._observe()
+            self._open = False
+            _open_meters.remove(self)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest resident memory of this process since the meter was entered."""
+        with _meters_lock:
+            if self._open:
+                self._observe()
+            return self._seen_bytes
+
+    @property
+    def tree_peak_bytes(self) -> int:
+        """The same with all child processes, shared pages counted once."""
+        return max(self.peak_bytes, self._tree_seen_bytes)
+
+    def sample(self) -> int:
+        """Look at the whole tree now, and return what it holds."""
+        tree_bytes = rss_bytes()
+        if descendants(os.getpid()):
+            tree_bytes = tree_pss_bytes()
+        with _meters_lock:
+            self._tree_seen_bytes = max(self._tree_seen_bytes, tree_bytes)
+        return tree_bytes
+
+    def _note_peak(self, high_water_bytes: int) -> None:
+        self._seen_bytes = max(self._seen_bytes, high_water_bytes if self.exact else rss_bytes())
+
+    def _observe(self) -> None:
+        self._note_peak(_high_water_bytes() if self.exact else 0)
+
+    def _sample(self) -> None:
+        own_needs_samples = not self.exact
+        while not self._stop.wait(_SAMPLE_INTERVAL_S):
+            if descendants(os.getpid()):
+                self.sample()
+            if own_needs_samples:
+                with _meters_lock:
+                    self._observe()
+
+    def __repr__(self) -> str:
+        return f"PeakMeter(start_bytes={self.start_bytes}, peak_bytes={self.peak_bytes}, exact={self.exact})"

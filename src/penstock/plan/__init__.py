@@ -1,0 +1,1 @@
+"""What fits, before anything starts."""

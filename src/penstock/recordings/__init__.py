@@ -1,0 +1,51 @@
+"""What robots recorded: ROS 1 bags, ROS 2 db3 and mcap, through one door.
+
+    with penstock.recordings.open("run.bag") as recording:
+        for topic in recording.topics:
+            print(topic.name, topic.type, topic.count)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import RecordingError, UsageError
+from penstock.recordings.split import find, source_of
+
+if TYPE_CHECKING:
+    from penstock.recordings.recording import Loss, OnCorrupt, Recording, Topic
+
+__all__ = ["Loss", "Recording", "Topic", "find", "open"]
+
+
+def open(path: str | Path, *, on_corrupt: OnCorrupt = "raise") -> Recording:
+    """Open a recording: a file, the first file of a split series, or a ROS 2 bag directory.
+
+    on_corrupt="count": what cannot be read is counted in `losses` and fetched as None, instead of raising.
+    """
+    if on_corrupt not in ("raise", "count"):
+        raise UsageError(f"on_corrupt is 'raise' or 'count', not {on_corrupt!r}")
+    try:
+        source = source_of(Path(path))
+    except OSError as error:
+        raise RecordingError(f"{path}: cannot be opened: {error.strerror or error}") from error
+    if source.kind == "ros1":
+        from penstock.recordings.ros1_reader import Ros1Recording
+
+        return Ros1Recording(source.path, on_corrupt=on_corrupt)
+    if source.kind == "mcap":
+        from penstock.recordings.mcap_reader import McapRecording
+
+        return McapRecording(source, on_corrupt=on_corrupt)
+    from penstock.recordings.db3_reader import Db3Recording
+
+    return Db3Recording(source, on_corrupt=on_corrupt)
+
+
+def __getattr__(name: str) -> object:
+    if name in ("Loss", "Recording", "Topic"):
+        from penstock.recordings import recording
+
+        return getattr(recording, name)
+    raise AttributeError(f"module 'penstock.recordings' has no attribute {name!r}")

@@ -1,0 +1,312 @@
+"""Fetching from containers of chunks (ROS 1 bags, mcap): ranges of plain chunks, whole chunks where they are packed."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from penstock.errors import RecordingCorrupt
+from penstock.recordings.codecs import CODECS, decompress_into
+from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, BufferPool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from penstock.recordings.message_index import Chunks, TopicIndex
+
+# Reading past a gap of this size costs about what a second system call costs.
+_GAP_BYTES = 4096
+_PLAN_MESSAGES = 16384
+
+
+@dataclass(frozen=True)
+class File:
+    """One open file of a recording."""
+
+    path: Path
+    fd: int
+
+    def read_into(self, target: memoryview, position: int) -> None:
+        """Fill `target` from a position, or say where the file ended."""
+        filled = 0
+        while filled < len(target):
+            try:
+                got = os.preadv(self.fd, [target[filled:]], position + filled)
+            except OSError as error:
+                raise RecordingCorrupt(f"cannot be read: {error}", path=str(self.path), offset=position) from error
+            if got == 0:
+                raise RecordingCorrupt(
+                    f"the file ends where {len(target) - filled:,} more bytes of messages should be",
+                    path=str(self.path),
+                    offset=position + filled,
+                    hint="was it cut while it was open? `penstock recover` keeps what can be read",
+                )
+            filled += got
+
+
+class Framing(Protocol):
+    """How a container wraps one message."""
+
+    def unwrap(
+        self,
+        data: NDArray[np.uint8],
+        start: NDArray[np.int64],
+        span: NDArray[np.int64],
+        held: NDArray[np.int64],
+        topic_ids: NDArray[np.int32],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[int, str]]:
+        """Begin and end of the payloads in `data`, and {place: reason} for those that are broken.
+
+        A message begins at `start`, may span `span` bytes, of which `held` are in `data`.
+        """
+
+
+class _ChunkCache:
+    """Decompressed chunks, the least recently used ones given up first."""
+
+    def __init__(self, files: Sequence[File], chunks: Chunks, limit_bytes: int) -> None:
+        self._files = files
+        self._chunks = chunks
+        self._limit_bytes = limit_bytes
+        self._kept: OrderedDict[int, tuple[bytearray, memoryview]] = OrderedDict()
+        self._spare: bytearray | None = None
+        self._stored = bytearray()
+        self._failed: dict[int, RecordingCorrupt] = {}
+        self.file_bytes = 0
+
+    def get(self, number: int) -> memoryview:
+        """The raw bytes of a chunk, valid until the next call."""
+        if number in self._failed:
+            raise self._failed[number]
+        kept = self._kept.get(number)
+        if kept is not None:
+            self._kept.move_to_end(number)
+            return kept[1]
+        raw_bytes = int(self._chunks.raw_bytes[number])
+        target = self._room_for(raw_bytes)
+        view = memoryview(target)[:raw_bytes]
+        try:
+            self._load(number, view)
+        except RecordingCorrupt as error:
+            self._failed[number] = error
+            self._spare = target
+            raise
+        self._kept[number] = (target, view)
+        return view
+
+    def _room_for(self, raw_bytes: int) -> bytearray:
+        while self._kept and sum(len(buffer) for buffer, _ in self._kept.values()) + raw_bytes > self._limit_bytes:
+            self._spare = self._kept.popitem(last=False)[1][0]
+        spare, self._spare = self._spare, None
+        # A buffer far too large for this chunk would hold memory that the limit counts on.
+        if spare is not None and raw_bytes <= len(spare) <= max(2 * raw_bytes, 1 << 20):
+            return spare
+        return bytearray(raw_bytes)
+
+    def _load(self, number: int, target: memoryview) -> None:
+        chunks = self._chunks
+        file = self._files[int(chunks.file[number])]
+        position, stored_bytes = int(chunks.position[number]), int(chunks.stored_bytes[number])
+        codec = CODECS[int(chunks.codec[number])]
+        self.file_bytes += stored_bytes
+        if codec == "none":
+            file.read_into(target, position)
+        else:
+            if not stored_bytes <= len(self._stored) <= max(4 * stored_bytes, 1 << 20):
+                self._stored = bytearray(stored_bytes)
+            with memoryview(self._stored)[:stored_bytes] as stored:
+                file.read_into(stored, position)
+                decompress_into(codec, stored, target, file.path, position)
+        claimed = int(chunks.crc[number])
+        if claimed and (found := zlib.crc32(target)) != claimed:
+            raise RecordingCorrupt(
+                f"chunk of {len(target):,} bytes fails its CRC: {found:#010x}, and {claimed:#010x} is claimed",
+                path=str(file.path),
+                offset=position,
+            )
+
+
+class ChunkFetcher:
+    """One request: plans block by block, reads runs of neighbouring messages at once, unwraps them together."""
+
+    def __init__(
+        self,
+        files: Sequence[File],
+        chunks: Chunks,
+        index: Sequence[TopicIndex],
+        framing: Framing,
+        *,
+        memory_bytes: int,
+        clip_bytes: int | None,
+        lose: Callable[[str, str, NDArray[np.int32], NDArray[np.int64]], None] | None,
+    ) -> None:
+        self._files = files
+        self._chunks = chunks
+        self._index = index
+        self._framing = framing
+        self._clip_bytes = clip_bytes
+        self._lose = lose
+        self._whole = chunks.whole
+        packed = bool(self._whole.any())
+        pool_bytes = memory_bytes // 2 if packed else memory_bytes
+        self._block_bytes = max(1, min(BLOCK_BYTES, pool_bytes // 4))
+        self._gap_bytes = min(_GAP_BYTES, self._block_bytes // 8)
+        self._pool = BufferPool(pool_bytes)
+        self._cache = _ChunkCache(files, chunks, memory_bytes - pool_bytes)
+        self._plain_bytes = 0
+
+    def blocks(self, topic_ids: NDArray[np.int32], numbers: NDArray[np.int64]) -> Iterator[Block]:
+        """The request, block by block."""
+        for begin in range(0, numbers.size, _PLAN_MESSAGES):
+            ids = topic_ids[begin : begin + _PLAN_MESSAGES]
+            wanted = numbers[begin : begin + _PLAN_MESSAGES]
+            chunk, offset, span = self._locate(ids, wanted)
+            held = span if self._clip_bytes is None else np.minimum(span, self._clip_bytes)
+            total = np.cumsum(held)
+            at = 0
+            while at < wanted.size:
+                before = int(total[at - 1]) if at else 0
+                end = int(np.searchsorted(total, before + self._block_bytes, side="right"))
+                end = min(max(end, at + 1), at + BLOCK_MESSAGES, wanted.size)
+                part = slice(at, end)
+                yield self._block(begin + at, ids[part], wanted[part], chunk[part], offset[part], span[part], held[part])
+                at = end
+
+    def _locate(
+        self, ids: NDArray[np.int32], numbers: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        chunk, offset, span = (np.empty(ids.size, np.int64) for _ in range(3))
+        for topic in np.unique(ids).tolist():
+            mine = ids == topic
+            index, which = self._index[topic], numbers[mine]
+            chunk[mine], offset[mine], span[mine] = index.chunk[which], index.offset[which], index.span[which]
+        return chunk, offset, span
+
+    def _block(
+        self,
+        first: int,
+        ids: NDArray[np.int32],
+        numbers: NDArray[np.int64],
+        chunk: NDArray[np.int64],
+        offset: NDArray[np.int64],
+        span: NDArray[np.int64],
+        held: NDArray[np.int64],
+    ) -> Block:
+        # A "source" is an address space: a file for plain chunks, the raw chunk itself for those read as a whole.
+        whole = self._whole[chunk]
+        source = np.where(whole, len(self._files) + chunk, self._chunks.file[chunk])
+        place = np.where(whole, offset, self._chunks.position[chunk] + offset)
+        run, run_source, run_place, run_bytes, start = _runs(source, place, held, self._gap_bytes)
+        buffer = self._pool.acquire(int(run_bytes.sum()))
+        try:
+            faults = self._fill(memoryview(buffer), run_source.tolist(), run_place.tolist(), run_bytes.tolist())
+            payloads = self._payloads(buffer, ids, numbers, chunk, start, span, held, run, faults)
+        except BaseException:
+            self._pool.give_back(buffer, True)
+            raise
+        give_back = partial(self._pool.give_back, buffer)
+        return Block(first, payloads, self._plain_bytes + self._cache.file_bytes, give_back)
+
+    def _fill(
+        self, view: memoryview, sources: list[int], places: list[int], sizes: list[int]
+    ) -> dict[int, RecordingCorrupt]:
+        """Read the runs one behind the other into the buffer; the runs that cannot be read, when losses are counted."""
+        faults: dict[int, RecordingCorrupt] = {}
+        at = 0
+        for run, (source, place, size) in enumerate(zip(sources, places, sizes, strict=True)):
+            target = view[at : at + size]
+            at += size
+            try:
+                if source < len(self._files):
+                    self._files[source].read_into(target, place)
+                    self._plain_bytes += size
+                else:
+                    target[:] = self._cache.get(source - len(self._files))[place : place + size]
+            except RecordingCorrupt as error:
+                if self._lose is None:
+                    raise
+                faults[run] = error
+        return faults
+
+    def _payloads(
+        self,
+        buffer: bytearray,
+        ids: NDArray[np.int32],
+        numbers: NDArray[np.int64],
+        chunk: NDArray[np.int64],
+        start: NDArray[np.int64],
+        span: NDArray[np.int64],
+        held: NDArray[np.int64],
+        run: NDArray[np.intp],
+        faults: dict[int, RecordingCorrupt],
+    ) -> list[memoryview | None]:
+        view = memoryview(buffer).toreadonly()
+        lost = np.isin(run, list(faults)) if faults else np.zeros(ids.size, np.bool_)
+        for number, error in faults.items():
+            mine = run == number
+            self._count_lost(error.message, int(chunk[np.flatnonzero(mine)[0]]), ids[mine], numbers[mine])
+        # What a lost run left in the buffer is not looked at: span 0 makes the framing call it broken.
+        data = np.frombuffer(buffer, np.uint8)
+        begin, end, broken = self._framing.unwrap(data, start, np.where(lost, 0, span), held, ids)
+        payloads: list[memoryview | None] = [view[a:b] for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
+        for place in np.flatnonzero(lost).tolist():
+            payloads[place] = None
+        for place, reason in broken.items():
+            if not lost[place]:
+                self._broken(reason, int(chunk[place]), ids[place : place + 1], numbers[place : place + 1])
+                payloads[place] = None
+        return payloads
+
+    def _count_lost(self, cause: str, chunk: int, ids: NDArray[np.int32], numbers: NDArray[np.int64]) -> None:
+        if self._lose is not None:
+            self._lose(cause, f"chunk at byte {int(self._chunks.position[chunk]):,}", ids, numbers)
+
+    def _broken(self, reason: str, chunk: int, ids: NDArray[np.int32], numbers: NDArray[np.int64]) -> None:
+        file = self._files[int(self._chunks.file[chunk])]
+        position = int(self._chunks.position[chunk])
+        if self._lose is None:
+            offset = int(self._index[int(ids[0])].offset[int(numbers[0])])
+            where = position + offset if not self._whole[chunk] else position
+            raise RecordingCorrupt(
+                f"message {int(numbers[0])} of topic {int(ids[0])}, at byte {offset:,} of its chunk: {reason}",
+                path=str(file.path),
+                offset=where,
+                hint="`penstock recover` keeps what can be read",
+            )
+        self._count_lost(reason, chunk, ids, numbers)
+
+
+def _runs(
+    source: NDArray[np.int64], place: NDArray[np.int64], held: NDArray[np.int64], gap_bytes: int
+) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Join neighbours: run number per message; per run source, place, bytes; per message its start in the buffer."""
+    order = np.lexsort((place, source))
+    src, begin = source[order], place[order]
+    end = begin + held[order]
+    fresh = np.ones(order.size, np.bool_)
+    if order.size > 1:
+        # Messages may overlap (one asked for twice), so a run reaches to the furthest end so far, not to the last one.
+        # Offsetting every source by more than any place keeps the running maximum from crossing over.
+        _, rank = np.unique(src, return_inverse=True)
+        lift = rank.reshape(-1).astype(np.int64) * (int(end.max()) + gap_bytes + 1)
+        reach = np.maximum.accumulate(end + lift)
+        fresh[1:] = begin[1:] + lift[1:] > reach[:-1] + gap_bytes
+    firsts = np.flatnonzero(fresh)
+    number = np.cumsum(fresh) - 1
+    run_place = begin[firsts]
+    run_bytes = np.maximum.reduceat(end, firsts) - run_place
+    run_start = np.cumsum(run_bytes) - run_bytes
+    run = np.empty(order.size, np.intp)
+    run[order] = number
+    start = np.empty(order.size, np.int64)
+    start[order] = run_start[number] + (begin - run_place[number])
+    return run, src[firsts], run_place, run_bytes, start

@@ -1,0 +1,100 @@
+"""Compressed chunks into buffers of a size known beforehand: a false size is an error, never an allocation."""
+
+from __future__ import annotations
+
+import bz2
+from typing import TYPE_CHECKING
+
+from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CODECS = ("none", "lz4", "bz2", "zstd")
+MAX_CHUNK_BYTES = 1 << 30
+
+# No valid stream expands further, so a larger claim is a lie that need not be allocated to be found out.
+# zstd has no such bound worth having (a run-length block makes 128 KiB of 4 bytes); MAX_CHUNK_BYTES guards it.
+_MOST_EXPANSION = {"lz4": 256, "bz2": 1 << 21, "zstd": 1 << 16}
+_BZ2_STEP_BYTES = 1 << 20
+
+
+def check_sizes(path: Path, offset: int, codec: str, stored_bytes: int, raw_bytes: int) -> None:
+    """Refuse sizes that a chunk cannot have, before a byte is read or allocated for it."""
+    if codec not in CODECS:
+        raise RecordingError(
+            f"{path}: byte {offset:,}: chunk compressed with {codec!r}", hint=f"penstock reads {', '.join(CODECS)}"
+        )
+    for what, size in (("stored", stored_bytes), ("decompressed", raw_bytes)):
+        if size > MAX_CHUNK_BYTES:
+            raise LimitExceeded(
+                f"{path}: byte {offset:,}: chunk claims {size:,} {what} bytes; the limit is {MAX_CHUNK_BYTES:,}",
+                size=size,
+                limit=MAX_CHUNK_BYTES,
+                hint="the file is damaged or hostile; `penstock recover` keeps what can be read",
+            )
+    most = (stored_bytes + 64) * _MOST_EXPANSION.get(codec, 1)
+    if codec != "none" and raw_bytes > most:
+        raise LimitExceeded(
+            f"{path}: byte {offset:,}: {stored_bytes:,} bytes of {codec} cannot become the claimed {raw_bytes:,}",
+            size=raw_bytes,
+            limit=most,
+            hint="the file is damaged or hostile; `penstock recover` keeps what can be read",
+        )
+
+
+def decompress_into(codec: str, stored: memoryview, target: memoryview, path: Path, offset: int) -> None:
+    """Fill `target` exactly; RecordingCorrupt when the stream is broken, or holds fewer or more bytes."""
+    try:
+        filled, more = _bz2_into(stored, target) if codec == "bz2" else _arrow_into(codec, stored, target)
+    except (OSError, ValueError, EOFError) as error:
+        raise RecordingCorrupt(
+            f"{codec} chunk of {len(stored):,} bytes does not decompress: {error}", path=str(path), offset=offset
+        ) from error
+    if filled != len(target) or more:
+        found = f"more than {filled:,}" if more else f"{filled:,}"
+        raise RecordingCorrupt(
+            f"{codec} chunk claims {len(target):,} decompressed bytes and holds {found}", path=str(path), offset=offset
+        )
+
+
+def _arrow_into(codec: str, stored: memoryview, target: memoryview) -> tuple[int, bool]:
+    # The stream fills our recycled buffer and stops there; pyarrow.decompress would allocate afresh for every chunk.
+    import pyarrow as pa
+
+    with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(stored)), codec) as stream:
+        filled = 0
+        while filled < len(target):
+            got = stream.readinto(target[filled:])
+            if not got:
+                break
+            filled += got
+        more = bool(stream.read(1)) if filled == len(target) else False
+    return filled, more
+
+
+def _bz2_into(stored: memoryview, target: memoryview) -> tuple[int, bool]:
+    decompressor = bz2.BZ2Decompressor()
+    filled, data = 0, bytes(stored)
+    while not decompressor.eof:
+        piece = decompressor.decompress(data, _BZ2_STEP_BYTES)
+        data = b""
+        if filled + len(piece) > len(target):
+            return filled, True
+        target[filled : filled + len(piece)] = piece
+        filled += len(piece)
+        if not piece and decompressor.needs_input:
+            break
+    return filled, False
+
+
+def compress(codec: str, data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
+    """A chunk's bytes as they are stored."""
+    if codec == "none":
+        return data
+    if codec == "bz2":
+        return bz2.compress(data)
+    import pyarrow as pa
+
+    packed: bytes = pa.compress(data, codec=codec, asbytes=True)
+    return packed

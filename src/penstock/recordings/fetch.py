@@ -1,0 +1,117 @@
+"""Payloads in the order asked, through a few recycled buffers: memory follows `memory_bytes`, never the recording."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from penstock.errors import RecordingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BLOCK_BYTES = 2 << 20
+BLOCK_MESSAGES = 1024
+_ROUND_BYTES = 64 << 10
+# A consumer may stall on a slow disk for long, but not for ever.
+_WAIT_S = 600.0
+
+
+class Block:
+    """Neighbouring payloads of a request. They are views into a buffer that is reused after `release()`.
+
+    `first` is the position in the request of the first payload; a payload is None only where the recording was opened
+    with on_corrupt="count" and the message is lost. A block may be released from any thread, more than once.
+    """
+
+    __slots__ = ("_give_back", "file_bytes", "first", "payloads")
+
+    def __init__(
+        self,
+        first: int,
+        payloads: list[memoryview | None],
+        file_bytes: int,
+        give_back: Callable[[bool], None] | None = None,
+    ) -> None:
+        self.first = first
+        self.payloads = payloads
+        self.file_bytes = file_bytes
+        # A list, because taking its one element is atomic: two threads cannot give back one buffer twice.
+        self._give_back = [give_back] if give_back is not None else []
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def __repr__(self) -> str:
+        held = sum(len(payload) for payload in self.payloads if payload is not None)
+        return f"<Block {self.first}+{len(self.payloads)}: {held} bytes, {self.file_bytes} bytes of the file so far>"
+
+    def release(self) -> None:
+        """Give the buffer back: the payloads must not be used any more."""
+        try:
+            give_back = self._give_back.pop()
+        except IndexError:
+            return
+        self.payloads = []
+        give_back(True)
+
+    def __del__(self) -> None:
+        # Not released, yet payloads may live on in the consumer's hands: the buffer leaves the pool and is not reused.
+        for give_back in getattr(self, "_give_back", ()):
+            give_back(False)
+
+
+class BufferPool:
+    """Recycled buffers of at most `limit_bytes` together; `acquire` waits until enough is released.
+
+    One buffer is always granted, so that a single message larger than the limit can pass.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._free: list[bytearray] = []
+        self._lent_bytes = 0
+        self._lent = 0
+        self._changed = threading.Condition()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes lent and kept for reuse."""
+        with self._changed:
+            return self._lent_bytes + sum(map(len, self._free))
+
+    def acquire(self, n_bytes: int) -> bytearray:
+        """A buffer of at least `n_bytes`, content undefined."""
+        with self._changed:
+            while self._lent and self._lent_bytes + n_bytes > self.limit_bytes:
+                self._wait(n_bytes)
+            fits = [buffer for buffer in self._free if len(buffer) >= n_bytes]
+            if fits:
+                buffer = min(fits, key=len)
+                self._free.remove(buffer)
+            else:
+                size = n_bytes + (-n_bytes % _ROUND_BYTES) if n_bytes < self.limit_bytes // 2 else n_bytes
+                while self._free and self._lent_bytes + size + sum(map(len, self._free)) > self.limit_bytes:
+                    self._free.remove(min(self._free, key=len))
+                buffer = bytearray(size)
+            self._lent += 1
+            self._lent_bytes += len(buffer)
+            return buffer
+
+    def _wait(self, n_bytes: int) -> None:
+        alone = threading.active_count() == 1
+        if alone or not self._changed.wait(_WAIT_S):
+            raise RecordingError(
+                f"fetch needs {n_bytes:,} bytes more, and {self._lent_bytes:,} of its {self.limit_bytes:,} are in "
+                f"{self._lent} blocks that were not released",
+                hint="call release() on each block when done with it, or give fetch a larger memory_bytes",
+            )
+
+    def give_back(self, buffer: bytearray, reuse: bool) -> None:
+        """Take a buffer back; safe from any thread."""
+        with self._changed:
+            self._lent -= 1
+            self._lent_bytes -= len(buffer)
+            if reuse and self._lent_bytes + sum(map(len, self._free)) + len(buffer) <= self.limit_bytes:
+                self._free.append(buffer)
+            self._changed.notify_all()

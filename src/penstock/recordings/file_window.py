@@ -1,0 +1,45 @@
+"""Small reads at rising positions of a file, and what to say when the file does not go on."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from penstock.errors import RecordingCorrupt
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECOVER_HINT = "`penstock recover` writes what can be read to a new file"
+
+
+class Window:
+    """Small reads at rising positions of a file, many of them answered by one system call."""
+
+    def __init__(self, fd: int, path: Path, size_bytes: int) -> None:
+        self.path = path
+        self.size_bytes = size_bytes
+        self._fd = fd
+        self._begin = 0
+        self._held = b""
+
+    def broken(self, message: str, offset: int) -> RecordingCorrupt:
+        return RecordingCorrupt(message, path=str(self.path), offset=offset, hint=RECOVER_HINT)
+
+    def at(self, offset: int, n_bytes: int, ahead: int = 0) -> bytes:
+        """Exactly `n_bytes` from `offset`; `ahead`: so many more will be asked for next."""
+        start = offset - self._begin
+        if start < 0 or start + n_bytes > len(self._held):
+            if offset + n_bytes > self.size_bytes:
+                raise self.broken(
+                    f"the file ends after {self.size_bytes:,} bytes, inside a record that needs {n_bytes:,} from here",
+                    offset,
+                )
+            try:
+                self._held = os.pread(self._fd, max(n_bytes, ahead), offset)
+            except OSError as error:
+                raise self.broken(f"cannot be read: {error}", offset) from error
+            self._begin, start = offset, 0
+            if len(self._held) < n_bytes:
+                raise self.broken(f"the file shrank while it was read: {n_bytes:,} bytes are missing", offset)
+        return self._held[start : start + n_bytes]

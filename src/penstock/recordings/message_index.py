@@ -1,0 +1,189 @@
+"""Where every message lies, in flat arrays: 20 bytes per message, no Python object per message."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.errors import RecordingCorrupt
+from penstock.recordings.file_window import RECOVER_HINT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from numpy.typing import NDArray
+
+    # cause, number of messages, where
+    LoseEntries: TypeAlias = Callable[[str, int, str], None]
+
+_COLUMN_DTYPES = (np.dtype("<i8"), np.dtype("<i4"), np.dtype("<u4"), np.dtype("<u4"))
+
+
+@dataclass(frozen=True)
+class TopicIndex:
+    """The messages of one topic in file order: time, chunk number, offset in the raw chunk, bytes it may span."""
+
+    times_ns: NDArray[np.int64]
+    chunk: NDArray[np.int32]
+    offset: NDArray[np.uint32]
+    span: NDArray[np.uint32]
+
+    @property
+    def nbytes(self) -> int:
+        return self.times_ns.nbytes + self.chunk.nbytes + self.offset.nbytes + self.span.nbytes
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Where the chunks lie: file number, position of their stored bytes, sizes, codec number; CRC 0 is not checked."""
+
+    file: NDArray[np.int32]
+    position: NDArray[np.int64]
+    stored_bytes: NDArray[np.int64]
+    raw_bytes: NDArray[np.int64]
+    codec: NDArray[np.uint8]
+    crc: NDArray[np.uint32]
+
+    @property
+    def nbytes(self) -> int:
+        columns = (self.file, self.position, self.stored_bytes, self.raw_bytes, self.codec, self.crc)
+        return sum(column.nbytes for column in columns)
+
+    @property
+    def whole(self) -> NDArray[np.bool_]:
+        """Chunks that must be read as a whole: compressed, or with a checksum to verify."""
+        return np.asarray((self.codec != 0) | (self.crc != 0))
+
+
+class ChunksBuilder:
+    """Chunks as they are found; `add` returns the chunk's number."""
+
+    def __init__(self) -> None:
+        self._columns = (array("i"), array("q"), array("q"), array("q"), array("B"), array("I"))
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def add(
+        self, *, file: int = 0, position: int, stored_bytes: int, raw_bytes: int, codec: int = 0, crc: int = 0
+    ) -> int:
+        number = len(self)
+        for column, value in zip(self._columns, (file, position, stored_bytes, raw_bytes, codec, crc), strict=True):
+            column.append(value)
+        return number
+
+    def rollback(self, length: int) -> None:
+        """Forget the chunks from number `length` on."""
+        for column in self._columns:
+            del column[length:]
+
+    def raw_bytes(self) -> NDArray[np.int64]:
+        return np.array(self._columns[3], np.int64)
+
+    def positions(self) -> NDArray[np.int64]:
+        return np.array(self._columns[1], np.int64)
+
+    def finish(self) -> Chunks:
+        dtypes = (np.int32, np.int64, np.int64, np.int64, np.uint8, np.uint32)
+        made: list[Any] = [np.array(column, dtype) for column, dtype in zip(self._columns, dtypes, strict=True)]
+        return Chunks(*made)
+
+
+class IndexBuilder:
+    """Grows the columns of every topic; batches come in file order, so nothing is ever sorted as a whole."""
+
+    def __init__(self) -> None:
+        self._columns: dict[int, tuple[bytearray, bytearray, bytearray, bytearray]] = {}
+
+    def add(
+        self,
+        topic: NDArray[np.int32],
+        times_ns: NDArray[np.int64],
+        chunk: NDArray[np.int32],
+        offset: NDArray[np.uint32],
+        span: NDArray[np.uint32],
+    ) -> None:
+        """Append messages that are in file order within each topic."""
+        if topic.size == 0:
+            return
+        order = np.argsort(topic, kind="stable")
+        grouped = topic[order]
+        starts = np.flatnonzero(np.concatenate(([True], grouped[1:] != grouped[:-1])))
+        ends = np.append(starts[1:], grouped.size)
+        sources = (times_ns, chunk, offset, span)
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            columns = self._columns.get(int(grouped[start]))
+            if columns is None:
+                columns = self._columns[int(grouped[start])] = (bytearray(), bytearray(), bytearray(), bytearray())
+            mine = order[start:end]
+            for column, source, dtype in zip(columns, sources, _COLUMN_DTYPES, strict=True):
+                column += source[mine].astype(dtype, copy=False).tobytes()
+
+    def counts(self) -> dict[int, int]:
+        """Messages so far, by topic."""
+        return {topic: len(columns[0]) // 8 for topic, columns in self._columns.items()}
+
+    def rollback(self, counts: dict[int, int]) -> None:
+        """Back to what `counts()` returned before."""
+        for topic, columns in self._columns.items():
+            for column, dtype in zip(columns, _COLUMN_DTYPES, strict=True):
+                del column[counts.get(topic, 0) * dtype.itemsize :]
+
+    def finish(self, topic_count: int) -> tuple[TopicIndex, ...]:
+        """The index of topics 0 … topic_count - 1; the columns are used in place."""
+        none = (bytearray(), bytearray(), bytearray(), bytearray())
+        made = []
+        for topic in range(topic_count):
+            columns = self._columns.get(topic, none)
+            arrays: list[Any] = [
+                np.frombuffer(column, dtype) for column, dtype in zip(columns, _COLUMN_DTYPES, strict=True)
+            ]
+            made.append(TopicIndex(*arrays))
+        return tuple(made)
+
+
+def time_range_ns(index: Sequence[TopicIndex]) -> tuple[int, int]:
+    """The earliest and the latest receive time; (0, 0) without messages."""
+    used = [topic.times_ns for topic in index if topic.times_ns.size]
+    if not used:
+        return 0, 0
+    return min(int(times.min()) for times in used), max(int(times.max()) for times in used)
+
+
+def in_file_order(
+    chunk: NDArray[np.int32],
+    offset: NDArray[np.unsignedinteger[Any]],
+    chunks: ChunksBuilder,
+    path: Path,
+    lose: LoseEntries | None,
+) -> tuple[NDArray[np.intp], NDArray[np.uint32]]:
+    """The order of messages in the file, and for each (in that order) the bytes up to the next message or chunk end.
+
+    Index records give offsets and no lengths, and list them in order of time; the true length stands in front of the
+    message and is checked against this span when it is read. Entries that point outside their chunk are an error, or
+    left out and told to `lose`.
+    """
+    raw_bytes = chunks.raw_bytes()
+    beyond = np.flatnonzero(offset >= raw_bytes[chunk].astype(np.uint64))
+    if beyond.size:
+        at = int(beyond[0])
+        position = int(chunks.positions()[chunk[at]])
+        cause = f"the index names a message at byte {int(offset[at]):,} of a chunk of {int(raw_bytes[chunk[at]]):,} bytes"
+        if lose is None:
+            raise RecordingCorrupt(cause, path=str(path), offset=position, hint=RECOVER_HINT)
+        lose(cause, int(beyond.size), f"chunk at byte {position:,}")
+    place = (chunk.astype(np.int64) << 32) | offset.astype(np.int64)
+    place[beyond] = np.iinfo(np.int64).max
+    order = np.argsort(place, kind="stable")[: place.size - beyond.size]
+    distinct, inverse = np.unique(place[order], return_inverse=True)
+    distinct_chunk = distinct >> 32
+    start = distinct & 0xFFFFFFFF
+    end = raw_bytes[distinct_chunk]
+    same_chunk = distinct_chunk[1:] == distinct_chunk[:-1]
+    end[:-1][same_chunk] = start[1:][same_chunk]
+    return order, (end - start).astype(np.uint32)[inverse.reshape(-1)]

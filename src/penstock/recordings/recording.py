@@ -1,0 +1,219 @@
+"""What every recording offers, whatever file it lies in."""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
+
+import numpy as np
+
+from penstock.errors import RecordingError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+    from penstock.recordings.decode import Decoder
+    from penstock.recordings.fetch import Block
+    from penstock.recordings.schemas import Schema, SchemaStore
+
+DEFAULT_FETCH_BYTES = 16 << 20
+OnCorrupt = Literal["raise", "count"]
+
+# Record framing and a std_msgs/Header up to its stamp lie well within this, in every container.
+_HEADER_CLIP_BYTES = 512
+# ROS 1: seq u32, then the stamp; CDR: encapsulation u32, then the stamp.
+_STAMP_END_BYTES = 12
+
+
+@dataclass(frozen=True)
+class Topic:
+    """One stream of messages of one type; `problem` says why its payloads cannot be decoded (they can be fetched)."""
+
+    id: int
+    name: str
+    type: str
+    count: int
+    encoding: str
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Messages that the recording should hold and that cannot be read."""
+
+    cause: str
+    count: int
+    where: str
+
+
+class Recording(ABC):
+    """A recording: topics, times without payloads, and payloads in any order through bounded memory.
+
+    Message numbers of a topic count from 0 in file order.
+
+        with penstock.recordings.open("run.bag") as recording:
+            camera = recording.topic("/cam_h/color/image_raw/compressed")
+            times_ns = recording.times_ns(camera)
+    """
+
+    kind: ClassVar[Literal["ros1", "db3", "mcap"]]
+
+    def __init__(self, path: Path, *, schemas: SchemaStore, on_corrupt: OnCorrupt) -> None:
+        self.path = path
+        self.compression = "none"
+        self.size_bytes = 0
+        self.topics: tuple[Topic, ...] = ()
+        self.start_ns = 0
+        self.end_ns = 0
+        self.losses: list[Loss] = []
+        self.notes: list[str] = []
+        self._schemas = schemas
+        self._topic_schemas: list[Schema] = []
+        self._on_corrupt: OnCorrupt = on_corrupt
+        self._lost: dict[int, NDArray[np.bool_]] = {}
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        messages = sum(topic.count for topic in self.topics)
+        return (
+            f"<{type(self).__name__} {self.path.name}: {len(self.topics)} topics, {messages} messages, "
+            f"{self.size_bytes} bytes, {self.compression}>"
+        )
+
+    @property
+    @abstractmethod
+    def index_bytes(self) -> int:
+        """Memory that the index holds."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back the files; fetches under way end with an error."""
+
+    @abstractmethod
+    def times_ns(self, topic: Topic) -> NDArray[np.int64]:
+        """Receive times of a topic, one per message number; not necessarily ascending."""
+
+    @abstractmethod
+    def fetch(
+        self,
+        topic_ids: NDArray[np.int32],
+        numbers: NDArray[np.int64],
+        *,
+        memory_bytes: int = DEFAULT_FETCH_BYTES,
+        clip_bytes: int | None = None,
+    ) -> Iterator[Block]:
+        """Payloads in exactly the order asked, block by block; release each block when done with it.
+
+        `clip_bytes`: payloads may be cut after about so many bytes (to read headers without the rest).
+        """
+
+    def topic(self, name: str) -> Topic:
+        """The topic of that name; where a name carries several types, the one with the most messages."""
+        found = [topic for topic in self.topics if topic.name == name]
+        if found:
+            return max(found, key=lambda topic: topic.count)
+        names = sorted({topic.name for topic in self.topics})
+        close = difflib.get_close_matches(name, names, n=3)
+        hint = f"did you mean {', '.join(close)}?" if close else f"it has: {', '.join(names[:20]) or 'no topic at all'}"
+        raise RecordingError(f"{self.path}: no topic {name!r}", hint=hint)
+
+    def decoder(self, topic: Topic) -> Decoder:
+        """The decoder of a topic's payloads; SchemaError, with the reason, where its definition is unusable."""
+        try:
+            return self._schemas.decoder(self._topic_schemas[topic.id], topic.encoding)
+        except SchemaError as error:
+            raise SchemaError(f"{self.path}: topic {topic.name}: {error.message}", hint=error.hint) from None
+
+    def header_times_ns(self, topic: Topic) -> NDArray[np.int64]:
+        """The stamps inside the messages, one per message number, reading little more than their bytes."""
+        decoder = self.decoder(topic)
+        if not decoder.has_header:
+            raise SchemaError(
+                f"{self.path}: topic {topic.name}: {topic.type} does not begin with a std_msgs/Header",
+                hint="use the receive time of this topic (time: log)",
+            )
+        times_ns = np.zeros(topic.count, np.int64)
+        ids = np.full(topic.count, topic.id, np.int32)
+        for block in self.fetch(ids, np.arange(topic.count, dtype=np.int64), clip_bytes=_HEADER_CLIP_BYTES):
+            for number, payload in enumerate(block.payloads, block.first):
+                if payload is not None and len(payload) >= _STAMP_END_BYTES:
+                    times_ns[number] = decoder.header_stamp_ns(payload)
+                else:
+                    times_ns[number] = self._stamp_of_whole_message(decoder, topic, number)
+            block.release()
+        return times_ns
+
+    def _stamp_of_whole_message(self, decoder: Decoder, topic: Topic, number: int) -> int:
+        """For a message whose record header alone is longer than the clip, or which is lost (then its receive time)."""
+        stamp_ns = int(self.times_ns(topic)[number])
+        for block in self.fetch(np.array([topic.id], np.int32), np.array([number], np.int64)):
+            payload = block.payloads[0]
+            if payload is not None:
+                stamp_ns = decoder.header_stamp_ns(payload)
+            block.release()
+        return stamp_ns
+
+    def _lose(self, cause: str, where: str, topic_ids: NDArray[np.int32], numbers: NDArray[np.int64]) -> None:
+        """Count messages as lost, each once however often it is asked for."""
+        fresh = 0
+        for topic_id in np.unique(topic_ids).tolist():
+            count = self.topics[topic_id].count
+            lost = self._lost.setdefault(topic_id, np.zeros(count, np.bool_))
+            mine = np.unique(numbers[topic_ids == topic_id])
+            fresh += int(np.count_nonzero(~lost[mine]))
+            lost[mine] = True
+        self._add_loss(cause, fresh, where)
+
+    def _add_loss(self, cause: str, count: int, where: str) -> None:
+        if count <= 0:
+            return
+        for place, loss in enumerate(self.losses):
+            if loss.cause == cause and loss.where == where:
+                self.losses[place] = Loss(cause, loss.count + count, where)
+                return
+        self.losses.append(Loss(cause, count, where))
+
+    def _check_request(self, topic_ids: NDArray[np.int32], numbers: NDArray[np.int64]) -> None:
+        if topic_ids.ndim != 1 or topic_ids.shape != numbers.shape:
+            raise RecordingError(
+                f"{self.path}: fetch takes two 1-D arrays of one length, not {topic_ids.shape} and {numbers.shape}"
+            )
+        if topic_ids.size == 0:
+            return
+        low, high = int(topic_ids.min()), int(topic_ids.max())
+        if low < 0 or high >= len(self.topics):
+            raise RecordingError(f"{self.path}: no topic with id {low if low < 0 else high}; it has {len(self.topics)}")
+        counts = np.array([topic.count for topic in self.topics], np.int64)[topic_ids]
+        wrong = np.flatnonzero((numbers < 0) | (numbers >= counts))
+        if wrong.size:
+            at = int(wrong[0])
+            topic = self.topics[int(topic_ids[at])]
+            raise RecordingError(
+                f"{self.path}: topic {topic.name} has {topic.count} messages; number {int(numbers[at])} was asked for"
+            )
+
+
+def span_of(compressions: set[str]) -> str:
+    """One word for the compressions that a recording uses."""
+    used = compressions or {"none"}
+    return "+".join(sorted(used))
+
+
+def as_readonly(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A view that cannot be written, so that the index stays what the file says."""
+    view = values.view()
+    view.flags.writeable = False
+    return cast("NDArray[np.int64]", view)

@@ -1,0 +1,97 @@
+"""From the definition text that a recording carries to a decoder; one broken text never hurts another topic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from penstock.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.recordings.decode import Decoder
+    from penstock.recordings.definitions import MessageDef
+
+_ENCODINGS = ("ros1", "cdr")
+# The only ROS type whose definition is rightly the empty text.
+_EMPTY_TYPE = "std_msgs/msg/Empty"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What a recording says about one type: `format` "ros1msg", "ros2msg", "ros2idl", "" (nothing), or a foreign one."""
+
+    type: str
+    format: str
+    text: str
+
+    def __repr__(self) -> str:
+        return f"Schema({self.type!r}, {self.format!r}, {len(self.text)} characters)"
+
+
+def type_name(name: str) -> str:
+    """The three-part spelling of a type name; a name that is no ROS type stays as it is."""
+    from penstock.recordings.definitions import normalise_type
+
+    try:
+        return normalise_type(name)
+    except SchemaError:
+        return name
+
+
+def _definitions(schema: Schema) -> Mapping[str, MessageDef]:
+    from penstock.recordings import definitions, standard_types
+
+    if schema.format == "ros2idl":
+        return definitions.parse_idl(schema.text, schema.type)
+    if schema.format in ("ros1msg", "ros2msg") and (schema.text.strip() or schema.type == _EMPTY_TYPE):
+        return definitions.parse_msg(schema.text, schema.type)
+    if schema.format == "ros1msg":
+        # Never replaced by a standard text: ROS 1 bags always carry one, so an empty one means the types may differ.
+        raise SchemaError(f"the recording holds an empty definition of {schema.type}")
+    if schema.format in ("ros2msg", ""):
+        known = standard_types.standard_definitions("ros2")
+        if schema.type in known:
+            return known
+        raise SchemaError(f"the recording holds no definition of {schema.type}, and it is no standard type")
+    raise SchemaError(f"{schema.type} is described in {schema.format!r}, which penstock does not read")
+
+
+class SchemaStore:
+    """The decoders of one recording, made once per (schema, encoding): two recordings may define one name differently."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Schema, str], Decoder | SchemaError] = {}
+
+    def decoder(self, schema: Schema, encoding: Literal["ros1", "cdr"] | str) -> Decoder:
+        """The decoder, or the SchemaError that says why there is none."""
+        key = (schema, encoding)
+        made = self._made.get(key)
+        if made is None:
+            try:
+                made = self._make(schema, encoding)
+            except SchemaError as error:
+                made = error
+            self._made[key] = made
+        if isinstance(made, SchemaError):
+            raise SchemaError(made.message, hint=made.hint)
+        return made
+
+    def problem(self, schema: Schema, encoding: str) -> str | None:
+        """Why payloads of this schema cannot be decoded, None when they can."""
+        try:
+            self.decoder(schema, encoding)
+        except SchemaError as error:
+            return error.message
+        return None
+
+    @staticmethod
+    def _make(schema: Schema, encoding: str) -> Decoder:
+        from penstock.recordings.decode import Decoder
+
+        if encoding == "ros1":
+            return Decoder(_definitions(schema), schema.type, "ros1")
+        if encoding == "cdr":
+            return Decoder(_definitions(schema), schema.type, "cdr")
+        raise SchemaError(f"messages are encoded as {encoding!r}; penstock decodes {' and '.join(_ENCODINGS)}")

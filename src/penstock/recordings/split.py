@@ -1,0 +1,254 @@
+"""Which files are one recording: bag directories, numbered series of files, single files; and finding them."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from penstock.errors import NotARecording, RecordingError
+from penstock.recordings import metadata as bag_metadata
+from penstock.recordings.metadata import Metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Kind = Literal["ros1", "db3", "mcap"]
+
+# Longest first: ".db3.zstd" must not be taken for something else.
+_SUFFIXES: tuple[tuple[str, Kind], ...] = (
+    (".bag.active", "ros1"),
+    (".db3.zstd", "db3"),
+    (".mcap.zstd", "mcap"),
+    (".bag", "ros1"),
+    (".db3", "db3"),
+    (".mcap", "mcap"),
+)
+_MAGIC: tuple[tuple[bytes, Kind], ...] = (
+    (b"#ROSBAG V", "ros1"),
+    (b"#ROSRECORD", "ros1"),
+    (b"SQLite format 3\0", "db3"),
+    (b"\x89MCAP0\r\n", "mcap"),
+)
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_NUMBERED = re.compile(r"(?P<stem>.+)_(?P<number>[0-9]+)")
+_KNOWN = "penstock reads ROS 1 .bag, ROS 2 .db3 and .mcap"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The files of one recording, in their order; `missing` are (file, messages) that metadata.yaml names in vain."""
+
+    path: Path
+    kind: Kind
+    files: tuple[Path, ...]
+    metadata: Metadata
+    notes: tuple[str, ...] = ()
+    missing: tuple[tuple[str, int], ...] = ()
+
+
+def source_of(path: Path) -> Source:
+    """The recording at a path: a file, the first file of a series (then all of it), or a directory."""
+    if path.is_dir():
+        return _directory_source(path)
+    if not path.exists():
+        raise RecordingError(f"{path}: no such file or directory", hint=_near(path))
+    kind = _kind_of_file(path)
+    series = _series(path)
+    beside = path.parent / bag_metadata.FILE_NAME
+    metadata, notes = Metadata(), [f"read as one recording: {', '.join(f.name for f in series)}"][: len(series) > 1]
+    if kind != "ros1" and beside.is_file():
+        told, told_notes = bag_metadata.read_metadata(beside)
+        if path.name in told.files or path.name.removesuffix(".zstd") in told.files:
+            # Counts speak of all files together; only the compression is of use for one of them.
+            whole = set(told.files) <= {file.name for file in series}
+            metadata = told if whole else Metadata((), told.compression_format, told.compression_mode)
+            notes += told_notes
+    return Source(path, kind, series, metadata, tuple(notes))
+
+
+def find(paths: Sequence[str | Path]) -> list[Path]:
+    """The recordings among files, directories (searched recursively) and glob patterns, naturally sorted, each once."""
+    found: list[Path] = []
+    for given in paths:
+        path = Path(given)
+        if path.is_dir():
+            within = list(_search(path))
+            if not within:
+                raise NotARecording(f"{path}: no recording in this directory", hint=_KNOWN)
+            found += within
+        elif path.exists():
+            found.append(path)
+        else:
+            matches = sorted(glob.glob(str(given), recursive=True), key=_natural)
+            if not matches:
+                what = "no file matches" if glob.has_magic(str(given)) else "no such file or directory"
+                raise RecordingError(f"{path}: {what}", hint=_near(path))
+            named = [Path(match) for match in matches if not Path(match).is_dir() and suffix_kind(Path(match).name)]
+            found += named
+            for match in matches:
+                if Path(match).is_dir():
+                    found += _search(Path(match))
+            if not found:
+                raise NotARecording(f"{path}: {len(matches)} files match, none is a recording", hint=_KNOWN)
+    return _one_per_recording(found)
+
+
+def suffix_kind(name: str) -> Kind | None:
+    """The kind that a file name promises."""
+    lower = name.lower()
+    return next((kind for suffix, kind in _SUFFIXES if lower.endswith(suffix)), None)
+
+
+def is_zstd_file(path: Path) -> bool:
+    """True for a file that is compressed as a whole."""
+    return _head(path).startswith(_ZSTD_MAGIC)
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(16)
+    except OSError as error:
+        raise RecordingError(f"{path}: cannot be opened: {error.strerror}") from error
+
+
+def _kind_of_file(path: Path) -> Kind:
+    """By content; the name decides only for what is compressed as a whole, and explains what is cut short."""
+    head = _head(path)
+    for magic, kind in _MAGIC:
+        if head.startswith(magic):
+            return kind
+    promised = suffix_kind(path.name)
+    if head.startswith(_ZSTD_MAGIC) and promised in ("db3", "mcap"):
+        return promised
+    if not head:
+        raise NotARecording(f"{path}: the file is empty", hint="the recorder wrote nothing, or the copy failed")
+    if promised is not None and len(head) < 16 and any(magic.startswith(head) for magic, _ in _MAGIC):
+        return promised
+    raise NotARecording(f"{path}: not a recording: it begins with {head!r}", hint=_KNOWN)
+
+
+def _split_name(path: Path) -> tuple[str, int | None, str]:
+    """Stem without the number, the number, and the full suffix (in lower case)."""
+    for suffix, _ in _SUFFIXES:
+        if path.name.lower().endswith(suffix):
+            stem = path.name[: -len(suffix)]
+            match = _NUMBERED.fullmatch(stem)
+            if match and suffix not in (".bag", ".bag.active"):
+                return match["stem"], int(match["number"]), suffix
+            return stem, None, suffix
+    return path.name, None, ""
+
+
+def _series(path: Path) -> tuple[Path, ...]:
+    """The files that continue this one, when it is number 0 of a series; else the file alone."""
+    stem, number, suffix = _split_name(path)
+    if number != 0:
+        return (path,)
+    siblings = [
+        (other_number, sibling)
+        for sibling in path.parent.iterdir()
+        for other_stem, other_number, other_suffix in [_split_name(sibling)]
+        if other_number is not None and (other_stem, other_suffix) == (stem, suffix) and sibling.is_file()
+    ]
+    return tuple(sibling for _, sibling in sorted(siblings)) or (path,)
+
+
+def _directory_source(path: Path) -> Source:
+    described = path / bag_metadata.FILE_NAME
+    if not described.is_file():
+        within = list(_search(path))
+        if len(within) == 1:
+            return source_of(within[0])
+        if not within:
+            raise NotARecording(f"{path}: no recording in this directory", hint=_KNOWN)
+        names = ", ".join(str(found.relative_to(path)) for found in within[:5])
+        raise RecordingError(f"{path}: holds {len(within)} recordings: {names}, …", hint="name one of them")
+    metadata, notes = bag_metadata.read_metadata(described)
+    files, missing = _named_files(path, metadata, notes)
+    others = [file for file in _ros2_files(path) if file not in files]
+    stems = {_split_name(file)[0] for file in files}
+    continued = [file for file in others if not files or _split_name(file)[0] in stems]
+    if continued and files:
+        notes.append(f"{bag_metadata.FILE_NAME} does not name {', '.join(f.name for f in continued)}; read as well")
+    if left := [file.name for file in others if file not in continued]:
+        notes.append(f"not named in {bag_metadata.FILE_NAME}, and left aside: {', '.join(left)}")
+    files = [*files, *continued]
+    if not files:
+        raise NotARecording(f"{path}: none of the files that {bag_metadata.FILE_NAME} names is there", hint=_KNOWN)
+    kinds = {_kind_of_file(file) for file in files}
+    if len(kinds) > 1:
+        raise RecordingError(f"{path}: one bag of several storage kinds: {', '.join(file.name for file in files)}")
+    return Source(path, kinds.pop(), tuple(files), metadata, tuple(notes), tuple(missing))
+
+
+def _named_files(path: Path, metadata: Metadata, notes: list[str]) -> tuple[list[Path], list[tuple[str, int]]]:
+    """The files that metadata.yaml names, confined to the directory; and those that are not there."""
+    files: list[Path] = []
+    missing: list[tuple[str, int]] = []
+    counts = dict(metadata.file_counts)
+    for name in metadata.files:
+        # Bags of the first ROS 2 releases name their files from the parent directory: "bag/bag_0.db3".
+        candidates = [path / name, path / Path(name).name, path / f"{Path(name).name}.zstd"]
+        inside = [file for file in candidates if file.parent.resolve() == path.resolve() and file.is_file()]
+        unpacked = [path / Path(name).name.removesuffix(".zstd")] if name.endswith(".zstd") else []
+        usable = inside or [file for file in unpacked if file.is_file()]
+        if usable and usable[0] not in files:
+            files.append(usable[0])
+        elif not usable:
+            missing.append((name, counts.get(name, 0)))
+            notes.append(f"{bag_metadata.FILE_NAME} names {name}, which is not there")
+    return files, missing
+
+
+def _ros2_files(path: Path) -> list[Path]:
+    files = (entry for entry in path.iterdir() if entry.is_file() and suffix_kind(entry.name) in ("db3", "mcap"))
+    return sorted(files, key=lambda file: _natural(file.name))
+
+
+def _search(path: Path) -> Iterable[Path]:
+    """Recordings below a directory; a ROS 2 bag directory is one."""
+    for directory, subdirectories, names in os.walk(path):
+        subdirectories.sort(key=_natural)
+        here = Path(directory)
+        ros2 = [name for name in names if suffix_kind(name) in ("db3", "mcap")]
+        if bag_metadata.FILE_NAME in names and ros2:
+            yield here
+            subdirectories.clear()
+            yield from (here / name for name in sorted(names, key=_natural) if suffix_kind(name) == "ros1")
+        else:
+            yield from _one_per_recording([here / name for name in names if suffix_kind(name)])
+
+
+def _one_per_recording(paths: list[Path]) -> list[Path]:
+    """Drop repetitions and the later files of a series whose first file is there too; sort naturally."""
+    known = {path.resolve() for path in paths}
+    continued = {later.resolve() for path in paths if not path.is_dir() for later in _series(path)[1:]}
+    inside = {path for path in known if path.parent in known}
+    kept: dict[Path, Path] = {}
+    for path in paths:
+        real = path.resolve()
+        if real not in continued and real not in inside:
+            kept.setdefault(real, path)
+    return sorted(kept.values(), key=lambda path: _natural(str(path)))
+
+
+def _natural(text: str) -> list[tuple[int, int, str]]:
+    """run_2 before run_10."""
+    parts = re.split(r"([0-9]+)", text)
+    return [(1, int(part), "") if part.isdigit() and part.isascii() else (0, 0, part) for part in parts]
+
+
+def _near(path: Path) -> str | None:
+    import difflib
+
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        return f"the directory {path.parent} is not there"
+    close = difflib.get_close_matches(path.name, names, n=3)
+    return f"did you mean {', '.join(close)}?" if close else None

@@ -1,0 +1,377 @@
+"""Numbers out of messages: a field path of the configuration becomes a vector of float64 per message.
+
+`VectorReader(decoder, "position", names=("left_1", "left_2"), unit="deg")` gives an array of 2 per payload, in radians
+and in the order of `names`, whatever the order in the message.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import ConfigError, MessageError
+from penstock.recordings.decode import Decoder, Payload
+from penstock.recordings.definitions import (
+    DURATION_TYPE,
+    HEADER_TYPE,
+    SEQUENCE,
+    TIME_TYPE,
+    FieldDef,
+    FieldType,
+    MessageDef,
+)
+from penstock.recordings.paths import FieldPath, PathPart, Span, parse_path
+
+__all__ = ["FieldPath", "VectorReader", "default_path", "parse_path"]
+
+Unit = Literal["deg", "rad"]
+
+MAX_DIMENSIONS = 10_000
+# Where messages keep the names of the values beside them.
+NAME_FIELDS = ("name", "names", "joint_names", "joint_name")
+_NOT_NUMBERS = ("uint8", "byte", "char", "time", "duration")
+_TIMES = ("time", "duration", TIME_TYPE, DURATION_TYPE)
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """One number or one array of numbers that a path leads to; `label` names it inside the vector."""
+
+    path: FieldPath
+    type: FieldType
+    label: str
+
+    @property
+    def indices(self) -> range | None:
+        """The array positions it takes, when the definition or the path fixes them."""
+        selector = self.path.parts[-1].selector
+        length = self.type.array
+        if length is None or isinstance(selector, int):
+            return None
+        if length != SEQUENCE:
+            return selector.indices(length, str(self.path)) if isinstance(selector, Span) else range(length)
+        return selector.fixed_indices if isinstance(selector, Span) else None
+
+    @property
+    def is_array(self) -> bool:
+        return self.type.array is not None and not isinstance(self.path.parts[-1].selector, int)
+
+    @property
+    def size(self) -> int | None:
+        if not self.is_array:
+            return 1
+        return None if self.indices is None else len(self.indices)
+
+    def names(self, size: int) -> list[str]:
+        if not self.is_array:
+            return [self.label]
+        selector = self.path.parts[-1].selector
+        positions: Sequence[int] | None = self.indices
+        if positions is None:
+            first = selector.start or 0 if isinstance(selector, Span) else 0
+            step = selector.step if isinstance(selector, Span) else 1
+            positions = range(first, first + size * step, step)
+        return [f"{self.label}.{position}" for position in positions]
+
+
+class VectorReader:
+    """Reads the numbers at one path of every message of a topic as a vector of one size.
+
+    A path that ends at a message takes all its numbers in declared order, without headers, times, texts and
+    covariances. The result is `value * scale + offset`, after degrees became radians when `unit` is "deg".
+
+    Where the message names its values (the `name` of a JointState; `names_path` says where if it is elsewhere), values
+    go by name: `names` picks and orders them, and without `names` the first message fixes the order. `names_path=""`
+    turns that off. Where it does not, `names` only labels the dimensions.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        path: str | FieldPath,
+        *,
+        names: Sequence[str] | None = None,
+        names_path: str | None = None,
+        scale: float | Sequence[float] = 1.0,
+        offset: float | Sequence[float] = 0.0,
+        unit: Unit | None = None,
+    ) -> None:
+        self.path = parse_path(path) if isinstance(path, str) else path
+        self._where = f"{decoder.type_name} {self.path}"
+        if unit not in (None, "deg", "rad"):
+            raise ConfigError(f"unit {unit!r} of {self._where} is unknown; known are 'deg' and 'rad'")
+        self._leaves = list(_leaves(decoder, self.path))
+        if not self._leaves:
+            raise ConfigError(f"{self._where} holds no numbers")
+        self._names = _checked_names(names, self._where)
+        self._names_path = self._find_names_path(decoder, names_path)
+        paths = [leaf.path for leaf in self._leaves]
+        self._read = decoder.reader([*paths, self._names_path] if self._names_path else paths)
+        self._collect = _collector(self._leaves)
+        self._seen_names: list[str] | None = None
+        self._order: NDArray[np.intp] | None = None
+        sizes = [leaf.size for leaf in self._leaves]
+        self._size: int | None = None if None in sizes else sum(size or 0 for size in sizes)
+        if self._names is not None:
+            if not self._names_path and self._size not in (None, len(self._names)):
+                raise ConfigError(f"{self._where} has {self._size} values and {len(self._names)} names are given")
+            self._size = len(self._names)
+        self._scale = _per_dimension(scale, "scale", self._where) * (math.pi / 180 if unit == "deg" else 1.0)
+        self._offset = _per_dimension(offset, "offset", self._where)
+        self._is_plain = bool(np.all(self._scale == 1.0) and np.all(self._offset == 0.0))
+        self._check_factors()
+
+    def __repr__(self) -> str:
+        return f"VectorReader({self._where}, {'?' if self.size is None else self.size} × float64)"
+
+    @property
+    def size(self) -> int | None:
+        """How many values a vector has; None until the definition or the first message tells."""
+        return self._size
+
+    @property
+    def dimension_names(self) -> tuple[str, ...]:
+        """A name for every dimension; empty while the size is unknown. Joint names come with the first message."""
+        if self._names is not None:
+            return self._names
+        if self._size is None:
+            return ()
+        if len(self._leaves) == 1:
+            return tuple(self._leaves[0].names(self._size))
+        sizes = [leaf.size for leaf in self._leaves]
+        if None not in sizes:
+            return tuple(name for leaf in self._leaves for name in leaf.names(leaf.size or 0))
+        return tuple(f"{self.path}.{number}" for number in range(self._size))
+
+    def __call__(self, payload: Payload) -> NDArray[np.float64]:
+        """The vector of one message, in memory of its own."""
+        values = self._read(payload)
+        vector = self._collect(values)
+        if self._names_path is not None:
+            vector = self._by_name(vector, values[-1])
+        if vector.shape[0] != self._size:
+            self._settle_size(vector.shape[0])
+        return vector if self._is_plain else vector * self._scale + self._offset
+
+    def _settle_size(self, size: int) -> None:
+        if self._size is None:
+            self._size = size
+            self._check_factors()
+        else:
+            raise MessageError(
+                f"{self._where} has {size} values in this message, expected are {self._size}",
+                hint="take a fixed part of it with a slice, or name the values with `names`",
+            )
+
+    def _check_factors(self) -> None:
+        for what, factor in (("scale", self._scale), ("offset", self._offset)):
+            if self._size is not None and factor.ndim and factor.shape[0] != self._size:
+                raise ConfigError(f"{self._where} has {self._size} values, but {what} has {factor.shape[0]}")
+
+    def _by_name(self, vector: NDArray[np.float64], names: list[str]) -> NDArray[np.float64]:
+        if names != self._seen_names:
+            if self._names is None and (len(names) != vector.shape[0] or len(set(names)) != len(names) or not names):
+                # The first message does not name its values: they go by position, in all messages.
+                self._names_path = None
+                return vector
+            self._order = self._order_of(names)
+            self._seen_names = names
+        if len(names) != vector.shape[0]:
+            raise MessageError(
+                f"{self._where} has {vector.shape[0]} values in this message, but {self._names_path} has {len(names)} names"
+            )
+        return vector if self._order is None else vector[self._order]
+
+    def _order_of(self, names: list[str]) -> NDArray[np.intp] | None:
+        """Where each wanted name lies in the message; None when they lie in order already."""
+        if self._names is None:
+            self._names = tuple(names)
+            return None
+        places = {name: place for place, name in enumerate(names)}
+        absent = [name for name in self._names if name not in places]
+        if absent:
+            raise MessageError(
+                f"{self._where}: {len(absent)} of {len(self._names)} names are missing in {self._names_path} of this "
+                f"message: {', '.join(absent[:5])}",
+                hint=f"its {len(names)} names are {', '.join(names[:12])}{' …' if len(names) > 12 else ''}",
+            )
+        if len(places) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            if twice in self._names:
+                raise MessageError(f"{self._where}: {twice!r} is there twice in {self._names_path} of this message")
+        order = [places[name] for name in self._names]
+        return None if order == list(range(len(names))) else np.array(order, dtype=np.intp)
+
+    def _find_names_path(self, decoder: Decoder, given: str | None) -> FieldPath | None:
+        """Where the names of the values lie, with the same slice that the values have."""
+        if given == "":
+            return None
+        leaf = self._leaves[0]
+        if given is not None:
+            path = parse_path(given)
+            field = decoder.field_at(path)
+            if field is None or field.type.kind != "string" or field.type.array is None:
+                raise ConfigError(f"names_path '{given}' of {decoder.type_name} is no array of strings")
+            return _with_selector(path, leaf) if path.parts[-1].selector is None else path
+        if len(self._leaves) != 1 or not leaf.is_array or leaf.path != self.path:
+            return None
+        for depth in range(len(self.path.parts) - 1, -1, -1):
+            parents = self.path.parts[:depth]
+            owner = decoder.field_at(FieldPath(parents)) if parents else None
+            message = decoder.message if owner is None else decoder.definition(owner.type.name)
+            for field in message.fields:
+                if field.name in NAME_FIELDS and field.type.kind == "string" and field.type.array is not None:
+                    return _with_selector(FieldPath((*parents, PathPart(field.name))), leaf)
+        return None
+
+
+def _with_selector(path: FieldPath, leaf: _Leaf) -> FieldPath:
+    selector = leaf.path.parts[-1].selector if leaf.is_array else None
+    return FieldPath((*path.parts[:-1], PathPart(path.parts[-1].name, selector)))
+
+
+def _checked_names(names: Sequence[str] | None, where: str) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if isinstance(names, str) or not names or not all(isinstance(name, str) and name for name in names):
+        raise ConfigError(f"names of {where} must be a list of texts, got {names!r}")
+    if len(set(names)) != len(names):
+        raise ConfigError(f"names of {where} repeat {next(name for name in names if names.count(name) > 1)!r}")
+    return tuple(names)
+
+
+def _per_dimension(value: float | Sequence[float], what: str, where: str) -> NDArray[np.float64]:
+    try:
+        factor = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{what} of {where} must be a number or a list of numbers, got {value!r}") from None
+    if factor.ndim > 1 or not np.all(np.isfinite(factor)):
+        raise ConfigError(f"{what} of {where} must be a finite number or a list of them, got {value!r}")
+    return factor
+
+
+def _collector(leaves: Sequence[_Leaf]) -> Callable[[tuple[Any, ...]], NDArray[np.float64]]:
+    """How to make one vector of what the reader gives."""
+    count = len(leaves)
+    if count == 1 and leaves[0].is_array:
+        return lambda values: np.array(values[0], dtype=np.float64)
+    if not any(leaf.is_array for leaf in leaves):
+        return lambda values: np.array(values[:count], dtype=np.float64)
+    return lambda values: np.concatenate([np.array(value, dtype=np.float64, ndmin=1) for value in values[:count]])
+
+
+def _leaves(decoder: Decoder, path: FieldPath) -> Iterator[_Leaf]:
+    total = 0
+    for single in _single_paths(decoder, path):
+        field = decoder.field_at(single)
+        for leaf in _leaves_of(decoder, field, single, label=single.parts[-1].name if single.parts else "", top=True):
+            total += leaf.size or 1
+            if total > MAX_DIMENSIONS:
+                raise ConfigError(f"{decoder.type_name} {path} has more than {MAX_DIMENSIONS:,} values")
+            yield leaf
+
+
+def _single_paths(decoder: Decoder, path: FieldPath) -> list[FieldPath]:
+    """The path with every slice of an array of messages written out as indices."""
+    paths: list[tuple[PathPart, ...]] = [()]
+    for depth, part in enumerate(path.parts, 1):
+        field = decoder.field_at(FieldPath(path.parts[:depth]))
+        choices: list[PathPart] = [part]
+        if isinstance(part.selector, Span) and field is not None and field.type.kind == "message":
+            indices = part.selector.fixed_indices
+            if indices is None or len(indices) * len(paths) > MAX_DIMENSIONS:
+                raise ConfigError(
+                    f"field path '{path}': the slice of {part.name}, an array of messages, needs a start and an end",
+                    hint=f"write it as {part.name}[0:2]",
+                )
+            choices = [PathPart(part.name, index) for index in indices]
+        paths = [(*parts, choice) for parts in paths for choice in choices]
+    return [FieldPath(parts) for parts in paths]
+
+
+def _leaves_of(
+    decoder: Decoder, field: FieldDef | None, path: FieldPath, label: str, *, top: bool = False
+) -> Iterator[_Leaf]:
+    """All numbers under a path; at its end (`top`) what holds none is an error, deeper it is left out."""
+    kind = FieldType("message", decoder.type_name) if field is None else field.type
+    selector = path.parts[-1].selector if path.parts else None
+    one = kind.array is None or isinstance(selector, int)
+    if kind.kind == "primitive" and kind.name not in _TIMES:
+        yield _Leaf(path, kind, label)
+    elif kind.kind != "message" or kind.name in _TIMES:
+        if top:
+            raise ConfigError(f"field path '{path}' of {decoder.type_name} leads to {kind}, which holds no numbers")
+    elif not one:
+        if kind.array == SEQUENCE:
+            raise ConfigError(
+                f"field path '{path}' of {decoder.type_name} leads to any number of messages ({kind})",
+                hint=f"say which, as in {path}[0]",
+            )
+        for index in range(min(kind.array or 0, MAX_DIMENSIONS + 1)):
+            part = PathPart(path.parts[-1].name, index)
+            yield from _leaves_of(decoder, field, FieldPath((*path.parts[:-1], part)), f"{label}.{index}")
+    else:
+        message = decoder.definition(kind.name)
+        for inner in message.fields:
+            if not _is_left_out(message, inner):
+                inner_label = inner.name if top and selector is None else f"{label}.{inner.name}"
+                yield from _leaves_of(decoder, inner, FieldPath((*path.parts, PathPart(inner.name))), inner_label)
+
+
+def _is_left_out(message: MessageDef, field: FieldDef) -> bool:
+    """Headers are no measurement, and a covariance beside its value is not what a person means by that value."""
+    if field.type.name == HEADER_TYPE:
+        return True
+    last = message.name.rsplit("/", 1)[-1]
+    return (last.endswith("WithCovariance") and field.name == "covariance") or (
+        message.name.startswith("sensor_msgs/") and field.name.endswith("_covariance")
+    )
+
+
+_PATHS: Mapping[str, str] = {
+    "sensor_msgs/msg/JointState": "position",
+    "sensor_msgs/msg/Joy": "axes",
+    "sensor_msgs/msg/Imu": ".",
+    "nav_msgs/msg/Odometry": "pose.pose",
+    "trajectory_msgs/msg/JointTrajectory": "points[0].positions",
+}
+_GEOMETRY = {"": ".", "Stamped": "{0}", "WithCovariance": "{0}", "WithCovarianceStamped": "{0}.{0}"}
+
+
+def default_path(type_name: str, definitions: Mapping[str, MessageDef]) -> str | None:
+    """The field that a person means by a topic of this type, None when that is not clear.
+
+    >>> from penstock.recordings.standard_types import standard_definitions
+    >>> default_path("geometry_msgs/msg/PoseStamped", standard_definitions("ros2"))
+    'pose'
+    """
+    message = definitions.get(type_name)
+    if message is None:
+        return None
+    if type_name in _PATHS:
+        return _PATHS[type_name]
+    package, _, last = type_name.rpartition("/")
+    for stem in ("Pose", "Twist", "Wrench"):
+        if package == "geometry_msgs/msg" and last.startswith(stem) and last[len(stem) :] in _GEOMETRY:
+            return _GEOMETRY[last[len(stem) :]].format(stem.lower())
+    data = message.field("data")
+    if package in ("std_msgs/msg", "example_interfaces/msg") and data is not None and data.type.kind == "primitive":
+        return None if data.type.name in _TIMES else "data"
+    arrays = list(_numeric_arrays(definitions, type_name, ""))
+    return arrays[0] if len(arrays) == 1 else None
+
+
+def _numeric_arrays(definitions: Mapping[str, MessageDef], type_name: str, prefix: str) -> Iterator[str]:
+    """Paths of the arrays of numbers that are there once in every message; bytes are payload, not numbers."""
+    message = definitions.get(type_name)
+    for field in message.fields if message else ():
+        kind = field.type
+        if kind.kind == "message" and kind.array is None and kind.name != HEADER_TYPE:
+            yield from _numeric_arrays(definitions, kind.name, f"{prefix}{field.name}.")
+        elif kind.kind == "primitive" and kind.array is not None and kind.name not in _NOT_NUMBERS:
+            yield f"{prefix}{field.name}"

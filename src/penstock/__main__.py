@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
+from penstock.cli import entry
 
-from penstock.cli import main
-
-sys.exit(main())
+entry()

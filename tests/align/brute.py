@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import pairwise
 
 SECOND = 1_000_000_000
 
@@ -29,7 +30,7 @@ class BruteStream:
 
 @dataclass(frozen=True)
 class Choice:
-    """What one row takes from one stream: two message numbers (the same, when one suffices) and the weight of `right`."""
+    """What one row takes from one stream: two message numbers (one and the same if it suffices), weight of `right`."""
 
     left: int
     right: int
@@ -100,7 +101,7 @@ def automatic_tolerance(times: Sequence[int], fps: int) -> int:
 def usual_period(times: Sequence[int]) -> int | None:
     """Mean of the middle half of the intervals that are not zero, rounded."""
     in_order = sorted(times)
-    intervals = sorted(b - a for a, b in zip(in_order, in_order[1:], strict=False) if b > a)
+    intervals = sorted(b - a for a, b in pairwise(in_order) if b > a)
     quarter = len(intervals) // 4
     middle = intervals[quarter : len(intervals) - quarter]
     return math.floor(Fraction(sum(middle), len(middle)) + Fraction(1, 2)) if middle else None
@@ -230,7 +231,7 @@ def count(
         held=sum(choice.held for choice in choices),
         used=len({number for choice in choices for number in (choice.left, choice.right)}),
     )
-    for one, other in zip(choices, choices[1:], strict=False):
+    for one, other in pairwise(choices):
         same_weight = float(one.weight) == float(other.weight)
         counts.repeats += (one.left, one.right) == (other.left, other.right) and same_weight
     for time, choice in zip(result.times, choices, strict=True):

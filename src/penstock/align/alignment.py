@@ -16,6 +16,7 @@ from penstock.align.report import (
     Gaps,
     StreamOrder,
     StreamReport,
+    count_of,
     describe_stream,
     format_ms,
     holes,
@@ -42,7 +43,8 @@ class Alignment:
         return int(self.row_times_ns.nbytes) + sum(pick.nbytes for pick in self.picks.values())
 
     def __repr__(self) -> str:
-        return f"Alignment({len(self):,} rows at {self.fps} fps, {len(self.picks)} streams, {self.nbytes:,} bytes)"
+        streams = count_of(len(self.picks), "stream")
+        return f"Alignment({len(self):,} rows at {self.fps} fps, {streams}, {self.nbytes:,} bytes)"
 
 
 def align(
@@ -141,7 +143,7 @@ def _check_holes(times_ns: NDArray[np.int64], max_gap_ns: int | None, origin_ns:
         raise AlignError(
             f"rows {row:,} and {row + 1:,} are {format_ms(int(steps_ns[row]) / 1e6)} apart "
             f"(at {(int(times_ns[row]) - origin_ns) / NS_PER_S:.3f} s), "
-            f"more than max_gap {format_ms(max_gap_ns / 1e6)}; {too_long.size:,} such holes",
+            f"more than max_gap {format_ms(max_gap_ns / 1e6)}; {count_of(too_long.size, 'such hole')}",
             hint="raise max_gap, or cut the recording into episodes at its holes",
         )
 
@@ -187,18 +189,20 @@ def _notes(described: Mapping[str, StreamReport], gaps: Gaps, own: str | None) -
     notes = []
     if gaps.count:
         notes.append(
-            f"the timeline {own or 'fixed'} has {gaps.count:,} holes where about {gaps.rows:,} rows would be; "
-            f"the first at {gaps.listed[0].from_s:.3f} s"
+            f"the timeline {own or 'fixed'} has {count_of(gaps.count, 'hole')} where about "
+            f"{count_of(gaps.rows, 'row')} would be; the first at {gaps.listed[0].from_s:.3f} s"
         )
     for name, stream in described.items():
         if stream.out_of_order:
-            notes.append(f"{name}: the time goes backwards {stream.out_of_order:,} times; messages were paired by time")
+            notes.append(
+                f"{name}: time goes backwards {count_of(stream.out_of_order, 'time')}; messages were paired by time"
+            )
         if stream.duplicate_times:
-            notes.append(f"{name}: {stream.duplicate_times:,} messages have the time of the message before")
+            notes.append(f"{name}: {count_of(stream.duplicate_times, 'message')} at the time of another")
         if stream.lost:
             gap = stream.gaps.listed[0]
             notes.append(
-                f"{name}: no message within {format_ms(stream.tolerance_ms)} for {stream.lost:,} rows, first at "
-                f"{gap.from_s:.3f} … {gap.to_s:.3f} s; a larger tolerance or missing: hold would keep them"
+                f"{name}: no message within {format_ms(stream.tolerance_ms)} for {count_of(stream.lost, 'row')}, "
+                f"first at {gap.from_s:.3f} … {gap.to_s:.3f} s; a larger tolerance or missing: hold would keep them"
             )
     return notes

@@ -45,9 +45,7 @@ def interpolate(
     return blended
 
 
-def linear(
-    left: NDArray[np.float64], right: NDArray[np.float64], weight: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def linear(left: NDArray[np.float64], right: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
     """`left` at weight 0, `right` at 1; exact at both ends, and never outside of the two."""
     with np.errstate(invalid="ignore", over="ignore"):
         blended = (1.0 - weight) * left + weight * right

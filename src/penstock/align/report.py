@@ -90,13 +90,13 @@ class StreamReport:
         """One fragment for a table or a line: `nearest, p99 skew 4 ms, 60 rows trimmed at the start`."""
         parts = ["timeline"] if self.is_timeline else [self.policy, f"p99 skew {format_ms(self.skew_ms.p99)}"]
         if self.trimmed_head:
-            parts.append(f"{_count(self.trimmed_head, 'row')} trimmed at the start")
+            parts.append(f"{count_of(self.trimmed_head, 'row')} trimmed at the start")
         if self.trimmed_tail:
-            parts.append(f"{_count(self.trimmed_tail, 'row')} trimmed at the end")
+            parts.append(f"{count_of(self.trimmed_tail, 'row')} trimmed at the end")
         if self.held:
-            parts.append(f"{_count(self.held, 'row')} held")
+            parts.append(f"{count_of(self.held, 'row')} held")
         if self.lost:
-            parts.append(f"{_count(self.lost, 'row')} lost in {_count(self.gaps.count, 'gap')}")
+            parts.append(f"{count_of(self.lost, 'row')} lost in {count_of(self.gaps.count, 'gap')}")
         return ", ".join(parts)
 
 
@@ -133,7 +133,7 @@ class AlignmentReport:
 
     def lines(self) -> list[str]:
         """The rows, then each stream, then the notes: one short line each."""
-        first = f"{_count(self.rows, 'row')} at {self.fps} fps · timeline {self.timeline}"
+        first = f"{count_of(self.rows, 'row')} at {self.fps} fps · timeline {self.timeline}"
         named = [f"{name} ({stream.facts()})" for name, stream in self.streams.items()]
         return [first, *named, *self.notes]
 
@@ -143,7 +143,7 @@ def format_ms(milliseconds: float) -> str:
     return f"{milliseconds:.3g} ms" if milliseconds < 999.5 else f"{milliseconds / 1000:.3g} s"
 
 
-def _count(n: int, noun: str) -> str:
+def count_of(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 

@@ -59,7 +59,7 @@ class Stream:
         return self.policy in ("linear", "slerp")
 
     def __repr__(self) -> str:
-        return f"Stream({self.name!r}, {self.times_ns.size:,} messages, {self.policy}, missing={self.missing})"
+        return f"Stream({self.name!r}, {self.times_ns.size:,} times, {self.policy}, missing={self.missing})"
 
 
 def _as_times(name: str, times: Any, offset_ns: int) -> NDArray[np.int64]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -93,6 +92,8 @@ def _named(streams: Sequence[Stream], name: str) -> Stream:
     for stream in streams:
         if stream.name == name:
             return stream
+    import difflib  # costs start-up time, and only a mistyped name needs it
+
     names = [stream.name for stream in streams]
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names) or 'none'}"

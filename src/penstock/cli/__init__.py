@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -35,7 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    args = build_parser().parse_args(argv)
+    args = _parse(argv)
     try:
         return int(args.run(args))
     except PenstockError as error:
@@ -49,3 +50,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 1
+    except OSError as error:  # a full disk, a directory that may not be written, …
+        if args.traceback:
+            raise
+        print(f"penstock: {error}", file=sys.stderr)
+        return 1
+
+
+def entry() -> None:
+    """The installed command: `main`, then out at once, since the libraries' own farewell takes a tenth of a second."""
+    code = main()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):  # nobody reads any more
+        code = code or 1
+    os._exit(code)
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Words may follow options (`convert run.bag out --json video=h264`), which argparse alone refuses."""
+    parser = build_parser()
+    args, rest = parser.parse_known_args(argv)
+    words = getattr(args, "words", None)
+    unknown = [word for word in rest if word.startswith("-") and word != "-"]
+    if rest and (words is None or unknown):
+        parser.error(f"unrecognized arguments: {' '.join(unknown or rest)}")
+    if words is not None:
+        words += rest
+    return args

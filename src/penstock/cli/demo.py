@@ -103,8 +103,8 @@ def _read_back(bag: Path, out: Path) -> str:
     from penstock.media.mp4_index import read_index
 
     data = open_data_set(out)
-    row = data.rows(["observation.state", "action"], data.total_frames - 1, data.total_frames)
-    video = data.video_of("observation.images." + CAMERAS[0], 0)
+    row = data.rows(["observation.state", "action"], data.info.total_frames - 1, data.info.total_frames)
+    video = data.video(0, "observation.images." + CAMERAS[0])
     index = read_index(video.path)
     with open(video.path, "rb") as file:
         file.seek(int(index.offsets[-1]))
@@ -120,6 +120,6 @@ def _read_back(bag: Path, out: Path) -> str:
     if not sent[0].endswith(stored):
         raise DataSetError("the last picture of the data set is not the last picture of the recording")
     return (
-        f"row {data.total_frames - 1:,}: state [{state[0]:.3f}, {state[1]:.3f}, …] · "
+        f"row {data.info.total_frames - 1:,}: state [{state[0]:.3f}, {state[1]:.3f}, …] · "
         f"its JPEG of {len(stored):,} bytes is the recorded one, byte for byte"
     )

@@ -117,8 +117,6 @@ def row(label: str, text: str) -> str:
 
 def plan_lines(plan: RecordingPlan) -> list[str]:
     """What will happen with a recording, before it happens."""
-    from penstock.conversion.pairing import stream_name
-
     recording, paired = plan.recording, plan.paired
     kinds = {"ros1": "ROS 1 bag", "db3": "ROS 2 db3", "mcap": "mcap"}
     compression = "" if recording.compression == "none" else f", {recording.compression}"
@@ -140,8 +138,7 @@ def plan_lines(plan: RecordingPlan) -> list[str]:
     for vector in plan.columns.vectors:
         parts = []
         for part in vector.parts:
-            stream = streams[stream_name(vector.key, len(vector.parts), part.topic.name)]
-            parts.append(f"{part.topic.name} ({stream.facts()})")
+            parts.append(f"{part.topic.name} ({streams[part.stream].facts()})")
         lines.append(row("numbers", f"{vector.key} {vector.size} ← {' + '.join(parts)}"))
     budget, peak = units.format_bytes(plan.budget_bytes), units.format_bytes(plan.memory.peak_bytes)
     return [*lines, row("memory", f"budget {budget} · predicted peak {peak}")]

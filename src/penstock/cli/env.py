@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import re
 import sys
 from dataclasses import asdict
 from importlib import metadata
@@ -13,14 +12,17 @@ from typing import Any
 
 from penstock.units import format_bytes, format_size, parse_workers
 
+LIBRARIES = ("av", "numpy", "opencv-python-headless", "psutil", "pyarrow", "pyyaml", "rich", "rosbags")
+NEIGHBOURS = ("lerobot", "torch", "torchcodec", "nvidia-ml-py")
+
 
 def add_parser(verbs: Any) -> None:
     """Add `env` to the verbs of the command line."""
     parser = verbs.add_parser(
         "env",
         help="show what this machine grants, and which limit rules",
-        description="Show the memory, CPUs, shared memory, disk and GPUs that this process may use, the limit that rules "
-        "each, and the versions of the libraries that penstock works with.",
+        description="Show the memory, CPUs, shared memory, disk and GPUs that this process may use, the limit that "
+        "rules each, and the versions of the libraries that penstock works with.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
@@ -57,23 +59,13 @@ def library_versions() -> dict[str, str | None]:
 
     None means: not installed. Read from the packages' metadata, because importing them would take seconds.
     """
-    names = ["penstock", *_dependencies(), "lerobot", "torch", "torchcodec", "nvidia-ml-py"]
     versions: dict[str, str | None] = {}
-    for name in dict.fromkeys(names):
+    for name in ("penstock", *LIBRARIES, *NEIGHBOURS):
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = None
     return versions
-
-
-def _dependencies() -> list[str]:
-    try:
-        requirements = metadata.requires("penstock") or []
-    except metadata.PackageNotFoundError:  # run from a source tree
-        return []
-    names = [re.match(r"[\w.-]+", each) for each in requirements if "extra ==" not in each]
-    return sorted(match[0] for match in names if match)
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -19,10 +19,10 @@ def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "inspect",
         help="show what a recording or a data set holds, and what converting it would take",
-        description="Show topics, types, counts, rates and times of a recording, or the features of a LeRobot data set.",
+        description="Show topics, types, counts and rates of a recording, or the features of a LeRobot data set.",
     )
     parser.add_argument("path", help="a .bag, .db3 or .mcap file, a ROS 2 bag directory, or a LeRobot data set")
-    parser.add_argument("overrides", nargs="*", metavar="a.b=c", help="configuration for the predicted conversion")
+    parser.add_argument("words", nargs="*", metavar="a.b=c", help="configuration for the predicted conversion")
     parser.add_argument("--config", metavar="FILE", help="YAML configuration for the predicted conversion")
     parser.add_argument("--suggest-config", action="store_true", help="print the YAML that convert would use")
     parser.add_argument("--memory", default="auto", metavar="SIZE", help="the budget of the predicted conversion")
@@ -39,22 +39,46 @@ def run(args: argparse.Namespace) -> int:
     return _inspect_recordings(args)
 
 
-def _inspect_data_set(path: Path, args: argparse.Namespace) -> int:
-    from penstock.lerobot.reader import describe_data_set
+def describe_data_set(path: Path) -> dict[str, Any]:
+    """What inspect shows of a LeRobot data set, as plain data; reads its metadata alone."""
+    from penstock.lerobot.reader import open_data_set
 
+    data = open_data_set(path)
+    features = {
+        key: {
+            "dtype": feature.dtype,
+            "shape": list(feature.shape),
+            "codec": (feature.info or {}).get("video.codec"),
+            "names": feature.names,
+        }
+        for key, feature in data.info.features.items()
+    }
+    return {
+        "path": str(path),
+        "version": data.info.version,
+        "robot_type": data.info.robot_type,
+        "fps": data.info.fps,
+        "episodes": data.info.total_episodes,
+        "rows": data.info.total_frames,
+        "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+        "tasks": data.tasks,
+        "features": features,
+    }
+
+
+def _inspect_data_set(path: Path, args: argparse.Namespace) -> int:
     found = describe_data_set(path)
     if args.json:
         sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
         return 0
-    print(
-        f"{path}: LeRobot {found['version']} · {found['episodes']:,} episodes · {found['rows']:,} rows · {found['fps']} fps"
-    )
+    counts = f"{found['episodes']:,} episodes · {found['rows']:,} rows · {found['fps']} fps"
+    print(f"{path}: LeRobot {found['version']} · {counts}")
     print(f"{'robot':<15}{found['robot_type']}")
     print(f"{'on disk':<15}{units.format_size(found['bytes'])}")
     width = max((len(key) for key in found["features"]), default=0)
     for key, feature in found["features"].items():
         shape = "×".join(str(n) for n in feature["shape"])
-        print(f"  {key:<{width}}  {feature['dtype']:<8} {shape:<12} {feature.get('codec') or ''}".rstrip())
+        print(f"  {key:<{width}}  {feature['dtype']:<8} {shape:<12} {feature['codec'] or ''}".rstrip())
     for index, task in enumerate(found["tasks"][:10]):
         print(f"  task {index}: {task}")
     if len(found["tasks"]) > 10:
@@ -96,7 +120,7 @@ def _suggest(recording: Recording, args: argparse.Namespace) -> int:
     from penstock.conversion.settings import read_settings
     from penstock.conversion.suggest import suggest_yaml
 
-    settings = read_settings(args.config, args.overrides)
+    settings = read_settings(args.config, args.words)
     plan, _ = plan_recording(recording, settings, Budget.parse(args.memory).limit_bytes)
     sys.stdout.write(suggest_yaml(plan))
     return 0
@@ -142,7 +166,7 @@ def _predict(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
     from penstock.conversion.job import describe_features, plan_recording
     from penstock.conversion.settings import read_settings
 
-    settings = read_settings(args.config, args.overrides)
+    settings = read_settings(args.config, args.words)
     try:
         plan, notes = plan_recording(recording, settings, Budget.parse(args.memory).limit_bytes)
     except PenstockError as error:

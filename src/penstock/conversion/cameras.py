@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.conversion.columns import CameraColumn, Picture, PictureKind, probe_picture
+from penstock.conversion.columns import CameraColumn, Picture, PictureKind, is_png, probe_picture
 from penstock.errors import ImageError
 from penstock.media import image
 from penstock.media.jpeg import JpegProbe
@@ -39,7 +39,7 @@ class PictureCheck:
 
     def __call__(self, picture: Picture, number: int) -> None:
         column = self._column
-        if column.kind == "jpeg" and not isinstance(picture, RawPicture):
+        if column.kind == "jpeg" and not isinstance(picture, RawPicture) and not is_png(picture):
             info = self._probe.probe(picture.data)
             kind: PictureKind = "jpeg"
             size_px = (info.height, info.width)
@@ -59,10 +59,7 @@ class PictureChanged(ImageError):
 
 def to_rgb(column: CameraColumn, picture: Picture) -> NDArray[np.uint8]:
     """The picture's pixels at the size of the data set."""
-    if isinstance(picture, RawPicture):
-        rgb = image.from_raw(picture)
-    else:
-        rgb = image.decode(picture.data)
+    rgb = image.from_raw(picture) if isinstance(picture, RawPicture) else image.decode(picture.data)
     return image.resize(rgb, column.size_px) if column.resized else rgb
 
 
@@ -82,8 +79,11 @@ class CameraWorker(ABC):
     def repeat(self, rows: int) -> None:
         """The next rows show what the row before them showed."""
 
-    def finish(self) -> None:
-        """The episode ends."""
+    def finish(self) -> None:  # noqa: B027 - most have nothing to do
+        """The episode ends: what is still held goes to the file."""
+
+    def close(self) -> None:  # noqa: B027
+        """Give back what the worker holds, whether the episode ended well or not."""
 
 
 class CopyWorker(CameraWorker):
@@ -150,6 +150,9 @@ class VideoWorker(CameraWorker):
     def finish(self) -> None:
         self._write(self._encoder.flush())
         self._last = None
+
+    def close(self) -> None:
+        self._encoder.close()
 
     def _write(self, samples: Sequence[EncodedSample]) -> None:
         if not samples:

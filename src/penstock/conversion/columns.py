@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,11 +11,16 @@ from numpy.typing import NDArray
 
 from penstock.conversion.mapping import is_image
 from penstock.conversion.settings import FeatureSettings, Settings, Source, Video
-from penstock.errors import ConfigError, ImageError, RecordingError
-from penstock.media import jpeg
+from penstock.errors import ConfigError, ImageError, LimitExceeded, MessageError, PenstockError, RecordingError
+from penstock.media import image, jpeg
 from penstock.recordings.images import CompressedPicture, ImageReader, RawPicture
 from penstock.recordings.recording import Recording, Topic
 from penstock.recordings.values import VectorReader
+
+_FIRST_MESSAGES = 16  # how many are tried for one that can be read
+
+_PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+_PNG_TAIL_BYTES = 256  # some cameras pad behind the end
 
 PictureKind = Literal["jpeg", "png", "raw"]
 Picture = CompressedPicture | RawPicture
@@ -53,6 +59,7 @@ class CameraColumn:
 class VectorPart:
     """One topic's share of a vector."""
 
+    stream: str  # its name in the alignment
     source: Source
     topic: Topic
     reader: VectorReader
@@ -84,7 +91,7 @@ class Columns:
     def signature(self) -> tuple[object, ...]:
         """What must be the same in every recording of a data set."""
         cameras = tuple((camera.key, camera.size_px, camera.stored_as) for camera in self.cameras)
-        return cameras, tuple((vector.key, vector.size, vector.dtype) for vector in self.vectors)
+        return cameras, tuple((vector.key, vector.size, vector.dtype, vector.names) for vector in self.vectors)
 
 
 def open_columns(recording: Recording, settings: Settings) -> Columns:
@@ -102,22 +109,20 @@ def open_columns(recording: Recording, settings: Settings) -> Columns:
     return Columns(tuple(cameras), tuple(vectors))
 
 
-def first_payload(recording: Recording, topic: Topic) -> bytes:
-    """The first message of a topic that can be read at all."""
+def _first_payloads(recording: Recording, topic: Topic) -> Iterator[memoryview]:
+    """The first messages of a topic that can be read at all: a stream may begin with broken ones."""
     if topic.count == 0:
         raise RecordingError(
             f"{recording.path}: {topic.name} has no messages",
             hint="leave it out under features:, or check the recording",
         )
-    for number in range(min(topic.count, 16)):
-        ids = np.array([topic.id], dtype=np.int32)
-        for block in recording.fetch(ids, np.array([number], dtype=np.int64)):
-            payload = block.payloads[0]
-            found = None if payload is None else bytes(payload)
+    for number in range(min(topic.count, _FIRST_MESSAGES)):
+        held = None
+        for block in recording.fetch(np.array([topic.id], dtype=np.int32), np.array([number], dtype=np.int64)):
+            held = None if block.payloads[0] is None else bytes(block.payloads[0])
             block.release()
-            if found is not None:
-                return found
-    raise RecordingError(f"{recording.path}: none of the first messages of {topic.name} can be read")
+        if held is not None:
+            yield memoryview(held)
 
 
 def _camera(recording: Recording, key: str, feature: FeatureSettings, topic: Topic, settings: Settings) -> CameraColumn:
@@ -141,35 +146,47 @@ def _camera(recording: Recording, key: str, feature: FeatureSettings, topic: Top
 
 
 def _first_picture(recording: Recording, topic: Topic, reader: ImageReader) -> Picture:
-    """The first whole picture among the first messages; a camera may begin with a broken one."""
-    last: ImageError | None = None
-    for number in range(min(topic.count, 16)):
-        for block in recording.fetch(np.array([topic.id], dtype=np.int32), np.array([number], dtype=np.int64)):
-            payload = block.payloads[0]
-            held = None if payload is None else memoryview(bytes(payload))
-            block.release()
-            if held is None:
-                continue
-            try:
-                picture = reader(held)
-                probe_picture(picture)
-                return picture
-            except ImageError as error:
-                last = error
+    last: PenstockError | None = None
+    for payload in _first_payloads(recording, topic):
+        try:
+            picture = reader(payload)
+            probe_picture(picture)
+            return picture
+        except (ImageError, MessageError, LimitExceeded) as error:
+            last = error
     reason = f": {last.message}" if last else ""
     raise ImageError(f"{recording.path}: {topic.name} has no usable picture among its first messages{reason}")
+
+
+def _first_vector(recording: Recording, topic: Topic, reader: VectorReader) -> NDArray[np.float64]:
+    last: PenstockError | None = None
+    for payload in _first_payloads(recording, topic):
+        try:
+            return reader(payload)
+        except MessageError as error:
+            last = error
+    reason = f": {last.message}" if last else ""
+    raise RecordingError(
+        f"{recording.path}: none of the first messages of {topic.name} can be read{reason}",
+        hint=None if last is None else last.hint,
+    )
 
 
 def probe_picture(picture: Picture) -> tuple[PictureKind, tuple[int, int]]:
     """What a picture is and its (height, width), from its header alone."""
     if isinstance(picture, RawPicture):
         return "raw", (picture.height, picture.width)
-    head = bytes(picture.data[:26])
-    if head[:8] == b"\x89PNG\r\n\x1a\n":
-        width, height = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
-        return "png", (height, width)
+    if is_png(picture):
+        # Copied pictures are not decoded: like a JPEG, a PNG must be whole from its first to its last marker.
+        if b"IEND" not in bytes(picture.data[-_PNG_TAIL_BYTES:]):
+            raise ImageError(f"PNG of {len(picture.data):,} bytes is cut: it has no IEND")
+        return "png", image.size_of(picture.data)
     info = jpeg.probe(picture.data)
     return "jpeg", (info.height, info.width)
+
+
+def is_png(picture: CompressedPicture) -> bool:
+    return picture.data[:8] == _PNG_MAGIC
 
 
 def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: list[Topic]) -> VectorColumn:
@@ -195,7 +212,7 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
             offset=source.offset,
             unit=source.unit,
         )
-        value: NDArray[np.float64] = reader(memoryview(first_payload(recording, topic)))
+        value = _first_vector(recording, topic, reader)
         if value.size == 0:
             raise RecordingError(
                 f"{recording.path}: {topic.name}: field {path!r} is empty in the first message",
@@ -208,9 +225,21 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
                 f"features.{key}: policy slerp turns quaternions, and {topic.name} {path!r} has none",
                 hint="use linear, or a field with x, y, z, w such as pose.orientation",
             )
-        parts.append(VectorPart(source, topic, reader, int(value.size), quaternions))
-        names += [f"{topic.name.strip('/').replace('/', '_')}.{name}" for name in found] if len(topics) > 1 else found
+        owner = _owner(feature, source, path)
+        parts.append(
+            VectorPart(f"{key} ← {owner}" if owner else key, source, topic, reader, int(value.size), quaternions)
+        )
+        prefix = f"{owner.strip('/').replace('/', '_')}." if owner else ""
+        names += [prefix + name for name in found]
     return VectorColumn(key, feature.dtype, tuple(parts), tuple(names))
+
+
+def _owner(feature: FeatureSettings, source: Source, path: str) -> str:
+    """What tells a part of a vector from the others: nothing, its topic, or its topic and field."""
+    if len(feature.sources) == 1:
+        return ""
+    alike = [each for each in feature.sources if each.topic == source.topic]
+    return source.topic if len(alike) == 1 else f"{source.topic}.{path}"
 
 
 def _quaternions(names: list[str]) -> tuple[tuple[int, int, int, int], ...]:

@@ -25,10 +25,10 @@ from penstock.conversion.cameras import (
 )
 from penstock.conversion.columns import CameraColumn, Columns, VectorPart
 from penstock.conversion.lane import Lane
-from penstock.conversion.pairing import Paired, stream_name
+from penstock.conversion.pairing import Paired
 from penstock.conversion.requests import CameraRuns, Requests, VectorNeeds, camera_runs, merge, vector_needs
 from penstock.conversion.settings import Settings
-from penstock.errors import ImageError, MessageError
+from penstock.errors import DataSetError, ImageError, LimitExceeded, MessageError, PenstockError
 from penstock.recordings.fetch import Block
 from penstock.recordings.images import CompressedPicture, RawPicture
 from penstock.recordings.recording import Recording
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.lerobot.writer import EpisodeWriter
 
 
+_UNUSABLE = (ImageError, MessageError, LimitExceeded)
 DAMAGED = "its chunk is damaged"  # counted by the recording itself
 
 
@@ -75,10 +76,17 @@ def stream_episode(
     recording: Recording, columns: Columns, paired: Paired, rows: range, episode: EpisodeWriter, run: Pass
 ) -> None:
     """Write the given rows as one episode (not yet committed); raises BadMessages when some cannot be used."""
-    with Lane("penstock-write") as writing, Lane("penstock-statistics", depth=8) as statistics:
-        with ThreadPoolExecutor(run.threads, thread_name_prefix="penstock-encode") as pool:
-            stream = _Stream(recording, columns, paired, rows, episode, run, writing, statistics, pool)
-            stream.run()
+    workers = [_worker(camera, episode, run, paired.fps) for camera in columns.cameras]
+    try:
+        with (
+            ThreadPoolExecutor(run.threads, thread_name_prefix="penstock-encode") as pool,
+            Lane("penstock-write") as writing,
+            Lane("penstock-statistics", depth=8) as statistics,
+        ):
+            _Stream(recording, columns, paired, rows, episode, run, workers, writing, statistics, pool).run()
+    finally:
+        for worker in workers:
+            worker.close()
     if run.bad:
         raise BadMessages(run.bad)
 
@@ -94,13 +102,14 @@ class _Stream:
         rows: range,
         episode: EpisodeWriter,
         run: Pass,
+        workers: Sequence[CameraWorker],
         writing: Lane,
         statistics: Lane,
         pool: ThreadPoolExecutor,
     ) -> None:
         self._recording, self._columns, self._paired, self._rows = recording, columns, paired, rows
         self._episode, self._pass, self._writing, self._statistics, self._pool = episode, run, writing, statistics, pool
-        self._workers = [_worker(camera, episode, run, paired.fps) for camera in columns.cameras]
+        self._workers = list(workers)
         self._checks = [PictureCheck(camera) for camera in columns.cameras]
         self._last_numbers: list[int | None] = [None] * len(columns.cameras)
         self._samples = [_sampled_numbers(paired, camera, rows, run.settings) for camera in columns.cameras]
@@ -119,10 +128,7 @@ class _Stream:
             camera_runs(self._paired.picks[camera.key], start, stop, last)
             for camera, last in zip(self._columns.cameras, self._last_numbers, strict=True)
         ]
-        needs = [
-            vector_needs(self._paired.picks[stream_name(vector.key, len(vector.parts), part.topic.name)], start, stop)
-            for vector, part in self._parts
-        ]
+        needs = [vector_needs(self._paired.picks[part.stream], start, stop) for _, part in self._parts]
         values = [
             np.empty((len(need.numbers), part.size), dtype=np.float64)
             for need, (_, part) in zip(needs, self._parts, strict=True)
@@ -135,7 +141,7 @@ class _Stream:
             for block in blocks:
                 self._take(block, requests, runs, values)
                 self._pass.on_block(block.file_bytes)
-        self._write_rows(needs, values)
+        self._write_rows(needs, values, stop - start)
 
     def _hold(self, runs: Sequence[CameraRuns]) -> None:
         """Rows at the start of a flush may still show the picture of the flush before."""
@@ -162,20 +168,20 @@ class _Stream:
                     self._checks[owner](picture, number)
                     shots[owner].append(Shot(number, picture, int(runs[owner].lengths[slot]) - 1))
                     if number in self._samples[owner]:
-                        self._sample(owner, picture)
+                        self._sample(owner, number, picture)
                 else:
                     values[owner - cameras][slot] = self._parts[owner - cameras][1].reader(payload)
             except PictureChanged:
                 block.release()
                 raise
-            except (ImageError, MessageError) as error:
+            except _UNUSABLE as error:
                 self._note_bad(owner, number, error)
         if self._pass.bad:
             block.release()
         else:
             self._writing.put(lambda: self._store(shots), block.release)
 
-    def _note_bad(self, owner: int, number: int, error: ImageError | MessageError) -> None:
+    def _note_bad(self, owner: int, number: int, error: PenstockError) -> None:
         cameras = self._columns.cameras
         topic = cameras[owner].topic if owner < len(cameras) else self._parts[owner - len(cameras)][1].topic
         self._pass.bad.append(Bad(topic.id, topic.name, number, error.message))
@@ -199,7 +205,7 @@ class _Stream:
     def _prepare(self, worker: CameraWorker, shot: Shot) -> Any:
         try:
             return worker.prepare(shot)
-        except ImageError as error:
+        except _UNUSABLE as error:
             self._note_bad(self._workers.index(worker), shot.number, error)
             return None
 
@@ -208,13 +214,21 @@ class _Stream:
             for worker in self._workers:
                 worker.finish()
 
-    def _sample(self, owner: int, picture: CompressedPicture | RawPicture) -> None:
+    def _sample(self, owner: int, number: int, picture: CompressedPicture | RawPicture) -> None:
         """Decode a bounded number of pictures for the statistics, from a copy: the block goes its own way."""
-        column = self._columns.cameras[owner]
         held = picture._replace(data=memoryview(bytes(picture.data)))
-        self._statistics.put(lambda: self._episode.add_image_sample(column.key, to_rgb(column, held)), lambda: None)
+        self._statistics.put(lambda: self._add_sample(owner, number, held), lambda: None)
 
-    def _write_rows(self, needs: Sequence[VectorNeeds], values: list[NDArray[np.float64]]) -> None:
+    def _add_sample(self, owner: int, number: int, picture: CompressedPicture | RawPicture) -> None:
+        column = self._columns.cameras[owner]
+        try:
+            rgb = to_rgb(column, picture)
+        except _UNUSABLE as error:  # whole by its markers, and yet no picture
+            self._note_bad(owner, number, error)
+        else:
+            self._episode.add_image_sample(column.key, rgb)
+
+    def _write_rows(self, needs: Sequence[VectorNeeds], values: list[NDArray[np.float64]], rows: int) -> None:
         pictures = {worker.column.key: worker for worker in self._workers if isinstance(worker, BytesWorker)}
         if pictures or not self._columns.vectors:  # the rows hold the pictures, or are counted by them
             self._writing.drain()
@@ -225,8 +239,9 @@ class _Stream:
         for (vector, part), need, found in zip(self._parts, needs, values, strict=True):
             placed[vector.key].append(_per_row(part, need, found))
         for vector in self._columns.vectors:
-            columns[vector.key] = np.concatenate(placed[vector.key], axis=1).astype(vector.dtype)
-        self._episode.write_rows(columns)
+            joined = np.concatenate(placed[vector.key], axis=1)
+            columns[vector.key] = _whole_numbers(vector.key, joined) if vector.dtype == "int64" else joined
+        self._episode.write_rows(columns, rows=rows)
 
 
 def _per_row(part: VectorPart, need: VectorNeeds, found: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -234,6 +249,17 @@ def _per_row(part: VectorPart, need: VectorNeeds, found: NDArray[np.float64]) ->
         return found[need.left]
     policy = part.source.policy or "nearest"
     return interpolate(need.pick, found[need.left], found[need.right], policy, quaternions=part.quaternions)
+
+
+def _whole_numbers(key: str, values: NDArray[np.float64]) -> NDArray[np.int64]:
+    wrong = ~(np.abs(values) < 2.0**63) | (values != np.rint(values))
+    if wrong.any():
+        example = float(values[wrong][0])
+        raise DataSetError(
+            f"{key} is int64, but {int(np.count_nonzero(wrong)):,} values are no whole numbers, the first is {example}",
+            hint=f"set features.{key}.dtype: float32",
+        )
+    return values.astype(np.int64)
 
 
 def _flushes(rows: range, rows_per_flush: int) -> Iterator[tuple[int, int]]:

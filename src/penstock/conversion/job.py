@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter
@@ -20,7 +21,7 @@ from penstock.conversion.mapping import map_topics
 from penstock.conversion.pairing import Paired, pair
 from penstock.conversion.report import REPORT_PATH, Report, Stage
 from penstock.conversion.settings import Settings, read_settings
-from penstock.errors import DataSetError, RecordingError
+from penstock.errors import AlignError, DataSetError, RecordingError
 from penstock.limits import read_limits
 from penstock.plan.conversion_memory import CameraLoad, MemoryPlan, plan_memory
 from penstock.recordings.recording import Recording
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
 
 _STAGES_KEPT = 400
 _RETRIES = 8  # a run of broken pictures may be met in several passes: neighbours step in and are broken too
+# LeRobot keeps times as float32 and compares them within 0.1 ms, which fails from here on.
+_EXACT_SECONDS = 2048
+_TOO_LONG = (
+    "an episode of {seconds:,} s is longer than the 2,048 s that LeRobot's float32 times resolve to its 0.1 ms: "
+    "read it with LeRobotDataset(..., tolerance_s=1e-3), or cut it with split_episodes=true"
+)
 
 
 class Progress(Protocol):
@@ -78,9 +85,7 @@ def convert(
 
     >>> penstock.convert("run.bag", "datasets/run", memory="512MiB", video="copy", task="stack the cups")
     """
-    settings = read_settings(config, overrides, values)
-    if strict:
-        settings = read_settings(config, [*overrides, "bad_messages=reject", "missing=reject"], values)
+    settings = read_settings(config, [*overrides, *(["bad_messages=reject"] if strict else [])], values)
     wanted = [sources] if isinstance(sources, (str, Path)) else list(sources)
     job = _Job(recordings.find(wanted), Path(out), settings, Budget.parse(memory), progress or Silence(), strict=strict)
     return job.run(overwrite=overwrite)
@@ -159,7 +164,7 @@ class _Job:
                 summary = writer.close()
             except BaseException:
                 if writer is not None:
-                    writer.discard()
+                    writer.abandon()
                 raise
             self._stage("end")
             report = self._report(writer_summary=summary, first=first, meter=meter, partial=partial, began=began)
@@ -177,6 +182,14 @@ class _Job:
                 + _difference(first, plan),
                 hint="convert it on its own, or settle fps, resize and fields in a configuration",
             )
+        if self.strict and plan.paired.alignment.report.lost:
+            causes = ", ".join(f"{name} {n:,}" for name, n in plan.paired.alignment.report.lost_by_cause.items())
+            raise AlignError(
+                f"{recording.path}: {plan.paired.alignment.report.lost:,} rows find no message of some stream: {causes}",
+                hint="without --strict they are left out and counted; a larger tolerance or missing=hold keeps them",
+            )
+        if plan.paired.rows > _EXACT_SECONDS * plan.paired.fps and not plan.settings.split_episodes:
+            notes = (*notes, _TOO_LONG.format(seconds=plan.paired.rows // plan.paired.fps))
         for note in (*notes, *recording.notes, *plan.paired.alignment.report.notes):
             self._note(f"{recording.path.name}: {note}")
         self.predicted = max(self.predicted, plan.memory.peak_bytes)
@@ -210,10 +223,12 @@ class _Job:
         """One recording is one episode, unless the seed's splitting into flushes is asked for."""
         if not plan.settings.split_episodes:
             return plan.paired.rows
-        if not plan.settings.rosbag.chunk_size:
+        chunk_size = plan.settings.rosbag.chunk_size
+        if not chunk_size:
             self._note("split_episodes has no effect without rosbag.chunk_size")
             return plan.paired.rows
-        return plan.memory.rows_per_flush
+        # A number is kept whatever the budget, so that the episodes do not depend on the machine.
+        return plan.memory.rows_per_flush if chunk_size == "auto" else chunk_size
 
     def _reject_or_count(self, plan: RecordingPlan, found: Sequence[Bad], *, last: bool) -> None:
         example = found[0]
@@ -237,13 +252,16 @@ class _Job:
             on_block=lambda bytes_done: self.progress.moved(self.bytes_in + bytes_done, total_bytes),
             on_flush=lambda row: self._stage(f"row {rows.start + row:,}"),
         )
-        episode = writer.episode(rows=len(rows), task=plan.settings.task)
-        try:
-            stream_episode(plan.recording, plan.columns, plan.paired, rows, episode, run)
-            episode.commit(task=plan.settings.task)
-        except BaseException:
-            episode.abort()
-            raise
+        with contextlib.ExitStack() as held:
+            for name, size in plan.memory.parts().items():
+                held.enter_context(self.budget.reserve(name, size))
+            episode = writer.episode(rows=len(rows), task=plan.settings.task)
+            try:
+                stream_episode(plan.recording, plan.columns, plan.paired, rows, episode, run)
+                episode.commit(task=plan.settings.task)
+            except BaseException:
+                episode.abort()
+                raise
 
     def _note_bad_values(self, writer: DataSetWriter) -> None:
         """NaN and Inf are kept as recorded, left out of the statistics, and named."""

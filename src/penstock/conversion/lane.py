@@ -64,4 +64,6 @@ class Lane:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # What still waits after a failure of the reader is dropped, not done.
+        self._error = self._error or error
         self.close()

@@ -30,10 +30,6 @@ class Paired:
     alignment: Alignment
 
 
-def stream_name(key: str, parts: int, topic: str) -> str:
-    return key if parts == 1 else f"{key} ← {topic}"
-
-
 def pair(recording: Recording, columns: Columns, settings: Settings, unusable: Unusable) -> Paired:
     """Align every column of a recording; message numbers in the result are those of the recording."""
     kept: dict[str, NDArray[np.int32] | None] = {}
@@ -64,7 +60,7 @@ def _all_sources(columns: Columns) -> list[tuple[str, Topic, Source]]:
     found = [(camera.key, camera.topic, camera.source) for camera in columns.cameras]
     for vector in columns.vectors:
         for part in vector.parts:
-            found.append((stream_name(vector.key, len(vector.parts), part.topic.name), part.topic, part.source))
+            found.append((part.stream, part.topic, part.source))
     return found
 
 

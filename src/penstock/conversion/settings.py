@@ -84,8 +84,8 @@ class Source:
     offset: float | tuple[float, ...] = option(default=0.0, metadata={"parse": _numbers})
     unit: Literal["deg", "rad"] | None = None
     policy: Policy | None = None
-    tolerance: int | None = option(default=None, metadata={"parse": _duration_ns})
-    time_offset: int = option(default=0, metadata={"parse": _offset_ns})
+    tolerance: int | None = option(default=None, metadata={"parse": _duration_ns, "dump": units.duration_text})
+    time_offset: int = option(default=0, metadata={"parse": _offset_ns, "dump": units.duration_text})
     time: Clock | None = None
     missing: Missing | None = None
 
@@ -158,7 +158,7 @@ class Settings:
     time: Clock = "log"
     sample_drop: int = option(default=0, metadata={"parse": _not_negative})
     missing: Missing = "trim"
-    tolerance: int | None = option(default=None, metadata={"parse": _duration_ns})
+    tolerance: int | None = option(default=None, metadata={"parse": _duration_ns, "dump": units.duration_text})
     bad_messages: Literal["drop", "reject"] = "drop"
     video: Video = "copy"
     resize: tuple[int, int] | None = option(default=None, metadata={"parse": _size_px})

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from penstock import config
-from penstock.conversion.columns import Columns
 from penstock.conversion.job import RecordingPlan
-from penstock.conversion.settings import Source
+from penstock.conversion.settings import FeatureSettings, Source
 
 _HEAD = """\
 # What `penstock convert` would do with {name}: keep this file, change what you like, and give it as --config.
@@ -16,37 +15,21 @@ _HEAD = """\
 
 
 def suggest_yaml(plan: RecordingPlan) -> str:
-    """A configuration that gives the same data set as none."""
+    """A configuration that gives the same data set as the settings that the plan was made with."""
     settings = plan.settings
-    tree: dict[str, Any] = {
-        "timeline": settings.timeline,
-        "stride": settings.stride or (1 if settings.fps is None else None),
-        "fps": settings.fps,
-        "time": settings.time,
-        "sample_drop": settings.sample_drop,
-        "missing": settings.missing,
-        "bad_messages": settings.bad_messages,
-        "video": settings.video,
-        "task": settings.task,
-        "robot_type": settings.robot_type,
-        "split_episodes": settings.split_episodes,
-        "rosbag": {"chunk_size": settings.rosbag.chunk_size},
-        "features": _features(plan.columns),
-    }
     head = _HEAD.format(name=plan.recording.path.name, rows=plan.paired.rows, fps=plan.paired.fps)
-    return head + config.dump_yaml(tree)
+    stride = settings.stride or (1 if settings.fps is None else None)
+    rest = config.dump_yaml(replace(settings, stride=stride, features={})).replace("features: {}\n", "")
+    vectors = {vector.key for vector in plan.columns.vectors}
+    features = {key: _written(feature, key in vectors) for key, feature in settings.features.items()}
+    return head + rest + config.dump_yaml({"features": features}, skip_defaults=True)
 
 
-def _features(columns: Columns) -> dict[str, Any]:
-    features: dict[str, Any] = {camera.key: {"topic": camera.topic.name} for camera in columns.cameras}
-    for vector in columns.vectors:
-        sources = [_source(part.source) for part in vector.parts]
-        features[vector.key] = sources[0] if len(sources) == 1 else sources
-    return features
-
-
-def _source(source: Source) -> dict[str, Any]:
-    written: dict[str, Any] = {"topic": source.topic, "field": source.field, "policy": source.policy or "nearest"}
-    if source.names:
-        written["names"] = list(source.names)
-    return written
+def _written(feature: FeatureSettings, is_vector: bool) -> FeatureSettings | Source | tuple[Source, ...]:
+    """The shortest form that says it all; the policy of numbers is always said, as it is what people change first."""
+    sources = feature.sources
+    if is_vector:
+        sources = tuple(replace(source, policy=source.policy or "nearest") for source in sources)
+    if feature != FeatureSettings(feature.sources):
+        return replace(feature, sources=sources)
+    return sources[0] if len(sources) == 1 else sources

@@ -83,7 +83,6 @@ class EpisodesTable:
         self._close()
 
     def _flush(self) -> None:
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         path = self._path()
@@ -100,8 +99,7 @@ class EpisodesTable:
                 "meta/episodes/file_index": self._position.file,
             }
             rows = [row | place for row in self._waiting]
-            arrays = [pa.array([row[field.name] for row in rows], type=field.type) for field in self._schema]
-            self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+            self._writer.write_table(tables.episodes_table(rows, self._schema))
         self._waiting.clear()
 
     def _close(self) -> None:

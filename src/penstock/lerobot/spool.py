@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import DataSetError
-from penstock.lerobot import layout, tables
+from penstock.lerobot import columns, layout, tables
 from penstock.lerobot.features import Feature
 from penstock.lerobot.layout import FilePosition
 
@@ -49,12 +49,12 @@ class PartWriter:
         self._schema = schema
         self._writer: pq.ParquetWriter | None = None
 
-    def write(self, columns: Mapping[str, NDArray[Any] | list[Any]]) -> None:
+    def write(self, rows: Mapping[str, NDArray[Any] | list[Any]]) -> None:
         """Append rows, already checked, as one row group."""
         import pyarrow as pa
 
-        count = tables.rows_of(columns)
-        arrays = [tables.column(feature, columns[feature.key]) for feature in self._features]
+        count = tables.rows_of(rows)
+        arrays = [tables.column(feature, rows[feature.key]) for feature in self._features]
         with tables.arrow_errors(self.path, "cannot write rows"):
             if self._writer is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,6 @@ class PartWriter:
 
 def with_task_index(part: Part, schema: pa.Schema, task_index: int, *, fsync: bool) -> Part:
     """The same rows with another task, in a new file of the same name: for a task that is known only at commit."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     changed = part.path.with_name(part.path.name + ".task")
@@ -98,7 +97,7 @@ def with_task_index(part: Part, schema: pa.Schema, task_index: int, *, fsync: bo
         with source, tables.data_writer(changed, schema) as target:
             for number in range(source.num_row_groups):
                 table = source.read_row_group(number).cast(schema)
-                values = pa.array(np.full(table.num_rows, task_index, dtype=np.int64))
+                values = columns.numbers(np.full(table.num_rows, task_index, dtype=np.int64))
                 table = table.set_column(place, schema.field(place), values)
                 target.write_table(table, row_group_size=table.num_rows)
         if fsync:

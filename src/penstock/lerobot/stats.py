@@ -112,12 +112,16 @@ class NumericStats:
         table = {"min": self._min, "max": self._max, "mean": self._mean, "std": std}
         result: Stats = {name: np.where(empty, 0.0, row).reshape(self.shape).tolist() for name, row in table.items()}
         result["count"] = [self.rows]
-        for name, row in zip(QUANTILES, self._quantiles(), strict=True):
+        for name, row in zip(QUANTILES, self._quantiles(list(QUANTILES.values())), strict=True):
             result[name] = row.reshape(self.shape).tolist()
         return result
 
-    def _quantiles(self) -> NDArray[np.float64]:
-        fractions = list(QUANTILES.values())
+    def quantile_range(self, fraction: float, spread: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Per dimension, the values at the fractions `fraction - spread` and `fraction + spread`."""
+        low, high = self._quantiles([max(fraction - spread, 0.0), min(fraction + spread, 1.0)])
+        return low, high
+
+    def _quantiles(self, fractions: list[float]) -> NDArray[np.float64]:
         values = self._sketch.quantiles(fractions)
         for dim, sketch in self._ragged.items():
             whole = self._sketch.column(dim)

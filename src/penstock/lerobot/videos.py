@@ -18,26 +18,11 @@ from penstock.media.mp4 import Mark, Mp4Writer, mjpeg_stsd
 Piece = memoryview | bytes
 
 
-class EncoderSettings(Protocol):
-    """What info.json tells about an encoder."""
-
-    @property
-    def codec(self) -> str: ...
-    @property
-    def pix_fmt(self) -> str: ...
-    @property
-    def g(self) -> int | None: ...
-    @property
-    def crf(self) -> int | float | None: ...
-    @property
-    def preset(self) -> str | int | None: ...
-
-
 class Encoder(Protocol):
     """What a video encoder must tell: see penstock.media.encode.VideoEncoder."""
 
     @property
-    def settings(self) -> EncoderSettings: ...
+    def info(self) -> Mapping[str, Any]: ...
     @property
     def stsd(self) -> bytes: ...
 
@@ -107,8 +92,10 @@ class VideoSink:
         self._chunks_size = chunks_size
         self._position = layout.FIRST_FILE
         self._file: Mp4Writer | None = None
-        self._file_stsd = b""
-        self._stsd: bytes | None = None
+        # What all samples of a file must share: the sample description, and for JPEG how the colours are sampled.
+        self._file_kind: tuple[bytes, str] | None = None
+        self._kind: tuple[bytes, str] | None = None
+        self._is_jpeg = True
         self._start: Mark | None = None
         self._expected_rows = 0
         self._info_before: dict[str, Any] | None = None
@@ -124,19 +111,20 @@ class VideoSink:
     def set_codec(self, stsd: bytes, info: Mapping[str, Any]) -> None:
         """Say that samples of an encoder follow: the MP4 sample description, and entries for info.json
         (`video.codec` and `video.pix_fmt` at least). Once per episode, before its first sample."""
-        if self.frames and stsd != self._file_stsd:
+        if self.frames and (stsd, "") != self._kind:
             raise VideoError(f"camera {self.key!r}: the codec changed after {self.frames} frames of the episode")
         missing = [name for name in ("video.codec", "video.pix_fmt") if name not in info]
         if missing:
             raise VideoError(f"camera {self.key!r}: set_codec needs {', '.join(missing)}")
-        self._stsd = stsd
+        self._kind = (stsd, "")
+        self._is_jpeg = False
         self._describe(str(info["video.codec"]), str(info["video.pix_fmt"]), info)
 
     def append(self, pieces: Sequence[Piece], keys: Sequence[bool] | None = None) -> None:
         """Append one frame per piece; `keys` marks the key frames of an encoder, a JPEG is always one."""
         if not pieces:
             return
-        if self._stsd is None:
+        if self._is_jpeg:
             self._check_jpeg(pieces[0])
         elif keys is None or (self.frames == 0 and not keys[0]):
             raise VideoError(f"camera {self.key!r}: an episode must start with a key frame of the encoder")
@@ -146,18 +134,8 @@ class VideoSink:
         """Append what an encoder gave; the first samples of an episode bring its codec with them."""
         if not samples:
             return
-        if self._stsd is None:
-            settings = encoder.settings
-            described = {
-                "video.codec": settings.codec,
-                "video.pix_fmt": settings.pix_fmt,
-                "video.g": settings.g,
-                "video.crf": settings.crf,
-                "video.preset": settings.preset,
-                "video.fast_decode": 0,
-                "video.video_backend": "pyav",
-            }
-            self.set_codec(encoder.stsd, described)
+        if self._is_jpeg:
+            self.set_codec(encoder.stsd, encoder.info)
         self.append([sample.data for sample in samples], [sample.key for sample in samples])
 
     def repeat(self, count: int = 1) -> None:
@@ -169,7 +147,8 @@ class VideoSink:
     def begin_episode(self, expected_rows: int | None) -> None:
         """Called by the data set's writer."""
         self._start = None
-        self._stsd = None
+        self._kind = None
+        self._is_jpeg = True
         self._expected_rows = expected_rows or 0
         self._info_before = None if self.info is None else dict(self.info)
 
@@ -219,8 +198,15 @@ class VideoSink:
                 f"camera {self.key!r}: frame {self.frames} is {found.width}×{found.height} px, "
                 f"but the feature is {self._width}×{self._height}"
             )
+        kind = (mjpeg_stsd(self._width, self._height), found.pix_fmt)
+        if self.frames and kind != self._kind:
+            before = self._kind[1] if self._kind else "encoded"
+            raise ImageError(f"camera {self.key!r}: frame {self.frames} is {found.pix_fmt}, the frames before {before}")
+        self._kind = kind
         if self.info is None:
             self._describe("mjpeg", found.pix_fmt, {"video.channels": found.components, "video.g": 1})
+        elif self.info["video.codec"] != "mjpeg":
+            self._describe("mjpeg", found.pix_fmt, {})
 
     def _describe(self, codec: str, pix_fmt: str, more: Mapping[str, Any]) -> None:
         info = video_info(
@@ -237,8 +223,9 @@ class VideoSink:
         """The file for this episode: the present one, or a new one when that is full, too long, or of another codec."""
         if self._file is not None and self._start is not None:
             return self._file
-        stsd = self._stsd if self._stsd is not None else mjpeg_stsd(self._width, self._height)
-        if self._file is not None and (self._is_full(self._file) or stsd != self._file_stsd):
+        if self._kind is None:
+            raise VideoError(f"camera {self.key!r}: the codec of the samples is not known yet")
+        if self._file is not None and (self._is_full(self._file) or self._kind != self._file_kind):
             self.close(fsync=False)
             layout.fsync_file(self._path(self._position))
             self._position = self._position.next(self._chunks_size)
@@ -248,8 +235,8 @@ class VideoSink:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise DataSetError(f"{path.parent}: cannot make the directory: {error.strerror}") from error
-            self._file = Mp4Writer(path, stsd=stsd, width=self._width, height=self._height, fps=self._fps)
-            self._file_stsd = stsd
+            self._file = Mp4Writer(path, stsd=self._kind[0], width=self._width, height=self._height, fps=self._fps)
+            self._file_kind = self._kind
         self._start = self._file.mark()
         return self._file
 

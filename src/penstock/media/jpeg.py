@@ -34,7 +34,7 @@ class JpegInfo:
     height: int
     components: int
     subsampling: str
-    """"4:2:0", "4:2:2", "4:4:4", "4:4:0", "4:1:1", "4:1:0"; "gray" for one component, "rgb" for untransformed colour."""
+    """"4:2:0" and its like; "gray" for one component, "rgb" for colour that was not transformed."""
 
     @property
     def pix_fmt(self) -> str:
@@ -93,7 +93,7 @@ def _parse(data: memoryview | bytes) -> tuple[JpegInfo, int]:
             continue
         if marker in (_SOI, _EOI, _SOS):
             raise ImageError(
-                f"JPEG of {size:,} bytes has no frame header (SOF) before marker ff {marker:02x} at byte {position - 2:,}"
+                f"JPEG of {size:,} bytes has no frame header (SOF) before ff {marker:02x} at byte {position - 2:,}"
             )
         if position + 2 > len(head):
             raise _cut(size, position)
@@ -108,8 +108,8 @@ def _parse(data: memoryview | bytes) -> tuple[JpegInfo, int]:
             return _frame_header(body, position - length - 2, adobe_transform), position
         if marker in _SOF_OTHER:
             raise ImageError(
-                f"JPEG process ff {marker:02x} (lossless, arithmetic or hierarchical) at byte {position - length - 2:,} "
-                "is not baseline or progressive",
+                f"JPEG frame header ff {marker:02x} at byte {position - length - 2:,} is lossless, arithmetic or "
+                "hierarchical, not baseline or progressive",
                 hint="record baseline JPEG",
             )
         if marker == _APP14 and body[:5] == b"Adobe" and len(body) >= 12:

@@ -52,7 +52,11 @@ class Mp4Writer:
     ) -> None:
         """`target`: a path that does not exist yet, or a file descriptor of an empty file, which stays the caller's."""
         self._track = mp4_boxes.Track(
-            stsd=bytes(stsd), width=width, height=height, fps=fps, timescale=fps * 512 if timescale is None else timescale
+            stsd=bytes(stsd),
+            width=width,
+            height=height,
+            fps=fps,
+            timescale=fps * 512 if timescale is None else timescale,
         )
         self._owned_path: Path | None = None
         if isinstance(target, int):

@@ -45,16 +45,20 @@ class MemoryPlan:
     encoders_bytes: int
     rows_per_flush: int
 
+    def parts(self) -> dict[str, int]:
+        """What to reserve, by name."""
+        return {
+            "interpreter and libraries": self.interpreter_bytes,
+            "read buffers": self.fetch_bytes,
+            "index": self.index_bytes,
+            "rows": self.rows_bytes,
+            "pictures": self.pictures_bytes,
+            "encoders": self.encoders_bytes,
+        }
+
     @property
     def peak_bytes(self) -> int:
-        return (
-            self.interpreter_bytes
-            + self.fetch_bytes
-            + self.index_bytes
-            + self.rows_bytes
-            + self.pictures_bytes
-            + self.encoders_bytes
-        )
+        return sum(self.parts().values())
 
 
 def plan_memory(

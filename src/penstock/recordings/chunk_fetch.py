@@ -123,9 +123,10 @@ class _ChunkCache:
         else:
             if not stored_bytes <= len(self._stored) <= max(4 * stored_bytes, 1 << 20):
                 self._stored = bytearray(stored_bytes)
-            with memoryview(self._stored)[:stored_bytes] as stored:
-                file.read_into(stored, position)
-                decompress_into(codec, stored, target, file.path, position)
+            # No `with`: the traceback of a failed decompression still holds the view, and its release would hide the error.
+            stored = memoryview(self._stored)[:stored_bytes]
+            file.read_into(stored, position)
+            decompress_into(codec, stored, target, file.path, position)
         claimed = int(chunks.crc[number])
         if claimed and (found := zlib.crc32(target)) != claimed:
             raise RecordingCorrupt(
@@ -178,7 +179,8 @@ class ChunkFetcher:
                 end = int(np.searchsorted(total, before + self._block_bytes, side="right"))
                 end = min(max(end, at + 1), at + BLOCK_MESSAGES, wanted.size)
                 part = slice(at, end)
-                yield self._block(begin + at, ids[part], wanted[part], chunk[part], offset[part], span[part], held[part])
+                where = (chunk[part], offset[part], span[part], held[part])
+                yield self._block(begin + at, ids[part], wanted[part], *where)
                 at = end
 
     def _locate(

@@ -10,7 +10,6 @@ moves over what nobody asked for and stops after the last field that somebody di
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from struct import error as StructError
@@ -95,7 +94,8 @@ class Decoder:
         Arrays of numbers are views into the payload: copy what must outlive it.
         """
         parsed = [parse_path(path) if isinstance(path, str) else path for path in paths]
-        plans = {order: _plan(types, self.type_name, parsed) for order, types in self._types.items() if order == "<"}
+        # Big-endian messages are rare: their plan is made when the first one comes.
+        plans = {"<": _plan(self._types["<"], self.type_name, parsed)}
         type_name, types_by_order = self.type_name, self._types
 
         def read_ros1(payload: Payload) -> tuple[Any, ...]:
@@ -132,6 +132,7 @@ class Decoder:
         """How many bytes follow the message's end (0 for the padding of a DDS payload); MessageError when it is cut."""
         order = "<" if self.encoding == "ros1" else _byte_order(payload, self.type_name)
         if order not in self._skips:
+            self._types[order].expanded = 0
             walk = Walk(self._types[order])
             walk.add_message(self.type_name, None, self.type_name)
             self._skips[order] = walk.finish()
@@ -279,6 +280,8 @@ def _resolve(types: TypeTable, type_name: str, path: FieldPath) -> FieldDef | No
 def _find_field(message: MessageDef, part: PathPart, path: FieldPath) -> FieldDef:
     field = message.field(part.name)
     if field is None:
+        import difflib
+
         names = [other.name for other in message.fields]
         close = difflib.get_close_matches(part.name, names, 1)
         raise ConfigError(

@@ -64,7 +64,8 @@ class Block:
 class BufferPool:
     """Recycled buffers of at most `limit_bytes` together; `acquire` waits until enough is released.
 
-    One buffer is always granted, so that a single message larger than the limit can pass.
+    Two buffers are always granted, so that a message larger than the limit can pass while the one before is still held
+    (as it is by `for block in fetch(…)`, which lets go of a block only when it has the next).
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -83,14 +84,15 @@ class BufferPool:
     def acquire(self, n_bytes: int) -> bytearray:
         """A buffer of at least `n_bytes`, content undefined."""
         with self._changed:
-            while self._lent and self._lent_bytes + n_bytes > self.limit_bytes:
+            while self._lent > 1 and self._lent_bytes + n_bytes > self.limit_bytes:
                 self._wait(n_bytes)
             fits = [buffer for buffer in self._free if len(buffer) >= n_bytes]
             if fits:
                 buffer = min(fits, key=len)
                 self._free.remove(buffer)
             else:
-                size = n_bytes + (-n_bytes % _ROUND_BYTES) if n_bytes < self.limit_bytes // 2 else n_bytes
+                # Rounded up, so that blocks of nearly one size can share buffers.
+                size = n_bytes + (-n_bytes % _ROUND_BYTES if self.limit_bytes >= 16 * _ROUND_BYTES else 0)
                 while self._free and self._lent_bytes + size + sum(map(len, self._free)) > self.limit_bytes:
                     self._free.remove(min(self._free, key=len))
                 buffer = bytearray(size)

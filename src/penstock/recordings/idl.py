@@ -25,7 +25,7 @@ _TOKEN = re.compile(
     | (?P<word>(?:::)?[A-Za-z_][A-Za-z0-9_]*(?:::[A-Za-z_][A-Za-z0-9_]*)*)
     | (?P<text>[LuU]?"(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*')
     | (?P<number>[0-9][A-Za-z0-9_.+-]* | \.[0-9]+)
-    | (?P<mark>[{}<>\[\]();,=@+*/|&^~%:-])""",
+    | (?P<mark>[{}<>\[\]();,=@+*|&^~%:-] | /(?!\*))""",
     re.ASCII | re.DOTALL | re.VERBOSE,
 )
 _PRIMITIVES = {
@@ -205,9 +205,12 @@ class _Parser:
             names = [name for name in self._candidates(token, scope) if name in self._constants]
             token = self._constants[names[0]].value if names else token
         try:
-            return int(token, 0) if len(token) <= 20 else -1
+            length = int(token, 0) if len(token) <= 20 else 0
         except ValueError:
-            raise self._error(f"expected a length, found {shorten(token)}") from None
+            length = 0
+        if length < 1:
+            raise self._error(f"expected a length, found {shorten(token)}")
+        return length
 
     def _candidates(self, word: str, scope: tuple[str, ...]) -> list[str]:
         name = word.replace("::", "/")

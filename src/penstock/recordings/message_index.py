@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     # cause, number of messages, where
     LoseEntries: TypeAlias = Callable[[str, int, str], None]
 
-_COLUMN_DTYPES = (np.dtype("<i8"), np.dtype("<i4"), np.dtype("<u4"), np.dtype("<u4"))
+_COLUMN_DTYPES: tuple[np.dtype[Any], ...] = (np.dtype("<i8"), np.dtype("<i4"), np.dtype("<u4"), np.dtype("<u4"))
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class IndexBuilder:
         grouped = topic[order]
         starts = np.flatnonzero(np.concatenate(([True], grouped[1:] != grouped[:-1])))
         ends = np.append(starts[1:], grouped.size)
-        sources = (times_ns, chunk, offset, span)
+        sources: tuple[NDArray[Any], ...] = (times_ns, chunk, offset, span)
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             columns = self._columns.get(int(grouped[start]))
             if columns is None:
@@ -173,7 +173,8 @@ def in_file_order(
     if beyond.size:
         at = int(beyond[0])
         position = int(chunks.positions()[chunk[at]])
-        cause = f"the index names a message at byte {int(offset[at]):,} of a chunk of {int(raw_bytes[chunk[at]]):,} bytes"
+        size = int(raw_bytes[chunk[at]])
+        cause = f"the index names a message at byte {int(offset[at]):,} of a chunk of {size:,} bytes"
         if lose is None:
             raise RecordingCorrupt(cause, path=str(path), offset=position, hint=RECOVER_HINT)
         lose(cause, int(beyond.size), f"chunk at byte {position:,}")

@@ -12,15 +12,16 @@ import numpy as np
 from penstock.errors import RecordingError, SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
 
     from numpy.typing import NDArray
 
     from penstock.recordings.decode import Decoder
-    from penstock.recordings.fetch import Block
+    from penstock.recordings.fetch import Block as Block
     from penstock.recordings.schemas import Schema, SchemaStore
+    from penstock.recordings.split import Source
 
 DEFAULT_FETCH_BYTES = 16 << 20
 OnCorrupt = Literal["raise", "count"]
@@ -166,6 +167,25 @@ class Recording(ABC):
             block.release()
         return stamp_ns
 
+    def _set_topics(self, found: Sequence[tuple[str, str, Schema, int]]) -> None:
+        """(name, encoding, schema, count) per topic, in the order of their ids."""
+        self._topic_schemas = [schema for _, _, schema, _ in found]
+        self.topics = tuple(
+            Topic(number, name, schema.type, count, encoding, self._schemas.problem(schema, encoding))
+            for number, (name, encoding, schema, count) in enumerate(found)
+        )
+
+    def _compare(self, source: Source) -> None:
+        """Note where metadata.yaml and the files differ; count what lay in files that are not there."""
+        from penstock.recordings.metadata import disagreements
+
+        counted: dict[tuple[str, str], int] = {}
+        for topic in self.topics:
+            counted[topic.name, topic.type] = counted.get((topic.name, topic.type), 0) + topic.count
+        self.notes += disagreements(source.metadata, counted)
+        for name, count in source.missing:
+            self._add_loss("a file of the bag is missing", max(1, count), name)
+
     def _lose(self, cause: str, where: str, topic_ids: NDArray[np.int32], numbers: NDArray[np.int64]) -> None:
         """Count messages as lost, each once however often it is asked for."""
         fresh = 0
@@ -176,6 +196,19 @@ class Recording(ABC):
             fresh += int(np.count_nonzero(~lost[mine]))
             lost[mine] = True
         self._add_loss(cause, fresh, where)
+
+    def _lose_placed(
+        self, topic_ids: NDArray[np.int32], numbers: NDArray[np.int64]
+    ) -> Callable[[str, int], None] | None:
+        """Counts single messages of a request as lost, by their position in it; None where a loss is an error."""
+        if self._on_corrupt == "raise":
+            return None
+
+        def lose(cause: str, place: int) -> None:
+            topic = self.topics[int(topic_ids[place])]
+            self._lose(cause, topic.name, topic_ids[place : place + 1], numbers[place : place + 1])
+
+        return lose
 
     def _add_loss(self, cause: str, count: int, where: str) -> None:
         if count <= 0:

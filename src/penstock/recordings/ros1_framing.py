@@ -20,7 +20,7 @@ _CLIPPED = "its header is longer than what was read of it"
 
 @dataclass(frozen=True)
 class _Skeleton:
-    """The bytes of a message header that are the same in all messages of a bag, and where the connection number lies."""
+    """The bytes of a message header that are the same in all messages of a bag; where the connection number lies."""
 
     head_bytes: int
     columns: NDArray[np.intp]

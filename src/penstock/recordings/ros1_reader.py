@@ -29,7 +29,7 @@ from penstock.recordings.ros1_records import (
     read_header,
     u32_from,
 )
-from penstock.recordings.schemas import Schema, SchemaStore, type_name
+from penstock.recordings.schemas import Schema, SchemaStore, topic_order, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,29 +81,25 @@ class Ros1Recording(Recording):
                 raise window.broken(f"the index ends with {found}; the bag claims {claimed}", self.size_bytes)
             self.notes.append(f"the index lists {found}; the bag header claims {claimed}")
         topic_of_connection, schemas = self._number_topics(connections)
-        builder = _Ros1Index(window, topic_of_connection, self._add_loss if self._on_corrupt == "count" else None)
+        lose = self._add_loss if self._on_corrupt == "count" else None
+        builder = _Ros1Index(window, topic_of_connection, lose)
         self._index_chunks(builder, infos, index_at)
         self._index = builder.index.finish(len(schemas))
         self._chunks = builder.chunks.finish()
         self._framing = Ros1Framing(topic_of_connection, self.path)
         self.start_ns, self.end_ns = time_range_ns(self._index)
         self.compression = span_of({CODECS[number] for number in np.unique(self._chunks.codec).tolist()})
-        self._topic_schemas = [schema for _, schema in schemas]
-        self.topics = tuple(
-            Topic(number, name, schema.type, index.times_ns.size, "ros1", self._schemas.problem(schema, "ros1"))
-            for number, ((name, schema), index) in enumerate(zip(schemas, self._index, strict=True))
-        )
+        counts = [index.times_ns.size for index in self._index]
+        self._set_topics([(name, "ros1", schema, n) for (name, schema), n in zip(schemas, counts, strict=True)])
 
     @staticmethod
     def _number_topics(
         connections: dict[int, tuple[str, Schema]],
     ) -> tuple[dict[int, int], list[tuple[str, Schema]]]:
-        """Connections of one name, type and definition (several publishers) are one topic."""
-        numbered: dict[tuple[str, Schema], int] = {}
-        topic_of_connection = {
-            connection: numbered.setdefault(key, len(numbered)) for connection, key in sorted(connections.items())
-        }
-        return topic_of_connection, list(numbered)
+        """Connections of one name, type and definition (several publishers) are one topic; sorted by name."""
+        keys = sorted(set(connections.values()), key=topic_order)
+        numbers = {key: number for number, key in enumerate(keys)}
+        return {connection: numbers[key] for connection, key in connections.items()}, keys
 
     def _index_chunks(self, builder: _Ros1Index, infos: list[_ChunkInfo], index_at: int) -> None:
         infos = sorted(infos, key=lambda info: info.position)

@@ -20,7 +20,7 @@ _EMPTY_TYPE = "std_msgs/msg/Empty"
 
 @dataclass(frozen=True)
 class Schema:
-    """What a recording says about one type: `format` "ros1msg", "ros2msg", "ros2idl", "" (nothing), or a foreign one."""
+    """What a recording says of one type; `format`: "ros1msg", "ros2msg", "ros2idl", "" (nothing), or a foreign one."""
 
     type: str
     format: str
@@ -28,6 +28,12 @@ class Schema:
 
     def __repr__(self) -> str:
         return f"Schema({self.type!r}, {self.format!r}, {len(self.text)} characters)"
+
+
+def topic_order(topic: tuple[str, Schema]) -> tuple[str, str, str, str]:
+    """Sorts topics by name: the same recording in another container gets the same topic ids."""
+    name, schema = topic
+    return name, schema.type, schema.format, schema.text
 
 
 def type_name(name: str) -> str:
@@ -59,7 +65,7 @@ def _definitions(schema: Schema) -> Mapping[str, MessageDef]:
 
 
 class SchemaStore:
-    """The decoders of one recording, made once per (schema, encoding): two recordings may define one name differently."""
+    """The decoders of one recording, once per schema and encoding: another recording may define a name differently."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[Schema, str], Decoder | SchemaError] = {}

@@ -183,7 +183,8 @@ class VectorReader:
             self._seen_names = names
         if len(names) != vector.shape[0]:
             raise MessageError(
-                f"{self._where} has {vector.shape[0]} values in this message, but {self._names_path} has {len(names)} names"
+                f"{self._where} has {vector.shape[0]} values in this message, "
+                f"but {self._names_path} has {len(names)} names"
             )
         return vector if self._order is None else vector[self._order]
 

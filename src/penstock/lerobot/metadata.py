@@ -1,0 +1,236 @@
+"""The metadata of a data set as it lies on disk, checked before it is believed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import DataSetCorrupt, DataSetError, LimitExceeded
+from penstock.lerobot import columns, layout, tables
+from penstock.lerobot.features import Feature, parse_feature
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+LARGEST_JSON_BYTES = 256 * layout.MIB
+
+
+@dataclass(frozen=True)
+class Info:
+    """meta/info.json, checked; `raw` holds it as it stands."""
+
+    version: str
+    fps: int
+    robot_type: str | None
+    total_episodes: int
+    total_frames: int
+    total_tasks: int
+    chunks_size: int
+    data_path: str
+    video_path: str | None
+    features: Mapping[str, Feature]
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def video_keys(self) -> list[str]:
+        return [key for key, feature in self.features.items() if feature.dtype == "video"]
+
+
+@dataclass(frozen=True)
+class VideoColumns:
+    """Where the episodes lie in the files of one camera; one entry per episode."""
+
+    chunk: NDArray[np.int64]
+    file: NDArray[np.int64]
+    from_s: NDArray[np.float64]
+    to_s: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """The episodes table as arrays; one entry per episode, in the order of the table."""
+
+    index: NDArray[np.int64]
+    length: NDArray[np.int64]
+    first_row: NDArray[np.int64]
+    end_row: NDArray[np.int64]
+    data_chunk: NDArray[np.int64]
+    data_file: NDArray[np.int64]
+    tasks: Sequence[Sequence[str]] = field(repr=False)
+    videos: Mapping[str, VideoColumns] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+def read_info(root: Path) -> Info:
+    """Read and check meta/info.json."""
+    path = root / layout.INFO_PATH
+    if not path.is_file():
+        raise DataSetError(f"{root}: no {layout.INFO_PATH}, so this is not a LeRobot data set")
+    layout.path_in(root, layout.INFO_PATH)
+    raw = read_json(path)
+    version = raw.get("codebase_version")
+    if version not in ("v2.0", "v2.1", layout.CODEBASE_VERSION):
+        raise DataSetError(f"{path}: codebase_version {version!r}; penstock knows v2.0, v2.1 and v3.0")
+    features = raw.get("features")
+    if not isinstance(features, dict):
+        raise DataSetCorrupt(f"{path}: 'features' is not an object")
+    return Info(
+        version=version,
+        fps=_whole(raw, "fps", path, least=1),
+        robot_type=raw.get("robot_type"),
+        total_episodes=_whole(raw, "total_episodes", path),
+        total_frames=_whole(raw, "total_frames", path),
+        total_tasks=_whole(raw, "total_tasks", path),
+        chunks_size=_whole(raw, "chunks_size", path, least=1),
+        data_path=_text(raw, "data_path", path),
+        video_path=None if raw.get("video_path") is None else _text(raw, "video_path", path),
+        features={key: parse_feature(key, entry, str(path)) for key, entry in features.items()},
+        raw=raw,
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; NaN and broken text are refused with their place."""
+    try:
+        size = path.stat().st_size
+        if size > LARGEST_JSON_BYTES:
+            raise LimitExceeded(f"{path}: {size:,} bytes of JSON", size=size, limit=LARGEST_JSON_BYTES)
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataSetCorrupt(f"{path}: cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise DataSetCorrupt(f"{path}: not JSON: {error}") from error
+    if not isinstance(tree, dict):
+        raise DataSetCorrupt(f"{path}: holds a {type(tree).__name__} instead of an object")
+    return tree
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """Open a parquet file; a missing footer is named as what it is."""
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        raise DataSetCorrupt(f"{path}: the file is missing")
+    hint = "the writer was stopped before it finished; convert the recording again"
+    try:
+        with tables.arrow_errors(path, "not a whole parquet file", DataSetCorrupt):
+            # Buffered: a row group of somebody else's file may be larger than the memory.
+            return pq.ParquetFile(str(path), memory_map=False, buffer_size=layout.MIB, pre_buffer=False)
+    except DataSetCorrupt as error:
+        raise DataSetCorrupt(error.message, hint=hint) from error
+
+
+def read_parquet(path: Path, keys: Sequence[str] | None = None) -> pa.Table:
+    with open_parquet(path) as file, tables.arrow_errors(path, "cannot be read", DataSetCorrupt):
+        present = None if keys is None else [key for key in keys if key in file.schema_arrow.names]
+        return file.read(columns=present, use_threads=False)
+
+
+def read_tasks(root: Path) -> list[str]:
+    """The texts of meta/tasks.parquet; the position is the task_index."""
+    path = layout.path_in(root, layout.TASKS_PATH)
+    table = read_parquet(path)
+    names = [name for name in ("task", "__index_level_0__") if name in table.column_names]
+    if not names or "task_index" not in table.column_names:
+        raise DataSetCorrupt(f"{path}: columns {table.column_names}, expected 'task' and 'task_index'")
+    numbers = columns.to_numpy(table.column("task_index"), where=str(path)).tolist()
+    texts = table.column(names[0]).to_pylist()
+    if sorted(numbers) != list(range(len(numbers))):
+        raise DataSetCorrupt(f"{path}: task_index is not 0…{len(numbers) - 1} but {numbers[:10]}")
+    return [str(text) for _, text in sorted(zip(numbers, texts, strict=True))]
+
+
+def read_tasks_v21(root: Path) -> list[str]:
+    """The texts of meta/tasks.jsonl."""
+    entries = read_json_lines(root, "meta/tasks.jsonl", "task_index")
+    return [str(entry.get("task")) for entry in sorted(entries, key=lambda entry: int(entry["task_index"]))]
+
+
+def read_episodes(root: Path, info: Info) -> Episodes:
+    import pyarrow as pa
+
+    whole = ("episode_index", "length", "dataset_from_index", "dataset_to_index", "data/chunk_index", "data/file_index")
+    video_columns = {
+        key: [f"videos/{key}/{name}" for name in ("chunk_index", "file_index", "from_timestamp", "to_timestamp")]
+        for key in info.video_keys
+    }
+    wanted = [*whole, "tasks", *(name for names in video_columns.values() for name in names)]
+    paths = sorted((root / "meta/episodes").glob("*/*.parquet"))
+    if not paths:
+        raise DataSetCorrupt(f"{root}: meta/episodes holds no parquet file")
+    parts = []
+    for path in paths:
+        layout.path_in(root, path.relative_to(root).as_posix())
+        part = read_parquet(path, wanted)
+        missing = sorted(set(wanted) - set(part.column_names))
+        if missing:
+            raise DataSetCorrupt(f"{path}: columns {missing} are missing")
+        parts.append(part.select(wanted))
+    with tables.arrow_errors(root, "the files of meta/episodes do not fit together", DataSetCorrupt):
+        table = pa.concat_tables([part.replace_schema_metadata(None) for part in parts])
+    read = {name: columns.to_numpy(table.column(name), where=f"{root}: {name}") for name in wanted if name != "tasks"}
+    index, length, first_row, end_row, data_chunk, data_file = (read[name].astype(np.int64) for name in whole)
+    return Episodes(
+        index,
+        length,
+        first_row,
+        end_row,
+        data_chunk,
+        data_file,
+        tasks=[tuple(tasks or ()) for tasks in table.column("tasks").to_pylist()],
+        videos={key: VideoColumns(*(read[name] for name in names)) for key, names in video_columns.items()},
+    )
+
+
+def read_episodes_v21(root: Path) -> Episodes:
+    entries = read_json_lines(root, "meta/episodes.jsonl", "episode_index", "length")
+    index = np.array([int(entry["episode_index"]) for entry in entries], dtype=np.int64)
+    length = np.array([int(entry["length"]) for entry in entries], dtype=np.int64)
+    end_row = np.cumsum(length)
+    zeros = np.zeros_like(index)
+    tasks = [tuple(str(task) for task in entry.get("tasks", ())) for entry in entries]
+    return Episodes(index, length, end_row - length, end_row, zeros, zeros, tasks=tasks, videos={})
+
+
+def read_json_lines(root: Path, relative: str, *whole: str) -> list[dict[str, Any]]:
+    """The objects of a .jsonl file; the entries named by `whole` must be whole numbers."""
+    path = layout.path_in(root, relative)
+    entries: list[dict[str, Any]] = []
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for line in lines:
+                if line.strip():
+                    entry = json.loads(line)
+                    if not isinstance(entry, dict) or not all(type(entry.get(name)) is int for name in whole):
+                        raise ValueError(f"an object with {', '.join(whole)} expected")
+                    entries.append(entry)
+    except OSError as error:
+        raise DataSetCorrupt(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise DataSetCorrupt(f"{path}: line {len(entries) + 1} cannot be used: {error}") from error
+    return entries
+
+
+def _whole(raw: Mapping[str, Any], name: str, path: Path, least: int = 0) -> int:
+    value = raw.get(name)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise DataSetCorrupt(f"{path}: {name} is {value!r}, not a whole number >= {least}")
+    return value
+
+
+def _text(raw: Mapping[str, Any], name: str, path: Path) -> str:
+    value = raw.get(name)
+    if not isinstance(value, str):
+        raise DataSetCorrupt(f"{path}: {name} is {value!r}, not a text")
+    return value

@@ -1,0 +1,244 @@
+"""One SQLite file of a ROS 2 bag: its topics, its rows, one payload at a time."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+
+from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
+from penstock.recordings.codecs import MAX_CHUNK_BYTES
+from penstock.recordings.file_window import RECOVER_HINT
+from penstock.recordings.message_compression import ZSTD_MAGIC
+from penstock.recordings.schemas import Schema, type_name
+from penstock.recordings.split import is_zstd_file
+from penstock.recordings.unpack import unpacked_file
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from penstock.recordings.message_index import LoseEntries
+
+_BATCH_ROWS = 4096
+_MAX_TOPICS = 100_000
+_MAX_DEFINITION_BYTES = 16 << 20
+TopicKey = tuple[str, str, Schema]
+
+
+@dataclass(frozen=True)
+class TopicRows:
+    """The messages of one topic: time, row id, stored bytes; the number of the first message of each file."""
+
+    times_ns: NDArray[np.int64]
+    row: NDArray[np.int64]
+    size: NDArray[np.uint32]
+    first_of_file: NDArray[np.int64]
+
+    @property
+    def nbytes(self) -> int:
+        return self.times_ns.nbytes + self.row.nbytes + self.size.nbytes + self.first_of_file.nbytes
+
+
+class Db3Index:
+    """Grows the rows of all topics, file after file."""
+
+    def __init__(self) -> None:
+        self.topics: dict[TopicKey, int] = {}
+        self.notes: list[str] = []
+        self._columns: dict[int, tuple[bytearray, bytearray, bytearray]] = {}
+        self._firsts: list[dict[int, int]] = []
+
+    def begin_file(self) -> None:
+        self._firsts.append({topic: len(columns[0]) // 8 for topic, columns in self._columns.items()})
+
+    def add(self, topic: int, times_ns: NDArray[np.int64], row: NDArray[np.int64], size: NDArray[np.int64]) -> None:
+        columns = self._columns.setdefault(topic, (bytearray(), bytearray(), bytearray()))
+        columns[0].extend(times_ns.tobytes())
+        columns[1].extend(row.tobytes())
+        columns[2].extend(size.astype(np.uint32).tobytes())
+
+    def finish(self, topic_count: int, file_count: int) -> tuple[TopicRows, ...]:
+        made = []
+        for topic in range(topic_count):
+            times, row, size = self._columns.get(topic, (bytearray(), bytearray(), bytearray()))
+            firsts = np.array([self._firsts[file].get(topic, 0) for file in range(file_count)], np.int64)
+            made.append(
+                TopicRows(
+                    np.frombuffer(times, np.int64), np.frombuffer(row, np.int64), np.frombuffer(size, np.uint32), firsts
+                )
+            )
+        return tuple(made)
+
+
+class Db3File:
+    """An open SQLite file; reads are safe from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.packed = is_zstd_file(path)
+        self.packed_messages = False
+        self._lock = threading.Lock()
+        if self.packed:
+            with unpacked_file(path) as plain:
+                self._connection = _connect(plain, path)
+        else:
+            self._connection = _connect(path, path)
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def broken(self, what: str) -> RecordingCorrupt:
+        return RecordingCorrupt(what, path=str(self.path), hint=RECOVER_HINT)
+
+    def add_to(self, index: Db3Index, lose: LoseEntries, *, strict: bool) -> None:
+        """Add this file's rows; what cannot be read is an error when strict, else told to `lose`."""
+        index.begin_file()
+        topic_of_id = self._topics(index)
+        rows = 0
+        try:
+            rows = self._add_rows(index, topic_of_id, lose)
+        except RecordingCorrupt as error:
+            if strict:
+                raise
+            lose(error.message, 1, self.path.name)
+            return
+        listed = self._rows_in_time_index()
+        if listed is not None and listed != rows:
+            message = f"the table holds {rows} messages, and its index over time lists {listed}"
+            if strict:
+                raise self.broken(message)
+            lose(message, max(1, listed - rows), self.path.name)
+
+    def _query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise self.broken(f"SQLite says: {error}") from error
+
+    def _topics(self, index: Db3Index) -> dict[int, int]:
+        columns = {name for (name,) in self._query("SELECT name FROM pragma_table_info('topics')")}
+        serialization = "serialization_format" if "serialization_format" in columns else "'cdr'"
+        found = self._query(f"SELECT id, name, type, {serialization} FROM topics ORDER BY id LIMIT {_MAX_TOPICS + 1}")
+        if len(found) > _MAX_TOPICS:
+            raise LimitExceeded(f"{self.path}: more than {_MAX_TOPICS:,} topics", size=len(found), limit=_MAX_TOPICS)
+        definitions = self._definitions()
+        topic_of_id = {}
+        for number, name, kind, encoding in found:
+            if not isinstance(number, int) or not isinstance(name, str) or not isinstance(kind, str):
+                raise self.broken(f"the topics table holds {(number, name, kind)!r:.200}")
+            full = type_name(kind)
+            # The events of a service are described by the text of the service.
+            schema = Schema(full, *definitions.get(full, definitions.get(full.removesuffix("_Event"), ("", ""))))
+            key = (name, str(encoding), schema)
+            topic_of_id[number] = index.topics.setdefault(key, len(index.topics))
+        return topic_of_id
+
+    def _definitions(self) -> dict[str, tuple[str, str]]:
+        """(format, text) by type, where the file carries them (ROS 2 Iron and later)."""
+        if not self._query("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'message_definitions'"):
+            return {}
+        found = self._query(
+            "SELECT topic_type, encoding, encoded_message_definition FROM message_definitions "
+            f"WHERE length(encoded_message_definition) <= {_MAX_DEFINITION_BYTES}"
+        )
+        return {
+            type_name(kind): (encoding, text)
+            for kind, encoding, text in found
+            if isinstance(kind, str) and encoding in ("ros2msg", "ros2idl") and isinstance(text, str) and text.strip()
+        }
+
+    def _add_rows(self, index: Db3Index, topic_of_id: dict[int, int], lose: LoseEntries) -> int:
+        total, last = 0, None
+        try:
+            first = self._connection.execute("SELECT substr(data, 1, 4) FROM messages LIMIT 1").fetchone()
+            self.packed_messages = bool(first) and first[0] == ZSTD_MAGIC
+            cursor = self._connection.execute(
+                "SELECT rowid, topic_id, timestamp, length(data) FROM messages ORDER BY rowid"
+            )
+            while rows := cursor.fetchmany(_BATCH_ROWS):
+                self._add_batch(index, topic_of_id, rows, lose)
+                total += len(rows)
+                last = rows[-1][0]
+        except sqlite3.Error as error:
+            raise self.broken(f"after {total} messages (row {last}) SQLite says: {error}") from error
+        return total
+
+    def _add_batch(
+        self, index: Db3Index, topic_of_id: dict[int, int], rows: list[tuple[Any, ...]], lose: LoseEntries
+    ) -> None:
+        try:
+            table = np.array(rows, np.int64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise self.broken(f"a row near {rows[0][0]} is not made of numbers: {error}") from error
+        topics = table[:, 1]
+        for number in np.unique(topics).tolist():
+            mine = table[topics == number]
+            topic = topic_of_id.get(number)
+            if topic is None:
+                lose(f"topic id {number} is not in the topics table", len(mine), self.path.name)
+            else:
+                index.add(topic, mine[:, 2], mine[:, 0], mine[:, 3])
+
+    def _rows_in_time_index(self) -> int | None:
+        """Rows by the index that rosbag2 keeps beside the table: SQLite has no checksums, and this is the next best."""
+        found = self._query("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = 'timestamp_idx'")
+        if not found:
+            return None
+        count = self._query("SELECT count(*) FROM messages INDEXED BY timestamp_idx")[0][0]
+        return int(count)
+
+    def read(self, row: int, target: memoryview) -> None:
+        """Fill `target` with the beginning of a message's data."""
+        if len(target) > MAX_CHUNK_BYTES:
+            raise LimitExceeded(
+                f"{self.path}: row {row} claims {len(target):,} bytes; the limit is {MAX_CHUNK_BYTES:,}",
+                size=len(target),
+                limit=MAX_CHUNK_BYTES,
+            )
+        try:
+            with self._lock:
+                found = self._connection.execute("SELECT data FROM messages WHERE rowid = ?", (row,)).fetchone()
+        except sqlite3.ProgrammingError as error:
+            raise RecordingError(f"{self.path}: the recording was closed") from error
+        except sqlite3.Error as error:
+            raise self.broken(f"row {row}: SQLite says: {error}") from error
+        if found is None or not isinstance(found[0], bytes) or len(found[0]) < len(target):
+            have = "nothing" if found is None else f"{type(found[0]).__name__}, {len(found[0] or b'')}"
+            raise self.broken(f"row {row} should hold {len(target):,} bytes, and holds {have}")
+        target[:] = memoryview(found[0])[: len(target)]
+
+
+def _connect(file: Path, shown: Path) -> sqlite3.Connection:
+    """A read-only connection that changes nothing on disk, with the tables of a bag in it."""
+    uri = f"file:{quote(str(file.resolve()))}?mode=ro"
+    pending = [Path(f"{file}{suffix}") for suffix in ("-wal", "-journal")]
+    unfinished = [side.name for side in pending if side.exists() and side.stat().st_size]
+    try:
+        # immutable: no lock files, works on read-only disks; but it would overlook what lies in a write-ahead log.
+        connection = sqlite3.connect(
+            uri if unfinished else f"{uri}&immutable=1", uri=True, check_same_thread=False, isolation_level=None
+        )
+    except sqlite3.Error as error:
+        raise RecordingError(f"{shown}: SQLite cannot open it: {error}") from error
+    connection.text_factory = lambda data: data.decode("utf-8", errors="replace")
+    try:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        tables = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())
+    except sqlite3.Error as error:
+        connection.close()
+        beside = f"; {', '.join(unfinished)} lies beside it" if unfinished else ""
+        raise RecordingCorrupt(f"SQLite says: {error}{beside}", path=str(shown), hint=RECOVER_HINT) from error
+    # Views and virtual tables can run for ever or read elsewhere; a bag's tables are plain.
+    plain = {name for name, sql in tables.items() if not str(sql).upper().startswith("CREATE VIRTUAL")}
+    if missing := {"topics", "messages"} - plain:
+        connection.close()
+        raise RecordingCorrupt(
+            f"a SQLite file without the table {' and '.join(sorted(missing))}: not a ROS 2 bag", path=str(shown)
+        )
+    return connection

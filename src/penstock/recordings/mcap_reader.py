@@ -1,0 +1,109 @@
+"""mcap recordings: one file, or the files of a split bag as one."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from penstock.errors import RecordingError
+from penstock.recordings.chunk_fetch import ChunkFetcher, File
+from penstock.recordings.codecs import CODECS
+from penstock.recordings.file_window import Window
+from penstock.recordings.mcap_index import McapFileIndexer, McapIndex
+from penstock.recordings.mcap_records import McapFraming
+from penstock.recordings.message_compression import decompressed
+from penstock.recordings.message_index import time_range_ns
+from penstock.recordings.recording import DEFAULT_FETCH_BYTES, OnCorrupt, Recording, Topic, as_readonly, span_of
+from penstock.recordings.schemas import SchemaStore, topic_order
+from penstock.recordings.split import is_zstd_file
+from penstock.recordings.unpack import unpacked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from penstock.recordings.fetch import Block
+    from penstock.recordings.split import Source
+
+
+class McapRecording(Recording):
+    """mcap, with or without summary, chunks, indexes."""
+
+    kind: ClassVar[Literal["ros1", "db3", "mcap"]] = "mcap"
+
+    def __init__(self, source: Source, *, on_corrupt: OnCorrupt = "raise") -> None:
+        super().__init__(source.path, schemas=SchemaStore(), on_corrupt=on_corrupt)
+        self.notes += source.notes
+        self._files: list[File] = []
+        try:
+            self._open(source)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, source: Source) -> None:
+        shared = McapIndex(self._add_loss if self._on_corrupt == "count" else None)
+        for number, path in enumerate(source.files):
+            self.size_bytes += path.stat().st_size
+            try:
+                packed = is_zstd_file(path)
+                fd = unpacked(path) if packed else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                raise RecordingError(f"{path}: cannot be opened: {error.strerror}") from error
+            self._files.append(File(path, fd))
+            window = Window(fd, path, os.fstat(fd).st_size)
+            McapFileIndexer(shared, self._files[-1], number, window).run()
+        found = list(shared.topics)
+        order = sorted(range(len(found)), key=lambda met: (*topic_order((found[met][0], found[met][2])), found[met][1]))
+        number_of = {met: number for number, met in enumerate(order)}
+        index = shared.index.finish(len(found))
+        self._index = tuple(index[met] for met in order)
+        self._chunks = shared.chunks.finish()
+        self._framing = McapFraming({(channel, number_of[met]) for channel, met in shared.pairs})
+        self.start_ns, self.end_ns = time_range_ns(self._index)
+        self._packed_messages = source.metadata.compression_mode == "message"
+        used = {CODECS[number] for number in np.unique(self._chunks.codec).tolist()}
+        if self._packed_messages or any(is_zstd_file(path) for path in source.files):
+            used = used - {"none"} | {"zstd"}
+        self.compression = span_of(used)
+        self.notes += shared.notes
+        self._set_topics([(*found[met], index[met].times_ns.size) for met in order])
+        self._compare(source)
+
+    @property
+    def index_bytes(self) -> int:
+        return sum(index.nbytes for index in self._index) + self._chunks.nbytes
+
+    def close(self) -> None:
+        files, self._files = self._files, []
+        for file in files:
+            os.close(file.fd)
+
+    def times_ns(self, topic: Topic) -> NDArray[np.int64]:
+        return as_readonly(self._index[topic.id].times_ns)
+
+    def fetch(
+        self,
+        topic_ids: NDArray[np.int32],
+        numbers: NDArray[np.int64],
+        *,
+        memory_bytes: int = DEFAULT_FETCH_BYTES,
+        clip_bytes: int | None = None,
+    ) -> Iterator[Block]:
+        self._check_request(topic_ids, numbers)
+        fetcher = ChunkFetcher(
+            self._files,
+            self._chunks,
+            self._index,
+            self._framing,
+            memory_bytes=memory_bytes // 2 if self._packed_messages else memory_bytes,
+            clip_bytes=None if self._packed_messages else clip_bytes,
+            lose=self._lose if self._on_corrupt == "count" else None,
+        )
+        blocks = fetcher.blocks(topic_ids, numbers)
+        if not self._packed_messages:
+            return blocks
+        return decompressed(blocks, memory_bytes // 2, self.path, self._lose_placed(topic_ids, numbers))

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from penstock.errors import ImageError, LimitExceeded
+from penstock.media import image, jpeg
+from tests.media.pictures import encode, gray_jpeg, picture, psnr_db
+
+
+@dataclass(frozen=True)
+class Raw:
+    height: int
+    width: int
+    encoding: str
+    step: int
+    data: memoryview
+    big_endian: bool = False
+
+
+def raw(pixels: NDArray[np.uint8], encoding: str, padding: int = 0) -> Raw:
+    height, width = pixels.shape[:2]
+    rows = np.pad(pixels.reshape(height, -1), ((0, 0), (0, padding)), constant_values=99)
+    return Raw(height, width, encoding, rows.shape[1], memoryview(rows.tobytes()))
+
+
+def test_png_decodes_to_the_exact_pixels_in_rgb_order() -> None:
+    rgb = picture()
+    assert np.array_equal(image.decode(encode(".png", rgb[:, :, ::-1])), rgb)
+
+
+def test_png_with_transparency_or_gray_becomes_three_channels() -> None:
+    rgb = picture()
+    gray = image.decode(encode(".png", rgb[:, :, 0]))
+    assert np.array_equal(gray, np.repeat(rgb[:, :, :1], 3, axis=2))
+    alpha = np.dstack([rgb[:, :, ::-1], np.full(rgb.shape[:2], 200, np.uint8)])
+    assert np.array_equal(image.decode(encode(".png", alpha)), rgb)
+
+
+def test_a_jpeg_survives_encode_and_decode() -> None:
+    rgb = picture(height=480, width=640)
+    assert psnr_db(image.decode(memoryview(image.encode_jpeg(rgb))), rgb) > 40
+    assert psnr_db(image.decode(image.encode_jpeg(rgb, subsampling="4:4:4")), rgb) > 43
+    assert len(image.encode_jpeg(rgb, quality=50)) < len(image.encode_jpeg(rgb, quality=95))
+    assert image.decode(gray_jpeg()).shape == (48, 64, 3)
+
+
+def test_exif_rotation_is_ignored_as_video_decoders_ignore_it() -> None:
+    rgb = picture(height=32, width=64)
+    data = image.encode_jpeg(rgb)
+    tiff = b"MM\0\x2a\0\0\0\x08" + b"\0\x01" + b"\x01\x12\0\x03\0\0\0\x01\0\x06\0\0" + bytes(4)
+    exif = b"\xff\xe1" + struct.pack(">H", 8 + len(tiff)) + b"Exif\0\0" + tiff
+    rotated = data[:2] + exif + data[2:]
+    assert cv2.imdecode(np.frombuffer(rotated, np.uint8), cv2.IMREAD_COLOR).shape == (64, 32, 3)
+    assert np.array_equal(image.decode(rotated), image.decode(data))
+
+
+def png_claiming(width: int, height: int, bit_depth: int = 8) -> bytes:
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, bit_depth, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
+
+
+def test_claimed_sizes_are_checked_before_decoding() -> None:
+    with pytest.raises(LimitExceeded) as caught:
+        image.decode(png_claiming(60_000, 60_000))
+    assert (caught.value.size, caught.value.limit) == (60_000, jpeg.MAX_SIDE_PX)
+    with pytest.raises(LimitExceeded) as caught:
+        image.decode(png_claiming(16_000, 16_000))
+    assert (caught.value.size, caught.value.limit) == (256_000_000, image.MAX_PIXELS)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"GIF89a" + bytes(30), "neither JPEG nor PNG: 36 bytes"),
+        (b"", "0 bytes that start with nothing"),
+        (png_claiming(8, 8)[:20], "no whole IHDR"),
+        (png_claiming(0, 8), "0×8"),
+        (png_claiming(8, 8), "cannot be decoded|decodes to nothing"),
+        (encode(".png", np.zeros((4, 4), np.uint16)), "16 bits per channel"),
+        (image.encode_jpeg(picture())[:-2], "cut"),
+    ],
+)
+def test_what_cannot_be_decoded_says_why(data: bytes, says: str) -> None:
+    with pytest.raises(ImageError, match=says):
+        image.decode(data)
+
+
+@pytest.mark.parametrize("padding", [0, 5])
+def test_raw_encodings_become_rgb(padding: int) -> None:
+    rgb = picture(height=7, width=9)
+    alpha = np.full((7, 9, 1), 200, np.uint8)
+    given: dict[str, NDArray[Any]] = {
+        "rgb8": rgb,
+        "bgr8": rgb[:, :, ::-1],
+        "rgba8": np.concatenate([rgb, alpha], axis=2),
+        "bgra8": np.concatenate([rgb[:, :, ::-1], alpha], axis=2),
+    }
+    for encoding, pixels in given.items():
+        assert np.array_equal(image.from_raw(raw(pixels, encoding, padding)), rgb), encoding
+    gray = image.from_raw(raw(rgb[:, :, 0], "mono8", padding))
+    assert np.array_equal(gray, np.repeat(rgb[:, :, :1], 3, axis=2))
+    assert len(image.encode_jpeg(image.from_raw(raw(rgb, "rgb8", padding)))) > 100  # a read-only view is fine
+
+
+def test_raw_pictures_that_contradict_themselves_are_refused() -> None:
+    whole = raw(picture(height=7, width=9), "rgb8")
+    with pytest.raises(ImageError, match=r"'16UC1'; known: rgb8, bgr8, mono8, rgba8, bgra8"):
+        image.from_raw(Raw(7, 9, "16UC1", 18, whole.data))
+    with pytest.raises(ImageError, match="step is 26 bytes, 9 pixels of rgb8 need 27"):
+        image.from_raw(Raw(7, 9, "rgb8", 26, whole.data))
+    with pytest.raises(ImageError, match="188 bytes, 7 rows of 27 bytes need 189"):
+        image.from_raw(Raw(7, 9, "rgb8", 27, whole.data[:-1]))
+    with pytest.raises(LimitExceeded):
+        image.from_raw(Raw(7, 1 << 31, "rgb8", 27, whole.data))
+    with pytest.raises(ImageError, match="0×7"):
+        image.from_raw(Raw(7, 0, "rgb8", 27, whole.data))
+
+
+def test_resize_gives_the_asked_shape_and_averages_when_shrinking() -> None:
+    checker = np.zeros((64, 64, 3), np.uint8)
+    checker[::2, ::2] = checker[1::2, 1::2] = 255
+    assert np.ptp(image.resize(checker, (32, 32)).astype(int)) <= 1
+    assert image.resize(picture(), (96, 100)).shape == (96, 100, 3)
+    same = picture()
+    assert image.resize(same, (48, 64)) is same
+    with pytest.raises(ImageError):
+        image.resize(same, (0, 5))
+
+
+def test_jpeg_encoding_checks_what_it_gets() -> None:
+    with pytest.raises(ImageError, match="float32"):
+        image.encode_jpeg(picture().astype(np.float32))  # type: ignore[arg-type]
+    with pytest.raises(ImageError, match=r"\(48, 64\)"):
+        image.encode_jpeg(picture()[:, :, 0])
+    with pytest.raises(ImageError, match="quality 0"):
+        image.encode_jpeg(picture(), quality=0)
+    with pytest.raises(ImageError, match="4:1:0"):
+        image.encode_jpeg(picture(), subsampling="4:1:0")

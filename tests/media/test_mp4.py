@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.errors import VideoError
+from penstock.media import append_file
+from penstock.media.mp4 import Mp4Writer, mjpeg_stsd
+from penstock.media.mp4_index import read_index
+from tests.media.pictures import decoded_alone, gray_jpeg, jpegs
+
+needs_ffprobe = pytest.mark.skipif(shutil.which("ffprobe") is None, reason="ffprobe is not installed")
+
+
+def writer(target: Path | int, fps: int = 30, height: int = 48, width: int = 64, **more: Any) -> Mp4Writer:
+    return Mp4Writer(target, stsd=mjpeg_stsd(width, height), width=width, height=height, fps=fps, **more)
+
+
+def assert_shows(path: Path, expected: Sequence[bytes], fps: int = 30) -> None:
+    """PyAV sees exactly these JPEGs, one per row, at a constant rate from time zero."""
+    import av
+
+    with av.open(str(path)) as container:
+        stream: Any = container.streams.video[0]
+        assert stream.frames == len(expected)
+        assert stream.average_rate == fps
+        frames = list(container.decode(stream))
+        assert [frame.pts * stream.time_base * fps for frame in frames] == list(range(len(expected)))
+        for frame, jpeg in zip(frames, expected, strict=True):
+            assert np.array_equal(frame.to_ndarray(format="rgb24"), decoded_alone(jpeg))
+
+
+@pytest.mark.parametrize("fps", [1, 10, 30, 60, 125])
+def test_every_frame_is_the_jpeg_that_was_given(tmp_path: Path, fps: int) -> None:
+    pictures = jpegs(fps + 3)
+    with writer(tmp_path / "a.mp4", fps) as video:
+        video.append(pictures[:2])
+        video.append([memoryview(piece) for piece in pictures[2:]])
+        assert video.samples == len(pictures)
+    assert_shows(tmp_path / "a.mp4", pictures, fps)
+
+
+def test_one_frame_is_a_video(tmp_path: Path) -> None:
+    with writer(tmp_path / "a.mp4") as video:
+        video.append(jpegs(1))
+    assert_shows(tmp_path / "a.mp4", jpegs(1))
+
+
+def test_gray_frames_are_shown(tmp_path: Path) -> None:
+    pictures = [gray_jpeg(k) for k in range(4)]
+    with writer(tmp_path / "a.mp4") as video:
+        video.append(pictures)
+    assert_shows(tmp_path / "a.mp4", pictures)
+
+
+def test_a_repeated_frame_is_stored_once(tmp_path: Path) -> None:
+    a, b, c = jpegs(3)
+    with writer(tmp_path / "a.mp4") as video:
+        video.append([a, b])
+        before = video.tell()
+        video.repeat()
+        video.repeat(2)
+        assert video.tell() == before
+        video.append([c])
+        video.repeat()
+    assert_shows(tmp_path / "a.mp4", [a, b, b, b, b, c, c])
+    assert (tmp_path / "a.mp4").read_bytes().count(b) == 1
+
+
+def test_samples_may_lie_in_any_order(tmp_path: Path) -> None:
+    a, b, c = jpegs(3)
+    with writer(tmp_path / "a.mp4") as video:
+        at_a = video.tell()
+        video.append([a, b, c])
+        video.append_at(at_a + len(a), len(b))
+        video.append_at(at_a, len(a))
+        video.append([c])
+    assert_shows(tmp_path / "a.mp4", [a, b, c, b, a, c])
+
+
+def test_bytes_outside_the_samples_cannot_become_one(tmp_path: Path) -> None:
+    with writer(tmp_path / "a.mp4") as video:
+        start = video.tell()
+        video.append(jpegs(1))
+        for offset, size in [(0, 4), (start - 1, 4), (start, 0), (video.tell() - 3, 4)]:
+            with pytest.raises(VideoError, match="not within the samples"):
+                video.append_at(offset, size)
+
+
+def test_an_episode_that_is_rolled_back_leaves_no_byte(tmp_path: Path) -> None:
+    first, second, third = jpegs(3), jpegs(5, first=10), jpegs(2, first=20)
+    with writer(tmp_path / "kept.mp4") as video:
+        video.append(first)
+        video.append(third)
+    with writer(tmp_path / "rolled.mp4") as video:
+        video.append(first)
+        mark = video.mark()
+        video.append(second)
+        video.repeat(3)
+        video.rollback(mark)
+        assert (video.samples, video.tell()) == (mark.samples, mark.end_bytes)
+        video.append(third)
+        with pytest.raises(VideoError, match="beyond the end"):
+            video.rollback(type(mark)(99, mark.end_bytes))
+    assert (tmp_path / "rolled.mp4").read_bytes() == (tmp_path / "kept.mp4").read_bytes()
+    assert_shows(tmp_path / "rolled.mp4", [*first, *third])
+
+
+def test_the_same_frames_give_the_same_bytes_however_they_are_handed_over(tmp_path: Path) -> None:
+    pictures = jpegs(40)
+    with writer(tmp_path / "a.mp4") as video:
+        video.append(pictures)
+    with writer(tmp_path / "b.mp4") as video:
+        for piece in pictures:
+            video.append([piece])
+        video.append([])
+    assert (tmp_path / "a.mp4").read_bytes() == (tmp_path / "b.mp4").read_bytes()
+
+
+def test_more_pieces_than_one_call_takes_and_partial_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwritev
+
+    def partial(fd: int, pieces: Sequence[memoryview | bytes], offset: int) -> int:
+        assert len(pieces) <= 1024
+        return real(fd, [b"".join(pieces)[:1001]], offset)
+
+    samples = [bytes([k % 251]) * (1 + k % 7) for k in range(2500)]
+    with writer(tmp_path / "whole.mp4") as video:
+        video.append(samples)
+    monkeypatch.setattr(os, "pwritev", partial)
+    with writer(tmp_path / "partial.mp4") as video:
+        video.append(samples)
+    assert (tmp_path / "partial.mp4").read_bytes() == (tmp_path / "whole.mp4").read_bytes()
+    index = read_index(tmp_path / "whole.mp4")
+    data = (tmp_path / "whole.mp4").read_bytes()
+    assert [data[o : o + s] for o, s in zip(index.offsets, index.sizes, strict=True)] == samples
+
+
+def test_beyond_four_gibibytes(tmp_path: Path) -> None:
+    a, b = jpegs(2)
+    path = tmp_path / "a.mp4"
+    with writer(path) as video:
+        video.append([a])
+        os.truncate(path, 5 << 30)  # a hole stands for the frames of an hour
+        video._file.end_bytes = 5 << 30
+        video.append([b])
+        video.append_at(video.mark().end_bytes - len(b), len(b))
+    assert path.stat().st_size > 5 << 30
+    assert path.stat().st_blocks * 512 < 1 << 20
+    assert_shows(path, [a, b, b])
+
+
+def test_key_flags_are_kept(tmp_path: Path) -> None:
+    with writer(tmp_path / "a.mp4") as video:
+        video.append([b"x", b"y", b"z"], [True, False, True])
+        video.append([b"w"], [False])
+        with pytest.raises(VideoError, match="not a key frame"):
+            video.repeat()
+        with pytest.raises(VideoError, match="2 samples came with 1 key flags"):
+            video.append([b"x", b"y"], [True])
+    assert read_index(tmp_path / "a.mp4").key.tolist() == [True, False, True, False]
+
+
+def test_what_makes_no_video_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(VideoError, match="at least one sample"), writer(tmp_path / "a.mp4"):
+        pass
+    with writer(tmp_path / "b.mp4") as video:
+        with pytest.raises(VideoError, match="no sample to repeat"):
+            video.repeat()
+        with pytest.raises(VideoError, match="sample 1 has 0 bytes"):
+            video.append([b"x", b""])
+        video.append([b"x"])
+    with pytest.raises(VideoError, match="closed already"):
+        video.append([b"x"])
+    for bad in ({"fps": 0}, {"width": 70_000}, {"height": 0}, {"timescale": 31}):
+        given: dict[str, Any] = {"stsd": mjpeg_stsd(64, 48), "width": 64, "height": 48, "fps": 30, **bad}
+        with pytest.raises(VideoError):
+            Mp4Writer(tmp_path / "c.mp4", **given)
+    with pytest.raises(VideoError, match="not one whole stsd box"):
+        Mp4Writer(tmp_path / "c.mp4", stsd=b"avcC", width=64, height=48, fps=30)
+    assert sorted(os.listdir(tmp_path)) == ["b.mp4"]
+
+
+def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"precious")
+    with pytest.raises(VideoError, match=r"a\.mp4: cannot be created"):
+        writer(tmp_path / "a.mp4")
+    assert (tmp_path / "a.mp4").read_bytes() == b"precious"
+
+
+def test_an_error_inside_the_block_leaves_no_file_and_no_thread(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), writer(tmp_path / "a.mp4") as video:
+        video.append([bytes(20 << 20)])
+        raise ZeroDivisionError
+    assert not (tmp_path / "a.mp4").exists()
+    assert not [thread for thread in threading.enumerate() if thread.name == "penstock-write-back"]
+
+
+def test_a_descriptor_stays_the_callers(tmp_path: Path) -> None:
+    fd = os.open(tmp_path / "a.mp4", os.O_RDWR | os.O_CREAT)
+    with writer(fd) as video:
+        video.append(jpegs(2))
+    assert os.fstat(fd).st_size == (tmp_path / "a.mp4").stat().st_size
+    os.close(fd)
+    assert_shows(tmp_path / "a.mp4", jpegs(2))
+
+
+def test_a_full_disk_is_named_with_the_place() -> None:
+    fd = os.open("/dev/full", os.O_RDWR)
+    try:
+        with pytest.raises(VideoError, match="writing failed at byte 0: No space left") as caught:
+            writer(fd)
+        assert caught.value.hint is not None
+    finally:
+        os.close(fd)
+
+
+def test_a_failed_write_adds_no_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = jpegs(2)
+    with writer(tmp_path / "a.mp4") as video:
+        video.append([a])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwritev", _fails_with(errno.ENOSPC))
+            with pytest.raises(VideoError, match="No space left"):
+                video.append([b, b])
+        video.append([b])
+    assert_shows(tmp_path / "a.mp4", [a, b])
+
+
+def test_space_asked_for_in_advance_is_given_back(tmp_path: Path) -> None:
+    for name, fsync in (("a.mp4", True), ("b.mp4", False)):
+        video = writer(tmp_path / name)
+        for _ in range(9):
+            video.append([bytes(1 << 20)])
+        mark = video.mark()
+        video.append([bytes(30 << 20)])
+        video.rollback(mark)
+        video.append([b"x" * 1000])
+        video.close(fsync=fsync)
+        found = (tmp_path / name).stat()
+        assert 9 << 20 < found.st_size < (9 << 20) + 5000
+        assert found.st_blocks * 512 < 10 << 20
+
+
+def test_a_page_lost_in_write_back_stops_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fdatasync", _fails_with(errno.EIO))
+    with pytest.raises(VideoError, match="write-back failed"), writer(tmp_path / "a.mp4") as video:
+        video.append([bytes(17 << 20)])
+        video._file.stop()
+        video.append([b"more"])
+    assert not (tmp_path / "a.mp4").exists()
+    with pytest.raises(VideoError, match="write-back failed"), writer(tmp_path / "b.mp4") as video:
+        video.append([bytes(17 << 20)])
+
+
+def test_without_threads_or_preallocation_the_file_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def make(name: str) -> bytes:
+        with writer(tmp_path / name) as video:
+            for k in range(3):
+                video.append([bytes([k]) * (9 << 20)])
+        return (tmp_path / name).read_bytes()
+
+    expected = make("a.mp4")
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    monkeypatch.setattr(append_file, "_fallocate", lambda: lambda fd, offset, size: False)
+    assert make("b.mp4") == expected
+    assert append_file._write_back_turn.acquire(blocking=False)
+    append_file._write_back_turn.release()
+
+
+@needs_ffprobe
+def test_ffprobe_counts_the_frames_and_finds_the_exact_rate(tmp_path: Path) -> None:
+    with writer(tmp_path / "a.mp4", fps=29) as video:
+        video.append(jpegs(7))
+        video.repeat(3)
+        video.append(jpegs(4))
+    command = ["ffprobe", "-v", "warning", "-count_frames", "-show_streams", "-of", "json", str(tmp_path / "a.mp4")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (stream,) = json.loads(done.stdout)["streams"]
+    found = {key: stream[key] for key in ("codec_name", "nb_frames", "nb_read_frames", "avg_frame_rate", "start_pts")}
+    assert found == {
+        "codec_name": "mjpeg", "nb_frames": "14", "nb_read_frames": "14", "avg_frame_rate": "29/1", "start_pts": 0,
+    }  # fmt: skip
+    assert done.stderr == ""
+
+
+def _fails_with(code: int) -> Any:
+    def fail(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    return fail

@@ -134,6 +134,17 @@ def test_a_wrong_value_names_its_path_the_value_and_what_is_expected(word: str, 
     assert expected in _complaint(word)
 
 
+def test_a_choice_is_compared_with_its_type() -> None:
+    @dataclass(frozen=True)
+    class Level:
+        level: Literal[0, 1] = 0
+
+    assert config.build(Level, {"level": 1}) == Level(1)
+    for bad in (True, 1.0, "1"):
+        with pytest.raises(ConfigError, match="level: expected one of 0, 1"):
+            config.build(Level, {"level": bad})
+
+
 def test_null_is_allowed_exactly_where_the_type_says_so() -> None:
     assert _build("memory=null", "fps=null", "video.size=null").memory is None
 

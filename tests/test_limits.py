@@ -146,6 +146,7 @@ def test_a_container_that_sees_only_its_own_group_reads_it_at_the_mount(
 ) -> None:
     machine.join_v2(group, mount_root)
     machine.write("sys/fs/cgroup/memory.max", f"{2 * GIB}")
+    machine.write("sys/fs/other/memory.max", f"{1 * GIB}")  # outside the mount: not a control group
     assert machine.memory().bytes == 2 * GIB
 
 
@@ -215,6 +216,8 @@ def test_affinity_rules_and_cpus_that_are_not_there_do_not_count(machine: Machin
     assert (machine.cpus().count, machine.cpus().ruled_by) == (3, "affinity")
     machine.status(cpus="0-127")
     assert machine.cpus().count == 8
+    machine.status(cpus="64")
+    assert (machine.cpus().count, machine.cpus().ruled_by) == (8, "cores")
 
 
 def test_broken_and_missing_files_never_raise(tmp_path: Path) -> None:

@@ -47,6 +47,12 @@ def _classes() -> tuple[type[yaml.SafeLoader], type[yaml.SafeDumper]]:
             flat = not any(isinstance(item, (dict, list)) for item in sequence)
             return super().represent_sequence(tag, sequence, flow_style=flat)
 
+        def represent_str(self, data: str) -> yaml.ScalarNode:
+            # Quoted with escapes: PyYAML folds the rarer line breaks (NEL, LS, PS) of other styles into blanks.
+            style = None if data.isprintable() else '"'
+            return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+    Dumper.add_representer(str, Dumper.represent_str)
     for name, pattern, first in _WORDS:
         for either in (Loader, Dumper):
             either.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(rf"(?:{pattern})\Z"), list(first))

@@ -122,6 +122,12 @@ def test_a_target_fps_that_does_not_divide_the_rate_takes_the_messages_nearest_t
     assert alignment.report.timeline_gaps.count == 0
 
 
+def test_the_uneven_steps_of_a_thinned_timeline_are_no_holes() -> None:
+    report = align([Stream("/cam", every_ms(100 / 3, 61))], TopicTimeline("/cam", fps=25)).report
+    assert report.timeline_gaps.count == 0
+    assert report.notes == ()
+
+
 def test_an_fps_above_the_cameras_rate_is_refused_and_names_the_way_out() -> None:
     with pytest.raises(AlignError, match=r"fps 60 is above the rate of the timeline /cam, 30\.00 Hz[\s\S]*fixed"):
         align([Stream("/cam", every_ms(100 / 3, 20))], TopicTimeline("/cam", fps=60))

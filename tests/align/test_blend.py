@@ -79,6 +79,11 @@ def test_slerp_between_equal_and_between_almost_equal_rotations_has_no_noise() -
         assert got == pytest.approx(rows(about_z(10 + degrees / 2)), abs=1e-15)
 
 
+def test_slerp_is_exact_for_small_turns_where_the_chord_is_not() -> None:
+    got = slerp(rows(about_z(0)), rows(about_z(6)), rows([0.25]))
+    assert got == pytest.approx(rows(about_z(1.5)), abs=1e-14)
+
+
 def test_a_quaternion_of_length_zero_comes_back_as_recorded() -> None:
     nothing, turned = [0.0, 0.0, 0.0, 0.0], about_z(90)
     got = slerp(rows(nothing, nothing, turned), rows(turned, turned, nothing), rows([0.2], [0.8], [0.0]))

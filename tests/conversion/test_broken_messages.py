@@ -133,7 +133,7 @@ def test_a_picture_of_another_size_stops_the_conversion_and_names_both(size: dic
 
 def test_a_png_among_jpegs_stops_the_conversion(tmp_path: Path) -> None:
     bag = bags.write(tmp_path / "run.bag", change(bags.robot(1), CAM_L, 4, with_content(Jpeg(bags.png(4)))))
-    with pytest.raises(ImageError, match="png 64×48.*jpeg 64×48"):
+    with pytest.raises(ImageError, match=r"png 64×48.*jpeg 64×48"):
         penstock.convert(bag, tmp_path / "out")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,7 +48,7 @@ def test_a_camera_shows_in_every_row_the_message_that_the_row_picked(left: list[
             last = number
     assert shown == left
     # A picture is appended only where it changes: no byte is written twice for a repeat.
-    assert appended == 1 + sum(a != b for a, b in zip(left, left[1:], strict=False))
+    assert appended == 1 + sum(a != b for a, b in itertools.pairwise(left))
 
 
 @given(st.data(), numbers)

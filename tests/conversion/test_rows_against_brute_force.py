@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+import penstock
 from tests.align.brute import BruteAlignment, BruteStream, Choice, brute_align
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, CAM_L, COMMAND, STATE, Message
-
-import penstock
 
 MS = 1_000_000
 

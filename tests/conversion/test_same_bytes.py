@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from tests.conversion import bags, datasets
-from tests.conversion.bags import CAM_H, CAM_L, COMMAND, STATE
 
 import penstock
 from penstock.cli import main
+from tests.conversion import bags, datasets
+from tests.conversion.bags import CAM_H, CAM_L, COMMAND, STATE
 
 KEYS = ("observation.images.cam_h", "observation.images.cam_l")
 

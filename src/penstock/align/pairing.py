@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +53,7 @@ class Pick:
         return f"Pick({len(self):,} rows of {kind}, {self.nbytes:,} bytes)"
 
 
-@dataclass(frozen=True, eq=False)
-class Pairing:
+class Pairing(NamedTuple):
     """A stream's pick for every row of the timeline, and where it had none."""
 
     pick: Pick
@@ -62,8 +62,7 @@ class Pairing:
     tolerance_ns: int
 
 
-@dataclass(frozen=True, eq=False)
-class _Match:
+class _Match(NamedTuple):
     """Positions in time order; `right` and `weight` for interpolation only."""
 
     left: NDArray[np.intp]

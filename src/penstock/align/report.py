@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,19 +16,15 @@ from penstock.align.streams import NS_PER_S, Stream
 LISTED_GAPS = 20
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(NamedTuple):
     """A run of rows, or a hole between two, in seconds from the start of the timeline."""
 
     from_s: float
     to_s: float
     rows: int
 
-    def to_json(self) -> dict[str, Any]:
-        return {"from_s": self.from_s, "to_s": self.to_s, "rows": self.rows}
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Gaps:
     """How many gaps, how many rows they span, and the first few of them."""
 
@@ -37,11 +33,10 @@ class Gaps:
     listed: tuple[Gap, ...]
 
     def to_json(self) -> list[dict[str, Any]]:
-        return [gap.to_json() for gap in self.listed]
+        return [gap._asdict() for gap in self.listed]
 
 
-@dataclass(frozen=True)
-class Skew:
+class Skew(NamedTuple):
     """Distance in time between a row and the message it takes (of two, the closer), in milliseconds."""
 
     p50: float
@@ -50,11 +45,8 @@ class Skew:
     max: float
     mean: float
 
-    def to_json(self) -> dict[str, float]:
-        return {"p50": self.p50, "p95": self.p95, "p99": self.p99, "max": self.max, "mean": self.mean}
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StreamReport:
     """How one stream fared. `lost` and `trimmed` count timeline rows that it lacked; the others, rows of the output."""
 
@@ -81,7 +73,7 @@ class StreamReport:
     def to_json(self) -> dict[str, Any]:
         plain = {key: value for key, value in vars(self).items() if key not in ("name", "skew_ms", "gaps")}
         return plain | {
-            "skew_ms": self.skew_ms.to_json(),
+            "skew_ms": self.skew_ms._asdict(),
             "gaps": self.gaps.to_json(),
             "gap_count": self.gaps.count,
         }
@@ -100,7 +92,7 @@ class StreamReport:
         return ", ".join(parts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AlignmentReport:
     """How the rows came about. `timeline_rows = rows + trimmed_head + trimmed_tail + lost`."""
 
@@ -150,8 +142,7 @@ def count_of(n: int, noun: str) -> str:
 # ── measuring ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, eq=False)
-class Cut:
+class Cut(NamedTuple):
     """Which rows of the timeline remain: those of `keep`, all within first … stop."""
 
     times_ns: NDArray[np.int64]
@@ -164,8 +155,7 @@ class Cut:
         return (int(self.times_ns[row]) - self.origin_ns) / NS_PER_S
 
 
-@dataclass(frozen=True)
-class StreamOrder:
+class StreamOrder(NamedTuple):
     """What sorting a stream by time showed."""
 
     out_of_order: int

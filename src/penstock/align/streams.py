@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,8 +79,7 @@ def _as_times(name: str, times: Any, offset_ns: int) -> NDArray[np.int64]:
     return array.astype(np.int64, copy=False)
 
 
-@dataclass(frozen=True, eq=False)
-class OrderedTimes:
+class OrderedTimes(NamedTuple):
     """A stream's own times (offset not added) from early to late; `order` is None when the file has them so."""
 
     times_ns: NDArray[np.int64]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,8 +51,7 @@ class FixedTimeline:
 Timeline = TopicTimeline | FixedTimeline
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
+class Rows(NamedTuple):
     """The rows that a timeline offers, before missing data takes some away."""
 
     times_ns: NDArray[np.int64]
@@ -137,7 +137,7 @@ def _topic_rows(
         sample_dropped=2 * sample_drop,
         notes=(),
     )
-    return replace(rows, notes=_rate_notes(rows))
+    return rows._replace(notes=_rate_notes(rows))
 
 
 def _between(ordered: OrderedTimes, offset_ns: int, start_ns: int | None, end_ns: int | None) -> OrderedTimes:
@@ -148,7 +148,7 @@ def _between(ordered: OrderedTimes, offset_ns: int, start_ns: int | None, end_ns
     first = 0 if start_ns is None else int(np.searchsorted(times_ns, start_ns - offset_ns, side="left"))
     last = times_ns.size if end_ns is None else int(np.searchsorted(times_ns, end_ns - offset_ns, side="right"))
     numbers = np.arange(times_ns.size) if ordered.order is None else ordered.order
-    return replace(in_time_order(times_ns[first:last]), order=numbers[first:last])
+    return in_time_order(times_ns[first:last])._replace(order=numbers[first:last])
 
 
 def _stride_and_fps(timeline: TopicTimeline, rate_hz: float | None, name: str) -> tuple[int | None, int]:

@@ -126,7 +126,7 @@ class JpegWorker(CopyWorker):
 
 
 class VideoWorker(CameraWorker):
-    """Pictures become video frames; a repeated row is a frame of its own, as the codec predicts it for almost nothing."""
+    """Pictures become video frames; a repeated row is a frame of its own, which costs the codec almost nothing."""
 
     def __init__(self, column: CameraColumn, sink: VideoSink, encoder: VideoEncoder) -> None:
         super().__init__(column)

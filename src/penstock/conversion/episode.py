@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from penstock.conversion.cameras import (
     to_rgb,
 )
 from penstock.conversion.columns import CameraColumn, Columns, VectorPart
-from penstock.conversion.lane import Lane
+from penstock.conversion.lane import Crew
 from penstock.conversion.pairing import Paired
 from penstock.conversion.requests import CameraRuns, Requests, VectorNeeds, camera_runs, merge, vector_needs
 from penstock.conversion.settings import Settings
@@ -78,12 +77,8 @@ def stream_episode(
     """Write the given rows as one episode (not yet committed); raises BadMessages when some cannot be used."""
     workers = [_worker(camera, episode, run, paired.fps) for camera in columns.cameras]
     try:
-        with (
-            ThreadPoolExecutor(run.threads, thread_name_prefix="penstock-encode") as pool,
-            Lane("penstock-write") as writing,
-            Lane("penstock-statistics", depth=8) as statistics,
-        ):
-            _Stream(recording, columns, paired, rows, episode, run, workers, writing, statistics, pool).run()
+        with Crew(run.threads) as crew:
+            _Stream(recording, columns, paired, rows, episode, run, workers, crew).run()
     finally:
         for worker in workers:
             worker.close()
@@ -103,12 +98,10 @@ class _Stream:
         episode: EpisodeWriter,
         run: Pass,
         workers: Sequence[CameraWorker],
-        writing: Lane,
-        statistics: Lane,
-        pool: ThreadPoolExecutor,
+        crew: Crew,
     ) -> None:
         self._recording, self._columns, self._paired, self._rows = recording, columns, paired, rows
-        self._episode, self._pass, self._writing, self._statistics, self._pool = episode, run, writing, statistics, pool
+        self._episode, self._pass, self._crew = episode, run, crew
         self._workers = list(workers)
         self._checks = [PictureCheck(camera) for camera in columns.cameras]
         self._last_numbers: list[int | None] = [None] * len(columns.cameras)
@@ -119,9 +112,9 @@ class _Stream:
         for start, stop in _flushes(self._rows, self._pass.rows_per_flush):
             self._rows_between(start, stop)
             self._pass.on_flush(stop - self._rows.start)
-        self._writing.put(self._finish_cameras, lambda: None)
-        self._writing.drain()
-        self._statistics.drain()
+        self._crew.writing.put(self._finish_cameras, lambda: None)
+        self._crew.writing.drain()
+        self._crew.statistics.drain()
 
     def _rows_between(self, start: int, stop: int) -> None:
         runs = [
@@ -147,7 +140,7 @@ class _Stream:
         """Rows at the start of a flush may still show the picture of the flush before."""
         for position, (camera, share) in enumerate(zip(self._workers, runs, strict=True)):
             if share.held_rows and not self._pass.bad:
-                self._writing.put(lambda camera=camera, n=share.held_rows: camera.repeat(n), lambda: None)  # type: ignore[misc]
+                self._crew.writing.put(lambda camera=camera, n=share.held_rows: camera.repeat(n), lambda: None)  # type: ignore[misc]
             if len(share.numbers):
                 self._last_numbers[position] = int(share.numbers[-1])
 
@@ -179,7 +172,7 @@ class _Stream:
         if self._pass.bad:
             block.release()
         else:
-            self._writing.put(lambda: self._store(shots), block.release)
+            self._crew.writing.put(lambda: self._store(shots), block.release)
 
     def _note_bad(self, owner: int, number: int, error: PenstockError) -> None:
         cameras = self._columns.cameras
@@ -194,12 +187,12 @@ class _Stream:
                 worker.store(taken, [])
             return
         flat = [(worker, shot) for worker, taken in busy for shot in taken]
-        prepared = list(self._pool.map(lambda pair: self._prepare(*pair), flat))
+        prepared = list(self._crew.pool.map(lambda pair: self._prepare(*pair), flat))
         if self._pass.bad:
             return
         results = iter(prepared)
         work = [(worker, taken, [next(results) for _ in taken]) for worker, taken in busy]
-        for _ in self._pool.map(lambda entry: entry[0].store(entry[1], entry[2]), work):
+        for _ in self._crew.pool.map(lambda entry: entry[0].store(entry[1], entry[2]), work):
             pass
 
     def _prepare(self, worker: CameraWorker, shot: Shot) -> Any:
@@ -217,7 +210,7 @@ class _Stream:
     def _sample(self, owner: int, number: int, picture: CompressedPicture | RawPicture) -> None:
         """Decode a bounded number of pictures for the statistics, from a copy: the block goes its own way."""
         held = picture._replace(data=memoryview(bytes(picture.data)))
-        self._statistics.put(lambda: self._add_sample(owner, number, held), lambda: None)
+        self._crew.statistics.put(lambda: self._add_sample(owner, number, held), lambda: None)
 
     def _add_sample(self, owner: int, number: int, picture: CompressedPicture | RawPicture) -> None:
         column = self._columns.cameras[owner]
@@ -231,7 +224,7 @@ class _Stream:
     def _write_rows(self, needs: Sequence[VectorNeeds], values: list[NDArray[np.float64]], rows: int) -> None:
         pictures = {worker.column.key: worker for worker in self._workers if isinstance(worker, BytesWorker)}
         if pictures or not self._columns.vectors:  # the rows hold the pictures, or are counted by them
-            self._writing.drain()
+            self._crew.writing.drain()
         if self._pass.bad:
             return
         columns: dict[str, Any] = {key: worker.take() for key, worker in pictures.items()}

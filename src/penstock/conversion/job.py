@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,7 +22,7 @@ from penstock.conversion.pairing import Paired, pair
 from penstock.conversion.report import REPORT_PATH, Report, Stage
 from penstock.conversion.settings import Settings, read_settings
 from penstock.errors import AlignError, DataSetError, RecordingError
-from penstock.limits import read_limits
+from penstock.limits import read_cpu_limit
 from penstock.plan.conversion_memory import CameraLoad, MemoryPlan, plan_memory
 from penstock.recordings.recording import Recording
 
@@ -112,7 +112,7 @@ def _with_memory(
         index_bytes=recording.index_bytes,
         largest_chunk_bytes=getattr(recording, "largest_chunk_bytes", 2**20),
         chunk_size=settings.rosbag.chunk_size,
-        threads=read_limits().cpus.count,
+        threads=read_cpu_limit().count,
     )
     return RecordingPlan(recording, settings, columns, paired, memory_plan, budget_bytes)
 
@@ -172,7 +172,7 @@ class _Job:
         return report
 
     def _plan(self, recording: Recording, first: RecordingPlan | None) -> RecordingPlan:
-        settings = self.settings if first is None else first.settings
+        settings = self.settings if first is None else _settled(first)
         plan, notes = plan_recording(recording, settings, self.budget.limit_bytes)
         if first is not None and (
             plan.columns.signature() != first.columns.signature() or plan.paired.fps != first.paired.fps
@@ -183,9 +183,10 @@ class _Job:
                 hint="convert it on its own, or settle fps, resize and fields in a configuration",
             )
         if self.strict and plan.paired.alignment.report.lost:
-            causes = ", ".join(f"{name} {n:,}" for name, n in plan.paired.alignment.report.lost_by_cause.items())
+            found = plan.paired.alignment.report
+            causes = ", ".join(f"{name} {n:,}" for name, n in found.lost_by_cause.items())
             raise AlignError(
-                f"{recording.path}: {plan.paired.alignment.report.lost:,} rows find no message of some stream: {causes}",
+                f"{recording.path}: {found.lost:,} rows find no message of some stream: {causes}",
                 hint="without --strict they are left out and counted; a larger tolerance or missing=hold keeps them",
             )
         if plan.paired.rows > _EXACT_SECONDS * plan.paired.fps and not plan.settings.split_episodes:
@@ -196,7 +197,7 @@ class _Job:
         return plan
 
     def _convert_one(self, plan: RecordingPlan, writer: DataSetWriter, total_bytes: int) -> None:
-        """One recording → its episodes; broken messages are left out, counted, and the rows paired again without them."""
+        """One recording → its episodes; unusable messages are counted, and the rows paired again without them."""
         unusable: dict[int, frozenset[int]] = {}
         start = attempts = 0
         while start < plan.paired.rows:
@@ -248,7 +249,7 @@ class _Job:
             settings=plan.settings,
             rows_per_flush=plan.memory.rows_per_flush,
             fetch_bytes=plan.memory.fetch_bytes,
-            threads=read_limits().cpus.count,
+            threads=read_cpu_limit().count,
             on_block=lambda bytes_done: self.progress.moved(self.bytes_in + bytes_done, total_bytes),
             on_flush=lambda row: self._stage(f"row {rows.start + row:,}"),
         )
@@ -323,6 +324,13 @@ def describe_features(columns: Columns) -> dict[str, Any]:
             "names": list(vector.names),
         }
     return described
+
+
+def _settled(first: RecordingPlan) -> Settings:
+    """The settings for the recordings after the first: its rate stands, though theirs may round to another one."""
+    if first.settings.fps is None and first.settings.stride is None:
+        return replace(first.settings, fps=first.paired.fps)
+    return first.settings
 
 
 def _difference(first: RecordingPlan, other: RecordingPlan) -> str:

@@ -1,4 +1,4 @@
-"""A thread that does jobs in order behind the one that reads, with back-pressure; its first error reaches the reader."""
+"""Threads that work behind the one that reads, with back-pressure; their first error reaches the reader."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import queue
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 Step = Callable[[], None]
 
@@ -20,7 +24,7 @@ class Lane:
         self._thread.start()
 
     def put(self, job: Step, after: Step) -> None:
-        """Do `job` in its turn; `after` (which gives buffers back) follows even when the job failed or was not begun."""
+        """Do `job` in its turn; `after`, which gives buffers back, follows even a job that failed or never began."""
         try:
             self._raise()
         except BaseException:
@@ -67,3 +71,33 @@ class Lane:
         # What still waits after a failure of the reader is dropped, not done.
         self._error = self._error or error
         self.close()
+
+
+class Crew:
+    """Who helps a pass: a lane that writes, a lane that decodes for the statistics, and a pool that encodes."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+        self.writing = Lane("penstock-write")
+        self.statistics = Lane("penstock-statistics", depth=8)
+
+    @property
+    def pool(self) -> ThreadPoolExecutor:
+        """Made at first use: a pass that copies pictures never needs it."""
+        if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="penstock-encode")
+        return self._pool
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.statistics.__exit__(kind, error, trace)
+        self.writing.__exit__(kind, error, trace)
+        if self._pool is not None:
+            self._pool.shutdown()

@@ -18,10 +18,13 @@ IMAGE_PREFIX = "observation.images."
 STATE = "observation.state"
 ACTION = "action"
 
-_COMMAND_WORDS = frozenset(["action", "actions", "cmd", "command", "commands", "control", "desired", "goal", "setpoint", "target", "traj"])
-_CAMERA_FILLER = frozenset(
-    ["camera", "color", "colour", "compressed", "image", "image_color", "image_raw", "image_rect", "image_rect_color", "raw", "rgb", "sensor", "sensors"]
+_COMMAND_WORDS = frozenset(
+    ("action", "actions", "cmd", "command", "commands", "control", "desired", "goal", "setpoint", "target", "traj")
 )
+_CAMERA_FILLER = frozenset(
+    ("camera", "color", "colour", "compressed", "image", "raw", "rgb", "sensor", "sensors")
+    # the last parts that image_transport and the drivers give their topics
+) | {"image_color", "image_raw", "image_rect", "image_rect_color"}
 # The kinds of topic that make the state, best first: the first kind that the recording has is taken.
 _STATE_RANKS: tuple[tuple[str, ...], ...] = (
     ("sensor_msgs/msg/JointState",),

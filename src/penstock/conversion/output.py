@@ -78,7 +78,7 @@ def _move_into_place(partial: Path, out: Path, *, overwrite: bool) -> None:
         if old.exists():
             if not is_ours(old):
                 raise OutputExists(f"{old} is in the way, and penstock did not write it", hint="move it away yourself")
-            shutil.rmtree(old)
+            _remove(old)
         os.rename(out, old)
     try:
         os.rename(partial, out)
@@ -88,7 +88,15 @@ def _move_into_place(partial: Path, out: Path, *, overwrite: bool) -> None:
         raise
     sync_directory(out.parent)
     if old is not None:
-        shutil.rmtree(old)
+        _remove(old)
+
+
+def _remove(data_set: Path) -> None:
+    """Delete a data set of ours, its report last: when this is interrupted, what remains is still known as ours."""
+    for entry in data_set.iterdir():
+        if entry.name != Path(REPORT_PATH).parts[0]:
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    shutil.rmtree(data_set)
 
 
 def _restore(out: Path) -> None:

@@ -96,7 +96,7 @@ def with_task_index(part: Part, schema: pa.Schema, task_index: int, *, fsync: bo
         source = pq.ParquetFile(str(part.path))
         with source, tables.data_writer(changed, schema) as target:
             for number in range(source.num_row_groups):
-                table = source.read_row_group(number).cast(schema)
+                table = source.read_row_group(number, use_threads=False).cast(schema)
                 values = columns.numbers(np.full(table.num_rows, task_index, dtype=np.int64))
                 table = table.set_column(place, schema.field(place), values)
                 target.write_table(table, row_group_size=table.num_rows)
@@ -164,7 +164,7 @@ class DataFiles:
             for part in self._waiting:
                 with pq.ParquetFile(str(part.path)) as source:
                     for number in range(source.num_row_groups):
-                        table = source.read_row_group(number).cast(self._schema)
+                        table = source.read_row_group(number, use_threads=False).cast(self._schema)
                         target.write_table(table, row_group_size=table.num_rows)
         if self._fsync:
             layout.fsync_file(merged)

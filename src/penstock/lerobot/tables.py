@@ -99,6 +99,9 @@ def data_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
         compression=compression,
         use_dictionary=["episode_index", "task_index"],
         write_statistics=row_keys,
+        # Arrow looks at the size of a page only so often; with pictures, 1,024 values would make pages of 100 MB that
+        # a reader must hold whole.
+        write_batch_size=16 if any(pa.types.is_struct(field.type) for field in schema) else 1024,
         version="2.6",
     )
 

@@ -123,7 +123,7 @@ class _ChunkCache:
         else:
             if not stored_bytes <= len(self._stored) <= max(4 * stored_bytes, 1 << 20):
                 self._stored = bytearray(stored_bytes)
-            # No `with`: the traceback of a failed decompression still holds the view, and its release would hide the error.
+            # No `with`: the traceback of a failed decompression holds the view, and releasing it would hide the error.
             stored = memoryview(self._stored)[:stored_bytes]
             file.read_into(stored, position)
             decompress_into(codec, stored, target, file.path, position)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _BATCH_ROWS = 4096
 _MAX_TOPICS = 100_000
 _MAX_DEFINITION_BYTES = 16 << 20
+# SQLite quotes damaged text in its own messages, which Python then fails to decode.
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 TopicKey = tuple[str, str, Schema]
 
 
@@ -118,7 +120,7 @@ class Db3File:
     def _query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(sql, values).fetchall()
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             raise self.broken(f"SQLite says: {error}") from error
 
     def _topics(self, index: Db3Index) -> dict[int, int]:
@@ -165,17 +167,18 @@ class Db3File:
                 self._add_batch(index, topic_of_id, rows, lose)
                 total += len(rows)
                 last = rows[-1][0]
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             raise self.broken(f"after {total} messages (row {last}) SQLite says: {error}") from error
         return total
 
     def _add_batch(
         self, index: Db3Index, topic_of_id: dict[int, int], rows: list[tuple[Any, ...]], lose: LoseEntries
     ) -> None:
-        try:
-            table = np.array(rows, np.int64)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise self.broken(f"a row near {rows[0][0]} is not made of numbers: {error}") from error
+        # SQLite keeps any kind of value in any column; without a given dtype, numpy shows what is there.
+        table = np.array(rows)
+        if table.dtype != np.int64:
+            odd = next((row for row in rows if any(type(value) is not int for value in row)), rows[0])
+            raise self.broken(f"row {odd[0]} holds other things than numbers: {odd!r:.200}")
         topics = table[:, 1]
         for number in np.unique(topics).tolist():
             mine = table[topics == number]
@@ -206,10 +209,11 @@ class Db3File:
                 found = self._connection.execute("SELECT data FROM messages WHERE rowid = ?", (row,)).fetchone()
         except sqlite3.ProgrammingError as error:
             raise RecordingError(f"{self.path}: the recording was closed") from error
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             raise self.broken(f"row {row}: SQLite says: {error}") from error
         if found is None or not isinstance(found[0], bytes) or len(found[0]) < len(target):
-            have = "nothing" if found is None else f"{type(found[0]).__name__}, {len(found[0] or b'')}"
+            kind = "nothing" if found is None else type(found[0]).__name__
+            have = f"{len(found[0]):,}" if kind == "bytes" else kind
             raise self.broken(f"row {row} should hold {len(target):,} bytes, and holds {have}")
         target[:] = memoryview(found[0])[: len(target)]
 
@@ -224,13 +228,13 @@ def _connect(file: Path, shown: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(
             uri if unfinished else f"{uri}&immutable=1", uri=True, check_same_thread=False, isolation_level=None
         )
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         raise RecordingError(f"{shown}: SQLite cannot open it: {error}") from error
     connection.text_factory = lambda data: data.decode("utf-8", errors="replace")
     try:
         connection.execute("PRAGMA trusted_schema = OFF")
         tables = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         connection.close()
         beside = f"; {', '.join(unfinished)} lies beside it" if unfinished else ""
         raise RecordingCorrupt(f"SQLite says: {error}{beside}", path=str(shown), hint=RECOVER_HINT) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -34,9 +33,6 @@ class Db3Recording(Recording):
         self._files: list[Db3File] = []
         try:
             self._open(source)
-        except sqlite3.Error as error:
-            self.close()
-            raise RecordingCorrupt(f"SQLite says: {error}", path=str(self.path)) from error
         except BaseException:
             self.close()
             raise

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _WINDOW_BYTES = 1 << 20
 _CHUNK_HEADER_BYTES = 256
+_USUAL_INDEX_BYTES = 256
 # Index entries are sorted and measured in batches of about so many, so that a long bag needs no large temporaries.
 _BATCH_MESSAGES = 1 << 16
 
@@ -227,8 +228,10 @@ class _Ros1Index:
         count = fields.u32(b"count")
         if data_bytes != 12 * count:
             raise fields.broken(f"an index record of {count:,} messages has {data_bytes:,} bytes, not {12 * count:,}")
-        self._usual = _index_skeleton(window.at(at, data_at - at))
-        return fields.u32(b"conn"), count, data_at
+        connection = fields.u32(b"conn")
+        if data_at - at <= _USUAL_INDEX_BYTES:
+            self._usual = _index_skeleton(window.at(at, data_at - at))
+        return connection, count, data_at
 
     def flush(self) -> None:
         """Sort and measure the entries collected so far."""

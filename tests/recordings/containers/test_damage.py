@@ -72,7 +72,7 @@ def _try(path: Path, data: bytes, on_corrupt: str) -> tuple[int, PenstockError |
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("on_corrupt", ["raise", "count"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_file_cut_at_any_byte_is_our_error_or_readable(
     whole: dict[str, bytes], place: Path, kind: str, on_corrupt: str, data: st.DataObject
@@ -86,7 +86,7 @@ def test_file_cut_at_any_byte_is_our_error_or_readable(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("on_corrupt", ["raise", "count"])
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_flipped_bytes_are_our_error_or_readable(
     whole: dict[str, bytes], place: Path, kind: str, on_corrupt: str, data: st.DataObject
@@ -184,7 +184,7 @@ def test_understated_size_of_a_chunk_is_found_out(whole: dict[str, bytes], place
         assert isinstance(error, RecordingCorrupt) and f"claims {claimed:,}" in error.message
 
 
-@pytest.mark.parametrize("kind", ["zstd.mcap", "plain.mcap", "lz4.bag"])
+@pytest.mark.parametrize("kind", ["zstd.mcap", "plain.mcap", "bz2.bag"])
 def test_damaged_chunk_costs_its_own_messages_only_when_losses_are_counted(
     whole: dict[str, bytes], tmp_path: Path, kind: str
 ) -> None:

@@ -1,0 +1,45 @@
+"""Writes the map in src/penstock/README.md from the first line of every module: `python docs/make_house_map.py`."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "penstock"
+TARGET = SOURCE / "README.md"
+BEGIN, END = "<!-- map -->", "<!-- end of map -->"
+
+# In the order in which a room may look: only to rooms above it.
+ROOMS = (
+    "errors.py", "units.py", "limits.py", "memory.py", "budget.py", "plain_yaml.py", "config.py",
+    "media", "recordings", "align", "lerobot", "plan", "conversion", "demo", "cli",
+)  # fmt: skip
+
+
+def render() -> str:
+    """The whole page: what stands around the map is kept."""
+    text = TARGET.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    return before + BEGIN + "\n" + "\n".join(_lines()) + "\n" + END + rest.split(END)[1]
+
+
+def _lines() -> list[str]:
+    lines = ["| file | what lives there |", "|---|---|"]
+    for room in ROOMS:
+        path = SOURCE / room
+        if path.is_file():
+            lines.append(f"| `{room}` | {_first_line(path)} |")
+            continue
+        lines.append(f"| **`{room}/`** | **{_first_line(path / '__init__.py')}** |")
+        modules = sorted(each for each in path.glob("*.py") if each.name != "__init__.py")
+        lines += [f"| `{room}/{each.name}` | {_first_line(each)} |" for each in modules]
+    return [*lines, *(f"| `{name}` | {_first_line(SOURCE / name)} |" for name in ("__init__.py", "__main__.py"))]
+
+
+def _first_line(path: Path) -> str:
+    told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return told.splitlines()[0].replace("|", "\\|") if told else ""
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render(), encoding="utf-8")

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from penstock.errors import ImageError
+from penstock.lerobot.stats import STATISTICS, ImageStats, NumericStats
+
+
+def of(rows: np.ndarray, batch: int = 7, shape: tuple[int, ...] | None = None) -> NumericStats:
+    stats = NumericStats(rows.shape[1:] if shape is None else shape, rows.dtype)
+    for start in range(0, len(rows), batch):
+        stats.add(rows[start : start + batch])
+    return stats
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=hnp.arrays(
+        np.float64,
+        hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=60),
+        elements=st.floats(-1e6, 1e6, allow_nan=False),
+    )
+)
+def test_one_pass_equals_two_passes(rows: np.ndarray) -> None:
+    found = of(rows).to_json()
+    assert found["count"] == [len(rows)]
+    assert found["min"] == rows.min(axis=0).tolist()
+    assert found["max"] == rows.max(axis=0).tolist()
+    np.testing.assert_allclose(found["mean"], rows.mean(axis=0), rtol=1e-12, atol=1e-9)
+    np.testing.assert_allclose(found["std"], rows.std(axis=0), rtol=1e-9, atol=1e-7)
+    np.testing.assert_allclose(found["q50"], np.quantile(rows, 0.5, axis=0), rtol=1e-12, atol=1e-9)
+
+
+def test_variance_survives_a_large_offset() -> None:
+    rows = (1e9 + np.arange(10_000) % 2).reshape(-1, 1)
+    np.testing.assert_allclose(of(rows, batch=100).to_json()["std"], [0.5], rtol=1e-9)
+
+
+def test_merged_statistics_are_those_of_all_rows_and_not_an_average() -> None:
+    quiet, loud = np.zeros((900, 1)), np.full((100, 1), 10.0)
+    whole = of(quiet)
+    whole.merge(of(loud))
+    found = whole.to_json()
+    assert found["q50"] == [0.0] and found["q99"] == [10.0] and found["mean"] == [1.0] and found["count"] == [1000]
+
+
+def test_nan_inf_and_overflow_are_counted_per_dimension_and_left_out() -> None:
+    rows = np.array([[1.0, np.nan, 1e200], [2.0, 5.0, 2.0], [3.0, np.inf, 4.0], [np.nan, 7.0, -1e300]])
+    stats = of(rows, batch=2)
+    assert [(bad.nan, bad.inf, bad.overflow) for bad in stats.bad] == [(1, 0, 0), (1, 1, 0), (0, 0, 2)]
+    found = stats.to_json()
+    assert found["min"] == [1.0, 5.0, 2.0] and found["max"] == [3.0, 7.0, 4.0] and found["mean"] == [2.0, 6.0, 3.0]
+    assert found["q50"] == [2.0, 6.0, 3.0]
+    assert found["count"] == [4]
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_dimension_that_is_always_nan_gives_zeros_and_spoils_no_other() -> None:
+    rows = np.column_stack([np.full(5000, np.nan), np.arange(5000.0)])
+    found = of(rows, batch=999).to_json()
+    assert [found[name][0] for name in STATISTICS if name != "count"] == [0.0] * 9
+    np.testing.assert_allclose(found["q90"][1], 4499.1, atol=50)
+    json.dumps(found, allow_nan=False)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=hnp.arrays(
+        np.float32,
+        hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=30),
+        elements=st.floats(width=32, allow_nan=True, allow_infinity=True),
+    ),
+    cut=st.integers(0, 30),
+)
+def test_statistics_are_never_nan_whatever_comes(rows: np.ndarray, cut: int) -> None:
+    whole = of(rows[:cut], shape=rows.shape[1:])
+    whole.merge(of(rows[cut:], shape=rows.shape[1:]))
+    found = whole.to_json()
+    json.dumps(found, allow_nan=False)
+    for dim in range(rows.shape[1]):
+        column = rows[:, dim][np.isfinite(rows[:, dim])].astype(np.float64)
+        if len(column):
+            assert found["min"][dim] == column.min() and found["max"][dim] == column.max()
+            np.testing.assert_allclose(found["q50"][dim], np.quantile(column, 0.5), rtol=1e-6)
+
+
+def test_a_constant_dimension_has_no_spread() -> None:
+    found = of(np.full((1000, 2), 0.1, dtype=np.float32)).to_json()
+    assert found["std"] == [0.0, 0.0] and found["q01"] == found["q99"] == found["min"]
+
+
+def test_matrices_and_booleans_keep_their_shape() -> None:
+    assert np.array(of(np.ones((5, 2, 3))).to_json()["mean"]).shape == (2, 3)
+    assert of(np.array([[True], [False]])).to_json()["mean"] == [0.5]
+
+
+def test_picture_statistics_are_those_of_the_pixels() -> None:
+    pictures = np.random.default_rng(0).integers(0, 256, (3, 20, 30, 3), dtype=np.uint8)
+    stats, rest = ImageStats(), ImageStats()
+    stats.add(pictures[0])
+    rest.add(pictures[1])
+    rest.add(pictures[2])
+    stats.merge(rest)
+    found = stats.to_json()
+    assert found is not None and list(found) == list(STATISTICS) and found["count"] == [3]
+    pixels = pictures.reshape(-1, 3) / 255.0
+    for name, expected in (
+        ("min", pixels.min(0)),
+        ("max", pixels.max(0)),
+        ("mean", pixels.mean(0)),
+        ("std", pixels.std(0)),
+    ):
+        np.testing.assert_allclose(np.array(found[name]), expected.reshape(3, 1, 1), atol=1e-12)
+    np.testing.assert_allclose(np.array(found["q90"]).ravel(), np.quantile(pixels, 0.9, axis=0), atol=1 / 255)
+
+
+def test_large_pictures_are_thinned_out() -> None:
+    stats = ImageStats()
+    stats.add(np.zeros((480, 640, 3), dtype=np.uint8))
+    assert "pixels=19,200" in repr(stats)
+
+
+def test_no_picture_means_no_statistics() -> None:
+    assert ImageStats().to_json() is None
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (4, 4, 1), (0, 4, 3)])
+def test_other_arrays_are_no_pictures(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ImageError, match="uint8 pictures"):
+        ImageStats().add(np.zeros(shape, dtype=np.uint8))

@@ -36,7 +36,7 @@ from penstock.media.mp4_index import read_index
 
 HEIGHT, WIDTH, FPS = 480, 640, 30
 CAMERA_QUALITY = 90
-FINE_CRF = 18  # H.264 at the fidelity of MJPEG q95, where LeRobot's crf 30 is far below it
+FINE_CRF = 18  # brings H.264 near the fidelity of MJPEG q95; LeRobot's crf 30 is far below it
 Rgb = NDArray[np.uint8]
 
 
@@ -333,10 +333,9 @@ def measure(folder: Path, quick: bool, compat: str | None) -> list[Claim]:
     memory = {(c, n): encoder_memory_mb(c, n, 60 if quick else 240) for c in ("h264", "av1") for n in (1, 3)}
     for (codec, cameras), peak_mb in memory.items():
         print(f"peak memory, {cameras} × {codec} 640×480: {peak_mb:.0f} MB")
-    ours_s, cp_s, cp_fsync_s = copy_against_cp(folder, (120 if quick else 470) * 1_000_000, 5 if quick else 9)
-    print(
-        f"on the disk: three videos of copied JPEGs {ours_s:.3f} s, cp {cp_fsync_s:.3f} s; cp without fsync {cp_s:.3f} s"
-    )
+    ours_s, cp_s, cp_fsync_s = copy_against_cp(folder, 470_000_000, 5 if quick else 9)
+    print(f"470 MB of copied JPEGs into three videos, with fsync: {ours_s:.3f} s")
+    print(f"cp of 470 MB: {cp_s:.3f} s, with fsync {cp_fsync_s:.3f} s")
     jpeg, h264, fine = rows[1], rows[3], rows[6]
     write_ratio = fine.write_cpu_ms / jpeg.write_cpu_ms
     read_ratio = (fine.pyav_ms or 0) / (jpeg.pyav_ms or 1)
@@ -346,7 +345,8 @@ def measure(folder: Path, quick: bool, compat: str | None) -> list[Claim]:
         Claim("PSNR of MJPEG q95 over H.264 crf 30, dB", (jpeg.psnr_db or 0) - (h264.psnr_db or 0), ">= 2"),
         Claim("peak memory of three H.264 encoders, MB", memory["h264", 3], "<= 600"),
         Claim("peak memory of three AV1 encoders, MB", memory["av1", 3], "<= 600"),
-        Claim("copied JPEGs into three videos over cp, both with fsync", ours_s / cp_fsync_s, "<= 1.5"),
+        Claim("time of copied JPEGs into three videos over cp, both with fsync", ours_s / cp_fsync_s, "<= 1.5"),
+        Claim("time of copied JPEGs into three videos with fsync over cp without", ours_s / cp_s, "<= 2"),
     ]
 
 

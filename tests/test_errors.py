@@ -74,3 +74,19 @@ def test_plain_errors_cross_process_borders(kind: str) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert str(again) == str(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.PenstockError("what", hint="do"),
+        errors.LimitExceeded("too big", size=5, limit=4, hint="less"),
+        errors.RecordingCorrupt("cut", path="run.bag", offset=17),
+        errors.MissingExtra("ray", "ray", "distributing"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_crosses_a_process_border_whole(error: errors.PenstockError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert (str(again), vars(again), again.args) == (str(error), vars(error), error.args)

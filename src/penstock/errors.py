@@ -39,6 +39,16 @@ class PenstockError(Exception):
     def __str__(self) -> str:
         return f"{self.message}\n  → {self.hint}" if self.hint else self.message
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross process borders whole, whatever their constructors ask for.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[PenstockError], args: tuple[object, ...], state: dict[str, object]) -> PenstockError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
+
 
 class UsageError(PenstockError):
     """The words of the call are wrong."""

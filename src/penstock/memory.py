@@ -150,14 +150,14 @@ class PeakMeter:
 
     @property
     def tree_peak_bytes(self) -> int:
-        """The same with all child processes, shared pages counted once."""
+        """The same with all child processes, what these share among themselves counted once."""
         return max(self.peak_bytes, self._tree_seen_bytes)
 
     def sample(self) -> int:
         """Look at the whole tree now, and return what it holds."""
-        tree_bytes = rss_bytes()
-        if descendants(os.getpid()):
-            tree_bytes = tree_pss_bytes()
+        # Own memory as RSS, so that the tree is never less than `peak_bytes`; a child's as PSS, so that what it shares
+        # with its siblings counts once.
+        tree_bytes = rss_bytes() + sum(pss_bytes(child) for child in descendants(os.getpid()))
         with _meters_lock:
             self._tree_seen_bytes = max(self._tree_seen_bytes, tree_bytes)
         return tree_bytes

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 from penstock.errors import UsageError
 
@@ -56,22 +56,19 @@ def parse_bytes(value: str | int | float) -> int:
     expected = "a size such as 512MiB, 2GB or 1073741824"
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise UsageError(f"expected {expected}, not {value!r}")
-    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if isinstance(value, str) and match is None:
-        raise UsageError(f"{value!r} is not {expected}")
-    if match is None:
-        try:
-            exact = Decimal(str(value))
-        except InvalidOperation:  # unreachable for numbers; kept so that a subclass's odd str() cannot escape
-            raise UsageError(f"{value!r} is not {expected}") from None
-    else:
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value.strip())
+        if match is None:
+            raise UsageError(f"{value!r} is not {expected}")
         factor = _BYTE_FACTORS.get(match[2].lower())
         if factor is None:
             raise UsageError(f"{value!r}: unknown unit {match[2]!r}", hint="use KiB, MiB, GiB, TiB or kB, MB, GB, TB")
         exact = _number(match[1]) * factor
+    else:
+        exact = Decimal(str(value))
     if not exact.is_finite() or not 0 <= exact <= _MAX:
         raise UsageError(f"{value!r} is not {expected}: it must lie between 0 and 2^63 - 1 bytes")
-    if match is None and exact != int(exact):
+    if not isinstance(value, str) and exact != int(exact):
         raise UsageError(f"{value!r} is not a whole number of bytes", hint=f"write {expected}")
     return int(exact)
 

@@ -44,7 +44,8 @@ def test_a_broken_picture_of_the_timeline_costs_its_row(kind: str, video: str, t
     tape = change(bags.robot(1), CAM_H, 12, with_content(BROKEN[kind]))
     bag = bags.write(tmp_path / "run.bag", tape)
     out = tmp_path / "out"
-    report = penstock.convert(bag, out, video=video)
+    # Few pictures are decoded for the statistics, so that the checks of the others have to find it.
+    report = penstock.convert(bag, out, video=video, image_samples=30 if kind == "JPEG without a scan" else 2)
     assert report.exit_code == 3
     assert dict(report.lost) == {f"unusable message: {CAM_H}": 1}
     assert any(CAM_H in note and "12" in note for note in report.notes)
@@ -88,6 +89,25 @@ def test_a_run_of_broken_pictures_is_a_gap_that_is_counted(tmp_path: Path) -> No
     broken = BROKEN["cut JPEG"].data
     assert broken not in datasets.samples(tmp_path / "out", L)
     assert datasets.problems(tmp_path / "out", full=True) == []
+
+
+@pytest.mark.parametrize("asked", [{"fps": 3}, {"stride": 10}, {"timeline": "fixed", "fps": 3}])
+def test_an_outage_is_found_whole_where_rows_meet_few_of_its_pictures(asked: dict[str, object], tmp_path: Path) -> None:
+    """A second of broken pictures, one row in ten: each pass alone would meet one or two of them."""
+    tape = bags.robot(4)
+    for number in range(20, 50):
+        tape = change(tape, CAM_H, number, with_content(BROKEN["cut JPEG"]))
+    report = penstock.convert(bags.write(tmp_path / "run.bag", tape), tmp_path / "out", **asked)
+    assert report.lost[f"unusable message: {CAM_H}"] == 30
+    assert report.frames >= 8 and BROKEN["cut JPEG"].data not in datasets.samples(tmp_path / "out", H)
+    assert datasets.problems(tmp_path / "out", full=True) == []
+
+
+def test_a_message_that_two_features_need_is_lost_once(tmp_path: Path) -> None:
+    tape = change(bags.robot(1), CAM_H, 12, with_content(BROKEN["JPEG without a scan"]))
+    features = {"observation.images.a": CAM_H, "observation.images.b": {"topic": CAM_H, "resize": [24, 32]}}
+    report = penstock.convert(bags.write(tmp_path / "run.bag", tape), tmp_path / "out", features=features)
+    assert dict(report.lost) == {f"unusable message: {CAM_H}": 1}
 
 
 @pytest.mark.parametrize("where", [0, 40])

@@ -83,10 +83,21 @@ def test_a_buffer_that_cannot_be_given_back_is_an_error_too() -> None:
             lane.drain()
 
 
-def test_an_interrupted_reader_leaves_no_thread() -> None:
-    gate = threading.Event()
-    with pytest.raises(KeyboardInterrupt), Lane("test-lane", depth=1) as lane:
-        lane.put(lambda: gate.wait(5), lambda: None)
-        gate.set()
+def test_an_interrupted_reader_waits_for_no_more_than_the_job_under_way() -> None:
+    gate, begun, done, given_back = threading.Event(), threading.Event(), [], []
+
+    def slow() -> None:
+        begun.set()
+        gate.wait(5)
+        done.append("under way")
+
+    with pytest.raises(KeyboardInterrupt), Lane("test-lane", depth=4) as lane:
+        lane.put(slow, lambda: given_back.append(0))
+        for number in (1, 2, 3):
+            lane.put(lambda: done.append("waiting"), lambda number=number: given_back.append(number))
+        assert begun.wait(5)
+        threading.Timer(0.05, gate.set).start()
         raise KeyboardInterrupt
+    assert done == ["under way"]
+    assert given_back == [0, 1, 2, 3]
     assert lanes_alive() == []

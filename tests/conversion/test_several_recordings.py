@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.errors import DataSetError, RecordingError
+from penstock import recordings
+from penstock.conversion.job import plan_recording
+from penstock.conversion.settings import read_settings
+from penstock.conversion.suggest import suggest_yaml
+from penstock.errors import AlignError, DataSetError, RecordingError
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, STATE, Joints, Jpeg
 
@@ -107,7 +111,7 @@ def _order(names: tuple[str, ...]) -> list[bags.Message]:
 
 
 OTHER = {
-    "rate": (lambda: small(fps=20), ["20 fps", "30"]),
+    "rate": (lambda: small(fps=20), ["20.00 Hz", "30 fps"]),
     "camera size": (lambda: small(width=32), ["cam_h", "[48, 32]", "[48, 64]"]),
     "vector size": (lambda: small(joints=5), ["observation.state", "5", "4"]),
     "joint names": (lambda: _order(("a", "b", "c", "d")), ["observation.state", "joint_0", "'a'"]),
@@ -124,12 +128,26 @@ def test_a_recording_that_does_not_fit_is_refused_naming_both(what: str, tmp_pat
     make, words = OTHER[what]
     first = bags.write(tmp_path / "first.bag", small())
     second = bags.write(tmp_path / "second.bag", make())
-    with pytest.raises(DataSetError) as caught:
+    with pytest.raises((DataSetError, AlignError)) as caught:
         penstock.convert([first, second], tmp_path / "out")
     text = str(caught.value)
     assert "first.bag" in text and "second.bag" in text
     assert all(word in text for word in words), text
     assert not (tmp_path / "out").exists()
+
+
+def test_the_rate_of_the_first_recording_stands_for_all(tmp_path: Path) -> None:
+    """Cameras run at 29.6 and 29.4 Hz: each alone would round to its own rate."""
+    sources = [bags.write(tmp_path / f"{n}.bag", small(fps=fps)) for n, fps in enumerate((29.6, 29.4, 59.8))]
+    alone = [penstock.convert(source, tmp_path / f"alone{n}") for n, source in enumerate(sources)]
+    assert [report.fps for report in alone] == [30, 29, 60]
+    report = penstock.convert(sources, tmp_path / "out")
+    assert report.fps == 30 and [e["length"] for e in datasets.episodes(tmp_path / "out")] == [15, 15, 15]
+    config = tmp_path / "robot.yaml"
+    with recordings.open(sources[0]) as recording:
+        config.write_text(suggest_yaml(plan_recording(recording, read_settings(), 2**30)[0]))
+    penstock.convert(sources, tmp_path / "suggested", config=config)
+    assert datasets.digests(tmp_path / "suggested") == datasets.digests(tmp_path / "out")
 
 
 def test_a_recording_without_a_topic_of_the_first_is_refused_by_name(tmp_path: Path) -> None:

@@ -326,19 +326,32 @@ def test_a_thousand_faults_of_a_kind_are_a_few_lines_and_a_count(tmp_path: Path)
 
 
 def test_long_episodes_are_judged_by_what_a_float32_can_hold(tmp_path: Path) -> None:
-    with DataSetWriter(tmp_path / "set", fps=30, features=[Feature("a", "float32", (1,))], fsync=False) as writer:
-        with writer.episode() as episode:
-            for _ in range(10):
-                episode.write_rows({"a": np.zeros(20_000, dtype=np.float32)})
-            episode.commit("x")
+    features = [Feature("a", "float32", (1,))]
+    with DataSetWriter(tmp_path / "set", fps=30, features=features, fsync=False) as writer, writer.episode() as episode:
+        for _ in range(10):
+            episode.write_rows({"a": np.zeros(20_000, dtype=np.float32)})
+        episode.commit("x")
     assert check(tmp_path / "set").problems == []
 
 
+def test_frames_beyond_the_reach_of_float32_are_remarked(tmp_path: Path) -> None:
+    features = [Feature(CAMERA, "video", (HEIGHT, WIDTH, 3))]
+    with DataSetWriter(tmp_path / "set", fps=30, features=features, fsync=False) as writer:
+        for count in (3, 31_000):
+            with writer.episode() as episode:  # without `rows`, the writer cannot know
+                episode.video(CAMERA).append(jpegs(1))
+                episode.video(CAMERA).repeat(count - 1)
+                episode.write_rows({}, rows=count)
+                episode.commit("wait")
+    report = check(tmp_path / "set")
+    assert report.is_clean and "episode 1 ends at 1033 s of a shared file" in report.problems[0].message
+
+
 def test_quantiles_that_were_averaged_are_remarked_but_no_error(tmp_path: Path) -> None:
-    with DataSetWriter(tmp_path / "set", fps=30, features=[Feature("a", "float32", (1,))], fsync=False) as writer:
-        with writer.episode() as episode:
-            episode.write_rows({"a": np.arange(1000, dtype=np.float32)})
-            episode.commit("x")
+    features = [Feature("a", "float32", (1,))]
+    with DataSetWriter(tmp_path / "set", fps=30, features=features, fsync=False) as writer, writer.episode() as episode:
+        episode.write_rows({"a": np.arange(1000, dtype=np.float32)})
+        episode.commit("x")
     edit_json(tmp_path / "set", "meta/stats.json", lambda stats: stats["a"].update(q01=[300.0]))
     report = check(tmp_path / "set")
     assert report.is_clean and report.worst == "info" and "q01 is 300" in report.problems[0].message

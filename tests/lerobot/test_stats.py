@@ -61,6 +61,14 @@ def test_nan_inf_and_overflow_are_counted_per_dimension_and_left_out() -> None:
     json.dumps(found, allow_nan=False)
 
 
+def test_rows_with_a_nan_are_merged_like_all_others() -> None:
+    rows = np.column_stack([np.arange(100.0), np.where(np.arange(100) % 2, np.nan, np.arange(100.0))])
+    whole = of(rows[:50])
+    whole.merge(of(rows[50:]))
+    found = whole.to_json()
+    assert found["q50"] == [49.5, 49.0] and found["mean"] == [49.5, 49.0] and whole.bad[1].nan == 50
+
+
 def test_a_dimension_that_is_always_nan_gives_zeros_and_spoils_no_other() -> None:
     rows = np.column_stack([np.full(5000, np.nan), np.arange(5000.0)])
     found = of(rows, batch=999).to_json()

@@ -15,13 +15,16 @@ from penstock.lerobot import layout
 from penstock.lerobot.features import Feature
 from penstock.lerobot.reader import open_data_set
 from penstock.lerobot.writer import DataSetWriter
+from penstock.media.mp4 import mjpeg_stsd
 from penstock.media.mp4_index import read_index
 from tests.lerobot.making import (
     CAMERA,
     FEATURES,
     FPS,
+    HEIGHT,
     IMAGE_FEATURES,
     PICTURE,
+    WIDTH,
     digests,
     jpegs,
     make,
@@ -228,7 +231,7 @@ def test_an_episode_cannot_begin_with_a_repeat(tmp_path: Path) -> None:
 def test_empty_or_nameless_episodes_are_refused(tmp_path: Path, commit: object) -> None:
     writer = DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES, fsync=False)
     episode = writer.episode()
-    with pytest.raises(DataSetError, match="no row|no task"):
+    with pytest.raises(DataSetError, match=r"no row|no task"):
         commit(episode)  # type: ignore[operator]
     episode.abort()
     with pytest.raises(DataSetError, match="no episode was committed"):
@@ -275,6 +278,47 @@ def test_pictures_of_another_size_or_kind_are_refused(tmp_path: Path) -> None:
     sink.append(jpegs(1))
     with pytest.raises(ImageError, match="yuvj444p, the frames before yuvj420p"):
         sink.append([encode_jpeg(rgb(0), subsampling="4:4:4")])
+
+
+def test_an_aborted_episode_does_not_decide_the_codec(tmp_path: Path) -> None:
+    with DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES[:1], fsync=False) as writer:
+        first = writer.episode()
+        first.video(CAMERA).set_codec(mjpeg_stsd(WIDTH, HEIGHT), {"video.codec": "h264", "video.pix_fmt": "yuv420p"})
+        first.video(CAMERA).append([b"sample"], [True])
+        first.abort()
+        second = writer.episode()
+        second.video(CAMERA).append(jpegs(2))
+        second.write_rows({}, rows=2)
+        second.commit("x")
+        third = writer.episode()
+        with pytest.raises(VideoError, match="this data set's video is mjpeg, not h264"):
+            third.video(CAMERA).set_codec(
+                mjpeg_stsd(WIDTH, HEIGHT), {"video.codec": "h264", "video.pix_fmt": "yuv420p"}
+            )
+        third.abort()
+    info = json.loads((tmp_path / "set/meta/info.json").read_text())
+    assert info["features"][CAMERA]["info"]["video.codec"] == "mjpeg"
+
+
+def test_other_colour_sampling_begins_another_file(tmp_path: Path) -> None:
+    from penstock.media.image import encode_jpeg
+
+    with DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES[:1], fsync=False) as writer:
+        for subsampling in ("4:2:0", "4:4:4", "4:4:4"):
+            with writer.episode() as episode:
+                episode.video(CAMERA).append([encode_jpeg(rgb(0), subsampling=subsampling)])
+                episode.write_rows({}, rows=1)
+                episode.commit("x")
+    assert open_data_set(tmp_path / "set").episodes.videos[CAMERA].file.tolist() == [0, 1, 1]
+
+
+def test_encoded_episodes_begin_with_a_key_frame(tmp_path: Path) -> None:
+    sink = DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES[:1], fsync=False).episode().video(CAMERA)
+    with pytest.raises(VideoError, match=r"video\.pix_fmt"):
+        sink.set_codec(mjpeg_stsd(WIDTH, HEIGHT), {"video.codec": "h264"})
+    sink.set_codec(mjpeg_stsd(WIDTH, HEIGHT), {"video.codec": "h264", "video.pix_fmt": "yuv420p"})
+    with pytest.raises(VideoError, match="key frame"):
+        sink.append([b"sample"], [False])
 
 
 def test_a_task_known_only_at_commit_is_written_into_the_rows(tmp_path: Path) -> None:

@@ -72,8 +72,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Words may follow options (`convert run.bag out --json video=h264`), which argparse alone refuses."""
     parser = build_parser()
     args, rest = parser.parse_known_args(argv)
+    rest = [word for word in rest if word != "--"]
     words = getattr(args, "words", None)
-    unknown = [word for word in rest if word.startswith("-") and word != "-"]
+    unknown = [word for word in rest if word.startswith("-")]
     if rest and (words is None or unknown):
         parser.error(f"unrecognized arguments: {' '.join(unknown or rest)}")
     if words is not None:

@@ -163,7 +163,8 @@ def describe(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
 def _predict(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
     """What converting would give, or why it cannot be."""
     from penstock.budget import Budget
-    from penstock.conversion.job import describe_features, plan_recording
+    from penstock.conversion.columns import describe_features
+    from penstock.conversion.job import plan_recording
     from penstock.conversion.settings import read_settings
 
     settings = read_settings(args.config, args.words)

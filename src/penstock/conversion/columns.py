@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,6 +107,25 @@ def open_columns(recording: Recording, settings: Settings) -> Columns:
         else:
             vectors.append(_vector(recording, key, feature, topics))
     return Columns(tuple(cameras), tuple(vectors))
+
+
+def describe_features(columns: Columns) -> dict[str, Any]:
+    """Where each feature comes from and what became of it."""
+    described: dict[str, Any] = {}
+    for camera in columns.cameras:
+        described[camera.key] = {
+            "topics": [camera.topic.name],
+            "size_px": list(camera.size_px),
+            "recorded_as": camera.kind,
+            "stored_as": "copied" if camera.copied else camera.stored_as,
+        }
+    for vector in columns.vectors:
+        described[vector.key] = {
+            "topics": [part.topic.name for part in vector.parts],
+            "size": vector.size,
+            "names": list(vector.names),
+        }
+    return described
 
 
 def _first_payloads(recording: Recording, topic: Topic) -> Iterator[memoryview]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.lerobot.writer import EpisodeWriter
 
 
-_UNUSABLE = (ImageError, MessageError, LimitExceeded)
+UNUSABLE = (ImageError, MessageError, LimitExceeded)
 DAMAGED = "its chunk is damaged"  # counted by the recording itself
 
 
@@ -167,7 +167,7 @@ class _Stream:
             except PictureChanged:
                 block.release()
                 raise
-            except _UNUSABLE as error:
+            except UNUSABLE as error:
                 self._note_bad(owner, number, error)
         if self._pass.bad:
             block.release()
@@ -198,7 +198,7 @@ class _Stream:
     def _prepare(self, worker: CameraWorker, shot: Shot) -> Any:
         try:
             return worker.prepare(shot)
-        except _UNUSABLE as error:
+        except UNUSABLE as error:
             self._note_bad(self._workers.index(worker), shot.number, error)
             return None
 
@@ -216,7 +216,7 @@ class _Stream:
         column = self._columns.cameras[owner]
         try:
             rgb = to_rgb(column, picture)
-        except _UNUSABLE as error:  # whole by its markers, and yet no picture
+        except UNUSABLE as error:  # whole by its markers, and yet no picture
             self._note_bad(owner, number, error)
         else:
             self._episode.add_image_sample(column.key, rgb)
@@ -263,10 +263,9 @@ def _flushes(rows: range, rows_per_flush: int) -> Iterator[tuple[int, int]]:
 
 def _sampled_numbers(paired: Paired, camera: CameraColumn, rows: range, settings: Settings) -> frozenset[int]:
     """Pictures for the statistics, spread evenly over the episode."""
-    chosen = np.unique(
-        np.linspace(rows.start, rows.stop - 1, num=min(settings.image_samples or 1, len(rows))).astype(int)
-    )
-    return frozenset(np.asarray(paired.picks[camera.key].left)[chosen].tolist())
+    count = min(settings.image_samples or 1, len(rows))
+    chosen = np.linspace(rows.start, rows.stop - 1, num=count).astype(np.int64)
+    return frozenset(paired.picks[camera.key].left[chosen].tolist())
 
 
 def _worker(camera: CameraColumn, episode: EpisodeWriter, run: Pass, fps: int) -> CameraWorker:

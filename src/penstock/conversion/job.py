@@ -15,9 +15,10 @@ from penstock import __version__, recordings
 from penstock import memory as process_memory
 from penstock.budget import Budget
 from penstock.conversion import output
-from penstock.conversion.columns import CameraColumn, Columns, open_columns
+from penstock.conversion.columns import CameraColumn, Columns, describe_features, open_columns
 from penstock.conversion.episode import DAMAGED, Bad, BadMessages, Pass, stream_episode
 from penstock.conversion.mapping import map_topics
+from penstock.conversion.outage import whole_outages
 from penstock.conversion.pairing import Paired, pair
 from penstock.conversion.report import REPORT_PATH, Report, Stage
 from penstock.conversion.settings import Settings, read_settings
@@ -173,7 +174,15 @@ class _Job:
 
     def _plan(self, recording: Recording, first: RecordingPlan | None) -> RecordingPlan:
         settings = self.settings if first is None else _settled(first)
-        plan, notes = plan_recording(recording, settings, self.budget.limit_bytes)
+        try:
+            plan, notes = plan_recording(recording, settings, self.budget.limit_bytes)
+        except AlignError as error:
+            if first is None:
+                raise
+            begun = f"; the data set was begun with {first.recording.path} at {first.paired.fps} fps"
+            raise AlignError(error.message + begun, hint=error.hint) from error
+        if first is not None and _joints_are_permuted(first, plan):
+            plan, notes = plan_recording(recording, _in_the_order_of(first, settings), self.budget.limit_bytes)
         if first is not None and (
             plan.columns.signature() != first.columns.signature() or plan.paired.fps != first.paired.fps
         ):
@@ -208,8 +217,9 @@ class _Job:
             except BadMessages as problem:
                 # Rows that are committed keep their messages: what is removed lies in this episode or after it.
                 attempts += 1
-                self._reject_or_count(plan, problem.found, last=attempts > _RETRIES)
-                for bad in problem.found:
+                found = whole_outages(plan.recording, plan.columns, problem.found, unusable)
+                self._reject_or_count(plan, found, last=attempts > _RETRIES)
+                for bad in found:
                     unusable[bad.topic_id] = unusable.get(bad.topic_id, frozenset()) | {bad.number}
                 paired = pair(plan.recording, plan.columns, plan.settings, unusable)
                 plan = _with_memory(plan.recording, plan.settings, plan.columns, paired, plan.budget_bytes)
@@ -237,7 +247,7 @@ class _Job:
         if plan.settings.bad_messages == "reject" or last:
             raise RecordingError(
                 f"{plan.recording.path}: {len(found)} unusable messages, the first: {text}",
-                hint="bad_messages=drop leaves them out and counts them (exit code 3)",
+                hint=None if last else "bad_messages=drop leaves them out and counts them (exit code 3)",
             )
         for bad in found:
             if bad.reason != DAMAGED:
@@ -307,30 +317,29 @@ class _Job:
         )
 
 
-def describe_features(columns: Columns) -> dict[str, Any]:
-    """Where each feature comes from and what became of it."""
-    described: dict[str, Any] = {}
-    for camera in columns.cameras:
-        described[camera.key] = {
-            "topics": [camera.topic.name],
-            "size_px": list(camera.size_px),
-            "recorded_as": camera.kind,
-            "stored_as": "copied" if camera.copied else camera.stored_as,
-        }
-    for vector in columns.vectors:
-        described[vector.key] = {
-            "topics": [part.topic.name for part in vector.parts],
-            "size": vector.size,
-            "names": list(vector.names),
-        }
-    return described
-
-
 def _settled(first: RecordingPlan) -> Settings:
     """The settings for the recordings after the first: its rate stands, though theirs may round to another one."""
     if first.settings.fps is None and first.settings.stride is None:
         return replace(first.settings, fps=first.paired.fps)
     return first.settings
+
+
+def _joints_are_permuted(first: RecordingPlan, other: RecordingPlan) -> bool:
+    pairs = list(zip(first.columns.vectors, other.columns.vectors, strict=True))
+    same = all(sorted(mine.names) == sorted(theirs.names) for mine, theirs in pairs)
+    return same and any(mine.names != theirs.names for mine, theirs in pairs)
+
+
+def _in_the_order_of(first: RecordingPlan, settings: Settings) -> Settings:
+    """Joints that are recorded by name come in the order of the first recording in all of them."""
+    features = dict(settings.features)
+    for vector in first.columns.vectors:
+        sources = tuple(
+            replace(part.source, names=part.reader.dimension_names) if part.reader.recorded_names else part.source
+            for part in vector.parts
+        )
+        features[vector.key] = replace(features[vector.key], sources=sources)
+    return replace(settings, features=features)
 
 
 def _difference(first: RecordingPlan, other: RecordingPlan) -> str:

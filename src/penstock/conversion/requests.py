@@ -59,12 +59,20 @@ def camera_runs(pick: Pick, start: int, stop: int, last_number: int | None) -> C
 def vector_needs(pick: Pick, start: int, stop: int) -> VectorNeeds:
     pick = pick[start:stop]
     if pick.right is None:
-        numbers, first, inverse = np.unique(pick.left, return_index=True, return_inverse=True)
-        return VectorNeeds(pick, numbers.astype(np.int64), first, inverse.reshape(-1), None)
-    both = np.stack((pick.left, pick.right), axis=1).reshape(-1)
-    numbers, first, inverse = np.unique(both, return_index=True, return_inverse=True)
-    sides = inverse.reshape(-1, 2)
-    return VectorNeeds(pick, numbers.astype(np.int64), first // 2, sides[:, 0], sides[:, 1])
+        numbers, first, places = _distinct(pick.left)
+        return VectorNeeds(pick, numbers, first, places, None)
+    numbers, first, places = _distinct(np.stack((pick.left, pick.right), axis=1).reshape(-1))
+    return VectorNeeds(pick, numbers, first // 2, places[0::2], places[1::2])
+
+
+def _distinct(values: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Distinct values, where each is first, and each value's place among them (np.unique loads 13 ms of numpy.ma)."""
+    order = np.argsort(values, kind="stable")
+    ranked = values[order]
+    is_new = np.concatenate(([True], ranked[1:] != ranked[:-1]))
+    places = np.empty(len(values), dtype=np.int64)
+    places[order] = np.cumsum(is_new) - 1
+    return ranked[is_new].astype(np.int64), order[is_new], places
 
 
 def merge(shares: Sequence[CameraRuns | VectorNeeds], topic_ids: Sequence[int]) -> Requests:

@@ -18,8 +18,7 @@ def suggest_yaml(plan: RecordingPlan) -> str:
     """A configuration that gives the same data set as the settings that the plan was made with."""
     settings = plan.settings
     head = _HEAD.format(name=plan.recording.path.name, rows=plan.paired.rows, fps=plan.paired.fps)
-    stride = settings.stride or (1 if settings.fps is None else None)
-    rest = config.dump_yaml(replace(settings, stride=stride, features={})).replace("features: {}\n", "")
+    rest = config.dump_yaml(replace(settings, features={})).replace("features: {}\n", "")
     vectors = {vector.key for vector in plan.columns.vectors}
     features = {key: _written(feature, key in vectors) for key, feature in settings.features.items()}
     return head + rest + config.dump_yaml({"features": features}, skip_defaults=True)

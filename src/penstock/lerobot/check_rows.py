@@ -13,7 +13,7 @@ from penstock.errors import DataSetCorrupt, PenstockError
 from penstock.lerobot import layout
 from penstock.lerobot.episode import bad_values
 from penstock.lerobot.features import ROW_KEYS, Feature
-from penstock.lerobot.findings import Findings
+from penstock.lerobot.findings import Findings, Severity
 from penstock.lerobot.reader import DataFile, DataSet, ReadRows
 from penstock.lerobot.stats import QUANTILES, STATISTICS, NumericStats
 from penstock.media import image
@@ -212,9 +212,11 @@ def _compare(key: str, entry: Any, stats: NumericStats, where: Path, findings: F
     if any(not np.isfinite(values).all() for values in found.values()):
         findings.error("stats", where, f"{key!r}: NaN or Inf in the statistics")
         return
+    # LeRobot's aggregation leaves these as they were; nobody normalises with them.
+    severity: Severity = "info" if key in ROW_KEYS else "error"
     if found["count"].tolist() != [stats.rows]:
         message = f"{key!r}: count is {found['count'].tolist()}, the data have {stats.rows:,} rows"
-        findings.error("stats", where, message)
+        findings.add(severity, "stats", where, message)
     # LeRobot reduces matrices to their last dimension; there only the shape can be compared with nothing.
     if found["min"].shape != real["min"].shape:
         findings.add(
@@ -228,7 +230,7 @@ def _compare(key: str, entry: Any, stats: NumericStats, where: Path, findings: F
         if len(wrong):
             d = int(wrong[0])
             message = f"{key!r}[{d}]: {name} is {found[name][d]:.6g}, the data have {real[name][d]:.6g}"
-            findings.error("stats", where, message, "the statistics do not belong to these data")
+            findings.add(severity, "stats", where, message, "the statistics do not belong to these data")
             return
     if key not in ROW_KEYS and stats.rows >= _FEWEST_ROWS_FOR_QUANTILES:
         _check_quantiles(key, found, stats, allowed, where, findings)

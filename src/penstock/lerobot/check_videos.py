@@ -21,6 +21,8 @@ from penstock.media.mp4_index import VideoIndex, read_index
 KNOWN_CODECS = ("mjpeg", "h264", "hevc", "av1", "vp9", "vp8", "mpeg4")
 
 _TOLERANCE_S = 1e-4
+# From here on two neighbouring float32 are farther apart than the tolerance.
+_FLOAT32_LIMIT_S = 1024.0
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,12 @@ def _check_spans(key: str, path: Path, spans: Sequence[_Span], frames: int, fps:
             )
             findings.error("video times", path, message)
         expected += span.rows
+        if span.from_s > 0 and expected / fps > _FLOAT32_LIMIT_S:
+            message = (
+                f"episode {span.episode} ends at {expected / fps:.0f} s of a shared file; LeRobot compares times as "
+                f"float32 and may not find its frames within {_TOLERANCE_S} s"
+            )
+            findings.add("info", "late frames", path, message, "read it with a larger tolerance_s")
         if abs(span.to_s - expected / fps) > _TOLERANCE_S + 0.5 / fps:
             message = f"episode {span.episode}: to_timestamp is {span.to_s:.6f} s, not {expected / fps:.6f} s"
             findings.error("video times", path, message)

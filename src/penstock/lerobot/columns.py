@@ -65,11 +65,11 @@ def arrays(kind: pa.DataType, rows: Sequence[NDArray[Any] | None]) -> pa.Array:
     """A column of arrays of one shape as nested lists; None makes a row null."""
     present = [row for row in rows if row is not None]
     shape = present[0].shape if present else (0,) * _depth(kind)
-    stacked = np.stack(present) if present else np.empty((0, *shape), dtype=_number_type(kind))
+    stacked = np.stack(present) if present else np.empty((0, *shape), dtype=numpy_type(kind))
     kinds = [kind]
     while len(kinds) < len(shape):
         kinds.append(kinds[-1].value_type)
-    inner = numbers(stacked.astype(_number_type(kind), copy=False))
+    inner = numbers(stacked.astype(numpy_type(kind), copy=False))
     for axis in range(len(shape) - 1, 0, -1):
         count = int(np.prod((len(present), *shape[:axis]), dtype=np.int64))
         inner = lists(kinds[axis], [shape[axis]] * count, inner)
@@ -89,13 +89,12 @@ def _depth(kind: pa.DataType) -> int:
     return 1 + _depth(kind.value_type) if pa.types.is_list(kind) else 0
 
 
-def _number_type(kind: pa.DataType) -> np.dtype[Any]:
-    import pyarrow as pa
-
-    while pa.types.is_list(kind):
+def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
+    """The numpy type of the numbers in a column (pyarrow's own answer needs pandas in some versions)."""
+    while hasattr(kind, "value_type"):
         kind = kind.value_type
-    found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
-    return found
+    name = str(kind)
+    return np.dtype({"halffloat": "float16", "float": "float32", "double": "float64"}.get(name, name))
 
 
 def _offsets(sizes: Sequence[int]) -> NDArray[np.int32]:
@@ -107,10 +106,7 @@ def to_numpy(column: pa.ChunkedArray, row_shape: tuple[int, ...] = (), where: st
     parts = [_chunk_to_numpy(chunk, row_shape, where) for chunk in column.chunks]
     if len(parts) == 1:
         return parts[0]
-    kind = column.type
-    while hasattr(kind, "value_type"):
-        kind = kind.value_type
-    return np.concatenate(parts) if parts else np.empty((0, *row_shape), dtype=kind.to_pandas_dtype())
+    return np.concatenate(parts) if parts else np.empty((0, *row_shape), dtype=numpy_type(column.type))
 
 
 def _chunk_to_numpy(chunk: pa.Array, row_shape: tuple[int, ...], where: str) -> NDArray[Any]:
@@ -135,7 +131,7 @@ def _chunk_to_numpy(chunk: pa.Array, row_shape: tuple[int, ...], where: str) -> 
         return bits.astype(np.bool_).reshape(rows, *row_shape)
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         raise DataSetCorrupt(f"{where}: a column of {values.type} instead of numbers")
-    dtype = np.dtype(values.type.to_pandas_dtype())
+    dtype = numpy_type(values.type)
     if buffer is None:
         return np.empty((rows, *row_shape), dtype=dtype)
     flat = np.frombuffer(buffer, dtype=dtype, count=len(values), offset=values.offset * dtype.itemsize)

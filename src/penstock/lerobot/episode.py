@@ -168,7 +168,7 @@ class EpisodeWriter:
                 part = with_task_index(part, self._owner.schema, number, fsync=fsync)
             for start in range(0, part.rows, _FILL_ROWS):
                 self._numeric("task_index").add(np.full((min(_FILL_ROWS, part.rows - start), 1), number))
-        spans = {key: sink.commit_episode(fsync=fsync) for key, sink in self._owner.sinks.items()}
+        spans = {key: sink.commit_episode() for key, sink in self._owner.sinks.items()}
         record = self._owner.accept(part, tasks, spans, self._stats)
         self.is_open = False
         bad = bad_values(self._owner.features, self._stats)

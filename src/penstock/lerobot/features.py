@@ -135,7 +135,8 @@ def safe_key(text: str) -> str:
     >>> safe_key("/cam_h/color/image_raw")
     'cam_h_color_image_raw'
     """
-    key = re.sub(r"\.{2,}", ".", _UNSAFE.sub("_", text)).strip(" ._") or "feature"
+    key = re.sub(r"\.{2,}", ".", _UNSAFE.sub("_", text))
+    key = re.sub(r"\A[\s._]+|[\s._]+\Z", "", key) or "feature"
     if key in ROW_KEYS or key == "task":
         key = f"{key}_"
     if len(key.encode()) > LONGEST_KEY_BYTES:

@@ -206,7 +206,7 @@ def episodes_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.T
     def build(field: pa.Field) -> pa.Array:
         values = [row[field.name] for row in rows]
         if not pa.types.is_list(field.type):
-            return columns.numbers(np.array(values, dtype=field.type.to_pandas_dtype()))
+            return columns.numbers(np.array(values, dtype=columns.numpy_type(field.type)))
         if pa.types.is_string(field.type.value_type):
             flat = columns.texts([text for texts in values for text in texts])
             return columns.lists(field.type, [len(texts) for texts in values], flat)

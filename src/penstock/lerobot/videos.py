@@ -81,7 +81,9 @@ class VideoSink:
     The files roll over between episodes only, so an episode always lies within one of them.
     """
 
-    def __init__(self, root: Path, feature: Feature, *, fps: int, limit_bytes: int, chunks_size: int) -> None:
+    def __init__(
+        self, root: Path, feature: Feature, *, fps: int, limit_bytes: int, chunks_size: int, fsync: bool
+    ) -> None:
         self.key = feature.key
         self.info: dict[str, Any] | None = None
         self.size_bytes = 0
@@ -90,6 +92,7 @@ class VideoSink:
         self._fps = fps
         self._limit_bytes = limit_bytes
         self._chunks_size = chunks_size
+        self._fsync = fsync
         self._position = layout.FIRST_FILE
         self._file: Mp4Writer | None = None
         # What all samples of a file must share: the sample description, and for JPEG how the colours are sampled.
@@ -152,11 +155,11 @@ class VideoSink:
         self._expected_rows = expected_rows or 0
         self._info_before = None if self.info is None else dict(self.info)
 
-    def commit_episode(self, *, fsync: bool) -> VideoSpan:
+    def commit_episode(self) -> VideoSpan:
         """Called by the data set's writer: the frames stay."""
         if self._file is None or self._start is None:
             raise DataSetError(f"camera {self.key!r}: the episode has no frame")
-        if fsync:
+        if self._fsync:
             layout.fsync_file(self._path(self._position))
         span = VideoSpan(self._position, self._start.samples, self.frames)
         self._start = None
@@ -173,7 +176,7 @@ class VideoSink:
             self._drop_file()
         self._start = None
 
-    def close(self, *, fsync: bool) -> None:
+    def close(self) -> None:
         """Finish the last file."""
         if self._file is None:
             return
@@ -181,7 +184,7 @@ class VideoSink:
             self._drop_file()
             return
         path = self._path(self._position)
-        self._file.close(fsync)
+        self._file.close(self._fsync)
         self.size_bytes += path.stat().st_size
         self._file = None
 
@@ -226,8 +229,7 @@ class VideoSink:
         if self._kind is None:
             raise VideoError(f"camera {self.key!r}: the codec of the samples is not known yet")
         if self._file is not None and (self._is_full(self._file) or self._kind != self._file_kind):
-            self.close(fsync=False)
-            layout.fsync_file(self._path(self._position))
+            self.close()
             self._position = self._position.next(self._chunks_size)
         if self._file is None:
             path = self._path(self._position)

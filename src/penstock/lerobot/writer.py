@@ -95,7 +95,9 @@ class DataSetWriter:
             fsync=fsync,
         )
         self.sinks = {
-            feature.key: VideoSink(self.root, feature, fps=fps, limit_bytes=video_file_bytes, chunks_size=chunks_size)
+            feature.key: VideoSink(
+                self.root, feature, fps=fps, limit_bytes=video_file_bytes, chunks_size=chunks_size, fsync=fsync
+            )
             for feature in self.features
             if feature.dtype == "video"
         }
@@ -167,7 +169,7 @@ class DataSetWriter:
             raise DataSetError(f"{self.root}: no episode was committed", hint="an empty data set cannot be read")
         self._data.finish()
         for sink in self.sinks.values():
-            sink.close(fsync=self.fsync)
+            sink.close()
         self._table.finish()
         self._write_tasks()
         self._write_json(layout.STATS_PATH, self.stats())

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import zlib
 from collections import OrderedDict
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from penstock.errors import RecordingCorrupt
+from penstock.errors import RecordingCorrupt, RecordingError
 from penstock.recordings.codecs import CODECS, decompress_into
 from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, BufferPool
 
@@ -28,15 +27,22 @@ _GAP_BYTES = 4096
 _PLAN_MESSAGES = 16384
 
 
-@dataclass(frozen=True)
 class File:
-    """One open file of a recording."""
+    """One open file of a recording; `fd` is -1 once it is closed, so that a late read cannot hit another file."""
 
-    path: Path
-    fd: int
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def read_into(self, target: memoryview, position: int) -> None:
         """Fill `target` from a position, or say where the file ended."""
+        if self.fd < 0:
+            raise RecordingError(f"{self.path}: the recording was closed")
         filled = 0
         while filled < len(target):
             try:
@@ -187,7 +193,7 @@ class ChunkFetcher:
         self, ids: NDArray[np.int32], numbers: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         chunk, offset, span = (np.empty(ids.size, np.int64) for _ in range(3))
-        for topic in np.unique(ids).tolist():
+        for topic in np.flatnonzero(np.bincount(ids)).tolist():
             mine = ids == topic
             index, which = self._index[topic], numbers[mine]
             chunk[mine], offset[mine], span[mine] = index.chunk[which], index.offset[which], index.span[which]
@@ -298,8 +304,8 @@ def _runs(
     if order.size > 1:
         # Messages may overlap (one asked for twice), so a run reaches to the furthest end so far, not to the last one.
         # Offsetting every source by more than any place keeps the running maximum from crossing over.
-        _, rank = np.unique(src, return_inverse=True)
-        lift = rank.reshape(-1).astype(np.int64) * (int(end.max()) + gap_bytes + 1)
+        rank = np.concatenate(([0], np.cumsum(src[1:] != src[:-1])))
+        lift = rank * (int(end.max()) + gap_bytes + 1)
         reach = np.maximum.accumulate(end + lift)
         fresh[1:] = begin[1:] + lift[1:] > reach[:-1] + gap_bytes
     firsts = np.flatnonzero(fresh)

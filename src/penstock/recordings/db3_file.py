@@ -180,7 +180,7 @@ class Db3File:
             odd = next((row for row in rows if any(type(value) is not int for value in row)), rows[0])
             raise self.broken(f"row {odd[0]} holds other things than numbers: {odd!r:.200}")
         topics = table[:, 1]
-        for number in np.unique(topics).tolist():
+        for number in sorted(set(topics.tolist())):
             mine = table[topics == number]
             topic = topic_of_id.get(number)
             if topic is None:

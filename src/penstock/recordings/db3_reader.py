@@ -113,7 +113,7 @@ class Db3Recording(Recording):
         self, ids: NDArray[np.int32], numbers: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         file, row, size = (np.empty(ids.size, np.int64) for _ in range(3))
-        for topic in np.unique(ids).tolist():
+        for topic in np.flatnonzero(np.bincount(ids)).tolist():
             mine = ids == topic
             rows, which = self._rows[topic], numbers[mine]
             file[mine] = np.searchsorted(rows.first_of_file, which, side="right") - 1

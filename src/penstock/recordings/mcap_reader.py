@@ -9,7 +9,6 @@ import numpy as np
 
 from penstock.errors import RecordingError
 from penstock.recordings.chunk_fetch import ChunkFetcher, File
-from penstock.recordings.codecs import CODECS
 from penstock.recordings.file_window import Window
 from penstock.recordings.mcap_index import McapFileIndexer, McapIndex
 from penstock.recordings.mcap_records import McapFraming
@@ -65,7 +64,7 @@ class McapRecording(Recording):
         self._framing = McapFraming({(channel, number_of[met]) for channel, met in shared.pairs})
         self.start_ns, self.end_ns = time_range_ns(self._index)
         self._packed_messages = source.metadata.compression_mode == "message"
-        used = {CODECS[number] for number in np.unique(self._chunks.codec).tolist()}
+        used = self._chunks.codecs()
         if self._packed_messages or any(is_zstd_file(path) for path in source.files):
             used = used - {"none"} | {"zstd"}
         self.compression = span_of(used)
@@ -78,9 +77,8 @@ class McapRecording(Recording):
         return sum(index.nbytes for index in self._index) + self._chunks.nbytes
 
     def close(self) -> None:
-        files, self._files = self._files, []
-        for file in files:
-            os.close(file.fd)
+        for file in self._files:
+            file.close()
 
     def times_ns(self, topic: Topic) -> NDArray[np.int64]:
         return as_readonly(self._index[topic.id].times_ns)

@@ -239,8 +239,12 @@ class McapFraming:
         kind = heads[:, 0]
         length = np.ascontiguousarray(heads[:, 1:9]).view("<u8")[:, 0]
         channel = np.ascontiguousarray(heads[:, 9:11]).view("<u2")[:, 0].astype(np.int64)
-        whole = (length >= MESSAGE_HEAD_BYTES) & (length + np.uint64(RECORD_HEAD_BYTES) <= span.astype(np.uint64))
-        belongs = np.isin(channel << 32 | topic_ids, self._pairs)
+        # Compared without adding to it: a length near 2⁶⁴ would wrap around to a small one.
+        room = np.maximum(span - RECORD_HEAD_BYTES, 0).astype(np.uint64)
+        whole = (length >= MESSAGE_HEAD_BYTES) & (length <= room)
+        pair = channel << 32 | topic_ids
+        nearest = np.minimum(np.searchsorted(self._pairs, pair), self._pairs.size - 1)
+        belongs = self._pairs[nearest] == pair
         good = fits & (kind == OP_MESSAGE) & whole & belongs
         broken: dict[int, str] = {}
         for place in np.flatnonzero(~good).tolist():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.errors import RecordingCorrupt
+from penstock.recordings.codecs import CODECS
 from penstock.recordings.file_window import RECOVER_HINT
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ class Chunks:
     def whole(self) -> NDArray[np.bool_]:
         """Chunks that must be read as a whole: compressed, or with a checksum to verify."""
         return np.asarray((self.codec != 0) | (self.crc != 0))
+
+    def codecs(self) -> set[str]:
+        """The compressions in use."""
+        # Not np.unique: its first call imports numpy.ma, which costs more than opening a bag.
+        return {CODECS[number] for number in np.flatnonzero(np.bincount(self.codec)).tolist()}
 
 
 class ChunksBuilder:
@@ -181,10 +187,13 @@ def in_file_order(
     place = (chunk.astype(np.int64) << 32) | offset.astype(np.int64)
     place[beyond] = np.iinfo(np.int64).max
     order = np.argsort(place, kind="stable")[: place.size - beyond.size]
-    distinct, inverse = np.unique(place[order], return_inverse=True)
+    place = place[order]
+    fresh = np.ones(place.size, np.bool_)
+    fresh[1:] = place[1:] != place[:-1]
+    distinct = place[fresh]
     distinct_chunk = distinct >> 32
     start = distinct & 0xFFFFFFFF
     end = raw_bytes[distinct_chunk]
     same_chunk = distinct_chunk[1:] == distinct_chunk[:-1]
     end[:-1][same_chunk] = start[1:][same_chunk]
-    return order, (end - start).astype(np.uint32)[inverse.reshape(-1)]
+    return order, (end - start).astype(np.uint32)[np.cumsum(fresh) - 1]

@@ -61,7 +61,7 @@ class Ros1Recording(Recording):
     def __init__(self, path: Path, *, on_corrupt: OnCorrupt = "raise") -> None:
         super().__init__(path, schemas=SchemaStore(), on_corrupt=on_corrupt)
         try:
-            self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            self._file = File(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
             raise RecordingError(f"{path}: cannot be opened: {error.strerror}") from error
         try:
@@ -71,8 +71,8 @@ class Ros1Recording(Recording):
             raise
 
     def _open(self) -> None:
-        self.size_bytes = os.fstat(self._fd).st_size
-        window = Window(self._fd, self.path, self.size_bytes)
+        self.size_bytes = os.fstat(self._file.fd).st_size
+        window = Window(self._file.fd, self.path, self.size_bytes)
         index_at, connection_count, chunk_count = _read_bag_header(window)
         connections, infos = _read_tail(window, index_at)
         if len(connections) != connection_count or len(infos) != chunk_count:
@@ -89,7 +89,7 @@ class Ros1Recording(Recording):
         self._chunks = builder.chunks.finish()
         self._framing = Ros1Framing(topic_of_connection, self.path)
         self.start_ns, self.end_ns = time_range_ns(self._index)
-        self.compression = span_of({CODECS[number] for number in np.unique(self._chunks.codec).tolist()})
+        self.compression = span_of(self._chunks.codecs())
         counts = [index.times_ns.size for index in self._index]
         self._set_topics([(name, "ros1", schema, n) for (name, schema), n in zip(schemas, counts, strict=True)])
 
@@ -125,9 +125,7 @@ class Ros1Recording(Recording):
         return sum(index.nbytes for index in self._index) + self._chunks.nbytes
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self._file.close()
 
     def times_ns(self, topic: Topic) -> NDArray[np.int64]:
         return as_readonly(self._index[topic.id].times_ns)
@@ -142,7 +140,7 @@ class Ros1Recording(Recording):
     ) -> Iterator[Block]:
         self._check_request(topic_ids, numbers)
         return ChunkFetcher(
-            [File(self.path, self._fd)],
+            [self._file],
             self._chunks,
             self._index,
             self._framing,

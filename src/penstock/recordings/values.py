@@ -148,6 +148,11 @@ class VectorReader:
             return tuple(name for leaf in self._leaves for name in leaf.names(leaf.size or 0))
         return tuple(f"{self.path}.{number}" for number in range(self._size))
 
+    @property
+    def recorded_names(self) -> tuple[str, ...] | None:
+        """All names that the last message gave its values; None where messages name nothing."""
+        return None if self._seen_names is None else tuple(self._seen_names)
+
     def __call__(self, payload: Payload) -> NDArray[np.float64]:
         """The vector of one message, in memory of its own."""
         values = self._read(payload)

@@ -193,7 +193,7 @@ def test_damaged_chunk_costs_its_own_messages_only_when_losses_are_counted(
     with recordings.open(path) as recording:
         complete = everything(recording)
         position, stored = recording._chunks.position[1], recording._chunks.stored_bytes[1]  # type: ignore[attr-defined]
-        lost = sum(int((index.chunk == 1).sum()) for index in recording._index)  # type: ignore[attr-defined]
+        lost = sum((index.chunk == 1).sum() for index in recording._index)  # type: ignore[attr-defined]
     damaged = bytearray(whole[kind])
     damaged[int(position + stored // 2)] ^= 0xFF
     path.write_bytes(damaged)

@@ -99,7 +99,7 @@ def test_values_of_wrong_kinds_are_our_errors(tmp_path: Path, damage: str) -> No
     _change(path, damage)
     for on_corrupt in ("raise", "count"):
         try:
-            with recordings.open(path, on_corrupt=on_corrupt) as recording:  # type: ignore[arg-type]
+            with recordings.open(path, on_corrupt=on_corrupt) as recording:
                 everything(recording)
                 assert recording.losses
         except PenstockError as error:

@@ -79,7 +79,7 @@ def test_unfinished_bag_is_found_so_that_it_can_be_reported(tmp_path: Path) -> N
 def test_misspelt_path_names_what_is_near(tmp_path: Path) -> None:
     write_bag(tmp_path / "monday.bag", MESSAGES)
     for call in (recordings.open, lambda path: recordings.find([path])):
-        with pytest.raises(RecordingError, match="did you mean monday.bag"):
+        with pytest.raises(RecordingError, match=r"did you mean monday\.bag"):
             call(tmp_path / "mondey.bag")
 
 
@@ -101,7 +101,7 @@ def test_what_is_no_recording_is_refused_with_its_first_bytes(tmp_path: Path) ->
 def test_directory_of_several_recordings_asks_which(tmp_path: Path) -> None:
     write_bag(tmp_path / "a.bag", MESSAGES)
     write_bag(tmp_path / "b.bag", MESSAGES)
-    with pytest.raises(RecordingError, match="holds 2 recordings: a.bag, b.bag"):
+    with pytest.raises(RecordingError, match=r"holds 2 recordings: a\.bag, b\.bag"):
         recordings.open(tmp_path)
 
 

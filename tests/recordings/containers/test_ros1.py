@@ -13,7 +13,8 @@ from penstock.errors import NotARecording, RecordingError, SchemaError, UsageErr
 from penstock.recordings.ros1_writer import BagWriter
 from tests.recordings.containers.makers import everything, ros1_payload, some_messages, write_bag
 
-STAMPED = "Header header\nstring data\n" + "=" * 80 + "\nMSG: std_msgs/Header\nuint32 seq\ntime stamp\nstring frame_id\n"
+HEADER = "=" * 80 + "\nMSG: std_msgs/Header\nuint32 seq\ntime stamp\nstring frame_id\n"
+STAMPED = "Header header\nstring data\n" + HEADER
 
 
 def _stamped(seconds: int, nanoseconds: int, text: str) -> bytes:
@@ -160,6 +161,15 @@ def test_interrupted_writer_leaves_a_bag_that_says_it_has_no_index(tmp_path: Pat
         raise KeyboardInterrupt
     with pytest.raises(RecordingError, match="no index"):
         recordings.open(tmp_path / "a.bag")
+
+
+def test_fetch_from_a_closed_recording_says_so(tmp_path: Path) -> None:
+    recording = recordings.open(write_bag(tmp_path / "a.bag", some_messages(20)))
+    blocks = recording.fetch(np.zeros(1, np.int32), np.zeros(1, np.int64))
+    recording.close()
+    recording.close()
+    with pytest.raises(RecordingError, match="was closed"):
+        next(blocks)
 
 
 def test_not_a_bag_at_all(tmp_path: Path) -> None:

@@ -119,18 +119,13 @@ def test_mcap_agrees_with_the_mcap_library(path: Path) -> None:
     assert found == theirs
 
 
-@pytest.mark.parametrize("name", ["service_events", "talker", "wbag"])
-def test_mcap_and_db3_of_one_recording_agree(name: str) -> None:
+@pytest.mark.parametrize("name", ["talker", "wbag"])
+def test_mcap_and_db3_of_one_recording_are_the_same(name: str) -> None:
     both = []
     for storage in ("mcap", "sqlite3"):
         with recordings.open(SHARED / "ros2" / "rosbag2" / storage / name) as recording:
-            both.append(_counted(everything(recording)))
-    if name == "wbag":  # the two were recorded with other texts; topics and counts are the same
-        assert [{key: rows.total() for key, rows in one.items()} for one in both][0].keys() == both[1].keys()
-    elif name == "talker":
-        assert {key: rows.total() for key, rows in both[0].items()} == {key: rows.total() for key, rows in both[1].items()}
-    else:
-        assert both[0].keys() == both[1].keys()
+            both.append(everything(recording))
+    assert both[0] == both[1]
 
 
 def test_empty_definition_is_a_problem_of_its_topic_and_messages_stay_readable() -> None:
@@ -173,7 +168,8 @@ def test_service_events_are_decoded_from_the_text_of_the_service() -> None:
 
 def test_two_part_type_names_become_three_parts() -> None:
     with recordings.open(SHARED / "ros2" / "rosbag2.js" / "sample.db3") as recording:
-        assert {topic.type for topic in recording.topics} >= {"sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"}
+        types = {topic.type for topic in recording.topics}
+        assert {"sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"} <= types
 
 
 def test_header_times_are_those_inside_the_messages() -> None:

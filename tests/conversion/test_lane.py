@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -34,7 +35,9 @@ def test_put_waits_while_the_lane_is_full() -> None:
 
         reader = threading.Thread(target=fill)
         reader.start()
-        reader.join(timeout=0.3)
+        while len(put) < 3:
+            time.sleep(0.005)
+        reader.join(timeout=0.1)
         # One job is under way and two wait; the fourth is not accepted before the gate opens.
         assert reader.is_alive() and len(put) == 3
         gate.set()

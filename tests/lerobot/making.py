@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.lerobot.features import Feature
+from penstock.lerobot.reader import open_data_set
 from penstock.lerobot.writer import DataSetSummary, DataSetWriter
 from penstock.media.image import encode_jpeg
+from penstock.media.mp4_index import read_index
 
 HEIGHT, WIDTH = 32, 48
 FPS = 30
@@ -84,3 +86,15 @@ def digests(root: Path) -> dict[str, str]:
 def tree(root: Path) -> set[str]:
     """Every name below `root`, directories too."""
     return {path.relative_to(root).as_posix() for path in root.rglob("*")}
+
+
+def frame(root: Path, row: int) -> bytes:
+    """The bytes of the frame that belongs to a row."""
+    data = open_data_set(root)
+    episode = int(np.searchsorted(data.episodes.end_row, row, side="right"))
+    place = data.video(episode, CAMERA)
+    index = read_index(place.path)
+    number = place.first_frame + row - int(data.episodes.first_row[episode])
+    with place.path.open("rb") as stream:
+        stream.seek(int(index.offsets[number]))
+        return stream.read(int(index.sizes[number]))

@@ -118,7 +118,11 @@ def video_without_its_last_frames(root: Path) -> None:
         av.open(str(root / VIDEO)) as source,
         av.open(str(faststart), "w", options={"movflags": "faststart"}) as target,
     ):
-        stream = target.add_stream_from_template(source.streams.video[0])
+        template = source.streams.video[0]
+        if hasattr(target, "add_stream_from_template"):
+            stream = target.add_stream_from_template(template)
+        else:
+            stream = target.add_stream(template=template)
         for packet in source.demux(source.streams.video[0]):
             if packet.dts is not None:
                 packet.stream = stream

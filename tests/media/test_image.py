@@ -52,7 +52,12 @@ def test_a_jpeg_survives_encode_and_decode() -> None:
     assert image.decode(gray_jpeg()).shape == (48, 64, 3)
 
 
-def test_exif_rotation_is_ignored_as_video_decoders_ignore_it() -> None:
+@pytest.mark.parametrize("old_opencv", [False, True])
+def test_exif_rotation_is_ignored_as_video_decoders_ignore_it(
+    old_opencv: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if old_opencv:  # before 4.11 it could not decode to RGB itself
+        monkeypatch.delattr(cv2, "IMREAD_COLOR_RGB", raising=False)
     rgb = picture(height=32, width=64)
     data = image.encode_jpeg(rgb)
     tiff = b"MM\0\x2a\0\0\0\x08" + b"\0\x01" + b"\x01\x12\0\x03\0\0\0\x01\0\x06\0\0" + bytes(4)
@@ -60,6 +65,7 @@ def test_exif_rotation_is_ignored_as_video_decoders_ignore_it() -> None:
     rotated = data[:2] + exif + data[2:]
     assert cv2.imdecode(np.frombuffer(rotated, np.uint8), cv2.IMREAD_COLOR).shape == (64, 32, 3)
     assert np.array_equal(image.decode(rotated), image.decode(data))
+    assert psnr_db(image.decode(data), rgb) > 35
 
 
 def png_claiming(width: int, height: int, bit_depth: int = 8) -> bytes:

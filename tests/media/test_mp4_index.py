@@ -189,6 +189,7 @@ def test_claims_that_the_bytes_do_not_hold_cost_an_error_not_memory(tmp_path: Pa
     hostile = {
         "fixed sizes": patched(data, b"stsz", 4, ">II", 1, 0xFFFF_FFFF),
         "size table": patched(data, b"stsz", 4, ">II", 0, 15_000_000),
+        "last sample too long": patched(data, b"stsz", 12 + 4 * 3, ">I", len(data)),
         "chunk far away": patched(data, b"stco", 8, ">I", 0xFFFF_FFFF),
         "chunk table": patched(data, b"stco", 4, ">I", 0xFFFF_FFFF),
         "per chunk": patched(data, b"stsc", 8, ">II", 1, 0),

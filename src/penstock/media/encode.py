@@ -1,8 +1,8 @@
 """Pictures to H.264, HEVC or AV1 samples, with the settings that LeRobot 0.6.1 uses for each codec.
 
 Every call blocks until its picture is taken, and the samples that come out are counted against the pictures that went
-in: no frame is ever dropped. The encoders' look-ahead is cut to what key frames two apart can use, which gives the same
-bytes for a third less memory. PyAV gives up the interpreter lock while it encodes: one thread per camera works well.
+in: no frame is ever dropped. The encoders' look-ahead is cut to what key frames two apart can use: the same bytes, and
+a quarter less memory for AV1. PyAV gives up the interpreter lock while it encodes: one thread per camera works well.
 """
 
 from __future__ import annotations

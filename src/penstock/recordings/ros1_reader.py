@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 from array import array
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -44,13 +43,29 @@ _WINDOW_BYTES = 1 << 20
 _CHUNK_HEADER_BYTES = 256
 _USUAL_INDEX_BYTES = 256
 # Index entries are sorted and measured in batches of about so many, so that a long bag needs no large temporaries.
-_BATCH_MESSAGES = 1 << 16
+_BATCH_MESSAGES = 1 << 14
 
 
-@dataclass(frozen=True)
-class _ChunkInfo:
-    position: int
-    messages: int
+class _ChunkInfos:
+    """Where the end of the bag says that chunks begin, and how many messages each holds."""
+
+    def __init__(self) -> None:
+        self._positions, self._messages = array("Q"), array("Q")
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def add(self, position: int, messages: int) -> None:
+        self._positions.append(position)
+        self._messages.append(messages)
+
+    def in_file_order(self, end: int) -> Iterator[tuple[int, int, int]]:
+        """Position, messages, and where the next chunk (or, at last, the index) begins."""
+        positions = np.array(self._positions, np.uint64)
+        order = np.argsort(positions, kind="stable").tolist()
+        for place, number in enumerate(order):
+            following = self._positions[order[place + 1]] if place + 1 < len(order) else end
+            yield self._positions[number], self._messages[number], following
 
 
 class Ros1Recording(Recording):
@@ -102,20 +117,18 @@ class Ros1Recording(Recording):
         numbers = {key: number for number, key in enumerate(keys)}
         return {connection: numbers[key] for connection, key in connections.items()}, keys
 
-    def _index_chunks(self, builder: _Ros1Index, infos: list[_ChunkInfo], index_at: int) -> None:
-        infos = sorted(infos, key=lambda info: info.position)
-        ends = [info.position for info in infos[1:]] + [index_at]
-        for info, end in zip(infos, ends, strict=False):
+    def _index_chunks(self, builder: _Ros1Index, infos: _ChunkInfos, index_at: int) -> None:
+        for position, messages, end in infos.in_file_order(index_at):
             try:
-                found = builder.add_chunk(info.position, end)
+                found = builder.add_chunk(position, end)
             except (RecordingCorrupt, LimitExceeded) as error:
                 if self._on_corrupt == "raise":
                     raise
-                self._add_loss(error.message, info.messages, f"chunk at byte {info.position:,}")
+                self._add_loss(error.message, messages, f"chunk at byte {position:,}")
                 continue
-            if found != info.messages:
-                where = f"chunk at byte {info.position:,}"
-                self.notes.append(f"{where}: its index lists {found} messages, the end of the bag {info.messages}")
+            if found != messages:
+                where = f"chunk at byte {position:,}"
+                self.notes.append(f"{where}: its index lists {found} messages, the end of the bag {messages}")
         builder.flush()
         for connection, count in sorted(builder.unknown.items()):
             self._add_loss(f"connection {connection} has no connection record", count, "index")
@@ -301,10 +314,10 @@ def _read_bag_header(window: Window) -> tuple[int, int, int]:
     return index_at, fields.u32(b"conn_count"), fields.u32(b"chunk_count")
 
 
-def _read_tail(window: Window, at: int) -> tuple[dict[int, tuple[str, Schema]], list[_ChunkInfo]]:
+def _read_tail(window: Window, at: int) -> tuple[dict[int, tuple[str, Schema]], _ChunkInfos]:
     """The connections and the chunk list at the end of the file."""
     connections: dict[int, tuple[str, Schema]] = {}
-    infos: list[_ChunkInfo] = []
+    infos = _ChunkInfos()
     while at < window.size_bytes:
         fields, data_at, data_bytes = read_header(window, at, _WINDOW_BYTES)
         if data_bytes > min(MAX_CONNECTION_BYTES, window.size_bytes - data_at):
@@ -323,6 +336,6 @@ def _read_tail(window: Window, at: int) -> tuple[dict[int, tuple[str, Schema]], 
             if data_bytes % 8 or data_bytes != 8 * fields.u32(b"count"):
                 raise fields.broken(f"chunk info of {fields.u32(b'count')} connections has {data_bytes} bytes")
             messages = sum(struct.unpack(f"<{data_bytes // 4}I", data)[1::2])
-            infos.append(_ChunkInfo(fields.u64(b"chunk_pos"), messages))
+            infos.add(fields.u64(b"chunk_pos"), messages)
         at = data_at + data_bytes
     return connections, infos

@@ -59,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry() -> None:
     """The installed command: `main`, then out at once, since the libraries' own farewell takes a tenth of a second."""
+    # numpy's BLAS would start a thread per core that spins for a while; nothing here multiplies matrices.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     code = main()
     try:
         sys.stdout.flush()

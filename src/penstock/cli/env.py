@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 from dataclasses import asdict
-from importlib import metadata
 from typing import Any
 
 from penstock.units import format_bytes, format_size, parse_workers
@@ -40,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
 
 def describe() -> dict[str, Any]:
     """Everything that env shows, as plain data."""
+    import platform
+
     from penstock.budget import Budget
     from penstock.limits import read_limits
 
@@ -59,6 +59,8 @@ def library_versions() -> dict[str, str | None]:
 
     None means: not installed. Read from the packages' metadata, because importing them would take seconds.
     """
+    from importlib import metadata
+
     versions: dict[str, str | None] = {}
     for name in ("penstock", *LIBRARIES, *NEIGHBOURS):
         try:

@@ -65,7 +65,8 @@ def _table(width: int, height: int, rng: np.random.Generator) -> NDArray[np.uint
         coarse = rng.normal(0, 1, (max(octave * height // width, 2), octave)).astype(np.float32)
         texture += strength * cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
     tint = np.array([150, 120, 90], np.float32)
-    table: NDArray[np.uint8] = np.clip(tint + texture[..., np.newaxis] * np.array([0.5, 0.45, 0.4], np.float32), 0, 255).astype(np.uint8)
+    shaded = tint + texture[..., np.newaxis] * np.array([0.5, 0.45, 0.4], np.float32)
+    table: NDArray[np.uint8] = np.clip(shaded, 0, 255).astype(np.uint8)
     for _ in range(6):
         x, y = int(rng.integers(0, width - 60)), int(rng.integers(0, height - 60))
         colour = tuple(int(v) for v in rng.integers(30, 230, 3))

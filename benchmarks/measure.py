@@ -99,6 +99,7 @@ def alternate(actions: dict[str, list[str]], *, rounds: int, before: dict[str, l
         for name, command in actions.items():
             for path in before.get(name, []):
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            os.sync()  # what the command before left for the disk must not slow this one
             results[name].append(run(command))
     return results
 

@@ -41,7 +41,7 @@ def test_a_camera_shows_in_every_row_the_message_that_the_row_picked(left: list[
         runs = camera_runs(pick(left), start, stop, last)
         assert runs.held_rows == 0 or shown
         shown += [shown[-1]] * runs.held_rows if runs.held_rows else []
-        for number, length in zip(runs.numbers.tolist(), runs.lengths.tolist(), strict=True):
+        for number, length in zip(runs.numbers.tolist(), runs.lengths, strict=True):
             assert length >= 1
             shown += [number] * length
             appended += 1

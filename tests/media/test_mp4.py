@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -198,12 +197,11 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "a.mp4").read_bytes() == b"precious"
 
 
-def test_an_error_inside_the_block_leaves_no_file_and_no_thread(tmp_path: Path) -> None:
+def test_an_error_inside_the_block_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), writer(tmp_path / "a.mp4") as video:
         video.append([bytes(20 << 20)])
         raise ZeroDivisionError
     assert not (tmp_path / "a.mp4").exists()
-    assert not [thread for thread in threading.enumerate() if thread.name == "penstock-write-back"]
 
 
 def test_a_descriptor_stays_the_callers(tmp_path: Path) -> None:
@@ -252,33 +250,29 @@ def test_space_asked_for_in_advance_is_given_back(tmp_path: Path) -> None:
         assert found.st_blocks * 512 < 10 << 20
 
 
-def test_a_page_lost_in_write_back_stops_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fdatasync", _fails_with(errno.EIO))
-    with pytest.raises(VideoError, match="write-back failed"), writer(tmp_path / "a.mp4") as video:
+def test_a_page_lost_on_the_way_to_the_disk_fails_the_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", _fails_with(errno.EIO))
+    with pytest.raises(VideoError, match="bringing the file to the disk failed"), writer(tmp_path / "a.mp4") as video:
         video.append([bytes(17 << 20)])
-        video._file.stop()
-        video.append([b"more"])
     assert not (tmp_path / "a.mp4").exists()
-    with pytest.raises(VideoError, match="write-back failed"), writer(tmp_path / "b.mp4") as video:
-        video.append([bytes(17 << 20)])
 
 
-def test_without_threads_or_preallocation_the_file_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_thread(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+def test_without_early_write_back_or_preallocation_the_file_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[int, int]] = []
 
     def make(name: str) -> bytes:
         with writer(tmp_path / name) as video:
-            for k in range(3):
+            for k in range(5):
                 video.append([bytes([k]) * (9 << 20)])
         return (tmp_path / name).read_bytes()
 
     expected = make("a.mp4")
-    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    monkeypatch.setattr(append_file, "_sync_file_range", lambda: lambda fd, offset, size: begun.append((offset, size)))
     monkeypatch.setattr(append_file, "_fallocate", lambda: lambda fd, offset, size: False)
     assert make("b.mp4") == expected
-    assert append_file._write_back_turn.acquire(blocking=False)
-    append_file._write_back_turn.release()
+    assert [offset for offset, _ in begun] == [0, begun[0][1]] and all(size >= 16 << 20 for _, size in begun)
 
 
 @needs_ffprobe

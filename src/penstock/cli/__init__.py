@@ -18,8 +18,8 @@ exit codes: 0 fine · 1 failed · 2 wrong call · 3 finished, with loss (counted
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line; each verb's module adds its own part."""
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The whole command line, or that of one verb; each verb's module adds its own part."""
     parser = argparse.ArgumentParser(
         prog="penstock",
         description="Robot-learning data that is bigger than memory: convert it, check it, feed it.",
@@ -29,7 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     parser.add_argument("--traceback", action="store_true", help="show the Python traceback of an error")
     verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
-    for verb in VERBS:
+    for verb in VERBS if only is None else (only,):
         importlib.import_module(f"penstock.cli.{verb}").add_parser(verbs)
     return parser
 
@@ -72,8 +72,9 @@ def entry() -> None:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Words may follow options (`convert run.bag out --json video=h264`), which argparse alone refuses."""
-    parser = build_parser()
-    args, rest = parser.parse_known_args(argv)
+    asked = list(sys.argv[1:] if argv is None else argv)
+    parser = build_parser(asked[0] if asked and asked[0] in VERBS else None)
+    args, rest = parser.parse_known_args(asked)
     rest = [word for word in rest if word != "--"]
     words = getattr(args, "words", None)
     unknown = [word for word in rest if word.startswith("-")]

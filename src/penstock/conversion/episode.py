@@ -107,6 +107,8 @@ class _Stream:
         self._last_numbers: list[int | None] = [None] * len(columns.cameras)
         self._samples = [_sampled_numbers(paired, camera, rows, run.settings) for camera in columns.cameras]
         self._parts = [(vector, part) for vector in columns.vectors for part in vector.parts]
+        self._readers: list[Any] = [camera.reader for camera in columns.cameras]
+        self._readers += [part.reader for _, part in self._parts]
 
     def run(self) -> None:
         for start, stop in _flushes(self._rows, self._pass.rows_per_flush):
@@ -150,20 +152,21 @@ class _Stream:
         """Sort a block's payloads: pictures to the writing lane, numbers into their arrays."""
         cameras = len(self._workers)
         shots: list[list[Shot]] = [[] for _ in range(cameras)]
-        for position, payload in enumerate(block.payloads, block.first):
-            owner, slot = requests.owners[position], requests.slots[position]
-            number = int(requests.numbers[position])
+        readers, checks, samples = self._readers, self._checks, self._samples
+        part = slice(block.first, block.first + len(block.payloads))
+        asked = zip(requests.owners[part], requests.slots[part], requests.numbers[part].tolist(), strict=True)
+        for (owner, slot, number), payload in zip(asked, block.payloads, strict=True):
             try:
                 if payload is None:
                     raise MessageError(DAMAGED)
                 if owner < cameras:
-                    picture = self._columns.cameras[owner].reader(payload)
-                    self._checks[owner](picture, number)
-                    shots[owner].append(Shot(number, picture, int(runs[owner].lengths[slot]) - 1))
-                    if number in self._samples[owner]:
+                    picture = readers[owner](payload)
+                    checks[owner](picture, number)
+                    shots[owner].append(Shot(number, picture, runs[owner].lengths[slot] - 1))
+                    if number in samples[owner]:
                         self._sample(owner, number, picture)
                 else:
-                    values[owner - cameras][slot] = self._parts[owner - cameras][1].reader(payload)
+                    values[owner - cameras][slot] = readers[owner](payload)
             except PictureChanged:
                 block.release()
                 raise

@@ -79,7 +79,7 @@ class Crew:
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
-        self.writing = Lane("penstock-write")
+        self.writing = Lane("penstock-write", depth=6)
         self.statistics = Lane("penstock-statistics", depth=8)
 
     @property

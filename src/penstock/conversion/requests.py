@@ -17,7 +17,7 @@ class CameraRuns:
 
     numbers: NDArray[np.int64]
     first_rows: NDArray[np.int64]
-    lengths: NDArray[np.int64]
+    lengths: list[int]
     held_rows: int  # leading rows that still show the last picture of the run before
 
 
@@ -53,7 +53,7 @@ def camera_runs(pick: Pick, start: int, stop: int, last_number: int | None) -> C
     if last_number is not None and int(left[0]) == last_number:
         held = int(lengths[0])
         begins, lengths = begins[1:], lengths[1:]
-    return CameraRuns(left[begins], begins, lengths, held)
+    return CameraRuns(left[begins], begins, lengths.tolist(), held)
 
 
 def vector_needs(pick: Pick, start: int, stop: int) -> VectorNeeds:

@@ -165,7 +165,7 @@ class EpisodeWriter:
         if not self._row_tasks:
             number = self._number_of(tasks[0])
             if number != self._assumed_task:
-                part = with_task_index(part, self._owner.schema, number, fsync=fsync)
+                part = with_task_index(part, self._owner.schema(), number, fsync=fsync)
             for start in range(0, part.rows, _FILL_ROWS):
                 self._numeric("task_index").add(np.full((min(_FILL_ROWS, part.rows - start), 1), number))
         spans = {key: sink.commit_episode() for key, sink in self._owner.sinks.items()}

@@ -13,7 +13,6 @@ from penstock.lerobot.stats import STATISTICS, Stats
 from penstock.lerobot.videos import VideoSpan
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
 _BATCH_EPISODES = 128
@@ -58,7 +57,7 @@ class EpisodesTable:
     """Writes meta/episodes/chunk-CCC/file-FFF.parquet."""
 
     def __init__(
-        self, root: Path, schema: pa.Schema, *, fps: int, limit_bytes: int, chunks_size: int, fsync: bool
+        self, root: Path, schema: tables.SchemaMaker, *, fps: int, limit_bytes: int, chunks_size: int, fsync: bool
     ) -> None:
         self._root = root
         self._schema = schema
@@ -93,13 +92,13 @@ class EpisodesTable:
                 path = self._path()
             if self._writer is None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._writer = pq.ParquetWriter(str(path), self._schema, compression="snappy")
+                self._writer = pq.ParquetWriter(str(path), self._schema(), compression="snappy")
             place = {
                 "meta/episodes/chunk_index": self._position.chunk,
                 "meta/episodes/file_index": self._position.file,
             }
             rows = [row | place for row in self._waiting]
-            self._writer.write_table(tables.episodes_table(rows, self._schema))
+            self._writer.write_table(tables.episodes_table(rows, self._schema()))
         self._waiting.clear()
 
     def _close(self) -> None:

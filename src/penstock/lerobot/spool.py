@@ -42,7 +42,7 @@ class Part:
 class PartWriter:
     """Writes the rows of one episode, each flush one row group."""
 
-    def __init__(self, path: Path, features: list[Feature], schema: pa.Schema) -> None:
+    def __init__(self, path: Path, features: list[Feature], schema: tables.SchemaMaker) -> None:
         self.path = path
         self.rows = 0
         self._features = features
@@ -58,8 +58,8 @@ class PartWriter:
         with tables.arrow_errors(self.path, "cannot write rows"):
             if self._writer is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._writer = tables.data_writer(self.path, self._schema)
-            self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema), row_group_size=count)
+                self._writer = tables.data_writer(self.path, self._schema())
+            self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema()), row_group_size=count)
         self.rows += count
 
     def finish(self, *, fsync: bool) -> Part:
@@ -109,7 +109,9 @@ def with_task_index(part: Part, schema: pa.Schema, task_index: int, *, fsync: bo
 class DataFiles:
     """Collects finished parts into data/chunk-CCC/file-FFF.parquet, in the order of the episodes."""
 
-    def __init__(self, root: Path, schema: pa.Schema, *, limit_bytes: int, chunks_size: int, fsync: bool) -> None:
+    def __init__(
+        self, root: Path, schema: tables.SchemaMaker, *, limit_bytes: int, chunks_size: int, fsync: bool
+    ) -> None:
         self._root = root
         self._schema = schema
         self._limit_bytes = limit_bytes
@@ -160,11 +162,11 @@ class DataFiles:
     def _merge(self, merged: Path) -> None:
         import pyarrow.parquet as pq
 
-        with tables.data_writer(merged, self._schema) as target:
+        with tables.data_writer(merged, self._schema()) as target:
             for part in self._waiting:
                 with pq.ParquetFile(str(part.path)) as source:
                     for number in range(source.num_row_groups):
-                        table = source.read_row_group(number, use_threads=False).cast(self._schema)
+                        table = source.read_row_group(number, use_threads=False).cast(self._schema())
                         target.write_table(table, row_group_size=table.num_rows)
         if self._fsync:
             layout.fsync_file(merged)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ from penstock.lerobot.stats import STATISTICS
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+SchemaMaker = Callable[[], "pa.Schema"]
 
 # Arrow addresses the bytes of one binary array with 32 bits.
 LARGEST_BINARY_BYTES = 2**31 - 1

@@ -102,6 +102,7 @@ class VideoSink:
         self._start: Mark | None = None
         self._expected_rows = 0
         self._info_before: dict[str, Any] | None = None
+        self._probe = jpeg.JpegProbe()
 
     def __repr__(self) -> str:
         return f"VideoSink({self.key!r}, {self._width}×{self._height}, frames={self.frames})"
@@ -195,7 +196,7 @@ class VideoSink:
 
     def _check_jpeg(self, piece: Piece) -> None:
         """One look per call; the caller has looked at every picture, this catches that it forgot."""
-        found = jpeg.probe(piece)
+        found = self._probe.probe(piece)
         if (found.height, found.width) != (self._height, self._width):
             raise ImageError(
                 f"camera {self.key!r}: frame {self.frames} is {found.width}×{found.height} px, "

@@ -16,6 +16,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
@@ -78,7 +79,8 @@ class DataSetWriter:
         self.frames = 0
         self.tasks: list[str] = []
         self.task_numbers: dict[str, int] = {}
-        self.schema = tables.data_schema(self.features)
+        # Made when the first rows come: loading Arrow then falls into the time that the video files take.
+        self.schema: tables.SchemaMaker = cache(lambda: tables.data_schema(self.features))
         self._robot_type = robot_type
         self._limits = (data_file_bytes, video_file_bytes, chunks_size)
         self._stats = new_stats(self.features)
@@ -88,7 +90,7 @@ class DataSetWriter:
         )
         self._table = EpisodesTable(
             self.root,
-            tables.episodes_schema(self.features),
+            cache(lambda: tables.episodes_schema(self.features)),
             fps=fps,
             limit_bytes=data_file_bytes,
             chunks_size=chunks_size,

@@ -180,7 +180,6 @@ class Mp4Writer:
         if not self._open:
             return
         self._open = False
-        self._file.stop()
         if self._owned_path is not None:
             os.close(self._fd)
             with contextlib.suppress(OSError):
@@ -204,7 +203,6 @@ class Mp4Writer:
     def _check_open(self) -> None:
         if not self._open:
             raise VideoError(f"{self._name}: the video is closed already")
-        self._file.check()
 
 
 def mjpeg_stsd(width: int, height: int) -> bytes:

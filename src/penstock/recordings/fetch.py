@@ -10,7 +10,7 @@ from penstock.errors import RecordingError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-BLOCK_BYTES = 2 << 20
+BLOCK_BYTES = 4 << 20
 BLOCK_MESSAGES = 1024
 _ROUND_BYTES = 64 << 10
 # A consumer may stall on a slow disk for long, but not for ever.

@@ -103,6 +103,7 @@ class _Stream:
         self._recording, self._columns, self._paired, self._rows = recording, columns, paired, rows
         self._episode, self._pass, self._crew = episode, run, crew
         self._workers = list(workers)
+        self._moved_bytes = 0
         self._checks = [PictureCheck(camera) for camera in columns.cameras]
         self._last_numbers: list[int | None] = [None] * len(columns.cameras)
         self._samples = [_sampled_numbers(paired, camera, rows, run.settings) for camera in columns.cameras]
@@ -133,9 +134,12 @@ class _Stream:
         requests = merge([*runs, *needs], topics)
         if len(requests):
             blocks = self._recording.fetch(requests.topic_ids, requests.numbers, memory_bytes=self._pass.fetch_bytes)
+            moved_bytes = 0
             for block in blocks:
                 self._take(block, requests, runs, values)
-                self._pass.on_block(block.file_bytes)
+                moved_bytes = block.file_bytes
+                self._pass.on_block(self._moved_bytes + moved_bytes)
+            self._moved_bytes += moved_bytes
         self._write_rows(needs, values, stop - start)
 
     def _hold(self, runs: Sequence[CameraRuns]) -> None:

@@ -15,7 +15,7 @@ VIDEO_LIBRARY_BYTES = 40 * MIB
 ENCODER_BYTES = {"h264": 24 * MIB, "hevc": 48 * MIB, "av1": 64 * MIB}
 ENCODER_FRAMES = {"h264": 12, "hevc": 24, "av1": 48}
 STATISTICS_FRAMES = 3  # decoded pictures alive in the statistics lane
-FETCH_MAX_BYTES = 24 * MIB
+FETCH_MAX_BYTES = 16 * MIB
 FETCH_MIN_BYTES = 4 * MIB
 
 

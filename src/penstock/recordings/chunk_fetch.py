@@ -143,7 +143,10 @@ class _ChunkCache:
 
 
 class ChunkFetcher:
-    """One request: plans block by block, reads runs of neighbouring messages at once, unwraps them together."""
+    """Plans block by block, reads runs of neighbouring messages at once, unwraps them together.
+
+    Its buffers and chunks serve one request after the other, so that a caller may cut a long request into pieces.
+    """
 
     def __init__(
         self,
@@ -156,6 +159,7 @@ class ChunkFetcher:
         clip_bytes: int | None,
         lose: Callable[[str, str, NDArray[np.int32], NDArray[np.int64]], None] | None,
     ) -> None:
+        self.limits = (memory_bytes, clip_bytes)
         self._files = files
         self._chunks = chunks
         self._index = index
@@ -172,7 +176,8 @@ class ChunkFetcher:
         self._plain_bytes = 0
 
     def blocks(self, topic_ids: NDArray[np.int32], numbers: NDArray[np.int64]) -> Iterator[Block]:
-        """The request, block by block."""
+        """The request, block by block; `file_bytes` counts from its beginning."""
+        self._plain_bytes = self._cache.file_bytes = 0
         for begin in range(0, numbers.size, _PLAN_MESSAGES):
             ids = topic_ids[begin : begin + _PLAN_MESSAGES]
             wanted = numbers[begin : begin + _PLAN_MESSAGES]

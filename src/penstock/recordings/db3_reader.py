@@ -31,6 +31,7 @@ class Db3Recording(Recording):
         super().__init__(source.path, schemas=SchemaStore(), on_corrupt=on_corrupt)
         self.notes += source.notes
         self._files: list[Db3File] = []
+        self._pool: BufferPool | None = None  # serves one request after the other
         try:
             self._open(source)
         except BaseException:
@@ -88,7 +89,9 @@ class Db3Recording(Recording):
     def _blocks(
         self, topic_ids: NDArray[np.int32], numbers: NDArray[np.int64], memory_bytes: int, clip_bytes: int | None
     ) -> Iterator[Block]:
-        pool = BufferPool(memory_bytes)
+        if self._pool is None or self._pool.limit_bytes != memory_bytes:
+            self._pool = BufferPool(memory_bytes)
+        pool = self._pool
         block_bytes = max(1, min(BLOCK_BYTES, memory_bytes // 4))
         at, done_bytes = 0, 0
         while at < numbers.size:

@@ -37,6 +37,7 @@ class McapRecording(Recording):
         super().__init__(source.path, schemas=SchemaStore(), on_corrupt=on_corrupt)
         self.notes += source.notes
         self._files: list[File] = []
+        self._fetcher: ChunkFetcher | None = None
         try:
             self._open(source)
         except BaseException:
@@ -92,16 +93,18 @@ class McapRecording(Recording):
         clip_bytes: int | None = None,
     ) -> Iterator[Block]:
         self._check_request(topic_ids, numbers)
-        fetcher = ChunkFetcher(
-            self._files,
-            self._chunks,
-            self._index,
-            self._framing,
-            memory_bytes=memory_bytes // 2 if self._packed_messages else memory_bytes,
-            clip_bytes=None if self._packed_messages else clip_bytes,
-            lose=self._lose if self._on_corrupt == "count" else None,
-        )
-        blocks = fetcher.blocks(topic_ids, numbers)
+        limits = (memory_bytes // 2, None) if self._packed_messages else (memory_bytes, clip_bytes)
+        if self._fetcher is None or self._fetcher.limits != limits:
+            self._fetcher = ChunkFetcher(
+                self._files,
+                self._chunks,
+                self._index,
+                self._framing,
+                memory_bytes=limits[0],
+                clip_bytes=limits[1],
+                lose=self._lose if self._on_corrupt == "count" else None,
+            )
+        blocks = self._fetcher.blocks(topic_ids, numbers)
         if not self._packed_messages:
             return blocks
         return decompressed(blocks, memory_bytes // 2, self.path, self._lose_placed(topic_ids, numbers))

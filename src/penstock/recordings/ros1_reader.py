@@ -75,6 +75,7 @@ class Ros1Recording(Recording):
 
     def __init__(self, path: Path, *, on_corrupt: OnCorrupt = "raise") -> None:
         super().__init__(path, schemas=SchemaStore(), on_corrupt=on_corrupt)
+        self._fetcher: ChunkFetcher | None = None
         try:
             self._file = File(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
@@ -152,15 +153,17 @@ class Ros1Recording(Recording):
         clip_bytes: int | None = None,
     ) -> Iterator[Block]:
         self._check_request(topic_ids, numbers)
-        return ChunkFetcher(
-            [self._file],
-            self._chunks,
-            self._index,
-            self._framing,
-            memory_bytes=memory_bytes,
-            clip_bytes=clip_bytes,
-            lose=self._lose if self._on_corrupt == "count" else None,
-        ).blocks(topic_ids, numbers)
+        if self._fetcher is None or self._fetcher.limits != (memory_bytes, clip_bytes):
+            self._fetcher = ChunkFetcher(
+                [self._file],
+                self._chunks,
+                self._index,
+                self._framing,
+                memory_bytes=memory_bytes,
+                clip_bytes=clip_bytes,
+                lose=self._lose if self._on_corrupt == "count" else None,
+            )
+        return self._fetcher.blocks(topic_ids, numbers)
 
 
 class _Ros1Index:

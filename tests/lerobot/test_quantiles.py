@@ -23,7 +23,7 @@ def rank_error(values: NDArray[np.float64], found: NDArray[np.float64]) -> float
     return worst / len(values)
 
 
-def fed(values: NDArray[np.float64], batch: int, k: int = 2048) -> QuantileSketch:
+def fed(values: NDArray[np.float64], batch: int, k: int = 1024) -> QuantileSketch:
     sketch = QuantileSketch(1, k=k)
     for start in range(0, len(values), batch):
         sketch.add(values[start : start + batch].reshape(-1, 1))
@@ -66,12 +66,12 @@ def test_a_small_buffer_keeps_the_proven_bound_where_it_bites(order: str) -> Non
 
 
 def test_bound_for_a_thousand_million_rows_is_below_one_percent() -> None:
-    count, k = 10**9, 2048
+    count, k = 10**9, 1024
     assert np.ceil(np.log2(count / k)) / (2 * k) < 0.01
 
 
 def test_few_values_give_exactly_numpys_quantiles() -> None:
-    values = np.random.default_rng(3).normal(size=(4000, 5))
+    values = np.random.default_rng(3).normal(size=(2000, 5))
     sketch = QuantileSketch(5)
     sketch.add(values)
     assert sketch.rank_error_bound == 0.0

@@ -203,6 +203,7 @@ class _Job:
         for note in (*notes, *recording.notes, *plan.paired.alignment.report.notes):
             self._note(f"{recording.path.name}: {note}")
         self.predicted = max(self.predicted, plan.memory.peak_bytes)
+        process_memory.give_back_freed()
         return plan
 
     def _convert_one(self, plan: RecordingPlan, writer: DataSetWriter, total_bytes: int) -> None:

@@ -87,12 +87,15 @@ def _find_features(recording: Recording) -> tuple[dict[str, FeatureSettings], li
         state = [topic for topic in states if topic.type in rank and topic.count >= 1]
         if state:
             break
-    action_ranked = [topic for topic in commands if topic.type == _STATE_RANKS[0][0]] or commands
-    for key, chosen in ((STATE, state), (ACTION, action_ranked)):
+    state = [topic for topic in state if _is_steady(recording, topic, span)] or state
+    # A goal that was sent once is no action for every row.
+    steady = [topic for topic in commands if _is_steady(recording, topic, span)]
+    action = [topic for topic in steady if topic.type == _STATE_RANKS[0][0]] or steady
+    for key, chosen in ((STATE, state), (ACTION, action)):
         if chosen:
             features[key] = FeatureSettings(tuple(_source(recording, topic) for topic in chosen))
     for topic in numeric:
-        if topic in state or topic in action_ranked:
+        if topic in state or topic in action:
             continue
         if _is_steady(recording, topic, span):
             features[f"observation.{_feature_name(topic.name)}"] = FeatureSettings((_source(recording, topic),))

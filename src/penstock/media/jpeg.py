@@ -87,10 +87,15 @@ def _parse(data: memoryview | bytes) -> tuple[JpegInfo, int]:
         )
     position = 2
     adobe_transform: int | None = None
+    info: JpegInfo | None = None
     while True:
         marker, position = _next_marker(head, position, size)
         if marker in _STANDALONE:
             continue
+        if marker == _SOS and info is not None:
+            return info, position
+        if marker == _EOI and info is not None:
+            raise ImageError(f"JPEG of {size:,} bytes ends at byte {position - 2:,} without picture data (SOS)")
         if marker in (_SOI, _EOI, _SOS):
             raise ImageError(
                 f"JPEG of {size:,} bytes has no frame header (SOF) before ff {marker:02x} at byte {position - 2:,}"
@@ -105,7 +110,7 @@ def _parse(data: memoryview | bytes) -> tuple[JpegInfo, int]:
         body = head[position + 2 : position + length]
         position += length
         if marker in _SOF_READABLE:
-            return _frame_header(body, position - length - 2, adobe_transform), position
+            info = _frame_header(body, position - length - 2, adobe_transform)
         if marker in _SOF_OTHER:
             raise ImageError(
                 f"JPEG frame header ff {marker:02x} at byte {position - length - 2:,} is lossless, arithmetic or "

@@ -186,13 +186,21 @@ def test_files_fit_in_a_head() -> None:
 # The command line
 
 
-@pytest.fixture(scope="module")
-def reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_cli_reference", REPOSITORY / "docs" / "make_cli_reference.py")
+def _docs_script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "docs" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    return _docs_script("make_cli_reference")
+
+
+def test_the_map_says_what_the_modules_say_of_themselves() -> None:
+    assert _map_text() == _docs_script("make_house_map").render(), "run: python docs/make_house_map.py"
 
 
 def test_every_verb_and_every_argument_has_help(reference: ModuleType) -> None:

@@ -190,3 +190,13 @@ def test_split_episodes_begins_each_episode_with_a_picture_of_its_own(tmp_path: 
     slow = "observation.images.slow"
     assert datasets.samples(tmp_path / "split", slow) == datasets.samples(tmp_path / "whole", slow)
     assert datasets.problems(tmp_path / "split", full=True) == []
+
+
+def test_joints_that_are_recorded_in_another_order_come_in_the_order_of_the_first(tmp_path: Path) -> None:
+    first = bags.write(tmp_path / "first.bag", _order(("a", "b", "c", "d")))
+    second = bags.write(tmp_path / "second.bag", _order(("c", "d", "a", "b")))
+    penstock.convert([first, second], tmp_path / "out")
+    assert datasets.info(tmp_path / "out")["features"]["observation.state"]["names"] == ["a", "b", "c", "d"]
+    values = datasets.values(tmp_path / "out", "observation.state")
+    assert np.array_equal(values[:15], np.tile([1, 2, 3, 4], (15, 1)))
+    assert np.array_equal(values[15:], np.tile([3, 4, 1, 2], (15, 1)))

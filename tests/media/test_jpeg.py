@@ -96,6 +96,12 @@ def test_what_is_wrong_is_said(data: bytes, says: str) -> None:
         jpeg.probe(data)
 
 
+def test_a_frame_header_without_picture_data_is_no_picture() -> None:
+    scan = ONE.index(b"\xff\xda")
+    with pytest.raises(ImageError, match="without picture data"):
+        jpeg.probe(ONE[:scan] + b"\xff\xd9")
+
+
 def test_a_giant_size_is_refused_with_both_numbers() -> None:
     with pytest.raises(LimitExceeded) as caught:
         jpeg.probe(with_bytes(ONE, sof_at(ONE) + 5, b"\xea\x60\xea\x60"))

@@ -1,0 +1,74 @@
+"""Topics that nobody named: which become features, under which names, and what is said of the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock import recordings
+from penstock.conversion.mapping import Mapping, map_topics
+from penstock.conversion.settings import read_settings
+from penstock.errors import AlignError
+from tests.conversion import bags
+from tests.conversion.bags import CAM_H, COMMAND, STATE
+
+
+def mapped(path: Path, tape: list[bags.Message]) -> Mapping:
+    with recordings.open(bags.write(path / "run.bag", tape)) as recording:
+        return map_topics(recording, read_settings())
+
+
+def topics_of(found: Mapping) -> dict[str, list[str]]:
+    return {key: [source.topic for source in each.sources] for key, each in found.settings.features.items()}
+
+
+def test_cameras_states_and_commands_get_the_names_that_policies_expect(tmp_path: Path) -> None:
+    found = mapped(tmp_path, bags.robot())
+    assert topics_of(found) == {
+        "observation.images.cam_h": [CAM_H],
+        "observation.images.cam_l": [bags.CAM_L],
+        "observation.state": [STATE],
+        "action": [COMMAND],
+    }
+    assert found.settings.timeline == CAM_H
+
+
+def test_a_goal_that_was_sent_once_is_no_action(tmp_path: Path) -> None:
+    tape = bags.camera(CAM_H, bags.times(30, 1.0)) + bags.joints(STATE, bags.times(60, 1.0))
+    found = mapped(tmp_path, tape + bags.joints("/arm/goal", bags.times(1, 1.0)))
+    assert "action" not in found.settings.features
+    assert any("/arm/goal left out: too sparse" in note for note in found.notes)
+
+
+def test_a_steady_command_is_taken_where_a_sparse_one_lies_beside_it(tmp_path: Path) -> None:
+    found = mapped(tmp_path, bags.robot() + bags.joints("/arm/goal", bags.times(2, 1.0)))
+    assert topics_of(found)["action"] == [COMMAND]
+
+
+def test_arms_with_topics_of_their_own_share_one_state(tmp_path: Path) -> None:
+    tape = bags.camera(CAM_H, bags.times(30, 1.0))
+    for side in ("left", "right"):
+        tape += bags.joints(f"/{side}/joint_states", bags.times(60, 1.0))
+    assert topics_of(mapped(tmp_path, tape))["observation.state"] == ["/left/joint_states", "/right/joint_states"]
+
+
+def test_cameras_whose_short_names_clash_keep_their_whole_topic(tmp_path: Path) -> None:
+    tape = bags.joints(STATE, bags.times(60, 1.0))
+    for topic in ("/cam/color/image_raw/compressed", "/cam/rgb/compressed"):
+        tape += bags.camera(topic, bags.times(30, 1.0))
+    keys = [key for key in mapped(tmp_path, tape).settings.features if "images" in key]
+    assert keys == ["observation.images.cam_color_image_raw_compressed", "observation.images.cam_rgb_compressed"]
+
+
+def test_depth_is_left_out_and_named(tmp_path: Path) -> None:
+    tape = bags.robot() + bags.camera("/cam_h/depth/image_raw/compressed", bags.times(30, 1.0))
+    found = mapped(tmp_path, tape)
+    assert not any("depth" in key for key in found.settings.features)
+    assert any("depth left out: /cam_h/depth/image_raw/compressed" in note for note in found.notes)
+
+
+def test_without_a_camera_the_error_says_how_to_go_on(tmp_path: Path) -> None:
+    with pytest.raises(AlignError, match="no feature is a camera") as caught:
+        mapped(tmp_path, bags.joints(STATE, bags.times(60, 1.0)))
+    assert "timeline: fixed" in (caught.value.hint or "")

@@ -47,7 +47,7 @@ def main() -> None:
 def _claims(args: argparse.Namespace, directory: Path) -> list[Claim]:
     seconds = 15.0 if args.quick else 60.0
     bag = _recording(directory, seconds)
-    claims, ours = _speed(bag, directory, rounds=args.rounds or (5 if args.quick else 9))
+    claims, ours = _speed(bag, directory, rounds=args.rounds or (5 if args.quick else 15))
     sizes = ([] if args.quick else [2.0, 8.0]) if args.sizes is None else args.sizes
     claims += _memory(bag, directory, sizes)
     if args.lerobot_python:

@@ -112,6 +112,7 @@ class _Stream:
         self._readers += [part.reader for _, part in self._parts]
 
     def run(self) -> None:
+        self._crew.statistics.put(_load_arrow, lambda: None)
         for start, stop in _flushes(self._rows, self._pass.rows_per_flush):
             self._rows_between(start, stop)
             self._pass.on_flush(stop - self._rows.start)
@@ -242,6 +243,11 @@ class _Stream:
             joined = np.concatenate(placed[vector.key], axis=1)
             columns[vector.key] = _whole_numbers(vector.key, joined) if vector.dtype == "int64" else joined
         self._episode.write_rows(columns, rows=rows)
+
+
+def _load_arrow() -> None:
+    """The first flush will need it; loading it meanwhile costs the pass nothing."""
+    import pyarrow.parquet  # noqa: F401
 
 
 def _per_row(part: VectorPart, need: VectorNeeds, found: NDArray[np.float64]) -> NDArray[np.float64]:

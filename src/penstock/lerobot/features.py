@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -140,6 +139,8 @@ def safe_key(text: str) -> str:
     if key in ROW_KEYS or key == "task":
         key = f"{key}_"
     if len(key.encode()) > LONGEST_KEY_BYTES:
+        import hashlib
+
         mark = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
         kept = key.encode()[: LONGEST_KEY_BYTES - len(mark) - 1].decode(errors="ignore").rstrip(" .")
         key = f"{kept}_{mark}"

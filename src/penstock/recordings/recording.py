@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
@@ -127,6 +126,8 @@ class Recording(ABC):
         if found:
             return max(found, key=lambda topic: topic.count)
         names = sorted({topic.name for topic in self.topics})
+        import difflib
+
         close = difflib.get_close_matches(name, names, n=3)
         hint = f"did you mean {', '.join(close)}?" if close else f"it has: {', '.join(names[:20]) or 'no topic at all'}"
         raise RecordingError(f"{self.path}: no topic {name!r}", hint=hint)

@@ -49,10 +49,16 @@ def _claims(args: argparse.Namespace, directory: Path) -> list[Claim]:
     bag = _recording(directory, seconds)
     claims, ours = _speed(bag, directory, rounds=args.rounds or (5 if args.quick else 15))
     sizes = ([] if args.quick else [2.0, 8.0]) if args.sizes is None else args.sizes
+    if sizes:  # the start of Python weighs less on a longer recording
+        claims += _speed(_long(directory, sizes[0]), directory, rounds=5)[0]
     claims += _memory(bag, directory, sizes)
     if args.lerobot_python:
         claims += _peer(args, bag, directory, ours)
     return claims
+
+
+def _long(directory: Path, gigabytes: float) -> Path:
+    return _recording(directory, gigabytes * 1e9 / BYTES_PER_SECOND + 20)
 
 
 def _recording(directory: Path, seconds: float) -> Path:
@@ -85,9 +91,9 @@ def _speed(bag: Path, directory: Path, rounds: int) -> tuple[list[Claim], float]
     )
     copy.unlink()
     shutil.rmtree(out)
-    return [Claim("video: copy, whole command, against cp of the bag (times)", ours_s / cp_s, "<= 4")], ours_s / report[
-        "frames"
-    ]
+    size = f"{bag.stat().st_size / 1e9:.1f} GB"
+    claim = Claim(f"video: copy of {size}, whole command, against cp (times)", ours_s / cp_s, "<= 4")
+    return [claim], ours_s / report["frames"]
 
 
 def _memory(bag: Path, directory: Path, sizes: list[float]) -> list[Claim]:
@@ -106,7 +112,7 @@ def _memory(bag: Path, directory: Path, sizes: list[float]) -> list[Claim]:
 
     peaks["short"] = measured(bag, f"copy, {bag.stat().st_size / 1e9:.2f} GB").peak_rss_bytes
     for gigabytes in sizes:
-        long = _recording(directory, gigabytes * 1e9 / BYTES_PER_SECOND + 20)
+        long = _long(directory, gigabytes)
         peaks[f"{gigabytes:g} GB"] = measured(long, f"copy, {long.stat().st_size / 1e9:.2f} GB").peak_rss_bytes
     claims = [Claim("peak RSS of video: copy, the largest (MB)", max(peaks.values()) / 1e6, "<= 200")]
     if sizes:

@@ -1,6 +1,6 @@
 """YAML and `a.b=c` words become frozen, checked dataclasses.
 
-    tree = apply_overrides(load_yaml("run.yaml"), ["video.codec=h264", "fps=30"])
+    tree = apply_overrides(load_yaml("run.yaml"), ["rosbag.chunk_size=500", "fps=30"])
     settings = build(Settings, tree)
 
 Every complaint names the key's full path, the value, and what is expected.
@@ -69,7 +69,7 @@ def apply_overrides(tree: Mapping[str, Any], words: Sequence[str]) -> Tree:
         path, equals, text = word.partition("=")
         keys = re.findall(r"\[([^\]]*)\]|([^.\[\]]+)", path)
         if not equals or not re.fullmatch(r"(?:[^.\[\]]+|\[[^\]]+\])(?:\.[^.\[\]]+|\.?\[[^\]]+\])*", path.strip()):
-            raise ConfigError(f"{word!r} is not of the form key=value", hint="for example: fps=30 or video.codec=h264")
+            raise ConfigError(f"{word!r} is not of the form key=value", hint="for example: fps=30, encoding.crf=23")
         _set(result, [(bracketed or plain).strip() for bracketed, plain in keys], _word_value(text, word), word)
     return result
 

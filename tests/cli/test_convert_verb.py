@@ -101,6 +101,13 @@ def test_words_change_nested_keys_and_keys_with_dots(bag: Path, tmp_path: Path) 
     assert (doubled == datasets.values(tmp_path / "plain", "observation.state") * 2).all()
 
 
+def test_a_new_feature_is_named_in_brackets(bag: Path, tmp_path: Path) -> None:
+    words = [f"features[observation.images.h]={CAM_H}", f"features[observation.state].topic={STATE}"]
+    assert main(["convert", str(bag), str(tmp_path / "out"), *words]) == 0
+    features = datasets.info(tmp_path / "out")["features"]
+    assert {"observation.images.h", "observation.state"} <= set(features) and "action" not in features
+
+
 def test_a_path_with_an_equals_sign_is_a_path_when_it_exists(bag: Path, tmp_path: Path) -> None:
     (tmp_path / "speed=2.bag").write_bytes(bag.read_bytes())
     assert main(["convert", str(tmp_path / "speed=2.bag"), str(tmp_path / "out")]) == 0
@@ -182,7 +189,7 @@ def test_an_error_of_the_system_exits_1_without_a_traceback(
 
     monkeypatch.setattr("penstock.lerobot.writer.DataSetWriter.close", full)
     assert main(["convert", str(bag), str(tmp_path / "out")]) == 1
-    assert "No space left" in capsys.readouterr().err
+    assert "penstock: disk: No space left on device\n" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

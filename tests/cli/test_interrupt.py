@@ -43,9 +43,10 @@ def start(bag: Path, out: Path) -> subprocess.Popen[str]:
     return run
 
 
-def test_ctrl_c_exits_130_and_leaves_nothing(bag: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_a_batch_systems_end_exit_130_and_leave_nothing(bag: Path, tmp_path: Path, how: int) -> None:
     run = start(bag, tmp_path / "out")
-    os.kill(run.pid, signal.SIGINT)
+    os.kill(run.pid, how)
     out, err = run.communicate(timeout=60)
     assert run.returncode == 130, err
     assert "interrupted" in err and "Traceback" not in err

@@ -100,10 +100,44 @@ def test_inspect_of_several_recordings_shows_each(
     assert "a.bag:" in printed and "b.bag:" in printed
 
 
+def test_inspect_takes_the_paths_that_a_shell_makes_of_a_glob(
+    bag: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "b.bag").write_bytes(bag.read_bytes())
+    assert main(["inspect", str(bag), str(tmp_path / "b.bag"), "fps=10"]) == 0
+    assert capsys.readouterr().out.count("6 rows at 10 fps") == 2
+
+
+def test_a_broken_recording_does_not_hide_the_others_from_inspect(
+    bag: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.bag").write_bytes(b"")
+    (tmp_path / "b.bag").write_bytes(bag.read_bytes())
+    assert main(["inspect", str(tmp_path)]) == 1
+    told = capsys.readouterr()
+    assert "b.bag:" in told.out and "a.bag: the file is empty" in told.err
+    assert main(["inspect", str(tmp_path), "--json"]) == 1
+    empty, whole = json.loads(capsys.readouterr().out)
+    assert "empty" in empty["error"] and whole["conversion"]["possible"]
+
+
+@pytest.mark.parametrize(
+    "words", [["BAG", "--memory", "lots"], ["BAG", "--json", "--suggest-config"], ["SET", "--suggest-config"],
+              ["SET", "fps=3"], ["SET", "BAG"], ["fps=3"]],
+)  # fmt: skip
+def test_a_wrong_call_of_inspect_exits_2_and_shows_nothing(
+    words: list[str], bag: Path, data_set: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"BAG": str(bag), "SET": str(data_set)}
+    assert main(["inspect", *(places.get(word, word) for word in words)]) == 2
+    assert capsys.readouterr().out == ""
+
+
 def test_inspect_of_a_data_set_shows_its_features(data_set: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(data_set)]) == 0
     printed = capsys.readouterr().out
-    assert "18 rows" in printed and "30 fps" in printed and "kuavo" in printed and "stack the cups" in printed
+    assert "1 episode · 18 rows" in printed and "30 fps" in printed and "kuavo" in printed
+    assert "stack the cups" in printed
     assert "observation.images.cam_h" in printed and "mjpeg" in printed
     assert main(["inspect", str(data_set), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -129,7 +163,8 @@ def test_doctor_finds_a_whole_data_set_fine(
     full: list[str], data_set: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["doctor", str(data_set), *full]) == 0
-    assert "fine" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed.startswith("fine: ") and "1 episode ·" in printed
     assert main(["doctor", str(data_set), "--json", *full]) == 0
     assert json.loads(capsys.readouterr().out)["problems"] == []
 
@@ -166,6 +201,16 @@ def test_doctor_names_what_is_broken_and_does_not_exit_0(
     assert expected in printed
 
 
+def test_doctor_refuses_a_budget_that_its_libraries_exceed(data_set: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", str(data_set), "--memory", "50MiB"]) == 1
+    assert "50 MiB" in capsys.readouterr().err
+
+
+def test_doctor_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", str(tmp_path / "missing")]) == 1
+    assert "no such directory" in capsys.readouterr().err
+
+
 def test_doctor_of_something_else_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", str(tmp_path)]) == 1
     printed = capsys.readouterr()
@@ -185,6 +230,22 @@ def test_demo_walks_the_whole_way_and_keeps_its_files_where_asked(
     assert "byte for byte" in printed and "0 problems" in printed and "0 lost" in printed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo", "demo.bag"]
     assert main(["doctor", "--full", str(tmp_path / "demo")]) == 0
+
+
+@pytest.mark.parametrize("words", [["--seconds", "-3"], ["--seconds=nan"], ["--seconds=0.1"], ["--memory", "lots"]])
+def test_a_wrong_call_of_demo_exits_2_before_it_makes_anything(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--out", str(tmp_path / "here"), *words]) == 2
+    assert not (tmp_path / "here").exists() and capsys.readouterr().out == ""
+
+
+def test_demo_replaces_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "demo.bag").write_bytes(b"precious")
+    assert main(["demo", "--seconds", "0.5", "--out", str(tmp_path)]) == 1
+    assert (tmp_path / "demo.bag").read_bytes() == b"precious"
+    told = capsys.readouterr()
+    assert "choose another --out" in told.err and told.out == ""
 
 
 def test_demo_without_a_place_leaves_nothing(

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import struct
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import penstock
+from penstock import recordings
+from penstock.conversion.columns import Columns, VectorColumn, VectorPart
+from penstock.conversion.episode import Bad
+from penstock.conversion.outage import whole_outages
+from penstock.conversion.settings import Source
 from penstock.errors import AlignError, ImageError, PenstockError, RecordingCorrupt, RecordingError
 from tests.conversion import bags, datasets
-from tests.conversion.bags import CAM_H, CAM_L, STATE, Jpeg, change, cut_by, with_content
+from tests.conversion.bags import CAM_H, CAM_L, STATE, Jpeg, Text, change, cut_by, with_content
 
 H, L = "observation.images.cam_h", "observation.images.cam_l"
 WHOLE = bags.jpeg(7)
@@ -261,3 +267,44 @@ def test_whole_numbers_are_refused_where_the_values_are_none(tmp_path: Path) -> 
     features["observation.state"]["scale"] = 0.0
     penstock.convert(bag, tmp_path / "out", features=features)
     assert datasets.table(tmp_path / "out").column("observation.state").to_pylist()[0] == [0, 0, 0, 0]
+
+
+def test_every_episode_may_have_its_broken_pictures(tmp_path: Path) -> None:
+    """The number of tries is for one episode: a long recording may have a broken picture in each of them."""
+    tape = bags.robot(12)
+    for episode in range(12):
+        tape = change(tape, CAM_H, 10 + 30 * episode, with_content(Jpeg(b"no picture")))
+    bag = bags.write(tmp_path / "run.bag", tape)
+    report = penstock.convert(bag, tmp_path / "out", split_episodes=True, rosbag={"chunk_size": 29})
+    assert dict(report.lost) == {f"unusable message: {CAM_H}": 12}
+    assert report.frames == 348
+    assert datasets.problems(tmp_path / "out", full=True) == []
+
+
+def test_pictures_that_only_decoding_finds_broken_cost_one_more_pass(tmp_path: Path) -> None:
+    """PNGs that are whole by their ends: all of them are found in one pass, not one per pass."""
+    whole = bags.png(3)
+    at = whole.index(b"IDAT") + 4
+    spoiled = Jpeg(whole[:at] + bytes(20) + whole[at + 20 :], "png")
+    tape = bags.messages(CAM_H, bags.times(30, 40), lambda n: Jpeg(bags.png(3), "png"))
+    tape += bags.joints(STATE, bags.times(50, 40))
+    for number in range(30, 1200, 60):
+        tape = change(tape, CAM_H, number, with_content(spoiled))
+    bag = bags.write(tmp_path / "run.bag", tape)
+    report = penstock.convert(bag, tmp_path / "out", image_samples=2, rosbag={"chunk_size": 20})
+    assert dict(report.lost) == {f"unusable message: {CAM_H}": 20}
+    assert report.frames == 1180
+    assert sum("unusable messages left out" in note for note in report.notes) == 1
+
+
+def test_a_long_outage_takes_time_in_proportion(tmp_path: Path) -> None:
+    """20,000 broken messages in a row: walking over all of them from each of them would take minutes."""
+    tape = bags.camera(CAM_H, bags.times(30, 1)) + bags.messages("/log", bags.times(20_000, 1), lambda n: Text("x"))
+    with recordings.open(bags.write(tmp_path / "run.bag", tape)) as recording:
+        topic = recording.topic("/log")
+        found = [Bad(topic.id, topic.name, number, "broken") for number in range(topic.count)]
+        part = VectorPart("log", Source("/log"), topic, None, 1)  # type: ignore[arg-type]
+        began = time.perf_counter()
+        outages = whole_outages(recording, Columns((), (VectorColumn("log", "float32", (part,), ("x",)),)), found, {})
+    assert [bad.number for bad in outages] == list(range(20_000))
+    assert time.perf_counter() - began < 5

@@ -13,6 +13,7 @@ from penstock.conversion.job import Silence
 from penstock.conversion.report import Stage
 from penstock.errors import BudgetExceeded, ConfigError, UsageError
 from penstock.plan.conversion_memory import CameraLoad, plan_memory
+from penstock.recordings.recording import LargestReads
 from tests.conversion import bags, datasets
 
 # What the issue names; everything else in the report is additional.
@@ -134,7 +135,7 @@ def plan(**changed: object) -> object:
         "vector_values": 32,
         "rows": 100_000,
         "index_bytes": MIB,
-        "largest_chunk_bytes": MIB,
+        "reads": LargestReads(message_bytes=MIB // 8),
         "chunk_size": 1000,
         "threads": 4,
     }

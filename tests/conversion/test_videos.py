@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, DataSetError, ImageError
 from penstock.media.mp4_index import read_index
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, CAM_L, STATE, Jpeg
@@ -197,3 +197,31 @@ def test_image_statistics_come_from_a_bounded_sample(bag: Path, tmp_path: Path) 
         low, mean, high = (np.array(stats[name]) for name in ("min", "mean", "max"))
         assert mean.shape == (3, 1, 1)
         assert (low >= 0).all() and (low <= mean).all() and (mean <= high).all() and (high <= 1).all()
+
+
+@pytest.mark.parametrize("chunk_size", [1000, 20, 7])
+def test_copied_frames_share_a_pixel_format_wherever_the_blocks_end(chunk_size: int, tmp_path: Path) -> None:
+    """Its change is an error inside a block as between two; what is encoded may change."""
+
+    def content(number: int) -> Jpeg:
+        factor = cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420 if number < 20 else cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444
+        options = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor]
+        return Jpeg(cv2.imencode(".jpg", bags.picture(number), options)[1].tobytes())
+
+    tape = bags.messages(CAM_H, bags.times(30, 1), content) + bags.joints(STATE, bags.times(60, 1))
+    bag = bags.write(tmp_path / "run.bag", tape)
+    with pytest.raises(ImageError, match=f"{CAM_H}: message 20 is yuvj444p"):
+        penstock.convert(bag, tmp_path / "out", rosbag={"chunk_size": chunk_size})
+    for video in ("mjpeg", "images"):
+        report = penstock.convert(bag, tmp_path / video, video=video, rosbag={"chunk_size": chunk_size})
+        assert (report.frames, report.lost_count) == (30, 0)
+
+
+def test_whole_numbers_that_float64_rounds_are_refused(tmp_path: Path) -> None:
+    tape = bags.camera(CAM_H, bags.times(30, 1)) + bags.messages(
+        "/count", bags.times(60, 1), lambda n: bags.Array((float(2**53 + 2 * n + 2),))
+    )
+    bag = bags.write(tmp_path / "run.bag", tape)
+    features = {H: CAM_H, "count": {"topic": "/count", "field": "data", "dtype": "int64"}}
+    with pytest.raises(DataSetError, match="2\\^53"):
+        penstock.convert(bag, tmp_path / "out", features=features)

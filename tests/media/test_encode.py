@@ -113,7 +113,8 @@ def test_what_an_encoder_tells_for_info_json() -> None:
 def test_odd_sizes_are_refused_with_the_way_out(size: tuple[int, int]) -> None:
     with pytest.raises(VideoError, match=r"even width and height, got \d+×\d+") as caught:
         VideoEncoder(EncoderSettings("h264"), *size, fps=30)
-    assert "JPEG" in str(caught.value)
+    even = [size[1] + size[1] % 2, size[0] + size[0] % 2]
+    assert "JPEG" in str(caught.value) and f"resize: {even} (height, width)" in str(caught.value)
 
 
 def test_wrong_calls_are_told() -> None:

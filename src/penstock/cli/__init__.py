@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -45,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"penstock: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("penstock: interrupted; nothing was left under the output's name", file=sys.stderr)
+        kept = "; the output is as it was before" if args.verb == "convert" else ""
+        print(f"penstock: interrupted{kept}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()
@@ -53,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, a directory that may not be written, …
         if args.traceback:
             raise
-        print(f"penstock: {error}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"penstock: {where}{error.strerror or error}", file=sys.stderr)
         return 1
 
 
@@ -61,6 +64,8 @@ def entry() -> None:
     """The installed command: `main`, then out at once, since the libraries' own farewell takes a tenth of a second."""
     # numpy's BLAS would start a thread per core that spins for a while; nothing here multiplies matrices.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # A batch system that ends the job is a user who does: what is half done is cleared away.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     code = main()
     try:
         sys.stdout.flush()

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.errors import UsageError
 
-_OVERRIDE = re.compile(r"^[A-Za-z_][\w.\-/]*=")
+_OVERRIDE = re.compile(r"^[A-Za-z_](?:[\w.\-/]|\[[^\]=]+\])*=")
 
 _EPILOG = """\
 examples:
@@ -24,6 +24,7 @@ The last path is the output. Words with '=' change the configuration (`penstock 
 def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "convert",
+        usage="penstock convert [options] SRC… OUT [a.b=c …]",
         help="convert ROS recordings to a LeRobot v3.0 data set, in constant memory",
         description="Convert ROS 1 bags, ROS 2 db3 and mcap recordings to one LeRobot v3.0 data set.",
         epilog=_EPILOG,

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock import units
-from penstock.errors import DataSetError
+from penstock.errors import DataSetError, OutputExists, UsageError
+
+_SHORTEST_S, _LONGEST_S = 0.5, 3600.0
 
 
 def add_parser(verbs: Any) -> None:
@@ -23,12 +25,17 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument(
         "--out", metavar="DIR", help="keep the recording and the data set here (default: a temporary place)"
     )
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of the recording (default 10)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of the recording, 0.5 to 3600 (default 10)")
     parser.add_argument("--memory", default="auto", metavar="SIZE", help="the budget of the conversion, e.g. 512MiB")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    from penstock.budget import Budget
+
+    if not _SHORTEST_S <= args.seconds <= _LONGEST_S:
+        raise UsageError(f"--seconds {args.seconds:g} is outside {_SHORTEST_S:g}…{_LONGEST_S:g}")
+    Budget.parse(args.memory)  # a wrong word is told before the recording is made
     with _directory(args.out) as directory:
         return _walk(directory, args)
 
@@ -38,10 +45,18 @@ def _directory(asked: str | None) -> Iterator[Path]:
     if asked is not None:
         path = Path(asked)
         path.mkdir(parents=True, exist_ok=True)
+        _check_free(path)
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as temporary:
         yield Path(temporary)
+
+
+def _check_free(directory: Path) -> None:
+    """Nothing is ever replaced: a demo.bag may be somebody's own, converted to demo/ beside it."""
+    for path in (directory / "demo.bag", directory / "demo"):
+        if path.exists():
+            raise OutputExists(f"{path} exists: it is left alone", hint="choose another --out, or remove it yourself")
 
 
 def _say(title: str, seconds: float, text: str) -> None:
@@ -50,6 +65,7 @@ def _say(title: str, seconds: float, text: str) -> None:
 
 def _walk(directory: Path, args: argparse.Namespace) -> int:
     from penstock import memory, recordings
+    from penstock.cli.display import count
     from penstock.conversion.job import convert
     from penstock.demo.recording import Script, write_recording
     from penstock.lerobot.check import check
@@ -66,11 +82,11 @@ def _walk(directory: Path, args: argparse.Namespace) -> int:
 
         began = time.perf_counter()
         with recordings.open(bag) as recording:
-            count = sum(topic.count for topic in recording.topics)
+            messages = sum(topic.count for topic in recording.topics)
             topics = len(recording.topics)
-        _say("inspect", time.perf_counter() - began, f"{topics} topics · {count:,} messages")
+        _say("inspect", time.perf_counter() - began, f"{topics} topics · {messages:,} messages")
 
-        report = convert(bag, out, memory=args.memory, overwrite=True, task="move the arm over the table")
+        report = convert(bag, out, memory=args.memory, task="move the arm over the table")
         rate = units.format_size(int(report.bytes_in / report.seconds))
         peak, predicted = (units.format_bytes(n) for n in (report.peak_rss_bytes, report.predicted_peak_bytes))
         _say(
@@ -82,9 +98,10 @@ def _walk(directory: Path, args: argparse.Namespace) -> int:
 
         began = time.perf_counter()
         findings = check(out)
-        _say("check", time.perf_counter() - began, f"{len(findings.problems)} problems")
+        _say("check", time.perf_counter() - began, count(len(findings.problems), "problems"))
         began = time.perf_counter()
-        _say("read", time.perf_counter() - began, _read_back(bag, out))
+        read = _read_back(bag, out)
+        _say("read", time.perf_counter() - began, read)
     print(
         f"peak memory of the whole demo {units.format_bytes(meter.tree_peak_bytes)} (its making and checking included)"
     )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _LINE_EVERY_S = 5.0
 _BAR_EVERY_S = 0.1
+_STAGE_EVERY_S = 0.5  # flushes may follow one another faster than anybody reads
 
 
 class Lines:
@@ -22,6 +23,7 @@ class Lines:
     def __init__(self, *, results: bool) -> None:
         self._results = results
         self._began = self._shown = time.monotonic()
+        self._stage_shown = 0.0
 
     def plan(self, plan: RecordingPlan) -> None:
         if self._results:
@@ -39,7 +41,9 @@ class Lines:
             self._say(f"{done} of {total} · {speed}/s · {left_s:.0f} s left · {units.format_bytes(memory.rss_bytes())}")
 
     def stage(self, stage: Stage) -> None:
-        if time.monotonic() - self._shown >= _LINE_EVERY_S:
+        now = time.monotonic()
+        if not stage.at.startswith("row") or now - self._stage_shown >= _STAGE_EVERY_S:
+            self._stage_shown = now
             self._say(f"memory at {stage.at}: {units.format_bytes(stage.rss_bytes)}")
 
     def note(self, text: str) -> None:
@@ -115,6 +119,12 @@ def row(label: str, text: str) -> str:
     return f"{label:<15}{text}"
 
 
+def count(number: int, plural: str) -> str:
+    """`1 episode`, `2 episodes`, `1 frame decoded`: the first word of `plural` loses its s for one."""
+    first, space, rest = plural.partition(" ")
+    return f"{number:,} {first.removesuffix('s') if number == 1 else first}{space}{rest}"
+
+
 def plan_lines(plan: RecordingPlan) -> list[str]:
     """What will happen with a recording, before it happens."""
     recording, paired = plan.recording, plan.paired
@@ -124,14 +134,17 @@ def plan_lines(plan: RecordingPlan) -> list[str]:
     lines = [
         row(
             recording.path.name + " ",
-            f"{units.format_size(recording.size_bytes)} · {len(recording.topics)} topics · {span} · "
+            f"{units.format_size(recording.size_bytes)} · {count(len(recording.topics), 'topics')} · {span} · "
             f"{kinds.get(recording.kind, recording.kind)}{compression}",
         ),
         row("rows", f"{paired.rows:,} at {paired.fps} fps · timeline {plan.settings.timeline}"),
     ]
     by_fate: dict[str, list[str]] = {}
     for camera in plan.columns.cameras:
-        fate = f"copied as {camera.kind.upper()}" if camera.copied else f"encoded as {camera.stored_as}"
+        in_table = camera.stored_as == "images"
+        codec = "JPEG" if in_table else camera.stored_as
+        fate = f"copied as {camera.kind.upper()}" if camera.copied else f"encoded as {codec}"
+        fate += ", in the table" if in_table else ""
         by_fate.setdefault(fate, []).append(camera.key.removeprefix("observation.images."))
     lines += [row("video", f"{fate}: {', '.join(names)}") for fate, names in by_fate.items()]
     streams = paired.alignment.report.streams
@@ -155,7 +168,7 @@ def report_lines(report: Report) -> list[str]:
         ),
         row(
             "wrote",
-            f"{report.out} · {report.episodes} episode{'s' if report.episodes != 1 else ''} · {report.frames:,} rows · "
+            f"{report.out} · {count(report.episodes, 'episodes')} · {count(report.frames, 'rows')} · "
             f"{report.lost_count:,} lost · peak {units.format_bytes(report.peak_rss_bytes)} "
             f"(predicted {units.format_bytes(report.predicted_peak_bytes)})",
         ),

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from penstock import units
+
 
 def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
@@ -24,17 +26,27 @@ def add_parser(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from penstock.budget import Budget
+    from penstock.cli.display import count
+    from penstock.errors import DataSetError
     from penstock.lerobot.check import check
+    from penstock.plan.conversion_memory import LIBRARIES_BYTES
 
-    Budget.for_process(args.memory)
+    if not Path(args.path).exists():
+        raise DataSetError(f"{args.path}: no such directory")
+    budget = Budget.for_process(args.memory)
+    budget.reserve("libraries", max(LIBRARIES_BYTES - budget.used_bytes, 0), lasting=True)
     report = check(Path(args.path), full=args.full)
     if args.json:
         sys.stdout.write(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
     else:
         for problem in report.problems:
-            print(f"{problem.severity:<6} {problem.where}: {problem.message}")
+            place = "" if problem.message.startswith(args.path) else f"{problem.where}: "
+            print(f"{problem.severity:<6} {place}{problem.message}")
             if problem.hint:
                 print(f"       → {problem.hint}")
-        counted = " · ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in report.counted.items())
-        print(f"{'fine' if report.exit_code == 0 else 'NOT fine'}: {args.path} · {counted}")
+        numbers = dict(report.counted)
+        size = numbers.pop("bytes", None)
+        counted = [count(value, name.replace("_", " ")) for name, value in numbers.items()]
+        counted += [] if size is None else [units.format_size(size)]
+        print(" · ".join([f"{'fine' if report.exit_code == 0 else 'NOT fine'}: {args.path}", *counted]))
     return report.exit_code

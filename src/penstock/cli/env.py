@@ -8,6 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from penstock import __version__
 from penstock.units import format_bytes, format_size, parse_workers
 
 LIBRARIES = ("av", "numpy", "opencv-python-headless", "psutil", "pyarrow", "pyyaml", "rich", "rosbags")
@@ -66,7 +67,7 @@ def library_versions() -> dict[str, str | None]:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            versions[name] = None
+            versions[name] = __version__ if name == "penstock" else None  # run from its source tree
     return versions
 
 

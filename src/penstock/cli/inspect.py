@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import units
-from penstock.errors import PenstockError
+from penstock.cli.convert import split_words
+from penstock.cli.display import count
+from penstock.errors import PenstockError, UsageError
 
 if TYPE_CHECKING:
     from penstock.recordings.recording import Recording
@@ -18,11 +20,17 @@ if TYPE_CHECKING:
 def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "inspect",
+        usage="penstock inspect [options] PATH… [a.b=c …]",
         help="show what a recording or a data set holds, and what converting it would take",
         description="Show topics, types, counts and rates of a recording, or the features of a LeRobot data set.",
     )
-    parser.add_argument("path", help="a .bag, .db3 or .mcap file, a ROS 2 bag directory, or a LeRobot data set")
-    parser.add_argument("words", nargs="*", metavar="a.b=c", help="configuration for the predicted conversion")
+    parser.add_argument(
+        "words",
+        nargs="+",
+        metavar="PATH… [a.b=c …]",
+        help=".bag, .db3 or .mcap files, directories with them, globs, or a LeRobot data set; "
+        "configuration for the predicted conversion",
+    )
     parser.add_argument("--config", metavar="FILE", help="YAML configuration for the predicted conversion")
     parser.add_argument("--suggest-config", action="store_true", help="print the YAML that convert would use")
     parser.add_argument("--memory", default="auto", metavar="SIZE", help="the budget of the predicted conversion")
@@ -33,10 +41,19 @@ def add_parser(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from penstock.lerobot.reader import is_data_set
 
-    path = Path(args.path)
-    if is_data_set(path):
-        return _inspect_data_set(path, args)
-    return _inspect_recordings(args)
+    args.paths, args.words = split_words(args.words)
+    if not args.paths:
+        raise UsageError("inspect needs a recording or a data set", hint="penstock inspect run.bag")
+    if args.suggest_config and args.json:
+        raise UsageError("--suggest-config prints YAML, --json prints JSON: give one of them")
+    data_sets = [path for path in args.paths if is_data_set(path)]
+    if not data_sets:
+        return _inspect_recordings(args)
+    if len(args.paths) > 1:
+        raise UsageError(f"{data_sets[0]} is a data set: inspect shows one data set, or several recordings")
+    if args.suggest_config or args.words or args.config:
+        raise UsageError(f"{data_sets[0]} is a data set: there is no conversion to configure")
+    return _inspect_data_set(Path(data_sets[0]), args)
 
 
 def describe_data_set(path: Path) -> dict[str, Any]:
@@ -71,7 +88,7 @@ def _inspect_data_set(path: Path, args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
         return 0
-    counts = f"{found['episodes']:,} episodes · {found['rows']:,} rows · {found['fps']} fps"
+    counts = f"{count(found['episodes'], 'episodes')} · {count(found['rows'], 'rows')} · {found['fps']} fps"
     print(f"{path}: LeRobot {found['version']} · {counts}")
     print(f"{'robot':<15}{found['robot_type']}")
     print(f"{'on disk':<15}{units.format_size(found['bytes'])}")
@@ -88,30 +105,37 @@ def _inspect_data_set(path: Path, args: argparse.Namespace) -> int:
 
 def _inspect_recordings(args: argparse.Namespace) -> int:
     from penstock import recordings
-    from penstock.errors import NotARecording
+    from penstock.budget import Budget
+    from penstock.conversion.settings import read_settings
 
-    paths = recordings.find([args.path])
-    if not paths:
-        raise NotARecording(
-            f"{args.path} holds neither a recording nor a LeRobot data set",
-            hint="give a .bag, .db3 or .mcap file, a directory with one, or a data set with meta/info.json",
-        )
-    losses = 0
-    described = []
+    Budget.parse(args.memory)  # a wrong call is told before anything is read
+    read_settings(args.config, args.words)
+    paths = recordings.find(args.paths)
+    codes = {0}
+    described: list[dict[str, Any]] = []
     for path in paths:
-        with recordings.open(path, on_corrupt="count") as recording:
-            if args.suggest_config:
-                return _suggest(recording, args)
-            found = describe(recording, args)
-            losses += sum(loss["count"] for loss in found["losses"])
-            described.append(found)
-            if not args.json:
-                _show(found)
+        try:
+            with recordings.open(path, on_corrupt="count") as recording:
+                if args.suggest_config:
+                    return _suggest(recording, args)
+                found = describe(recording, args)
+        except PenstockError as error:
+            if len(paths) == 1 or args.suggest_config or args.traceback:
+                raise
+            # One broken recording of many does not hide the others.
+            print(f"penstock: {error}", file=sys.stderr)
+            codes.add(error.exit_code)
+            described.append({"path": str(path), "error": error.message, "hint": error.hint})
+            continue
+        codes.add(3 if found["losses"] else 0)
+        described.append(found)
+        if not args.json:
+            _show(found)
     if args.json:
         sys.stdout.write(
             json.dumps(described[0] if len(described) == 1 else described, indent=2, ensure_ascii=False) + "\n"
         )
-    return 3 if losses else 0
+    return 1 if 1 in codes else max(codes)
 
 
 def _suggest(recording: Recording, args: argparse.Namespace) -> int:

@@ -36,6 +36,8 @@ class PictureCheck:
     def __init__(self, column: CameraColumn) -> None:
         self._column = column
         self._probe = JpegProbe()
+        self._is_sample = column.copied and column.stored_as == "copy"
+        self._pix_fmt = ""
 
     def __call__(self, picture: Picture, number: int) -> None:
         column = self._column
@@ -43,6 +45,8 @@ class PictureCheck:
             info = self._probe.probe(picture.data)
             kind: PictureKind = "jpeg"
             size_px = (info.height, info.width)
+            if info.pix_fmt != self._pix_fmt and self._is_sample:
+                self._settle_pix_fmt(info.pix_fmt, number)
         else:
             kind, size_px = probe_picture(picture)
         if kind != column.kind or size_px != column.recorded_px:
@@ -51,6 +55,15 @@ class PictureCheck:
                 f"the first was {column.kind} {column.recorded_px[1]}×{column.recorded_px[0]}",
                 hint="resize does not help a change inside an episode: split the recording where the camera changed",
             )
+
+    def _settle_pix_fmt(self, pix_fmt: str, number: int) -> None:
+        """The frames of a video share one pixel format; copied ones bring their own."""
+        if self._pix_fmt:
+            raise PictureChanged(
+                f"{self._column.topic.name}: message {number:,} is {pix_fmt}, the ones before {self._pix_fmt}",
+                hint="video=mjpeg, images, h264, hevc or av1 takes both, or split the recording there",
+            )
+        self._pix_fmt = pix_fmt
 
 
 class PictureChanged(ImageError):
@@ -141,6 +154,9 @@ class VideoWorker(CameraWorker):
         for shot, rgb in zip(shots, prepared, strict=True):
             self._last = rgb
             self.repeat(1 + shot.repeats)
+        if self._last is not None and not self._last.flags.owndata:
+            # Raw pixels are a view of the block, which is used again while this picture may still be repeated.
+            self._last = self._last.copy()
 
     def repeat(self, rows: int) -> None:
         if self._last is not None:

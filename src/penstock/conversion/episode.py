@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from penstock.conversion.pairing import Paired
 from penstock.conversion.requests import CameraRuns, Requests, VectorNeeds, camera_runs, merge, vector_needs
 from penstock.conversion.settings import Settings
 from penstock.errors import DataSetError, ImageError, LimitExceeded, MessageError, PenstockError
+from penstock.plan.conversion_memory import PREPARED_PER_THREAD
 from penstock.recordings.fetch import Block
 from penstock.recordings.images import CompressedPicture, RawPicture
 from penstock.recordings.recording import Recording
@@ -103,6 +105,7 @@ class _Stream:
         self._recording, self._columns, self._paired, self._rows = recording, columns, paired, rows
         self._episode, self._pass, self._crew = episode, run, crew
         self._workers = list(workers)
+        self._all_copied = all(type(worker) is CopyWorker for worker in workers)
         self._moved_bytes = 0
         self._checks = [PictureCheck(camera) for camera in columns.cameras]
         self._last_numbers: list[int | None] = [None] * len(columns.cameras)
@@ -146,10 +149,15 @@ class _Stream:
     def _hold(self, runs: Sequence[CameraRuns]) -> None:
         """Rows at the start of a flush may still show the picture of the flush before."""
         for position, (camera, share) in enumerate(zip(self._workers, runs, strict=True)):
-            if share.held_rows and not self._pass.bad:
-                self._crew.writing.put(lambda camera=camera, n=share.held_rows: camera.repeat(n), lambda: None)  # type: ignore[misc]
+            if share.held_rows:
+                self._crew.writing.put(partial(self._repeat, camera, share.held_rows), lambda: None)
             if len(share.numbers):
                 self._last_numbers[position] = int(share.numbers[-1])
+
+    def _repeat(self, worker: CameraWorker, rows: int) -> None:
+        """In the writing lane, where it is known whether the picture before was stored."""
+        if not self._pass.bad:
+            worker.repeat(rows)
 
     def _take(
         self, block: Block, requests: Requests, runs: Sequence[CameraRuns], values: list[NDArray[np.float64]]
@@ -177,9 +185,9 @@ class _Stream:
                 raise
             except UNUSABLE as error:
                 self._note_bad(owner, number, error)
-        if self._pass.bad:
+        if self._pass.bad and self._all_copied:
             block.release()
-        else:
+        else:  # after a bad message the others are still decoded, so that one pass finds all that cannot be
             self._crew.writing.put(lambda: self._store(shots), block.release)
 
     def _note_bad(self, owner: int, number: int, error: PenstockError) -> None:
@@ -191,9 +199,17 @@ class _Stream:
         """In the writing lane: prepare in parallel what needs it, then store each camera's pictures in order."""
         busy = [(worker, taken) for worker, taken in zip(self._workers, shots, strict=True) if taken]
         if all(type(worker) is CopyWorker for worker, _ in busy):
+            if self._pass.bad:
+                return
             for worker, taken in busy:
                 worker.store(taken, [])
             return
+        # A block may hold a thousand small JPEGs, and only so many decoded ones are in the budget.
+        step = max(1, PREPARED_PER_THREAD * self._pass.threads // len(busy))
+        for start in range(0, max(len(taken) for _, taken in busy), step):
+            self._store_some([(worker, taken[start : start + step]) for worker, taken in busy])
+
+    def _store_some(self, busy: Sequence[tuple[CameraWorker, list[Shot]]]) -> None:
         flat = [(worker, shot) for worker, taken in busy for shot in taken]
         prepared = list(self._crew.pool.map(lambda pair: self._prepare(*pair), flat))
         if self._pass.bad:
@@ -258,12 +274,14 @@ def _per_row(part: VectorPart, need: VectorNeeds, found: NDArray[np.float64]) ->
 
 
 def _whole_numbers(key: str, values: NDArray[np.float64]) -> NDArray[np.int64]:
-    wrong = ~(np.abs(values) < 2.0**63) | (values != np.rint(values))
+    # The values came as float64: beyond 2^53 it rounds whole numbers.
+    wrong = ~(np.abs(values) <= 2.0**53) | (values != np.rint(values))
     if wrong.any():
         example = float(values[wrong][0])
         raise DataSetError(
-            f"{key} is int64, but {int(np.count_nonzero(wrong)):,} values are no whole numbers, the first is {example}",
-            hint=f"set features.{key}.dtype: float32",
+            f"{key} is int64, but {int(np.count_nonzero(wrong)):,} values are no whole numbers within ±2^53, "
+            f"the first is {example}",
+            hint=f"set features.{key}.dtype: float64",
         )
     return values.astype(np.int64)
 

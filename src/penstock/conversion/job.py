@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from penstock import __version__, recordings
 from penstock import memory as process_memory
@@ -20,12 +20,13 @@ from penstock.conversion.episode import DAMAGED, Bad, BadMessages, Pass, stream_
 from penstock.conversion.mapping import map_topics
 from penstock.conversion.outage import whole_outages
 from penstock.conversion.pairing import Paired, pair
+from penstock.conversion.progress import MovedBytes, Progress, Silence
 from penstock.conversion.report import REPORT_PATH, Report, Stage
 from penstock.conversion.settings import Settings, read_settings
 from penstock.errors import AlignError, DataSetError, RecordingError
 from penstock.limits import read_cpu_limit
 from penstock.plan.conversion_memory import CameraLoad, MemoryPlan, plan_memory
-from penstock.recordings.recording import Recording
+from penstock.recordings.recording import Recording, Topic
 
 if TYPE_CHECKING:
     from penstock.lerobot.writer import DataSetWriter
@@ -38,24 +39,6 @@ _TOO_LONG = (
     "an episode of {seconds:,} s is longer than the 2,048 s that LeRobot's float32 times resolve to its 0.1 ms: "
     "read it with LeRobotDataset(..., tolerance_s=1e-3), or cut it with split_episodes=true"
 )
-
-
-class Progress(Protocol):
-    """Who wants to know how far the job is; every method may do nothing."""
-
-    def plan(self, plan: RecordingPlan) -> None: ...
-    def moved(self, done_bytes: int, total_bytes: int) -> None: ...
-    def stage(self, stage: Stage) -> None: ...
-    def note(self, text: str) -> None: ...
-
-
-class Silence:
-    """Nobody wants to know."""
-
-    def plan(self, plan: RecordingPlan) -> None: ...
-    def moved(self, done_bytes: int, total_bytes: int) -> None: ...
-    def stage(self, stage: Stage) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -111,15 +94,21 @@ def _with_memory(
         vector_values=sum(vector.size for vector in columns.vectors),
         rows=paired.rows,
         index_bytes=recording.index_bytes,
-        largest_chunk_bytes=getattr(recording, "largest_chunk_bytes", 2**20),
+        reads=recording.largest_reads(_used_topics(columns)),
         chunk_size=settings.rosbag.chunk_size,
         threads=read_cpu_limit().count,
     )
     return RecordingPlan(recording, settings, columns, paired, memory_plan, budget_bytes)
 
 
+def _used_topics(columns: Columns) -> list[Topic]:
+    return [camera.topic for camera in columns.cameras] + [
+        part.topic for vector in columns.vectors for part in vector.parts
+    ]
+
+
 def _load(camera: CameraColumn, recording: Recording) -> CameraLoad:
-    height, width = camera.recorded_px
+    height, width = max(camera.recorded_px, camera.size_px, key=lambda size_px: size_px[0] * size_px[1])
     typical = recording.size_bytes // max(sum(topic.count for topic in recording.topics), 1)
     return CameraLoad(width, height, camera.stored_as, max(typical, width * height // 3))
 
@@ -147,7 +136,7 @@ class _Job:
         began = time.perf_counter()
         with process_memory.PeakMeter() as meter, output.building(self.out, overwrite=overwrite) as partial:
             self._stage("start")
-            total = sum(_size(path) for path in self.sources)
+            moved = MovedBytes(self.progress, sum(_size(path) for path in self.sources))
             writer: DataSetWriter | None = None
             first: RecordingPlan | None = None
             try:
@@ -157,7 +146,7 @@ class _Job:
                         if writer is None or first is None:
                             first, writer = plan, _open_writer(partial, plan)
                         self.progress.plan(plan)
-                        self._convert_one(plan, writer, total)
+                        self._convert_one(plan, writer, moved)
                         self.bytes_in += recording.size_bytes
                 if writer is None or first is None:
                     raise RecordingError("no recording could be converted")
@@ -206,15 +195,15 @@ class _Job:
         process_memory.give_back_freed()
         return plan
 
-    def _convert_one(self, plan: RecordingPlan, writer: DataSetWriter, total_bytes: int) -> None:
+    def _convert_one(self, plan: RecordingPlan, writer: DataSetWriter, moved: MovedBytes) -> None:
         """One recording → its episodes; unusable messages are counted, and the rows paired again without them."""
         unusable: dict[int, frozenset[int]] = {}
         start = attempts = 0
         while start < plan.paired.rows:
             rows = range(start, min(start + self._episode_rows(plan), plan.paired.rows))
             try:
-                self._episode(plan, rows, writer, total_bytes)
-                start = rows.stop
+                self._episode(plan, rows, writer, moved)
+                start, attempts = rows.stop, 0
             except BadMessages as problem:
                 # Rows that are committed keep their messages: what is removed lies in this episode or after it.
                 attempts += 1
@@ -255,13 +244,14 @@ class _Job:
                 self.lost[f"unusable message: {bad.topic}"] += 1
         self._note(f"{plan.recording.path.name}: {len(found)} unusable messages left out, the first: {text}")
 
-    def _episode(self, plan: RecordingPlan, rows: range, writer: DataSetWriter, total_bytes: int) -> None:
+    def _episode(self, plan: RecordingPlan, rows: range, writer: DataSetWriter, moved: MovedBytes) -> None:
+        size_bytes, all_rows = plan.recording.size_bytes, plan.paired.rows
         run = Pass(
             settings=plan.settings,
             rows_per_flush=plan.memory.rows_per_flush,
             fetch_bytes=plan.memory.fetch_bytes,
-            threads=read_cpu_limit().count,
-            on_block=lambda bytes_done: self.progress.moved(self.bytes_in + bytes_done, total_bytes),
+            threads=plan.memory.threads,
+            on_block=lambda done_bytes: moved(self.bytes_in, size_bytes, rows.start, all_rows, done_bytes),
             on_flush=lambda row: self._stage(f"row {rows.start + row:,}"),
         )
         with contextlib.ExitStack() as held:

@@ -27,11 +27,12 @@ def whole_outages(
         for step in (-1, 1):
             number = bad.number + step
             while 0 <= number < counts[bad.topic_id]:
-                if (bad.topic_id, number) not in outages and number not in known.get(bad.topic_id, frozenset()):
-                    reason = _look(recording, bad.topic_id, number, checks[bad.topic_id])
-                    if reason is None:
-                        break
-                    outages[bad.topic_id, number] = Bad(bad.topic_id, bad.topic, number, reason)
+                if (bad.topic_id, number) in outages or number in known.get(bad.topic_id, frozenset()):
+                    break  # what lies behind it was looked at from there, or will be
+                reason = _look(recording, bad.topic_id, number, checks[bad.topic_id])
+                if reason is None:
+                    break
+                outages[bad.topic_id, number] = Bad(bad.topic_id, bad.topic, number, reason)
                 number += step
     return sorted(outages.values(), key=lambda each: (each.topic, each.number))
 

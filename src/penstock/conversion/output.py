@@ -79,12 +79,12 @@ def _move_into_place(partial: Path, out: Path, *, overwrite: bool) -> None:
             if not is_ours(old):
                 raise OutputExists(f"{old} is in the way, and penstock did not write it", hint="move it away yourself")
             _remove(old)
-        os.rename(out, old)
     try:
-        os.rename(partial, out)
-    except OSError:
         if old is not None:
-            os.rename(old, out)
+            os.rename(out, old)
+        os.rename(partial, out)
+    except BaseException:  # Ctrl-C between the two counts as well
+        _restore(out)
         raise
     sync_directory(out.parent)
     if old is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from penstock import config, units
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, VideoError
 
 Policy = Literal["nearest", "hold", "linear", "slerp"]
 Missing = Literal["reject", "trim", "hold"]
@@ -19,8 +19,12 @@ Video = Literal["copy", "images", "mjpeg", "h264", "hevc", "av1"]
 FIXED = "fixed"  # the timeline that follows no topic
 
 
-def _duration_ns(value: Any) -> int | None:
-    return None if value is None else units.parse_duration_ns(value)
+def _tolerance_ns(value: Any) -> int | None:
+    if value is None:
+        return None
+    if (duration_ns := units.parse_duration_ns(value)) < 0:
+        raise ValueError(f"{value!r} is negative: a tolerance is how far apart two times may lie")
+    return duration_ns
 
 
 def _offset_ns(value: Any) -> int:
@@ -37,10 +41,14 @@ def _size_px(value: Any) -> tuple[int, int] | None:
     """[height, width], "480x640" or nothing."""
     if value is None:
         return None
-    parts = value.lower().split("x") if isinstance(value, str) else list(value)
-    if len(parts) != 2 or any(int(part) <= 0 for part in parts):
-        raise ValueError("expected [height, width] in pixels")
-    return int(parts[0]), int(parts[1])
+    parts = value.lower().split("x") if isinstance(value, str) else value
+    try:
+        height, width = (int(part) for part in parts)
+    except (TypeError, ValueError):
+        height = width = 0
+    if height < 1 or width < 1:
+        raise ValueError(f"{value!r} is not [height, width] in pixels")
+    return height, width
 
 
 def _chunk_rows(value: Any) -> int | Literal["auto"]:
@@ -49,13 +57,13 @@ def _chunk_rows(value: Any) -> int | Literal["auto"]:
     if value == "auto":
         return "auto"
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError("expected a number of rows, 0, null or auto")
+        raise ValueError(f"{value!r} is not a number of rows, 0, null or auto")
     return value
 
 
 def _percent(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100:
-        raise ValueError("expected a whole number from 1 to 100")
+        raise ValueError(f"{value!r} is not a whole number from 1 to 100")
     return value
 
 
@@ -63,13 +71,13 @@ def _positive(value: Any) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError("expected a whole number, 1 or more")
+        raise ValueError(f"{value!r} is not a whole number, 1 or more")
     return value
 
 
 def _not_negative(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError("expected a whole number, 0 or more")
+        raise ValueError(f"{value!r} is not a whole number, 0 or more")
     return value
 
 
@@ -84,7 +92,7 @@ class Source:
     offset: float | tuple[float, ...] = option(default=0.0, metadata={"parse": _numbers})
     unit: Literal["deg", "rad"] | None = None
     policy: Policy | None = None
-    tolerance: int | None = option(default=None, metadata={"parse": _duration_ns, "dump": units.duration_text})
+    tolerance: int | None = option(default=None, metadata={"parse": _tolerance_ns, "dump": units.duration_text})
     time_offset: int = option(default=0, metadata={"parse": _offset_ns, "dump": units.duration_text})
     time: Clock | None = None
     missing: Missing | None = None
@@ -114,6 +122,11 @@ def _features(value: Any) -> dict[str, FeatureSettings]:
             tree: dict[str, Any] = {"sources": [{"topic": entry}]}
         elif isinstance(entry, (list, tuple)):
             tree = {"sources": list(entry)}
+        elif isinstance(entry, Mapping) and not {"topic", "sources"} & set(entry):
+            raise ConfigError(
+                f"features.{key}: neither topic nor sources is given, but {', '.join(map(str, entry)) or 'nothing'}",
+                hint="a name with dots is written in brackets: 'features[observation.state]=/joint_states'",
+            )
         elif isinstance(entry, Mapping) and "sources" not in entry:
             tree = {name: entry[name] for name in of_feature if name in entry}
             tree["sources"] = [{name: each for name, each in entry.items() if name not in of_feature}]
@@ -158,7 +171,7 @@ class Settings:
     time: Clock = "log"
     sample_drop: int = option(default=0, metadata={"parse": _not_negative})
     missing: Missing = "trim"
-    tolerance: int | None = option(default=None, metadata={"parse": _duration_ns, "dump": units.duration_text})
+    tolerance: int | None = option(default=None, metadata={"parse": _tolerance_ns, "dump": units.duration_text})
     bad_messages: Literal["drop", "reject"] = "drop"
     video: Video = "copy"
     resize: tuple[int, int] | None = option(default=None, metadata={"parse": _size_px})
@@ -186,4 +199,18 @@ def read_settings(
     settings = config.build(Settings, tree)
     if settings.fps is None and settings.timeline == FIXED:
         raise ConfigError("timeline: fixed needs a rate", hint="add fps: 30 (rows per second)")
+    _check_encoding(settings)
     return settings
+
+
+def _check_encoding(settings: Settings) -> None:
+    """What an encoder would refuse is refused before anything is read."""
+    from penstock.media.encode import CODECS, encoder_settings
+
+    chosen = settings.encoding
+    for video in {settings.video, *(feature.video for feature in settings.features.values())}:
+        if video in CODECS:
+            try:
+                encoder_settings(video, crf=chosen.crf, gop=chosen.gop, preset=chosen.preset)
+            except VideoError as error:
+                raise ConfigError(f"encoding: {error.message}", hint=error.hint) from error

@@ -113,7 +113,7 @@ class VideoEncoder:
         if width < 1 or height < 1 or width % 2 or height % 2:
             raise VideoError(
                 f"{settings.codec} in {settings.pix_fmt} needs an even width and height, got {width}×{height}",
-                hint=f"resize to {width + width % 2}×{height + height % 2}, or keep the pictures as JPEG",
+                hint=f"resize: [{height + height % 2}, {width + width % 2}] (height, width), or keep them as JPEG",
             )
         if threads < 1:
             raise VideoError(f"an encoder needs at least one thread, got {threads}")
@@ -222,8 +222,8 @@ def _open(settings: EncoderSettings, width: int, height: int, fps: int, threads:
     except (av.FFmpegError, ValueError) as error:
         raise VideoError(
             f"the encoder {settings.encoder} cannot be opened for {width}×{height} {settings.pix_fmt}: {error}",
-            hint=f"PyAV {av.__version__} may lack {settings.encoder} (h264, hevc and av1 are in its wheels), "
-            "or the preset is unknown to it",
+            hint=f"{settings.encoder} may not know the preset {settings.preset!r}, "
+            f"or PyAV {av.__version__} may lack {settings.encoder} (it is in PyAV's wheels)",
         ) from error
     return container, stream, header.getvalue()
 

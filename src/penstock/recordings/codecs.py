@@ -6,6 +6,7 @@ import bz2
 from typing import TYPE_CHECKING
 
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
+from penstock.recordings.file_window import RECOVER_HINT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +32,7 @@ def check_sizes(path: Path, offset: int, codec: str, stored_bytes: int, raw_byte
                 f"{path}: byte {offset:,}: chunk claims {size:,} {what} bytes; the limit is {MAX_CHUNK_BYTES:,}",
                 size=size,
                 limit=MAX_CHUNK_BYTES,
-                hint="the file is damaged or hostile; `penstock recover` keeps what can be read",
+                hint=f"the file is damaged or hostile; {RECOVER_HINT}",
             )
     most = (stored_bytes + 64) * _MOST_EXPANSION.get(codec, 1)
     if codec != "none" and raw_bytes > most:
@@ -39,7 +40,7 @@ def check_sizes(path: Path, offset: int, codec: str, stored_bytes: int, raw_byte
             f"{path}: byte {offset:,}: {stored_bytes:,} bytes of {codec} cannot become the claimed {raw_bytes:,}",
             size=raw_bytes,
             limit=most,
-            hint="the file is damaged or hostile; `penstock recover` keeps what can be read",
+            hint=f"the file is damaged or hostile; {RECOVER_HINT}",
         )
 
 

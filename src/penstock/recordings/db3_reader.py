@@ -11,11 +11,19 @@ from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.recordings.db3_file import Db3File, Db3Index
 from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, BufferPool
 from penstock.recordings.message_compression import decompressed
-from penstock.recordings.recording import DEFAULT_FETCH_BYTES, OnCorrupt, Recording, Topic, as_readonly, span_of
+from penstock.recordings.recording import (
+    DEFAULT_FETCH_BYTES,
+    LargestReads,
+    OnCorrupt,
+    Recording,
+    Topic,
+    as_readonly,
+    span_of,
+)
 from penstock.recordings.schemas import SchemaStore, topic_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -63,6 +71,12 @@ class Db3Recording(Recording):
     @property
     def index_bytes(self) -> int:
         return sum(rows.nbytes for rows in self._rows)
+
+    def largest_reads(self, topics: Sequence[Topic]) -> LargestReads:
+        sizes = [self._rows[topic.id].size for topic in topics]
+        largest = max((int(size.max()) for size in sizes if size.size), default=0)
+        # SQLite puts a row together, and Python copies it, before it reaches the buffer.
+        return LargestReads(largest, passing_bytes=2 * largest)
 
     def close(self) -> None:
         files, self._files = self._files, []

@@ -10,7 +10,11 @@ from penstock.errors import RecordingCorrupt
 if TYPE_CHECKING:
     from pathlib import Path
 
-RECOVER_HINT = "`penstock recover` writes what can be read to a new file"
+# Tools that exist outside of penstock: a hint must not name a verb that there is not.
+RECOVER_HINT = (
+    "copy it again if the original is whole; otherwise `rosbag reindex` (.bag), `mcap recover` (.mcap) or "
+    "`sqlite3 … .recover` (.db3) saves what can be read"
+)
 
 
 class Window:

@@ -13,14 +13,22 @@ from penstock.recordings.file_window import Window
 from penstock.recordings.mcap_index import McapFileIndexer, McapIndex
 from penstock.recordings.mcap_records import McapFraming
 from penstock.recordings.message_compression import decompressed
-from penstock.recordings.message_index import time_range_ns
-from penstock.recordings.recording import DEFAULT_FETCH_BYTES, OnCorrupt, Recording, Topic, as_readonly, span_of
+from penstock.recordings.message_index import largest_reads, time_range_ns
+from penstock.recordings.recording import (
+    DEFAULT_FETCH_BYTES,
+    LargestReads,
+    OnCorrupt,
+    Recording,
+    Topic,
+    as_readonly,
+    span_of,
+)
 from penstock.recordings.schemas import SchemaStore, topic_order
 from penstock.recordings.split import is_zstd_file
 from penstock.recordings.unpack import unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -76,6 +84,9 @@ class McapRecording(Recording):
     @property
     def index_bytes(self) -> int:
         return sum(index.nbytes for index in self._index) + self._chunks.nbytes
+
+    def largest_reads(self, topics: Sequence[Topic]) -> LargestReads:
+        return largest_reads([self._index[topic.id] for topic in topics], self._chunks)
 
     def close(self) -> None:
         for file in self._files:

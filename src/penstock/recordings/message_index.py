@@ -11,6 +11,7 @@ import numpy as np
 from penstock.errors import RecordingCorrupt
 from penstock.recordings.codecs import CODECS
 from penstock.recordings.file_window import RECOVER_HINT
+from penstock.recordings.recording import LargestReads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -151,6 +152,19 @@ class IndexBuilder:
             ]
             made.append(TopicIndex(*arrays))
         return tuple(made)
+
+
+def largest_reads(index: Sequence[TopicIndex], chunks: Chunks) -> LargestReads:
+    """What reading these topics holds at least: the largest message, and the largest chunk that is read whole."""
+    used = np.zeros(chunks.whole.size, np.bool_)
+    for topic in index:
+        used[topic.chunk] = True
+    used &= chunks.whole
+    return LargestReads(
+        message_bytes=max((int(topic.span.max()) for topic in index if topic.span.size), default=0),
+        chunk_bytes=int(chunks.raw_bytes[used].max(initial=0)),
+        passing_bytes=int(chunks.stored_bytes[used & (chunks.codec != 0)].max(initial=0)),
+    )
 
 
 def time_range_ns(index: Sequence[TopicIndex]) -> tuple[int, int]:

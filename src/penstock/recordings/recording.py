@@ -52,6 +52,15 @@ class Loss:
     where: str
 
 
+@dataclass(frozen=True)
+class LargestReads:
+    """What `fetch` may have to hold at once, whatever its `memory_bytes`."""
+
+    message_bytes: int
+    chunk_bytes: int = 0  # a chunk that is unpacked or checked as a whole; 0 where messages are read by themselves
+    passing_bytes: int = 0  # held besides while one is read: the stored chunk, a database's own copies
+
+
 class Recording(ABC):
     """A recording: topics, times without payloads, and payloads in any order through bounded memory.
 
@@ -97,6 +106,10 @@ class Recording(ABC):
     @abstractmethod
     def index_bytes(self) -> int:
         """Memory that the index holds."""
+
+    @abstractmethod
+    def largest_reads(self, topics: Sequence[Topic]) -> LargestReads:
+        """The largest things that reading these topics brings into memory, from the index alone."""
 
     @abstractmethod
     def close(self) -> None:

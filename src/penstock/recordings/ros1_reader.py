@@ -13,8 +13,16 @@ from penstock.errors import LimitExceeded, NotARecording, RecordingCorrupt, Reco
 from penstock.recordings.chunk_fetch import ChunkFetcher, File
 from penstock.recordings.codecs import CODECS, check_sizes
 from penstock.recordings.file_window import RECOVER_HINT, Window
-from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, in_file_order, time_range_ns
-from penstock.recordings.recording import DEFAULT_FETCH_BYTES, OnCorrupt, Recording, Topic, as_readonly, span_of
+from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, in_file_order, largest_reads, time_range_ns
+from penstock.recordings.recording import (
+    DEFAULT_FETCH_BYTES,
+    LargestReads,
+    OnCorrupt,
+    Recording,
+    Topic,
+    as_readonly,
+    span_of,
+)
 from penstock.recordings.ros1_framing import Ros1Framing
 from penstock.recordings.ros1_records import (
     MAGIC,
@@ -31,7 +39,7 @@ from penstock.recordings.ros1_records import (
 from penstock.recordings.schemas import Schema, SchemaStore, topic_order, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -137,6 +145,9 @@ class Ros1Recording(Recording):
     @property
     def index_bytes(self) -> int:
         return sum(index.nbytes for index in self._index) + self._chunks.nbytes
+
+    def largest_reads(self, topics: Sequence[Topic]) -> LargestReads:
+        return largest_reads([self._index[topic.id] for topic in topics], self._chunks)
 
     def close(self) -> None:
         self._file.close()

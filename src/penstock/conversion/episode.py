@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 UNUSABLE = (ImageError, MessageError, LimitExceeded)
 DAMAGED = "its chunk is damaged"  # counted by the recording itself
+# Pictures that are decoded for the statistics of an episode: more from a long one, and a bounded number from any.
+_ROWS_PER_SAMPLE, _FEWEST_SAMPLES, _MOST_SAMPLES = 300, 8, 64
 
 
 @dataclass(frozen=True)
@@ -294,7 +296,8 @@ def _flushes(rows: range, rows_per_flush: int) -> Iterator[tuple[int, int]]:
 
 def _sampled_numbers(paired: Paired, camera: CameraColumn, rows: range, settings: Settings) -> frozenset[int]:
     """Pictures for the statistics, spread evenly over the episode."""
-    count = min(settings.image_samples or 1, len(rows))
+    automatic = min(max(len(rows) // _ROWS_PER_SAMPLE, _FEWEST_SAMPLES), _MOST_SAMPLES)
+    count = min(settings.image_samples or automatic, len(rows))
     chosen = np.linspace(rows.start, rows.stop - 1, num=count).astype(np.int64)
     return frozenset(paired.picks[camera.key].left[chosen].tolist())
 

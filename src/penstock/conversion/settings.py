@@ -179,7 +179,7 @@ class Settings:
     task: str = "unspecified"
     robot_type: str = "unknown"
     split_episodes: bool = False
-    image_samples: int | None = option(default=16, metadata={"parse": _positive})
+    image_samples: int | None = option(default=None, metadata={"parse": _positive})
     features: dict[str, FeatureSettings] = option(default_factory=dict, metadata={"parse": _features})
     rosbag: Flushing = option(default_factory=Flushing)
     files: Files = option(default_factory=Files)

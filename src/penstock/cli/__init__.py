@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib
 import os
 import signal
@@ -65,8 +64,6 @@ def entry() -> None:
     """The installed command: `main`, then out at once, since the libraries' own farewell takes a tenth of a second."""
     # numpy's BLAS would start a thread per core that spins for a while; nothing here multiplies matrices.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Loading the libraries makes a hundred thousand objects and no garbage: looking for some takes a twentieth of a run.
-    gc.set_threshold(200_000)
     # A batch system that ends the job is a user who does: what is half done is cleared away.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     code = main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import re
 import sys
 from pathlib import Path
@@ -48,6 +49,15 @@ def split_words(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def run(args: argparse.Namespace) -> int:
+    # Loading the libraries makes a hundred thousand objects and no garbage; the display looks for some again.
+    gc.disable()
+    try:
+        return _run(args)
+    finally:
+        gc.enable()
+
+
+def _run(args: argparse.Namespace) -> int:
     from penstock.cli.display import display, report_lines
     from penstock.conversion.job import convert
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,8 @@ class Lines:
             self._say(f"{done} of {total} · {speed}/s · {left_s:.0f} s left · {units.format_bytes(memory.rss_bytes())}")
 
     def stage(self, stage: Stage) -> None:
+        if stage.at.startswith("row"):  # everything is loaded by now
+            gc.enable()
         now = time.monotonic()
         if not stage.at.startswith("row") or now - self._stage_shown >= _STAGE_EVERY_S:
             self._stage_shown = now
@@ -73,6 +76,8 @@ class Bar(Lines):
         self._progress.update(self._task, completed=done_bytes, rss=units.format_bytes(memory.rss_bytes()))
 
     def stage(self, stage: Stage) -> None:
+        if stage.at.startswith("row"):
+            gc.enable()
         if self._progress is not None:
             self._progress.update(self._task, rss=units.format_bytes(stage.rss_bytes))
 

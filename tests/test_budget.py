@@ -105,6 +105,7 @@ def test_a_shrinking_reservation_serves_a_waiter() -> None:
     waiter = _Waiter(budget, "b", 50, [])
     held.resize(50)
     waiter.join()
+    assert waiter.got is not None and waiter.error is None
 
 
 def test_waiting_is_first_come_first_served_even_when_a_later_one_would_fit() -> None:

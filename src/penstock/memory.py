@@ -6,6 +6,7 @@ sum of RSS would count shared pages once per process.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -67,12 +68,10 @@ def _descendants_by_parent(pid: int) -> list[int]:
 
 def pss_bytes(pid: int) -> int:
     """Proportional memory of one process; its RSS where the kernel does not tell, 0 when it has ended."""
-    try:
+    with contextlib.suppress(OSError):  # another user's process, an old kernel, or it has ended: RSS answers
         for line in (_PROC / str(pid) / "smaps_rollup").read_bytes().splitlines():
             if line.startswith(b"Pss:"):
                 return int(line.split()[1]) * 1024
-    except OSError:
-        pass
     try:
         return int((_PROC / str(pid) / "statm").read_bytes().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError, ValueError):
@@ -86,12 +85,10 @@ def tree_pss_bytes(pid: int | None = None) -> int:
 
 
 def _high_water_bytes() -> int:
-    try:
+    with contextlib.suppress(OSError):  # no /proc: what is held now is the best that is known
         for line in (_PROC / "self" / "status").read_bytes().splitlines():
             if line.startswith(b"VmHWM:"):
                 return int(line.split()[1]) * 1024
-    except OSError:
-        pass
     return rss_bytes()
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -14,3 +16,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("penstock")
+
+
+@pytest.fixture(autouse=True)
+def no_real_time_left_behind() -> Iterator[None]:
+    """A peer's AV1 encoder, run by root, makes the test process a real-time one: its children could stop a machine."""
+    from penstock.media.priority import ordinary_priority
+
+    with ordinary_priority():
+        yield

@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.errors import ImageError, LimitExceeded
-from penstock.media import jpeg
+from penstock.errors import ImageError
+from penstock.media import jpeg, png
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MAX_PIXELS = 1 << 26
-"""67 megapixels: 200 MB decoded. A small PNG can claim far more than it is worth."""
-
-_PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
-_CHANNELS = {"rgb8": 3, "bgr8": 3, "mono8": 1, "rgba8": 4, "bgra8": 4}
 _SAMPLING_FACTOR = {"4:2:0": 0x221111, "4:2:2": 0x211111, "4:4:4": 0x111111}
 JPEG_QUALITY = 95
 
 
-class RawPixels(Protocol):
-    """A picture as `sensor_msgs/Image` carries it."""
-
-    @property
-    def height(self) -> int: ...
-    @property
-    def width(self) -> int: ...
-    @property
-    def encoding(self) -> str: ...
-    @property
-    def step(self) -> int: ...
-    @property
-    def big_endian(self) -> bool: ...
-    @property
-    def data(self) -> memoryview: ...
-
-
 def size_of(data: memoryview | bytes) -> tuple[int, int]:
     """(height, width) of a JPEG or PNG from its header, refused when hostile."""
-    if data[:8] == _PNG_MAGIC:
-        width, height = _png_size(data)
+    if png.is_png(data):
+        found = png.read_header(data)
+        png.check_shallow(found)
+        width, height = found.width, found.height
     elif data[:2] == b"\xff\xd8":
         info = jpeg.probe(data)
         width, height = info.width, info.height
@@ -51,12 +31,7 @@ def size_of(data: memoryview | bytes) -> tuple[int, int]:
             f"neither JPEG nor PNG: {len(data):,} bytes that start with {start}",
             hint="only JPEG and PNG pictures are decoded; the topic's `format` field says what it carries",
         )
-    if width * height > MAX_PIXELS:
-        raise LimitExceeded(
-            f"picture header claims {width}×{height} = {width * height:,} pixels, the limit is {MAX_PIXELS:,}",
-            size=width * height,
-            limit=MAX_PIXELS,
-        )
+    png.check_pixels(width, height)
     return height, width
 
 
@@ -81,41 +56,6 @@ def decode(data: memoryview | bytes) -> NDArray[np.uint8]:
         raise ImageError(f"picture of {len(data):,} bytes ({width}×{height} by its header) decodes to {found}")
     result: NDArray[np.uint8] = pixels
     return result
-
-
-def from_raw(picture: RawPixels) -> NDArray[np.uint8]:
-    """Raw pixels of a message as RGB, shape (height, width, 3); a view of the message where the layout is the same."""
-    channels = _CHANNELS.get(picture.encoding)
-    if channels is None:
-        raise ImageError(
-            f"unknown image encoding {picture.encoding!r}; known: {', '.join(_CHANNELS)}",
-            hint="convert the topic to one of the known encodings, or leave it out of the mapping",
-        )
-    height, width, step = picture.height, picture.width, picture.step
-    jpeg.check_size(width, height, "image message")
-    row_bytes = width * channels
-    if step < row_bytes:
-        raise ImageError(f"image step is {step} bytes, {width} pixels of {picture.encoding} need {row_bytes}")
-    needed_bytes = height * step
-    if len(picture.data) < needed_bytes:
-        raise ImageError(
-            f"image data has {len(picture.data):,} bytes, {height} rows of {step} bytes need {needed_bytes:,}"
-        )
-    rows = np.frombuffer(picture.data, np.uint8, needed_bytes).reshape(height, step)[:, :row_bytes]
-    if picture.encoding == "rgb8":
-        return np.ascontiguousarray(rows).reshape(height, width, 3)
-    import cv2
-
-    codes = {
-        "bgr8": cv2.COLOR_BGR2RGB,
-        "mono8": cv2.COLOR_GRAY2RGB,
-        "rgba8": cv2.COLOR_RGBA2RGB,
-        "bgra8": cv2.COLOR_BGRA2RGB,
-    }
-    pixels = np.ascontiguousarray(rows)
-    shaped = pixels if channels == 1 else pixels.reshape(height, width, channels)
-    rgb: NDArray[np.uint8] = np.asarray(cv2.cvtColor(shaped, codes[picture.encoding]), np.uint8)
-    return rgb
 
 
 def resize(rgb: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -156,18 +96,3 @@ def encode_jpeg(rgb: NDArray[np.uint8], quality: int = JPEG_QUALITY, subsampling
     if not written:
         raise ImageError(f"OpenCV refused to encode {rgb.shape[1]}×{rgb.shape[0]} as JPEG")
     return encoded.tobytes()
-
-
-def _png_size(data: memoryview | bytes) -> tuple[int, int]:
-    header = bytes(data[8:33])
-    if len(header) < 25 or header[4:8] != b"IHDR":
-        raise ImageError(f"PNG of {len(data):,} bytes has no whole IHDR header")
-    width, height = int.from_bytes(header[8:12], "big"), int.from_bytes(header[12:16], "big")
-    bit_depth = header[16]
-    if bit_depth > 8:
-        raise ImageError(
-            f"PNG has {bit_depth} bits per channel: decoding it as RGB would lose them",
-            hint="map a 16-bit topic as depth",
-        )
-    jpeg.check_size(width, height, "PNG")
-    return width, height

@@ -136,13 +136,6 @@ def test_wrong_calls_are_told() -> None:
             encoder.encode(pictures(1)[0])
 
 
-def test_start_codes_become_lengths() -> None:
-    packet = b"\0\0\0\1\x67abc\0\0\1\x68d\0\0\0\1\x65" + b"slice\0\0\3\0"
-    assert encode._length_prefixed(packet) == b"\0\0\0\4\x67abc" + b"\0\0\0\2\x68d" + b"\0\0\0\x09\x65slice\0\0\3"
-    with pytest.raises(VideoError, match="no start code"):
-        encode._length_prefixed(b"abc")
-
-
 def test_delimiters_and_padding_leave_av1_samples() -> None:
     delimiter, padding = b"\x12\x00", b"\x7a\x03\x80\0\0"
     sequence, frame = b"\x0a\x02ab", b"\x36\x00\x81\x01" + bytes(129)

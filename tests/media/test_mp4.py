@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.errors import VideoError
+from penstock.errors import OutputFailed, VideoError
 from penstock.media import append_file
 from penstock.media.mp4 import Mp4Writer, mjpeg_stsd
 from penstock.media.mp4_index import read_index
@@ -192,7 +192,7 @@ def test_what_makes_no_video_is_refused(tmp_path: Path) -> None:
 
 def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(b"precious")
-    with pytest.raises(VideoError, match=r"a\.mp4: cannot be created"):
+    with pytest.raises(OutputFailed, match=r"a\.mp4: cannot be created"):
         writer(tmp_path / "a.mp4")
     assert (tmp_path / "a.mp4").read_bytes() == b"precious"
 
@@ -216,7 +216,7 @@ def test_a_descriptor_stays_the_callers(tmp_path: Path) -> None:
 def test_a_full_disk_is_named_with_the_place() -> None:
     fd = os.open("/dev/full", os.O_RDWR)
     try:
-        with pytest.raises(VideoError, match="writing failed at byte 0: No space left") as caught:
+        with pytest.raises(OutputFailed, match="writing failed at byte 0: No space left") as caught:
             writer(fd)
         assert caught.value.hint is not None
     finally:
@@ -229,7 +229,7 @@ def test_a_failed_write_adds_no_sample(tmp_path: Path, monkeypatch: pytest.Monke
         video.append([a])
         with monkeypatch.context() as patch:
             patch.setattr(os, "pwritev", _fails_with(errno.ENOSPC))
-            with pytest.raises(VideoError, match="No space left"):
+            with pytest.raises(OutputFailed, match="No space left"):
                 video.append([b, b])
         video.append([b])
     assert_shows(tmp_path / "a.mp4", [a, b])
@@ -252,7 +252,7 @@ def test_space_asked_for_in_advance_is_given_back(tmp_path: Path) -> None:
 
 def test_a_page_lost_on_the_way_to_the_disk_fails_the_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", _fails_with(errno.EIO))
-    with pytest.raises(VideoError, match="bringing the file to the disk failed"), writer(tmp_path / "a.mp4") as video:
+    with pytest.raises(OutputFailed, match="bringing the file to the disk failed"), writer(tmp_path / "a.mp4") as video:
         video.append([bytes(17 << 20)])
     assert not (tmp_path / "a.mp4").exists()
 

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from penstock.errors import VideoError
+from penstock.errors import OutputFailed
 
 _IOV_MAX = 1024  # the kernel takes no more pieces in one call
 _WRITE_BACK_BYTES = 16 * 1024 * 1024
@@ -28,12 +28,13 @@ _SYNC_FILE_RANGE_WRITE = 2
 class AppendFile:
     """Bytes appended to a file descriptor; the owner of the descriptor closes it."""
 
-    def __init__(self, fd: int, name: str) -> None:
+    def __init__(self, fd: int, name: str, end_bytes: int = 0) -> None:
+        """`end_bytes`: where a file that is continued ends now."""
         self.name = name
-        self.end_bytes = 0
+        self.end_bytes = end_bytes
         self._fd = fd
-        self._synced_bytes = 0
-        self._preallocated_bytes = 0
+        self._synced_bytes = end_bytes
+        self._preallocated_bytes = end_bytes
         self._preallocates = True
 
     def write(self, pieces: Sequence[memoryview | bytes]) -> None:
@@ -56,7 +57,7 @@ class AppendFile:
         except OSError as error:
             raise self.failed("writing", error) from error
         if written != len(data):
-            raise VideoError(f"{self.name}: only {written} of {len(data)} bytes could be written at byte {offset:,}")
+            raise self.failed("writing", OSError(errno.EIO, f"{written} of {len(data)} bytes written at {offset:,}"))
 
     def cut(self, end_bytes: int) -> None:
         """Give back everything from `end_bytes` on."""
@@ -72,16 +73,17 @@ class AppendFile:
         """Release what was asked for too much and, with `fsync`, wait for the disk: a page lost on the way shows."""
         self.cut(self.end_bytes)
         if fsync:
-            try:
-                os.fsync(self._fd)
-            except OSError as error:
-                raise self.failed("bringing the file to the disk", error) from error
+            self.sync()
 
-    def failed(self, doing: str, error: OSError) -> VideoError:
-        return VideoError(
-            f"{self.name}: {doing} failed at byte {self.end_bytes:,}: {error.strerror or error}",
-            hint="check the free space and the health of the disk",
-        )
+    def sync(self) -> None:
+        """Wait until everything written so far is on the disk."""
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise self.failed("bringing the file to the disk", error) from error
+
+    def failed(self, doing: str, error: OSError) -> OutputFailed:
+        return OutputFailed(self.name, f"{doing} failed at byte {self.end_bytes:,}", error)
 
     def _write_batch(self, batch: Sequence[memoryview | bytes], offset: int) -> int:
         left_bytes = sum(map(len, batch))

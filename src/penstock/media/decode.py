@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,40 +18,64 @@ if TYPE_CHECKING:
 
 def count_frames(path: str | os.PathLike[str]) -> int:
     """How many frames really decode; every one is decoded."""
-    return sum(1 for _ in _decoded(os.fspath(path), None))
+    name = os.fspath(path)
+    with _opened(name, None) as (container, stream):
+        return sum(1 for _ in _decoded(name, container, stream, None))
 
 
-def frames(path: str | os.PathLike[str], indices: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+def frames(
+    path: str | os.PathLike[str], indices: Sequence[int], threads: int | None = None
+) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     """(number, RGB) of the frames asked for, in rising order, each once; frames in between are decoded only where the
-    codec needs them.
+    codec needs them. `threads` bounds those of the decoder, and with them the frames that it keeps.
 
     >>> for number, rgb in frames("cam.mp4", [0, 17, 899]): ...                      # doctest: +SKIP
     """
     name = os.fspath(path)
     index = read_index(name)
     order = index.presentation_order()
-    wanted = sorted(set(indices))
+    wanted = indices if isinstance(indices, range) and indices.step == 1 else sorted(set(indices))
     if wanted and not 0 <= wanted[0] <= wanted[-1] < len(order):
         bad = wanted[0] if wanted[0] < 0 else wanted[-1]
         raise VideoError(f"{name}: frame {bad} of a video with {len(order):,} frames")
-    position = 0
-    while position < len(wanted):
-        run = _run_from(index, order, wanted, position)
-        by_pts = {int(index.pts[order[number]]): number for number in run}
-        for frame in _decoded(name, int(index.pts[order[run[0]]])):
-            number = by_pts.pop(frame.pts, None)
-            if number is not None:
-                yield number, frame.to_ndarray(format="rgb24")
-            if not by_pts:
+    with _opened(name, threads) as (container, stream):
+        position = 0
+        while position < len(wanted):
+            run = _run_from(index, order, wanted, position)
+            yield from _decoded_run(index, order, run, container, stream)
+            position += len(run)
+
+
+def _decoded_run(
+    index: VideoIndex, order: NDArray[np.int64], run: Sequence[int], container: Any, stream: Any
+) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    done = 0
+    # Some key frames are none: where the decoder skips a frame after the seek, it begins anew with the file.
+    for first in (run[0], 0):
+        by_pts = {int(index.pts[order[number]]): number for number in run[done:]}
+        for frame in _decoded(index.path, container, stream, int(index.pts[order[first]])):
+            number = by_pts.get(frame.pts)
+            if number is None:
+                continue
+            if number != run[done]:
                 break
-        if by_pts:
-            missing = min(by_pts.values())
-            raise VideoError(f"{name}: frame {missing} of {len(order):,} does not decode")
-        position += len(run)
+            yield number, frame.to_ndarray(format="rgb24")
+            done += 1
+            if done == len(run):
+                return
+    raise VideoError(f"{index.path}: frame {run[done]} of {len(order):,} does not decode")
 
 
-def _run_from(index: VideoIndex, order: NDArray[np.int64], wanted: Sequence[int], position: int) -> list[int]:
+def pixel_format(path: str | os.PathLike[str]) -> str:
+    """What the decoder says its frames are ("yuv420p"); none is decoded."""
+    with _opened(os.fspath(path), 1) as (_, stream):
+        return str(stream.codec_context.pix_fmt or "")
+
+
+def _run_from(index: VideoIndex, order: NDArray[np.int64], wanted: Sequence[int], position: int) -> Sequence[int]:
     """The wanted frames that one seek serves: as long as no key frame lies between two of them, going on is cheaper."""
+    if isinstance(wanted, range):
+        return wanted[position:]
     run = [wanted[position]]
     for number in wanted[position + 1 :]:
         between = order[run[-1] + 1 : number + 1]
@@ -60,16 +85,29 @@ def _run_from(index: VideoIndex, order: NDArray[np.int64], wanted: Sequence[int]
     return run
 
 
-def _decoded(name: str, from_pts: int | None) -> Iterator[Any]:
+@contextlib.contextmanager
+def _opened(name: str, threads: int | None) -> Iterator[tuple[Any, Any]]:
     import av
 
     try:
-        with av.open(name) as container:
+        # As MP4 and nothing else: a playlist with that name could make FFmpeg open other files.
+        with av.open(name, format="mp4") as container:
             if not container.streams.video:
                 raise VideoError(f"{name}: the file has no video track")
             stream = container.streams.video[0]
-            if from_pts is not None:
-                container.seek(from_pts, backward=True, any_frame=False, stream=stream)
-            yield from container.decode(stream)
+            if threads is not None:
+                stream.codec_context.thread_count = threads
+            yield container, stream
     except (av.FFmpegError, OSError) as error:
+        raise VideoError(f"{name}: cannot be decoded: {error}") from error
+
+
+def _decoded(name: str, container: Any, stream: Any, from_pts: int | None) -> Iterator[Any]:
+    import av
+
+    try:
+        if from_pts is not None:
+            container.seek(from_pts, backward=True, any_frame=False, stream=stream)
+        yield from container.decode(stream)
+    except av.FFmpegError as error:
         raise VideoError(f"{name}: cannot be decoded: {error}") from error

@@ -1,5 +1,6 @@
 """Pictures to H.264, HEVC or AV1 samples, with the settings that LeRobot 0.6.1 uses for each codec.
 
+The bytes of the software encoders depend on the pictures and the settings alone, not on the machine or its cores.
 Every call blocks until its picture is taken, and the samples that come out are counted against the pictures that went
 in: no frame is ever dropped. The encoders' look-ahead is cut to what key frames two apart can use: the same bytes, and
 a quarter less memory for AV1. PyAV gives up the interpreter lock while it encodes: one thread per camera works well.
@@ -12,21 +13,29 @@ import os
 import threading
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from penstock.errors import VideoError
+from penstock.media.h26x import length_prefixed, nal_units
 from penstock.media.mp4_tree import Box
+from penstock.media.priority import ordinary_priority
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Codec = Literal["h264", "hevc", "av1"]
+Device = Literal["cpu", "nvenc", "videotoolbox", "qsv", "vaapi"]
 CODECS: tuple[Codec, ...] = ("h264", "hevc", "av1")
 
 _ENCODER = {"h264": "libx264", "hevc": "libx265", "av1": "libsvtav1"}
+# x264 writes the number of its threads into the stream, and decides otherwise with another one.
+_X264_THREADS = 1
+_SVT_THREADS = 1
+_X265_MOST_THREADS = 4  # of its pool, whose size does not change what it writes; with many workers it may
 _OBU_TEMPORAL_DELIMITER = 2
 _OBU_PADDING = 15
 
@@ -42,6 +51,8 @@ class EncoderSettings:
     preset: str | int | None = None
     """None: LeRobot's choice, which is 12 for AV1 and the encoder's own (medium) otherwise."""
     pix_fmt: str = "yuv420p"
+    device: Device = "cpu"
+    """What encodes; only "cpu" gives the same bytes on every machine."""
 
     def __post_init__(self) -> None:
         if self.codec not in CODECS:
@@ -57,27 +68,53 @@ class EncoderSettings:
     @property
     def encoder(self) -> str:
         """The encoder's name in FFmpeg."""
-        return _ENCODER[self.codec]
+        return _ENCODER[self.codec] if self.device == "cpu" else f"{self.codec}_{self.device}"
 
-    def options(self, threads: int) -> dict[str, str]:
+    def options(self, threads: int = 1) -> dict[str, str]:
         """The options for FFmpeg. B-frames are off, so that pictures leave in the order in which they came."""
+        if self.device != "cpu":
+            return self._hardware_options()
         options = {"g": str(self.g), "crf": str(self.crf)}
         if self.preset is not None:
             options["preset"] = str(self.preset)
         if self.codec == "av1":
-            options["svtav1-params"] = f"fast-decode=0:lp={threads}:lookahead=0"
+            options["svtav1-params"] = f"fast-decode=0:lp={_SVT_THREADS}:lookahead=0"
         elif self.codec == "hevc":
             # Without B-frames x265 looks no further ahead than it must; its default of 20 only holds pictures.
-            options |= {"bf": "0", "x265-params": f"log-level=error:pools={threads}:frame-threads=1:rc-lookahead=4"}
+            # The note that it leaves in the stream names the CPU, and its weights are computed in floating point.
+            pool = min(threads, _X265_MOST_THREADS)
+            params = f"log-level=error:pools={pool}:frame-threads=1:rc-lookahead=4:info=0:weightp=0"
+            options |= {"bf": "0", "x265-params": params}
         else:
-            options |= {"bf": "0", "threads": str(threads)}
+            options |= {"bf": "0", "threads": str(_X264_THREADS)}
+            if narrow := _x264_instructions():
+                options["x264-params"] = f"asm={narrow}"
+        return options
+
+    def _hardware_options(self) -> dict[str, str]:
+        options = {"g": str(self.g)}
+        if self.preset is not None and self.codec != "av1":
+            options["preset"] = str(self.preset)
+        if self.device == "nvenc":
+            options |= {"bf": "0", "rc": "vbr", "cq": str(self.crf), "b": "0", "delay": "0"}
+        elif self.device == "qsv":
+            options |= {"bf": "0", "global_quality": str(self.crf), "async_depth": "1"}
+        elif self.device == "vaapi":
+            options |= {"bf": "0", "qp": str(self.crf)}
+        else:
+            options |= {"bf": "0", "q": str(100 - 100 * self.crf // 63)}
         return options
 
 
 def encoder_settings(
-    codec: str, *, crf: int | None = None, gop: int | None = None, preset: str | int | None = None
+    codec: str,
+    *,
+    crf: int | None = None,
+    gop: int | None = None,
+    preset: str | int | None = None,
+    device: str = "cpu",
 ) -> EncoderSettings:
-    """Settings for a codec by name; what is None stays as LeRobot has it."""
+    """Settings for a codec by name; what is None stays as LeRobot has it. A device that does not work becomes "cpu"."""
     if codec not in CODECS:
         raise VideoError(f"unknown codec {codec!r}; known: {', '.join(CODECS)}")
     defaults = EncoderSettings(codec)
@@ -86,7 +123,25 @@ def encoder_settings(
         crf=defaults.crf if crf is None else crf,
         g=defaults.g if gop is None else gop,
         preset=preset,
+        device="cpu" if device == "cpu" else _working_device(codec, device),
     )
+
+
+def _working_device(codec: Codec, device: str) -> Device:
+    from penstock.media.hardware import choose
+
+    return choose(codec, device).device
+
+
+@lru_cache(maxsize=1)
+def _x264_instructions() -> str | None:
+    """What x264 is held to where it would use AVX-512, so that it decides as it does on other machines."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            flags = next((line.split() for line in file if line.startswith("flags")), [])
+    except OSError:  # another system: x264 takes what the CPU has
+        return None
+    return "avx2,fma3,bmi2" if "avx512f" in flags else None
 
 
 @dataclass(frozen=True)
@@ -213,10 +268,11 @@ def _open(settings: EncoderSettings, width: int, height: int, fps: int, threads:
 
     header = io.BytesIO()
     try:
-        with _quiet_svt():
+        with _quiet_svt(), ordinary_priority():
             container = av.open(header, "w", format="mp4", options={"movflags": "empty_moov+frag_keyframe"})
             stream: Any = container.add_stream(settings.encoder, rate=fps, options=settings.options(threads))
-            stream.width, stream.height, stream.pix_fmt = width, height, settings.pix_fmt
+            pix_fmt = "nv12" if settings.device in ("qsv", "vaapi") else settings.pix_fmt
+            stream.width, stream.height, stream.pix_fmt = width, height, pix_fmt
             stream.codec_context.time_base = Fraction(1, fps)
             container.start_encoding()
     except (av.FFmpegError, ValueError) as error:
@@ -251,22 +307,8 @@ def _cut_stsd(header: bytes, encoder: str) -> bytes:
 
 
 def _to_sample(codec: Codec, packet: bytes) -> bytes:
-    return _without_delimiters(packet) if codec == "av1" else _length_prefixed(packet)
-
-
-def _length_prefixed(packet: bytes) -> bytes:
-    """H.264 and HEVC: the encoder separates units by start codes (00 00 01), MP4 puts their length before them."""
-    parts: list[bytes] = []
-    start = packet.find(b"\0\0\1")
-    if start < 0:
-        raise VideoError(f"a coded picture of {len(packet):,} bytes has no start code")
-    while start >= 0:
-        begin = start + 3
-        start = packet.find(b"\0\0\1", begin)
-        # A unit never ends in zero: zeros before a start code belong to it, or are padding.
-        unit = packet[begin : start if start >= 0 else len(packet)].rstrip(b"\0")
-        parts += [len(unit).to_bytes(4, "big"), unit]
-    return b"".join(parts)
+    """As MP4 stores it: H.264 and HEVC units come behind start codes and go behind their lengths."""
+    return _without_delimiters(packet) if codec == "av1" else length_prefixed(nal_units(packet))
 
 
 def _without_delimiters(packet: bytes) -> bytes:

@@ -18,7 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from penstock.errors import VideoError
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import OutputFailed, PenstockError, VideoError
 from penstock.media import mp4_boxes
 from penstock.media.append_file import AppendFile
 
@@ -31,6 +34,19 @@ class Mark:
 
     samples: int
     end_bytes: int
+
+
+@dataclass(frozen=True)
+class SampleTable:
+    """Where the samples of a file lie, and where the last of them ends."""
+
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.uint32]
+    keys: NDArray[np.uint8]
+    end_bytes: int
+
+    def __repr__(self) -> str:
+        return f"SampleTable(samples={len(self.keys):,}, end_bytes={self.end_bytes:,})"
 
 
 class Mp4Writer:
@@ -49,8 +65,13 @@ class Mp4Writer:
         height: int,
         fps: int,
         timescale: int | None = None,
+        resume: SampleTable | None = None,
     ) -> None:
-        """`target`: a path that does not exist yet, or a file descriptor of an empty file, which stays the caller's."""
+        """`target`: a path that does not exist yet, or a file descriptor of an empty file, which stays the caller's.
+
+        With `resume`, the path is that of a file which another writer left or closed: it is continued after the
+        samples of the table, and whatever lies behind them is cut off.
+        """
         self._track = mp4_boxes.Track(
             stsd=bytes(stsd),
             width=width,
@@ -65,19 +86,23 @@ class Mp4Writer:
         else:
             self._owned_path = Path(target)
             self._name = str(target)
+            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if resume is None else 0)
             try:
-                self._fd = os.open(self._owned_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                self._fd = os.open(self._owned_path, flags, 0o644)
             except OSError as error:
-                raise VideoError(f"{self._name}: cannot be created: {error.strerror}") from error
-        self._offsets = array("q")
-        self._sizes = array("I")
-        self._keys = bytearray()
+                raise OutputFailed(self._name, "cannot be created" if resume is None else "opening", error) from error
+        self._offsets = array("q", resume.offsets.astype(np.int64).tobytes() if resume else b"")
+        self._sizes = array("I", resume.sizes.astype(np.uint32).tobytes() if resume else b"")
+        self._keys = bytearray(resume.keys.astype(np.uint8).tobytes() if resume else b"")
         self._open = True
-        self._file = AppendFile(self._fd, self._name)
+        self._file = AppendFile(self._fd, self._name, resume.end_bytes if resume else 0)
         try:
-            self._file.write([mp4_boxes.prologue()])
+            if resume is None:
+                self._file.write([mp4_boxes.prologue()])
+            else:
+                self._continue()
         except BaseException:
-            self.abort()
+            self.leave() if resume else self.abort()
             raise
 
     def __repr__(self) -> str:
@@ -144,6 +169,21 @@ class Mp4Writer:
         self._sizes.extend([self._sizes[-1]] * count)
         self._keys += b"\1" * count
 
+    @property
+    def track(self) -> mp4_boxes.Track:
+        """What all samples share."""
+        return self._track
+
+    def table(self, since: Mark | None = None) -> SampleTable:
+        """Where the samples lie (those after `since`), for a writer that will continue the file, or for a copy."""
+        first = since.samples if since is not None else 0
+        return SampleTable(
+            np.frombuffer(self._offsets[first:].tobytes(), np.int64),
+            np.frombuffer(self._sizes[first:].tobytes(), np.uint32),
+            np.frombuffer(bytes(self._keys[first:]), np.uint8),
+            self._file.end_bytes,
+        )
+
     def mark(self) -> Mark:
         """This place, to which `rollback` returns."""
         return Mark(self.samples, self._file.end_bytes)
@@ -175,6 +215,22 @@ class Mp4Writer:
         if self._owned_path is not None:
             os.close(self._fd)
 
+    def sync(self) -> None:
+        """Wait until all samples are on the disk; the file remains open."""
+        if self._open:
+            self._file.sync()
+
+    def leave(self) -> None:
+        """Stop without a video, but keep the file: `resume` can go on with it."""
+        if not self._open:
+            return
+        self._open = False
+        # What was asked for too much goes back to the file system; where that fails, nothing is lost.
+        with contextlib.suppress(PenstockError):
+            self._file.cut(self._file.end_bytes)
+        if self._owned_path is not None:
+            os.close(self._fd)
+
     def abort(self) -> None:
         """Stop without a video: the file that this writer created is removed."""
         if not self._open:
@@ -199,6 +255,26 @@ class Mp4Writer:
         except BaseException:
             self.abort()
             raise
+
+    def _continue(self) -> None:
+        """Bring a file that may be a whole video back to the state behind its last known sample."""
+        if not len(self._offsets) == len(self._sizes) == len(self._keys) > 0:
+            raise VideoError(f"{self._name}: the table of its samples contradicts itself")
+        size_offset, size_field = mp4_boxes.mdat_size_field(None)
+        expected = mp4_boxes.prologue()[:size_offset]
+        try:
+            size_bytes = os.fstat(self._fd).st_size
+            found = os.pread(self._fd, size_offset, 0)
+        except OSError as error:
+            raise self._file.failed("reading", error) from error
+        if size_bytes < self._file.end_bytes or found != expected:
+            raise VideoError(
+                f"{self._name}: {size_bytes:,} bytes, but {self._file.end_bytes:,} of samples were written to it"
+                if found == expected
+                else f"{self._name}: this is not the beginning of a video that penstock wrote"
+            )
+        self._file.cut(self._file.end_bytes)
+        self._file.write_at(size_field, size_offset)
 
     def _check_open(self) -> None:
         if not self._open:

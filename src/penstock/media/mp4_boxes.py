@@ -48,9 +48,10 @@ def prologue() -> bytes:
     return ftyp + struct.pack(">I4sQ", 1, b"mdat", 0)  # size 1: the true size follows in 64 bits
 
 
-def mdat_size_field(samples_end_bytes: int) -> tuple[int, bytes]:
-    """Where the size of mdat lies, and what must stand there when the samples end at this byte."""
-    return PROLOGUE_BYTES - 8, struct.pack(">Q", samples_end_bytes - (PROLOGUE_BYTES - 16))
+def mdat_size_field(samples_end_bytes: int | None) -> tuple[int, bytes]:
+    """Where the size of mdat lies, and what must stand there when the samples end at this byte; None: not known yet."""
+    size = 0 if samples_end_bytes is None else samples_end_bytes - (PROLOGUE_BYTES - 16)
+    return PROLOGUE_BYTES - 8, struct.pack(">Q", size)
 
 
 def moov(track: Track, offsets: array[int], sizes: array[int], keys: bytearray) -> bytes:
@@ -87,6 +88,17 @@ def mjpeg_stsd(width: int, height: int) -> bytes:
         + _full(b"esds", 0, 0, es)
     )
     return _full(b"stsd", 0, 0, struct.pack(">I", 1), _box(b"mp4v", entry))
+
+
+def visual_stsd(name: bytes, width: int, height: int, record: bytes) -> bytes:
+    """The sample description of a coded video, with the box that holds its parameter sets."""
+    entry = (
+        bytes(6)
+        + struct.pack(">H16x", 1)
+        + struct.pack(">HHII4xH32xHh", width, height, 72 << 16, 72 << 16, 1, 24, -1)
+        + record
+    )
+    return _full(b"stsd", 0, 0, struct.pack(">I", 1), _box(name, entry))
 
 
 def _sample_table(track: Track, offsets: array[int], sizes: array[int], keys: bytearray) -> bytes:

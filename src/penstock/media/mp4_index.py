@@ -51,6 +51,8 @@ class VideoIndex:
     duration_s: float
     """What the samples last together."""
     fps: float
+    description: bytes = b""
+    """The sample description (the whole stsd box) as it stands in the file."""
 
     def __repr__(self) -> str:
         return (
@@ -150,7 +152,8 @@ def _parse_track(moov: Box, trak: Box, file_bytes: int) -> VideoIndex:
     if timescale < 1:
         raise mdhd.error("a time scale of 0")
     stbl = trak.need("mdia", "minf", "stbl")
-    codec, width, height = _sample_entry(stbl.need("stsd"))
+    stsd = stbl.need("stsd")
+    codec, width, height = _sample_entry(stsd)
     sizes = _sample_sizes(stbl)
     offsets = _sample_offsets(stbl, sizes)
     outside = (offsets < 0) | (offsets > file_bytes) | (offsets + sizes > file_bytes)  # a sum alone may overflow
@@ -177,6 +180,7 @@ def _parse_track(moov: Box, trak: Box, file_bytes: int) -> VideoIndex:
         shown=shown,
         duration_s=end / timescale,
         fps=float(Fraction(len(sizes) * timescale, end)) if end > 0 else 0.0,
+        description=struct.pack(">I4s", 8 + len(stsd), b"stsd") + stsd.data[stsd.start : stsd.end],
     )
 
 

@@ -34,6 +34,7 @@ Reader = Callable[[Payload], tuple[Any, ...]]
 _CDR_HEADER_BYTES = 4
 # The last field can be followed by up to three bytes that fill a DDS payload to a multiple of four.
 _CDR_PADDING_BYTES = 3
+_BARE_STAMP = "timestamp"  # what foxglove's messages begin with instead of a header
 
 
 class Decoder:
@@ -63,7 +64,7 @@ class Decoder:
 
     @property
     def has_header(self) -> bool:
-        """Whether the message begins with a std_msgs/Header."""
+        """Whether the message begins with a std_msgs/Header, or with a time called `timestamp` as foxglove's do."""
         return self.stamp_offset is not None
 
     @property
@@ -156,12 +157,16 @@ class Decoder:
         return self._types["<"].message(type_name)
 
     def _find_stamp(self) -> int | None:
-        """Where the header's stamp lies in the payload: behind seq in ROS 1, at once in ROS 2."""
+        """Where the stamp lies in the payload: behind a header's seq in ROS 1, else at its beginning."""
         first = self.message.fields[0].type if self.message.fields else None
-        if first is None or first.name != HEADER_TYPE or first.array is not None:
-            return None
         types = self._types["<"]
         offset = _CDR_HEADER_BYTES if self.encoding == "cdr" else 0
+        if first is None or first.array is not None:
+            return None
+        if self.message.fields[0].name == _BARE_STAMP and types.time_codes(first):
+            return offset
+        if first.name != HEADER_TYPE:
+            return None
         for field in types.message(HEADER_TYPE).fields:
             if field.name == "stamp":
                 return offset if field.type.array is None and types.time_codes(field.type) else None

@@ -14,15 +14,20 @@ PenstockError                     exit 1; `hint` says what to do next
 ├── MediaError
 │   ├── ImageError                one picture: not a JPEG, cut, other size, unknown encoding
 │   └── VideoError                a video file or codec
+├── StoreError                    a store (HDF5 file) cannot be read (as asked)
+│   ├── StoreCorrupt              cut, damaged, or left open for writing
+│   └── ExternalRefused           it would read another file (carries its name)
 ├── AlignError                    the topics cannot be paired as the policy asks
 ├── DataSetError
 │   ├── OutputExists              the output is there already, or is not ours to replace
+│   ├── OutputFailed              the system refused to write: no space, a broken disk, no permission
 │   └── DataSetCorrupt            a data set contradicts itself
 └── Interrupted                   exit 130
 """
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar
 
 
@@ -120,6 +125,22 @@ class VideoError(MediaError):
     """A video file or codec cannot be used."""
 
 
+class StoreError(PenstockError):
+    """A store cannot be read as asked."""
+
+
+class StoreCorrupt(StoreError):
+    """A store is cut, damaged, or was left open for writing."""
+
+
+class ExternalRefused(StoreError):
+    """A store would read another file, which is refused unless asked for; `target` names that file."""
+
+    def __init__(self, message: str, *, target: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.target = target
+
+
 class AlignError(PenstockError):
     """The topics cannot be paired as the policy asks."""
 
@@ -130,6 +151,25 @@ class DataSetError(PenstockError):
 
 class OutputExists(DataSetError):
     """The output is there already, or is not ours to replace."""
+
+
+class OutputFailed(DataSetError):
+    """The system refused to write a file of the output; what was committed before is still there."""
+
+    def __init__(self, path: object, doing: str, error: BaseException) -> None:
+        number = getattr(error, "errno", None)
+        reason = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+        super().__init__(f"{path}: {doing}: {reason}", hint=_write_hint(number))
+        self.path = str(path)
+        self.errno = number
+
+
+def _write_hint(number: int | None) -> str:
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return "make room on that file system (`df -h` shows it), then run the same command again"
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "choose an output directory that may be written"
+    return "check the free space and the health of the disk, then run the same command again"
 
 
 class DataSetCorrupt(DataSetError):

@@ -75,11 +75,11 @@ def make(
 
 
 def digests(root: Path) -> dict[str, str]:
-    """Every file below `root` with the hash of its bytes."""
+    """Every file of the data set below `root` with the hash of its bytes; not what penstock keeps beside it."""
     return {
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.parent.name != "penstock"
     }
 
 

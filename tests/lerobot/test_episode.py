@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from penstock.errors import DataSetError, ImageError, VideoError
+from penstock.errors import DataSetError, ImageError, OutputFailed, VideoError
 from penstock.lerobot import layout
 from penstock.lerobot.reader import open_data_set
 from penstock.lerobot.writer import DataSetWriter
@@ -50,7 +52,7 @@ def test_an_error_inside_an_episode_aborts_it(tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match="camera fell off"), writer.episode() as episode:
             episode.video(CAMERA).append(jpegs(3))
             raise RuntimeError("camera fell off")
-        assert tree(tmp_path / "set") == set()
+        assert tree(tmp_path / "set") == {"penstock", "penstock/journal.jsonl"}
         write_episode(writer, 4, 0)
     assert open_data_set(tmp_path / "set").info.total_episodes == 1
 
@@ -198,36 +200,71 @@ def test_rows_can_name_their_tasks(tmp_path: Path) -> None:
     assert data.tasks == ["reach", "grasp"] and data.episodes.tasks == [("reach", "grasp")]
 
 
-def test_commit_and_close_bring_files_to_the_disk_and_metadata_comes_last(
+def test_commit_and_close_bring_files_to_the_disk_and_their_lines_come_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
-    real = layout.fsync_file
-    monkeypatch.setattr(layout, "fsync_file", lambda path: (synced.append(Path(path).name), real(path))[1])
+    for name in ("fsync", "fdatasync"):
+        real = getattr(os, name)
+        monkeypatch.setattr(
+            os,
+            name,
+            lambda fd, real=real: (synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))), real(fd)),
+        )
     writer = DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES)
     write_episode(writer, 4, 0)
-    assert synced == ["episode-000000.parquet", "file-000.mp4"]
+    assert {"episode-000000.parquet", "file-000.mp4", "state-000001.bin", ".spool", "penstock", "set"} <= set(synced)
+    assert synced[-1] == "journal.jsonl" and synced.count("journal.jsonl") == 1
     assert not (tmp_path / "set/meta/info.json").exists()
     writer.close()
-    newest = max((tmp_path / "set").rglob("*"), key=lambda path: path.stat().st_mtime_ns if path.is_file() else 0)
-    assert newest.name == "info.json"
+    assert [name for name in synced if name in ("info.json.part", "meta", "journal.jsonl")][-3:] == [
+        "info.json.part", "meta", "journal.jsonl",
+    ]  # fmt: skip
+
+
+def test_the_last_episode_is_brought_to_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    real = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: (synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))), real(fd))
+    )
+    writer = DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES[:1])
+    episode = writer.episode()
+    episode.video(CAMERA).append(jpegs(2))
+    episode.write_rows({}, rows=2)
+    episode.commit("x", last=True)
+    assert synced == [] and list(writer.journal.episodes()) == []
+    writer.close()
+    assert synced.count("file-000.mp4") == 1 and synced.count("state-000001.bin") == 1
+    assert open_data_set(tmp_path / "set").info.total_frames == 2
 
 
 def test_a_failed_commit_stops_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES, fsync=False)
+    write_episode(writer, 3, 0)
     episode = writer.episode()
     episode.video(CAMERA).append(jpegs(2))
     episode.write_rows(numbers(2))
 
     def full(*_: object, **__: object) -> None:
-        raise DataSetError("no space left")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(type(writer._data), "take", full)
-    with pytest.raises(DataSetError, match="no space left"):
-        episode.commit("x")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OutputFailed, match=r"state-000002\.bin: .*No space left") as caught:
+            episode.commit("x")
+    assert caught.value.errno == errno.ENOSPC and "make room" in (caught.value.hint or "")
     episode.abort()
     with pytest.raises(DataSetError, match="closed already"):
         writer.close()
+    resumed = DataSetWriter.resume(tmp_path / "set", fsync=False)
+    assert (resumed.episodes, resumed.frames) == (1, 3)
+    resumed.close()
+    make(tmp_path / "clean", lengths=(3,))
+    assert (
+        digests(tmp_path / "set")["data/chunk-000/file-000.parquet"]
+        == (digests(tmp_path / "clean")["data/chunk-000/file-000.parquet"])
+    )
 
 
 def test_errors_of_the_system_are_ours(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from penstock.errors import PenstockError
 from penstock.lerobot import layout
 from penstock.lerobot.check_rows import check_rows
+from penstock.lerobot.check_version21 import check_version21
 from penstock.lerobot.check_videos import check_videos
 from penstock.lerobot.features import ROW_FEATURES
 from penstock.lerobot.findings import Findings, Problem, Report
@@ -46,9 +47,10 @@ def check(root: Path | str, *, full: bool = False, samples: int = 8) -> Report:
             "version",
             folder / layout.INFO_PATH,
             f"this is a LeRobot {data.info.version} data set ({data.info.total_episodes:,} episodes, "
-            f"{data.info.total_frames:,} frames); only {layout.CODEBASE_VERSION} can be checked",
-            "`penstock inspect` shows its metadata",
+            f"{data.info.total_frames:,} frames); only its files can be checked",
+            f"penstock convert {folder} OUT makes {layout.CODEBASE_VERSION} of it, without touching its frames",
         )
+        check_version21(data, findings)
         return findings.report()
     _Check(data, findings, full=full, samples=samples).run()
     return findings.report()

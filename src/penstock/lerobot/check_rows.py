@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import DataSetCorrupt, PenstockError
+from penstock.lazy import dataclass
 from penstock.lerobot import layout
 from penstock.lerobot.episode import bad_values
 from penstock.lerobot.features import ROW_KEYS, Feature
 from penstock.lerobot.findings import Findings, Severity
 from penstock.lerobot.reader import DataFile, DataSet, ReadRows
 from penstock.lerobot.stats import QUANTILES, STATISTICS, NumericStats
-from penstock.media import image
+from penstock.media import depth, image
 
 _PLACE_KEYS = ("index", "episode_index", "frame_index", "timestamp", "task_index")
 
@@ -68,7 +69,7 @@ def check_rows(data: DataSet, findings: Findings, *, full: bool, samples: int) -
 
 
 def _check_file(data: DataSet, file: DataFile, seen: _Rows, findings: Findings, *, full: bool, samples: int) -> None:
-    keys = [key for key, feature in data.info.features.items() if feature.dtype not in ("video", "string")]
+    keys = [key for key, feature in data.info.features.items() if feature.dtype != "video" and not feature.is_text]
     images = [key for key in keys if data.info.features[key].dtype == "image"]
     missing = [key for key in _PLACE_KEYS if key not in keys]
     if missing:
@@ -163,7 +164,7 @@ def _check_pictures(
         seen.pictures[feature.key] = done + 1
         findings.counted["pictures decoded"] += 1
         try:
-            height, width = image.decode(picture).shape[:2]
+            height, width = (depth.decode if feature.is_depth else image.decode)(picture).shape[:2]
         except PenstockError as error:
             findings.error("picture", where, error.message, error.hint)
             continue

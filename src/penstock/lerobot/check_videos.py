@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from penstock.errors import PenstockError
+from penstock.lazy import dataclass
 from penstock.lerobot.features import Feature
 from penstock.lerobot.findings import Findings
 from penstock.lerobot.layout import FilePosition

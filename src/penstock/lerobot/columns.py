@@ -37,6 +37,16 @@ def texts(values: Sequence[str]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(values), _variable([value.encode() for value in values]))
 
 
+def texts_or_none(values: Sequence[str | None]) -> pa.Array:
+    """A column of strings, some of which may be missing."""
+    import pyarrow as pa
+
+    buffers = _variable([b"" if value is None else value.encode() for value in values])
+    if None in values:
+        buffers[0] = pa.py_buffer(np.packbits([value is not None for value in values], bitorder="little"))
+    return pa.Array.from_buffers(pa.string(), len(values), buffers)
+
+
 def binaries(values: Sequence[bytes | memoryview]) -> pa.Array:
     """A column of byte strings; together they must stay below 2 GiB."""
     import pyarrow as pa

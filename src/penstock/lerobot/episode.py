@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import DataSetError
+from penstock.lazy import dataclass
 from penstock.lerobot import tables
+from penstock.lerobot.depth_stats import DepthStats
+from penstock.lerobot.episodes import EpisodeRecord
 from penstock.lerobot.features import ROW_FEATURES, Feature
+from penstock.lerobot.journal import encode_line
 from penstock.lerobot.spool import PartWriter, with_task_index
 from penstock.lerobot.stats import ImageStats, NumericStats
 from penstock.lerobot.videos import VideoSink
@@ -39,10 +42,16 @@ class EpisodeWriter:
     """Made by `DataSetWriter.episode`. A context manager: what was not committed is aborted."""
 
     def __init__(
-        self, owner: DataSetWriter, part: PartWriter, stats: dict[str, FeatureStats], task: str | None
+        self,
+        owner: DataSetWriter,
+        part: PartWriter,
+        stats: dict[str, FeatureStats],
+        task: str | None,
+        announced_rows: int | None,
     ) -> None:
         self.is_open = True
         self._owner = owner
+        self._announced_rows = announced_rows
         self._part = part
         self._stats = stats
         self._task = task
@@ -109,16 +118,30 @@ class EpisodeWriter:
         if self._row_tasks:
             self._numeric("task_index").add(numbers)
 
-    def add_image_sample(self, key: str, rgb: NDArray[np.uint8]) -> None:
-        """Let a decoded picture enter the statistics of a camera."""
+    def add_image_sample(self, key: str, rgb: NDArray[Any]) -> None:
+        """Let a decoded picture enter the statistics of a camera: RGB, or the values of a depth picture."""
         self._check_open()
         entry = self._stats.get(key)
         if not isinstance(entry, ImageStats):
             raise DataSetError(f"{self._where}: {key!r} is not a camera")
         entry.add(rgb)
 
-    def commit(self, task: str | None = None) -> EpisodeSummary:
-        """Make the episode part of the data set; its rows and frames are on the disk when this returns."""
+    def add_image_stats(self, key: str, stats: ImageStats) -> None:
+        """Let everything that other statistics have seen enter those of a camera."""
+        self._check_open()
+        entry = self._stats.get(key)
+        if not isinstance(entry, ImageStats):
+            raise DataSetError(f"{self._where}: {key!r} is not a camera")
+        entry.merge(stats)
+
+    def commit(
+        self, task: str | None = None, note: Mapping[str, Any] | None = None, last: bool = False
+    ) -> EpisodeSummary:
+        """Make the episode part of the data set; its rows and frames are on the disk when this returns.
+
+        `note`, plain JSON, comes back with the episode from the journal. `last` says that `close` follows at once: it
+        brings the episode to the disk together with everything else.
+        """
         self._check_open()
         tasks = self._final_tasks(task)
         if self.rows == 0:
@@ -129,13 +152,13 @@ class EpisodeWriter:
                     f"{self._where}: camera {key!r} has {sink.frames} frames for {self.rows} rows",
                     hint="every row needs exactly one frame; use repeat() for a row that shows the last one again",
                 )
+        if note is not None:
+            encode_line({"type": "note", "note": dict(note)})
         try:
-            return self._commit(tasks)
+            return self._commit(tasks, note, last)
         except BaseException:
-            # Half of the episode may be in place: nothing more can be written, and close() would write wrong metadata.
-            self.is_open = False
-            self._part.discard()
-            self._owner.abandon()
+            # Its line may be in the journal already: nothing is deleted here. `resume` knows what belongs to what.
+            self._owner.stop()
             raise
 
     def abort(self) -> None:
@@ -144,8 +167,18 @@ class EpisodeWriter:
             return
         self.is_open = False
         self._part.discard()
-        for sink in self._owner.sinks.values():
-            sink.abort_episode()
+        try:
+            for sink in self._owner.sinks.values():
+                sink.abort_episode()
+        except BaseException:
+            # Frames of this episode may be left in a file: only `resume` can go on.
+            self._owner.stop()
+            raise
+
+    def leave(self) -> None:
+        """Called by the data set's writer: close the file as it is, and take nothing more."""
+        self.is_open = False
+        self._part.leave()
 
     def __enter__(self) -> EpisodeWriter:
         return self
@@ -159,20 +192,41 @@ class EpisodeWriter:
         if kind is None:
             raise DataSetError(f"{self._where} was neither committed nor aborted", hint="it is aborted now")
 
-    def _commit(self, tasks: Sequence[str]) -> EpisodeSummary:
-        fsync = self._owner.fsync
-        part = self._part.finish(fsync=fsync)
+    def _commit(self, tasks: Sequence[str], note: Mapping[str, Any] | None, last: bool) -> EpisodeSummary:
+        part = self._part.finish()
         if not self._row_tasks:
             number = self._number_of(tasks[0])
             if number != self._assumed_task:
-                part = with_task_index(part, self._owner.schema(), number, fsync=fsync)
+                part = with_task_index(part, self._owner.schema(), number)
             for start in range(0, part.rows, _FILL_ROWS):
                 self._numeric("task_index").add(np.full((min(_FILL_ROWS, part.rows - start), 1), number))
+        kept = self._kept_for_joining() if self._owner.is_parcel else None
         spans = {key: sink.commit_episode() for key, sink in self._owner.sinks.items()}
-        record = self._owner.accept(part, tasks, spans, self._stats)
+        record = EpisodeRecord(
+            episode_index=self._owner.episodes,
+            tasks=tuple(tasks),
+            first_row=self._owner.frames,
+            rows=part.rows,
+            data=self._owner.place(part),
+            part_bytes=part.size_bytes,
+            videos=spans,
+            stats={key: entry.to_json() for key, entry in self._stats.items()},
+            announced_rows=self._announced_rows,
+            names_tasks=bool(self._row_tasks),
+            note=note,
+        )
+        self._owner.accept(record, self._stats, kept, last=last)
         self.is_open = False
         bad = bad_values(self._owner.features, self._stats)
         return EpisodeSummary(record.episode_index, record.rows, record.tasks, bad)
+
+    def _kept_for_joining(self) -> dict[str, Any]:
+        """What cannot be had from the rows and frames alone: statistics of pictures, and where the frames lie."""
+        cameras = [feature.key for feature in self._owner.features if feature.is_camera]
+        return {
+            "stats": {key: self._stats[key].to_state() for key in cameras},
+            "videos": {key: sink.episode_state() for key, sink in self._owner.sinks.items()},
+        }
 
     def _task_numbers(self, task: str | Sequence[str] | None, count: int) -> NDArray[np.int64]:
         if task is None:
@@ -224,11 +278,13 @@ class EpisodeWriter:
 
 def new_stats(features: Sequence[Feature]) -> dict[str, FeatureStats]:
     """Empty statistics of every feature that has some, in the order of the metadata."""
-    return {
-        feature.key: ImageStats() if feature.is_camera else NumericStats(feature.shape, feature.dtype)
-        for feature in (*features, *ROW_FEATURES)
-        if feature.dtype != "string"
-    }
+    return {feature.key: _empty_stats(feature) for feature in (*features, *ROW_FEATURES) if not feature.is_text}
+
+
+def _empty_stats(feature: Feature) -> FeatureStats:
+    if feature.dtype == "image" and feature.is_depth:
+        return DepthStats()
+    return ImageStats() if feature.is_camera else NumericStats(feature.shape, feature.dtype)
 
 
 def row_columns(*, first_row: int, first_frame: int, count: int, episode: int, fps: int) -> dict[str, NDArray[Any]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import DataSetCorrupt
+from penstock.lazy import dataclass
 from penstock.lerobot import layout, tables
 from penstock.lerobot.layout import FilePosition
+from penstock.lerobot.snapshot import Saved
 from penstock.lerobot.stats import STATISTICS, Stats
 from penstock.lerobot.videos import VideoSpan
 
@@ -20,15 +23,67 @@ _BATCH_EPISODES = 128
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """Everything that the metadata says about one episode; plain values only."""
+    """Everything that is known about one committed episode; plain values only. The journal keeps one line of each.
+
+    `announced_rows` and `names_tasks` (whether its rows name their tasks one by one) are how it was written: a copy
+    that is written likewise has the same bytes. `state` is the state of the data set after the episode; `parcel` is
+    what a parcel keeps about the episode alone.
+    """
 
     episode_index: int
     tasks: tuple[str, ...]
     first_row: int
     rows: int
     data: FilePosition
+    part_bytes: int
     videos: Mapping[str, VideoSpan]
     stats: Mapping[str, Stats | None]
+    announced_rows: int | None = None
+    names_tasks: bool = False
+    note: Mapping[str, Any] | None = None
+    state: Saved | None = None
+    parcel: Saved | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the journal."""
+        return {
+            "type": "episode",
+            "episode_index": self.episode_index,
+            "tasks": list(self.tasks),
+            "first_row": self.first_row,
+            "rows": self.rows,
+            "data": [self.data.chunk, self.data.file],
+            "part_bytes": self.part_bytes,
+            "videos": {key: span.to_json() for key, span in self.videos.items()},
+            "announced_rows": self.announced_rows,
+            "names_tasks": self.names_tasks,
+            "note": None if self.note is None else dict(self.note),
+            "state": None if self.state is None else self.state.to_json(),
+            "parcel": None if self.parcel is None else self.parcel.to_json(),
+            "stats": self.stats,
+        }
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any], where: str) -> EpisodeRecord:
+        """The record that `to_json` gave."""
+        try:
+            return cls(
+                episode_index=int(entry["episode_index"]),
+                tasks=tuple(str(task) for task in entry["tasks"]),
+                first_row=int(entry["first_row"]),
+                rows=int(entry["rows"]),
+                data=FilePosition.checked(*entry["data"]),
+                part_bytes=int(entry["part_bytes"]),
+                videos={key: VideoSpan.from_json(span) for key, span in entry["videos"].items()},
+                stats=entry["stats"],
+                announced_rows=entry["announced_rows"],
+                names_tasks=bool(entry["names_tasks"]),
+                note=entry["note"],
+                state=None if entry["state"] is None else Saved.from_json(entry["state"]),
+                parcel=None if entry["parcel"] is None else Saved.from_json(entry["parcel"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataSetCorrupt(f"{where}: a record of an episode cannot be used: {error!r}") from error
 
     def to_row(self, fps: int) -> dict[str, Any]:
         """The row of the episodes table, without the place of the row itself."""
@@ -85,7 +140,7 @@ class EpisodesTable:
         import pyarrow.parquet as pq
 
         path = self._path()
-        with tables.arrow_errors(path, "cannot write the episodes table"):
+        with tables.write_errors(path, "cannot write the episodes table"):
             if self._writer is not None and path.stat().st_size >= self._limit_bytes:
                 self._close()
                 self._position = self._position.next(self._chunks_size)
@@ -105,16 +160,18 @@ class EpisodesTable:
         if self._writer is None:
             return
         path = self._path()
-        with tables.arrow_errors(path, "cannot finish the episodes table"):
-            self._writer.close()
-            self._writer = None
+        with tables.write_errors(path, "cannot finish the episodes table"):
+            writer, self._writer = self._writer, None
+            tables.close_writer(writer)
             if self._fsync:
                 layout.fsync_file(path)
 
     def discard(self) -> None:
         """Close the file without caring for its contents: the data set will not be finished."""
         if self._writer is not None:
-            self._writer.close()
+            # On a full disk the footer fails to be written, too.
+            with contextlib.suppress(Exception):
+                tables.close_writer(self._writer)
             self._writer = None
 
     def _path(self) -> Path:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from penstock.errors import DataSetCorrupt, DataSetError
+from penstock.lazy import dataclass
 
 NUMERIC_DTYPES: tuple[str, ...] = (
     "float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
 )  # fmt: skip
 CAMERA_DTYPES: tuple[str, ...] = ("video", "image")
-KNOWN_DTYPES: tuple[str, ...] = (*NUMERIC_DTYPES, *CAMERA_DTYPES, "string")
+TEXT_DTYPES: tuple[str, ...] = ("string", "language")
+KNOWN_DTYPES: tuple[str, ...] = (*NUMERIC_DTYPES, *CAMERA_DTYPES, *TEXT_DTYPES)
 
+LANGUAGE_KEYS = ("language_persistent", "language_events")
 # A key becomes a directory name; file systems allow 255 bytes, and the rest of the name needs some.
 LONGEST_KEY_BYTES = 180
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f/\\<>:"|?*\ud800-\udfff]')
@@ -46,12 +48,31 @@ class Feature:
             raise DataSetError(f"camera {self.key!r}: shape {self.shape} is not (height, width, 1 or 3)")
         if self.is_numeric and len(self.shape) > 5:
             raise DataSetError(f"feature {self.key!r}: {len(self.shape)} dimensions; LeRobot reads at most 5")
-        if self.dtype == "string" and self.shape != (1,):
-            raise DataSetError(f"string feature {self.key!r} must have shape (1,), not {self.shape}")
+        if self.is_text and self.shape != (1,):
+            raise DataSetError(f"{self.dtype} feature {self.key!r} must have shape (1,), not {self.shape}")
+        if self.dtype == "language" and self.key not in LANGUAGE_KEYS:
+            raise DataSetError(f"{self.key!r} is no language column of LeRobot's: those are {LANGUAGE_KEYS}")
 
     @property
     def is_camera(self) -> bool:
         return self.dtype in CAMERA_DTYPES
+
+    @property
+    def is_depth(self) -> bool:
+        """Distances, marked as LeRobot 0.6.1 marks them; `depth_unit` is their unit where it is known."""
+        info = self.info or {}
+        return self.is_camera and bool(info.get("is_depth_map") or info.get("video.is_depth_map"))
+
+    @property
+    def depth_unit(self) -> str | None:
+        """The unit "mm" or "m"; None for a picture that is no depth, or whose unit nobody wrote down."""
+        unit = (self.info or {}).get("depth_unit") if self.is_depth else None
+        return unit if isinstance(unit, str) else None
+
+    @property
+    def is_text(self) -> bool:
+        """One text per row, or the entries of a language column: nothing that has statistics."""
+        return self.dtype in TEXT_DTYPES
 
     @property
     def is_numeric(self) -> bool:
@@ -77,6 +98,12 @@ class Feature:
         if self.info is not None:
             entry["info"] = dict(self.info)
         return entry
+
+
+def depth_feature(key: str, size_px: tuple[int, int], unit: str) -> Feature:
+    """Depth pictures in the table, (height, width) pixels of 16 bits ("mm") or float32 ("m"), kept exactly."""
+    names = ("height", "width", "channels")
+    return Feature(key, "image", (*size_px, 1), names, {"is_depth_map": True, "depth_unit": unit})
 
 
 def _scalar(key: str, dtype: str) -> Feature:
@@ -154,9 +181,9 @@ def parse_feature(key: str, entry: object, where: str) -> Feature:
     dtype, shape, names, info = (entry.get(name) for name in ("dtype", "shape", "names", "info"))
     if not isinstance(dtype, str) or not isinstance(shape, list) or not all(type(size) is int for size in shape):
         raise DataSetCorrupt(f"{where}: feature {_shown(key)} has dtype {dtype!r} and shape {shape!r}")
-    flat = names if isinstance(names, list) else None
-    if flat is not None and len(flat) == 1 and isinstance(flat[0], list):
-        flat = flat[0]  # v2 data sets wrap the list of names in another
+    flat = _flat_names(names)
+    if dtype in CAMERA_DTYPES and len(shape) == 3 and shape[2] not in (1, 3) and shape[0] in (1, 3):
+        shape, flat = [shape[1], shape[2], shape[0]], ["height", "width", "channels"]  # v2.0 put the channels first
     try:
         return Feature(
             key=key,
@@ -167,6 +194,16 @@ def parse_feature(key: str, entry: object, where: str) -> Feature:
         )
     except DataSetError as error:
         raise DataSetCorrupt(f"{where}: {error.message}", hint=error.hint) from None
+
+
+def _flat_names(names: object) -> list[Any] | None:
+    """v2 data sets wrap the list of names in another, or in a mapping such as {"motors": […]}."""
+    wrapped = list(names.values()) if isinstance(names, Mapping) else names
+    if not isinstance(wrapped, list):
+        return None
+    if wrapped and all(isinstance(each, list) for each in wrapped):
+        return [name for each in wrapped for name in each]
+    return None if isinstance(names, Mapping) else wrapped
 
 
 def _shown(key: str) -> str:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from penstock.errors import DataSetCorrupt, DataSetError
+from penstock.errors import DataSetCorrupt, OutputFailed
 
 CODEBASE_VERSION = "v3.0"
 INFO_PATH = "meta/info.json"
 STATS_PATH = "meta/stats.json"
 TASKS_PATH = "meta/tasks.parquet"
+EPISODES_DIR = "meta/episodes"
 EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 SPOOL_DIR = ".spool"
+OWN_DIR = "penstock"  # what penstock keeps beside the data set: the journal, the state, the report
+JOURNAL_PATH = f"{OWN_DIR}/journal.jsonl"
 
 MIB = 1024 * 1024
 DATA_FILE_BYTES = 100 * MIB
@@ -28,6 +33,8 @@ CHUNKS_SIZE = 1000
 # beyond, only an episode that starts its file is exact. See docs of `DataSetWriter.episode`.
 LONGEST_SHARED_VIDEO_S = 1000.0
 
+_CHUNK_NAME = re.compile(r"chunk-(\d{3,9})\Z")
+_FILE_NAME = re.compile(r"file-(\d{3,9})(\.[a-z0-9]+)\Z")
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _NUMBER_FIELD = re.compile(r"(chunk_index|file_index|episode_index|episode_chunk)(?::0(\d{1,2})d)?\Z")
 
@@ -39,13 +46,69 @@ class FilePosition:
     chunk: int
     file: int
 
+    @classmethod
+    def checked(cls, chunk: object, file: object) -> FilePosition:
+        """A position that somebody wrote down."""
+        if type(chunk) is not int or type(file) is not int or chunk < 0 or file < 0:
+            raise ValueError(f"{chunk!r}, {file!r} is not the number of a file")
+        return cls(chunk, file)
+
     def next(self, chunks_size: int) -> FilePosition:
         if self.file + 1 < chunks_size:
             return FilePosition(self.chunk, self.file + 1)
         return FilePosition(self.chunk + 1, 0)
 
+    def before(self, chunks_size: int) -> FilePosition:
+        if self.file:
+            return FilePosition(self.chunk, self.file - 1)
+        return FilePosition(self.chunk - 1, chunks_size - 1)
+
 
 FIRST_FILE = FilePosition(0, 0)
+
+
+def data_path(root: Path, position: FilePosition) -> Path:
+    """Where a data file lies in a data set that penstock writes."""
+    return root / fill_template(DATA_PATH, chunk_index=position.chunk, file_index=position.file)
+
+
+def video_path(root: Path, key: str, position: FilePosition) -> Path:
+    """Where a video of one camera lies in a data set that penstock writes."""
+    return root / fill_template(VIDEO_PATH, key=key, chunk_index=position.chunk, file_index=position.file)
+
+
+def part_path(root: Path, episode_index: int) -> Path:
+    """Where the rows of one episode wait for their data file."""
+    return root / SPOOL_DIR / f"episode-{episode_index:06d}.parquet"
+
+
+def state_name(episodes: int) -> str:
+    """The file in `OWN_DIR` with the state of the data set after so many episodes."""
+    return f"state-{episodes:06d}.bin"
+
+
+def episode_state_name(episode_index: int) -> str:
+    """The file in `OWN_DIR` with what a parcel keeps about one episode."""
+    return f"episode-{episode_index:06d}.bin"
+
+
+def numbered_files(directory: Path, suffix: str) -> Iterator[tuple[FilePosition, Path]]:
+    """The files chunk-CCC/file-FFF below a directory, in order; whatever is named otherwise is nobody's."""
+    for chunk in _names(directory):
+        chunk_number = _CHUNK_NAME.match(chunk)
+        if chunk_number is None or (directory / chunk).is_symlink():
+            continue
+        for name in _names(directory / chunk):
+            number = _FILE_NAME.match(name)
+            if number is not None and number.group(2) == suffix:
+                yield FilePosition(int(chunk_number.group(1)), int(number.group(1))), directory / chunk / name
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def fill_template(template: str, *, key: str | None = None, **numbers: int) -> str:
@@ -93,44 +156,101 @@ def _allowed_roots(real_root: Path, root: Path) -> Iterator[Path]:
             yield Path(os.path.realpath(candidate.parent.parent / "blobs"))
 
 
+@contextlib.contextmanager
+def writing(path: Path | str, doing: str) -> Iterator[None]:
+    """Turn what the system raises while a file is written into our error, with the file's name."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputFailed(path, doing, error) from error
+
+
 def fsync_directory(path: Path) -> None:
     """Make the names inside a directory durable."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError as error:
-        raise DataSetError(f"{path}: cannot open the directory to sync it: {error.strerror}") from error
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        raise DataSetError(f"{path}: cannot sync the directory: {error.strerror}") from error
-    finally:
-        os.close(descriptor)
+    with writing(path, "cannot sync the directory"):
+        _sync(path)
 
 
 def fsync_file(path: Path) -> None:
     """Make the bytes of a file durable."""
+    with writing(path, "cannot sync the file"):
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise DataSetError(f"{path}: cannot sync the file: {error.strerror}") from error
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class FreshNames:
+    """The directories below a data set in which names are new since the last `sync`: each is synced once.
+
+    A new directory is itself a name in the one above it. Where nothing is to be synced, nothing is kept.
+    """
+
+    def __init__(self, root: Path, *, fsync: bool) -> None:
+        self._root = root
+        self._fsync = fsync
+        self._known: set[Path] = set()
+        self._fresh: set[Path] = set()
+
+    def add(self, path: Path) -> None:
+        """A file was made, renamed or replaced at this path."""
+        if not self._fsync:
+            return
+        directory = path.parent
+        self._fresh.add(directory)
+        while directory not in self._known and directory != self._root:
+            self._known.add(directory)
+            directory = directory.parent
+            self._fresh.add(directory)
+
+    def forget(self, directory: Path) -> None:
+        """A directory was removed."""
+        self._known.discard(directory)
+        self._fresh.discard(directory)
+
+    def sync(self) -> None:
+        """Make the names durable."""
+        for directory in sorted(self._fresh):
+            fsync_directory(directory)
+        self._fresh.clear()
+
+
+def own_copy(path: Path) -> None:
+    """Make a file that is about to be changed in place ours alone: other names of it keep what they have."""
+    with writing(path, "cannot copy a file that has other names, too"):
+        if os.stat(path).st_nlink == 1 and not path.is_symlink():
+            return
+        temporary = path.with_name(path.name + ".part")
+        shutil.copyfile(path, temporary)
+        _sync(temporary)
+        os.replace(temporary, path)
+
+
+def remove(path: Path) -> None:
+    """Delete a file that may be gone already."""
+    with writing(path, "cannot remove the file"), contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def write_text_durably(path: Path, text: str, *, fsync: bool) -> None:
-    """Write a small file so that a crash leaves the old one or the new one, never a part."""
+    """Write a small file so that a crash leaves the old one or the new one, never a part; its name is not synced."""
     temporary = path.with_name(path.name + ".part")
-    try:
+    with writing(path, "cannot write"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-            stream.flush()
+        with open(temporary, "wb", buffering=0) as stream:
+            write_all(stream.fileno(), text.encode())
             if fsync:
                 os.fsync(stream.fileno())
         os.replace(temporary, path)
-    except OSError as error:
-        raise DataSetError(f"{path}: cannot write: {error.strerror}") from error
-    if fsync:
-        fsync_directory(path.parent)
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """All of the bytes, however many pieces the system takes them in."""
+    left = memoryview(data).cast("B")
+    while left:
+        left = left[os.write(descriptor, left) :]

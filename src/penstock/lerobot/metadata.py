@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import DataSetCorrupt, DataSetError, LimitExceeded
+from penstock.lazy import dataclass
 from penstock.lerobot import columns, layout, tables
 from penstock.lerobot.features import Feature, parse_feature
 
@@ -120,7 +121,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 
     if not path.is_file():
         raise DataSetCorrupt(f"{path}: the file is missing")
-    hint = "the writer was stopped before it finished; convert the recording again"
+    hint = "its writer was stopped before the end: convert again what it was made from, or fetch the file again"
     try:
         with tables.arrow_errors(path, "not a whole parquet file", DataSetCorrupt):
             # Buffered: a row group of somebody else's file may be larger than the memory.
@@ -147,12 +148,6 @@ def read_tasks(root: Path) -> list[str]:
     if sorted(numbers) != list(range(len(numbers))):
         raise DataSetCorrupt(f"{path}: task_index is not 0…{len(numbers) - 1} but {numbers[:10]}")
     return [str(text) for _, text in sorted(zip(numbers, texts, strict=True))]
-
-
-def read_tasks_v21(root: Path) -> list[str]:
-    """The texts of meta/tasks.jsonl."""
-    entries = read_json_lines(root, "meta/tasks.jsonl", "task_index")
-    return [str(entry.get("task")) for entry in sorted(entries, key=lambda entry: int(entry["task_index"]))]
 
 
 def read_episodes(root: Path, info: Info) -> Episodes:
@@ -189,35 +184,6 @@ def read_episodes(root: Path, info: Info) -> Episodes:
         tasks=[tuple(tasks or ()) for tasks in table.column("tasks").to_pylist()],
         videos={key: VideoColumns(*(read[name] for name in names)) for key, names in video_columns.items()},
     )
-
-
-def read_episodes_v21(root: Path) -> Episodes:
-    entries = read_json_lines(root, "meta/episodes.jsonl", "episode_index", "length")
-    index = np.array([int(entry["episode_index"]) for entry in entries], dtype=np.int64)
-    length = np.array([int(entry["length"]) for entry in entries], dtype=np.int64)
-    end_row = np.cumsum(length)
-    zeros = np.zeros_like(index)
-    tasks = [tuple(str(task) for task in entry.get("tasks", ())) for entry in entries]
-    return Episodes(index, length, end_row - length, end_row, zeros, zeros, tasks=tasks, videos={})
-
-
-def read_json_lines(root: Path, relative: str, *whole: str) -> list[dict[str, Any]]:
-    """The objects of a .jsonl file; the entries named by `whole` must be whole numbers."""
-    path = layout.path_in(root, relative)
-    entries: list[dict[str, Any]] = []
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for line in lines:
-                if line.strip():
-                    entry = json.loads(line)
-                    if not isinstance(entry, dict) or not all(type(entry.get(name)) is int for name in whole):
-                        raise ValueError(f"an object with {', '.join(whole)} expected")
-                    entries.append(entry)
-    except OSError as error:
-        raise DataSetCorrupt(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise DataSetCorrupt(f"{path}: line {len(entries) + 1} cannot be used: {error}") from error
-    return entries
 
 
 def _whole(raw: Mapping[str, Any], name: str, path: Path, least: int = 0) -> int:

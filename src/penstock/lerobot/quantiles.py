@@ -17,7 +17,7 @@ the collapses that really happened. Up to 2k - 1 values nothing collapses, and q
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,6 +103,43 @@ class QuantileSketch:
         one._keep_second = list(self._keep_second)
         one._too_high, one._too_low = self._too_high, self._too_low
         return one
+
+    def to_state(self) -> dict[str, Any]:
+        """Everything that the sketch knows, as plain values and arrays; `from_state` gives the same sketch again."""
+        return {
+            "dims": self.dims,
+            "k": self.k,
+            "count": self.count,
+            "dtype": self.dtype.name,
+            "fresh": self._fresh[:, : self._fresh_count].copy(),
+            "levels": list(self._levels),
+            "keep_second": list(self._keep_second),
+            "too_high": self._too_high,
+            "too_low": self._too_low,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> QuantileSketch:
+        """The sketch that `to_state` described; ValueError when the parts do not fit together."""
+        sketch = cls(state["dims"], state["k"], state["dtype"])
+        sketch.count = state["count"]
+        sketch._fresh = np.array(state["fresh"], dtype=sketch.dtype)
+        sketch._fresh_count = sketch._fresh.shape[1]
+        sketch._levels = [None if level is None else np.asarray(level, sketch.dtype) for level in state["levels"]]
+        sketch._keep_second = [bool(keep) for keep in state["keep_second"]]
+        sketch._too_high, sketch._too_low = state["too_high"], state["too_low"]
+        shapes = {level.shape for level in sketch._levels if level is not None}
+        held = sketch._fresh_count + sum(
+            sketch.k << number for number, level in enumerate(sketch._levels) if level is not None
+        )
+        if (
+            sketch._fresh.shape[0] != sketch.dims
+            or shapes - {(sketch.dims, sketch.k)}
+            or len(sketch._keep_second) != len(sketch._levels)
+            or held != sketch.count
+        ):
+            raise ValueError(f"{sketch!r} holds {held:,} values in buffers of {sorted(shapes)}")
+        return sketch
 
     def quantiles(self, fractions: Sequence[float]) -> NDArray[np.float64]:
         """Values at the fractions, (len(fractions), dims), interpolated between ranks as `numpy.quantile` does."""

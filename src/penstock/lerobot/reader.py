@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import DataSetCorrupt, DataSetError
-from penstock.lerobot import columns, layout, metadata, tables
+from penstock.errors import DataSetCorrupt, DataSetError, ImageError, LimitExceeded
+from penstock.lazy import dataclass
+from penstock.lerobot import columns, layout, metadata, tables, version21
 from penstock.lerobot.layout import FilePosition
 from penstock.lerobot.metadata import Episodes, Info, open_parquet
+from penstock.media import depth
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +44,15 @@ class DataFile:
     rows: int
 
 
+@dataclass(frozen=True)
+class RowSpan:
+    """Rows of an episode that lie in one file, counted from the file's beginning."""
+
+    path: Path
+    start: int
+    stop: int
+
+
 class DataSet:
     """An open data set. Only metadata is read until rows are asked for.
 
@@ -58,17 +69,19 @@ class DataSet:
         shown = f"{self.info.version}, episodes={self.info.total_episodes:,}, frames={self.info.total_frames:,}"
         return f"DataSet({str(self.root)!r}, {shown}, fps={self.info.fps})"
 
+    @property
+    def is_v30(self) -> bool:
+        return self.info.version == layout.CODEBASE_VERSION
+
     @cached_property
     def tasks(self) -> list[str]:
         """Task texts; the position is the task_index."""
-        is_v30 = self.info.version == layout.CODEBASE_VERSION
-        return metadata.read_tasks(self.root) if is_v30 else metadata.read_tasks_v21(self.root)
+        return metadata.read_tasks(self.root) if self.is_v30 else version21.read_tasks(self.root)
 
     @cached_property
     def episodes(self) -> Episodes:
         """The episodes table, without its statistics."""
-        is_v30 = self.info.version == layout.CODEBASE_VERSION
-        return metadata.read_episodes(self.root, self.info) if is_v30 else metadata.read_episodes_v21(self.root)
+        return metadata.read_episodes(self.root, self.info) if self.is_v30 else version21.read_episodes(self.root)
 
     @cached_property
     def stats(self) -> dict[str, Any] | None:
@@ -106,20 +119,75 @@ class DataSet:
             raise DataSetError(f"{self.root}: rows {start}…{stop} asked, {sum(f.rows for f in self.data_files)} exist")
         return {key: _join([part[key] for part in parts]) for key in keys}
 
+    def depth(self, key: str, start: int, stop: int) -> NDArray[np.uint16] | NDArray[np.float32]:
+        """Depth pictures start…stop-1, (n, height, width), exactly as they were kept: uint16 in mm or float32 in m.
+
+        `info.features[key].depth_unit` says which.
+        """
+        feature = self.info.features.get(key)
+        if feature is None or feature.dtype != "image" or not feature.is_depth:
+            kept = [name for name, each in self.info.features.items() if each.dtype == "image" and each.is_depth]
+            raise DataSetError(f"{self.root}: {key!r} is no depth in the table; there are {kept}")
+        pictures: list[NDArray[Any]] = []
+        for row, data in enumerate(self.rows([key], start, stop)[key], start):
+            if data is None:
+                raise DataSetCorrupt(f"{self.root}: row {row}, {key!r}: the picture is not in the file")
+            try:
+                found = depth.decode(data)
+            except (ImageError, LimitExceeded) as error:
+                raise DataSetCorrupt(f"{self.root}: row {row}, {key!r}: {error.message}", hint=error.hint) from error
+            if found.shape != feature.shape[:2] or (pictures and found.dtype != pictures[0].dtype):
+                raise DataSetCorrupt(
+                    f"{self.root}: row {row}, {key!r} is {found.dtype} {found.shape}, the feature is {feature.shape}"
+                )
+            pictures.append(found)
+        if not pictures:
+            none: Any = np.empty((0, *feature.shape[:2]), np.float32 if feature.depth_unit == "m" else np.uint16)
+            return none  # type: ignore[no-any-return]
+        whole: Any = np.stack(pictures)
+        return whole  # type: ignore[no-any-return]
+
     def batches(self, file: DataFile, keys: Sequence[str], batch_rows: int) -> Iterator[tuple[int, ReadRows]]:
         """The rows of one file in order, a bounded number at a time: (number of the first row, columns)."""
         import pyarrow as pa
 
         first_row = file.first_row
         with open_parquet(file.path) as parquet:
-            self._check_columns(file.path, parquet, keys)
+            self.check_columns(file.path, parquet, keys)
             with tables.arrow_errors(file.path, "cannot read rows", DataSetCorrupt):
                 for batch in parquet.iter_batches(batch_size=batch_rows, columns=list(keys), use_threads=False):
                     yield (
                         first_row,
-                        self._columns(pa.Table.from_batches([batch]), keys, f"{file.path}: row {first_row}"),
+                        self.columns_of(pa.Table.from_batches([batch]), keys, f"{file.path}: row {first_row}"),
                     )
                     first_row += batch.num_rows
+
+    def row_spans(self, number: int) -> list[RowSpan]:
+        """Where the rows of the episode at a place of the episodes table lie; the files are opened by the reader."""
+        episodes = self.episodes
+        if not self.is_v30:
+            path = version21.data_path(self.root, self.info, int(episodes.index[number]))
+            return [RowSpan(path, 0, int(episodes.length[number]))]
+        start, stop = int(episodes.first_row[number]), int(episodes.end_row[number])
+        spans = []
+        for file in self.data_files[max(bisect_right(self._first_rows, start) - 1, 0) :]:
+            if file.first_row >= stop:
+                break
+            low, high = max(start, file.first_row), min(stop, file.first_row + file.rows)
+            if low < high:
+                spans.append(RowSpan(file.path, low - file.first_row, high - file.first_row))
+        return spans
+
+    def video_file(self, number: int, key: str) -> Path:
+        """The file with the frames of the episode at a place of the episodes table, in any version."""
+        if not self.is_v30:
+            return version21.video_path(self.root, self.info, int(self.episodes.index[number]), key)
+        place = self.episodes.videos[key]
+        return self.video_path(key, FilePosition(int(place.chunk[number]), int(place.file[number])))
+
+    @cached_property
+    def _first_rows(self) -> list[int]:
+        return [file.first_row for file in self.data_files]
 
     def data_path(self, position: FilePosition) -> Path:
         """The path of a data file, confined to the root."""
@@ -159,24 +227,27 @@ class DataSet:
                 first_row += count
 
     def _read_group(self, path: Path, parquet: pq.ParquetFile, number: int, keys: Sequence[str]) -> ReadRows:
-        self._check_columns(path, parquet, keys)
+        self.check_columns(path, parquet, keys)
         with tables.arrow_errors(path, f"cannot read row group {number}", DataSetCorrupt):
             table = parquet.read_row_group(number, columns=list(keys), use_threads=False)
-        return self._columns(table, keys, f"{path}: row group {number}")
+        return self.columns_of(table, keys, f"{path}: row group {number}")
 
-    def _check_columns(self, path: Path, parquet: pq.ParquetFile, keys: Sequence[str]) -> None:
-        missing = [key for key in keys if key not in parquet.schema_arrow.names]
+    def check_columns(self, path: Path, parquet: pq.ParquetFile, keys: Sequence[str]) -> None:
+        """Refuse a data file that lacks columns which info.json declares."""
+        present = set(parquet.schema_arrow.names)
+        missing = [key for key in keys if key not in present]
         if missing:
             raise DataSetCorrupt(f"{path}: columns {missing} of info.json are missing")
 
-    def _columns(self, table: pa.Table, keys: Sequence[str], where: str) -> ReadRows:
+    def columns_of(self, table: pa.Table, keys: Sequence[str], where: str) -> ReadRows:
+        """Columns of a table that was read from one of the data files, as `rows` gives them."""
         return {key: self._column(table, key, f"{where}, {key!r}") for key in keys}
 
     def _column(self, table: pa.Table, key: str, where: str) -> NDArray[Any] | list[Any]:
         feature = self.info.features[key]
         if feature.dtype == "image":
             return [None if value is None else value.get("bytes") for value in table.column(key).to_pylist()]
-        if feature.dtype == "string":
+        if feature.is_text:
             return list(table.column(key).to_pylist())
         return columns.to_numpy(table.column(key), () if feature.is_scalar else feature.shape, where)
 
@@ -184,15 +255,15 @@ class DataSet:
         return [key for key, feature in self.info.features.items() if feature.dtype != "video"]
 
     def _needs_v30(self, doing: str) -> None:
-        if self.info.version != layout.CODEBASE_VERSION:
+        if not self.is_v30:
             raise DataSetError(
                 f"{self.root}: this is a LeRobot {self.info.version} data set; {doing} needs {layout.CODEBASE_VERSION}",
-                hint="python -m lerobot.scripts.convert_dataset_v21_to_v30 makes one of it",
+                hint=f"penstock convert {self.root} OUT makes one of it, without touching its frames",
             )
 
 
 def open_data_set(root: Path | str) -> DataSet:
-    """Open a LeRobot data set: v3.0 in full, v2.1 for its metadata."""
+    """Open a LeRobot data set: v3.0 in full, v2.x for what a conversion needs."""
     folder = Path(root)
     return DataSet(folder, metadata.read_info(folder))
 

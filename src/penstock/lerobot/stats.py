@@ -6,13 +6,14 @@ whole data set are merged from the sketches and histograms of its episodes, neve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from penstock.errors import ImageError
+from penstock.lazy import dataclass
 from penstock.lerobot.quantiles import QuantileSketch
 
 QUANTILES: dict[str, float] = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
@@ -25,6 +26,8 @@ LARGEST_USABLE = 1e150
 IMAGE_SIDE_PX = 160
 
 Stats = dict[str, list[Any]]
+
+_NUMERIC_ARRAYS = ("usable", "min", "max", "mean", "squares", "bad")
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,36 @@ class NumericStats:
             result[name] = row.reshape(self.shape).tolist()
         return result
 
+    def to_state(self) -> dict[str, Any]:
+        """Everything that is known, as plain values and arrays; `from_state` gives the same statistics again."""
+        arrays = {name: getattr(self, f"_{name}").copy() for name in _NUMERIC_ARRAYS}
+        ragged = {str(dim): sketch.to_state() for dim, sketch in self._ragged.items()}
+        return {
+            "shape": list(self.shape),
+            "rows": self.rows,
+            "dtype": self._dtype.name,
+            **arrays,
+            "sketch": self._sketch.to_state(),
+            "ragged": ragged,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> NumericStats:
+        """The statistics that `to_state` described; ValueError when the parts do not fit together."""
+        stats = cls(tuple(state["shape"]), state["dtype"])
+        stats.rows = state["rows"]
+        for name in _NUMERIC_ARRAYS:
+            empty = getattr(stats, f"_{name}")
+            value = np.array(state[name], dtype=empty.dtype)
+            if value.shape != empty.shape:
+                raise ValueError(f"{name!r} has shape {value.shape} instead of {empty.shape}")
+            setattr(stats, f"_{name}", value)
+        stats._sketch = QuantileSketch.from_state(state["sketch"])
+        stats._ragged = {int(dim): QuantileSketch.from_state(sketch) for dim, sketch in state["ragged"].items()}
+        if stats._sketch.dims != stats._dims or any(sketch.dims != 1 for sketch in stats._ragged.values()):
+            raise ValueError(f"the sketches do not have {stats._dims} dimensions")
+        return stats
+
     def quantile_range(self, fraction: float, spread: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Per dimension, the values at the fractions `fraction - spread` and `fraction + spread`."""
         low, high = self._quantiles([max(fraction - spread, 0.0), min(fraction + spread, 1.0)])
@@ -196,6 +229,21 @@ class ImageStats:
         """Take in everything that `other` has seen."""
         self.count += other.count
         self._bins += other._bins
+
+    def to_state(self) -> dict[str, Any]:
+        """Everything that is known, as plain values and arrays; `from_state` gives the same statistics again."""
+        return {"count": self.count, "bins": self._bins.copy()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> ImageStats:
+        """The statistics that `to_state` described; ValueError when they are not histograms of pictures."""
+        stats = cls()
+        stats.count = state["count"]
+        bins = np.array(state["bins"], dtype=np.int64)
+        if bins.shape != stats._bins.shape:
+            raise ValueError(f"histograms of shape {bins.shape} instead of {stats._bins.shape}")
+        stats._bins = bins
+        return stats
 
     def to_json(self) -> Stats | None:
         """Shape (3, 1, 1), values in [0, 1], `count` as [pictures]; None when no picture was sampled."""

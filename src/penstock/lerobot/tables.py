@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import DataSetError, LimitExceeded
-from penstock.lerobot import columns
-from penstock.lerobot.features import ROW_FEATURES, Feature
+from penstock.lerobot import columns, language, layout
+from penstock.lerobot.features import LANGUAGE_KEYS, ROW_FEATURES, Feature
 from penstock.lerobot.stats import STATISTICS
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def _field(feature: Feature) -> pa.Field:
 
     if feature.dtype == "image":
         return pa.field(feature.key, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
+    if feature.dtype == "language":
+        return pa.field(feature.key, language.arrow_type(feature.key))
     element = _element_type(feature)
     if feature.is_scalar:
         return pa.field(feature.key, element)
@@ -71,6 +73,8 @@ def _element_type(feature: Feature) -> pa.DataType:
 def _hugging_face_type(feature: Feature) -> dict[str, Any]:
     if feature.dtype == "image":
         return {"_type": "Image"}
+    if feature.dtype == "language":
+        return language.hugging_face_type(feature.key)
     value = {"dtype": feature.dtype, "_type": "Value"}
     if feature.is_scalar:
         return value
@@ -92,6 +96,8 @@ def data_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     for field in schema:
         if pa.types.is_struct(field.type):
             compression |= {f"{field.name}.bytes": "NONE", f"{field.name}.path": "NONE"}
+        elif field.name in LANGUAGE_KEYS:
+            compression |= dict.fromkeys(language.leaves(field.name), "SNAPPY")
         else:
             compression[_leaf(field)] = "SNAPPY"
     row_keys = [feature.key for feature in ROW_FEATURES]
@@ -108,6 +114,25 @@ def data_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     )
 
 
+def close_writer(writer: pq.ParquetWriter) -> None:
+    """Write the footer; a writer that cannot, on a full disk, is not asked again when it is collected."""
+    try:
+        writer.close()
+    except BaseException:
+        writer.is_open = False
+        raise
+
+
+@contextlib.contextmanager
+def data_file(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
+    """A data file for the length of a block."""
+    writer = data_writer(path, schema)
+    try:
+        yield writer
+    finally:
+        close_writer(writer)
+
+
 def _leaf(field: pa.Field) -> str:
     """The path of a column's values inside parquet's schema: every list adds two levels."""
     import pyarrow as pa
@@ -121,7 +146,7 @@ def _leaf(field: pa.Field) -> str:
 
 def checked_values(feature: Feature, values: object, where: str) -> NDArray[Any] | list[Any]:
     """Rows of one feature as it stores them: an array (n, *shape) of its dtype, or a list for pictures and strings."""
-    if feature.dtype in ("image", "string"):
+    if feature.dtype == "image" or feature.is_text:
         if isinstance(values, (str, bytes, memoryview)) or not isinstance(values, Sequence):
             raise DataSetError(f"{where}: {feature.key!r} needs a list with one {feature.dtype} per row")
         return list(values)
@@ -147,6 +172,8 @@ def column(feature: Feature, values: NDArray[Any] | list[Any]) -> pa.Array:
         return _picture_column(feature, list(values))
     if feature.dtype == "string":
         return columns.texts([str(value) for value in values])
+    if feature.dtype == "language":
+        return language.column(feature.key, list(values))
     array = np.asarray(values)
     if feature.is_scalar:
         return columns.numbers(array)
@@ -190,7 +217,7 @@ def episodes_schema(features: Sequence[Feature]) -> pa.Schema:
             times = ("from_timestamp", "to_timestamp")
             fields += [pa.field(f"videos/{feature.key}/{name}", pa.float64()) for name in times]
     for feature in (*features, *ROW_FEATURES):
-        if feature.dtype == "string":
+        if feature.is_text:
             continue
         kind = pa.float64()
         for _ in range(3 if feature.is_camera else len(feature.shape)):
@@ -248,6 +275,13 @@ def arrow_errors(path: Path | str, doing: str, raised: type[DataSetError] = Data
     except (pa.ArrowException, OSError, MemoryError) as error:
         text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
         raise raised(f"{path}: {doing}: {text}") from error
+
+
+@contextlib.contextmanager
+def write_errors(path: Path | str, doing: str) -> Iterator[None]:
+    """As `arrow_errors`, while a file is written: what the system refuses is OutputFailed."""
+    with arrow_errors(path, doing), layout.writing(path, doing):
+        yield
 
 
 def rows_of(flush: Mapping[str, NDArray[Any] | list[Any]]) -> int:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.errors import DataSetError, ImageError, VideoError
+import numpy as np
+
+from penstock.errors import DataSetCorrupt, DataSetError, ImageError, VideoError
+from penstock.lazy import dataclass
 from penstock.lerobot import layout
 from penstock.lerobot.features import Feature
-from penstock.lerobot.layout import FilePosition
+from penstock.lerobot.layout import FilePosition, FreshNames
 from penstock.media import jpeg
-from penstock.media.mp4 import Mark, Mp4Writer, mjpeg_stsd
+from penstock.media.mp4 import Mark, Mp4Writer, SampleTable, mjpeg_stsd
 
 Piece = memoryview | bytes
+
+_SPAN = ("chunk", "file", "first_frame", "frames", "end_bytes")
 
 
 class Encoder(Protocol):
@@ -38,11 +42,26 @@ class EncodedSample(Protocol):
 
 @dataclass(frozen=True)
 class VideoSpan:
-    """Where the frames of one episode lie in the files of one camera."""
+    """Where the frames of one episode lie in the files of one camera; the last of them ends at `end_bytes`."""
 
     position: FilePosition
     first_frame: int
     frames: int
+    end_bytes: int
+
+    def to_json(self) -> dict[str, int]:
+        return {
+            "chunk": self.position.chunk,
+            "file": self.position.file,
+            "first_frame": self.first_frame,
+            "frames": self.frames,
+            "end_bytes": self.end_bytes,
+        }
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> VideoSpan:
+        chunk, file, *numbers = (entry[name] for name in _SPAN)
+        return cls(FilePosition.checked(chunk, file), *map(int, numbers))
 
 
 def video_info(
@@ -78,25 +97,36 @@ def video_info(
 class VideoSink:
     """Takes the frames of one camera: JPEG pictures as they are, or samples of an encoder after `set_codec`.
 
-    The files roll over between episodes only, so an episode always lies within one of them.
+    The files roll over between episodes only, so an episode always lies within one of them. A file that is full is
+    finished when the first episode of its successor is committed: until then, that episode can still be taken back.
     """
 
     def __init__(
-        self, root: Path, feature: Feature, *, fps: int, limit_bytes: int, chunks_size: int, fsync: bool
+        self,
+        root: Path,
+        feature: Feature,
+        *,
+        fps: int,
+        limit_bytes: int,
+        chunks_size: int,
+        fsync: bool,
+        names: FreshNames,
     ) -> None:
         self.key = feature.key
         self.info: dict[str, Any] | None = None
-        self.size_bytes = 0
         self._root = root
         self._height, self._width = feature.shape[0], feature.shape[1]
         self._fps = fps
         self._limit_bytes = limit_bytes
         self._chunks_size = chunks_size
         self._fsync = fsync
+        self._names = names
         self._position = layout.FIRST_FILE
         self._file: Mp4Writer | None = None
+        self._full_file: Mp4Writer | None = None
         # What all samples of a file must share: the sample description, and for JPEG how the colours are sampled.
         self._file_kind: tuple[bytes, str] | None = None
+        self._full_kind: tuple[bytes, str] | None = None
         self._kind: tuple[bytes, str] | None = None
         self._is_jpeg = True
         self._start: Mark | None = None
@@ -124,12 +154,16 @@ class VideoSink:
         self._is_jpeg = False
         self._describe(str(info["video.codec"]), str(info["video.pix_fmt"]), info)
 
-    def append(self, pieces: Sequence[Piece], keys: Sequence[bool] | None = None) -> None:
-        """Append one frame per piece; `keys` marks the key frames of an encoder, a JPEG is always one."""
+    def append(self, pieces: Sequence[Piece], keys: Sequence[bool] | None = None, *, checked: bool = False) -> None:
+        """Append one frame per piece; `keys` marks the key frames of an encoder, a JPEG is always one.
+
+        `checked` says that these JPEG pictures have passed through here before, after others of their episode.
+        """
         if not pieces:
             return
         if self._is_jpeg:
-            self._check_jpeg(pieces[0])
+            if not checked or self.frames == 0:
+                self._check_jpeg(pieces[0])
         elif keys is None or (self.frames == 0 and not keys[0]):
             raise VideoError(f"camera {self.key!r}: an episode must start with a key frame of the encoder")
         self._open().append(pieces, keys)
@@ -160,9 +194,10 @@ class VideoSink:
         """Called by the data set's writer: the frames stay."""
         if self._file is None or self._start is None:
             raise DataSetError(f"camera {self.key!r}: the episode has no frame")
-        if self._fsync:
-            layout.fsync_file(self._path(self._position))
-        span = VideoSpan(self._position, self._start.samples, self.frames)
+        if self._full_file is not None:
+            self._full_file.close(self._fsync)
+            self._full_file = None
+        span = VideoSpan(self._position, self._start.samples, self.frames, self._file.tell())
         self._start = None
         return span
 
@@ -177,22 +212,53 @@ class VideoSink:
             self._drop_file()
         self._start = None
 
+    def sync(self) -> None:
+        """Wait until the frames are on the disk."""
+        if self._fsync and self._file is not None:
+            self._file.sync()
+
     def close(self) -> None:
         """Finish the last file."""
-        if self._file is None:
-            return
-        if self._file.samples == 0:
-            self._drop_file()
-            return
-        path = self._path(self._position)
-        self._file.close(self._fsync)
-        self.size_bytes += path.stat().st_size
-        self._file = None
-
-    def discard(self) -> None:
-        """Drop the open file: the data set will not be finished."""
         if self._file is not None:
-            self._drop_file()
+            self._file.close(self._fsync)
+            self._file = None
+
+    def leave(self) -> None:
+        """Close the files as they are: `restore` can go on with them."""
+        for file in (self._file, self._full_file):
+            if file is not None:
+                file.leave()
+        self._file = self._full_file = None
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs besides the place of the last episode."""
+        if self._file is None or self._file_kind is None:
+            raise DataSetError(f"camera {self.key!r}: no episode was committed")
+        stsd, pix_fmt = self._file_kind
+        return {"info": self.info, "stsd": stsd, "pix_fmt": pix_fmt, **table_state(self._file.table())}
+
+    def episode_state(self) -> dict[str, Any]:
+        """The frames of the open episode alone, as a copy of them needs them."""
+        if self._file is None or self._start is None or self._file_kind is None:
+            raise DataSetError(f"camera {self.key!r}: the episode has no frame")
+        stsd, pix_fmt = self._file_kind
+        table = self._file.table(since=self._start)
+        return {"info": self.info, "stsd": stsd, "pix_fmt": pix_fmt, **table_state(table)}
+
+    def restore(self, state: Mapping[str, Any], last: VideoSpan) -> None:
+        """Go on behind the last committed episode: whatever else the files hold is cut off."""
+        table = table_from(state, last.end_bytes)
+        if len(table.sizes) != last.first_frame + last.frames:
+            raise DataSetCorrupt(f"camera {self.key!r}: {len(table.sizes)} frames known, {last} committed")
+        self.info = state["info"]
+        self._position = last.position
+        self._file_kind = (state["stsd"], str(state["pix_fmt"]))
+        path = layout.video_path(self._root, self.key, self._position)
+        layout.own_copy(path)
+        self._file = Mp4Writer(
+            path, stsd=state["stsd"], width=self._width, height=self._height, fps=self._fps, resume=table
+        )
+        self._names.add(path)
 
     def _check_jpeg(self, piece: Piece) -> None:
         """One look per call; the caller has looked at every picture, this catches that it forgot."""
@@ -229,17 +295,15 @@ class VideoSink:
             return self._file
         if self._kind is None:
             raise VideoError(f"camera {self.key!r}: the codec of the samples is not known yet")
-        if self._file is not None and (self._is_full(self._file) or self._kind != self._file_kind):
-            self.close()
-            self._position = self._position.next(self._chunks_size)
-        if self._file is None:
-            path = self._path(self._position)
-            try:
+        if self._file is None or self._is_full(self._file) or self._kind != self._file_kind:
+            position = self._position if self._file is None else self._position.next(self._chunks_size)
+            path = layout.video_path(self._root, self.key, position)
+            with layout.writing(path.parent, "cannot make the directory"):
                 path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise DataSetError(f"{path.parent}: cannot make the directory: {error.strerror}") from error
-            self._file = Mp4Writer(path, stsd=self._kind[0], width=self._width, height=self._height, fps=self._fps)
-            self._file_kind = self._kind
+            new = Mp4Writer(path, stsd=self._kind[0], width=self._width, height=self._height, fps=self._fps)
+            self._full_file, self._full_kind = self._file, self._file_kind
+            self._file, self._file_kind, self._position = new, self._kind, position
+            self._names.add(path)
         self._start = self._file.mark()
         return self._file
 
@@ -248,17 +312,33 @@ class VideoSink:
         return file.tell() >= self._limit_bytes or longest > layout.LONGEST_SHARED_VIDEO_S
 
     def _drop_file(self) -> None:
-        if self._file is not None:
-            self._file.abort()
-            self._file = None
-        directory = self._path(self._position).parent
+        """Remove the file of the open episode, which holds no other, and go back to the one before."""
+        if self._file is None:
+            return
+        dropped = layout.video_path(self._root, self.key, self._position)
+        self._file.abort()
         # Only directories that are empty now go: those that this file alone had made.
         with contextlib.suppress(OSError):
-            for path in (directory, directory.parent, directory.parent.parent):
+            for path in dropped.parents[:3]:
                 path.rmdir()
+                self._names.forget(path)
+        self._file, self._file_kind = self._full_file, self._full_kind
+        if self._full_file is not None:
+            self._position = self._position.before(self._chunks_size)
+            self._full_file = None
 
-    def _path(self, position: FilePosition) -> Path:
-        relative = layout.fill_template(
-            layout.VIDEO_PATH, key=self.key, chunk_index=position.chunk, file_index=position.file
-        )
-        return self._root / relative
+
+def table_state(table: SampleTable) -> dict[str, Any]:
+    """A table of samples for a state file."""
+    return {"offsets": table.offsets, "sizes": table.sizes, "keys": table.keys}
+
+
+def table_from(state: Mapping[str, Any], end_bytes: int) -> SampleTable:
+    """The table that `table_state` described."""
+    offsets, sizes, keys = (np.asarray(state[name]) for name in ("offsets", "sizes", "keys"))
+    ends = offsets.astype(np.int64) + sizes
+    if not (offsets.ndim == 1 and offsets.shape == sizes.shape == keys.shape and len(keys)):
+        raise DataSetCorrupt(f"a table of {offsets.shape} offsets, {sizes.shape} sizes and {keys.shape} key flags")
+    if int(offsets.min()) < 0 or int(ends.max()) > end_bytes:
+        raise DataSetCorrupt(f"a table of samples that lie beyond byte {end_bytes:,}")
+    return SampleTable(offsets.astype(np.int64), sizes.astype(np.uint32), keys.astype(np.uint8), end_bytes)

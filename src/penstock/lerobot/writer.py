@@ -6,29 +6,40 @@
             episode.write_rows({"observation.state": state, "action": action})
             episode.commit("pour the tea")
 
-The directory is a data set once `close` has written meta/info.json, the last of its files.
+The directory is a data set once `close` has written meta/info.json, the last of its files. Until then, and again after
+it, penstock/journal.jsonl says what was committed: `DataSetWriter.resume` goes on from there, wherever a process was
+killed, to the same bytes that an undisturbed one writes.
+
+What a commit does, in this order: the rows (a part of their own), the frames and the state reach the disk; then the
+line of the journal; then rows move into their data file, if it is full. What has no line is removed by `resume`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from penstock.errors import DataSetError, OutputExists
-from penstock.lerobot import layout, tables
+from penstock.errors import DataSetCorrupt, DataSetError, OutputExists, PenstockError
+from penstock.lazy import dataclass
+from penstock.lerobot import layout, snapshot, tables
 from penstock.lerobot.episode import EpisodeSummary, EpisodeWriter, FeatureStats, bad_values, new_stats
-from penstock.lerobot.episodes import EpisodeRecord, EpisodesTable
-from penstock.lerobot.features import ROW_FEATURES, Feature, check_features
+from penstock.lerobot.features import Feature, check_features
+from penstock.lerobot.journal import Header, Journal
 from penstock.lerobot.spool import DataFiles, Part, PartWriter
-from penstock.lerobot.stats import ImageStats, NumericStats, Stats
-from penstock.lerobot.videos import VideoSink, VideoSpan
+from penstock.lerobot.stats import Stats
+from penstock.lerobot.videos import VideoSink
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.lerobot.episodes import EpisodeRecord
+    from penstock.lerobot.layout import FilePosition
+    from penstock.lerobot.resume import Survey
 
 __all__ = ["DataSetSummary", "DataSetWriter", "EpisodeSummary", "EpisodeWriter"]
 
@@ -45,11 +56,20 @@ class DataSetSummary:
     video_bytes: int
 
 
+@dataclass(frozen=True)
+class _Pending:
+    """An episode that was accepted, but has no line in the journal yet."""
+
+    record: EpisodeRecord
+    kept: Mapping[str, Any] | None
+
+
 class DataSetWriter:
     """A LeRobot data set being written into the directory `root`, which must be empty or absent.
 
     Sizes are in bytes; a file that reaches its limit is followed by another. `fsync=False` leaves it to the system when
-    files reach the disk.
+    files reach the disk. `identity`, plain JSON, comes back from the journal of a data set that is resumed. A `parcel`
+    is never closed: its episodes are joined into another data set (join.py).
     """
 
     def __init__(
@@ -63,6 +83,8 @@ class DataSetWriter:
         video_file_bytes: int = layout.VIDEO_FILE_BYTES,
         chunks_size: int = layout.CHUNKS_SIZE,
         fsync: bool = True,
+        identity: Mapping[str, Any] | None = None,
+        parcel: bool = False,
     ) -> None:
         if isinstance(fps, bool) or not isinstance(fps, int) or fps < 1:
             raise DataSetError(f"fps must be a whole number >= 1, got {fps!r}", hint="LeRobot reads whole rates only")
@@ -71,9 +93,56 @@ class DataSetWriter:
         check_features(features)
         if not features:
             raise DataSetError("a data set needs at least one feature")
-        self.root = Path(root)
-        self.fps = fps
-        self.features = tuple(features)
+        folder = Path(root)
+        header = Header(
+            fps,
+            tuple(features),
+            robot_type,
+            data_file_bytes,
+            video_file_bytes,
+            chunks_size,
+            parcel=parcel,
+            identity=dict(identity or {}),
+        )
+        _prepare_root(folder)
+        self._begin(folder, Journal.create(folder, header, fsync=fsync), fsync)
+
+    @classmethod
+    def resume(cls, root: Path | str, fsync: bool = True) -> DataSetWriter:
+        """Go on with a data set: all committed episodes are there, and nothing of one that was not committed.
+
+        A finished data set is opened again, too, so that episodes can be appended; until the next `close` it is not a
+        data set any more.
+        """
+        from penstock.lerobot import resume
+
+        folder = Path(root)
+        journal = Journal.read(folder)
+        found = resume.survey(folder, journal)
+        state = None
+        if found.last is not None and found.last.state is not None:
+            state = snapshot.read(folder / layout.OWN_DIR, found.last.state)
+        journal.go_on(fsync=fsync)
+        writer = cls.__new__(cls)
+        writer._begin(folder, journal, fsync)
+        try:
+            if found.closed:
+                journal.append({"type": "reopened", "episodes": found.episodes})
+            resume.clear(folder, journal, found, writer._names)
+            if found.last is not None:
+                writer._restore(found, state or {})
+        except BaseException:
+            writer.stop()
+            raise
+        return writer
+
+    def _begin(self, root: Path, journal: Journal, fsync: bool) -> None:
+        header = journal.header
+        self.root = root
+        self.journal = journal
+        self.fps = header.fps
+        self.features = tuple(header.features)
+        self.is_parcel = header.parcel
         self.fsync = fsync
         self.episodes = 0
         self.frames = 0
@@ -81,29 +150,19 @@ class DataSetWriter:
         self.task_numbers: dict[str, int] = {}
         # Made when the first rows come: loading Arrow then falls into the time that the video files take.
         self.schema: tables.SchemaMaker = cache(lambda: tables.data_schema(self.features))
-        self._robot_type = robot_type
-        self._limits = (data_file_bytes, video_file_bytes, chunks_size)
         self._stats = new_stats(self.features)
-        self._prepare_root()
-        self._data = DataFiles(
-            self.root, self.schema, limit_bytes=data_file_bytes, chunks_size=chunks_size, fsync=fsync
-        )
-        self._table = EpisodesTable(
-            self.root,
-            cache(lambda: tables.episodes_schema(self.features)),
-            fps=fps,
-            limit_bytes=data_file_bytes,
-            chunks_size=chunks_size,
-            fsync=fsync,
-        )
+        self._names = layout.FreshNames(root, fsync=fsync)
+        self._names.add(journal.path)
+        shared: dict[str, Any] = {"chunks_size": header.chunks_size, "fsync": fsync, "names": self._names}
+        self._data = DataFiles(root, self.schema, limit_bytes=header.data_file_bytes, **shared)
         self.sinks = {
-            feature.key: VideoSink(
-                self.root, feature, fps=fps, limit_bytes=video_file_bytes, chunks_size=chunks_size, fsync=fsync
-            )
+            feature.key: VideoSink(root, feature, fps=self.fps, limit_bytes=header.video_file_bytes, **shared)
             for feature in self.features
             if feature.dtype == "video"
         }
         self._episode: EpisodeWriter | None = None
+        self._pending: _Pending | None = None
+        self._state: snapshot.Saved | None = None
         self._closed = False
 
     def __repr__(self) -> str:
@@ -115,89 +174,102 @@ class DataSetWriter:
         `rows`, where known, keeps long episodes exact: LeRobot adds times as float32, so an episode that would reach
         beyond 1,000 s of a shared video file gets a file of its own. `task` is what `commit` will say, where known.
         """
-        if self._closed:
-            raise DataSetError(f"{self.root}: the data set is closed already")
-        if self._episode is not None and self._episode.is_open:
-            raise DataSetError(f"{self.root}: episode {self.episodes} is still open", hint="commit or abort it first")
+        self._check_free()
+        self._settle_pending()
         for sink in self.sinks.values():
             sink.begin_episode(rows)
-        part = PartWriter(
-            self.root / layout.SPOOL_DIR / f"episode-{self.episodes:06d}.parquet",
-            tables.data_features(self.features),
-            self.schema,
-        )
-        self._episode = EpisodeWriter(self, part, new_stats(self.features), task)
+        path = layout.part_path(self.root, self.episodes)
+        part = PartWriter(path, tables.data_features(self.features), self.schema)
+        self._episode = EpisodeWriter(self, part, new_stats(self.features), task, rows)
         return self._episode
+
+    def place(self, part: Part) -> FilePosition:
+        """Called by an episode that commits: the data file in which its rows will lie."""
+        return layout.FIRST_FILE if self.is_parcel else self._data.place(part)
 
     def accept(
         self,
-        part: Part,
-        tasks: Sequence[str],
-        videos: Mapping[str, VideoSpan],
+        record: EpisodeRecord,
         stats: Mapping[str, FeatureStats],
-    ) -> EpisodeRecord:
-        """Called by an episode that commits: its files are whole, now they belong to the data set."""
-        record = EpisodeRecord(
-            episode_index=self.episodes,
-            tasks=tuple(tasks),
-            first_row=self.frames,
-            rows=part.rows,
-            data=self._data.take(part),
-            videos=dict(videos),
-            stats={key: entry.to_json() for key, entry in stats.items()},
-        )
-        self._table.add(record)
-        for task in tasks:
-            if task not in self.task_numbers:
-                self.task_numbers[task] = len(self.tasks)
-                self.tasks.append(task)
+        kept: Mapping[str, Any] | None,
+        *,
+        last: bool,
+    ) -> None:
+        """Called by an episode that commits: its files are whole, now they belong to the data set.
+
+        `kept` is what a parcel keeps about the episode. With `last`, the line of the journal is left to `close`.
+        """
+        for task in record.tasks:
+            self._take_task(task)
         for key, entry in stats.items():
-            whole = self._stats[key]
-            if isinstance(whole, ImageStats):
-                whole.merge(cast(ImageStats, entry))
-            else:
-                whole.merge(cast(NumericStats, entry))
+            self._stats[key].merge(cast(Any, entry))
         self.episodes += 1
-        self.frames += part.rows
-        return record
+        self.frames += record.rows
+        self._pending = _Pending(record, kept)
+        if not last:
+            self._make_durable()
+
+    def note(self, note: Mapping[str, Any]) -> None:
+        """Write a durable line into the journal that belongs to no episode; plain JSON."""
+        self._check_writable()
+        self._settle_pending()
+        self.journal.append({"type": "note", "note": dict(note)})
 
     def close(self) -> DataSetSummary:
         """Put the last files into place and write the metadata, info.json last."""
-        if self._closed:
-            raise DataSetError(f"{self.root}: the data set is closed already")
-        if self._episode is not None and self._episode.is_open:
-            raise DataSetError(f"{self.root}: episode {self.episodes} is still open", hint="commit or abort it first")
+        from penstock.lerobot import closing
+
+        self._check_free()
+        if self.is_parcel:
+            raise DataSetError(f"{self.root}: a parcel is joined into a data set, never closed", hint="call leave()")
         if self.episodes == 0:
             raise DataSetError(f"{self.root}: no episode was committed", hint="an empty data set cannot be read")
-        self._data.finish()
-        for sink in self.sinks.values():
-            sink.close()
-        self._table.finish()
-        self._write_tasks()
-        self._write_json(layout.STATS_PATH, self.stats())
-        self._remove_spool()
-        if self.fsync:
-            for directory in sorted({path.parent for path in self.root.rglob("*") if path.is_file()}):
-                layout.fsync_directory(directory)
-        self._write_json(layout.INFO_PATH, self.info())
-        if self.fsync:
-            layout.fsync_directory(self.root)
-        self._closed = True
-        video_bytes = sum(sink.size_bytes for sink in self.sinks.values())
-        return DataSetSummary(
-            self.root, self.episodes, self.frames, len(self.tasks), self._data.size_bytes, video_bytes
-        )
+        try:
+            self._make_durable(closing=True)
+            self._data.finish()
+            closing.write_metadata(
+                self.root,
+                self.journal,
+                tasks=self.tasks,
+                stats=self.stats(),
+                info=self.info(),
+                fsync=self.fsync,
+                names=self._names,
+            )
+            self.journal.append({"type": "closed", "episodes": self.episodes, "frames": self.frames})
+        finally:
+            self.stop()
+        sizes = closing.bytes_below(self.root)
+        return DataSetSummary(self.root, self.episodes, self.frames, len(self.tasks), *sizes)
+
+    def leave(self) -> None:
+        """Stop without closing: the open episode is dropped, and everything committed can be resumed."""
+        if not self._closed:
+            try:
+                self._settle_pending()
+            finally:
+                self.abandon()
 
     def abandon(self) -> None:
-        """Stop without a data set: files are closed, the open episode is dropped. What lies in `root` stays there."""
+        """Stop at once, whatever is wrong: as `leave`, but it never fails. What was committed can be resumed."""
         if self._closed:
             return
+        # The error that made the caller give up counts, not the ones that follow from it; `resume` needs no help.
+        with contextlib.suppress(PenstockError):
+            self._settle_pending()
+        with contextlib.suppress(PenstockError):
+            if self._episode is not None:
+                self._episode.abort()
+        self.stop()
+
+    def stop(self) -> None:
+        """Close all files as they are: nothing is deleted, nothing more can be written."""
         self._closed = True
         if self._episode is not None:
-            self._episode.abort()
+            self._episode.leave()
         for sink in self.sinks.values():
-            sink.discard()
-        self._table.discard()
+            sink.leave()
+        self.journal.close()
 
     def stats(self) -> dict[str, Stats]:
         """Statistics of everything committed so far; cameras without a sampled picture have none."""
@@ -210,23 +282,10 @@ class DataSetWriter:
 
     def info(self) -> dict[str, Any]:
         """What info.json says, in LeRobot 0.6.1's order."""
-        data_file_bytes, video_file_bytes, chunks_size = self._limits
+        from penstock.lerobot.closing import info
+
         described = [self._described(feature) for feature in self.features]
-        return {
-            "codebase_version": layout.CODEBASE_VERSION,
-            "fps": self.fps,
-            "features": {feature.key: feature.to_json() for feature in (*described, *ROW_FEATURES)},
-            "total_episodes": self.episodes,
-            "total_frames": self.frames,
-            "total_tasks": len(self.tasks),
-            "chunks_size": chunks_size,
-            "data_files_size_in_mb": max(1, data_file_bytes // layout.MIB),
-            "video_files_size_in_mb": max(1, video_file_bytes // layout.MIB),
-            "data_path": layout.DATA_PATH,
-            "video_path": layout.VIDEO_PATH if self.sinks else None,
-            "robot_type": self._robot_type,
-            "splits": {"train": f"0:{self.episodes}"},
-        }
+        return info(self.journal.header, described, episodes=self.episodes, frames=self.frames, tasks=len(self.tasks))
 
     def __enter__(self) -> DataSetWriter:
         return self
@@ -236,8 +295,79 @@ class DataSetWriter:
     ) -> None:
         if kind is not None:
             self.abandon()
+        elif self.is_parcel:
+            self.leave()
         elif not self._closed:
             self.close()
+
+    def _settle_pending(self) -> None:
+        """An episode that was said to be the last one is not, or close() will not come: bring it to the disk now."""
+        try:
+            self._make_durable()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _make_durable(self, *, closing: bool = False) -> None:
+        """Bring the accepted episode to the disk, then write its line; `closing` finishes the videos on the way."""
+        pending, self._pending = self._pending, None
+        tree = self._state_tree() if pending is not None else {}
+        for sink in self.sinks.values():
+            if closing:
+                sink.close()
+            elif pending is not None:
+                sink.sync()
+        if pending is None:
+            return
+        record, own = pending.record, self.root / layout.OWN_DIR
+        state = self._save(layout.state_name(self.episodes), tree)
+        parcel = None
+        if pending.kept is not None:
+            parcel = self._save(layout.episode_state_name(record.episode_index), pending.kept)
+        part = layout.part_path(self.root, record.episode_index)
+        if self.fsync:
+            layout.fsync_file(part)
+        # An episode that was aborted may have taken the directory of the parts with it.
+        self._names.forget(part.parent)
+        self._names.add(part)
+        self._names.sync()
+        self.journal.append(replace(record, state=state, parcel=parcel).to_json())
+        before, self._state = self._state, state
+        self._data.settle()
+        if before is not None:
+            layout.remove(own / before.name)
+
+    def _save(self, name: str, tree: Mapping[str, Any]) -> snapshot.Saved:
+        path = self.root / layout.OWN_DIR / name
+        self._names.add(path)
+        return snapshot.write(path, tree, fsync=self.fsync)
+
+    def _state_tree(self) -> dict[str, Any]:
+        return {
+            "stats": {key: entry.to_state() for key, entry in self._stats.items()},
+            "videos": {key: sink.state() for key, sink in self.sinks.items()},
+        }
+
+    def _restore(self, found: Survey, state: Mapping[str, Any]) -> None:
+        """Be as the writer was that committed the last episode."""
+        if found.last is None:
+            return
+        self.episodes, self.frames, self._state = found.episodes, found.frames, found.last.state
+        for task in found.tasks:
+            self._take_task(task)
+        try:
+            self._stats = {key: type(entry).from_state(state["stats"][key]) for key, entry in self._stats.items()}
+            for key, sink in self.sinks.items():
+                sink.restore(state["videos"][key], found.last.videos[key])
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise DataSetCorrupt(f"{self.root}: the state of the data set cannot be used: {error!r}") from error
+        if not self.is_parcel:
+            self._data.restore(found.parts)
+
+    def _take_task(self, task: str) -> None:
+        if task not in self.task_numbers:
+            self.task_numbers[task] = len(self.tasks)
+            self.tasks.append(task)
 
     def _described(self, feature: Feature) -> Feature:
         sink = self.sinks.get(feature.key)
@@ -245,28 +375,19 @@ class DataSetWriter:
             return feature
         return replace(feature, info={**(feature.info or {}), **sink.info})
 
-    def _prepare_root(self) -> None:
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            occupied = any(self.root.iterdir())
-        except OSError as error:
-            raise DataSetError(f"{self.root}: cannot make the directory: {error.strerror}") from error
-        if occupied:
-            raise OutputExists(f"{self.root}: the directory is not empty", hint="choose another directory")
+    def _check_writable(self) -> None:
+        if self._closed:
+            raise DataSetError(f"{self.root}: the data set is closed already")
 
-    def _write_tasks(self) -> None:
-        import pyarrow.parquet as pq
+    def _check_free(self) -> None:
+        self._check_writable()
+        if self._episode is not None and self._episode.is_open:
+            raise DataSetError(f"{self.root}: episode {self.episodes} is still open", hint="commit or abort it first")
 
-        path = self.root / layout.TASKS_PATH
-        with tables.arrow_errors(path, "cannot write the tasks"):
-            pq.write_table(tables.tasks_table(self.tasks), str(path), compression="snappy")
-            if self.fsync:
-                layout.fsync_file(path)
 
-    def _write_json(self, relative: str, tree: Mapping[str, Any]) -> None:
-        text = json.dumps(tree, indent=4, ensure_ascii=False, allow_nan=False)
-        layout.write_text_durably(self.root / relative, text, fsync=self.fsync)
-
-    def _remove_spool(self) -> None:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(self.root / layout.SPOOL_DIR)
+def _prepare_root(root: Path) -> None:
+    with layout.writing(root, "cannot make the directory"):
+        root.mkdir(parents=True, exist_ok=True)
+        occupied = any(root.iterdir())
+    if occupied:
+        raise OutputExists(f"{root}: the directory is not empty", hint="choose another directory")

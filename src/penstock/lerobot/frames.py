@@ -1,0 +1,134 @@
+"""Where the frames of an episode lie: one per row, found by the video's index alone, in any version of the format."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import DataSetCorrupt, LimitExceeded, VideoError
+from penstock.lazy import dataclass
+from penstock.lerobot.check_videos import KNOWN_CODECS
+from penstock.lerobot.reader import DataSet
+from penstock.media.mp4_index import VideoIndex, read_index
+
+_FETCH_OR_DROP = "fetch it again, or bad_episodes=drop leaves the episode out and counts it (exit code 3)"
+TOLERANCE_S = 1e-4  # LeRobot finds a frame within this much of its row's time
+
+
+@dataclass(frozen=True)
+class EpisodeFrames:
+    """The frames of one episode and camera, from the frame `first` of the file on."""
+
+    path: Path
+    index: VideoIndex
+    first: int
+    samples: NDArray[np.int64]
+    """The sample of every row, in the order of the rows."""
+    retimed: bool
+    """Whether the frames lie at other times than their rows, though there is one for each."""
+
+    def __repr__(self) -> str:
+        return f"EpisodeFrames({str(self.path)!r}, {self.index.codec}, frames {self.first}…{self.first + self.count})"
+
+    @property
+    def count(self) -> int:
+        return len(self.samples)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    path: Path
+    index: VideoIndex
+    order: NDArray[np.int64]
+    times_s: NDArray[np.float64]
+
+
+class FrameFinder:
+    """Finds the frames of episodes; the index of the last file of each camera is kept, for v3.0 shares files."""
+
+    def __init__(self, data: DataSet) -> None:
+        self._data = data
+        self._last: dict[str, _Opened] = {}
+
+    def find(self, number: int, key: str) -> EpisodeFrames:
+        """The frames of the episode at a place of the episodes table; raises what is wrong with them."""
+        data = self._data
+        rows = int(data.episodes.length[number])
+        where = f"{data.root}: episode {int(data.episodes.index[number])}, camera {key!r}"
+        path = data.video_file(number, key)
+        video = self._open(key, path, where)
+        if data.is_v30:
+            return self._shared(number, key, video, where)
+        if len(video.order) != rows:
+            raise DataSetCorrupt(
+                f"{where}: {len(video.order):,} frames for {rows:,} rows ({path})",
+                hint=f"every row needs exactly one frame: {_FETCH_OR_DROP}",
+            )
+        apart = np.abs(video.times_s - video.times_s[:1] - np.arange(rows) / data.info.fps)
+        return EpisodeFrames(path, video.index, 0, video.order, bool(apart.max(initial=0.0) > TOLERANCE_S))
+
+    def _open(self, key: str, path: Path, where: str) -> _Opened:
+        last = self._last.get(key)
+        if last is not None and last.path == path:
+            return last
+        if not os.path.isfile(path):
+            raise DataSetCorrupt(
+                f"{where}: the video file is missing: {path}",
+                hint=_FETCH_OR_DROP,
+            )
+        try:
+            index = read_index(path)
+        except (VideoError, LimitExceeded) as error:
+            cause = f"{error.hint}: " if error.hint else ""
+            raise DataSetCorrupt(f"{where}: {error.message}", hint=cause + _FETCH_OR_DROP) from error
+        self._check(key, index, path, where)
+        order = index.presentation_order()
+        self._last[key] = _Opened(path, index, order, index.pts[order] / index.timescale)
+        return self._last[key]
+
+    def _check(self, key: str, index: VideoIndex, path: Path, where: str) -> None:
+        if index.codec not in KNOWN_CODECS:
+            raise DataSetCorrupt(
+                f"{where}: codec {index.codec!r} is not one of {', '.join(KNOWN_CODECS)} ({path})",
+                hint="LeRobot does not read it either; ffmpeg -i IN -c:v libx264 OUT.mp4 makes one that it does",
+            )
+        height, width = self._data.info.features[key].shape[:2]
+        if (index.height, index.width) != (height, width):
+            raise DataSetCorrupt(
+                f"{where}: the video is {index.width}×{index.height} px, info.json says {width}×{height} ({path})",
+                hint="correct the shape in meta/info.json",
+            )
+
+    def _shared(self, number: int, key: str, video: _Opened, where: str) -> EpisodeFrames:
+        """v3.0: the frames of an episode are those at its times in a file that it may share."""
+        rows, fps = int(self._data.episodes.length[number]), self._data.info.fps
+        place = self._data.episodes.videos[key]
+        from_s, to_s = float(place.from_s[number]), float(place.to_s[number])
+        path, times = video.path, video.times_s
+        if not np.isfinite(from_s) or from_s < 0 or abs((to_s - from_s) * fps - rows) > 0.5:
+            raise DataSetCorrupt(
+                f"{where}: from {from_s} s to {to_s} s are {(to_s - from_s) * fps:.2f} frames at {fps} fps "
+                f"for {rows:,} rows",
+                hint="`penstock doctor` lists what else disagrees",
+            )
+        first = int(np.abs(times - from_s).argmin()) if len(times) else 0
+        held = times[first : first + rows]
+        if len(held) != rows:
+            raise DataSetCorrupt(
+                f"{where}: {len(held):,} frames for {rows:,} rows: the file has {len(times):,} frames, "
+                f"the episode begins at frame {first:,} ({path})",
+                hint=f"every row needs exactly one frame: {_FETCH_OR_DROP}",
+            )
+        apart = np.abs(held - from_s - np.arange(rows) / fps)
+        if apart.max(initial=0.0) > 0.5 / fps:
+            wrong = int(np.argmax(apart > 0.5 / fps))
+            raise DataSetCorrupt(
+                f"{where}: row {wrong:,} belongs to {from_s + wrong / fps:.4f} s, its frame is shown at "
+                f"{held[wrong]:.4f} s ({path})",
+                hint="the rate of the video changes within the episode; `penstock doctor` lists all such files",
+            )
+        samples = video.order[first : first + rows]
+        return EpisodeFrames(path, video.index, first, samples, bool(apart.max(initial=0.0) > TOLERANCE_S))

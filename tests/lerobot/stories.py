@@ -1,0 +1,89 @@
+"""Episodes of all kinds, each a function of its number alone: whoever writes number 5, writes the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.lerobot.features import Feature
+from penstock.lerobot.writer import DataSetWriter, EpisodeWriter
+from tests.lerobot.making import CAMERA, FPS, HEIGHT, NAMES, PICTURE, WIDTH, jpegs, rgb
+
+ENCODED = "observation.images.encoded"
+FEATURES = (
+    Feature(CAMERA, "video", (HEIGHT, WIDTH, 3), NAMES),
+    Feature(ENCODED, "video", (HEIGHT, WIDTH, 3), NAMES),
+    Feature(PICTURE, "image", (HEIGHT, WIDTH, 3), NAMES),
+    Feature("state", "float32", (3,), ("a", "b", "c")),
+    Feature("gripper", "bool", (1,)),
+    Feature("remark", "string", (1,)),
+)
+IDENTITY = {"inputs": ["a.bag", "größe.bag"], "settings": {"fps": FPS}}
+LIMITS = {"data_file_bytes": 30_000, "video_file_bytes": 6_000, "chunks_size": 2}
+
+_PICTURES = jpegs(12, seed=5)
+
+
+def begin(root: Path, **more: Any) -> DataSetWriter:
+    given = {"features": FEATURES, "fsync": False, "identity": IDENTITY, **LIMITS, **more}
+    return DataSetWriter(root, fps=FPS, robot_type="test", **given)
+
+
+def fill(episode: EpisodeWriter, number: int, rows: int, features: Sequence[Feature] = FEATURES) -> str | None:
+    """Write episode `number`; returns the task for `commit`."""
+    keys = {feature.key for feature in features}
+    random = np.random.default_rng(number)
+    frames = [_PICTURES[(number + row) % len(_PICTURES)] for row in range(rows)]
+    if CAMERA in keys:
+        shown = max(1, rows - number % 3)
+        episode.video(CAMERA).append(frames[:shown])
+        episode.video(CAMERA).repeat(rows - shown)
+        episode.add_image_sample(CAMERA, rgb(number))
+    if ENCODED in keys:
+        episode.video(ENCODED).set_codec(_STSD, {"video.codec": "h264", "video.pix_fmt": "yuv420p", "video.crf": 30})
+        samples = [random.bytes(50 + 7 * row) for row in range(rows)]
+        episode.video(ENCODED).append(samples, [row % 4 == 0 for row in range(rows)])
+    if PICTURE in keys:
+        episode.add_image_sample(PICTURE, rgb(number + 100))
+    columns: dict[str, Any] = {
+        "state": random.normal(size=(rows, 3)).astype(np.float32),
+        "gripper": random.integers(0, 2, rows).astype(bool),
+        "remark": [f"row {row} of {number}" for row in range(rows)],
+        PICTURE: frames,
+    }
+    if number % 3 == 2:
+        columns["state"][0, 1] = np.nan
+    names_tasks = number % 4 == 3
+    for start in range(0, rows, 4):
+        stop = min(start + 4, rows)
+        episode.write_rows(
+            {key: values[start:stop] for key, values in columns.items() if key in keys},
+            task=[f"step {row % 2 + number}" for row in range(start, stop)] if names_tasks else None,
+        )
+    return None if names_tasks else f"task {number % 3}"
+
+
+def write(writer: DataSetWriter, number: int, rows: int, *, last: bool = False) -> None:
+    with writer.episode(rows=rows) as episode:
+        episode.commit(fill(episode, number, rows, writer.features), note={"number": number}, last=last)
+
+
+def write_all(writer: DataSetWriter, lengths: Iterable[int], first: int = 0) -> None:
+    for number, rows in enumerate(lengths, first):
+        write(writer, number, rows)
+
+
+def undisturbed(root: Path, lengths: Iterable[int], **more: Any) -> Path:
+    with begin(root, **more) as writer:
+        write_all(writer, lengths)
+    return root
+
+
+def _box(name: bytes, body: bytes) -> bytes:
+    return (8 + len(body)).to_bytes(4, "big") + name + body
+
+
+_STSD = _box(b"stsd", bytes(8))

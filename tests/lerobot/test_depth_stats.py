@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.errors import DataSetCorrupt, DataSetError, ImageError
+from penstock.lerobot.depth_stats import DepthStats
+from penstock.lerobot.features import Feature, depth_feature
+from penstock.lerobot.reader import open_data_set
+from penstock.lerobot.stats import STATISTICS, ImageStats
+from penstock.lerobot.writer import DataSetWriter
+from penstock.media import depth
+from tests.media import depths
+
+KEY = "observation.images.cam_depth"
+
+
+def numpy_stats(values: np.ndarray) -> dict[str, float]:
+    finite = values[np.isfinite(values)].astype(np.float64)
+    found = {"min": finite.min(), "max": finite.max(), "mean": finite.mean(), "std": finite.std()}
+    return {**found, "q10": np.quantile(finite, 0.1), "q90": np.quantile(finite, 0.9)}
+
+
+@pytest.mark.parametrize("make", [depths.millimetres, depths.metres])
+def test_statistics_are_those_of_all_finite_pixels(make: type) -> None:
+    stats = DepthStats()
+    pictures = np.stack([make(number) for number in range(6)])
+    for picture in pictures:
+        stats.add(picture)
+    found = stats.to_json()
+    assert found is not None and list(found) == list(STATISTICS) and found["count"] == [6]
+    for name, value in numpy_stats(pictures).items():
+        assert np.array(found[name]).shape == (1, 1, 1)
+        np.testing.assert_allclose(found[name], value, rtol=0.02 if name[0] == "q" else 1e-9)
+
+
+def test_large_pictures_enter_with_every_nth_pixel() -> None:
+    stats, picture = DepthStats(), depths.millimetres(0, 480, 640)
+    stats.add(picture)
+    np.testing.assert_allclose(stats.to_json()["mean"], picture[::4, ::4].mean())  # type: ignore[index]
+    assert "pixels=19,200" in repr(stats)
+
+
+def test_merged_or_restored_statistics_are_those_of_one_pass() -> None:
+    whole, first, second = DepthStats(), DepthStats(), DepthStats()
+    for number in range(8):
+        whole.add(depths.metres(number))
+        (first if number < 4 else second).add(depths.metres(number))
+    restored = DepthStats.from_state(first.to_state())
+    restored.merge(second)
+    merged, once = restored.to_json(), whole.to_json()
+    assert merged is not None and once is not None
+    for name in STATISTICS:
+        np.testing.assert_allclose(merged[name], once[name], rtol=0.02 if name[0] == "q" else 1e-9)
+    again = DepthStats.from_state(restored.to_state())
+    assert again.to_json() == merged
+    with pytest.raises(ValueError, match="merge"):
+        whole.merge(ImageStats())
+    with pytest.raises(ValueError, match="no statistics of depth"):
+        DepthStats.from_state(ImageStats().to_state())
+
+
+def test_nothing_seen_is_no_statistic_and_nothing_but_nan_is_zero() -> None:
+    assert DepthStats().to_json() is None
+    stats = DepthStats()
+    stats.add(np.full((4, 5), np.nan, np.float32))
+    found = stats.to_json()
+    assert found is not None and found["mean"] == [[[0.0]]] and found["count"] == [1]
+
+
+@pytest.mark.parametrize("shape", [(4, 5, 1), (0, 5), (4,)])
+def test_only_depth_enters(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ImageError, match="depth statistics"):
+        DepthStats().add(np.zeros(shape, np.uint16))
+    with pytest.raises(ImageError, match="uint8"):
+        DepthStats().add(np.zeros((4, 5), np.uint8))
+
+
+# ── the feature and the reader
+
+
+def test_a_depth_feature_is_marked_as_lerobot_marks_it() -> None:
+    feature = depth_feature(KEY, (48, 64), "mm")
+    assert feature.is_depth and feature.is_camera and feature.depth_unit == "mm"
+    assert feature.to_json()["info"] == {"is_depth_map": True, "depth_unit": "mm"}
+    assert feature.shape == (48, 64, 1) and feature.to_json()["names"] == ["height", "width", "channels"]
+    plain = Feature(KEY, "image", (48, 64, 3))
+    assert not plain.is_depth and plain.depth_unit is None
+    assert not Feature("x", "float32", (3,), info={"is_depth_map": True}).is_depth
+
+
+def written(root: Path, pictures: list[bytes], unit: str = "mm") -> Path:
+    feature = depth_feature(KEY, (48, 64), unit)
+    with DataSetWriter(root, fps=10, features=[feature, Feature("x", "float32", (1,))], fsync=False) as writer:
+        episode = writer.episode(rows=len(pictures), task="look")
+        episode.write_rows({KEY: pictures, "x": np.zeros((len(pictures), 1), np.float32)})
+        episode.commit("look")
+        writer.close()
+    return root
+
+
+def test_rows_of_depth_are_read_exactly(tmp_path: Path) -> None:
+    pictures = [depths.millimetres(number) for number in range(5)]
+    data = open_data_set(written(tmp_path / "set", [depth.encode(picture) for picture in pictures]))
+    assert np.array_equal(data.depth(KEY, 1, 4), pictures[1:4])
+    assert data.depth(KEY, 2, 2).shape == (0, 48, 64) and data.depth(KEY, 2, 2).dtype == np.uint16
+    with pytest.raises(
+        DataSetError, match=r"'x' is no depth in the table; there are \['observation.images.cam_depth'\]"
+    ):
+        data.depth("x", 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (b"rubbish", "PNG or TIFF"),
+        (depth.encode(depths.millimetres(0, 24, 32)), r"uint16 \(24, 32\), the feature is \(48, 64, 1\)"),
+        (depth.encode(depths.metres()), "is float32"),
+    ],
+)
+def test_a_row_that_is_no_depth_is_named(bad: bytes, says: str, tmp_path: Path) -> None:
+    data = open_data_set(written(tmp_path / "set", [depth.encode(depths.millimetres()), bad]))
+    with pytest.raises(DataSetCorrupt, match=f"row 1, .*{says}"):
+        data.depth(KEY, 0, 2)

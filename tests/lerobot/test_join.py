@@ -1,0 +1,201 @@
+"""An episode that was written elsewhere and joined has the bytes of one that was written in place."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import DataSetCorrupt, DataSetError
+from penstock.lerobot import join, layout
+from penstock.lerobot.features import Feature, depth_feature
+from penstock.lerobot.join import episodes_of, join_episode
+from penstock.lerobot.language import subtask
+from penstock.lerobot.writer import DataSetWriter
+from penstock.media.image import encode_jpeg
+from tests.lerobot.making import CAMERA, FPS, digests, jpegs, rgb, tree
+from tests.lerobot.stories import FEATURES, begin, fill, undisturbed, write
+
+LENGTHS = (5, 3, 9, 4, 6, 1, 7)
+
+
+def parcel_of(root: Path, numbers: range, lengths: tuple[int, ...] | list[int]) -> Path:
+    with begin(root, parcel=True) as writer:
+        for number in numbers:
+            write(writer, number, lengths[number])
+    return root
+
+
+def join_all(writer: DataSetWriter, parcel: Path) -> None:
+    for joined in episodes_of(parcel):
+        join_episode(joined, writer).commit(note=joined.note)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=2, max_size=6),
+    data_bytes=st.sampled_from([1, 30_000, 10**6]),
+    video_bytes=st.sampled_from([1, 5_000, 10**6]),
+    split=st.integers(1, 3),
+    stop=st.booleans(),
+)
+def test_joined_equals_direct(
+    tmp_path_factory: pytest.TempPathFactory,
+    lengths: list[int],
+    data_bytes: int,
+    video_bytes: int,
+    split: int,
+    stop: bool,
+) -> None:
+    folder = tmp_path_factory.mktemp("join")
+    limits = {"data_file_bytes": data_bytes, "video_file_bytes": video_bytes}
+    expected = digests(undisturbed(folder / "whole", lengths, **limits))
+    writer = begin(folder / "set", **limits)
+    for first in range(0, len(lengths), split):
+        numbers = range(first, min(first + split, len(lengths)))
+        join_all(writer, parcel_of(folder / f"parcel-{first}", numbers, lengths))
+        if stop:
+            writer.leave()
+            writer = DataSetWriter.resume(folder / "set", fsync=False)
+    assert [record.note for record in writer.journal.episodes()] == [{"number": n} for n in range(len(lengths))]
+    writer.close()
+    assert digests(folder / "set") == expected
+    shutil.rmtree(folder)
+
+
+def test_joined_in_many_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = digests(undisturbed(tmp_path / "whole", LENGTHS))
+    parcel = parcel_of(tmp_path / "parcel", range(len(LENGTHS)), LENGTHS)
+    before = digests(parcel)
+    for size in (1, 2500):
+        monkeypatch.setattr(join, "PIECE_BYTES", size)
+        with begin(tmp_path / f"set{size}") as writer:
+            join_all(writer, parcel)
+        assert digests(tmp_path / f"set{size}") == expected
+    assert digests(parcel) == before
+
+
+def test_a_parcel_that_is_still_growing_and_was_killed_once(tmp_path: Path) -> None:
+    expected = digests(undisturbed(tmp_path / "whole", LENGTHS))
+    parcel, target = begin(tmp_path / "parcel", parcel=True), begin(tmp_path / "set")
+    for number, rows in enumerate(LENGTHS):
+        write(parcel, number, rows, last=number == 1)
+        episode = parcel.episode(rows=3)
+        fill(episode, 90, 3)
+        joined = list(episodes_of(tmp_path / "parcel"))
+        assert len(joined) == number + 1
+        join_episode(joined[number], target).commit(note=joined[number].note)
+        if number % 2:
+            parcel.stop()
+            parcel = DataSetWriter.resume(tmp_path / "parcel", fsync=False)
+        else:
+            episode.abort()
+    target.close()
+    assert digests(tmp_path / "set") == expected
+
+
+def test_direct_and_joined_episodes_mix(tmp_path: Path) -> None:
+    expected = digests(undisturbed(tmp_path / "whole", LENGTHS))
+    parcel = parcel_of(tmp_path / "parcel", range(2, 5), LENGTHS)
+    with begin(tmp_path / "set") as writer:
+        write(writer, 0, LENGTHS[0])
+        write(writer, 1, LENGTHS[1])
+        join_all(writer, parcel)
+        write(writer, 5, LENGTHS[5])
+        write(writer, 6, LENGTHS[6], last=True)
+    assert digests(tmp_path / "set") == expected
+
+
+EVERYTHING = (
+    Feature("half", "float16", (2,)),
+    Feature("exact", "float64", (1,)),
+    Feature("matrix", "float32", (2, 3)),
+    Feature("cube", "int32", (2, 1, 2)),
+    Feature("count", "uint64", (1,)),
+    Feature("flags", "bool", (3,)),
+    Feature("language_persistent", "language", (1,)),
+    depth_feature("depth", (8, 8), "mm"),
+)
+
+
+def rows_of_everything(number: int) -> dict[str, Any]:
+    random = np.random.default_rng(number)
+    columns: dict[str, Any] = {
+        feature.key: (random.normal(size=(7, *feature.shape)) * 9).astype(feature.dtype)
+        for feature in EVERYTHING
+        if feature.is_numeric and feature.dtype != "uint64"
+    }
+    columns["count"] = random.integers(0, 2**63, 7).astype("uint64")
+    columns["half"][3] = np.inf
+    columns["language_persistent"] = [
+        None,
+        [subtask(None, 0.0)],
+        *([[subtask("reach", 0.1), subtask("grip", 0.2)]] * 5),
+    ]
+    columns["depth"] = [random.bytes(90 + row) for row in range(7)]
+    return columns
+
+
+def write_everything(writer: DataSetWriter, number: int) -> None:
+    random = np.random.default_rng(number)
+    with writer.episode() as episode:
+        for rows in (slice(0, 3), slice(3, 7)):
+            episode.write_rows({key: values[rows] for key, values in rows_of_everything(number).items()})
+            episode.add_image_sample("depth", random.integers(0, 9000, (40, 40), dtype=np.uint16))
+        episode.commit(f"task {number}")
+
+
+def test_every_kind_of_feature_is_joined_and_resumed(tmp_path: Path) -> None:
+    def begun(name: str, **more: Any) -> DataSetWriter:
+        return DataSetWriter(tmp_path / name, fps=FPS, features=EVERYTHING, fsync=False, **more)
+
+    for name, parcel in (("whole", False), ("parcel", True)):
+        with begun(name, parcel=parcel) as writer:
+            for number in range(4):
+                write_everything(writer, number)
+    writer = begun("set")
+    for joined in episodes_of(tmp_path / "parcel"):
+        join_episode(joined, writer).commit()
+        writer.leave()
+        writer = DataSetWriter.resume(tmp_path / "set", fsync=False)
+    writer.close()
+    assert digests(tmp_path / "set") == digests(tmp_path / "whole")
+
+
+def test_an_episode_that_does_not_fit_is_refused_and_leaves_no_trace(tmp_path: Path) -> None:
+    features = (FEATURES[0],)
+    parcel = DataSetWriter(tmp_path / "parcel", fps=FPS, features=features, fsync=False, parcel=True)
+    episode = parcel.episode()
+    episode.video(CAMERA).append(jpegs(2))
+    episode.write_rows({}, rows=2)
+    episode.commit("x")
+    parcel.leave()
+    (joined,) = episodes_of(tmp_path / "parcel")
+    with pytest.raises(DataSetError, match="cannot be joined"):
+        join_episode(joined, begin(tmp_path / "other"))
+    writer = DataSetWriter(tmp_path / "set", fps=FPS, features=features, fsync=False)
+    with writer.episode() as episode:
+        episode.video(CAMERA).append([encode_jpeg(rgb(1))])
+        episode.write_rows({}, rows=1)
+        episode.commit("x")
+    before = tree(tmp_path / "set")
+    video = layout.video_path(tmp_path / "parcel", CAMERA, layout.FIRST_FILE)
+    video.write_bytes(video.read_bytes()[:-5])
+    with pytest.raises(DataSetCorrupt, match="ends at byte"):
+        join_episode(joined, writer)
+    assert tree(tmp_path / "set") == before
+    writer.close()
+
+
+def test_only_parcels_are_joined_and_they_are_never_closed(tmp_path: Path) -> None:
+    with pytest.raises(DataSetError, match="not written as a parcel"):
+        list(episodes_of(undisturbed(tmp_path / "set", (2,))))
+    writer = begin(tmp_path / "parcel", parcel=True)
+    write(writer, 0, 2)
+    with pytest.raises(DataSetError, match="never closed"):
+        writer.close()

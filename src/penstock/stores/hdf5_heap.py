@@ -1,0 +1,78 @@
+"""Rows of different lengths: found in the global heap of an HDF5 file, and read beside the library.
+
+HDF5 2.0 never comes back from a heap with a run of zeros in it, as a crash of the machine leaves them; this does.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import LimitExceeded, StoreCorrupt
+from penstock.stores.hdf5_file import Hdf5File
+from penstock.stores.hdf5_read import read_exactly
+
+REFERENCE = np.dtype([("length", "<u4"), ("address", "<u8"), ("index", "<u4")])
+"""What is stored for a row of its own length, in files with 8-byte offsets (all that h5py makes)."""
+
+_COLLECTION = struct.Struct("<4sB3xQ")
+_OBJECT = struct.Struct("<HHIQ")
+_MOST_OBJECTS = 1 << 16  # an index has 16 bits
+
+
+class Heap:
+    """The objects of a file's global heap, by address and index; remembers where those of one collection lie."""
+
+    def __init__(self, file: Hdf5File) -> None:
+        self._file = file
+        self._known: tuple[int, dict[int, tuple[int, int]]] = (-1, {})
+
+    def read(self, address: int, index: int, length: int, longest_bytes: int) -> NDArray[np.uint8]:
+        """The first `length` bytes of an object; no more than `longest_bytes` are ever asked for."""
+        if length > longest_bytes:
+            raise LimitExceeded(
+                f"{length:,} bytes, {longest_bytes:,} were planned for", size=length, limit=longest_bytes
+            )
+        if not length:
+            return np.empty(0, np.uint8)
+        known_address, objects = self._known
+        if known_address != address:
+            objects = self._list(address)
+            self._known = (address, objects)
+        place = objects.get(index)
+        if place is None or place[1] < length:
+            held = "is not there" if place is None else f"has {place[1]:,} bytes"
+            raise StoreCorrupt(
+                f"{self._file.path}: byte {address:,}: object {index} of the heap {held}, {length:,} are wanted"
+            )
+        out = np.empty(length, np.uint8)
+        read_exactly(self._file.descriptor, out.data, place[0], self._file.path)
+        return out
+
+    def _list(self, address: int) -> dict[int, tuple[int, int]]:
+        """Where the objects of one collection lie: offset and size by index."""
+        signature, version, size = _COLLECTION.unpack(self._bytes(address, _COLLECTION.size))
+        end = address + size
+        if signature != b"GCOL" or version != 1 or end > self._file.size_bytes:
+            raise StoreCorrupt(
+                f"{self._file.path}: byte {address:,}: there is no heap of {size:,} bytes", hint="the file is damaged"
+            )
+        objects: dict[int, tuple[int, int]] = {}
+        position = address + _COLLECTION.size
+        while position + _OBJECT.size <= end and len(objects) < _MOST_OBJECTS:
+            index, _, _, length = _OBJECT.unpack(self._bytes(position, _OBJECT.size))
+            if index == 0:
+                break  # what is left is free
+            position += _OBJECT.size
+            if position + length > end:
+                raise StoreCorrupt(f"{self._file.path}: byte {position:,}: an object of the heap leads out of it")
+            objects[index] = (position, length)
+            position += -(-length // 8) * 8
+        return objects
+
+    def _bytes(self, offset: int, count: int) -> bytes:
+        held = bytearray(count)
+        read_exactly(self._file.descriptor, memoryview(held), offset, self._file.path)
+        return bytes(held)

@@ -1,0 +1,276 @@
+"""What an HDF5 file of a robot holds: ALOHA/ACT episodes, robomimic demonstrations or replay steps; said in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from penstock.errors import StoreCorrupt, StoreError
+from penstock.recordings.split import natural_key
+from penstock.stores.hdf5_array import Hdf5Array
+from penstock.stores.hdf5_file import Hdf5File
+
+LayoutKind = Literal["aloha", "robomimic", "replay"]
+Content = Literal["pixels", "jpeg", "png", "depth", "numbers", "other"]
+Channels = Literal["first", "last", "none"]
+
+TERMINALS = ("terminals", "terminal", "dones", "done")
+TIMEOUTS = ("timeouts", "timeout", "truncations", "truncated")
+REWARDS = ("rewards", "reward")
+ACTIONS = ("actions", "action")
+
+_CHANNEL_COUNTS = (1, 3, 4)
+_PICTURE_WORDS = ("image", "images", "rgb", "camera", "cam")
+_MOST_MEMBERS = 4096
+_DEEPEST = 8
+_SCAN_ROWS = 1 << 16
+_FIRST_ROWS = 16  # looked at for one that shows what encoded rows are
+
+
+@dataclass(frozen=True)
+class Member:
+    """One data set of an episode, by its name within the episode's group."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    content: Content
+    channels: Channels = "none"
+    ragged: bool = False
+    why: str = ""
+
+    @property
+    def rows(self) -> int:
+        return self.shape[0]
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return self.shape[1:]
+
+    @property
+    def values(self) -> int:
+        """Numbers of one row."""
+        return math.prod(self.row_shape)
+
+    @property
+    def is_picture(self) -> bool:
+        return self.content in ("pixels", "jpeg", "png", "depth")
+
+    @property
+    def base(self) -> str:
+        return self.name.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True)
+class Span:
+    """One episode: rows of the data sets in a group."""
+
+    group: str
+    start: int
+    stop: int
+    label: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What was recognised, and by what."""
+
+    kind: LayoutKind
+    why: str
+    groups: tuple[str, ...]  # in the order of their episodes; "" is the file itself
+    members: tuple[Member, ...]  # of the first group that has rows
+    masks: tuple[str, ...] = ()
+
+    def member(self, name: str) -> Member | None:
+        return next((member for member in self.members if member.name == name.strip("/")), None)
+
+    def first_of(self, names: tuple[str, ...]) -> Member | None:
+        return next((member for name in names if (member := self.member(name)) is not None), None)
+
+
+def recognise(file: Hdf5File, channels: Literal["auto", "first", "last"] = "auto") -> Layout:
+    """Look at names, shapes and the first rows of pictures."""
+    demos = _demonstrations(file)
+    if demos:
+        filled = next((group for group in demos if _row_count(file, group)), demos[0])
+        why = f"data/ holds {len(demos):,} group{'s' if len(demos) != 1 else ''} with actions, each an episode"
+        masks = tuple(file.names("mask"))
+        return Layout("robomimic", why, tuple(demos), tuple(list_members(file, filled, channels)), masks)
+    members = tuple(list_members(file, "", channels))
+    names = {member.name for member in members}
+    ends = [name for name in (*TERMINALS, *TIMEOUTS) if name in names]
+    action = next((name for name in ACTIONS if name in names), None)
+    if ends or any(name in names for name in REWARDS):
+        said = f"{', '.join(ends)} say where episodes end" if ends else "rewards, but nothing says where episodes end"
+        return Layout("replay", f"flat steps: {said}", ("",), members)
+    if action is not None:
+        beside = " beside observations" if any(name.startswith("observations") for name in names) else ""
+        return Layout("aloha", f"{action}{beside}, and no ends of episodes: the file is one episode", ("",), members)
+    if not members:
+        raise StoreError(f"{file.path} holds no data set with rows", hint="penstock inspect shows what is in a file")
+    return Layout("aloha", "no layout that is known: the file is taken as one episode", ("",), members)
+
+
+def list_members(file: Hdf5File, group: str, channels: Literal["auto", "first", "last"] = "auto") -> Iterator[Member]:
+    """Every data set with rows under a group, in natural order."""
+    seen = 0
+    for name in _data_sets(file, group, "", 0):
+        seen += 1
+        if seen > _MOST_MEMBERS:
+            raise StoreError(f"{file.path}: more than {_MOST_MEMBERS:,} data sets under {group or '/'}")
+        if not file.dataset(join(group, name)).shape:
+            continue
+        yield classify(Hdf5Array(file, join(group, name)), name, channels)
+
+
+def classify(array: Hdf5Array, name: str, channels: Literal["auto", "first", "last"] = "auto") -> Member:
+    """What the rows of a data set are."""
+    shape, kind, size = array.shape, array.dtype.kind, array.dtype.itemsize
+
+    def found(content: Content, order: Channels = "none", why: str = "") -> Member:
+        return Member(name, shape, str(array.dtype), content, order, array.is_ragged, why)
+
+    if array.is_ragged or (kind in "SV" and len(shape) == 1) or (kind == "u" and size == 1 and len(shape) == 2):
+        encoded = _encoded_as(array)
+        if encoded is not None:
+            return found(encoded)
+        if array.is_ragged or kind in "SV":
+            return found("other", why="neither JPEG nor PNG")
+        return found("numbers")
+    if kind not in "biuf":
+        return found("other", why=f"elements of {array.dtype}")
+    if kind == "u" and size == 1 and len(shape) == 4:
+        return found(*_pixels(shape, channels))
+    looks = any(word in _words(name) for word in _PICTURE_WORDS)
+    if kind == "u" and size == 1 and len(shape) == 3 and looks:
+        return found("pixels", "none", "one channel")
+    if kind == "u" and size == 2 and "depth" in name.lower() and (len(shape) == 3 or shape[3:] == (1,)):
+        return found("depth")
+    return found("numbers")
+
+
+def _pixels(shape: tuple[int, ...], asked: Literal["auto", "first", "last"]) -> tuple[Content, Channels, str]:
+    """(N, H, W, C) and (N, C, H, W) told apart by where a number of channels stands."""
+    last, first = shape[3] in _CHANNEL_COUNTS, shape[1] in _CHANNEL_COUNTS
+    if (asked == "last" and last) or (asked == "first" and first):
+        return "pixels", asked, f"channels {asked}, as asked"
+    if last and first:
+        return "other", "none", "channels may be first or last: say hdf5.channels=last"
+    if last:
+        return "pixels", "last", f"{shape[3]} channels, last"
+    return ("pixels", "first", f"{shape[1]} channels, first") if first else ("numbers", "none", "")
+
+
+def episode_spans(file: Hdf5File, layout: Layout, mask: str | None = None) -> list[Span]:
+    """All episodes, also those without rows, in order; flat steps are cut after every terminal and timeout."""
+    if mask is not None:
+        return [_whole_group(file, group) for group in _masked(file, layout, mask)]
+    if layout.kind == "robomimic":
+        return [_whole_group(file, group) for group in layout.groups]
+    rows = _row_count(file, "")
+    if layout.kind != "replay" or not rows:
+        return [Span("", 0, rows, "the file")]
+    stops = _stops(file, layout, rows)
+    starts = [0, *stops[:-1]]
+    return [Span("", start, stop, f"rows {start:,}–{stop - 1:,}") for start, stop in zip(starts, stops, strict=True)]
+
+
+def join(group: str, name: str) -> str:
+    return f"{group}/{name.strip('/')}" if group else name.strip("/")
+
+
+def _stops(file: Hdf5File, layout: Layout, rows: int) -> list[int]:
+    stops: set[int] = {rows}
+    for names in (TERMINALS, TIMEOUTS):
+        member = layout.first_of(names)
+        if member is None:
+            continue
+        array = Hdf5Array(file, member.name)
+        if member.values != 1 or array.count != rows:
+            raise StoreError(
+                f"{file.path}: {member.name} is {member.shape}, one value for each of {rows:,} rows expected"
+            )
+        for start in range(0, rows, _SCAN_ROWS):
+            block = array.rows(start, min(start + _SCAN_ROWS, rows)).reshape(-1)
+            stops.update((np.flatnonzero(block != 0) + start + 1).tolist())
+    return sorted(stops)
+
+
+def _masked(file: Hdf5File, layout: Layout, mask: str) -> list[str]:
+    if mask not in layout.masks:
+        known = ", ".join(layout.masks) or "none"
+        raise StoreError(f"{file.path} has no mask/{mask}", hint=f"masks in this file: {known}")
+    data = file.dataset(f"mask/{mask}")
+    wanted = {f"data/{_text(name)}" for name in np.asarray(data[()]).reshape(-1).tolist()}
+    missing = sorted(wanted - set(layout.groups))
+    if missing:
+        raise StoreError(f"{file.path}: mask/{mask} names {missing[0]}, which is not there")
+    return sorted(wanted, key=natural_key)
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _whole_group(file: Hdf5File, group: str) -> Span:
+    return Span(group, 0, _row_count(file, group), group)
+
+
+def _demonstrations(file: Hdf5File) -> list[str]:
+    if file.kind("data") != "group":
+        return []
+    groups = [f"data/{name}" for name in file.names("data") if file.kind(f"data/{name}") == "group"]
+    return [group for group in groups if any(file.kind(f"{group}/{name}") == "dataset" for name in ACTIONS)]
+
+
+def _row_count(file: Hdf5File, group: str) -> int:
+    """Rows of an episode: those of its actions, or of its first data set."""
+    for name in ACTIONS:
+        if file.kind(join(group, name)) == "dataset":
+            return int((file.dataset(join(group, name)).shape or (0,))[0])
+    for name in _data_sets(file, group, "", 0):
+        shape = file.dataset(join(group, name)).shape
+        if shape:
+            return int(shape[0])
+    return 0
+
+
+def _data_sets(file: Hdf5File, group: str, under: str, depth: int) -> Iterator[str]:
+    if depth > _DEEPEST:
+        return  # a group that holds itself
+    for name in file.names(join(group, under) or "/"):
+        path = join(under, name)
+        kind = file.kind(join(group, path))
+        if kind == "dataset":
+            yield path
+        elif kind == "group":
+            yield from _data_sets(file, group, path, depth + 1)
+
+
+def _encoded_as(array: Hdf5Array) -> Literal["jpeg", "png"] | None:
+    """By the first bytes of the first rows; a row may be broken."""
+    for row in range(min(array.count, _FIRST_ROWS)):
+        try:
+            head = first_bytes(array, row)
+        except StoreCorrupt:
+            continue
+        if head[:2] == b"\xff\xd8":
+            return "jpeg"
+        if head == b"\x89PNG\r\n\x1a\n":
+            return "png"
+    return None
+
+
+def first_bytes(array: Hdf5Array, row: int, count: int = 8) -> bytes:
+    if array.is_ragged:
+        found = next(array.ragged(row, row + 1, array.file.size_bytes), np.empty(0, np.uint8))
+        return found[:count].tobytes()
+    return array.rows(row, row + 1).tobytes()[:count]
+
+
+def _words(name: str) -> set[str]:
+    return set(name.lower().replace("/", "_").split("_"))

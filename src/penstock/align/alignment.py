@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,23 +24,29 @@ from penstock.align.report import (
 from penstock.align.streams import NS_PER_S, Stream, check_whole_number, in_time_order
 from penstock.align.timeline import FixedTimeline, Rows, Timeline, lay_out, real_fps
 from penstock.errors import AlignError, ConfigError
+from penstock.lazy import dataclass
 
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """The rows of one episode: when each is, and which messages it takes from each stream."""
+    """The rows of one recording: when each is, and which messages it takes from each stream.
+
+    `lost_times_ns` says by cause when the rows would have been that are missing between the first and the last.
+    """
 
     fps: int
     row_times_ns: NDArray[np.int64]
     picks: Mapping[str, Pick]
     report: AlignmentReport
+    lost_times_ns: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return int(self.row_times_ns.size)
 
     @property
     def nbytes(self) -> int:
-        return int(self.row_times_ns.nbytes) + sum(pick.nbytes for pick in self.picks.values())
+        lost = sum(int(times_ns.nbytes) for times_ns in self.lost_times_ns.values())
+        return int(self.row_times_ns.nbytes) + lost + sum(pick.nbytes for pick in self.picks.values())
 
     def __repr__(self) -> str:
         streams = count_of(len(self.picks), "stream")
@@ -93,8 +99,9 @@ def align(
     }
     row_times_ns = rows.times_ns if whole else rows.times_ns[cut.keep]
     _check_holes(row_times_ns, max_gap_ns, rows.origin_ns)
-    report = _report(rows, cut, pairings, described, own)
-    return Alignment(rows.fps, row_times_ns, picks, report)
+    lost_times_ns = _lost_times(pairings, cut)
+    report = _report(rows, cut, lost_times_ns, described, own)
+    return Alignment(rows.fps, row_times_ns, picks, report, lost_times_ns)
 
 
 def _check_names(streams: Sequence[Stream]) -> None:
@@ -149,10 +156,15 @@ def _check_holes(times_ns: NDArray[np.int64], max_gap_ns: int | None, origin_ns:
 
 
 def _report(
-    rows: Rows, cut: Cut, pairings: Mapping[str, Pairing], described: Mapping[str, StreamReport], own: str | None
+    rows: Rows,
+    cut: Cut,
+    lost_times_ns: Mapping[str, NDArray[np.int64]],
+    described: Mapping[str, StreamReport],
+    own: str | None,
 ) -> AlignmentReport:
     gaps = holes(rows.times_ns, rows.gap_ns, rows.period_ns, rows.origin_ns)
-    by_cause = _lost_by_cause(pairings, cut)
+    by_cause = {cause: int(times_ns.size) for cause, times_ns in lost_times_ns.items()}
+    loss_notes = {name: note for name, stream in described.items() if (note := _loss_note(stream))}
     return AlignmentReport(
         rows=int(np.count_nonzero(cut.keep)),
         fps=rows.fps,
@@ -167,25 +179,38 @@ def _report(
         lost=sum(by_cause.values()),
         lost_by_cause=by_cause,
         timeline_gaps=gaps,
-        notes=(*rows.notes, *_notes(described, gaps, own)),
+        notes=(*rows.notes, *_notes(described, gaps, own, loss_notes)),
         streams=described,
+        loss_notes=loss_notes,
     )
 
 
-def _lost_by_cause(pairings: Mapping[str, Pairing], cut: Cut) -> dict[str, int]:
+def _lost_times(pairings: Mapping[str, Pairing], cut: Cut) -> dict[str, NDArray[np.int64]]:
     """Each lost row once, under the first stream that lacks it."""
     unclaimed = np.ones(cut.stop - cut.first, dtype=np.bool_)
-    by_cause: dict[str, int] = {}
+    by_cause: dict[str, NDArray[np.int64]] = {}
     for name, pairing in pairings.items():
         missing = pairing.missing[cut.first : cut.stop]
-        rows = int(np.count_nonzero(missing & unclaimed))
-        if rows:
-            by_cause[f"gap:{name}"] = rows
+        rows = np.flatnonzero(missing & unclaimed)
+        if rows.size:
+            by_cause[f"gap:{name}"] = cut.times_ns[cut.first + rows]
             unclaimed &= ~missing
     return by_cause
 
 
-def _notes(described: Mapping[str, StreamReport], gaps: Gaps, own: str | None) -> list[str]:
+def _loss_note(stream: StreamReport) -> str | None:
+    if not stream.lost:
+        return None
+    gap = stream.gaps.listed[0]
+    return (
+        f"{stream.name}: no message within {format_ms(stream.tolerance_ms)} for {count_of(stream.lost, 'row')}, "
+        f"first at {gap.from_s:.3f} … {gap.to_s:.3f} s; a larger tolerance or missing: hold would keep them"
+    )
+
+
+def _notes(
+    described: Mapping[str, StreamReport], gaps: Gaps, own: str | None, loss_notes: Mapping[str, str]
+) -> list[str]:
     notes = []
     if gaps.count:
         notes.append(
@@ -199,10 +224,6 @@ def _notes(described: Mapping[str, StreamReport], gaps: Gaps, own: str | None) -
             )
         if stream.duplicate_times:
             notes.append(f"{name}: {count_of(stream.duplicate_times, 'message')} at the time of another")
-        if stream.lost:
-            gap = stream.gaps.listed[0]
-            notes.append(
-                f"{name}: no message within {format_ms(stream.tolerance_ms)} for {count_of(stream.lost, 'row')}, "
-                f"first at {gap.from_s:.3f} … {gap.to_s:.3f} s; a larger tolerance or missing: hold would keep them"
-            )
+        if name in loss_notes:
+            notes.append(loss_notes[name])
     return notes

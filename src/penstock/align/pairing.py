@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from penstock.align.streams import NS_PER_S, OrderedTimes, Stream
 from penstock.align.timeline import Rows
 from penstock.errors import AlignError
+from penstock.lazy import dataclass
 
 
 @dataclass(frozen=True, eq=False)

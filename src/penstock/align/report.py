@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.align.pairing import Pairing, Pick
 from penstock.align.streams import NS_PER_S, Stream
+from penstock.lazy import dataclass
 
 # Gaps beyond this many are counted, not listed: a report does not grow with the recording.
 LISTED_GAPS = 20
@@ -111,6 +112,7 @@ class AlignmentReport:
     timeline_gaps: Gaps
     notes: tuple[str, ...]
     streams: Mapping[str, StreamReport]
+    loss_notes: Mapping[str, str] = field(default_factory=dict)  # those of `notes` that speak of lost rows, by stream
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict that `json.dumps` takes as it is."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import AlignError, ConfigError
+from penstock.lazy import dataclass
 
 Policy = Literal["nearest", "hold", "linear", "slerp"]
 Missing = Literal["reject", "trim", "hold"]

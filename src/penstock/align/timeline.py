@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.align.streams import FARTHEST_NS, NS_PER_S, OrderedTimes, Stream, check_whole_number, in_time_order
 from penstock.errors import AlignError, ConfigError
+from penstock.lazy import dataclass
 
 # How far rate/stride may be from the asked fps before single messages are chosen instead of every n-th.
 _STRIDE_FIT = 0.05

@@ -7,7 +7,7 @@ and in the order of `names`, whatever the order in the message.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from penstock.recordings.definitions import (
     FieldType,
     MessageDef,
 )
+from penstock.recordings.obvious import default_path
 from penstock.recordings.paths import FieldPath, PathPart, Span, parse_path
 
 __all__ = ["FieldPath", "VectorReader", "default_path", "parse_path"]
@@ -34,7 +35,6 @@ Unit = Literal["deg", "rad"]
 MAX_DIMENSIONS = 10_000
 # Where messages keep the names of the values beside them.
 NAME_FIELDS = ("name", "names", "joint_names", "joint_name")
-_NOT_NUMBERS = ("uint8", "byte", "char", "time", "duration")
 _TIMES = ("time", "duration", TIME_TYPE, DURATION_TYPE)
 
 
@@ -115,8 +115,8 @@ class VectorReader:
         self._collect = _collector(self._leaves)
         self._seen_names: list[str] | None = None
         self._order: NDArray[np.intp] | None = None
-        sizes = [leaf.size for leaf in self._leaves]
-        self._size: int | None = None if None in sizes else sum(size or 0 for size in sizes)
+        self._sizes: list[int | None] = [leaf.size for leaf in self._leaves]  # None until the first message tells
+        self._size: int | None = None if None in self._sizes else sum(size or 0 for size in self._sizes)
         if self._names is not None:
             if not self._names_path and self._size not in (None, len(self._names)):
                 raise ConfigError(f"{self._where} has {self._size} values and {len(self._names)} names are given")
@@ -141,12 +141,8 @@ class VectorReader:
             return self._names
         if self._size is None:
             return ()
-        if len(self._leaves) == 1:
-            return tuple(self._leaves[0].names(self._size))
-        sizes = [leaf.size for leaf in self._leaves]
-        if None not in sizes:
-            return tuple(name for leaf in self._leaves for name in leaf.names(leaf.size or 0))
-        return tuple(f"{self.path}.{number}" for number in range(self._size))
+        sized = zip(self._leaves, self._sizes, strict=True)
+        return tuple(name for leaf, size in sized for name in leaf.names(size or 0))
 
     @property
     def recorded_names(self) -> tuple[str, ...] | None:
@@ -160,12 +156,14 @@ class VectorReader:
         if self._names_path is not None:
             vector = self._by_name(vector, values[-1])
         if vector.shape[0] != self._size:
-            self._settle_size(vector.shape[0])
+            self._settle_size(vector.shape[0], values)
         return vector if self._is_plain else vector * self._scale + self._offset
 
-    def _settle_size(self, size: int) -> None:
+    def _settle_size(self, size: int, values: Sequence[Any]) -> None:
         if self._size is None:
             self._size = size
+            leaves = zip(self._leaves, values, strict=False)
+            self._sizes = [len(value) if leaf.is_array else 1 for leaf, value in leaves]
             self._check_factors()
         else:
             raise MessageError(
@@ -273,9 +271,13 @@ def _collector(leaves: Sequence[_Leaf]) -> Callable[[tuple[Any, ...]], NDArray[n
 
 def _leaves(decoder: Decoder, path: FieldPath) -> Iterator[_Leaf]:
     total = 0
-    for single in _single_paths(decoder, path):
+    singles = _single_paths(decoder, path)
+    for single in singles:
         field = decoder.field_at(single)
-        for leaf in _leaves_of(decoder, field, single, label=single.parts[-1].name if single.parts else "", top=True):
+        label = single.parts[-1].name if single.parts else ""
+        if len(singles) > 1:  # the same field of several messages: their numbers tell them apart
+            label = ".".join(str(part).replace("[", ".").rstrip("]") for part in single.parts)
+        for leaf in _leaves_of(decoder, field, single, label, top=True, numbered=len(singles) > 1):
             total += leaf.size or 1
             if total > MAX_DIMENSIONS:
                 raise ConfigError(f"{decoder.type_name} {path} has more than {MAX_DIMENSIONS:,} values")
@@ -301,7 +303,7 @@ def _single_paths(decoder: Decoder, path: FieldPath) -> list[FieldPath]:
 
 
 def _leaves_of(
-    decoder: Decoder, field: FieldDef | None, path: FieldPath, label: str, *, top: bool = False
+    decoder: Decoder, field: FieldDef | None, path: FieldPath, label: str, *, top: bool = False, numbered: bool = False
 ) -> Iterator[_Leaf]:
     """All numbers under a path; at its end (`top`) what holds none is an error, deeper it is left out."""
     kind = FieldType("message", decoder.type_name) if field is None else field.type
@@ -325,7 +327,9 @@ def _leaves_of(
         message = decoder.definition(kind.name)
         for inner in message.fields:
             if not _is_left_out(message, inner):
-                inner_label = inner.name if top and selector is None else f"{label}.{inner.name}"
+                inner_label = inner.name if top and selector is None and not numbered else f"{label}.{inner.name}"
+                if label.rsplit(".", 1)[-1] == inner.name and not top:
+                    inner_label = label  # pose.pose.position, as messages with covariances have it
                 yield from _leaves_of(decoder, inner, FieldPath((*path.parts, PathPart(inner.name))), inner_label)
 
 
@@ -337,47 +341,3 @@ def _is_left_out(message: MessageDef, field: FieldDef) -> bool:
     return (last.endswith("WithCovariance") and field.name == "covariance") or (
         message.name.startswith("sensor_msgs/") and field.name.endswith("_covariance")
     )
-
-
-_PATHS: Mapping[str, str] = {
-    "sensor_msgs/msg/JointState": "position",
-    "sensor_msgs/msg/Joy": "axes",
-    "sensor_msgs/msg/Imu": ".",
-    "nav_msgs/msg/Odometry": "pose.pose",
-    "trajectory_msgs/msg/JointTrajectory": "points[0].positions",
-}
-_GEOMETRY = {"": ".", "Stamped": "{0}", "WithCovariance": "{0}", "WithCovarianceStamped": "{0}.{0}"}
-
-
-def default_path(type_name: str, definitions: Mapping[str, MessageDef]) -> str | None:
-    """The field that a person means by a topic of this type, None when that is not clear.
-
-    >>> from penstock.recordings.standard_types import standard_definitions
-    >>> default_path("geometry_msgs/msg/PoseStamped", standard_definitions("ros2"))
-    'pose'
-    """
-    message = definitions.get(type_name)
-    if message is None:
-        return None
-    if type_name in _PATHS:
-        return _PATHS[type_name]
-    package, _, last = type_name.rpartition("/")
-    for stem in ("Pose", "Twist", "Wrench"):
-        if package == "geometry_msgs/msg" and last.startswith(stem) and last[len(stem) :] in _GEOMETRY:
-            return _GEOMETRY[last[len(stem) :]].format(stem.lower())
-    data = message.field("data")
-    if package in ("std_msgs/msg", "example_interfaces/msg") and data is not None and data.type.kind == "primitive":
-        return None if data.type.name in _TIMES else "data"
-    arrays = list(_numeric_arrays(definitions, type_name, ""))
-    return arrays[0] if len(arrays) == 1 else None
-
-
-def _numeric_arrays(definitions: Mapping[str, MessageDef], type_name: str, prefix: str) -> Iterator[str]:
-    """Paths of the arrays of numbers that are there once in every message; bytes are payload, not numbers."""
-    message = definitions.get(type_name)
-    for field in message.fields if message else ():
-        kind = field.type
-        if kind.kind == "message" and kind.array is None and kind.name != HEADER_TYPE:
-            yield from _numeric_arrays(definitions, kind.name, f"{prefix}{field.name}.")
-        elif kind.kind == "primitive" and kind.array is not None and kind.name not in _NOT_NUMBERS:
-            yield f"{prefix}{field.name}"

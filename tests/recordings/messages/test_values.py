@@ -245,7 +245,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], problem: str) -> Non
         ("std_msgs/msg/Bool", "data"),
         ("std_msgs/msg/String", None),
         ("std_msgs/msg/Empty", None),
-        ("nav_msgs/msg/Odometry", "pose.pose"),
+        ("nav_msgs/msg/Odometry", "."),
         ("geometry_msgs/msg/Pose", "."),
         ("geometry_msgs/msg/PoseStamped", "pose"),
         ("geometry_msgs/msg/PoseWithCovarianceStamped", "pose.pose"),
@@ -253,10 +253,18 @@ def test_wrong_options_are_refused(options: dict[str, Any], problem: str) -> Non
         ("geometry_msgs/msg/Wrench", "."),
         ("geometry_msgs/msg/PoseArray", None),
         ("sensor_msgs/msg/Imu", "."),
-        ("sensor_msgs/msg/Joy", "axes"),
+        ("sensor_msgs/msg/Joy", "."),
         ("trajectory_msgs/msg/JointTrajectory", "points[0].positions"),
+        ("geometry_msgs/msg/AccelStamped", "accel"),
+        ("geometry_msgs/msg/TransformStamped", "transform"),
+        ("geometry_msgs/msg/Vector3Stamped", "vector"),
+        ("geometry_msgs/msg/PointStamped", "point"),
+        ("geometry_msgs/msg/PolygonStamped", None),
+        ("sensor_msgs/msg/Range", "range"),
+        ("sensor_msgs/msg/NavSatFix", None),
         ("sensor_msgs/msg/Image", None),
         ("sensor_msgs/msg/CameraInfo", None),
+        ("std_msgs/msg/UInt8MultiArray", None),
         ("nowhere/msg/Nothing", None),
     ],
 )
@@ -276,7 +284,43 @@ def test_a_custom_type_with_one_array_of_numbers_has_that_as_its_default() -> No
     text = "std_msgs/Header header\nInner joint_data\nuint8[] blob\n===\nMSG: pkg/Inner\nfloat64[] joint_q\n"
     header = "===\nMSG: std_msgs/Header\nuint32 seq\n"
     assert default_path("pkg/msg/T", parse_msg(text + header, "pkg/T")) == "joint_data.joint_q"
-    assert default_path("pkg/msg/T", parse_msg(text + "float64[] joint_v\n" + header, "pkg/T")) is None
+    assert default_path("pkg/msg/T", parse_msg(text + "float64[] joint_v\n" + header, "pkg/T")) == "joint_data.joint_q"
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("float64[] joint_q\nfloat64[] joint_v\nfloat64[] tau\nint32[] control_modes", "joint_q"),
+        ("float64[] left\nfloat64[] right", None),
+        ("float64[] position\nfloat64[] joint_q", "joint_q"),
+        ("float64[] position\nfloat64[] angles", None),
+        ("float64[3] speed\nfloat64[9] speed_covariance", "speed"),
+        ("float64 x\nfloat32 theta", "."),
+        ("float64 x\nint32 mode", None),
+        ("uint8[] blob", None),
+    ],
+)
+def test_a_custom_type_says_by_its_names_what_is_meant(text: str, path: str | None) -> None:
+    assert default_path("pkg/msg/T", parse_msg(text, "pkg/T")) == path
+
+
+def test_pose_and_twist_of_an_odometry_have_short_names_and_no_covariance() -> None:
+    names = VectorReader(standard("nav_msgs/Odometry"), ".").dimension_names
+    assert len(names) == 13
+    assert names[:4] == ("pose.position.x", "pose.position.y", "pose.position.z", "pose.orientation.x")
+    assert names[-1] == "twist.angular.z"
+
+
+def test_arrays_of_any_length_beside_each_other_are_named_after_their_fields() -> None:
+    read = VectorReader(custom("float32[] axes\nint32[] buttons"), ".")
+    assert read(struct.pack("<I2fI3i", 2, 0.5, 1, 3, 0, 1, 0)).tolist() == [0.5, 1, 0, 1, 0]
+    assert read.dimension_names == ("axes.0", "axes.1", "buttons.0", "buttons.1", "buttons.2")
+
+
+def test_the_same_field_of_several_messages_has_a_number_in_its_name() -> None:
+    names = VectorReader(standard("sensor_msgs/MultiDOFJointState"), "transforms[0:2]").dimension_names
+    assert len(set(names)) == len(names) == 14
+    assert names[0] == "transforms.0.translation.x" and names[13] == "transforms.1.rotation.w"
 
 
 @pytest.mark.parametrize("text", [".", "a", "a.b_1.C", "a[3]", "a[-3].b", "a[1:2]", "a[:]", "a[::2]", "a[-2:].b[0]"])

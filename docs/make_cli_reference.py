@@ -26,12 +26,21 @@ def render() -> str:
     parts = [_HEAD, _described(parser), _options(parser), _verbs(parser)]
     for verb, verb_parser in verb_parsers(parser).items():
         parts += [f"## penstock {verb}\n", _usage(verb_parser), _described(verb_parser), _options(verb_parser)]
+        for kind, kind_parser in _kinds(verb_parser).items():
+            parts += [f"### penstock {verb} {kind}\n", _usage(kind_parser), _described(kind_parser)]
+            parts.append(_options(kind_parser))
     return "\n".join(part for part in parts if part)
 
 
 def verb_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """The parser of each verb by its name."""
     return dict(_subparsers(parser).choices)
+
+
+def _kinds(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parsers of a verb that has several kinds, such as `bench convert`."""
+    actions = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(actions[0].choices) if actions else {}
 
 
 def verb_summaries(parser: argparse.ArgumentParser) -> dict[str, str | None]:

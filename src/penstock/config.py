@@ -234,6 +234,11 @@ def dump_yaml(value: Any, *, skip_defaults: bool = False) -> str:
     return plain_yaml.dump(_plain(value, skip_defaults))
 
 
+def plain(value: Any) -> Any:
+    """Mappings, lists and scalars that `build` turns back into `value`; safe for JSON."""
+    return _plain(value, False)
+
+
 def _plain(value: Any, skip_defaults: bool) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         tree: Tree = {}

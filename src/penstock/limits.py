@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.lazy import dataclass
 from penstock.units import KIB, format_bytes
 
 # cgroup v1 writes "no limit" as the largest multiple of a page below 2^63.

@@ -208,7 +208,7 @@ def test_doctor_refuses_a_budget_that_its_libraries_exceed(data_set: Path, capsy
 
 def test_doctor_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", str(tmp_path / "missing")]) == 1
-    assert "no such directory" in capsys.readouterr().err
+    assert "no such file or directory" in capsys.readouterr().err
 
 
 def test_doctor_of_something_else_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

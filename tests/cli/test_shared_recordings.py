@@ -48,7 +48,10 @@ OUTCOMES = {
         NO_CAMERA,
         ("timeline=fixed", "fps=10"),
         10,
-        tuple(f"observation.vehicle_analog_{n}" for n in ("back_signal", "brake_signal", "speed_pulse", "turn_signal")),
+        (
+            "observation.vehicle_acceleration",
+            *(f"observation.vehicle_analog_{n}" for n in ("back_signal", "brake_signal", "speed_pulse", "turn_signal")),
+        ),
     ),
     "ros1/rosbag.js/example-bz2.bag": Outcome(8647, NO_CAMERA, TURTLE, 734, ("action", "pose"), 3),
     "ros1/rosbag.js/example-lz4.bag": Outcome(8647, NO_CAMERA, TURTLE, 734, ("action", "pose"), 3),

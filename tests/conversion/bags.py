@@ -41,6 +41,7 @@ class Raw:
     encoding: str
     step: int
     type: str = "sensor_msgs/msg/Image"
+    big_endian: bool = False
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,7 @@ def _build(message: Message, store: Any, ros_version: int) -> Any:
         return make(header, content.format, np.frombuffer(content.data, np.uint8))
     if isinstance(content, Raw):
         pixels = np.frombuffer(content.pixels, np.uint8)
-        return make(header, content.height, content.width, content.encoding, 0, content.step, pixels)
+        return make(header, content.height, content.width, content.encoding, content.big_endian, content.step, pixels)
     if isinstance(content, Joints):
         position, velocity = np.array(content.position), np.array(content.velocity, np.float64)
         return make(header, list(content.names), position, velocity, np.zeros(0))

@@ -52,11 +52,11 @@ def samples(out: Path, key: str) -> list[bytes]:
 
 
 def digests(out: Path) -> dict[str, str]:
-    """Every file but the report, which names the source and the time it took."""
+    """Every file but penstock's own, which name the source and the time it took."""
     return {
         str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(out.rglob("*"))
-        if path.is_file() and str(path.relative_to(out)) != REPORT
+        if path.is_file() and path.relative_to(out).parts[0] != "penstock"
     }
 
 

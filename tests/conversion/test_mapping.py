@@ -61,13 +61,6 @@ def test_cameras_whose_short_names_clash_keep_their_whole_topic(tmp_path: Path) 
     assert keys == ["observation.images.cam_color_image_raw_compressed", "observation.images.cam_rgb_compressed"]
 
 
-def test_depth_is_left_out_and_named(tmp_path: Path) -> None:
-    tape = bags.robot() + bags.camera("/cam_h/depth/image_raw/compressed", bags.times(30, 1.0))
-    found = mapped(tmp_path, tape)
-    assert not any("depth" in key for key in found.settings.features)
-    assert any("depth left out: /cam_h/depth/image_raw/compressed" in note for note in found.notes)
-
-
 def test_without_a_camera_the_error_says_how_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(AlignError, match="no feature is a camera") as caught:
         mapped(tmp_path, bags.joints(STATE, bags.times(60, 1.0)))

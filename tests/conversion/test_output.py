@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.conversion import output
+from penstock.conversion import lock, output
 from penstock.conversion.job import Silence
 from penstock.errors import DataSetError, OutputExists, PenstockError
 from tests.conversion import bags, datasets
@@ -111,6 +112,11 @@ def test_an_output_below_a_file_is_a_clear_error(bag: Path, tmp_path: Path) -> N
         penstock.convert(bag, tmp_path / "file/out")
 
 
+def building(out: Path) -> contextlib.AbstractContextManager[output.Building]:
+    """A new data set, nothing of which is committed."""
+    return output.building(out, "new", overwrite=False, committed=lambda root: 0, begin=lambda old, new: None)
+
+
 class Trouble(Exception):
     """Anything that goes wrong in the middle."""
 
@@ -146,8 +152,9 @@ def test_a_failed_overwrite_keeps_the_old_data_set(bag: Path, tmp_path: Path) ->
 
 def test_an_output_that_appears_meanwhile_is_not_replaced(bag: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(OutputExists), output.building(out, overwrite=False) as partial:
-        (partial / "x").write_text("")
+    with pytest.raises(OutputExists), building(out) as work:
+        (work.root / "x").write_text("")
+        work.finished = True
         out.mkdir()
         (out / "someone-else").write_text("")
     assert names(tmp_path) == ["out"] and names(out) == ["someone-else"]
@@ -163,18 +170,28 @@ def test_what_a_killed_run_left_is_cleaned_up(bag: Path, tmp_path: Path) -> None
     assert not (tmp_path / "out/videos/half.mp4").exists()
 
 
-def test_a_run_killed_between_its_renames_gives_the_old_data_set_back(bag: Path, tmp_path: Path) -> None:
-    penstock.convert(bag, tmp_path / "out", task="first")
-    os.rename(tmp_path / "out", tmp_path / "out.penstock-old")
-    with pytest.raises(OutputExists):
-        penstock.convert(bag, tmp_path / "out", task="second")
-    assert datasets.episodes(tmp_path / "out")[0]["tasks"] == ["first"]
+@pytest.mark.parametrize("moment", ["before", "between", "after"])
+def test_a_run_killed_while_it_replaces_a_data_set_is_finished_by_the_next(
+    moment: str, bag: Path, tmp_path: Path
+) -> None:
+    """Where the system cannot exchange two names, there are steps between which a process may end."""
+    out, partial, aside = (tmp_path / f"out{suffix}" for suffix in ("", output.PARTIAL_SUFFIX, ".penstock-old"))
+    penstock.convert(bag, out, task="first")
+    penstock.convert(bag, partial, task="second")
+    (partial / "penstock/replaces").touch()
+    if moment != "before":
+        os.rename(out, aside)
+    if moment == "after":
+        os.rename(partial, out)
+    penstock.convert(bag, out, task="third", overwrite=True)
+    assert datasets.episodes(out)[0]["tasks"] == ["third"]
     assert names(tmp_path) == ["out"]
 
 
 def test_a_second_converter_on_one_output_is_refused_and_told_who_holds_it(bag: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with output.building(out, overwrite=False) as partial:
+    with building(out) as work:
+        partial = work.root
         (partial / "mine").write_text("kept")
         command = [sys.executable, "-m", "penstock", "convert", str(bag), str(out)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -184,6 +201,7 @@ def test_a_second_converter_on_one_output_is_refused_and_told_who_holds_it(bag: 
         assert (partial / "mine").read_text() == "kept"
         (partial / "penstock").mkdir()
         (partial / "penstock/report.json").write_text("{}")
+        work.finished = True
     assert (out / "mine").exists() and names(tmp_path) == ["out"]
 
 
@@ -191,7 +209,7 @@ def test_a_lock_that_its_holder_removed_meanwhile_is_taken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The holder unlinks the file between our open and our flock: locking the dead file would exclude nobody."""
-    real, calls = output.fcntl.flock, []
+    real, calls = lock.fcntl.flock, []
 
     def flock(handle: int, how: int) -> None:
         if not calls:
@@ -199,7 +217,7 @@ def test_a_lock_that_its_holder_removed_meanwhile_is_taken_again(
         calls.append(handle)
         real(handle, how)
 
-    monkeypatch.setattr(output.fcntl, "flock", flock)
-    with output.building(tmp_path / "out", overwrite=False):
+    monkeypatch.setattr(lock.fcntl, "flock", flock)
+    with building(tmp_path / "out"):
         assert len(calls) == 2
         assert (tmp_path / ("out" + output.PARTIAL_SUFFIX + ".lock")).exists()

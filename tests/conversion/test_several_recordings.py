@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock import recordings
-from penstock.conversion.job import plan_recording
+from penstock.conversion.recording_input import plan_recording
 from penstock.conversion.settings import read_settings
 from penstock.conversion.suggest import suggest_yaml
 from penstock.errors import AlignError, DataSetError, RecordingError

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from penstock import __version__
 from penstock.errors import PenstockError
 
-VERBS = ("convert", "inspect", "doctor", "demo", "env")
+VERBS = ("convert", "inspect", "doctor", "recover", "bench", "demo", "env")
 
 _EPILOG = """\
 exit codes: 0 fine · 1 failed · 2 wrong call · 3 finished, with loss (counted in the report) · 130 interrupted
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"penstock: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        kept = "; the output is as it was before" if args.verb == "convert" else ""
+        kept = "; what was committed stays: --resume goes on" if args.verb == "convert" else ""
         print(f"penstock: interrupted{kept}", file=sys.stderr)
         return 130
     except BrokenPipeError:

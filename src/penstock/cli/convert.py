@@ -1,4 +1,4 @@
-"""penstock convert: recordings → one LeRobot data set."""
+"""penstock convert: recordings, HDF5 files or data sets → one LeRobot data set."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import gc
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ examples:
   penstock convert run.bag datasets/run
   penstock convert day1/ 'day2/*.mcap' datasets/days --memory 512MiB task="stack the cups"
   penstock convert run.bag datasets/run --config robot.yaml video=h264 rosbag.chunk_size=500
+  penstock convert day1/ datasets/days --jobs 4 --resume       (goes on after a crash or Ctrl-C)
+  penstock convert day2/ datasets/days --append                (more recordings into a finished data set)
+  penstock convert episodes/*.hdf5 datasets/aloha fps=50
+  penstock convert datasets/run datasets/run_av1 video=av1     (copy now, compress tonight)
+  penstock convert --config-path configs/data --config-name KuavoRosbag2Lerobot rosbag.rosbag_dir=… rosbag.lerobot_dir=…
 The last path is the output. Words with '=' change the configuration (`penstock inspect BAG --suggest-config`).
 """
 
@@ -26,17 +32,25 @@ def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "convert",
         usage="penstock convert [options] SRC… OUT [a.b=c …]",
-        help="convert ROS recordings to a LeRobot v3.0 data set, in constant memory",
-        description="Convert ROS 1 bags, ROS 2 db3 and mcap recordings to one LeRobot v3.0 data set.",
+        help="convert recordings to a LeRobot v3.0 data set, in constant memory",
+        description="Convert ROS 1 bags, ROS 2 db3 and mcap recordings, ALOHA, robomimic and replay HDF5 files, or "
+        "LeRobot v2.1 and v3.0 data sets to one LeRobot v3.0 data set.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "words", nargs="+", metavar="SRC… OUT [a.b=c …]", help="files, directories or globs; the output"
+        "words", nargs="*", metavar="SRC… OUT [a.b=c …]", help="files, directories or globs; the output"
     )
     parser.add_argument("--config", metavar="FILE", help="YAML configuration")
-    parser.add_argument("--memory", default="auto", metavar="SIZE", help="peak memory of the process, e.g. 512MiB")
+    parser.add_argument("--config-path", metavar="DIR", help="where a Kuavo configuration lies (default configs/data)")
+    parser.add_argument("--config-name", metavar="NAME", help="a Kuavo configuration, which names source and output")
+    parser.add_argument("--memory", default="auto", metavar="SIZE", help="peak memory, all processes, e.g. 512MiB")
+    parser.add_argument("--jobs", default="auto", metavar="N", help="cores that may encode: a number, cpu*0.5 or auto")
+    parser.add_argument("--resume", action="store_true", help="go on with a conversion that did not end")
+    parser.add_argument("--append", action="store_true", help="add the inputs to a data set that penstock wrote")
+    parser.add_argument("--keep-going", action="store_true", help="leave out inputs that fail (exit code 3)")
     parser.add_argument("--overwrite", action="store_true", help="replace an output that penstock wrote before")
+    parser.add_argument("--allow-external", action="store_true", help="let HDF5 files refer to other files")
     parser.add_argument("--strict", action="store_true", help="stop at the first loss instead of counting it")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     parser.set_defaults(run=run)
@@ -62,23 +76,54 @@ def _run(args: argparse.Namespace) -> int:
     from penstock.conversion.job import convert
 
     paths, overrides = split_words(args.words)
+    overrides += ["hdf5.allow_external=true"] if args.allow_external else []
+    values: Mapping[str, Any] = {}
+    notes: tuple[str, ...] = ()
+    if args.config_path is not None or args.config_name is not None:
+        paths, values, notes = _kuavo(args, paths, overrides)
+        overrides = []
     if len(paths) < 2:
         raise UsageError(
             "convert needs at least one source and an output", hint="penstock convert run.bag datasets/run"
         )
     shown = display(results=not args.json)
     try:
+        for note in notes:
+            shown.note(note)
         report = convert(
             paths[:-1],
             paths[-1],
             config=args.config,
             memory=args.memory,
+            jobs=args.jobs,
+            resume=args.resume,
+            append=args.append,
+            keep_going=args.keep_going,
             overwrite=args.overwrite,
             strict=args.strict,
             overrides=overrides,
             progress=shown,
+            **values,
         )
     finally:
         shown.close()
     sys.stdout.write(report.dumps() if args.json else "\n".join(report_lines(report)) + "\n")
     return report.exit_code
+
+
+def _kuavo(
+    args: argparse.Namespace, paths: list[str], overrides: list[str]
+) -> tuple[list[str], Mapping[str, Any], tuple[str, ...]]:
+    """Paths, settings and notes of a configuration with Kuavo's keys; paths in the call stand in for its own."""
+    from penstock.conversion import kuavo
+
+    if args.config is not None:
+        raise UsageError("--config and --config-name are two configurations", hint="give one of them")
+    if len(paths) == 1:
+        raise UsageError(
+            f"{paths[0]!r} is a source without an output, or an output without a source",
+            hint="give both, or none: rosbag.rosbag_dir=… rosbag.lerobot_dir=…",
+        )
+    sources, out = paths[:-1], paths[-1] if paths else None
+    job = kuavo.arguments(args.config_path, args.config_name, overrides, sources=sources, out=out)
+    return [*map(str, job.sources), str(job.out)], job.values, job.notes

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from penstock import memory, units
 
 if TYPE_CHECKING:
-    from penstock.conversion.job import RecordingPlan
+    from collections.abc import Sequence
+
     from penstock.conversion.report import Report, Stage
 
 _LINE_EVERY_S = 5.0
@@ -26,10 +27,10 @@ class Lines:
         self._began = self._shown = time.monotonic()
         self._stage_shown = 0.0
 
-    def plan(self, plan: RecordingPlan) -> None:
+    def plan(self, lines: Sequence[tuple[str, str]]) -> None:
         if self._results:
-            for line in plan_lines(plan):
-                print(line)
+            for label, text in lines:
+                print(row(label, text))
             sys.stdout.flush()
 
     def moved(self, done_bytes: int, total_bytes: int) -> None:
@@ -130,38 +131,6 @@ def count(number: int, plural: str) -> str:
     return f"{number:,} {first.removesuffix('s') if number == 1 else first}{space}{rest}"
 
 
-def plan_lines(plan: RecordingPlan) -> list[str]:
-    """What will happen with a recording, before it happens."""
-    recording, paired = plan.recording, plan.paired
-    kinds = {"ros1": "ROS 1 bag", "db3": "ROS 2 db3", "mcap": "mcap"}
-    compression = "" if recording.compression == "none" else f", {recording.compression}"
-    span = units.format_duration_ns(max(recording.end_ns - recording.start_ns, 0))
-    lines = [
-        row(
-            recording.path.name + " ",
-            f"{units.format_size(recording.size_bytes)} · {count(len(recording.topics), 'topics')} · {span} · "
-            f"{kinds.get(recording.kind, recording.kind)}{compression}",
-        ),
-        row("rows", f"{paired.rows:,} at {paired.fps} fps · timeline {plan.settings.timeline}"),
-    ]
-    by_fate: dict[str, list[str]] = {}
-    for camera in plan.columns.cameras:
-        in_table = camera.stored_as == "images"
-        codec = "JPEG" if in_table else camera.stored_as
-        fate = f"copied as {camera.kind.upper()}" if camera.copied else f"encoded as {codec}"
-        fate += ", in the table" if in_table else ""
-        by_fate.setdefault(fate, []).append(camera.key.removeprefix("observation.images."))
-    lines += [row("video", f"{fate}: {', '.join(names)}") for fate, names in by_fate.items()]
-    streams = paired.alignment.report.streams
-    for vector in plan.columns.vectors:
-        parts = []
-        for part in vector.parts:
-            parts.append(f"{part.topic.name} ({streams[part.stream].facts()})")
-        lines.append(row("numbers", f"{vector.key} {vector.size} ← {' + '.join(parts)}"))
-    budget, peak = units.format_bytes(plan.budget_bytes), units.format_bytes(plan.memory.peak_bytes)
-    return [*lines, row("memory", f"budget {budget} · predicted peak {peak}")]
-
-
 def report_lines(report: Report) -> list[str]:
     """What happened."""
     rate = report.bytes_in / max(report.seconds, 1e-9)
@@ -178,4 +147,5 @@ def report_lines(report: Report) -> list[str]:
             f"(predicted {units.format_bytes(report.predicted_peak_bytes)})",
         ),
     ]
-    return lines + [row("lost", f"{count:,} · {cause}") for cause, count in report.lost.items()]
+    lines += [row("lost", f"{count:,} · {cause}") for cause, count in report.lost.items()]
+    return lines + [row("failed", f"{source}: {reason}") for source, reason in report.failed.items()]

@@ -1,4 +1,4 @@
-"""penstock doctor: is this data set whole?"""
+"""penstock doctor: is this data set, or this recording, whole?"""
 
 from __future__ import annotations
 
@@ -6,19 +6,29 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock import units
+
+if TYPE_CHECKING:
+    from penstock.lerobot.findings import Report
 
 
 def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "doctor",
-        help="check a LeRobot data set end to end",
-        description="Check a LeRobot v3.0 data set: rows, frames, index, statistics and metadata; decode a sample.",
+        help="check a LeRobot data set or a recording end to end",
+        description="Check a LeRobot v3.0 data set (rows, frames, index, statistics, metadata; a sample is decoded), "
+        "or a recording: index, checksums, message definitions and clocks; every message is read.",
     )
-    parser.add_argument("path", help="the data set's directory")
-    parser.add_argument("--full", action="store_true", help="decode every frame, not a sample")
+    parser.add_argument("path", help="the data set's directory, or a .bag, .db3 or .mcap recording")
+    parser.add_argument("--full", action="store_true", help="data set: decode every frame, not a sample")
+    parser.add_argument(
+        "--max-skew",
+        default="1s",
+        metavar="DURATION",
+        help="recording: tell header stamps that are further from the receive time (1s)",
+    )
     parser.add_argument("--memory", default="auto", metavar="SIZE", help="peak memory of the process, e.g. 512MiB")
     parser.add_argument("--json", action="store_true", help="print the findings as one JSON object")
     parser.set_defaults(run=run)
@@ -26,27 +36,64 @@ def add_parser(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from penstock.budget import Budget
-    from penstock.cli.display import count
     from penstock.errors import DataSetError
-    from penstock.lerobot.check import check
     from penstock.plan.conversion_memory import LIBRARIES_BYTES
 
-    if not Path(args.path).exists():
-        raise DataSetError(f"{args.path}: no such directory")
+    path = Path(args.path)
+    if not path.exists():
+        raise DataSetError(f"{args.path}: no such file or directory")
+    skew_ns = units.parse_duration_ns(args.max_skew)
     budget = Budget.for_process(args.memory)
     budget.reserve("libraries", max(LIBRARIES_BYTES - budget.used_bytes, 0), lasting=True)
-    report = check(Path(args.path), full=args.full)
+    report = _check_recording(path, skew_ns) if _is_recording(path) else _check_data_set(path, full=args.full)
+    _show(report, args)
+    return report.exit_code
+
+
+def _is_recording(path: Path) -> bool:
+    """True for files, and for directories that are no data set and hold a recording."""
+    from penstock import recordings
+    from penstock.errors import RecordingError
+    from penstock.lerobot.reader import is_data_set
+
+    if path.is_file():
+        return True
+    if is_data_set(path):
+        return False
+    try:
+        return bool(recordings.find([path]))
+    except RecordingError:
+        return False
+
+
+def _check_recording(path: Path, skew_ns: int) -> Report:
+    from penstock.lerobot.findings import Findings
+    from penstock.recordings.check import check_recording
+
+    findings = Findings()
+    findings.counted.update(check_recording(path, findings.add, skew_ns=skew_ns))
+    return findings.report()
+
+
+def _check_data_set(path: Path, *, full: bool) -> Report:
+    from penstock.lerobot.check import check
+
+    return check(path, full=full)
+
+
+def _show(report: Report, args: argparse.Namespace) -> None:
+    from penstock.cli.display import count
+
     if args.json:
         sys.stdout.write(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
-    else:
-        for problem in report.problems:
-            place = "" if problem.message.startswith(args.path) else f"{problem.where}: "
-            print(f"{problem.severity:<6} {place}{problem.message}")
-            if problem.hint:
-                print(f"       → {problem.hint}")
-        numbers = dict(report.counted)
-        size = numbers.pop("bytes", None)
-        counted = [count(value, name.replace("_", " ")) for name, value in numbers.items()]
-        counted += [] if size is None else [units.format_size(size)]
-        print(" · ".join([f"{'fine' if report.exit_code == 0 else 'NOT fine'}: {args.path}", *counted]))
-    return report.exit_code
+        return
+    for problem in report.problems:
+        place = "" if problem.message.startswith(args.path) else f"{problem.where}: "
+        print(f"{problem.severity:<6} {place}{problem.message}")
+        if problem.hint:
+            print(f"       → {problem.hint}")
+    numbers = dict(report.counted)
+    size = numbers.pop("bytes", None)
+    counted = [count(value, name.replace("_", " ")) for name, value in numbers.items()]
+    counted += [] if size is None else [units.format_size(size)]
+    print(" · ".join([f"{'fine' if report.exit_code == 0 else 'NOT fine'}: {args.path}", *counted]))

@@ -11,7 +11,7 @@ from typing import Any
 from penstock import __version__
 from penstock.units import format_bytes, format_size, parse_workers
 
-LIBRARIES = ("av", "numpy", "opencv-python-headless", "psutil", "pyarrow", "pyyaml", "rich", "rosbags")
+LIBRARIES = ("av", "h5py", "numpy", "opencv-python-headless", "psutil", "pyarrow", "pyyaml", "rich", "rosbags")
 NEIGHBOURS = ("lerobot", "torch", "torchcodec", "nvidia-ml-py")
 
 
@@ -52,7 +52,15 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": library_versions(),
+        "video_encoders": video_encoders(),
     }
+
+
+def video_encoders() -> list[dict[str, Any]]:
+    """Every video encoder that PyAV brings, and whether it works here: each encodes a few pictures."""
+    from penstock.media.hardware import survey
+
+    return [asdict(each) for each in survey()]
 
 
 def library_versions() -> dict[str, str | None]:
@@ -86,6 +94,9 @@ def _show(found: dict[str, Any]) -> None:
     rows.append(("disk", f"{format_size(found['disk_free_bytes'])} free at {found['disk_path']}"))
     rows += [("GPU" if n == 0 else "", _gpu(each)) for n, each in enumerate(found["gpus"])] or [("GPU", "none found")]
     rows.append(("Python", f"{found['python']} · {found['platform']}"))
+    for n, each in enumerate(found["video_encoders"]):
+        fate = "works" if each["works"] else f"– {each['reason']}"
+        rows.append(("encoders" if n == 0 else "", f"{each['codec']} on {each['device']}: {fate}"))
     for n, (name, version) in enumerate(found["versions"].items()):
         rows.append(("libraries" if n == 0 else "", f"{name} {version or '– (not installed)'}"))
     for label, text in rows:

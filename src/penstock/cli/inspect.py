@@ -28,12 +28,13 @@ def add_parser(verbs: Any) -> None:
         "words",
         nargs="+",
         metavar="PATH… [a.b=c …]",
-        help=".bag, .db3 or .mcap files, directories with them, globs, or a LeRobot data set; "
+        help=".bag, .db3, .mcap or .hdf5 files, directories with them, globs, or a LeRobot data set; "
         "configuration for the predicted conversion",
     )
     parser.add_argument("--config", metavar="FILE", help="YAML configuration for the predicted conversion")
     parser.add_argument("--suggest-config", action="store_true", help="print the YAML that convert would use")
     parser.add_argument("--memory", default="auto", metavar="SIZE", help="the budget of the predicted conversion")
+    parser.add_argument("--allow-external", action="store_true", help="let HDF5 files refer to other files")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
@@ -42,13 +43,17 @@ def run(args: argparse.Namespace) -> int:
     from penstock.lerobot.reader import is_data_set
 
     args.paths, args.words = split_words(args.words)
+    args.words += ["hdf5.allow_external=true"] if args.allow_external else []
     if not args.paths:
         raise UsageError("inspect needs a recording or a data set", hint="penstock inspect run.bag")
     if args.suggest_config and args.json:
         raise UsageError("--suggest-config prints YAML, --json prints JSON: give one of them")
     data_sets = [path for path in args.paths if is_data_set(path)]
     if not data_sets:
-        return _inspect_recordings(args)
+        from penstock.cli.inspect_hdf5 import hdf5_files, inspect_hdf5
+
+        files = hdf5_files(args.paths)
+        return inspect_hdf5(files, args) if files else _inspect_recordings(args)
     if len(args.paths) > 1:
         raise UsageError(f"{data_sets[0]} is a data set: inspect shows one data set, or several recordings")
     if args.suggest_config or args.words or args.config:
@@ -140,7 +145,7 @@ def _inspect_recordings(args: argparse.Namespace) -> int:
 
 def _suggest(recording: Recording, args: argparse.Namespace) -> int:
     from penstock.budget import Budget
-    from penstock.conversion.job import plan_recording
+    from penstock.conversion.recording_input import plan_recording
     from penstock.conversion.settings import read_settings
     from penstock.conversion.suggest import suggest_yaml
 
@@ -188,7 +193,7 @@ def _predict(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
     """What converting would give, or why it cannot be."""
     from penstock.budget import Budget
     from penstock.conversion.columns import describe_features
-    from penstock.conversion.job import plan_recording
+    from penstock.conversion.recording_input import plan_recording
     from penstock.conversion.settings import read_settings
 
     settings = read_settings(args.config, args.words)
@@ -201,11 +206,12 @@ def _predict(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
         "rows": plan.paired.rows,
         "fps": plan.paired.fps,
         "timeline": plan.settings.timeline,
+        "episodes": len(plan.cuts.spans),
         "predicted_peak_bytes": plan.memory.peak_bytes,
         "budget_bytes": plan.budget_bytes,
         "features": describe_features(plan.columns),
         "alignment": plan.paired.alignment.report.to_json(),
-        "notes": [*notes, *plan.paired.alignment.report.notes],
+        "notes": [*notes, *plan.cuts.notes, *plan.paired.alignment.report.notes],
     }
 
 

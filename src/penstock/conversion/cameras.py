@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.conversion.columns import CameraColumn, Picture, PictureKind, is_png, probe_picture
+from penstock.conversion import depth_camera
+from penstock.conversion.columns import CameraColumn
+from penstock.conversion.first_messages import Picture, PictureKind, is_png, probe_picture
 from penstock.errors import ImageError
-from penstock.media import image
+from penstock.media import image, raw_image
+from penstock.media.depth import DepthInfo
 from penstock.media.jpeg import JpegProbe
 from penstock.recordings.images import RawPicture
 
@@ -41,6 +44,8 @@ class PictureCheck:
 
     def __call__(self, picture: Picture, number: int) -> None:
         column = self._column
+        if column.stream is not None:
+            return  # every message of a stream was looked at before
         if column.kind == "jpeg" and not isinstance(picture, RawPicture) and not is_png(picture):
             info = self._probe.probe(picture.data)
             kind: PictureKind = "jpeg"
@@ -48,6 +53,12 @@ class PictureCheck:
             if info.pix_fmt != self._pix_fmt and self._is_sample:
                 self._settle_pix_fmt(info.pix_fmt, number)
         else:
+            if column.depth is not None:
+                self._check_depth(column.depth, picture, number)
+                return
+            if isinstance(picture, RawPicture):
+                self._check_raw(picture, number)
+                return
             kind, size_px = probe_picture(picture)
         if kind != column.kind or size_px != column.recorded_px:
             raise PictureChanged(
@@ -55,6 +66,27 @@ class PictureCheck:
                 f"the first was {column.kind} {column.recorded_px[1]}×{column.recorded_px[0]}",
                 hint="resize does not help a change inside an episode: split the recording where the camera changed",
             )
+
+    def _check_depth(self, first: DepthInfo, picture: Picture, number: int) -> None:
+        info = depth_camera.probe_depth(picture)
+        if (info.values, info.packing, info.height, info.width) != (
+            first.values, first.packing, first.height, first.width
+        ):  # fmt: skip
+            self._refuse(number, f"depth {info}", f"depth {first}")
+
+    def _check_raw(self, picture: RawPicture, number: int) -> None:
+        column = self._column
+        known = column.encoding in ("", picture.encoding)
+        if not known or (picture.height, picture.width) != column.recorded_px:
+            now = f"raw {picture.encoding} {picture.width}×{picture.height}"
+            height, width = column.recorded_px
+            self._refuse(number, now, f"raw {column.encoding} {width}×{height}")
+
+    def _refuse(self, number: int, now: str, first: str) -> None:
+        raise PictureChanged(
+            f"{self._column.topic.name}: message {number:,} is {now}, the first was {first}",
+            hint="split the recording where the camera changed, and convert the parts on their own",
+        )
 
     def _settle_pix_fmt(self, pix_fmt: str, number: int) -> None:
         """The frames of a video share one pixel format; copied ones bring their own."""
@@ -72,8 +104,15 @@ class PictureChanged(ImageError):
 
 def to_rgb(column: CameraColumn, picture: Picture) -> NDArray[np.uint8]:
     """The picture's pixels at the size of the data set."""
-    rgb = image.from_raw(picture) if isinstance(picture, RawPicture) else image.decode(picture.data)
+    if column.depth_range_mm is not None:
+        return depth_camera.gray_rgb(column, picture, column.depth_range_mm)
+    rgb = raw_image.to_rgb(picture) if isinstance(picture, RawPicture) else image.decode(picture.data)
     return image.resize(rgb, column.size_px) if column.resized else rgb
+
+
+def to_pixels(column: CameraColumn, picture: Picture) -> NDArray[Any]:
+    """What the statistics of the camera are made of: RGB, or distances where these are kept."""
+    return depth_camera.values_of(column, picture) if column.is_metric else to_rgb(column, picture)
 
 
 class CameraWorker(ABC):
@@ -91,6 +130,14 @@ class CameraWorker(ABC):
     @abstractmethod
     def repeat(self, rows: int) -> None:
         """The next rows show what the row before them showed."""
+
+    @property
+    def table(self) -> BytesWorker | None:
+        """Who holds the pictures, where they lie in the table."""
+        return None
+
+    def look(self, shots: Sequence[Shot]) -> None:  # noqa: B027 - most looked when they prepared
+        """Find what cannot be used, when nothing is stored any more."""
 
     def finish(self) -> None:  # noqa: B027 - most have nothing to do
         """The episode ends: what is still held goes to the file."""
@@ -200,6 +247,19 @@ class BytesWorker(CameraWorker):
     def repeat(self, rows: int) -> None:
         self.rows.extend([self._last] * rows)
 
-    def take(self) -> list[bytes]:
-        taken, self.rows = self.rows, []
+    @property
+    def table(self) -> BytesWorker | None:
+        return self
+
+    def take(self, rows: int | None = None) -> list[bytes]:
+        """The pictures of the next rows; without a number, of all that are there."""
+        count = len(self.rows) if rows is None else rows
+        taken, self.rows = self.rows[:count], self.rows[count:]
         return taken
+
+
+class DepthWorker(BytesWorker):
+    """Distances as they were recorded: 16-bit PNG or float TIFF, row by row, for a column of the table."""
+
+    def prepare(self, shot: Shot) -> Prepared:
+        return depth_camera.stored_bytes(self.column, shot.picture)

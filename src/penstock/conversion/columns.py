@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.conversion.mapping import is_image
+from penstock.conversion.camera_topics import is_image
+from penstock.conversion.depth_camera import depth_mode, holds_depth, probe_depth, range_mm
+from penstock.conversion.derive import check_relations
+from penstock.conversion.first_messages import Picture, PictureKind, first_payloads, first_picture, probe_picture
 from penstock.conversion.settings import FeatureSettings, Settings, Source, Video
-from penstock.errors import ConfigError, ImageError, LimitExceeded, MessageError, PenstockError, RecordingError
-from penstock.media import image, jpeg
-from penstock.recordings.images import CompressedPicture, ImageReader, RawPicture
+from penstock.errors import ConfigError, MessageError, PenstockError, RecordingError
+from penstock.lazy import dataclass
+from penstock.media import raw_image
+from penstock.media.depth import DepthInfo
+from penstock.recordings.images import ImageReader, RawPicture
 from penstock.recordings.recording import Recording, Topic
 from penstock.recordings.values import VectorReader
+from penstock.recordings.video_messages import VIDEO_TYPES, VideoReader, scan_stream
 
-_FIRST_MESSAGES = 16  # how many are tried for one that can be read
-
-_PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
-_PNG_TAIL_BYTES = 256  # some cameras pad behind the end
-
-PictureKind = Literal["jpeg", "png", "raw"]
-Picture = CompressedPicture | RawPicture
+if TYPE_CHECKING:
+    from penstock.lerobot.features import Feature
+    from penstock.media.stream_index import StreamIndex
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,20 @@ class CameraColumn:
     key: str
     source: Source
     topic: Topic
-    reader: ImageReader
+    reader: Callable[[memoryview], Any]
     kind: PictureKind
     recorded_px: tuple[int, int]
     size_px: tuple[int, int]
     output: Video
+    encoding: str = ""  # of raw pixels
+    depth: DepthInfo | None = None  # of the first picture; None for an ordinary camera
+    depth_range_mm: tuple[float, float] | None = None  # becomes 8 bits; None: distances are kept as they are
+    stream: StreamIndex | None = None  # of a topic that was recorded as video
+
+    @property
+    def is_metric(self) -> bool:
+        """Depth whose values are kept exactly, in the table."""
+        return self.depth is not None and self.depth_range_mm is None
 
     @property
     def resized(self) -> bool:
@@ -46,13 +56,48 @@ class CameraColumn:
     @property
     def copied(self) -> bool:
         """The recorded bytes are the stored bytes."""
+        if self.depth is not None:
+            return self.is_metric and self.depth.is_stored_form and not self.resized
         whole = self.kind == "jpeg" or (self.kind == "png" and self.output == "images")
         return self.output in ("copy", "images") and whole and not self.resized
 
     @property
     def stored_as(self) -> Video:
-        """The output after the fallback: what cannot be copied becomes JPEG."""
+        """The output after the fallback: what cannot be copied becomes JPEG, and exact depth lies in the table."""
+        if self.is_metric:
+            return "images"
+        if self.stream is not None and self.output == "copy":
+            return "h264" if self.stream.codec == "h264" else "hevc"
         return "mjpeg" if self.output == "copy" and not self.copied else self.output
+
+    @property
+    def stored_values(self) -> str | list[float] | None:
+        """Of depth: the unit of its values, or the range in mm that 8 bits stand for; the same in a whole data set."""
+        if self.depth is None:
+            return None
+        return self.depth.unit if self.depth_range_mm is None else list(self.depth_range_mm)
+
+    @property
+    def fate(self) -> str:
+        """What becomes of the pictures, for people."""
+        if self.is_metric and self.depth is not None:
+            kept = "float32 TIFF" if self.depth.values == "32FC1" else "16-bit PNG"
+            return f"depth {'copied' if self.copied else 'kept'} as {kept}, in the table"
+        if self.stream is not None and self.output == "copy":
+            return f"{self.stored_as} moved as it is, else encoded anew"
+        in_table = self.stored_as == "images"
+        codec = "JPEG" if in_table else self.stored_as
+        fate = f"copied as {self.kind.upper()}" if self.copied else f"encoded as {codec}"
+        return fate + (", in the table" if in_table else "")
+
+    def feature(self) -> Feature:
+        """The camera in the data set."""
+        from penstock.lerobot.features import Feature, depth_feature
+
+        if self.is_metric and self.depth is not None:
+            return depth_feature(self.key, self.size_px, self.depth.unit)
+        dtype = "image" if self.stored_as == "images" else "video"
+        return Feature(self.key, dtype, (*self.size_px, 3), ("height", "width", "channels"))
 
 
 @dataclass(frozen=True)
@@ -65,6 +110,7 @@ class VectorPart:
     reader: VectorReader
     size: int
     quaternions: tuple[tuple[int, int, int, int], ...] = ()
+    prefix: str = ""  # of its dimension names, where the vector has several parts
 
 
 @dataclass(frozen=True)
@@ -90,7 +136,7 @@ class Columns:
 
     def signature(self) -> tuple[object, ...]:
         """What must be the same in every recording of a data set."""
-        cameras = tuple((camera.key, camera.size_px, camera.stored_as) for camera in self.cameras)
+        cameras = tuple((camera.key, camera.size_px, camera.stored_as, camera.stored_values) for camera in self.cameras)
         return cameras, tuple((vector.key, vector.size, vector.dtype, vector.names) for vector in self.vectors)
 
 
@@ -106,6 +152,7 @@ def open_columns(recording: Recording, settings: Settings) -> Columns:
             cameras.append(_camera(recording, key, feature, topics[0], settings))
         else:
             vectors.append(_vector(recording, key, feature, topics))
+    check_relations(settings.features, vectors)
     return Columns(tuple(cameras), tuple(vectors))
 
 
@@ -118,6 +165,7 @@ def describe_features(columns: Columns) -> dict[str, Any]:
             "size_px": list(camera.size_px),
             "recorded_as": camera.kind,
             "stored_as": "copied" if camera.copied else camera.stored_as,
+            **_described_depth(camera),
         }
     for vector in columns.vectors:
         described[vector.key] = {
@@ -128,30 +176,30 @@ def describe_features(columns: Columns) -> dict[str, Any]:
     return described
 
 
-def _first_payloads(recording: Recording, topic: Topic) -> Iterator[memoryview]:
-    """The first messages of a topic that can be read at all: a stream may begin with broken ones."""
-    if topic.count == 0:
-        raise RecordingError(
-            f"{recording.path}: {topic.name} has no messages",
-            hint="leave it out under features:, or check the recording",
-        )
-    for number in range(min(topic.count, _FIRST_MESSAGES)):
-        held = None
-        for block in recording.fetch(np.array([topic.id], dtype=np.int32), np.array([number], dtype=np.int64)):
-            held = None if block.payloads[0] is None else bytes(block.payloads[0])
-            block.release()
-        if held is not None:
-            yield memoryview(held)
+def _described_depth(camera: CameraColumn) -> dict[str, Any]:
+    if camera.depth is None:
+        return {}
+    if camera.depth_range_mm is not None:
+        return {"depth": "8bit", "depth_range_mm": list(camera.depth_range_mm)}
+    return {"depth": "metric", "depth_unit": camera.depth.unit}
 
 
 def _camera(recording: Recording, key: str, feature: FeatureSettings, topic: Topic, settings: Settings) -> CameraColumn:
     source = feature.sources[0]
     if source.policy in ("linear", "slerp"):
         raise ConfigError(f"features.{key}.policy: {source.policy} mixes two values, and pictures are not mixed")
+    if topic.type in VIDEO_TYPES:
+        return _video(recording, key, feature, topic, settings)
     reader = ImageReader(recording.decoder(topic))
-    picture = _first_picture(recording, topic, reader)
-    kind, recorded_px = probe_picture(picture)
-    size_px = feature.resize or settings.resize or recorded_px
+    picture = first_picture(recording, topic, reader, lambda found: _check(topic, feature, found))
+    mode = depth_mode(key, feature, settings, holds_depth(topic.name, picture))
+    kind: PictureKind
+    found: DepthInfo | None = None
+    if mode == "off":
+        kind, recorded_px = probe_picture(picture)
+    else:
+        found = probe_depth(picture)
+        kind, recorded_px = "depth", (found.height, found.width)
     return CameraColumn(
         key=key,
         source=source,
@@ -159,27 +207,44 @@ def _camera(recording: Recording, key: str, feature: FeatureSettings, topic: Top
         reader=reader,
         kind=kind,
         recorded_px=recorded_px,
-        size_px=size_px,
+        size_px=feature.resize or settings.resize or recorded_px,
         output=feature.video or settings.video,
+        encoding=picture.encoding if isinstance(picture, RawPicture) else "",
+        depth=found,
+        depth_range_mm=range_mm(key, feature, settings) if mode == "8bit" else None,
     )
 
 
-def _first_picture(recording: Recording, topic: Topic, reader: ImageReader) -> Picture:
-    last: PenstockError | None = None
-    for payload in _first_payloads(recording, topic):
-        try:
-            picture = reader(payload)
-            probe_picture(picture)
-            return picture
-        except (ImageError, MessageError, LimitExceeded) as error:
-            last = error
-    reason = f": {last.message}" if last else ""
-    raise ImageError(f"{recording.path}: {topic.name} has no usable picture among its first messages{reason}")
+def _video(recording: Recording, key: str, feature: FeatureSettings, topic: Topic, settings: Settings) -> CameraColumn:
+    reader = VideoReader(recording.decoder(topic))
+    stream = scan_stream(recording, topic, reader)
+    recorded_px = stream.first_picture.size_px
+    return CameraColumn(
+        key=key,
+        source=feature.sources[0],
+        topic=topic,
+        reader=reader,
+        kind=stream.codec,
+        recorded_px=recorded_px,
+        size_px=feature.resize or settings.resize or recorded_px,
+        output=feature.video or settings.video,
+        stream=stream,
+    )
+
+
+def _check(topic: Topic, feature: FeatureSettings, picture: Picture) -> None:
+    """Refuse a picture that cannot become what the feature asks for."""
+    if feature.depth in ("metric", "8bit") or (feature.depth is None and holds_depth(topic.name, picture)):
+        probe_depth(picture)
+    elif isinstance(picture, RawPicture):
+        raw_image.check_encoding(picture.encoding)
+    else:
+        probe_picture(picture)
 
 
 def _first_vector(recording: Recording, topic: Topic, reader: VectorReader) -> NDArray[np.float64]:
     last: PenstockError | None = None
-    for payload in _first_payloads(recording, topic):
+    for payload in first_payloads(recording, topic):
         try:
             return reader(payload)
         except MessageError as error:
@@ -189,23 +254,6 @@ def _first_vector(recording: Recording, topic: Topic, reader: VectorReader) -> N
         f"{recording.path}: none of the first messages of {topic.name} can be read{reason}",
         hint=None if last is None else last.hint,
     )
-
-
-def probe_picture(picture: Picture) -> tuple[PictureKind, tuple[int, int]]:
-    """What a picture is and its (height, width), from its header alone."""
-    if isinstance(picture, RawPicture):
-        return "raw", (picture.height, picture.width)
-    if is_png(picture):
-        # Copied pictures are not decoded: like a JPEG, a PNG must be whole from its first to its last marker.
-        if b"IEND" not in bytes(picture.data[-_PNG_TAIL_BYTES:]):
-            raise ImageError(f"PNG of {len(picture.data):,} bytes is cut: it has no IEND")
-        return "png", image.size_of(picture.data)
-    info = jpeg.probe(picture.data)
-    return "jpeg", (info.height, info.width)
-
-
-def is_png(picture: CompressedPicture) -> bool:
-    return picture.data[:8] == _PNG_MAGIC
 
 
 def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: list[Topic]) -> VectorColumn:
@@ -230,6 +278,8 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
             scale=source.scale,
             offset=source.offset,
             unit=source.unit,
+            # Names for the whole vector go by position; a joint that is wanted by name is found by name.
+            names_path="" if feature.names and not source.names else None,
         )
         value = _first_vector(recording, topic, reader)
         if value.size == 0:
@@ -245,12 +295,13 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
                 hint="use linear, or a field with x, y, z, w such as pose.orientation",
             )
         owner = _owner(feature, source, path)
-        parts.append(
-            VectorPart(f"{key} ← {owner}" if owner else key, source, topic, reader, int(value.size), quaternions)
-        )
         prefix = f"{owner.strip('/').replace('/', '_')}." if owner else ""
+        name = f"{key} ← {owner}" if owner else key
+        parts.append(VectorPart(name, source, topic, reader, int(value.size), quaternions, prefix))
         names += [prefix + name for name in found]
-    return VectorColumn(key, feature.dtype, tuple(parts), tuple(names))
+    if feature.names is not None and len(feature.names) != len(names):
+        raise ConfigError(f"features.{key}.names: {len(feature.names)} names for {len(names)} values")
+    return VectorColumn(key, feature.dtype, tuple(parts), feature.names or tuple(names))
 
 
 def _owner(feature: FeatureSettings, source: Source, path: str) -> str:

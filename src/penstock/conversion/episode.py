@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.align import interpolate
-from penstock.conversion.cameras import (
-    BytesWorker,
-    CameraWorker,
-    CopyWorker,
-    JpegWorker,
-    PictureChanged,
-    PictureCheck,
-    Shot,
-    VideoWorker,
-    to_rgb,
-)
-from penstock.conversion.columns import CameraColumn, Columns, VectorPart
+from penstock.conversion.cameras import CameraWorker, PictureChanged, Shot
+from penstock.conversion.columns import CameraColumn, Columns, VectorColumn, VectorPart
+from penstock.conversion.derive import Relations, thresholded
 from penstock.conversion.lane import Crew
 from penstock.conversion.pairing import Paired
+from penstock.conversion.picture_pass import UNUSABLE, PicturePass, make_worker, sampled_rows
 from penstock.conversion.requests import CameraRuns, Requests, VectorNeeds, camera_runs, merge, vector_needs
 from penstock.conversion.settings import Settings
-from penstock.errors import DataSetError, ImageError, LimitExceeded, MessageError, PenstockError
-from penstock.plan.conversion_memory import PREPARED_PER_THREAD
+from penstock.conversion.video_stream import Feed, FeedCursor, plan_feed, unusable_picks
+from penstock.errors import DataSetError, MessageError, PenstockError
+from penstock.lazy import dataclass
 from penstock.recordings.fetch import Block
-from penstock.recordings.images import CompressedPicture, RawPicture
 from penstock.recordings.recording import Recording
 
 if TYPE_CHECKING:
     from penstock.lerobot.writer import EpisodeWriter
 
 
-UNUSABLE = (ImageError, MessageError, LimitExceeded)
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 DAMAGED = "its chunk is damaged"  # counted by the recording itself
-# Pictures that are decoded for the statistics of an episode: more from a long one, and a bounded number from any.
-_ROWS_PER_SAMPLE, _FEWEST_SAMPLES, _MOST_SAMPLES = 300, 8, 64
 
 
 @dataclass(frozen=True)
@@ -72,17 +61,26 @@ class Pass:
     threads: int
     on_block: Callable[[int], None]
     on_flush: Callable[[int], None]
+    texts: Mapping[str, Callable[[int, int], list[Any]]] = field(default_factory=dict)  # columns of words, by rows
     bad: list[Bad] = field(default_factory=list)
+    overflows: Counter[tuple[str, str]] = field(default_factory=Counter)  # by feature and dimension
 
 
 def stream_episode(
     recording: Recording, columns: Columns, paired: Paired, rows: range, episode: EpisodeWriter, run: Pass
 ) -> None:
     """Write the given rows as one episode (not yet committed); raises BadMessages when some cannot be used."""
-    workers = [_worker(camera, episode, run, paired.fps) for camera in columns.cameras]
+    _refuse_unusable(columns, paired, rows)
+    feeds = [
+        plan_feed(camera, paired, rows, run.settings) if camera.stream is not None else None
+        for camera in columns.cameras
+    ]
+    workers = [
+        _worker(camera, feed, paired, rows, episode, run) for camera, feed in zip(columns.cameras, feeds, strict=True)
+    ]
     try:
         with Crew(run.threads) as crew:
-            _Stream(recording, columns, paired, rows, episode, run, workers, crew).run()
+            _Stream(recording, columns, paired, rows, episode, run, workers, feeds, crew).run()
     finally:
         for worker in workers:
             worker.close()
@@ -102,33 +100,38 @@ class _Stream:
         episode: EpisodeWriter,
         run: Pass,
         workers: Sequence[CameraWorker],
+        feeds: Sequence[Feed | None],
         crew: Crew,
     ) -> None:
         self._recording, self._columns, self._paired, self._rows = recording, columns, paired, rows
         self._episode, self._pass, self._crew = episode, run, crew
-        self._workers = list(workers)
-        self._all_copied = all(type(worker) is CopyWorker for worker in workers)
+        self._pictures = PicturePass(columns.cameras, workers, episode, crew, run.threads, run.bad, self._note_bad)
         self._moved_bytes = 0
-        self._checks = [PictureCheck(camera) for camera in columns.cameras]
         self._last_numbers: list[int | None] = [None] * len(columns.cameras)
-        self._samples = [_sampled_numbers(paired, camera, rows, run.settings) for camera in columns.cameras]
+        self._cursors = [None if feed is None else FeedCursor(feed) for feed in feeds]
+        # The workers of streams take their samples themselves: a picture alone cannot be decoded.
+        self._samples = [
+            _sampled_numbers(paired, camera, rows, run.settings) if feed is None else frozenset[int]()
+            for camera, feed in zip(columns.cameras, feeds, strict=True)
+        ]
         self._parts = [(vector, part) for vector in columns.vectors for part in vector.parts]
         self._readers: list[Any] = [camera.reader for camera in columns.cameras]
         self._readers += [part.reader for _, part in self._parts]
+        self._relations = Relations(run.settings.features, columns.vectors)
 
     def run(self) -> None:
         self._crew.statistics.put(_load_arrow, lambda: None)
         for start, stop in _flushes(self._rows, self._pass.rows_per_flush):
             self._rows_between(start, stop)
             self._pass.on_flush(stop - self._rows.start)
-        self._crew.writing.put(self._finish_cameras, lambda: None)
-        self._crew.writing.drain()
-        self._crew.statistics.drain()
+        self._pictures.finish()
 
     def _rows_between(self, start: int, stop: int) -> None:
         runs = [
             camera_runs(self._paired.picks[camera.key], start, stop, last)
-            for camera, last in zip(self._columns.cameras, self._last_numbers, strict=True)
+            if cursor is None
+            else cursor.runs(start, stop)
+            for camera, last, cursor in zip(self._columns.cameras, self._last_numbers, self._cursors, strict=True)
         ]
         needs = [vector_needs(self._paired.picks[part.stream], start, stop) for _, part in self._parts]
         values = [
@@ -146,28 +149,23 @@ class _Stream:
                 moved_bytes = block.file_bytes
                 self._pass.on_block(self._moved_bytes + moved_bytes)
             self._moved_bytes += moved_bytes
-        self._write_rows(needs, values, stop - start)
+        self._write_rows(needs, values, range(start, stop))
 
     def _hold(self, runs: Sequence[CameraRuns]) -> None:
         """Rows at the start of a flush may still show the picture of the flush before."""
-        for position, (camera, share) in enumerate(zip(self._workers, runs, strict=True)):
+        for position, share in enumerate(runs):
             if share.held_rows:
-                self._crew.writing.put(partial(self._repeat, camera, share.held_rows), lambda: None)
+                self._pictures.repeat(position, share.held_rows)
             if len(share.numbers):
                 self._last_numbers[position] = int(share.numbers[-1])
-
-    def _repeat(self, worker: CameraWorker, rows: int) -> None:
-        """In the writing lane, where it is known whether the picture before was stored."""
-        if not self._pass.bad:
-            worker.repeat(rows)
 
     def _take(
         self, block: Block, requests: Requests, runs: Sequence[CameraRuns], values: list[NDArray[np.float64]]
     ) -> None:
         """Sort a block's payloads: pictures to the writing lane, numbers into their arrays."""
-        cameras = len(self._workers)
+        cameras = len(self._columns.cameras)
         shots: list[list[Shot]] = [[] for _ in range(cameras)]
-        readers, checks, samples = self._readers, self._checks, self._samples
+        readers, checks, samples = self._readers, self._pictures.checks, self._samples
         part = slice(block.first, block.first + len(block.payloads))
         asked = zip(requests.owners[part], requests.slots[part], requests.numbers[part].tolist(), strict=True)
         for (owner, slot, number), payload in zip(asked, block.payloads, strict=True):
@@ -179,7 +177,7 @@ class _Stream:
                     checks[owner](picture, number)
                     shots[owner].append(Shot(number, picture, runs[owner].lengths[slot] - 1))
                     if number in samples[owner]:
-                        self._sample(owner, number, picture)
+                        self._pictures.sample(owner, number, picture)
                 else:
                     values[owner - cameras][slot] = readers[owner](payload)
             except PictureChanged:
@@ -187,80 +185,65 @@ class _Stream:
                 raise
             except UNUSABLE as error:
                 self._note_bad(owner, number, error)
-        if self._pass.bad and self._all_copied:
-            block.release()
-        else:  # after a bad message the others are still decoded, so that one pass finds all that cannot be
-            self._crew.writing.put(lambda: self._store(shots), block.release)
+        self._pictures.put(shots, block.release)
 
     def _note_bad(self, owner: int, number: int, error: PenstockError) -> None:
         cameras = self._columns.cameras
         topic = cameras[owner].topic if owner < len(cameras) else self._parts[owner - len(cameras)][1].topic
         self._pass.bad.append(Bad(topic.id, topic.name, number, error.message))
 
-    def _store(self, shots: Sequence[list[Shot]]) -> None:
-        """In the writing lane: prepare in parallel what needs it, then store each camera's pictures in order."""
-        busy = [(worker, taken) for worker, taken in zip(self._workers, shots, strict=True) if taken]
-        if all(type(worker) is CopyWorker for worker, _ in busy):
-            if self._pass.bad:
-                return
-            for worker, taken in busy:
-                worker.store(taken, [])
-            return
-        # A block may hold a thousand small JPEGs, and only so many decoded ones are in the budget.
-        step = max(1, PREPARED_PER_THREAD * self._pass.threads // len(busy))
-        for start in range(0, max(len(taken) for _, taken in busy), step):
-            self._store_some([(worker, taken[start : start + step]) for worker, taken in busy])
-
-    def _store_some(self, busy: Sequence[tuple[CameraWorker, list[Shot]]]) -> None:
-        flat = [(worker, shot) for worker, taken in busy for shot in taken]
-        prepared = list(self._crew.pool.map(lambda pair: self._prepare(*pair), flat))
-        if self._pass.bad:
-            return
-        results = iter(prepared)
-        work = [(worker, taken, [next(results) for _ in taken]) for worker, taken in busy]
-        for _ in self._crew.pool.map(lambda entry: entry[0].store(entry[1], entry[2]), work):
-            pass
-
-    def _prepare(self, worker: CameraWorker, shot: Shot) -> Any:
-        try:
-            return worker.prepare(shot)
-        except UNUSABLE as error:
-            self._note_bad(self._workers.index(worker), shot.number, error)
-            return None
-
-    def _finish_cameras(self) -> None:
-        if not self._pass.bad:
-            for worker in self._workers:
-                worker.finish()
-
-    def _sample(self, owner: int, number: int, picture: CompressedPicture | RawPicture) -> None:
-        """Decode a bounded number of pictures for the statistics, from a copy: the block goes its own way."""
-        held = picture._replace(data=memoryview(bytes(picture.data)))
-        self._crew.statistics.put(lambda: self._add_sample(owner, number, held), lambda: None)
-
-    def _add_sample(self, owner: int, number: int, picture: CompressedPicture | RawPicture) -> None:
-        column = self._columns.cameras[owner]
-        try:
-            rgb = to_rgb(column, picture)
-        except UNUSABLE as error:  # whole by its markers, and yet no picture
-            self._note_bad(owner, number, error)
-        else:
-            self._episode.add_image_sample(column.key, rgb)
-
-    def _write_rows(self, needs: Sequence[VectorNeeds], values: list[NDArray[np.float64]], rows: int) -> None:
-        pictures = {worker.column.key: worker for worker in self._workers if isinstance(worker, BytesWorker)}
-        if pictures or not self._columns.vectors:  # the rows hold the pictures, or are counted by them
+    def _write_rows(self, needs: Sequence[VectorNeeds], values: list[NDArray[np.float64]], rows: range) -> None:
+        columns: dict[str, Any] = dict(self._pictures.take_images(len(rows)))
+        if not self._columns.vectors:  # the rows are counted by the pictures
             self._crew.writing.drain()
         if self._pass.bad:
             return
-        columns: dict[str, Any] = {key: worker.take() for key, worker in pictures.items()}
         placed: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
         for (vector, part), need, found in zip(self._parts, needs, values, strict=True):
-            placed[vector.key].append(_per_row(part, need, found))
+            placed[vector.key].append(thresholded(part, _per_row(part, need, found)))
+        joined = {key: np.concatenate(parts, axis=1) for key, parts in placed.items()}
+        self._relations.apply(joined)
         for vector in self._columns.vectors:
-            joined = np.concatenate(placed[vector.key], axis=1)
-            columns[vector.key] = _whole_numbers(vector.key, joined) if vector.dtype == "int64" else joined
-        self._episode.write_rows(columns, rows=rows)
+            values_of = joined[vector.key]
+            if vector.dtype == "float32":
+                self._pass.overflows.update(_overflows(vector, values_of))
+            columns[vector.key] = _whole_numbers(vector.key, values_of) if vector.dtype == "int64" else values_of
+        columns |= {key: words(rows.start, rows.stop) for key, words in self._pass.texts.items()}
+        self._episode.write_rows(columns, rows=len(rows))
+
+
+def _refuse_unusable(columns: Columns, paired: Paired, rows: range) -> None:
+    """Messages of streams that the scan found unusable are told before anything is read."""
+    found = [
+        Bad(camera.topic.id, camera.topic.name, number, reason or DAMAGED)
+        for camera in columns.cameras
+        if camera.stream is not None
+        for number, reason in unusable_picks(camera, paired, rows)
+    ]
+    if found:
+        raise BadMessages(found)
+
+
+def _worker(
+    camera: CameraColumn, feed: Feed | None, paired: Paired, rows: range, episode: EpisodeWriter, run: Pass
+) -> CameraWorker:
+    settings = run.settings
+    if feed is None:
+        return make_worker(camera, episode, settings.encoding, paired.fps, run.threads)
+    from penstock.conversion.stream_workers import DecodingWorker, RemuxWorker
+
+    samples = _sampled_numbers(paired, camera, rows, settings)
+
+    def note_loss(number: int, reason: str) -> None:
+        run.bad.append(Bad(camera.topic.id, camera.topic.name, number, reason))
+
+    def add_sample(rgb: NDArray[np.uint8]) -> None:
+        episode.add_image_sample(camera.key, rgb)
+
+    if feed.remuxed:
+        return RemuxWorker(camera, feed, samples, note_loss, add_sample, episode.video(camera.key))
+    inner = make_worker(camera, episode, settings.encoding, paired.fps, run.threads)
+    return DecodingWorker(camera, feed, samples, note_loss, add_sample, inner)
 
 
 def _load_arrow() -> None:
@@ -273,6 +256,13 @@ def _per_row(part: VectorPart, need: VectorNeeds, found: NDArray[np.float64]) ->
         return found[need.left]
     policy = part.source.policy or "nearest"
     return interpolate(need.pick, found[need.left], found[need.right], policy, quaternions=part.quaternions)
+
+
+def _overflows(vector: VectorColumn, values: NDArray[np.float64]) -> dict[tuple[str, str], int]:
+    """Numbers that float32 can only hold as Inf, by dimension."""
+    too_large = (np.abs(values) > _LARGEST_FLOAT32) & np.isfinite(values)
+    counts = np.count_nonzero(too_large, axis=0)
+    return {(vector.key, vector.names[place]): int(counts[place]) for place in np.flatnonzero(counts).tolist()}
 
 
 def _whole_numbers(key: str, values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -296,26 +286,8 @@ def _flushes(rows: range, rows_per_flush: int) -> Iterator[tuple[int, int]]:
 
 def _sampled_numbers(paired: Paired, camera: CameraColumn, rows: range, settings: Settings) -> frozenset[int]:
     """Pictures for the statistics, spread evenly over the episode."""
-    automatic = min(max(len(rows) // _ROWS_PER_SAMPLE, _FEWEST_SAMPLES), _MOST_SAMPLES)
-    count = min(settings.image_samples or automatic, len(rows))
-    chosen = np.linspace(rows.start, rows.stop - 1, num=count).astype(np.int64)
+    chosen = sampled_rows(rows, settings.image_samples)
     return frozenset(paired.picks[camera.key].left[chosen].tolist())
 
 
-def _worker(camera: CameraColumn, episode: EpisodeWriter, run: Pass, fps: int) -> CameraWorker:
-    encoding = run.settings.encoding
-    if camera.stored_as == "images":
-        return BytesWorker(camera, encoding.quality)
-    sink = episode.video(camera.key)
-    if camera.copied:
-        return CopyWorker(camera, sink)
-    if camera.stored_as == "mjpeg":
-        return JpegWorker(camera, sink, encoding.quality)
-    from penstock.media.encode import VideoEncoder, encoder_settings
-
-    chosen = encoder_settings(camera.stored_as, crf=encoding.crf, gop=encoding.gop, preset=encoding.preset)
-    height, width = camera.size_px
-    return VideoWorker(camera, sink, VideoEncoder(chosen, width, height, fps, threads=run.threads))
-
-
-__all__ = ["Bad", "BadMessages", "Pass", "stream_episode"]
+__all__ = ["DAMAGED", "UNUSABLE", "Bad", "BadMessages", "Pass", "stream_episode"]

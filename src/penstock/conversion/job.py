@@ -1,56 +1,39 @@
-"""The job: sources → plan → stream → commit → report."""
+"""The job: inputs → plan → stream → commit → report."""
 
 from __future__ import annotations
 
-import contextlib
-import os
+import shutil
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock import __version__, recordings
+from penstock import __version__, units
 from penstock import memory as process_memory
 from penstock.budget import Budget
 from penstock.conversion import output
-from penstock.conversion.columns import CameraColumn, Columns, describe_features, open_columns
-from penstock.conversion.episode import DAMAGED, Bad, BadMessages, Pass, stream_episode
-from penstock.conversion.mapping import map_topics
-from penstock.conversion.outage import whole_outages
-from penstock.conversion.pairing import Paired, pair
+from penstock.conversion.find import find_inputs
+from penstock.conversion.identity import identity
+from penstock.conversion.inputs import Begun, Found, Input, Means, open_input
+from penstock.conversion.ledger import Entry, Ledger
 from penstock.conversion.progress import MovedBytes, Progress, Silence
-from penstock.conversion.report import REPORT_PATH, Report, Stage
+from penstock.conversion.report import Report, Stage, write_report
 from penstock.conversion.settings import Settings, read_settings
-from penstock.errors import AlignError, DataSetError, RecordingError
+from penstock.conversion.share import processes_for
+from penstock.conversion.stop import Stop
+from penstock.conversion.writing import Writing
+from penstock.errors import Interrupted, OutputExists, OutputFailed, PenstockError, RecordingError, UsageError
+from penstock.lazy import dataclass
 from penstock.limits import read_cpu_limit
-from penstock.plan.conversion_memory import CameraLoad, MemoryPlan, plan_memory
-from penstock.recordings.recording import Recording, Topic
 
 if TYPE_CHECKING:
-    from penstock.lerobot.writer import DataSetWriter
+    from penstock.lerobot.writer import DataSetSummary, DataSetWriter
 
 _STAGES_KEPT = 400
-_RETRIES = 8  # a run of broken pictures may be met in several passes: neighbours step in and are broken too
-# LeRobot keeps times as float32 and compares them within 0.1 ms, which fails from here on.
-_EXACT_SECONDS = 2048
-_TOO_LONG = (
-    "an episode of {seconds:,} s is longer than the 2,048 s that LeRobot's float32 times resolve to its 0.1 ms: "
-    "read it with LeRobotDataset(..., tolerance_s=1e-3), or cut it with split_episodes=true"
-)
-
-
-@dataclass(frozen=True)
-class RecordingPlan:
-    """What will be done with one recording, known before its payloads are read."""
-
-    recording: Recording
-    settings: Settings
-    columns: Columns
-    paired: Paired
-    memory: MemoryPlan
-    budget_bytes: int
+# These end the job whatever --keep-going says: no other input would fare better.
+_ENDS_THE_JOB = (Interrupted, OutputFailed, OutputExists)
 
 
 def convert(
@@ -59,331 +42,264 @@ def convert(
     *,
     config: str | Path | None = None,
     memory: str | int = "auto",
+    jobs: str | int = "auto",
     overwrite: bool = False,
+    resume: bool = False,
+    append: bool = False,
     strict: bool = False,
+    keep_going: bool = False,
     overrides: Iterable[str] = (),
     progress: Progress | None = None,
     **values: Any,
 ) -> Report:
-    """Convert recordings to one LeRobot v3.0 data set and say what happened.
+    """Convert recordings, HDF5 files or data sets to one LeRobot v3.0 data set and say what happened.
+
+    `resume` goes on with a conversion that was ended, `append` adds inputs to a finished data set, `keep_going` leaves
+    out inputs that fail. The result does not depend on `jobs` and `memory`, byte for byte.
 
     >>> penstock.convert("run.bag", "datasets/run", memory="512MiB", video="copy", task="stack the cups")
     """
+    if overwrite and (resume or append):
+        raise UsageError("--overwrite begins anew: it does not go with --resume or --append")
     settings = read_settings(config, [*overrides, *(["bad_messages=reject"] if strict else [])], values)
     wanted = [sources] if isinstance(sources, (str, Path)) else list(sources)
-    job = _Job(recordings.find(wanted), Path(out), settings, Budget.parse(memory), progress or Silence(), strict=strict)
-    return job.run(overwrite=overwrite)
-
-
-def plan_recording(
-    recording: Recording, settings: Settings, budget_bytes: int
-) -> tuple[RecordingPlan, tuple[str, ...]]:
-    """Map, probe and align one recording, and share out the budget; reads no payload but the first of each topic."""
-    mapped = map_topics(recording, settings)
-    columns = open_columns(recording, mapped.settings)
-    paired = pair(recording, columns, mapped.settings, {})
-    return _with_memory(recording, mapped.settings, columns, paired, budget_bytes), mapped.notes
-
-
-def _with_memory(
-    recording: Recording, settings: Settings, columns: Columns, paired: Paired, budget_bytes: int
-) -> RecordingPlan:
-    memory_plan = plan_memory(
-        budget_bytes=budget_bytes,
-        cameras=tuple(_load(camera, recording) for camera in columns.cameras),
-        vector_values=sum(vector.size for vector in columns.vectors),
-        rows=paired.rows,
-        index_bytes=recording.index_bytes,
-        reads=recording.largest_reads(_used_topics(columns)),
-        chunk_size=settings.rosbag.chunk_size,
-        threads=read_cpu_limit().count,
+    job = Job(
+        found=find_inputs(wanted, Path(out)),
+        out=Path(out),
+        settings=settings,
+        budget=Budget.parse(memory),
+        cores=read_cpu_limit().count if jobs == "auto" else units.parse_workers(jobs, read_cpu_limit().count),
+        cores_given=jobs != "auto",
+        progress=progress or Silence(),
+        strict=strict,
+        keep_going=keep_going,
     )
-    return RecordingPlan(recording, settings, columns, paired, memory_plan, budget_bytes)
-
-
-def _used_topics(columns: Columns) -> list[Topic]:
-    return [camera.topic for camera in columns.cameras] + [
-        part.topic for vector in columns.vectors for part in vector.parts
-    ]
-
-
-def _load(camera: CameraColumn, recording: Recording) -> CameraLoad:
-    height, width = max(camera.recorded_px, camera.size_px, key=lambda size_px: size_px[0] * size_px[1])
-    typical = recording.size_bytes // max(sum(topic.count for topic in recording.topics), 1)
-    return CameraLoad(width, height, camera.stored_as, max(typical, width * height // 3))
+    mode: output.Mode = "resume" if resume else "new"
+    if append:
+        mode = "append or resume" if resume else "append"
+    return job.run(mode, overwrite=overwrite)
 
 
 @dataclass
-class _Job:
-    sources: list[Path]
+class Job:
+    """One call of `convert`, and everything that its parts share."""
+
+    found: list[Found]
     out: Path
     settings: Settings
     budget: Budget
+    cores: int
+    cores_given: bool
     progress: Progress
     strict: bool = False
+    keep_going: bool = False
+    begun: Begun | None = None
+    writer: DataSetWriter | None = None
+    root: Path = field(default_factory=Path)
+    ledger: Ledger = field(default_factory=Ledger)
+    first_new: int = 0  # the inputs before it were in the data set before this call appended to it
     notes: list[str] = field(default_factory=list)
-    lost: Counter[str] = field(default_factory=Counter)
     stages: list[Stage] = field(default_factory=list)
-    alignment: list[Mapping[str, Any]] = field(default_factory=list)
-    bytes_in: int = 0
-    predicted: int = 0
+    predicted_bytes: int = 0
+    processes: int = 1
+    stop: Stop = field(default_factory=Stop)
+    moved: MovedBytes = field(init=False)
 
-    def run(self, *, overwrite: bool) -> Report:
-        if not self.sources:
-            raise RecordingError(
-                "no recording was found", hint="give .bag, .db3 or .mcap files, or directories with them"
-            )
+    def run(self, mode: output.Mode, *, overwrite: bool) -> Report:
         began = time.perf_counter()
-        with process_memory.PeakMeter() as meter, output.building(self.out, overwrite=overwrite) as partial:
-            self._stage("start")
-            moved = MovedBytes(self.progress, sum(_size(path) for path in self.sources))
-            writer: DataSetWriter | None = None
-            first: RecordingPlan | None = None
+        from penstock.conversion.resume import already_whole, begin_append, committed
+
+        if (whole := already_whole(self, mode)) is not None:
+            return whole
+        place = output.building(self.out, mode, overwrite=overwrite, committed=committed, begin=begin_append)
+        with process_memory.PeakMeter() as meter, self.stop, place as building:
+            self.root = building.root
+            self.stage("start")
             try:
-                for path in self.sources:
-                    with recordings.open(path, on_corrupt="raise" if self.strict else "count") as recording:
-                        plan = self._plan(recording, first)
-                        if writer is None or first is None:
-                            first, writer = plan, _open_writer(partial, plan)
-                        self.progress.plan(plan)
-                        self._convert_one(plan, writer, moved)
-                        self.bytes_in += recording.size_bytes
-                if writer is None or first is None:
-                    raise RecordingError("no recording could be converted")
-                self._note_bad_values(writer)
-                summary = writer.close()
-            except BaseException:
-                if writer is not None:
-                    writer.abandon()
+                self._begin(building, appends=mode.startswith("append"))
+                self._write_all()
+                summary = self._close()
+            except BaseException as error:
+                self._leave(error)
                 raise
-            self._stage("end")
-            report = self._report(writer_summary=summary, first=first, meter=meter, partial=partial, began=began)
-            _write_report(partial, report)
+            self.stage("end")
+            report = self._report(summary, meter, time.perf_counter() - began)
+            write_report(building.root, report)
+            building.finished = True
         return report
 
-    def _plan(self, recording: Recording, first: RecordingPlan | None) -> RecordingPlan:
-        settings = self.settings if first is None else _settled(first)
-        try:
-            plan, notes = plan_recording(recording, settings, self.budget.limit_bytes)
-        except AlignError as error:
-            if first is None:
-                raise
-            begun = f"; the data set was begun with {first.recording.path} at {first.paired.fps} fps"
-            raise AlignError(error.message + begun, hint=error.hint) from error
-        if first is not None and _joints_are_permuted(first, plan):
-            plan, notes = plan_recording(recording, _in_the_order_of(first, settings), self.budget.limit_bytes)
-        if first is not None and (
-            plan.columns.signature() != first.columns.signature() or plan.paired.fps != first.paired.fps
-        ):
-            raise DataSetError(
-                f"{recording.path} does not fit the data set begun with {first.recording.path}: "
-                + _difference(first, plan),
-                hint="convert it on its own, or settle fps, resize and fields in a configuration",
-            )
-        if self.strict and plan.paired.alignment.report.lost:
-            found = plan.paired.alignment.report
-            causes = ", ".join(f"{name} {n:,}" for name, n in found.lost_by_cause.items())
-            raise AlignError(
-                f"{recording.path}: {found.lost:,} rows find no message of some stream: {causes}",
-                hint="without --strict they are left out and counted; a larger tolerance or missing=hold keeps them",
-            )
-        if plan.paired.rows > _EXACT_SECONDS * plan.paired.fps and not plan.settings.split_episodes:
-            notes = (*notes, _TOO_LONG.format(seconds=plan.paired.rows // plan.paired.fps))
-        for note in (*notes, *recording.notes, *plan.paired.alignment.report.notes):
-            self._note(f"{recording.path.name}: {note}")
-        self.predicted = max(self.predicted, plan.memory.peak_bytes)
-        process_memory.give_back_freed()
-        return plan
+    def note(self, text: str) -> None:
+        """Tell the user, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+            self.progress.note(text)
 
-    def _convert_one(self, plan: RecordingPlan, writer: DataSetWriter, moved: MovedBytes) -> None:
-        """One recording → its episodes; unusable messages are counted, and the rows paired again without them."""
-        unusable: dict[int, frozenset[int]] = {}
-        start = attempts = 0
-        while start < plan.paired.rows:
-            rows = range(start, min(start + self._episode_rows(plan), plan.paired.rows))
-            try:
-                self._episode(plan, rows, writer, moved)
-                start, attempts = rows.stop, 0
-            except BadMessages as problem:
-                # Rows that are committed keep their messages: what is removed lies in this episode or after it.
-                attempts += 1
-                found = whole_outages(plan.recording, plan.columns, problem.found, unusable)
-                self._reject_or_count(plan, found, last=attempts > _RETRIES)
-                for bad in found:
-                    unusable[bad.topic_id] = unusable.get(bad.topic_id, frozenset()) | {bad.number}
-                paired = pair(plan.recording, plan.columns, plan.settings, unusable)
-                plan = _with_memory(plan.recording, plan.settings, plan.columns, paired, plan.budget_bytes)
-        for name, count in plan.paired.alignment.report.lost_by_cause.items():
-            self.lost[name] += count
-        for loss in plan.recording.losses:
-            self.lost[loss.cause] += loss.count
-            self._note(f"{plan.recording.path.name}: lost {loss.count:,}: {loss.cause} ({loss.where})")
-        self.alignment.append({"source": str(plan.recording.path), **plan.paired.alignment.report.to_json()})
-
-    def _episode_rows(self, plan: RecordingPlan) -> int:
-        """One recording is one episode, unless the seed's splitting into flushes is asked for."""
-        if not plan.settings.split_episodes:
-            return plan.paired.rows
-        chunk_size = plan.settings.rosbag.chunk_size
-        if not chunk_size:
-            self._note("split_episodes has no effect without rosbag.chunk_size")
-            return plan.paired.rows
-        # A number is kept whatever the budget, so that the episodes do not depend on the machine.
-        return plan.memory.rows_per_flush if chunk_size == "auto" else chunk_size
-
-    def _reject_or_count(self, plan: RecordingPlan, found: Sequence[Bad], *, last: bool) -> None:
-        example = found[0]
-        text = f"{example.topic}: message {example.number:,}: {example.reason}"
-        if plan.settings.bad_messages == "reject" or last:
-            raise RecordingError(
-                f"{plan.recording.path}: {len(found)} unusable messages, the first: {text}",
-                hint=None if last else "bad_messages=drop leaves them out and counts them (exit code 3)",
-            )
-        for bad in found:
-            if bad.reason != DAMAGED:
-                self.lost[f"unusable message: {bad.topic}"] += 1
-        self._note(f"{plan.recording.path.name}: {len(found)} unusable messages left out, the first: {text}")
-
-    def _episode(self, plan: RecordingPlan, rows: range, writer: DataSetWriter, moved: MovedBytes) -> None:
-        size_bytes, all_rows = plan.recording.size_bytes, plan.paired.rows
-        run = Pass(
-            settings=plan.settings,
-            rows_per_flush=plan.memory.rows_per_flush,
-            fetch_bytes=plan.memory.fetch_bytes,
-            threads=plan.memory.threads,
-            on_block=lambda done_bytes: moved(self.bytes_in, size_bytes, rows.start, all_rows, done_bytes),
-            on_flush=lambda row: self._stage(f"row {rows.start + row:,}"),
-        )
-        with contextlib.ExitStack() as held:
-            for name, size in plan.memory.parts().items():
-                held.enter_context(self.budget.reserve(name, size))
-            episode = writer.episode(rows=len(rows), task=plan.settings.task)
-            try:
-                stream_episode(plan.recording, plan.columns, plan.paired, rows, episode, run)
-                episode.commit(task=plan.settings.task)
-            except BaseException:
-                episode.abort()
-                raise
-
-    def _note_bad_values(self, writer: DataSetWriter) -> None:
-        """NaN and Inf are kept as recorded, left out of the statistics, and named."""
-        for key, dimensions in writer.bad_values().items():
-            for dimension, counts in dimensions.items():
-                found = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
-                self._note(f"{key} {dimension}: {found} (kept as recorded, left out of the statistics)")
-
-    def _stage(self, at: str) -> None:
+    def stage(self, at: str) -> None:
         stage = Stage(at, process_memory.rss_bytes())
         if len(self.stages) >= _STAGES_KEPT:
             del self.stages[1:-1:2]  # a long run keeps its shape, not every point
         self.stages.append(stage)
         self.progress.stage(stage)
 
-    def _note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
-            self.progress.note(text)
+    def means(self, *, budget_bytes: int | None = None, threads: int | None = None) -> Means:
+        return Means(
+            self.settings,
+            self.budget.limit_bytes if budget_bytes is None else budget_bytes,
+            self.cores if threads is None else threads,
+            self.strict,
+        )
 
-    def _report(
-        self, *, writer_summary: Any, first: RecordingPlan, meter: process_memory.PeakMeter, partial: Path, began: float
-    ) -> Report:
+    def give_up(self, number: int, error: PenstockError) -> None:
+        """An input failed: the job ends with it, or goes on without it."""
+        if not self.keep_going or isinstance(error, _ENDS_THE_JOB):
+            raise error
+        self.note(f"{self.ledger.entries[number].found.path}: failed: {error.message}")
+        self.ledger.entries[number].failed = error.message
+        if self.writer is not None:
+            self.writing().fail(number, error.message)
+
+    def writing(self) -> Writing:
+        if self.writer is None:
+            raise RecordingError("no input could be converted", hint="the notes say why each of them failed")
+        return Writing(self.writer, self.ledger, self.budget, self.stop, on_moved=self.moved, on_rows=self.stage)
+
+    def _begin(self, building: output.Building, *, appends: bool) -> None:
+        if building.holds == "nothing":
+            self.ledger = Ledger([Entry(each, _size(each.path)) for each in self.found])
+        else:
+            from penstock.conversion.resume import go_on
+
+            go_on(self, building, appends=appends)
+        self.moved = MovedBytes(self.progress, [entry.size_bytes for entry in self.ledger.entries])
+        for number, entry in enumerate(self.ledger.entries):
+            if entry.is_through:
+                self.moved.done(number)
+
+    def _write_all(self) -> None:
+        """Input after input in this process, or, where more cores help, several at once in others."""
+        todo = deque(number for number, entry in enumerate(self.ledger.entries) if not entry.is_through)
+        while todo:
+            number = todo[0]
+            try:
+                source = self._open(number)
+            except PenstockError as error:
+                todo.popleft()
+                self.give_up(number, error)
+                continue
+            with source:
+                self.processes = processes_for(self, source, len(todo))
+                if self.processes > 1:
+                    break
+                todo.popleft()
+                self._take(source, number, last=not todo)
+        if todo:
+            from penstock.conversion.parallel import Parallel
+
+            Parallel(self, list(todo)).run()
+
+    def _open(self, number: int) -> Input:
+        source = open_input(self.ledger.entries[number].found, self.means(), self.begun)
+        self.predicted_bytes = max(self.predicted_bytes, source.memory.peak_bytes)
+        self.progress.plan([*source.lines(), self._memory_line(source)])
+        for note in source.notes:
+            self.note(f"{source.path.name}: {note}")
+        if self.begun is None:
+            self._begin_data_set(source)
+        return source
+
+    def _memory_line(self, source: Input) -> tuple[str, str]:
+        budget, peak = units.format_bytes(self.budget.limit_bytes), units.format_bytes(source.memory.peak_bytes)
+        return "memory", f"budget {budget} · predicted peak {peak}"
+
+    def _begin_data_set(self, first: Input) -> None:
+        from penstock.lerobot.writer import DataSetWriter
+
+        self.begun = first.begun()
+        files = self.settings.files
+        self.writer = DataSetWriter(
+            self.root,
+            fps=first.fps,
+            features=first.features,
+            robot_type=first.robot_type,
+            data_file_bytes=(files.data_mb or 100) * 2**20,
+            video_file_bytes=(files.video_mb or 200) * 2**20,
+            identity={
+                **identity(self.settings, self.found, strict=self.strict),
+                "begun": self.begun.to_json(),
+            },
+        )
+        for number, reason in ((n, e.failed) for n, e in enumerate(self.ledger.entries) if e.failed is not None):
+            self.writing().fail(number, reason)
+
+    def _take(self, source: Input, number: int, *, last: bool) -> None:
+        try:
+            self.writing().take(source, number, last=last)
+        except PenstockError as error:
+            self.give_up(number, error)
+        else:
+            self.say_outcome(number)
+        self.moved.done(number)
+
+    def say_outcome(self, number: int) -> None:
+        entry = self.ledger.entries[number]
+        for note in entry.outcome.notes if entry.outcome else ():
+            self.note(f"{entry.found.path.name}: {note}")
+
+    def _close(self) -> DataSetSummary:
+        writer = self.writing().writer
+        # NaN and Inf are kept as recorded, left out of the statistics, and named.
+        for key, dimensions in writer.bad_values().items():
+            for dimension, counts in dimensions.items():
+                found = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+                self.note(f"{key} {dimension}: {found} (kept as recorded, left out of the statistics)")
+        shutil.rmtree(self.root / output.PARCELS, ignore_errors=True)
+        return writer.close()
+
+    def _leave(self, error: BaseException) -> None:
+        """The job fails: what is committed stays, and the error says how to go on."""
+        from penstock.conversion.resume import committed
+
+        if self.writer is not None:
+            self.writer.abandon()
+        if isinstance(error, PenstockError) and (kept := committed(self.root)):
+            episodes = f"{kept:,} episode{'s are' if kept != 1 else ' is'} kept: once this is settled, --resume goes on"
+            error.hint = f"{error.hint}; {episodes}" if error.hint else episodes
+
+    def _report(self, summary: DataSetSummary, meter: process_memory.PeakMeter, seconds: float) -> Report:
+        if self.begun is None:  # then nothing was closed either
+            raise RecordingError("no input could be converted")
+        notes = dict.fromkeys([*self.ledger.notes(), *self.notes])
         return Report(
             out=str(self.out),
-            sources=tuple(str(path) for path in self.sources),
-            episodes=writer_summary.episodes,
-            frames=writer_summary.frames,
-            lost=dict(self.lost),
-            seconds=round(time.perf_counter() - began, 4),
-            bytes_in=self.bytes_in,
-            bytes_out=sum(entry.stat().st_size for entry in partial.rglob("*") if entry.is_file()),
+            sources=tuple(str(entry.found.path) for entry in self.ledger.entries),
+            episodes=summary.episodes,
+            frames=summary.frames,
+            lost=self.ledger.lost(),
+            lost_before=sum(self.ledger.lost().values()) - sum(self.ledger.lost(self.first_new).values()),
+            failed=self.ledger.failed(),
+            seconds=round(seconds, 4),
+            bytes_in=sum(entry.size_bytes for entry in self.ledger.entries if entry.outcome is not None),
+            bytes_out=sum(entry.stat().st_size for entry in self.root.rglob("*") if entry.is_file()),
             peak_rss_bytes=meter.tree_peak_bytes,
-            predicted_peak_bytes=self.predicted,
+            predicted_peak_bytes=self.predicted_bytes,
             budget_bytes=self.budget.limit_bytes,
-            fps=first.paired.fps,
-            features=describe_features(first.columns),
-            alignment=tuple(self.alignment),
-            notes=tuple(self.notes),
+            processes=self.processes,
+            fps=self.begun.fps,
+            features=self.begun.features,
+            alignment=self.ledger.alignment(),
+            notes=tuple(notes),
             memory=tuple(self.stages),
             penstock=__version__,
         )
 
 
-def _settled(first: RecordingPlan) -> Settings:
-    """The settings for the recordings after the first: its rate stands, though theirs may round to another one."""
-    if first.settings.fps is None and first.settings.stride is None:
-        return replace(first.settings, fps=first.paired.fps)
-    return first.settings
-
-
-def _joints_are_permuted(first: RecordingPlan, other: RecordingPlan) -> bool:
-    pairs = list(zip(first.columns.vectors, other.columns.vectors, strict=True))
-    same = all(sorted(mine.names) == sorted(theirs.names) for mine, theirs in pairs)
-    return same and any(mine.names != theirs.names for mine, theirs in pairs)
-
-
-def _in_the_order_of(first: RecordingPlan, settings: Settings) -> Settings:
-    """Joints that are recorded by name come in the order of the first recording in all of them."""
-    features = dict(settings.features)
-    for vector in first.columns.vectors:
-        sources = tuple(
-            replace(part.source, names=part.reader.dimension_names) if part.reader.recorded_names else part.source
-            for part in vector.parts
-        )
-        features[vector.key] = replace(features[vector.key], sources=sources)
-    return replace(settings, features=features)
-
-
-def _difference(first: RecordingPlan, other: RecordingPlan) -> str:
-    if first.paired.fps != other.paired.fps:
-        return f"{other.paired.fps} fps against {first.paired.fps}"
-    mine, theirs = describe_features(first.columns), describe_features(other.columns)
-    for key, value in mine.items():
-        if value != theirs.get(key):
-            return f"{key} is {theirs.get(key)} against {value}"
-    return "other features"
-
-
-def _open_writer(root: Path, plan: RecordingPlan) -> DataSetWriter:
-    from penstock.lerobot.features import Feature
-    from penstock.lerobot.writer import DataSetWriter
-
-    features = [
-        Feature(
-            camera.key,
-            "image" if camera.stored_as == "images" else "video",
-            (*camera.size_px, 3),
-            ("height", "width", "channels"),
-        )
-        for camera in plan.columns.cameras
-    ]
-    features += [Feature(vector.key, vector.dtype, (vector.size,), vector.names) for vector in plan.columns.vectors]
-    files = plan.settings.files
-    return DataSetWriter(
-        root,
-        fps=plan.paired.fps,
-        features=features,
-        robot_type=plan.settings.robot_type,
-        data_file_bytes=(files.data_mb or 100) * 2**20,
-        video_file_bytes=(files.video_mb or 200) * 2**20,
-    )
-
-
-def _write_report(root: Path, report: Report) -> None:
-    path = root / REPORT_PATH
-    path.parent.mkdir(exist_ok=True)
-    with path.open("w", encoding="utf-8") as file:
-        file.write(report.dumps())
-        file.flush()
-        os.fsync(file.fileno())
-    output.sync_directory(path.parent)
-
-
 def _size(path: Path) -> int:
-    return (
-        sum(entry.stat().st_size for entry in path.rglob("*") if entry.is_file())
-        if path.is_dir()
-        else path.stat().st_size
-    )
+    try:
+        if path.is_dir():
+            return sum(entry.stat().st_size for entry in path.rglob("*") if entry.is_file())
+        return path.stat().st_size
+    except OSError as error:
+        raise RecordingError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-__all__ = ["Progress", "RecordingPlan", "Silence", "convert", "plan_recording"]
+__all__ = ["Job", "Progress", "Silence", "convert"]

@@ -1,23 +1,49 @@
-"""The output directory: built under a temporary name beside its place, and moved there only when it is whole."""
+"""The output directory: built under a temporary name beside its place, and moved there only when it is whole.
+
+    OUT                        the data set, once it is whole
+    OUT.penstock-partial       the one being built; what is committed in it survives every end of the process
+    OUT.penstock-partial.lock  held by the process that builds
+
+A finished data set changes places with the one that it replaces in one step. `penstock/replaces` lies in the new one
+from just before that step until the old one is gone, so that whoever finds two of them knows which is which.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
+from penstock.conversion.exchange import aside_of, exchange
+from penstock.conversion.lock import locked
 from penstock.conversion.report import REPORT_PATH
-from penstock.errors import DataSetError, OutputExists
+from penstock.errors import OutputExists, OutputFailed
+from penstock.lazy import dataclass
 
 PARTIAL_SUFFIX = ".penstock-partial"
-_OLD_SUFFIX = ".penstock-old"
+PARCELS = ".parcels"  # inside the partial directory: what other processes write
+JOURNAL_PATH = "penstock/journal.jsonl"
+_REPLACES = "penstock/replaces"
+
+Mode = Literal["new", "resume", "append", "append or resume"]
+Holds = Literal["nothing", "unfinished", "copy"]
+
+
+@dataclass
+class Building:
+    """Where a data set is built, and what lies there already: nothing, what a run left, or a copy to append to."""
+
+    root: Path
+    out: Path
+    holds: Holds
+    finished: bool = False  # set when the data set is whole and may take its place
 
 
 def is_ours(path: Path) -> bool:
-    """Whether penstock wrote this directory (it left its report there)."""
+    """Whether penstock wrote this data set (it left its report there)."""
     return (path / REPORT_PATH).is_file()
 
 
@@ -33,62 +59,130 @@ def check_free(out: Path, *, overwrite: bool) -> None:
             hint="choose another output directory, or move this one away yourself",
         )
     if not overwrite:
-        raise OutputExists(f"{out} exists already", hint="add --overwrite to replace it, or choose another output")
+        raise OutputExists(
+            f"{out} exists already",
+            hint="add --overwrite to replace it, --append to add to it, or choose another output",
+        )
+
+
+def partial_of(out: Path) -> Path:
+    # "." has no name of its own, and behind a link lies what is to be replaced.
+    real = Path(os.path.realpath(out))
+    return real.with_name(real.name + PARTIAL_SUFFIX)
 
 
 @contextlib.contextmanager
-def building(out: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Give a directory to build in; it becomes `out` when the block ends well and vanishes when it fails."""
-    check_free(out, overwrite=overwrite)
-    out = Path(os.path.realpath(out))  # "." has no name of its own, and behind a link lies what is to be replaced
-    partial = out.with_name(out.name + PARTIAL_SUFFIX)
-    with _locked(partial.with_name(partial.name + ".lock"), out):
-        with _writable(out):
-            _restore(out)
-            check_free(out, overwrite=overwrite)
-            if partial.exists():  # a run that was killed left it; the lock says that it is dead
-                shutil.rmtree(partial)
-            partial.mkdir()
+def building(
+    out: Path, mode: Mode, *, overwrite: bool, committed: Callable[[Path], int], begin: Callable[[Path, Path], None]
+) -> Iterator[Building]:
+    """Give a directory to build in. When the block ends it becomes `out` if finished; else what is committed stays.
+
+    `committed(root)` counts the episodes that a directory would keep; `begin(out, root)` makes the copy to append to.
+    """
+    if mode == "new":
+        check_free(out, overwrite=overwrite)
+    partial = partial_of(out)
+    out = Path(os.path.realpath(out))
+    with locked(partial.with_name(partial.name + ".lock"), out):
+        with writable(out):
+            settle(partial, out)
+            holds = _prepare(partial, out, mode, overwrite, committed, begin)
+        work, moved = Building(partial, out, holds), False
         try:
-            yield partial
-            with _writable(out):
-                _move_into_place(partial, out, overwrite=overwrite)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
+            yield work
+            if work.finished:
+                with writable(out):
+                    _move_into_place(partial, out, replace=overwrite or mode.startswith("append"))
+                moved = True
+        finally:
+            if not moved and not _new_episodes(partial, out, mode, committed):
+                shutil.rmtree(partial, ignore_errors=True)
+
+
+def _prepare(
+    partial: Path,
+    out: Path,
+    mode: Mode,
+    overwrite: bool,
+    committed: Callable[[Path], int],
+    begin: Callable[[Path, Path], None],
+) -> Holds:
+    """Make the directory to build in, or find it."""
+    appends = mode.startswith("append")
+    if appends and not is_ours(out):
+        what = "was not written by penstock" if out.exists() else "does not exist"
+        raise OutputExists(f"{out} {what}: there is nothing to append to", hint="leave --append out to begin a new one")
+    if not appends:
+        check_free(out, overwrite=overwrite or mode == "resume")
+    episodes = _new_episodes(partial, out, mode, committed)
+    if episodes and not overwrite:
+        if mode in ("resume", "append or resume"):
+            return "unfinished"
+        raise OutputExists(
+            f"{out}: a conversion that did not end lies in {partial}, with {episodes:,} episodes committed",
+            hint="--resume goes on with it, --overwrite begins anew",
+        )
+    if partial.exists():  # a run that ended before its first commit left it; the lock says that it is dead
+        shutil.rmtree(partial)
+    if appends:
+        begin(out, partial)
+        return "copy"
+    if mode == "resume":
+        check_free(out, overwrite=overwrite)
+    partial.mkdir()
+    return "nothing"
+
+
+def _new_episodes(partial: Path, out: Path, mode: Mode, committed: Callable[[Path], int]) -> int:
+    """What would be lost with the partial directory: when appending, not what `out` holds as well."""
+    return max(0, committed(partial) - (committed(out) if mode.startswith("append") else 0))
 
 
 @contextlib.contextmanager
-def _writable(out: Path) -> Iterator[None]:
+def writable(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataSetError(
-            f"{out} cannot be written: {error.strerror or error} ({error.filename or out})",
-            hint="choose another output directory",
-        ) from error
+        raise OutputFailed(error.filename or out, "cannot be written", error) from error
 
 
-def _move_into_place(partial: Path, out: Path, *, overwrite: bool) -> None:
-    check_free(out, overwrite=overwrite)
+def _move_into_place(partial: Path, out: Path, *, replace: bool) -> None:
+    check_free(out, overwrite=replace)
     sync_directory(partial)
-    old: Path | None = None
-    if is_ours(out):
-        old = out.with_name(out.name + _OLD_SUFFIX)
-        if old.exists():
-            if not is_ours(old):
-                raise OutputExists(f"{old} is in the way, and penstock did not write it", hint="move it away yourself")
-            _remove(old)
-    try:
-        if old is not None:
-            os.rename(out, old)
-        os.rename(partial, out)
-    except BaseException:  # Ctrl-C between the two counts as well
-        _restore(out)
-        raise
+    if not is_ours(out):
+        os.rename(partial, out)  # onto nothing, or onto an empty directory
+        sync_directory(out.parent)
+        return
+    marker = partial / _REPLACES
+    marker.touch()
+    sync_directory(marker.parent)
+    _exchange(partial, out)
+
+
+def _exchange(partial: Path, out: Path) -> None:
+    exchange(partial, out)
     sync_directory(out.parent)
-    if old is not None:
-        _remove(old)
+    _clear_replaced(partial, out)
+
+
+def _clear_replaced(partial: Path, out: Path) -> None:
+    for old in (partial, aside_of(out)):
+        if is_ours(old):
+            _remove(old)
+    (out / _REPLACES).unlink(missing_ok=True)
+    sync_directory(out / Path(_REPLACES).parent)
+
+
+def settle(partial: Path, out: Path) -> None:
+    """Finish what a run that was killed during its very last steps had begun."""
+    if (out / _REPLACES).exists():
+        _clear_replaced(partial, out)
+    elif (partial / _REPLACES).exists():
+        if is_ours(out):
+            _exchange(partial, out)
+        else:  # between two renames, where the system has no exchange
+            os.rename(partial, out)
+            _clear_replaced(partial, out)
 
 
 def _remove(data_set: Path) -> None:
@@ -97,13 +191,6 @@ def _remove(data_set: Path) -> None:
         if entry.name != Path(REPORT_PATH).parts[0]:
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
     shutil.rmtree(data_set)
-
-
-def _restore(out: Path) -> None:
-    """A run that was killed between its two renames left the data set that it was to replace under another name."""
-    old = out.with_name(out.name + _OLD_SUFFIX)
-    if not out.exists() and is_ours(old):
-        os.rename(old, out)
 
 
 def sync_directory(path: Path) -> None:
@@ -115,42 +202,3 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
-@contextlib.contextmanager
-def _locked(lock: Path, out: Path) -> Iterator[None]:
-    """One converter per output. The lock falls with its process, so a killed run leaves nothing to clean up."""
-    handle = _take_lock(lock, out)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            lock.unlink()
-        os.close(handle)
-
-
-def _take_lock(lock: Path, out: Path) -> int:
-    with _writable(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The holder before us may have removed the file between our two calls: then we hold nothing.
-                if _same_file(handle, lock):
-                    os.ftruncate(handle, 0)
-                    os.pwrite(handle, f"{os.getpid()} on {os.uname().nodename}".encode(), 0)
-                    return handle
-                os.close(handle)
-            except BlockingIOError as error:
-                holder = os.pread(handle, 256, 0).decode(errors="replace").strip() or "unknown"
-                os.close(handle)
-                raise DataSetError(
-                    f"another conversion is writing {out} (process {holder})",
-                    hint="wait for it, or choose another output",
-                ) from error
-
-
-def _same_file(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from penstock.align import Alignment, FixedTimeline, Pick, Stream, TopicTimeline
 from penstock.conversion.columns import Columns
 from penstock.conversion.settings import FIXED, Settings, Source
 from penstock.errors import AlignError
+from penstock.lazy import dataclass
 from penstock.recordings.recording import Recording, Topic
 
 TIMELINE = "timeline"
@@ -28,6 +29,7 @@ class Paired:
     rows: int
     picks: Mapping[str, Pick]
     alignment: Alignment
+    unusable: Unusable = field(default_factory=dict)
 
 
 def pair(recording: Recording, columns: Columns, settings: Settings, unusable: Unusable) -> Paired:
@@ -53,7 +55,7 @@ def pair(recording: Recording, columns: Columns, settings: Settings, unusable: U
     except AlignError as error:
         raise AlignError(f"{recording.path}: {error.message}", hint=error.hint) from error
     picks = {name: _original(alignment.picks[name], numbers) for name, numbers in kept.items()}
-    return Paired(alignment.fps, len(alignment.row_times_ns), picks, alignment)
+    return Paired(alignment.fps, len(alignment.row_times_ns), picks, alignment, unusable)
 
 
 def _all_sources(columns: Columns) -> list[tuple[str, Topic, Source]]:

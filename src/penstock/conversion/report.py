@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field, fields
+from pathlib import Path
 from typing import Any
+
+from penstock.errors import DataSetCorrupt, OutputFailed
+from penstock.lazy import dataclass
 
 REPORT_PATH = "penstock/report.json"
 
@@ -38,7 +43,10 @@ class Report:
     alignment: tuple[Mapping[str, Any], ...]
     notes: tuple[str, ...] = ()
     memory: tuple[Stage, ...] = ()
-    penstock: str = field(default="")
+    penstock: str = ""
+    lost_before: int = 0  # of those, in inputs that were in the data set before this call appended to it
+    failed: Mapping[str, str] = field(default_factory=dict)  # inputs that --keep-going left out, and why
+    processes: int = 1
 
     @property
     def lost_count(self) -> int:
@@ -47,7 +55,7 @@ class Report:
     @property
     def exit_code(self) -> int:
         """0, or 3 when something was lost."""
-        return 3 if self.lost_count else 0
+        return 3 if self.lost_count > self.lost_before or self.failed else 0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -60,3 +68,36 @@ class Report:
             f"Report({self.out!r}: {self.episodes} episodes, {self.frames} frames, {self.lost_count} lost, "
             f"{self.seconds:.2f} s, peak {self.peak_rss_bytes / 2**20:.0f} MiB)"
         )
+
+
+def write_report(root: Path, report: Report) -> None:
+    """Into the data set, where it says that penstock wrote it; under its name only when it is whole."""
+    path = root / REPORT_PATH
+    fresh = path.with_name(path.name + ".new")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(report.dumps())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
+        handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise OutputFailed(path, "cannot be written", error) from error
+
+
+def read_report(root: Path) -> Report:
+    """The report that lies in a data set."""
+    path = root / REPORT_PATH
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        known = {each.name for each in fields(Report)}
+        stages = tuple(Stage(**stage) for stage in tree.pop("memory", ()))
+        lists = {name: tuple(tree[name]) for name in ("sources", "alignment", "notes")}
+        return Report(**{**{name: tree[name] for name in tree if name in known}, **lists, "memory": stages})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataSetCorrupt(f"{path}: the report cannot be read: {error}") from error

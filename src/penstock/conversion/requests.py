@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.align import Pick
+from penstock.lazy import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from dataclasses import field as option
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from penstock import config, units
+from penstock.conversion.episode_settings import Episodes
 from penstock.errors import ConfigError, VideoError
+from penstock.lazy import dataclass
 
 Policy = Literal["nearest", "hold", "linear", "slerp"]
 Missing = Literal["reject", "trim", "hold"]
 Clock = Literal["log", "header"]
 Video = Literal["copy", "images", "mjpeg", "h264", "hevc", "av1"]
+Depth = Literal["metric", "8bit", "off"]
 
 FIXED = "fixed"  # the timeline that follows no topic
 
@@ -49,6 +51,28 @@ def _size_px(value: Any) -> tuple[int, int] | None:
     if height < 1 or width < 1:
         raise ValueError(f"{value!r} is not [height, width] in pixels")
     return height, width
+
+
+def _depth(value: Any) -> str | None:
+    """YAML reads a bare `off` as false."""
+    if value is False:
+        return "off"
+    if value is not None and value not in get_args(Depth):
+        raise ValueError(f"{value!r} is not {', '.join(get_args(Depth))}")
+    return None if value is None else str(value)
+
+
+def _range_mm(value: Any) -> tuple[float, float] | None:
+    """[nearest, farthest] in millimetres."""
+    if value is None:
+        return None
+    try:
+        low, high = (float(end) for end in value)
+    except (TypeError, ValueError):
+        low = high = 0.0
+    if not 0 <= low < high or high == float("inf"):
+        raise ValueError(f"{value!r} is not [nearest, farthest] in millimetres")
+    return low, high
 
 
 def _chunk_rows(value: Any) -> int | Literal["auto"]:
@@ -96,6 +120,8 @@ class Source:
     time_offset: int = option(default=0, metadata={"parse": _offset_ns, "dump": units.duration_text})
     time: Clock | None = None
     missing: Missing | None = None
+    threshold: float | None = None  # 1 above it, 0 elsewhere
+    absolute: bool = False  # left as it is where the feature is relative to something
 
 
 @dataclass(frozen=True)
@@ -106,13 +132,18 @@ class FeatureSettings:
     dtype: Literal["float32", "float64", "int64"] = "float32"
     video: Video | None = None
     resize: tuple[int, int] | None = option(default=None, metadata={"parse": _size_px})
+    depth: Depth | None = option(default=None, metadata={"parse": _depth})
+    depth_range: tuple[float, float] | None = option(default=None, metadata={"parse": _range_mm})
+    names: tuple[str, ...] | None = None  # of all its numbers, by position
+    relative_start: bool = False
+    relative_to: str | None = None
 
 
 def _features(value: Any) -> dict[str, FeatureSettings]:
     """A feature is written as one source, as a list of sources, or in full with `sources:`."""
     if not isinstance(value, Mapping):
         raise ValueError("expected a mapping from feature names to topics")
-    of_feature = {"dtype", "video", "resize"}
+    of_feature = {"dtype", "video", "resize", "depth", "depth_range", "relative_start", "relative_to"}
     built: dict[str, FeatureSettings] = {}
     for key, entry in value.items():
         if isinstance(entry, FeatureSettings):
@@ -152,6 +183,16 @@ class Files:
 
 
 @dataclass(frozen=True)
+class Hdf5:
+    """What only HDF5 files have: other files that they lead to, named parts, and pixels that do not say their order."""
+
+    allow_external: bool = False  # links, storage and virtual data sets may read other files
+    mask: str | None = None  # the demonstrations that mask/NAME lists
+    channels: Literal["auto", "first", "last"] = "auto"  # of raw pictures: (3, H, W) or (H, W, 3)
+    pixels: Literal["rgb", "bgr"] = "rgb"  # the order of raw pictures
+
+
+@dataclass(frozen=True)
 class Encoding:
     """How pictures are encoded where they are not copied; what is null follows LeRobot's own default for the codec."""
 
@@ -159,6 +200,7 @@ class Encoding:
     crf: int | None = None
     gop: int | None = option(default=None, metadata={"parse": _positive})
     preset: str | int | None = None
+    device: Literal["cpu", "auto", "nvenc", "videotoolbox", "qsv", "vaapi"] = "cpu"
 
 
 @dataclass(frozen=True)
@@ -173,16 +215,21 @@ class Settings:
     missing: Missing = "trim"
     tolerance: int | None = option(default=None, metadata={"parse": _tolerance_ns, "dump": units.duration_text})
     bad_messages: Literal["drop", "reject"] = "drop"
+    bad_episodes: Literal["drop", "reject"] = "reject"
     video: Video = "copy"
     resize: tuple[int, int] | None = option(default=None, metadata={"parse": _size_px})
+    depth: Depth = option(default="metric", metadata={"parse": _depth})
+    depth_range: tuple[float, float] | None = option(default=None, metadata={"parse": _range_mm})
     encoding: Encoding = option(default_factory=Encoding)
     task: str = "unspecified"
     robot_type: str = "unknown"
+    episodes: Episodes = option(default_factory=Episodes)
     split_episodes: bool = False
     image_samples: int | None = option(default=None, metadata={"parse": _positive})
     features: dict[str, FeatureSettings] = option(default_factory=dict, metadata={"parse": _features})
     rosbag: Flushing = option(default_factory=Flushing)
     files: Files = option(default_factory=Files)
+    hdf5: Hdf5 = option(default_factory=Hdf5)
 
 
 def read_settings(
@@ -196,6 +243,10 @@ def read_settings(
         else:
             tree[key] = value
     tree = config.apply_overrides(tree, list(overrides))
+    if "dataset" in tree:
+        raise ConfigError(
+            "dataset: is a key of Kuavo's converter", hint="penstock convert --config-path DIR --config-name NAME"
+        )
     settings = config.build(Settings, tree)
     if settings.fps is None and settings.timeline == FIXED:
         raise ConfigError("timeline: fixed needs a rate", hint="add fps: 30 (rows per second)")

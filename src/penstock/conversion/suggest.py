@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock import config
-from penstock.conversion.job import RecordingPlan
+from penstock.conversion.recording_input import RecordingPlan
 from penstock.conversion.settings import FeatureSettings, Source
 
 _HEAD = """\
@@ -18,7 +18,10 @@ def suggest_yaml(plan: RecordingPlan) -> str:
     """A configuration that gives the same data set as the settings that the plan was made with."""
     settings = plan.settings
     head = _HEAD.format(name=plan.recording.path.name, rows=plan.paired.rows, fps=plan.paired.fps)
-    rest = config.dump_yaml(replace(settings, features={})).replace("features: {}\n", "")
+    episodes = settings.episodes
+    if episodes.subtasks == plan.marks.has_subtasks:  # found, not asked for: another recording may have some
+        episodes = replace(episodes, subtasks=None)
+    rest = config.dump_yaml(replace(settings, features={}, episodes=episodes)).replace("features: {}\n", "")
     vectors = {vector.key for vector in plan.columns.vectors}
     features = {key: _written(feature, key in vectors) for key, feature in settings.features.items()}
     return head + rest + config.dump_yaml({"features": features}, skip_defaults=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.demo.scene import Camera, joint_angles
+from penstock.lazy import dataclass
 
 CAMERAS = ("cam_h", "cam_l", "cam_r")
 CAMERA_TOPIC = "/{}/color/image_raw/compressed"

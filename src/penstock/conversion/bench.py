@@ -1,0 +1,174 @@
+"""What a conversion takes with several chunk sizes: one process per setting, its memory measured from outside."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from penstock import __version__, memory, units
+from penstock.errors import UsageError
+from penstock.lazy import dataclass
+
+_SAMPLE_INTERVAL_S = 0.02
+_GRACE_S = 30.0  # how long an interrupted conversion may take to commit what is whole
+_ERROR_BYTES = 4000
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One conversion; what it did not come to say is None."""
+
+    chunk_size: str
+    out: str
+    exit_code: int
+    seconds: float  # of the whole process, from its start to its end
+    peak_bytes: int  # of the process and all its children, shared pages once
+    predicted_peak_bytes: int | None = None
+    budget_bytes: int | None = None
+    bytes_in: int | None = None
+    episodes: int | None = None
+    frames: int | None = None
+    lost: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Bench:
+    """All trials of one recording."""
+
+    sources: tuple[str, ...]
+    trials: tuple[Trial, ...]
+    penstock: str = __version__
+
+    @property
+    def exit_code(self) -> int:
+        """1 when a trial failed, 3 when one lost something, else 0."""
+        codes = [trial.exit_code for trial in self.trials]
+        if any(code not in (0, 3) for code in codes):
+            return 1
+        return 3 if 3 in codes else 0
+
+    def dumps(self) -> str:
+        return json.dumps({"exit_code": self.exit_code, **asdict(self)}, indent=2) + "\n"
+
+    def lines(self) -> list[str]:
+        """The table for people; Markdown, so that it can be kept."""
+        rows: list[tuple[str, ...]] = [("chunk_size", "peak memory", "time", "episodes", "rows", "lost")]
+        for trial in self.trials:
+            peak, took = units.format_bytes(trial.peak_bytes), f"{trial.seconds:.1f} s"
+            if trial.error is not None:
+                rows.append((trial.chunk_size, peak, took, f"failed ({trial.exit_code})", "–", "–"))
+            else:
+                counts = (trial.episodes or 0, trial.frames or 0, trial.lost or 0)
+                rows.append((trial.chunk_size, peak, took, *(f"{count:,}" for count in counts)))
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        aligned = [" | ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        text = [f"| {line} |" for line in aligned]
+        text.insert(1, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|")
+        failed = [f"chunk_size {trial.chunk_size}: {trial.error}" for trial in self.trials if trial.error is not None]
+        return text + failed
+
+
+def bench_conversion(
+    sources: Sequence[str],
+    output_dir: Path,
+    chunk_sizes: Sequence[str],
+    options: Sequence[str] = (),
+    on_trial: Callable[[Trial], None] = lambda trial: None,
+) -> Bench:
+    """Convert `sources` once per chunk size, one after the other; `options` go to `penstock convert` as they are."""
+    if len(set(chunk_sizes)) != len(chunk_sizes):
+        raise UsageError(f"a chunk size is there twice: {' '.join(chunk_sizes)}")
+    output_dir.mkdir(parents=True, exist_ok=True)
+    trials = []
+    for chunk_size in chunk_sizes:
+        out = output_dir / f"chunk_size_{chunk_size}"
+        command = [sys.executable, "-m", "penstock", "convert", *sources, str(out)]
+        command += [*options, f"rosbag.chunk_size={chunk_size}", "--json"]
+        trials.append(_run(command, chunk_size, out))
+        on_trial(trials[-1])
+    return Bench(tuple(sources), tuple(trials))
+
+
+def _run(command: Sequence[str], chunk_size: str, out: Path) -> Trial:
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=complained)
+        try:
+            peak_bytes = _watch(process)
+        except BaseException:
+            _stop(process)
+            raise
+        seconds = time.perf_counter() - began
+        report = _report(said)
+        complaint = _tail(complained)
+    code = process.returncode
+    if report is None:
+        return Trial(chunk_size, str(out), code, round(seconds, 3), peak_bytes, error=_why(code, complaint))
+    return Trial(
+        chunk_size=chunk_size,
+        out=str(out),
+        exit_code=code,
+        seconds=round(seconds, 3),
+        # The conversion reads its own mark from the kernel, which no spike escapes; samples see its children as well.
+        peak_bytes=max(peak_bytes, int(report["peak_rss_bytes"])),
+        predicted_peak_bytes=int(report["predicted_peak_bytes"]),
+        budget_bytes=int(report["budget_bytes"]),
+        bytes_in=int(report["bytes_in"]),
+        episodes=int(report["episodes"]),
+        frames=int(report["frames"]),
+        lost=sum(int(count) for count in report["lost"].values()),
+    )
+
+
+def _watch(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the end; the most memory that was seen in the process and its children."""
+    peak_bytes = 0
+    while True:
+        try:
+            process.wait(_SAMPLE_INTERVAL_S)
+            return peak_bytes
+        except subprocess.TimeoutExpired:
+            peak_bytes = max(peak_bytes, memory.tree_pss_bytes(process.pid))
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask the conversion to end as Ctrl-C would; it clears away what is half done."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _report(said: IO[bytes]) -> dict[str, Any] | None:
+    said.seek(0)
+    try:
+        report = json.load(said)
+    except ValueError:  # it ended before it came to its report
+        return None
+    return report if isinstance(report, dict) and "peak_rss_bytes" in report else None
+
+
+def _tail(complained: IO[bytes]) -> str:
+    size = complained.seek(0, 2)
+    complained.seek(max(0, size - _ERROR_BYTES))
+    return complained.read().decode("utf-8", "replace").strip()
+
+
+def _why(code: int, complaint: str) -> str:
+    if code < 0:
+        name = signal.Signals(-code).name
+        return f"ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+    lines = [line for line in complaint.splitlines() if line.startswith("penstock:")]
+    return lines[-1] if lines else complaint.splitlines()[-1] if complaint else f"exit code {code}"

@@ -1,0 +1,96 @@
+"""What the words of a call mean: recordings, HDF5 files and data sets, each once, in an order that does not change."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from penstock import recordings
+from penstock.conversion.inputs import Found
+from penstock.errors import NotARecording, RecordingError
+from penstock.lerobot.layout import INFO_PATH
+from penstock.recordings.split import natural_key
+
+_HDF5_SUFFIXES = (".hdf5", ".h5")
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_RECORDING_SUFFIXES = (".bag", ".active", ".db3", ".mcap", ".zstd")
+_NOTHING = "give .bag, .db3 or .mcap files, HDF5 files, LeRobot data sets, or directories with them"
+
+
+def find_inputs(sources: Sequence[str | Path], out: Path | None = None) -> list[Found]:
+    """The inputs among files, directories (searched recursively) and glob patterns; the output is none of them."""
+    # Nothing but recordings is the usual case, and their own search says best what is wrong.
+    found: list[Found] = []
+    plain: list[str | Path] = []
+    for given in sources:
+        others = list(_others(Path(given)))
+        found += others
+        if not others or _has_recordings(Path(given)):
+            plain.append(given)
+    found += [Found("recording", path) for path in recordings.find(plain)] if plain else []
+    if out is not None:
+        within = os.path.realpath(out)
+        found = [each for each in found if not _is_within(os.path.realpath(each.path), within)]
+    once = {os.path.realpath(each.path): each for each in reversed(found)}
+    if not once:
+        raise RecordingError("no recording was found", hint=_NOTHING)
+    return sorted(once.values(), key=lambda each: natural_key(str(each.path)))
+
+
+def is_data_set(path: Path) -> bool:
+    return (path / INFO_PATH).is_file()
+
+
+def is_hdf5(path: Path) -> bool:
+    """By its name, or by the signature with which HDF5 files begin."""
+    if not path.is_file():
+        return False
+    if path.suffix.lower() in _HDF5_SUFFIXES:
+        return True
+    if path.name.lower().endswith(_RECORDING_SUFFIXES):
+        return False
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_HDF5_MAGIC)) == _HDF5_MAGIC
+    except OSError as error:
+        raise NotARecording(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _others(given: Path) -> Iterable[Found]:
+    """Data sets and HDF5 files that a word names."""
+    paths = [given]
+    if not given.exists() and glob.has_magic(str(given)):
+        paths = [Path(match) for match in sorted(glob.glob(str(given), recursive=True), key=natural_key)]
+    for path in paths:
+        if path.is_dir():
+            yield from _within(path)
+        elif is_hdf5(path):
+            yield Found("hdf5", path)
+
+
+def _within(directory: Path) -> Iterable[Found]:
+    for here, subdirectories, names in os.walk(directory):
+        if is_data_set(Path(here)):
+            subdirectories.clear()
+            yield Found("lerobot", Path(here))
+            continue
+        subdirectories.sort(key=natural_key)
+        for name in sorted(names, key=natural_key):
+            if name.lower().endswith(_HDF5_SUFFIXES):
+                yield Found("hdf5", Path(here) / name)
+
+
+def _has_recordings(given: Path) -> bool:
+    """Whether a word that names other inputs names recordings as well."""
+    if is_data_set(given) or is_hdf5(given):
+        return False
+    try:
+        return bool(recordings.find([given]))
+    except RecordingError:
+        return False
+
+
+def _is_within(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory + os.sep)

@@ -1,0 +1,207 @@
+"""What a conversion reads — recordings, HDF5 files, data sets — behind one interface."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from penstock import config
+from penstock.conversion.settings import Settings
+from penstock.errors import DataSetError
+from penstock.lazy import dataclass
+from penstock.plan.conversion_memory import MemoryPlan
+
+if TYPE_CHECKING:
+    from penstock.lerobot.features import Feature
+    from penstock.lerobot.writer import EpisodeWriter
+
+Kind = Literal["recording", "hdf5", "lerobot"]
+State = dict[str, Any]  # JSON-safe: it lies in the journal beside the episode after which it holds
+
+
+@dataclass(frozen=True)
+class Found:
+    """One thing to convert."""
+
+    kind: Kind
+    path: Path
+
+
+@dataclass(frozen=True)
+class Means:
+    """What an input is opened with: the settings, the memory it may plan with, and how it treats damage."""
+
+    settings: Settings
+    budget_bytes: int
+    threads: int
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class EpisodePlan:
+    """The next episode of an input; `detail` is the input's own."""
+
+    rows: int
+    task: str | None  # None: the rows name their tasks
+    label: str  # for people: "rows 0–999"
+    detail: Any = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """Whom an episode tells how far it is; both may raise to stop it."""
+
+    on_moved: Callable[[int], None]  # bytes of the input read so far, from its beginning
+    on_rows: Callable[[int], None]  # rows of this episode flushed so far
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one input, once it is through."""
+
+    lost: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+    alignment: Mapping[str, Any] | None = None
+
+
+class Again(Exception):
+    """The episode cannot be written as planned: it is dropped, and planned anew from `state`."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__("the episode has to be planned again")
+        self.state = state
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What the first input settles for all that follow, in this process or another."""
+
+    source: str
+    settings: Settings
+    fps: int
+    signature: list[Any]
+    features: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "settings": config.plain(self.settings),
+            "fps": self.fps,
+            "signature": self.signature,
+            "features": dict(self.features),
+        }
+
+    @staticmethod
+    def from_json(tree: Mapping[str, Any]) -> Begun:
+        settings = config.build(Settings, tree["settings"])
+        return Begun(tree["source"], settings, tree["fps"], tree["signature"], tree["features"])
+
+
+class Input(ABC):
+    """One opened input, planned to the row: it gives episodes one after the other.
+
+    `next_episode(state)` and `finish(state)` depend on `state` and on the file alone, so that a conversion which was
+    killed goes on from the state in its journal as if nothing had happened.
+    """
+
+    path: Path
+    size_bytes: int
+    fps: int
+    settings: Settings  # with everything filled in that the input settles
+    features: tuple[Feature, ...]
+    codecs: Mapping[str, str]  # by camera: what its frames are stored as
+    memory: MemoryPlan
+    notes: tuple[str, ...] = ()
+    robot_type: str | None = None
+    encodes = False  # whether pictures are encoded, so that more cores help
+
+    def __enter__(self) -> Input:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back files."""
+
+    @abstractmethod
+    def next_episode(self, state: State | None) -> EpisodePlan | None:
+        """The episode after the one that left `state` (None: the first); None when there is no more."""
+
+    @abstractmethod
+    def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
+        """Stream the episode's rows and frames, without committing; the state after it. May raise `Again`."""
+
+    @abstractmethod
+    def finish(self, state: State | None) -> Outcome:
+        """What was lost and noted, after the last episode left `state`."""
+
+    def resumed(self, state: State) -> State:
+        """A state out of the journal of a process that ended, made ready for this one."""
+        return state
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Where each feature comes from and what becomes of it, for the report."""
+
+    @abstractmethod
+    def lines(self) -> list[tuple[str, str]]:
+        """What will happen, for people: (label, text)."""
+
+    def signature(self) -> list[Any]:
+        """What must be the same in every input of a data set, as JSON keeps it."""
+        return [
+            [each.key, each.dtype, list(each.shape), list(each.names or ()), self.codecs.get(each.key, "")]
+            for each in self.features
+        ]
+
+    def begun(self) -> Begun:
+        return Begun(str(self.path), self.settings, self.fps, self.signature(), self.describe())
+
+    def check_fits(self, first: Begun) -> None:
+        """Refuse an input that would make another data set than the first one began."""
+        if self.fps == first.fps and self.signature() == first.signature:
+            return
+        raise DataSetError(
+            f"{self.path} does not fit the data set begun with {first.source}: {self._difference(first)}",
+            hint="convert it on its own, or settle fps, resize and fields in a configuration",
+        )
+
+    def _difference(self, first: Begun) -> str:
+        if self.fps != first.fps:
+            return f"{self.fps} fps against {first.fps}"
+        mine = self.describe()
+        for key, value in first.features.items():
+            if value != mine.get(key):
+                return f"{key} is {mine.get(key)} against {value}"
+        extra = sorted(set(mine) - set(first.features))
+        return f"it has {', '.join(extra)} besides" if extra else "other features"
+
+
+def open_input(found: Found, means: Means, begun: Begun | None = None) -> Input:
+    """Open and plan one input; `begun` is what the first input of the data set settled."""
+    if found.kind == "recording":
+        from penstock.conversion.recording_input import open_recording
+
+        opened: Input = open_recording(found.path, means, begun)
+    elif found.kind == "hdf5":
+        from penstock.conversion.hdf5_input import open_hdf5
+
+        opened = open_hdf5(found.path, means, begun)
+    else:
+        from penstock.conversion.lerobot_input import open_data_set
+
+        opened = open_data_set(found.path, means, begun)
+    if begun is not None:
+        try:
+            opened.check_fits(begun)
+        except BaseException:
+            opened.close()
+            raise
+    return opened

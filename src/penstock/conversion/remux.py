@@ -1,0 +1,158 @@
+"""Moving the frames of a video as they are: whether they can be, and how their bytes go from one file to another."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Generator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import VideoError
+from penstock.lazy import dataclass
+from penstock.lerobot.frames import EpisodeFrames
+from penstock.media.mp4_index import VideoIndex
+from penstock.media.mp4_tree import Box
+
+_ENTRY_BYTES = 78  # of a visual sample entry before the boxes inside it
+_COMPRESSOR_NAME = slice(42, 74)
+# What a file says about its own bit rate and padding; with it the description would differ between episodes.
+_DROPPED_BOXES = ("btrt", "free", "skip")
+_CONFIGURATION = {"h264": ("avcC", 4, 0x03), "hevc": ("hvcC", 21, 0x03)}  # where the size of a length field stands
+_MOST_UNITS = 256
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Samples that lie together in memory: a piece and a key flag per frame, and for how many more rows it stands."""
+
+    pieces: list[memoryview]
+    keys: list[bool]
+    repeats: list[int]
+
+    @property
+    def rows(self) -> int:
+        return len(self.pieces) + sum(self.repeats)
+
+
+def why_not_movable(frames: EpisodeFrames) -> str | None:
+    """The reason for which the samples of an episode cannot stand in another file as they are, or None."""
+    index, samples = frames.index, frames.samples
+    if (np.diff(samples) != 1).any():
+        return "frames are stored in another order than they are shown (B-frames)"
+    if int(index.sizes[samples].min(initial=1)) < 1:
+        return "a frame has no bytes"
+    if not index.key[samples[0]]:
+        return "the episode does not begin with a key frame"
+    if index.codec in _CONFIGURATION and not _begins_anew(frames):
+        return "the first frame needs frames before it, though it is marked as a key frame"
+    return None
+
+
+def description(index: VideoIndex) -> bytes:
+    """The sample description for another file: codec and colours as they are, without what is about the old file."""
+    stsd = Box(index.path, "stsd", index.description, 8, len(index.description), 0)
+    entry = next(stsd.children(at=8), None)
+    if entry is None or len(entry) < _ENTRY_BYTES:
+        raise stsd.error("has no whole sample entry")
+    head = bytearray(entry.data[entry.start : entry.start + _ENTRY_BYTES])
+    head[_COMPRESSOR_NAME] = bytes(32)
+    body = bytes(head)
+    for child in entry.children(at=_ENTRY_BYTES):
+        if child.kind not in _DROPPED_BOXES:
+            body += _box(child.kind, child.data[child.start : child.end])
+    return _box("stsd", struct.pack(">II", 0, 1) + _box(entry.kind, body))
+
+
+def move(frames: EpisodeFrames, block_bytes: int) -> Generator[Moved, None, None]:
+    """The samples of an episode in blocks: neighbours are read by one call, a frame that is shown twice only once."""
+    index, samples = frames.index, frames.samples
+    offsets, sizes, keys = index.offsets[samples], index.sizes[samples].astype(np.int64), index.key[samples]
+    again = np.zeros(len(samples), np.bool_)
+    again[1:] = (offsets[1:] == offsets[:-1]) & (sizes[1:] == sizes[:-1]) & keys[1:] & keys[:-1]
+    starts = np.flatnonzero(~again)
+    repeats = np.diff(np.append(starts, len(samples))) - 1
+    offsets, sizes, keys = offsets[starts], sizes[starts], keys[starts]
+    try:
+        fd = os.open(frames.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise VideoError(f"{frames.path}: cannot be opened: {error.strerror}") from error
+    try:
+        at = 0
+        while at < len(starts):
+            stop = _block_end(offsets, sizes, at, block_bytes)
+            pieces = _read(fd, frames.path, offsets[at:stop].tolist(), sizes[at:stop].tolist())
+            yield Moved(pieces, keys[at:stop].tolist(), repeats[at:stop].tolist())
+            at = stop
+    finally:
+        os.close(fd)
+
+
+def _block_end(offsets: NDArray[np.int64], sizes: NDArray[np.int64], at: int, block_bytes: int) -> int:
+    """The end of a run of neighbours that fits into a block; one sample always does."""
+    stop = at + 1
+    held = int(sizes[at])
+    while stop < len(sizes) and int(offsets[stop]) == int(offsets[at]) + held:
+        if held + int(sizes[stop]) > block_bytes:
+            break
+        held += int(sizes[stop])
+        stop += 1
+    return stop
+
+
+def _read(fd: int, path: Path, offsets: list[int], sizes: list[int]) -> list[memoryview]:
+    total = sum(sizes)
+    buffer = bytearray(total)
+    view = memoryview(buffer)
+    done = 0
+    while done < total:
+        try:
+            got = os.preadv(fd, [view[done:]], offsets[0] + done)
+        except OSError as error:
+            raise VideoError(f"{path}: byte {offsets[0] + done:,}: cannot be read: {error.strerror}") from error
+        if not got:
+            raise VideoError(
+                f"{path}: ends at byte {offsets[0] + done:,}, a frame reaches to byte {offsets[0] + total:,}",
+                hint="the file is cut; fetch it again",
+            )
+        done += got
+    pieces, at = [], 0
+    for size in sizes:
+        pieces.append(view[at : at + size])
+        at += size
+    return pieces
+
+
+def _begins_anew(frames: EpisodeFrames) -> bool:
+    """H.264, HEVC: whether no decoder needs anything older than the first frame (IDR; IRAP in HEVC)."""
+    index, first = frames.index, int(frames.samples[0])
+    length_bytes = _length_bytes(index)
+    at, end = int(index.offsets[first]), int(index.offsets[first]) + int(index.sizes[first])
+    with open(frames.path, "rb") as stream:
+        for _ in range(_MOST_UNITS):
+            head = os.pread(stream.fileno(), length_bytes + 1, at)
+            if at + length_bytes >= end or len(head) <= length_bytes:
+                return False
+            kind = head[length_bytes]
+            if index.codec == "h264" and 1 <= kind & 31 <= 5:
+                return kind & 31 == 5
+            if index.codec == "hevc" and (kind >> 1) & 63 < 32:
+                return 16 <= (kind >> 1) & 63 <= 21
+            at += length_bytes + int.from_bytes(head[:length_bytes], "big")
+    return False
+
+
+def _length_bytes(index: VideoIndex) -> int:
+    name, at, mask = _CONFIGURATION[index.codec]
+    stsd = Box(index.path, "stsd", index.description, 8, len(index.description), 0)
+    entry = next(stsd.children(at=8), None)
+    box = None if entry is None else entry.find(name, at=_ENTRY_BYTES)
+    if box is None:
+        raise stsd.error(f"{index.codec} without {name}")
+    return (box.unpack(">B", at)[0] & mask) + 1
+
+
+def _box(kind: str, body: bytes) -> bytes:
+    return struct.pack(">I", 8 + len(body)) + kind.encode("latin-1") + body

@@ -1,0 +1,94 @@
+"""Inputs into one data set: episode after episode, each committed with the state after it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.budget import Budget
+from penstock.conversion.inputs import Again, EpisodePlan, Input, Outcome, Run, State
+from penstock.conversion.ledger import Ledger, episode_note, failure_note, outcome_note
+from penstock.conversion.stop import Stop
+
+if TYPE_CHECKING:
+    from penstock.lerobot.writer import DataSetWriter, EpisodeWriter
+
+
+class Writing:
+    """Writes inputs with one writer, in one process."""
+
+    def __init__(
+        self,
+        writer: DataSetWriter,
+        ledger: Ledger,
+        budget: Budget,
+        stop: Stop,
+        *,
+        on_moved: Callable[[int, int], None],
+        on_rows: Callable[[str], None],
+    ) -> None:
+        """`on_moved(input, bytes)` and `on_rows(text)` hear how far it is."""
+        self.writer = writer
+        self.ledger = ledger
+        self._budget = budget
+        self._stop = stop
+        self._on_moved = on_moved
+        self._on_rows = on_rows
+
+    def take(self, source: Input, number: int, *, last: bool = False) -> None:
+        """Write all episodes of an input that are not written yet; `last` says that the data set ends with it."""
+        entry = self.ledger.entries[number]
+        state = None if entry.state is None else source.resumed(entry.state)
+        plan = source.next_episode(state)
+        while plan is not None:
+            self._stop.check()
+            try:
+                state, plan = self._episode(source, number, plan, last)
+            except Again as again:
+                state = again.state
+                plan = source.next_episode(state)
+        if entry.outcome is None:
+            note = outcome_note(number, _outcome(source, state))
+            self.writer.note(note)
+            self.ledger.add_note(note)
+
+    def fail(self, number: int, reason: str) -> None:
+        """The rest of an input is given up; what it gave before stays."""
+        note = failure_note(number, reason)
+        self.writer.note(note)
+        self.ledger.add_note(note)
+
+    def _episode(self, source: Input, number: int, plan: EpisodePlan, last: bool) -> tuple[State, EpisodePlan | None]:
+        run = Run(
+            on_moved=lambda done_bytes: self._moved(number, done_bytes),
+            on_rows=lambda rows: self._on_rows(f"row {self.writer.frames + rows:,}"),
+        )
+        with contextlib.ExitStack() as held:
+            for name, size_bytes in source.memory.parts().items():
+                held.enter_context(self._budget.reserve(name, size_bytes))
+            episode: EpisodeWriter = self.writer.episode(rows=plan.rows, task=plan.task)
+            try:
+                state = source.write(plan, episode, run)
+                following = source.next_episode(state)
+                note = episode_note(number, state, _outcome(source, state) if following is None else None)
+                # The last commit and the end of the data set share one round of waiting for the disk. What was
+                # encoded took its time, and is not risked for it.
+                joined = last and following is None and not source.encodes
+                episode.commit(task=plan.task, note=note, last=joined)
+            except BaseException:
+                episode.abort()
+                raise
+        self.ledger.add_episode(note)
+        return state, following
+
+    def _moved(self, number: int, done_bytes: int) -> None:
+        self._stop.check()
+        self._on_moved(number, done_bytes)
+
+
+def _outcome(source: Input, state: State | None) -> Outcome:
+    """With what was noted before the first episode, so that the journal knows it, too."""
+    outcome = source.finish(state)
+    return replace(outcome, notes=(*source.notes, *outcome.notes))

@@ -15,8 +15,9 @@ from penstock.recordings.split import find, source_of
 
 if TYPE_CHECKING:
     from penstock.recordings.recording import Loss, OnCorrupt, Recording, Topic
+    from penstock.recordings.recovery import recover
 
-__all__ = ["Loss", "Recording", "Topic", "find", "open"]
+__all__ = ["Loss", "Recording", "Topic", "find", "open", "recover"]
 
 
 def open(path: str | Path, *, on_corrupt: OnCorrupt = "raise") -> Recording:
@@ -48,4 +49,8 @@ def __getattr__(name: str) -> object:
         from penstock.recordings import recording
 
         return getattr(recording, name)
+    if name == "recover":
+        from penstock.recordings.recovery import recover
+
+        return recover
     raise AttributeError(f"module 'penstock.recordings' has no attribute {name!r}")

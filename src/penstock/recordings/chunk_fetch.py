@@ -13,7 +13,7 @@ import numpy as np
 from penstock.errors import RecordingCorrupt, RecordingError
 from penstock.recordings.codecs import CODECS, decompress_into
 from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, BufferPool
-from penstock.recordings.file_window import RECOVER_HINT
+from penstock.recordings.file_window import recover_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -55,7 +55,7 @@ class File:
                     f"the file ends where {len(target) - filled:,} more bytes of messages should be",
                     path=str(self.path),
                     offset=position + filled,
-                    hint=f"was it cut while it was open? {RECOVER_HINT}",
+                    hint=f"was it cut while it was open? {recover_hint(self.path)}",
                 )
             filled += got
 
@@ -294,7 +294,7 @@ class ChunkFetcher:
                 f"message {int(numbers[0])} of topic {int(ids[0])}, at byte {offset:,} of its chunk: {reason}",
                 path=str(file.path),
                 offset=where,
-                hint=RECOVER_HINT,
+                hint=recover_hint(file.path),
             )
         self._count_lost(reason, chunk, ids, numbers)
 

@@ -6,7 +6,7 @@ import bz2
 from typing import TYPE_CHECKING
 
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
-from penstock.recordings.file_window import RECOVER_HINT
+from penstock.recordings.file_window import recover_hint
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +17,8 @@ MAX_CHUNK_BYTES = 1 << 30
 # No valid stream expands further, so a larger claim is a lie that need not be allocated to be found out.
 # zstd has no such bound worth having (a run-length block makes 128 KiB of 4 bytes); MAX_CHUNK_BYTES guards it.
 _MOST_EXPANSION = {"lz4": 256, "bz2": 1 << 21, "zstd": 1 << 16}
+_SMALL_BYTES = 64 << 20
+_MOST_LARGE_EXPANSION = 128
 _BZ2_STEP_BYTES = 1 << 20
 
 
@@ -32,15 +34,19 @@ def check_sizes(path: Path, offset: int, codec: str, stored_bytes: int, raw_byte
                 f"{path}: byte {offset:,}: chunk claims {size:,} {what} bytes; the limit is {MAX_CHUNK_BYTES:,}",
                 size=size,
                 limit=MAX_CHUNK_BYTES,
-                hint=f"the file is damaged or hostile; {RECOVER_HINT}",
+                hint=f"the file is damaged or hostile; {recover_hint(path)}",
             )
     most = (stored_bytes + 64) * _MOST_EXPANSION.get(codec, 1)
+    if raw_bytes > _SMALL_BYTES:
+        # What is small may be as empty as it likes (a black picture); what is large must have cost something to store.
+        most = min(most, max(_SMALL_BYTES, stored_bytes * _MOST_LARGE_EXPANSION))
     if codec != "none" and raw_bytes > most:
         raise LimitExceeded(
-            f"{path}: byte {offset:,}: {stored_bytes:,} bytes of {codec} cannot become the claimed {raw_bytes:,}",
+            f"{path}: byte {offset:,}: {stored_bytes:,} bytes of {codec} claim to become {raw_bytes:,}, "
+            f"and at most {most:,} are believed",
             size=raw_bytes,
             limit=most,
-            hint=f"the file is damaged or hostile; {RECOVER_HINT}",
+            hint=f"the file is damaged or hostile; {recover_hint(path)}",
         )
 
 

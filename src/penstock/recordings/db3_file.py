@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.recordings.codecs import MAX_CHUNK_BYTES
-from penstock.recordings.file_window import RECOVER_HINT
+from penstock.recordings.file_window import recover_hint
 from penstock.recordings.message_compression import ZSTD_MAGIC
 from penstock.recordings.schemas import Schema, type_name
 from penstock.recordings.split import is_zstd_file
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.recordings.message_index import LoseEntries
 
 _BATCH_ROWS = 4096
+_HEADER_BYTES = 100
 _MAX_TOPICS = 100_000
 _MAX_DEFINITION_BYTES = 16 << 20
 # SQLite quotes damaged text in its own messages, which Python then fails to decode.
@@ -87,16 +88,16 @@ class Db3File:
         self._lock = threading.Lock()
         if self.packed:
             with unpacked_file(path) as plain:
-                self._connection = _connect(plain, path)
+                self._connection = connect(plain, path)
         else:
-            self._connection = _connect(path, path)
+            self._connection = connect(path, path)
 
     def close(self) -> None:
         with self._lock:
             self._connection.close()
 
     def broken(self, what: str) -> RecordingCorrupt:
-        return RecordingCorrupt(what, path=str(self.path), hint=RECOVER_HINT)
+        return RecordingCorrupt(what, path=str(self.path), hint=recover_hint(self.path))
 
     def add_to(self, index: Db3Index, lose: LoseEntries, *, strict: bool) -> None:
         """Add this file's rows; what cannot be read is an error when strict, else told to `lose`."""
@@ -218,11 +219,13 @@ class Db3File:
         target[:] = memoryview(found[0])[: len(target)]
 
 
-def _connect(file: Path, shown: Path) -> sqlite3.Connection:
-    """A read-only connection that changes nothing on disk, with the tables of a bag in it."""
-    uri = f"file:{quote(str(file.resolve()))}?mode=ro"
+def connect(file: Path, shown: Path, *, writable: bool = False) -> sqlite3.Connection:
+    """A connection with the tables of a bag in it, which changes nothing on disk unless it is a writable copy."""
+    uri = f"file:{quote(str(file.resolve()))}?mode={'rw' if writable else 'ro'}"
     pending = [Path(f"{file}{suffix}") for suffix in ("-wal", "-journal")]
     unfinished = [side.name for side in pending if side.exists() and side.stat().st_size]
+    if not unfinished:
+        _check_extent(file, shown)
     try:
         # immutable: no lock files, works on read-only disks; but it would overlook what lies in a write-ahead log.
         connection = sqlite3.connect(
@@ -237,7 +240,7 @@ def _connect(file: Path, shown: Path) -> sqlite3.Connection:
     except SQLITE_ERRORS as error:
         connection.close()
         beside = f"; {', '.join(unfinished)} lies beside it" if unfinished else ""
-        raise RecordingCorrupt(f"SQLite says: {error}{beside}", path=str(shown), hint=RECOVER_HINT) from error
+        raise RecordingCorrupt(f"SQLite says: {error}{beside}", path=str(shown), hint=recover_hint(shown)) from error
     # Views and virtual tables can run for ever or read elsewhere; a bag's tables are plain.
     plain = {name for name, sql in tables.items() if not str(sql).upper().startswith("CREATE VIRTUAL")}
     if missing := {"topics", "messages"} - plain:
@@ -246,3 +249,24 @@ def _connect(file: Path, shown: Path) -> sqlite3.Connection:
             f"a SQLite file without the table {' and '.join(sorted(missing))}: not a ROS 2 bag", path=str(shown)
         )
     return connection
+
+
+def _check_extent(file: Path, shown: Path) -> None:
+    """Refuse a file that was cut: SQLite would read zeros where its last page ends."""
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        header = opened.read(_HEADER_BYTES)
+    if len(header) < _HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
+        return  # SQLite itself says what this is
+    page_bytes = int.from_bytes(header[16:18], "big")
+    page_bytes = 65536 if page_bytes == 1 else page_bytes
+    pages = int.from_bytes(header[28:32], "big")
+    # The number of pages is valid only when these two counters agree.
+    claimed = pages * page_bytes if header[24:28] == header[92:96] else 0
+    if size < claimed or (page_bytes and size % page_bytes):
+        raise RecordingCorrupt(
+            f"the file ends here, and should have {max(claimed, size):,} bytes or more: it was cut",
+            path=str(shown),
+            offset=size,
+            hint=recover_hint(shown),
+        )

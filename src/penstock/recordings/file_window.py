@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import shlex
+from pathlib import Path
 
 from penstock.errors import RecordingCorrupt
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-# Tools that exist outside of penstock: a hint must not name a verb that there is not.
-RECOVER_HINT = (
-    "copy it again if the original is whole; otherwise `rosbag reindex` (.bag), `mcap recover` (.mcap) or "
-    "`sqlite3 … .recover` (.db3) saves what can be read"
-)
+def recover_hint(path: Path | str) -> str:
+    """What to do with a recording that is cut or broken."""
+    name = Path(path).name.removesuffix(".zstd").removesuffix(".active")
+    stem, dot, suffix = name.rpartition(".")
+    new = f"{stem}-recovered.{suffix}" if dot else f"{name}-recovered"
+    return (
+        f"`penstock recover {shlex.quote(str(path))} {shlex.quote(new)}` saves what can be read; "
+        "or copy it again if the original is whole"
+    )
 
 
 class Window:
@@ -28,7 +31,7 @@ class Window:
         self._held = b""
 
     def broken(self, message: str, offset: int) -> RecordingCorrupt:
-        return RecordingCorrupt(message, path=str(self.path), offset=offset, hint=RECOVER_HINT)
+        return RecordingCorrupt(message, path=str(self.path), offset=offset, hint=recover_hint(self.path))
 
     def at(self, offset: int, n_bytes: int, ahead: int = 0) -> bytes:
         """Exactly `n_bytes` from `offset`; `ahead`: so many more will be asked for next."""

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import LimitExceeded, RecordingCorrupt
-from penstock.recordings.codecs import MAX_CHUNK_BYTES, decompress_into
+from penstock.recordings.codecs import check_sizes, decompress_into
 from penstock.recordings.fetch import Block, BufferPool
 
 if TYPE_CHECKING:
@@ -85,12 +85,15 @@ def _size_of(payload: memoryview, place: int, path: Path) -> int:
     size = zstd_content_bytes(payload)
     if size is None:
         raise RecordingCorrupt(f"compressed message {place} does not state its size", path=str(path))
-    if size > MAX_CHUNK_BYTES:
+    try:
+        check_sizes(path, 0, "zstd", len(payload), size)
+    except LimitExceeded as error:
         raise LimitExceeded(
-            f"{path}: message {place} claims {size:,} decompressed bytes; the limit is {MAX_CHUNK_BYTES:,}",
+            f"{path}: message {place}: {len(payload):,} bytes of zstd claim to become {size:,}; the limit is "
+            f"{error.limit:,}",
             size=size,
-            limit=MAX_CHUNK_BYTES,
-        )
+            limit=error.limit,
+        ) from error
     return size
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.errors import RecordingCorrupt
 from penstock.recordings.codecs import CODECS
-from penstock.recordings.file_window import RECOVER_HINT
+from penstock.recordings.file_window import recover_hint
 from penstock.recordings.recording import LargestReads
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def in_file_order(
         size = int(raw_bytes[chunk[at]])
         cause = f"the index names a message at byte {int(offset[at]):,} of a chunk of {size:,} bytes"
         if lose is None:
-            raise RecordingCorrupt(cause, path=str(path), offset=position, hint=RECOVER_HINT)
+            raise RecordingCorrupt(cause, path=str(path), offset=position, hint=recover_hint(path))
         lose(cause, int(beyond.size), f"chunk at byte {position:,}")
     place = (chunk.astype(np.int64) << 32) | offset.astype(np.int64)
     place[beyond] = np.iinfo(np.int64).max

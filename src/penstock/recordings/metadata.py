@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE_NAME = "metadata.yaml"
-_ROOT_KEY = "rosbag2_bagfile_information"
+ROOT_KEY = "rosbag2_bagfile_information"
 _MAX_BYTES = 16 << 20
 
 
@@ -42,9 +42,9 @@ def read_metadata(path: Path) -> tuple[Metadata, list[str]]:
         return Metadata(), [f"{path.name} cannot be read ({error.strerror}); the files were read without it"]
     except PenstockError as error:
         return Metadata(), [f"{path.name} is broken ({error.message}); the files were read without it"]
-    root = tree.get(_ROOT_KEY) if isinstance(tree, dict) else None
+    root = tree.get(ROOT_KEY) if isinstance(tree, dict) else None
     if not isinstance(root, dict):
-        return Metadata(), [f"{path.name} holds no {_ROOT_KEY}; the files were read without it"]
+        return Metadata(), [f"{path.name} holds no {ROOT_KEY}; the files were read without it"]
     return Metadata(
         files=tuple(name for name in _list(root, "relative_file_paths") if isinstance(name, str)),
         compression_format=_text(root, "compression_format").lower(),

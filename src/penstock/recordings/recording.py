@@ -145,6 +145,10 @@ class Recording(ABC):
         hint = f"did you mean {', '.join(close)}?" if close else f"it has: {', '.join(names[:20]) or 'no topic at all'}"
         raise RecordingError(f"{self.path}: no topic {name!r}", hint=hint)
 
+    def schema(self, topic: Topic) -> Schema:
+        """What the recording itself says of a topic's type."""
+        return self._topic_schemas[topic.id]
+
     def decoder(self, topic: Topic) -> Decoder:
         """The decoder of a topic's payloads; SchemaError, with the reason, where its definition is unusable."""
         try:

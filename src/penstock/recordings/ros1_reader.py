@@ -12,7 +12,7 @@ import numpy as np
 from penstock.errors import LimitExceeded, NotARecording, RecordingCorrupt, RecordingError
 from penstock.recordings.chunk_fetch import ChunkFetcher, File
 from penstock.recordings.codecs import CODECS, check_sizes
-from penstock.recordings.file_window import RECOVER_HINT, Window
+from penstock.recordings.file_window import Window, recover_hint
 from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, in_file_order, largest_reads, time_range_ns
 from penstock.recordings.recording import (
     DEFAULT_FETCH_BYTES,
@@ -321,7 +321,7 @@ def _read_bag_header(window: Window) -> tuple[int, int, int]:
             "the bag has no index: its recorder was stopped before it could write one (a .bag.active file)",
             path=str(path),
             offset=len(MAGIC),
-            hint=RECOVER_HINT,
+            hint=recover_hint(path),
         )
     if index_at > size or index_at < data_at + data_bytes:
         raise window.broken(f"the index should begin at byte {index_at:,}; the file has {size:,}: it was cut", size)

@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from penstock.errors import RecordingCorrupt
-from penstock.recordings.file_window import RECOVER_HINT, Window
+from penstock.recordings.file_window import Window, recover_hint
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ class Fields:
             at += size
 
     def broken(self, message: str) -> RecordingCorrupt:
-        return RecordingCorrupt(message, path=str(self._path), offset=self._offset, hint=RECOVER_HINT)
+        return RecordingCorrupt(message, path=str(self._path), offset=self._offset, hint=recover_hint(self._path))
 
     def __contains__(self, name: bytes) -> bool:
         return name in self._values

@@ -27,12 +27,6 @@ _LATEST_S = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
-class _Connection:
-    name: str
-    record: bytes
-
-
-@dataclass(frozen=True)
 class _ChunkEntry:
     position: int
     start: bytes
@@ -74,7 +68,7 @@ class BagWriter:
         self.path = Path(path)
         self._chunk_bytes = chunk_bytes
         self._compression = compression
-        self._connections: list[_Connection] = []
+        self._connections: list[bytes] = []
         self._chunk_list: list[_ChunkEntry] = []
         self._chunk = bytearray()
         self._entries: dict[int, bytearray] = {}
@@ -107,9 +101,13 @@ class BagWriter:
             md5sum=md5.encode(),
             message_definition=definition_text.encode(),
         )
+        return self.add_connection(name.encode(), described)
+
+    def add_connection(self, topic: bytes, described: bytes) -> int:
+        """Announce a topic with the connection data of another bag, as they are."""
         number = len(self._connections)
-        header = _fields(op=bytes([OP_CONNECTION]), topic=name.encode(), conn=_u32(number))
-        self._connections.append(_Connection(name, _record(header, described)))
+        header = _fields(op=bytes([OP_CONNECTION]), topic=topic, conn=_u32(number))
+        self._connections.append(_record(header, described))
         return number
 
     def write(self, topic: int, time_ns: int, payload: bytes | bytearray | memoryview) -> None:
@@ -123,7 +121,7 @@ class BagWriter:
         self._first_ns, self._last_ns = min(self._first_ns, time_ns), max(self._last_ns, time_ns)
         if topic not in self._announced:
             self._announced.add(topic)
-            self._chunk += self._connections[topic].record
+            self._chunk += self._connections[topic]
         stamp = _time(time_ns)
         self._entries.setdefault(topic, bytearray()).extend(stamp + _u32(len(self._chunk)))
         header = _fields(op=bytes([OP_MESSAGE]), conn=_u32(topic), time=stamp)
@@ -140,7 +138,7 @@ class BagWriter:
             self._end_chunk()
             index_at = self._file.tell()
             for connection in self._connections:
-                self._file.write(connection.record)
+                self._file.write(connection)
             for chunk in self._chunk_list:
                 header = _fields(
                     op=bytes([OP_CHUNK_INFO]),

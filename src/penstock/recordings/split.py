@@ -83,7 +83,7 @@ def find(paths: Sequence[str | Path]) -> list[Path]:
         elif path.exists():
             found.append(path)
         else:
-            matches = sorted(glob.glob(str(given), recursive=True), key=_natural)
+            matches = sorted(glob.glob(str(given), recursive=True), key=natural_key)
             if not matches:
                 what = "no file matches" if glob.has_magic(str(given)) else "no such file or directory"
                 raise RecordingError(f"{path}: {what}", hint=_near(path))
@@ -207,19 +207,19 @@ def _named_files(path: Path, metadata: Metadata, notes: list[str]) -> tuple[list
 
 def _ros2_files(path: Path) -> list[Path]:
     files = (entry for entry in path.iterdir() if entry.is_file() and suffix_kind(entry.name) in ("db3", "mcap"))
-    return sorted(files, key=lambda file: _natural(file.name))
+    return sorted(files, key=lambda file: natural_key(file.name))
 
 
 def _search(path: Path) -> Iterable[Path]:
     """Recordings below a directory; a ROS 2 bag directory is one."""
     for directory, subdirectories, names in os.walk(path):
-        subdirectories.sort(key=_natural)
+        subdirectories.sort(key=natural_key)
         here = Path(directory)
         ros2 = [name for name in names if suffix_kind(name) in ("db3", "mcap")]
         if bag_metadata.FILE_NAME in names and ros2:
             yield here
             subdirectories.clear()
-            yield from (here / name for name in sorted(names, key=_natural) if suffix_kind(name) == "ros1")
+            yield from (here / name for name in sorted(names, key=natural_key) if suffix_kind(name) == "ros1")
         else:
             yield from _one_per_recording([here / name for name in names if suffix_kind(name)])
 
@@ -234,10 +234,10 @@ def _one_per_recording(paths: list[Path]) -> list[Path]:
         real = path.resolve()
         if real not in continued and real not in inside:
             kept.setdefault(real, path)
-    return sorted(kept.values(), key=lambda path: _natural(str(path)))
+    return sorted(kept.values(), key=lambda path: natural_key(str(path)))
 
 
-def _natural(text: str) -> list[tuple[int, int, str]]:
+def natural_key(text: str) -> list[tuple[int, int, str]]:
     """run_2 before run_10."""
     parts = re.split(r"([0-9]+)", text)
     return [(1, int(part), "") if part.isdigit() and part.isascii() else (0, 0, part) for part in parts]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from penstock.errors import LimitExceeded, RecordingCorrupt
+from penstock.recordings.file_window import recover_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 _STEP_BYTES = 1 << 20
 # Left free on the disk that holds temporary files, so that a bomb cannot fill it.
 _SPARE_BYTES = 256 << 20
+# Recordings shrink to a tenth, seldom to a hundredth; what grows further than this, and large, is a bomb.
+_SMALL_BYTES = 1 << 30
+_MOST_EXPANSION = 500
 
 
 def unpacked(path: Path) -> int:
@@ -34,23 +38,59 @@ def unpacked_file(path: Path) -> Iterator[Path]:
         yield Path(target.name)
 
 
+def unpack_prefix(path: Path, target: Path) -> tuple[int, bool]:
+    """Decompress as far as it goes into a new file at `target`; its bytes, and whether that was all."""
+    import pyarrow as pa
+
+    done = 0
+    with target.open("xb") as file:
+        limit = limit_bytes(path, target.parent)
+        # A read that fails keeps what it had decoded to itself: finer rounds fetch that too.
+        for step in (_STEP_BYTES, 4096, 1):
+            try:
+                with pa.OSFile(str(path)) as packed, pa.CompressedInputStream(packed, "zstd") as stream:
+                    skipped = 0
+                    while skipped < done and (piece := stream.read(min(_STEP_BYTES, done - skipped))):
+                        skipped += len(piece)
+                    while piece := stream.read(step):
+                        done = _add(path, target.parent, file, piece, done, limit)
+                return done, True
+            except (OSError, ValueError) as error:
+                if getattr(error, "errno", None) is not None:
+                    raise  # the disk, not the stream
+    return done, False
+
+
+def limit_bytes(path: Path, directory: Path) -> int:
+    """How large the content of a packed file may become: what the disk has, and what no bomb has."""
+    free = shutil.disk_usage(directory).free - _SPARE_BYTES
+    return max(0, min(free, max(_SMALL_BYTES, _MOST_EXPANSION * path.stat().st_size)))
+
+
+def _add(path: Path, directory: Path, target: IO[bytes], piece: bytes, done: int, limit: int) -> int:
+    if done + len(piece) > limit:
+        raise LimitExceeded(
+            f"{path}: more than {limit:,} bytes when decompressed: too much for {directory}, or a bomb",
+            size=done + len(piece),
+            limit=limit,
+            hint="set TMPDIR to a larger disk, or decompress it yourself: zstd -d FILE",
+        )
+    target.write(piece)
+    return done + len(piece)
+
+
 def _unpack(path: Path, target: IO[bytes]) -> None:
     import pyarrow as pa
 
-    limit = shutil.disk_usage(tempfile.gettempdir()).free - _SPARE_BYTES
+    directory = Path(tempfile.gettempdir())
+    limit = limit_bytes(path, directory)
     done = 0
     try:
         with pa.OSFile(str(path)) as packed, pa.CompressedInputStream(packed, "zstd") as stream:
             while piece := stream.read(_STEP_BYTES):
-                done += len(piece)
-                if done > limit:
-                    raise LimitExceeded(
-                        f"{path}: more than {limit:,} bytes when decompressed, and {tempfile.gettempdir()} has no more",
-                        size=done,
-                        limit=limit,
-                        hint="set TMPDIR to a larger disk, or decompress it yourself: zstd -d FILE",
-                    )
-                target.write(piece)
+                done = _add(path, directory, target, piece, done, limit)
             target.flush()
     except (OSError, ValueError) as error:
-        raise RecordingCorrupt(f"zstd content breaks off after {done:,} bytes: {error}", path=str(path)) from error
+        raise RecordingCorrupt(
+            f"zstd content breaks off after {done:,} bytes: {error}", path=str(path), hint=recover_hint(path)
+        ) from error

@@ -1,0 +1,341 @@
+"""Scanning a damaged mcap file record by record: every message that is whole goes to a new file."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
+from penstock.recordings import mcap_records as r
+from penstock.recordings.codecs import CODECS, MAX_CHUNK_BYTES, check_sizes, decompress_into
+from penstock.recordings.mcap_plausible import (
+    ChunkHead,
+    Known,
+    McapRecord,
+    believable_message,
+    chunk_head,
+    next_record,
+    parse_record,
+)
+from penstock.recordings.mcap_survey import McapSurvey, survey_mcap, topic_facts
+from penstock.recordings.mcap_writer import McapWriter
+from penstock.recordings.partial_codecs import decode_prefix
+from penstock.recordings.record_walk import UNFINISHED, RecordWalk
+from penstock.recordings.recovery_metadata import TopicFacts
+from penstock.recordings.scan_bytes import ChunkBytes, pieces
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.recordings.recovery_metadata import FileFacts
+    from penstock.recordings.recovery_report import DamageLog
+    from penstock.recordings.scan_bytes import FileBytes, ScanBytes
+
+_DAMAGED = "a chunk that does not decompress"
+_MOST_MESSAGES = 1 << 40
+_CUT_CHUNK = "the file ends inside a chunk"
+_HEAD_AT = len(r.MAGIC)
+
+
+@dataclass
+class _Chunk:
+    """The chunk that was met last: what its message indexes say that it held."""
+
+    at: int
+    end: int
+    mark: tuple[int, int, int, int]
+    index_at: int | None
+    expected: int | None = None
+
+
+def recover_mcap(source: FileBytes, target: Path, log: DamageLog, facts: FileFacts, *, keep_suspect: bool) -> None:
+    """Write every message, attachment and metadata record that can be read to a new file at `target`."""
+    survey = survey_mcap(source)
+    with McapWriter(target, profile=survey.profile, codec=survey.codec) as writer:
+        _McapScan(writer, log, facts, survey, source.path, keep_suspect=keep_suspect).run(source)
+
+
+class _McapScan(RecordWalk[McapRecord]):
+    def __init__(
+        self,
+        writer: McapWriter,
+        log: DamageLog,
+        facts: FileFacts,
+        survey: McapSurvey,
+        path: Path,
+        *,
+        keep_suspect: bool,
+    ) -> None:
+        super().__init__(log)
+        self._writer = writer
+        self._facts = facts
+        self._survey = survey
+        self._path = path
+        self._keep_suspect = keep_suspect
+        self._suspect = False
+        self._schemas = dict(survey.schemas)
+        self._channels = dict(survey.channels)
+        self._numbers: dict[int, tuple[int, TopicFacts]] = {}
+        self._seen_ns: int | None = None
+        self._chunk: _Chunk | None = None
+        self._packed_place = (0, 0)
+        self._has_end = False
+        self._counted = 0
+        self._has_checksums = survey.has_checksums
+
+    def run(self, source: FileBytes) -> None:
+        begin = self.log.mark()
+        if (magic := source.at(0, _HEAD_AT)) != r.MAGIC:
+            self.log.add(0, min(_HEAD_AT, source.size), f"the file begins with {magic!r} instead of {r.MAGIC!r}", 0)
+        end = source.size
+        if end >= 2 * _HEAD_AT and source.at(end - _HEAD_AT, _HEAD_AT) == r.MAGIC:
+            end -= _HEAD_AT
+        self.walk(source, _HEAD_AT, end)
+        self._close_chunk(end)
+        if not self._has_end:
+            self.log.add(source.size, source.size, UNFINISHED)
+        whole = (0, source.size)
+        if self._survey.messages is None and self.log.written < self._counted < _MOST_MESSAGES:
+            # A summary that proves nothing else may still prove that something is missing.
+            self.log.settle(begin, self._counted, whole, "messages that the summary counts")
+        if self._survey.messages is not None:
+            self.log.settle(begin, self._survey.messages, whole, "messages that the summary counts")
+        for channel in sorted(self._channels):
+            self._number(channel)
+
+    # What RecordWalk asks for
+
+    def parse(self, source: ScanBytes, at: int, end: int, inner: bool) -> McapRecord:
+        return parse_record(source, at, end, inner)
+
+    def search(self, source: ScanBytes, at: int, end: int, inner: bool) -> int | None:
+        outer_only = not inner and self._survey.codec != "none"
+        return next_record(source, at, end, inner, Known(self._channels, self._seen_ns, outer_only))
+
+    def knowledge(self) -> int:
+        return len(self._channels)
+
+    def begins_like_a_record(self, source: ScanBytes, at: int, following: int | None) -> bool:
+        head = source.at(at, r.RECORD_HEAD_BYTES)
+        if len(head) < r.RECORD_HEAD_BYTES:
+            return True
+        content_at = at + r.RECORD_HEAD_BYTES
+        if following is not None and content_at + struct.unpack_from("<Q", head, 1)[0] == following:
+            return True
+        has_room = following is None or following - content_at >= r.MESSAGE_HEAD_BYTES
+        return has_room and believable_message(source, content_at, self._channels, self._seen_ns)
+
+    def carries_payload(self, record: McapRecord) -> bool:
+        return record.op in (r.OP_MESSAGE, r.OP_SCHEMA, r.OP_CHANNEL, r.OP_METADATA, r.OP_ATTACHMENT)
+
+    def holds_messages(self, begin: int) -> bool:
+        return not self._has_end
+
+    def place(self, source: ScanBytes, begin: int, end: int) -> tuple[int, int]:
+        return self._packed_place if isinstance(source, ChunkBytes) else (begin, end)
+
+    def take(self, source: ScanBytes, record: McapRecord, end: int, inner: bool) -> int:
+        if record.op == r.OP_MESSAGE and self._is_disguised_index(source, record, inner):
+            self.log.add(record.at, record.end, "a record of the index whose kind is broken", 0)
+        elif record.op == r.OP_MESSAGE:
+            # Behind a broken part, it may be of a chunk whose head, and with it the checksum, is lost.
+            unproven = self.unproven and self._has_checksums and not inner
+            self._take_message(source, record, suspect=self._suspect or unproven)
+        elif record.op == r.OP_CHUNK:
+            return self._take_chunk(source, record, end)
+        elif record.op == r.OP_MESSAGE_INDEX and self._chunk is not None:
+            self._chunk.expected = (self._chunk.expected or 0) + (record.length - 6) // 16
+            if self._chunk.index_at == record.at:
+                self._chunk.index_at = record.end
+        elif record.op == r.OP_ATTACHMENT:
+            self._take_attachment(source, record)
+        elif record.op == r.OP_DATA_END:
+            self._take_data_end(source, record)
+        elif record.op in (r.OP_SCHEMA, r.OP_CHANNEL, r.OP_METADATA):
+            self._take_small(source, record)
+        elif record.op == r.OP_STATISTICS and self._has_end:
+            self._counted = int.from_bytes(source.at(record.data_at, 8), "little")
+        elif record.op > r.OP_DATA_END:
+            self.log.add(
+                record.at, record.end, f"a record of the private kind {record.op:#04x}, which is not copied", 0
+            )
+            self.log.lost_parts += 1
+        elif not self._has_end and (record.op != r.OP_HEADER or record.at != _HEAD_AT):
+            self.log.add(record.at, record.end, f"a record of kind {record.op} where messages should be")
+        return record.end
+
+    def take_cut(self, source: ScanBytes, record: McapRecord, stop: int, end: int) -> int | None:
+        head = chunk_head(source, record, end) if record.op == r.OP_CHUNK else None
+        if head is None:
+            return None
+        self._begin_chunk(record, None)
+        if head.codec == "none":
+            return head.data_at  # its records are walked one by one, as far as they go
+        return self._take_packed(source, record, head, max(stop, head.data_at), is_cut=stop == end)
+
+    # Chunks
+
+    def _begin_chunk(self, record: McapRecord, index_at: int | None) -> None:
+        self._close_chunk(record.at)
+        self._chunk = _Chunk(record.at, record.end, self.log.mark(), index_at)
+
+    def _close_chunk(self, at: int) -> None:
+        """Compare what a chunk gave with what its message indexes list, where those are all there."""
+        chunk, self._chunk = self._chunk, None
+        if chunk is not None and chunk.index_at == at and chunk.expected is not None:
+            where = (chunk.at, chunk.end)
+            self.log.settle(chunk.mark, chunk.expected, where, "messages that the chunk's index lists")
+
+    def _take_chunk(self, source: ScanBytes, record: McapRecord, end: int) -> int:
+        head = chunk_head(source, record, end)
+        if head is None:
+            self.log.add(record.at, record.end, "a chunk whose head is broken")
+            return record.end
+        believed = self.follows(source, record.end, end, inner=False)
+        self._begin_chunk(record, record.end if believed else None)
+        self.unproven = not believed
+        self._has_checksums = self._has_checksums or head.crc != 0
+        if head.codec != "none":
+            following = record.end if believed else self.resync(source, head.data_at, end, inner=False)
+            stop = end if following is None else following
+            return self._take_packed(source, record, head, stop, is_cut=following is None)
+        if not believed:
+            return head.data_at
+        if head.crc and self._crc(source, head.data_at, record.end) != head.crc:
+            if not self._keep_suspect:
+                self.log.add(record.at, record.end, "a chunk that fails its CRC")
+                return record.end
+            self._suspect = True
+        self.walk(source, head.data_at, record.end, inner=True)
+        self._suspect = False
+        return record.end
+
+    def _is_disguised_index(self, source: ScanBytes, record: McapRecord, inner: bool) -> bool:
+        """True for a message index that one bit has made a message: it follows a chunk, and its own length fits.
+
+        Behind the end of the data there are no messages at all.
+        """
+        if self._has_end:
+            return True
+        if inner or self._chunk is None or self._chunk.index_at != record.at:
+            return False
+        listed_bytes = int.from_bytes(source.at(record.data_at + 2, 4), "little")
+        return listed_bytes == record.length - 6 and listed_bytes % 16 == 0
+
+    def _crc(self, source: ScanBytes, begin: int, end: int) -> int:
+        crc = 0
+        for _, piece in pieces(source, begin, end):
+            crc = zlib.crc32(piece, crc)
+        return crc
+
+    def _take_packed(self, source: ScanBytes, record: McapRecord, head: ChunkHead, stop: int, *, is_cut: bool) -> int:
+        self._packed_place = (record.at, stop)
+        if self._chunk is not None and stop != record.end:
+            self._chunk.index_at, self._chunk.end = stop, stop
+        data, why = self._unpacked(source, record, head, stop)
+        if data is None and head.codec in CODECS:
+            if is_cut or self._keep_suspect:
+                data = decode_prefix(head.codec, source, head.data_at, stop, min(head.raw_bytes, MAX_CHUNK_BYTES))
+            if is_cut:
+                why = f"{_CUT_CHUNK}; {len(data or b''):,} of {head.raw_bytes:,} bytes could be decompressed"
+        if why:
+            self.log.add(*self._packed_place, why)
+        if data is not None:
+            self._suspect, self.cut_cause = bool(why) and not is_cut, why
+            self.walk(ChunkBytes(data), 0, len(data), inner=True)
+            self._suspect, self.cut_cause = False, ""
+        return stop
+
+    def _unpacked(
+        self, source: ScanBytes, record: McapRecord, head: ChunkHead, stop: int
+    ) -> tuple[bytearray | None, str]:
+        stored_bytes = stop - head.data_at
+        try:
+            check_sizes(self._path, record.at, head.codec, stored_bytes, head.raw_bytes)
+            target = bytearray(head.raw_bytes)
+            stored = memoryview(source.at(head.data_at, stored_bytes))
+            decompress_into(head.codec, stored, memoryview(target), self._path, record.at)
+        except (RecordingCorrupt, LimitExceeded, RecordingError) as error:
+            return None, f"{_DAMAGED}: {error.message.removeprefix(f'{self._path}: ')}"
+        if head.crc and zlib.crc32(target) != head.crc:
+            return (target if self._keep_suspect else None), "a chunk that fails its CRC"
+        return target, ""
+
+    # The other records
+
+    def _take_small(self, source: ScanBytes, record: McapRecord) -> None:
+        if record.length > r.MAX_SMALL_RECORD_BYTES:
+            self.log.add(*self.place(source, record.at, record.end), "a definition of an impossible size", 0)
+            return
+        content = source.at(record.data_at, record.length)
+        number = struct.unpack_from("<H", content)[0]
+        if record.op == r.OP_SCHEMA:
+            if self._schemas.get(number) != content:
+                self._schemas[number] = content
+                self._numbers.clear()
+        elif record.op == r.OP_CHANNEL:
+            if self._channels.get(number) != content:
+                self._channels[number] = content
+                self._numbers.pop(number, None)
+        elif not self._has_end:
+            name_bytes = struct.unpack_from("<I", content)[0]
+            self._writer.metadata(content, content[4 : 4 + name_bytes])
+
+    def _number(self, channel: int) -> tuple[int, TopicFacts]:
+        """The channel's number in the new file, and what is known of its topic."""
+        known = self._numbers.get(channel)
+        if known is None:
+            content = self._channels[channel]
+            schema_id = struct.unpack_from("<H", content, 2)[0]
+            schema = self._schemas.get(schema_id)
+            facts = topic_facts(content, schema)
+            if schema is None and schema_id:
+                self.log.notes.append(f"{facts.name}: its schema is lost; the messages are kept without one")
+                self.log.lost_parts += 1
+            known = self._numbers[channel] = (self._writer.channel(content, schema), facts)
+            self._facts.topics.setdefault(facts, 0)
+        return known
+
+    def _take_message(self, source: ScanBytes, record: McapRecord, *, suspect: bool) -> None:
+        head = source.at(record.data_at, r.MESSAGE_HEAD_BYTES)
+        channel, _, time_ns, _ = struct.unpack("<HIQQ", head)
+        if channel not in self._channels:
+            why = f"messages of channel {channel}, whose record is lost"
+            self.log.add(*self.place(source, record.at, record.end), why, 1)
+            return
+        payload = source.at(record.data_at + r.MESSAGE_HEAD_BYTES, record.length - r.MESSAGE_HEAD_BYTES)
+        number, topic = self._number(channel)
+        self._writer.write(number, head[2:], payload)
+        self._seen_ns = time_ns
+        self._facts.count(topic, time_ns)
+        self.log.topics[topic.name] += 1
+        self.log.suspect += suspect
+
+    def _take_attachment(self, source: ScanBytes, record: McapRecord) -> None:
+        at = record.data_at
+        head = source.at(at, 16)
+        sizes = []
+        used = 16
+        for width in (4, 4, 8):
+            sizes.append(int.from_bytes(source.at(at + used, width), "little"))
+            used += width + sizes[-1]
+        claimed = struct.unpack("<I", source.at(at + used, 4).ljust(4, b"\0"))[0]
+        if used + 4 > record.length or (claimed and self._crc(source, at, at + used) != claimed):
+            self.log.add(record.at, record.end, "an attachment that fails its CRC", 0)
+            self.log.lost_parts += 1
+            return
+        name = source.at(at + 20, sizes[0])
+        media = source.at(at + 24 + sizes[0], sizes[1])
+        index = head + struct.pack("<Q", sizes[2]) + struct.pack("<I", len(name)) + name
+        index += struct.pack("<I", len(media)) + media
+        content = (piece for _, piece in pieces(source, at, record.end))
+        self._writer.attach(record.length, content, index)
+
+    def _take_data_end(self, source: ScanBytes, record: McapRecord) -> None:
+        self._has_end = True
+        claimed = struct.unpack("<I", source.at(record.data_at, 4))[0]
+        if claimed and not self.log.has_damage and self._crc(source, 0, record.at) != claimed:
+            self.log.add(_HEAD_AT, record.at, "the data section fails its CRC, and nothing in it tells where", 0)
+            self.log.suspect = self.log.written

@@ -1,0 +1,142 @@
+"""Walking records through damage: the next plausible record is looked for, and what lies between is counted as lost."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from penstock.recordings.recovery_report import DamageLog
+    from penstock.recordings.scan_bytes import ScanBytes
+
+# No byte of the file tells how much this was, so it is a loss of an unknown number.
+UNFINISHED = "the recorder did not finish, or the rest was cut off: what should follow is in no file"
+
+State = Literal["whole", "cut", "bad"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What lies at a position: a whole record, one that reaches beyond the end, or none."""
+
+    at: int
+    state: State
+    why: str = ""
+    op: int = 0
+    data_at: int = 0
+    end: int = 0
+
+
+RecordT = TypeVar("RecordT", bound=Found)
+
+
+class RecordWalk(ABC, Generic[RecordT]):
+    """The walk that bags and mcap files share; a container says what a record is and what becomes of it.
+
+    A record is believed when a record (or the end) follows it. Where it is not so, either its length or what follows
+    is broken: whoever begins next decides.
+    """
+
+    def __init__(self, log: DamageLog) -> None:
+        self.log = log
+        self.unproven = False  # True behind a broken part, until something begins that proves itself
+        self.cut_cause = ""  # said instead, while what is left of a packed chunk is walked
+        self._remembered: tuple[ScanBytes, int, int, bool, RecordT] | None = None
+        self._searched: tuple[ScanBytes, int, bool, int, int, int | None] | None = None
+
+    @abstractmethod
+    def parse(self, source: ScanBytes, at: int, end: int, inner: bool) -> RecordT:
+        """What lies at `at`; `inner`: inside a chunk, where fewer kinds may be."""
+
+    @abstractmethod
+    def search(self, source: ScanBytes, at: int, end: int, inner: bool) -> int | None:
+        """Where the next record that can be believed begins, from `at` on."""
+
+    def knowledge(self) -> int:
+        """Grows when a search might find what an earlier one did not."""
+        return 0
+
+    @abstractmethod
+    def take(self, source: ScanBytes, record: RecordT, end: int, inner: bool) -> int:
+        """Use a whole record; where to go on."""
+
+    @abstractmethod
+    def take_cut(self, source: ScanBytes, record: RecordT, stop: int, end: int) -> int | None:
+        """Save what a record gives whose end is missing, up to `stop`; where to go on, None when it gives nothing."""
+
+    @abstractmethod
+    def begins_like_a_record(self, source: ScanBytes, at: int, following: int | None) -> bool:
+        """True when a record was meant to begin here, though it is broken."""
+
+    @abstractmethod
+    def carries_payload(self, record: RecordT) -> bool:
+        """True for records whose wrong length would give a wrong message."""
+
+    def holds_messages(self, begin: int) -> bool:
+        """False for parts of the file where no message can be, so that their loss is none."""
+        return True
+
+    def place(self, source: ScanBytes, begin: int, end: int) -> tuple[int, int]:
+        """The bytes of the file that a range of a source stands for."""
+        return begin, end
+
+    def walk(self, source: ScanBytes, at: int, end: int, *, inner: bool = False) -> None:
+        """Take all records in a range; what cannot be read is in the log."""
+        while at < end:
+            found = self._look(source, at, end, inner)
+            if found.state == "bad":
+                at = self._skip(source, at, self.resync(source, at + 1, end, inner), end, found.why)
+            elif found.state == "cut":
+                at = self._cut(source, found, end, inner)
+            elif self.carries_payload(found):
+                at = self._believe_or_skip(source, found, end, inner)
+            else:
+                at = self.take(source, found, end, inner)
+
+    def resync(self, source: ScanBytes, at: int, end: int, inner: bool) -> int | None:
+        """`search`, which is asked once for a stretch however often it is met: hostile files stay linear."""
+        known, knowledge = self._searched, self.knowledge()
+        if known is not None and known[0] is source and known[1:3] == (end, inner) and known[4] == knowledge:
+            begin, found = known[3], known[5]
+            if begin <= at <= (end if found is None else found):
+                return found
+        found = self.search(source, at, end, inner)
+        self._searched = (source, end, inner, at, knowledge, found)
+        return found
+
+    def _look(self, source: ScanBytes, at: int, end: int, inner: bool) -> RecordT:
+        known = self._remembered
+        if known is not None and known[0] is source and known[1:4] == (at, end, inner):
+            return known[4]
+        found = self.parse(source, at, end, inner)
+        self._remembered = (source, at, end, inner, found)
+        return found
+
+    def follows(self, source: ScanBytes, at: int, end: int, inner: bool) -> bool:
+        """True when a record, the beginning of a cut one, or the end lies at `at`."""
+        return at == end or (at < end and self._look(source, at, end, inner).state != "bad")
+
+    def _skip(self, source: ScanBytes, at: int, following: int | None, end: int, why: str) -> int:
+        until = end if following is None else following
+        begin, stop = self.place(source, at, until)
+        self.unproven = True
+        self.log.add(begin, stop, why, None if self.holds_messages(begin) else 0)
+        return until
+
+    def _cut(self, source: ScanBytes, record: RecordT, end: int, inner: bool) -> int:
+        following = self.resync(source, record.at + 1, end, inner)
+        stop = end if following is None else following
+        resumed = None if inner else self.take_cut(source, record, stop, end)
+        if resumed is not None:
+            return resumed
+        why = self.cut_cause or record.why if following is None else f"a record whose length is broken ({record.why})"
+        return self._skip(source, record.at, following, end, why)
+
+    def _believe_or_skip(self, source: ScanBytes, record: RecordT, end: int, inner: bool) -> int:
+        if not self.follows(source, record.end, end, inner):
+            following = self.resync(source, record.data_at, end, inner)
+            swallows = following is not None and following < record.end
+            if swallows or not self.begins_like_a_record(source, record.end, following):
+                return self._skip(source, record.at, following, end, "a message whose length is broken")
+        return self.take(source, record, end, inner)

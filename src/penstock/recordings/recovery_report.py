@@ -1,0 +1,176 @@
+"""What a recovery saved and what it lost: byte ranges with causes, bounded however often a file is broken."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+# Kept one by one; a file that is broken in more places is told by their number and their bytes.
+_KEPT_RANGES = 1000
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A range of a file that gave nothing; `messages` that lay there, None where nobody knows."""
+
+    file: str
+    begin: int
+    end: int
+    cause: str
+    messages: int | None = None
+
+    @property
+    def n_bytes(self) -> int:
+        return max(self.end - self.begin, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "file": self.file,
+            "begin": self.begin,
+            "end": self.end,
+            "cause": self.cause,
+            "messages": self.messages,
+        }
+
+
+@dataclass(frozen=True)
+class RecoveryReport:
+    """The result of `recover`: what the new recording holds, and every range of the old one that is not in it."""
+
+    source: str
+    output: str
+    kind: str
+    topics: dict[str, int]
+    damages: tuple[Damage, ...]
+    damage_count: int
+    damaged_bytes: int
+    lost_messages: int
+    lost_unknown: bool
+    suspect_messages: int
+    lost_parts: int
+    notes: tuple[str, ...]
+    bytes_in: int
+    bytes_out: int
+
+    @property
+    def messages(self) -> int:
+        return sum(self.topics.values())
+
+    @property
+    def lost(self) -> bool:
+        """True when messages were lost, may have been lost, or were kept without proof."""
+        return bool(self.lost_messages or self.lost_unknown or self.suspect_messages or self.lost_parts)
+
+    @property
+    def exit_code(self) -> int:
+        return 3 if self.lost else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `--json`."""
+        return {
+            "source": self.source,
+            "output": self.output,
+            "kind": self.kind,
+            "messages": self.messages,
+            "topics": dict(sorted(self.topics.items())),
+            "lost": self.lost,
+            "lost_messages": self.lost_messages,
+            "lost_unknown": self.lost_unknown,
+            "suspect_messages": self.suspect_messages,
+            "lost_parts": self.lost_parts,
+            "damage_count": self.damage_count,
+            "damaged_bytes": self.damaged_bytes,
+            "damages": [damage.to_json() for damage in self.damages],
+            "notes": list(self.notes),
+            "bytes_in": self.bytes_in,
+            "bytes_out": self.bytes_out,
+        }
+
+
+@dataclass
+class DamageLog:
+    """Collects what a scan meets; `settle` says afterwards how many messages a broken part had held."""
+
+    file: str = ""
+    topics: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+    suspect: int = 0
+    lost_parts: int = 0
+    _kept: list[Damage] = field(default_factory=list)
+    _count: int = 0
+    _bytes: int = 0
+    _lost: int = 0
+    _unknown: int = 0
+
+    @property
+    def written(self) -> int:
+        """Messages that went to the new recording."""
+        return sum(self.topics.values())
+
+    @property
+    def has_damage(self) -> bool:
+        return self._count > 0
+
+    def add(self, begin: int, end: int, cause: str, messages: int | None = None) -> None:
+        """A range that gave nothing; ranges that touch and have one cause are one."""
+        last = self._kept[-1] if self._kept and self._count == len(self._kept) else None
+        if last is not None and (last.file, last.cause, last.messages is None) == (self.file, cause, messages is None):
+            again = (last.begin, last.end) == (begin, end)  # several faults inside one packed chunk
+            if again or last.end == begin:
+                total = None if messages is None else (last.messages or 0) + messages
+                self._kept[-1] = replace(last, end=end, messages=total)
+                self._bytes += 0 if again else max(end - begin, 0)
+                self._lost += messages or 0
+                return
+        self._count += 1
+        self._bytes += max(end - begin, 0)
+        self._lost += messages or 0
+        self._unknown += messages is None
+        if len(self._kept) < _KEPT_RANGES:
+            self._kept.append(Damage(self.file, begin, end, cause, messages))
+
+    def mark(self) -> tuple[int, int, int, int]:
+        """A place to settle from: ranges kept and unknown, messages lost and written so far."""
+        return len(self._kept), self._unknown, self._lost, self.written
+
+    def settle(self, mark: tuple[int, int, int, int], expected: int, where: tuple[int, int], cause: str) -> None:
+        """Since the mark, `expected` messages should have come from a range: its unknown numbers become known.
+
+        A range that begins at 0 is the whole file, with what was cut off behind its end.
+        """
+        first, unknown, lost, written = mark
+        missing = max(expected - (self.written - written) - (self._lost - lost), 0)
+        places = [place for place in range(first, len(self._kept)) if self._is_open(place, where)]
+        for place in places:
+            self._kept[place] = replace(self._kept[place], messages=missing if place == places[0] else 0)
+        if places:
+            self._lost += missing
+            self._unknown -= len(places)
+        elif missing and self._count > len(self._kept) and self._unknown > unknown:
+            self._lost += missing  # of ranges that are too many to be kept
+        elif missing:
+            self.add(*where, cause, missing)
+
+    def _is_open(self, place: int, where: tuple[int, int]) -> bool:
+        damage = self._kept[place]
+        inside = where[0] == 0 or where[0] <= damage.begin < where[1]
+        return damage.messages is None and damage.file == self.file and inside
+
+    def report(self, *, source: str, output: str, kind: str, bytes_in: int, bytes_out: int) -> RecoveryReport:
+        return RecoveryReport(
+            source=source,
+            output=output,
+            kind=kind,
+            topics=dict(self.topics),
+            damages=tuple(self._kept),
+            damage_count=self._count,
+            damaged_bytes=self._bytes,
+            lost_messages=self._lost,
+            lost_unknown=self._unknown > 0,
+            suspect_messages=self.suspect,
+            lost_parts=self.lost_parts,
+            notes=tuple(self.notes),
+            bytes_in=bytes_in,
+            bytes_out=bytes_out,
+        )

@@ -25,6 +25,7 @@ SOURCE = REPOSITORY / "src" / "penstock"
 # A room may import from itself and from rooms above it.
 ROOMS = (
     "errors",
+    "lazy",
     "units",
     "limits",
     "memory",
@@ -47,7 +48,7 @@ ROOMS = (
 # The format knows nothing of where its rows come from, and a timeline nothing of payloads.
 STRANGERS = {"lerobot": {"recordings", "align"}, "align": {"media"}}
 
-HEAVY = ("torch", "ray", "lerobot", "cv2", "av", "pyarrow", "rosbags", "rich")
+HEAVY = ("torch", "ray", "lerobot", "cv2", "av", "pyarrow", "h5py", "rosbags", "rich")
 
 MODULES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
 

@@ -1,0 +1,102 @@
+"""The real LeRobot 0.6.1 reads data sets that penstock converted from data sets: every frame is the source's frame."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+import penstock
+from tests.conversion import bags, datasets, version21
+from tests.conversion.version21 import CAMERA, TASKS, Video
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.filterwarnings("default"),  # LeRobot and what it imports warn about themselves
+]
+
+LENGTHS = (12, 9, 11)
+
+
+def read(root: Path, **options: Any) -> LeRobotDataset:
+    return LeRobotDataset("penstock/test", root=root, return_uint8=True, **options)
+
+
+def decoded(path: Path, backend: str) -> list[np.ndarray]:
+    """The frames of a video as the reader of the data set decodes them."""
+    if backend == "pyav":
+        return version21.decoded(path)
+    from torchcodec.decoders import VideoDecoder
+
+    return [frame.permute(1, 2, 0).numpy() for frame in VideoDecoder(str(path))]
+
+
+def pixels(item: dict[str, Any], key: str) -> np.ndarray:
+    return item[key].permute(1, 2, 0).numpy()
+
+
+@pytest.mark.parametrize("backend", ["torchcodec", "pyav"])
+@pytest.mark.parametrize("codec", ["h264", "av1", "mjpeg"])
+def test_every_frame_and_value_of_a_v21_data_set_is_read_back(tmp_path: Path, codec: str, backend: str) -> None:
+    source = version21.make(tmp_path / "old", LENGTHS, Video(codec))
+    penstock.convert(source, tmp_path / "new")
+    data = read(tmp_path / "new", video_backend=backend)
+    assert len(data) == sum(LENGTHS) and data.num_episodes == 3 and data.meta.robot_type == "testbot"
+    expected = [rgb for episode in range(3) for rgb in decoded(version21.video_path(source, episode), backend)]
+    row = 0
+    for episode, rows in enumerate(LENGTHS):
+        values = version21.numbers(episode, rows)
+        tasks = version21.tasks_of(episode, rows)
+        for frame in range(rows):
+            item = data[row]
+            assert np.array_equal(item["observation.state"].numpy(), values["observation.state"][frame])
+            assert np.array_equal(item["observation.pose"].numpy(), values["observation.pose"][frame])
+            assert bool(item["next.done"]) == values["next.done"][frame]
+            assert item["remark"] == values["remark"][frame] and item["task"] == TASKS[tasks[frame]]
+            assert np.array_equal(pixels(item, CAMERA), expected[row]), (episode, frame)
+            row += 1
+
+
+@pytest.mark.parametrize("codec", ["av1", "h264"])
+def test_a_data_set_from_a_bag_is_encoded_later_with_the_same_numbers(tmp_path: Path, codec: str) -> None:
+    bag = bags.write(tmp_path / "run.bag", bags.robot(0.6))
+    penstock.convert(bag, tmp_path / "now")
+    penstock.convert(tmp_path / "now", tmp_path / "tonight", video=codec)
+    before, after = read(tmp_path / "now"), read(tmp_path / "tonight")
+    assert len(before) == len(after) > 10
+    cameras = list(before.meta.video_keys)
+    assert cameras and datasets.info(tmp_path / "tonight")["features"][cameras[0]]["info"]["video.codec"] == codec
+    for row in range(0, len(before), 3):
+        one, other = before[row], after[row]
+        for key in ("observation.state", "action", "timestamp", "task_index"):
+            assert np.array_equal(one[key].numpy(), other[key].numpy())
+        for key in cameras:
+            assert version21.psnr(pixels(one, key), pixels(other, key)) > 22
+
+
+def test_what_lerobot_itself_wrote_is_rewritten_by_moving(tmp_path: Path) -> None:
+    features = {
+        "observation.state": {"dtype": "float32", "shape": (3,), "names": ["a", "b", "c"]},
+        CAMERA: {"dtype": "video", "shape": (64, 96, 3), "names": ["height", "width", "channels"]},
+    }
+    made = LeRobotDataset.create("penstock/test", 30, features, root=tmp_path / "theirs", robot_type="theirs")
+    random = np.random.default_rng(0)
+    for episode in range(2):
+        for _ in range(6 + episode):
+            picture = np.kron(random.integers(0, 255, (8, 12, 3), dtype=np.uint8), np.ones((8, 8, 1), np.uint8))
+            state = random.normal(size=3).astype(np.float32)
+            made.add_frame({"observation.state": state, CAMERA: picture, "task": f"task {episode}"})
+        made.save_episode()
+    made.finalize()
+    report = penstock.convert(tmp_path / "theirs", tmp_path / "ours")
+    assert report.lost == {} and not any("encoded anew" in note for note in report.notes)
+    assert datasets.samples(tmp_path / "theirs", CAMERA) == datasets.samples(tmp_path / "ours", CAMERA)
+    before, after = read(tmp_path / "theirs", video_backend="pyav"), read(tmp_path / "ours", video_backend="pyav")
+    for row in range(13):
+        one, other = before[row], after[row]
+        assert one["task"] == other["task"] and np.array_equal(pixels(one, CAMERA), pixels(other, CAMERA))
+        assert np.array_equal(one["observation.state"].numpy(), other["observation.state"].numpy())
+    assert datasets.problems(tmp_path / "ours", full=True) == []

@@ -7,12 +7,12 @@ quantisation, and its two parameters), then a PNG, or width, height and RVL.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from penstock.errors import ImageError
+from penstock.lazy import dataclass
 from penstock.media import jpeg, png, raw_image, rvl, tiff
 
 if TYPE_CHECKING:

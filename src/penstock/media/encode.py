@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import os
 import threading
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from types import TracebackType
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from penstock.errors import VideoError
+from penstock.lazy import dataclass
 from penstock.media.h26x import length_prefixed, nal_units
 from penstock.media.mp4_tree import Box
 from penstock.media.priority import ordinary_priority

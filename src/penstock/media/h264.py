@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from penstock.errors import VideoError
+from penstock.lazy import dataclass
 from penstock.media.h26x import Bits, MissingSet, PictureFormat, checked_size, sample_description
 
 SLICE, IDR, SEI, SPS, PPS, DELIMITER, FILLER = 1, 5, 6, 7, 8, 9, 12

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from penstock.errors import VideoError
+from penstock.lazy import dataclass
 from penstock.media.h26x import Bits, MissingSet, PictureFormat, checked_size, sample_description
 
 VPS, SPS, PPS, DELIMITER, END_OF_SEQUENCE, FILLER = 32, 33, 34, 35, 36, 38

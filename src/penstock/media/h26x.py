@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from penstock.errors import VideoError
+from penstock.lazy import dataclass
 from penstock.media import mp4_boxes
 
 StreamCodec = Literal["h264", "h265"]

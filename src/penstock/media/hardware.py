@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from penstock.errors import PenstockError
+from penstock.lazy import dataclass
 from penstock.media.encode import CODECS, Codec, Device, EncoderSettings, VideoEncoder
 
 DEVICES: tuple[Device, ...] = ("nvenc", "videotoolbox", "qsv", "vaapi")

@@ -7,9 +7,9 @@ next equal one by a comparison of bytes, which is what lets a conversion check e
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from penstock.errors import ImageError, LimitExceeded
+from penstock.lazy import dataclass
 
 MAX_SIDE_PX = 16_384
 """No camera of a robot is wider; a header that claims more is damaged or hostile."""

@@ -14,7 +14,6 @@ import contextlib
 import os
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import OutputFailed, PenstockError, VideoError
+from penstock.lazy import dataclass
 from penstock.media import mp4_boxes
 from penstock.media.append_file import AppendFile
 

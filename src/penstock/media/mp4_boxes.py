@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import struct
 from array import array
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import VideoError
+from penstock.lazy import dataclass
 
 PROLOGUE_BYTES = 44  # of what stands before the first sample
 _MAX_SIDE_PX = 0xFFFF  # the sample entry has 16 bits for each side

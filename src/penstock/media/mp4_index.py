@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, VideoError
+from penstock.lazy import dataclass
 from penstock.media.mp4_tree import Box
 
 MAX_INDEX_BYTES = 256 * 1024 * 1024

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import VideoError
+from penstock.lazy import dataclass
 
 _MAX_CHILDREN = 10_000
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from penstock.errors import ImageError, LimitExceeded
+from penstock.lazy import dataclass
 from penstock.media import jpeg
 
 MAGIC = b"\x89PNG\r\n\x1a\n"

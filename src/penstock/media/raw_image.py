@@ -6,12 +6,12 @@ Each encoding has one fixed rule, never one per frame: 16 bits become 8 by their
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from penstock.errors import ImageError
+from penstock.lazy import dataclass
 from penstock.media import jpeg
 
 if TYPE_CHECKING:

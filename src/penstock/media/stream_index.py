@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import VideoError
+from penstock.lazy import dataclass
 from penstock.media import h264, h265
 from penstock.media.h26x import MissingSet, PictureFormat, StreamCodec, annex_b, length_prefixed, nal_units
 from penstock.media.stream_pictures import KEY, LEADING, REORDERED, H264Pictures, H265Pictures

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import VideoError
+from penstock.lazy import dataclass
 from penstock.media import h264, h265
 from penstock.media.h26x import MAX_SET_BYTES
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from penstock.errors import ImageError
+from penstock.lazy import dataclass
 from penstock.media import jpeg, png
 
 if TYPE_CHECKING:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from penstock import recordings, units
 from penstock.errors import LimitExceeded, MessageError, RecordingCorrupt, SchemaError
+from penstock.lazy import dataclass
 from penstock.recordings.file_window import recover_hint
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -12,6 +11,7 @@ from urllib.parse import quote
 import numpy as np
 
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
+from penstock.lazy import dataclass
 from penstock.recordings.codecs import MAX_CHUNK_BYTES
 from penstock.recordings.file_window import recover_hint
 from penstock.recordings.message_compression import ZSTD_MAGIC

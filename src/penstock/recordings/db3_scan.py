@@ -6,13 +6,14 @@ import shutil
 import sqlite3
 import tempfile
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.errors import PenstockError, RecordingCorrupt
+from penstock.lazy import dataclass
 from penstock.recordings.db3_file import SQLITE_ERRORS, connect
 from penstock.recordings.db3_writer import Db3Writer
 from penstock.recordings.message_compression import ZSTD_MAGIC

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from penstock.errors import SchemaError
+from penstock.lazy import dataclass
 
 MAX_TEXT_BYTES = 1 << 20
 MAX_FIELDS = 10_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.lazy import dataclass
 from penstock.recordings import mcap_records as r
 from penstock.recordings.record_walk import Found
 from penstock.recordings.scan_bytes import pieces

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from penstock.errors import LimitExceeded, RecordingCorrupt
+from penstock.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
+from penstock.lazy import dataclass
 from penstock.recordings import mcap_records as r
 from penstock.recordings.codecs import CODECS, MAX_CHUNK_BYTES, check_sizes, decompress_into
 from penstock.recordings.mcap_plausible import (
@@ -48,6 +48,7 @@ class _Chunk:
     mark: tuple[int, int, int, int]
     index_at: int | None
     expected: int | None = None
+    given: int | None = None  # messages that came from it; None where nobody knows where it ends
 
 
 def recover_mcap(source: FileBytes, target: Path, log: DamageLog, facts: FileFacts, *, keep_suspect: bool) -> None:
@@ -184,9 +185,10 @@ class _McapScan(RecordWalk[McapRecord]):
     def _close_chunk(self, at: int) -> None:
         """Compare what a chunk gave with what its message indexes list, where those are all there."""
         chunk, self._chunk = self._chunk, None
-        if chunk is not None and chunk.index_at == at and chunk.expected is not None:
-            where = (chunk.at, chunk.end)
-            self.log.settle(chunk.mark, chunk.expected, where, "messages that the chunk's index lists")
+        if chunk is None or chunk.index_at != at or chunk.expected is None or chunk.given is None:
+            return
+        where, cause = (chunk.at, chunk.end), "messages that the chunk's index lists"
+        self.log.settle(chunk.mark, chunk.expected, where, cause, chunk.given)
 
     def _take_chunk(self, source: ScanBytes, record: McapRecord, end: int) -> int:
         head = chunk_head(source, record, end)
@@ -206,9 +208,11 @@ class _McapScan(RecordWalk[McapRecord]):
         if head.crc and self._crc(source, head.data_at, record.end) != head.crc:
             if not self._keep_suspect:
                 self.log.add(record.at, record.end, "a chunk that fails its CRC")
+                if self._chunk is not None:
+                    self._chunk.given = 0
                 return record.end
             self._suspect = True
-        self.walk(source, head.data_at, record.end, inner=True)
+        self._walk_chunk(source, head.data_at, record.end)
         self._suspect = False
         return record.end
 
@@ -242,11 +246,19 @@ class _McapScan(RecordWalk[McapRecord]):
                 why = f"{_CUT_CHUNK}; {len(data or b''):,} of {head.raw_bytes:,} bytes could be decompressed"
         if why:
             self.log.add(*self._packed_place, why)
+        if data is None and self._chunk is not None:
+            self._chunk.given = 0
         if data is not None:
             self._suspect, self.cut_cause = bool(why) and not is_cut, why
-            self.walk(ChunkBytes(data), 0, len(data), inner=True)
+            self._walk_chunk(ChunkBytes(data), 0, len(data))
             self._suspect, self.cut_cause = False, ""
         return stop
+
+    def _walk_chunk(self, source: ScanBytes, begin: int, end: int) -> None:
+        before, chunk = self.log.written, self._chunk
+        self.walk(source, begin, end, inner=True)
+        if chunk is not None:
+            chunk.given = self.log.written - before
 
     def _unpacked(
         self, source: ScanBytes, record: McapRecord, head: ChunkHead, stop: int

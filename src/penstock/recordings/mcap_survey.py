@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from penstock.lazy import dataclass
 from penstock.recordings import mcap_records as r
 from penstock.recordings.codecs import CODECS
 from penstock.recordings.mcap_plausible import chunk_head, parse_record

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import RecordingError
+from penstock.lazy import dataclass
 from penstock.recordings import mcap_records as r
 from penstock.recordings.codecs import compress
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
+from penstock.lazy import dataclass
 from penstock.recordings.schemas import type_name
 
 if TYPE_CHECKING:

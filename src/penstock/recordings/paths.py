@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import ConfigError, MessageError
+from penstock.lazy import dataclass
 
 MAX_PATH_CHARACTERS = 4096
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+
+from penstock.lazy import dataclass
 
 if TYPE_CHECKING:
     from penstock.recordings.recovery_report import DamageLog

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import numpy as np
 
 from penstock.errors import RecordingError, SchemaError
+from penstock.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

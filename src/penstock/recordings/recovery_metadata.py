@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from penstock import plain_yaml
+from penstock.lazy import dataclass
 from penstock.recordings.metadata import FILE_NAME, ROOT_KEY
 
 if TYPE_CHECKING:

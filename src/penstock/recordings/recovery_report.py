@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
+
+from penstock.lazy import dataclass
 
 # Kept one by one; a file that is broken in more places is told by their number and their bytes.
 _KEPT_RANGES = 1000
@@ -134,13 +136,22 @@ class DamageLog:
         """A place to settle from: ranges kept and unknown, messages lost and written so far."""
         return len(self._kept), self._unknown, self._lost, self.written
 
-    def settle(self, mark: tuple[int, int, int, int], expected: int, where: tuple[int, int], cause: str) -> None:
+    def settle(
+        self,
+        mark: tuple[int, int, int, int],
+        expected: int,
+        where: tuple[int, int],
+        cause: str,
+        given: int | None = None,
+    ) -> None:
         """Since the mark, `expected` messages should have come from a range: its unknown numbers become known.
 
-        A range that begins at 0 is the whole file, with what was cut off behind its end.
+        `given`: the messages that came from the range, where others came since. A range that begins at 0 is the whole
+        file, with what was cut off behind its end.
         """
         first, unknown, lost, written = mark
-        missing = max(expected - (self.written - written) - (self._lost - lost), 0)
+        came = self.written - written if given is None else given
+        missing = max(expected - came - (self._lost - lost), 0)
         places = [place for place in range(first, len(self._kept)) if self._is_open(place, where)]
         for place in places:
             self._kept[place] = replace(self._kept[place], messages=missing if place == places[0] else 0)

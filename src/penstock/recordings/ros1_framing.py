@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.errors import RecordingCorrupt
+from penstock.lazy import dataclass
 from penstock.recordings.ros1_records import OP_MESSAGE, Fields, u32_from
 
 if TYPE_CHECKING:

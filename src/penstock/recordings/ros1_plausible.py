@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from penstock.lazy import dataclass
 from penstock.recordings.codecs import CODECS
 from penstock.recordings.record_walk import Found
 from penstock.recordings.ros1_records import (

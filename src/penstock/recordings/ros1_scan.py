@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 from penstock.errors import LimitExceeded, RecordingCorrupt
+from penstock.lazy import dataclass
 from penstock.recordings.codecs import MAX_CHUNK_BYTES, check_sizes, decompress_into
 from penstock.recordings.partial_codecs import decode_prefix
 from penstock.recordings.record_walk import UNFINISHED, RecordWalk
@@ -64,6 +65,7 @@ class _Chunk:
     mark: tuple[int, int, int, int]
     index_at: int | None
     expected: int = 0
+    given: int | None = None  # messages that came from it; None where nobody knows where it ends
 
 
 def recover_bag(source: FileBytes, target: Path, log: DamageLog, *, keep_suspect: bool) -> None:
@@ -201,10 +203,9 @@ class _BagScan(RecordWalk[Ros1Record]):
         if listed is not None or told is not None:
             # Either number may itself be broken: the larger one hides no loss.
             expected = self._expected[chunk.at] = max(listed or 0, told or 0)
-            end = chunk.end
-            if chunk.index_at is None:  # its length is not believed: it reaches to the next one
-                end = min((other for other in self._survey.chunk_messages if chunk.at < other < at), default=at)
-            self.log.settle(chunk.mark, expected, (chunk.at, end), "messages that the chunk's index lists")
+            if chunk.given is not None:
+                where, cause = (chunk.at, chunk.end), "messages that the chunk's index lists"
+                self.log.settle(chunk.mark, expected, where, cause, chunk.given)
 
     def _take_chunk(self, source: ScanBytes, record: Ros1Record, end: int) -> int:
         believed = self.follows(source, record.end, end, inner=False)
@@ -213,7 +214,7 @@ class _BagScan(RecordWalk[Ros1Record]):
             if not believed:
                 return record.data_at  # its length is broken, not its records: they are walked one by one
             self._whole_chunks += 1
-            self.walk(source, record.data_at, record.end, inner=True)
+            self._walk_chunk(source, record.data_at, record.end)
             return record.end
         if believed:
             return self._take_packed(source, record, record.end, is_cut=False)
@@ -236,11 +237,19 @@ class _BagScan(RecordWalk[Ros1Record]):
             self._whole_chunks += 1
         if why:
             self.log.add(*self._packed_place, why)
+        if data is None and self._chunk is not None:
+            self._chunk.given = 0
         if data is not None:
             self._suspect, self.cut_cause = bool(why) and not is_cut, why
-            self.walk(ChunkBytes(data), 0, len(data), inner=True)
+            self._walk_chunk(ChunkBytes(data), 0, len(data))
             self._suspect, self.cut_cause = False, ""
         return stop
+
+    def _walk_chunk(self, source: ScanBytes, begin: int, end: int) -> None:
+        before, chunk = self.log.written, self._chunk
+        self.walk(source, begin, end, inner=True)
+        if chunk is not None:
+            chunk.given = self.log.written - before
 
     def _unpacked(self, source: ScanBytes, record: Ros1Record, codec: str, stop: int) -> tuple[bytearray | None, str]:
         size, stored_bytes = record.u32(b"size"), stop - record.data_at

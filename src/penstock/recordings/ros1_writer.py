@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from penstock.errors import RecordingError, UsageError
+from penstock.lazy import dataclass
 from penstock.recordings.codecs import MAX_CHUNK_BYTES, compress
 from penstock.recordings.ros1_records import (
     MAGIC,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from penstock.errors import SchemaError
+from penstock.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,11 +5,11 @@ from __future__ import annotations
 import glob
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from penstock.errors import NotARecording, RecordingError
+from penstock.lazy import dataclass
 from penstock.recordings import metadata as bag_metadata
 from penstock.recordings.metadata import Metadata
 

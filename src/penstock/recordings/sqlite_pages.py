@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.lazy import dataclass
 from penstock.recordings.codecs import MAX_CHUNK_BYTES
 
 if TYPE_CHECKING:

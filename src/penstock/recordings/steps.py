@@ -7,7 +7,6 @@ wanted to `values`. Every length that a message claims is checked against the by
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.errors import MessageError
+from penstock.lazy import dataclass
 
 Step = Callable[[memoryview, int, list[Any]], int]
 

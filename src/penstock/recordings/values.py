@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigError, MessageError
+from penstock.lazy import dataclass
 from penstock.recordings.decode import Decoder, Payload
 from penstock.recordings.definitions import (
     DURATION_TYPE,

@@ -7,10 +7,11 @@ known from the definition alone it costs nothing at run time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from struct import Struct
 
 from penstock.errors import SchemaError
+from penstock.lazy import dataclass
 from penstock.recordings import steps as s
 from penstock.recordings.definitions import (
     BUILT_IN,

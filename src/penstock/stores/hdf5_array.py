@@ -10,13 +10,13 @@ import math
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, StoreCorrupt, StoreError
+from penstock.lazy import dataclass
 from penstock.stores.hdf5_file import Filter, Hdf5File, library_errors
 from penstock.stores.hdf5_heap import REFERENCE, Heap
 from penstock.stores.hdf5_read import read_exactly

@@ -13,12 +13,12 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.errors import ExternalRefused, MissingExtra, StoreCorrupt, StoreError
+from penstock.lazy import dataclass
 from penstock.recordings.split import natural_key
 from penstock.stores.hdf5_trial import Texts, try_file
 

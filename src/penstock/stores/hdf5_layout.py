@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from penstock.errors import StoreCorrupt, StoreError
+from penstock.lazy import dataclass
 from penstock.recordings.split import natural_key
 from penstock.stores.hdf5_array import Hdf5Array
 from penstock.stores.hdf5_file import Hdf5File

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from penstock.lerobot import layout
 
 _MAGIC = b"penstock state 1\n"
 _DTYPES = frozenset({"<f4", "<f8", "<i8", "<u4", "|u1"})
+_LARGE_BYTES = 64 << 10
 LARGEST_STATE_BYTES = 1024 * layout.MIB
 
 
@@ -43,7 +44,7 @@ class Saved:
 
 def write(path: Path, tree: Mapping[str, Any], *, fsync: bool) -> Saved:
     """Write a tree of JSON values, arrays and bytes; the file counts once what this returns is written down."""
-    pieces = _encode(tree)
+    pieces = _collected(_encode(tree))
     crc = size_bytes = 0
     with layout.writing(path, "cannot write the state"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +53,7 @@ def write(path: Path, tree: Mapping[str, Any], *, fsync: bool) -> Saved:
             for piece in pieces:
                 crc = zlib.crc32(piece, crc)
                 size_bytes += len(piece)
-            layout.write_all(descriptor, b"".join(pieces))
+                layout.write_all(descriptor, piece)
             if fsync:
                 os.fsync(descriptor)
         finally:
@@ -82,13 +83,14 @@ def read(directory: Path, saved: Saved) -> dict[str, Any]:
         raise DataSetCorrupt(f"{path}: not a state that this version of penstock wrote: {error}") from error
 
 
-def _encode(tree: Mapping[str, Any]) -> list[bytes]:
-    payloads: list[bytes] = []
+def _encode(tree: Mapping[str, Any]) -> list[bytes | memoryview]:
+    """The pieces of the file; arrays are not copied, since the tables of a long video are large."""
+    payloads: list[bytes | memoryview] = []
 
     def plain(value: Any) -> Any:
         if isinstance(value, np.ndarray):
             little = value.astype(value.dtype.newbyteorder("<"), copy=False)
-            payloads.append(little.tobytes())
+            payloads.append(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
             return {"$array": little.dtype.str, "shape": list(value.shape)}
         if isinstance(value, bytes):
             payloads.append(value)
@@ -101,6 +103,19 @@ def _encode(tree: Mapping[str, Any]) -> list[bytes]:
 
     head = json.dumps(plain(tree), separators=(",", ":"), allow_nan=False).encode()
     return [_MAGIC, len(head).to_bytes(8, "little"), head, *payloads]
+
+
+def _collected(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Small pieces joined, so that each is not a call of its own; large ones as they are."""
+    small = bytearray()
+    for piece in pieces:
+        if len(piece) < _LARGE_BYTES:
+            small += piece
+            continue
+        yield bytes(small)
+        small.clear()
+        yield piece
+    yield bytes(small)
 
 
 def _decode(data: memoryview) -> dict[str, Any]:

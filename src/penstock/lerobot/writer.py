@@ -311,7 +311,8 @@ class DataSetWriter:
     def _make_durable(self, *, closing: bool = False) -> None:
         """Bring the accepted episode to the disk, then write its line; `closing` finishes the videos on the way."""
         pending, self._pending = self._pending, None
-        tree = self._state_tree() if pending is not None else {}
+        # The state first: the tables of the videos would else be held while their index is made of them once more.
+        state = None if pending is None else self._save(layout.state_name(self.episodes), self._state_tree())
         for sink in self.sinks.values():
             if closing:
                 sink.close()
@@ -320,7 +321,6 @@ class DataSetWriter:
         if pending is None:
             return
         record, own = pending.record, self.root / layout.OWN_DIR
-        state = self._save(layout.state_name(self.episodes), tree)
         parcel = None
         if pending.kept is not None:
             parcel = self._save(layout.episode_state_name(record.episode_index), pending.kept)

@@ -144,7 +144,10 @@ def _guarded(call: Callable[[], T], where: str) -> T:
     try:
         return call()
     except UsageError as error:
-        raise ConfigError(f"{_place(where)}{error.message}", hint=error.hint) from None
+        # A converter that builds something itself may have named the place, and a closer one.
+        named = error.message.startswith(f"{where}.") or f" in {where}." in error.message
+        place = "" if named else _place(where)
+        raise ConfigError(f"{place}{error.message}", hint=error.hint) from None
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{_place(where)}{error}") from None
 

@@ -151,20 +151,20 @@ def duration_text(duration_ns: int) -> str:
     return f"{duration_ns}ns"
 
 
-def parse_workers(value: str | int, cpus: float) -> int:
+def parse_workers(value: str | int, cpus: float, what: str = "workers") -> int:
     """How many workers: "auto" (0.8 × the CPUs granted), "cpu*0.9", "cpu" or a number; at least one."""
     expected = "'auto', 'cpu*0.8' or a whole number from 1"
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise UsageError(f"workers: expected {expected}, not {value!r}")
+        raise UsageError(f"{what}: expected {expected}, not {value!r}")
     text = str(value).strip().lower()
     if text == "auto":
         text = "cpu*0.8"
     if match := _WORKERS.fullmatch(text):
         share = _number(match[1]) if match[1] else Decimal(1)
         if share <= 0:
-            raise UsageError(f"workers: {value!r} asks for no CPU at all; expected {expected}")
+            raise UsageError(f"{what}: {value!r} asks for no CPU at all; expected {expected}")
         # Decimal, because 0.7 * 10 is 7.000000000000001 or 6.999999999999999 in binary.
         return max(1, int(Decimal(str(cpus)) * share))
     if not re.fullmatch(r"\d{1,6}", text) or int(text) < 1:
-        raise UsageError(f"workers: {value!r} is not {expected}")
+        raise UsageError(f"{what}: {value!r} is not {expected}")
     return int(text)

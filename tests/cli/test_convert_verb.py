@@ -58,7 +58,7 @@ def test_a_loss_is_told_and_exits_3(broken: Path, tmp_path: Path, capsys: pytest
     assert main(["convert", str(broken), str(tmp_path / "out")]) == 3
     told = capsys.readouterr()
     assert f"1 · unusable message: {CAM_H}" in told.out and "1 lost" in told.out
-    assert "note: broken.bag: 1 unusable messages left out" in told.err
+    assert "note: broken.bag: 1 unusable message left out" in told.err
 
 
 def test_strict_turns_a_loss_into_a_failure(broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -280,3 +280,9 @@ def test_a_truncated_message_does_not_hide_the_rest_from_inspect(
     bag = bags.write(tmp_path / "run.bag", change(bags.robot(0.3), STATE, 0, cut_by(30)))
     assert main(["inspect", str(bag), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["conversion"]["possible"]
+
+
+def test_doctor_sends_an_hdf5_file_to_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    assert main(["doctor", str(tmp_path / "a.hdf5")]) == 2
+    assert "is an HDF5 file" in (said := capsys.readouterr().err) and "penstock inspect" in said

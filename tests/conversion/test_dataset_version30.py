@@ -238,3 +238,12 @@ def test_what_one_and_two_processes_write_is_the_same(tmp_path: Path, video: str
     penstock.convert(sources, tmp_path / "one", video=video, jobs=1)
     penstock.convert(sources, tmp_path / "two", video=video, jobs=2)
     assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+def test_settings_that_a_data_set_has_no_use_for_are_named(tmp_path: Path) -> None:
+    source = version21.make(tmp_path / "a", (6,))
+    report = penstock.convert(source, tmp_path / "out", task="pour", stride=2, episodes={"gap": "1s"}, strict=True)
+    assert [note for note in report.notes if "no effect" in note] == [
+        "a: stride, task, episodes have no effect on data sets"
+    ]
+    assert not any("no effect" in note for note in penstock.convert(source, tmp_path / "plain").notes)

@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock import recordings
 from penstock.conversion.cuts import Cuts
-from penstock.conversion.identity import differences, identity
+from penstock.conversion.identity import differences, identity, sources
 from penstock.conversion.inputs import Found
 from penstock.conversion.recording_input import plan_recording
 from penstock.conversion.settings import read_settings
@@ -90,6 +90,14 @@ def test_a_bag_directory_has_its_file_beside_it(tmp_path: Path) -> None:
     path = bags.write(tmp_path / "run.mcapdir", bags.camera(bags.CAM_H, bags.times(FPS, 1.0)))
     (tmp_path / "run.mcapdir.txt").write_text("wipe")
     assert tasks(path) == ["wipe"]
+
+
+def test_a_configuration_beside_a_recording_is_no_sidecar_even_with_a_key_of_its_name(tmp_path: Path) -> None:
+    path = robot(tmp_path, "depth.bag")
+    (tmp_path / "depth.yaml").write_text(f"depth: metric\nfeatures: {{observation.images.cam: {bags.CAM_H}}}\n")
+    found = cuts(path)
+    assert [span.task for span in found.spans] == ["unspecified"]
+    assert any("depth.yaml is a configuration and was not read as a sidecar" in note for note in found.notes)
 
 
 def test_what_the_configuration_says_beats_what_lies_around_but_not_what_it_points_at(tmp_path: Path) -> None:
@@ -206,9 +214,14 @@ def test_what_is_said_of_a_recording_is_part_of_what_a_conversion_is(tmp_path: P
     """A table may get lines for other recordings; another task for this one makes another data set."""
     found = [Found("recording", robot(tmp_path))]
     (tmp_path / "tasks.csv").write_text("run.bag,reach\n")
-    before = identity(read_settings(), found, strict=False)
+
+    def now() -> dict[str, Any]:
+        known = sources(found, read_settings(), keep_going=False)
+        return identity(read_settings(), known, strict=False)
+
+    before = now()
     (tmp_path / "tasks.csv").write_text("run.bag,reach\nother.bag,grasp\n")
-    assert differences(before, identity(read_settings(), found, strict=False)) == []
+    assert differences(before, now()) == []
     (tmp_path / "tasks.csv").write_text("run.bag,grasp\n")
-    changed = differences(before, identity(read_settings(), found, strict=False))
+    changed = differences(before, now())
     assert changed == [f"the file beside input {found[0].path} says something else"]

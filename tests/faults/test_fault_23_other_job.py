@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.errors import DataSetError, Interrupted, OutputExists
+from penstock.errors import DataSetError, Interrupted, OutputExists, UsageError
 from tests.faults.jobs import call, contents, make_sources
 
 
@@ -94,6 +94,17 @@ def test_23_an_unfinished_conversion_is_not_thrown_away_by_a_new_one(unfinished:
         penstock.convert(**call(sources, out))
     penstock.convert(**call(sources, out, overwrite=True))
     assert out.exists()
+
+
+def test_23_an_append_that_is_refused_promises_nothing(tmp_path: Path) -> None:
+    """Its inputs or settings do not fit, nothing was added: there is nothing to resume."""
+    sources, out = make_sources(tmp_path), tmp_path / "out"
+    penstock.convert(**call(sources[:1], out))
+    with pytest.raises(UsageError, match="there is nothing to append") as nothing_new:
+        penstock.convert(**call(sources[:1], out, append=True))
+    with pytest.raises(DataSetError, match="fps: 7 instead of null") as other:
+        penstock.convert(**call(sources[1:2], out, append=True, fps=7))
+    assert not any("--resume" in (caught.value.hint or "") for caught in (nothing_new, other))
 
 
 def _touch(bag: Path) -> None:

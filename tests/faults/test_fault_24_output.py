@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.cli import main
+from penstock.errors import UsageError
 from tests.conversion.bags import robot, write
 
 
@@ -41,3 +43,15 @@ def test_24_a_file_in_the_way_is_left_alone(bag: Path, tmp_path: Path) -> None:
     out.write_text("mine")
     assert main(["convert", str(bag), str(out), "--overwrite"]) == 1
     assert out.read_text() == "mine"
+
+
+def test_24_nothing_is_written_into_a_data_set_that_is_the_input(bag: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    penstock.convert(bag, out)
+    before = sorted(out.rglob("*"))
+    with pytest.raises(UsageError, match=r"out/again lies in the input .*out, which is only read"):
+        penstock.convert(out, out / "again")
+    with pytest.raises(UsageError, match=r"out is the input itself"):
+        penstock.convert(out, out, overwrite=True)
+    assert sorted(out.rglob("*")) == before
+    assert penstock.convert(tmp_path, out, overwrite=True).sources == (str(bag),)  # found on the way, it is no input

@@ -26,7 +26,7 @@ def empty_bag(path: Path, *, with_topic: bool) -> Path:
 @pytest.mark.parametrize("with_topic", [False, True])
 def test_27_a_bag_without_messages_is_refused_in_words(tmp_path: Path, with_topic: bool) -> None:
     path = empty_bag(tmp_path / "run.bag", with_topic=with_topic)
-    with pytest.raises(AlignError, match=r"run\.bag has nothing that becomes a feature"):
+    with pytest.raises(AlignError, match=r"run\.bag has nothing that becomes a feature: it holds no messages"):
         penstock.convert(path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(RecordingError, match=r"has no messages|no topic"):

@@ -126,3 +126,20 @@ def test_only_what_grows_is_copied(tmp_path: Path) -> None:
     videos = [path.stat().st_nlink for _, path in layout.numbered_files(source / "videos" / CAMERA, ".mp4")]
     assert len(videos) > 1 and videos == [2] * (len(videos) - 1) + [1]
     assert not (tmp_path / "set/meta").exists()
+
+
+def test_the_names_of_linked_files_reach_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy takes the place of its source: a directory that nobody changes any more must be safe by then, too."""
+    source = undisturbed(tmp_path / "source", LENGTHS)
+    synced: set[str] = set()
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    copy_for_append(source, tmp_path / "set")
+    linked = [path for path in (tmp_path / "set").rglob("*") if path.is_file() and path.stat().st_nlink > 1]
+    assert len({path.parent for path in linked}) > 1
+    assert {str(folder) for path in linked for folder in (path.parent, path.parent.parent)} <= synced

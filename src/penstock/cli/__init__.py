@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"penstock: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        kept = "; what was committed stays: --resume goes on" if args.verb == "convert" else ""
+        flags = "--append --resume" if getattr(args, "append", False) else "--resume"
+        kept = f"; what was committed stays: {flags} goes on" if args.verb == "convert" else ""
         print(f"penstock: interrupted{kept}", file=sys.stderr)
         return 130
     except BrokenPipeError:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import glob
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import UsageError
+from penstock.errors import RecordingError, UsageError
 
 if TYPE_CHECKING:
     from penstock.conversion.bench import Trial
@@ -67,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
     if not sources:
         raise UsageError("bench convert needs a recording", hint="penstock bench convert run.bag --output-dir trials")
     for source in sources:
-        if not Path(source).exists():
-            raise UsageError(f"{source}: no such file or directory")
+        if not (Path(source).exists() or glob.glob(source, recursive=True)):
+            raise RecordingError(f"{source}: no such file or directory")
     for size in args.chunk_sizes:
         if not (size.isdecimal() or size in ("auto", "null")):
             raise UsageError(f"--chunk-sizes: {size!r} is not a number of rows, 0, null or auto")

@@ -53,10 +53,16 @@ def run(args: argparse.Namespace) -> int:
 def _is_recording(path: Path) -> bool:
     """True for files, and for directories that are no data set and hold a recording."""
     from penstock import recordings
-    from penstock.errors import RecordingError
+    from penstock.conversion.find import is_hdf5
+    from penstock.errors import RecordingError, UsageError
     from penstock.lerobot.reader import is_data_set
 
     if path.is_file():
+        if is_hdf5(path):
+            raise UsageError(
+                f"{path} is an HDF5 file: doctor checks data sets and recordings",
+                hint=f"penstock inspect {path} shows what it holds; convert looks at every row",
+            )
         return True
     if is_data_set(path):
         return False
@@ -88,7 +94,7 @@ def _show(report: Report, args: argparse.Namespace) -> None:
         sys.stdout.write(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
         return
     for problem in report.problems:
-        place = "" if problem.message.startswith(args.path) else f"{problem.where}: "
+        place = "" if not problem.where or problem.message.startswith(args.path) else f"{problem.where}: "
         print(f"{problem.severity:<6} {place}{problem.message}")
         if problem.hint:
             print(f"       → {problem.hint}")

@@ -170,5 +170,8 @@ def _why(code: int, complaint: str) -> str:
     if code < 0:
         name = signal.Signals(-code).name
         return f"ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
-    lines = [line for line in complaint.splitlines() if line.startswith("penstock:")]
-    return lines[-1] if lines else complaint.splitlines()[-1] if complaint else f"exit code {code}"
+    lines = complaint.splitlines()
+    said = [number for number, line in enumerate(lines) if line.startswith("penstock:")]
+    if said:  # and the advice below it
+        return " ".join(line.strip() for line in lines[said[-1] : said[-1] + 2])
+    return lines[-1] if lines else f"exit code {code}"

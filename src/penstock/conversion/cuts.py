@@ -315,11 +315,15 @@ def _notes(
         more = ", …" if len(empty) > _LISTED_EMPTY else ""
         yield f"{len(empty):,} episodes have no row and are left out: {shown}{more}"
     if left_out.get(TOO_SHORT):
-        yield f"{left_out[TOO_SHORT]:,} rows are in episodes shorter than {units.duration_text(min_length_ns or 0)}"
+        yield f"{_rows(left_out[TOO_SHORT])} in episodes shorter than {units.duration_text(min_length_ns or 0)}"
     if left_out.get(DISCARDED):
-        yield f"{left_out[DISCARDED]:,} rows are in discarded episodes"
+        yield f"{_rows(left_out[DISCARDED])} in discarded episodes"
     if left_out.get(OUTSIDE):
-        yield f"{left_out[OUTSIDE]:,} rows are outside episodes"
+        yield f"{_rows(left_out[OUTSIDE])} outside episodes"
+
+
+def _rows(count: int) -> str:
+    return "1 row is" if count == 1 else f"{count:,} rows are"
 
 
 def _times(window: Window, start_ns: int) -> str:

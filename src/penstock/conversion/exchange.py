@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+OLD_SUFFIX = ".penstock-old"
+
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _UNABLE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
@@ -32,7 +34,7 @@ def exchange(new: Path, old: Path) -> None:
 
 def aside_of(path: Path) -> Path:
     """Where the old directory lies between the steps."""
-    return path.with_name(path.name + ".penstock-old")
+    return path.with_name(path.name + OLD_SUFFIX)
 
 
 @lru_cache(maxsize=1)

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from penstock import recordings
+from penstock.conversion.exchange import OLD_SUFFIX
 from penstock.conversion.inputs import Found
-from penstock.errors import NotARecording, RecordingError
+from penstock.conversion.output import PARTIAL_SUFFIX
+from penstock.errors import NotARecording, RecordingError, UsageError
 from penstock.lerobot.layout import INFO_PATH
 from penstock.recordings.split import natural_key
 
@@ -17,6 +19,8 @@ _HDF5_SUFFIXES = (".hdf5", ".h5")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _RECORDING_SUFFIXES = (".bag", ".active", ".db3", ".mcap", ".zstd")
 _NOTHING = "give .bag, .db3 or .mcap files, HDF5 files, LeRobot data sets, or directories with them"
+_PASSING = (PARTIAL_SUFFIX, OLD_SUFFIX)
+_ELSEWHERE = "choose another output"
 
 
 def find_inputs(sources: Sequence[str | Path], out: Path | None = None) -> list[Found]:
@@ -32,7 +36,11 @@ def find_inputs(sources: Sequence[str | Path], out: Path | None = None) -> list[
     found += [Found("recording", path) for path in recordings.find(plain)] if plain else []
     if out is not None:
         within = os.path.realpath(out)
-        found = [each for each in found if not _is_within(os.path.realpath(each.path), within)]
+        _refuse_inside(found, out, within)
+        others = [each for each in found if not _is_within(os.path.realpath(each.path), within)]
+        if found and not others:
+            raise UsageError(f"{out} is the input itself: a conversion writes a new data set", hint=_ELSEWHERE)
+        found = others
     once = {os.path.realpath(each.path): each for each in reversed(found)}
     if not once:
         raise RecordingError("no recording was found", hint=_NOTHING)
@@ -76,7 +84,8 @@ def _within(directory: Path) -> Iterable[Found]:
             subdirectories.clear()
             yield Found("lerobot", Path(here))
             continue
-        subdirectories.sort(key=natural_key)
+        # A data set that is being built, or about to be removed, is nobody's input.
+        subdirectories[:] = sorted((n for n in subdirectories if not n.endswith(_PASSING)), key=natural_key)
         for name in sorted(names, key=natural_key):
             if name.lower().endswith(_HDF5_SUFFIXES):
                 yield Found("hdf5", Path(here) / name)
@@ -90,6 +99,13 @@ def _has_recordings(given: Path) -> bool:
         return bool(recordings.find([given]))
     except RecordingError:
         return False
+
+
+def _refuse_inside(found: Iterable[Found], out: Path, real: str) -> None:
+    """An input is only read: a directory that grows meanwhile would be another input when the job is resumed."""
+    for each in found:
+        if _is_within(os.path.dirname(real), os.path.realpath(each.path)):
+            raise UsageError(f"{out} lies in the input {each.path}, which is only read", hint=_ELSEWHERE)
 
 
 def _is_within(path: str, directory: str) -> bool:

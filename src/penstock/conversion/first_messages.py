@@ -50,7 +50,7 @@ def first_picture(
     reason = f": {last.message}" if last else ""
     raise ImageError(
         f"{recording.path}: {topic.name} has no usable picture among its first messages{reason}",
-        hint=None if last is None else last.hint,
+        hint=(last and last.hint) or "name the topics that are wanted under features:, and leave it out",
     )
 
 

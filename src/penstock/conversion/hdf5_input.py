@@ -23,7 +23,7 @@ from penstock.conversion.hdf5_episode import (
 )
 from penstock.conversion.hdf5_mapping import TEXT_NAMES, Facts, map_members, read_facts
 from penstock.conversion.inputs import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
-from penstock.conversion.settings import Settings
+from penstock.conversion.settings import Settings, without_effect
 from penstock.errors import ConfigError, StoreError
 from penstock.media.hardware import device_notes
 from penstock.plan.conversion_memory import FETCH_MIN_BYTES, CameraLoad, MemoryPlan, plan_memory
@@ -42,6 +42,7 @@ _RETRIES = 8  # a picture that only decoding shows to be broken is found when it
 _MOST_NOTES = 20
 _EXACT_SECONDS = 2048
 _UNKNOWN_TASK = Settings().task
+_NOT_ASKED = ("timeline", "time", "tolerance", "episodes", "split_episodes")  # the file has its rows and episodes
 _KINDS = {"aloha": "one episode (ALOHA / ACT)", "robomimic": "demonstrations (robomimic)", "replay": "replay steps"}
 
 
@@ -59,6 +60,8 @@ def open_hdf5(path: Path, means: Means, begun: Begun | None) -> Hdf5Input:
 class Hdf5Input(Input):
     """The state after an episode: the number of the next one, its pictures known to be unusable, and what was lost."""
 
+    kind = "hdf5"
+
     def __init__(self, file: Hdf5File, means: Means, begun: Begun | None) -> None:
         settings = means.settings if begun is None else begun.settings
         self.path, self.size_bytes = file.path, file.size_bytes
@@ -70,7 +73,8 @@ class Hdf5Input(Input):
         if first is None:
             raise StoreError(f"{self.path} has no rows", hint="it was recorded empty; leave it out")
         self.fps = _rate(self.path, self.layout, self._facts, settings, means)
-        notes = list(_notes(self.layout, self._facts, settings, self.spans, self.fps))
+        asked = settings if begun is None else Settings()
+        notes = list(_notes(self.layout, self._facts, settings, asked, self.spans, self.fps))
         if not settings.features:
             rows = Hdf5Array(file, join(first.group, _central(self.layout))).count
             found = map_members(self.layout, rows, with_depth=settings.depth != "off")
@@ -181,8 +185,8 @@ class Hdf5Input(Input):
                 f"{self.path}: {len(found)} unusable pictures, the first: {text}",
                 hint=None
                 if last
-                else "bad_messages=drop leaves their rows out and counts them (exit code 3), "
-                "missing=hold shows the picture before",
+                else f"{'without --strict penstock' if self._means.strict else 'bad_messages=drop'} leaves their rows "
+                "out and counts them (exit code 3), missing=hold shows the picture before",
             )
         bad = {key: set(rows) for key, rows in state["bad"].items()}
         lost = dict(state["lost"])
@@ -270,7 +274,10 @@ def _rate(path: Path, layout: Layout, facts: Facts, settings: Settings, means: M
     raise ConfigError(f"{path} does not say how many rows a second has", hint=f"give {usual}")
 
 
-def _notes(layout: Layout, facts: Facts, settings: Settings, spans: Sequence[Span], fps: int) -> Sequence[str]:
+def _notes(
+    layout: Layout, facts: Facts, settings: Settings, asked: Settings, spans: Sequence[Span], fps: int
+) -> Sequence[str]:
+    """`asked`: the user's own settings, or the usual ones where the first input has settled them."""
     notes: list[str] = []
     if facts.rate_hz is not None:
         same = abs(facts.rate_hz / (settings.stride or 1) - fps) < 1e-6
@@ -282,8 +289,7 @@ def _notes(layout: Layout, facts: Facts, settings: Settings, spans: Sequence[Spa
         notes.append("no timeouts: an episode that ran out of time is not told from the next one")
     if layout.masks and settings.hdf5.mask is None:
         notes.append(f"masks: {', '.join(layout.masks[:8])} (hdf5.mask=NAME takes the demonstrations of one)")
-    if settings.timeline is not None or settings.split_episodes:
-        notes.append("timeline and split_episodes have no effect on HDF5 files")
+    notes += without_effect(asked, _NOT_ASKED, "HDF5 files")
     longest_s = max(_length(span, settings) for span in spans) // fps
     if longest_s > _EXACT_SECONDS:
         notes.append(

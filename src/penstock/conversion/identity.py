@@ -12,20 +12,38 @@ from penstock import __version__, config
 from penstock.conversion.inputs import Found
 from penstock.conversion.settings import Settings
 from penstock.conversion.sidecar import read_sidecar
-from penstock.errors import RecordingError
+from penstock.errors import PenstockError, RecordingError
 
 _LOOKED_AT_BYTES = 64 << 10  # at both ends of a file: enough to tell one recording from another
 _LISTED = 12
 
 
-def identity(settings: Settings, found: Sequence[Found], *, strict: bool) -> dict[str, Any]:
+def identity(settings: Settings, sources: Sequence[Mapping[str, Any]], *, strict: bool) -> dict[str, Any]:
     """As the journal keeps it: another identity gives other bytes, so it may not continue what this one began."""
     return {
         "penstock": __version__,
         "settings": config.plain(settings),
         "strict": strict,
-        "sources": [source(each, settings) for each in found],
+        "sources": list(sources),
     }
+
+
+def sources(found: Sequence[Found], settings: Settings, *, keep_going: bool) -> list[dict[str, Any]]:
+    """All inputs as the journal knows them; with `keep_going` also those that cannot be read."""
+    known = []
+    for each in found:
+        try:
+            known.append(source(each, settings))
+        except PenstockError:
+            if not keep_going:
+                raise
+            known.append(unreadable(each))
+    return known
+
+
+def unreadable(found: Found) -> dict[str, Any]:
+    """An input that cannot be read: its name is all there is to know."""
+    return {"kind": found.kind, "path": os.path.abspath(found.path), "bytes": 0, "sum": "unreadable"}
 
 
 def source(found: Found, settings: Settings) -> dict[str, Any]:
@@ -34,7 +52,8 @@ def source(found: Found, settings: Settings) -> dict[str, Any]:
     for path in _files(found.path):
         size, sum_ = _look(path, sum_)
         size_bytes += size
-    known = {"kind": found.kind, "path": str(found.path), "bytes": size_bytes, "sum": f"{sum_:08x}"}
+    path_now = os.path.abspath(found.path)  # whoever goes on may stand in another directory
+    known = {"kind": found.kind, "path": path_now, "bytes": size_bytes, "sum": f"{sum_:08x}"}
     if found.kind == "recording":
         beside = read_sidecar(found.path, settings.episodes.sidecar, 0)
         if beside.files:  # what they say of this recording: a table may get lines for others
@@ -56,7 +75,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], *, but: Seque
 
 
 def source_differences(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
-    old, new = ({_real(each["path"]): each for each in side} for side in (before, now))
+    """What differs; the order does not count: the journal's is kept."""
+    old, new = ({real(each["path"]): each for each in side} for side in (before, now))
     found = [f"input {old[path]['path']} is not given any more" for path in old if path not in new]
     found += [f"input {new[path]['path']} is new" for path in new if path not in old]
     for path in old:
@@ -66,8 +86,6 @@ def source_differences(before: Sequence[Mapping[str, Any]], now: Sequence[Mappin
             found.append(f"input {is_['path']} has changed{sizes}")
         elif was.get("beside") != is_.get("beside"):
             found.append(f"the file beside input {is_['path']} says something else")
-    if not found and list(old) != list(new):
-        found.append("the inputs are in another order")
     return found
 
 
@@ -78,11 +96,20 @@ def _setting_differences(before: Any, now: Any, where: str, but: Sequence[str]) 
         for key in {**before, **now}:
             deeper = f"{where}.{key}" if where else str(key)
             yield from _setting_differences(before.get(key), now.get(key), deeper, but)
+    elif isinstance(before, Mapping) and now is None:
+        yield f"{where} is not given any more"
+    elif isinstance(now, Mapping) and before is None:
+        yield f"{where} is new"
     else:
-        yield f"{where}: {now!r} instead of {before!r}"
+        yield f"{where}: {_written(now)} instead of {_written(before)}"
 
 
-def _real(path: str) -> str:
+def _written(value: Any) -> str:
+    """As a configuration writes it, not as Python does."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def real(path: str | Path) -> str:
     return os.path.realpath(path)
 
 

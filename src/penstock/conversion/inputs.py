@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock import config
 from penstock.conversion.settings import Settings
-from penstock.errors import DataSetError
+from penstock.errors import DataSetError, PenstockError
 from penstock.lazy import dataclass
 from penstock.plan.conversion_memory import MemoryPlan
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.lerobot.writer import EpisodeWriter
 
 Kind = Literal["recording", "hdf5", "lerobot"]
+_KINDS: Mapping[Kind, str] = {"recording": "a recording", "hdf5": "an HDF5 file", "lerobot": "a data set"}
 State = dict[str, Any]  # JSON-safe: it lies in the journal beside the episode after which it holds
 
 
@@ -84,9 +85,11 @@ class Begun:
     fps: int
     signature: list[Any]
     features: Mapping[str, Any]
+    kind: Kind
 
     def to_json(self) -> dict[str, Any]:
         return {
+            "kind": self.kind,
             "source": self.source,
             "settings": config.plain(self.settings),
             "fps": self.fps,
@@ -97,7 +100,7 @@ class Begun:
     @staticmethod
     def from_json(tree: Mapping[str, Any]) -> Begun:
         settings = config.build(Settings, tree["settings"])
-        return Begun(tree["source"], settings, tree["fps"], tree["signature"], tree["features"])
+        return Begun(tree["source"], settings, tree["fps"], tree["signature"], tree["features"], tree["kind"])
 
 
 class Input(ABC):
@@ -107,6 +110,7 @@ class Input(ABC):
     killed goes on from the state in its journal as if nothing had happened.
     """
 
+    kind: Kind
     path: Path
     size_bytes: int
     fps: int
@@ -162,7 +166,7 @@ class Input(ABC):
         ]
 
     def begun(self) -> Begun:
-        return Begun(str(self.path), self.settings, self.fps, self.signature(), self.describe())
+        return Begun(str(self.path), self.settings, self.fps, self.signature(), self.describe(), self.kind)
 
     def check_fits(self, first: Begun) -> None:
         """Refuse an input that would make another data set than the first one began."""
@@ -186,18 +190,15 @@ class Input(ABC):
 
 def open_input(found: Found, means: Means, begun: Begun | None = None) -> Input:
     """Open and plan one input; `begun` is what the first input of the data set settled."""
-    if found.kind == "recording":
-        from penstock.conversion.recording_input import open_recording
-
-        opened: Input = open_recording(found.path, means, begun)
-    elif found.kind == "hdf5":
-        from penstock.conversion.hdf5_input import open_hdf5
-
-        opened = open_hdf5(found.path, means, begun)
-    else:
-        from penstock.conversion.lerobot_input import open_data_set
-
-        opened = open_data_set(found.path, means, begun)
+    try:
+        opened = _open(found, means, begun)
+    except PenstockError as error:
+        if begun is not None and begun.kind != found.kind:
+            # What it lacks are things of the other kind: topics, or names within a file.
+            one, other = _KINDS[begun.kind], _KINDS[found.kind]
+            both = f"the data set was begun with {begun.source}, {one}, and this is {other}: convert it on its own"
+            error.hint = f"{error.hint}; {both}" if error.hint else both
+        raise
     if begun is not None:
         try:
             opened.check_fits(begun)
@@ -205,3 +206,17 @@ def open_input(found: Found, means: Means, begun: Begun | None = None) -> Input:
             opened.close()
             raise
     return opened
+
+
+def _open(found: Found, means: Means, begun: Begun | None) -> Input:
+    if found.kind == "recording":
+        from penstock.conversion.recording_input import open_recording
+
+        return open_recording(found.path, means, begun)
+    if found.kind == "hdf5":
+        from penstock.conversion.hdf5_input import open_hdf5
+
+        return open_hdf5(found.path, means, begun)
+    from penstock.conversion.lerobot_input import open_data_set
+
+    return open_data_set(found.path, means, begun)

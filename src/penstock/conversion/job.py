@@ -15,7 +15,7 @@ from penstock import memory as process_memory
 from penstock.budget import Budget
 from penstock.conversion import output
 from penstock.conversion.find import find_inputs
-from penstock.conversion.identity import identity
+from penstock.conversion.identity import identity, source, unreadable
 from penstock.conversion.inputs import Begun, Found, Input, Means, open_input
 from penstock.conversion.ledger import Entry, Ledger
 from penstock.conversion.progress import MovedBytes, Progress, Silence
@@ -68,7 +68,7 @@ def convert(
         out=Path(out),
         settings=settings,
         budget=Budget.parse(memory),
-        cores=read_cpu_limit().count if jobs == "auto" else units.parse_workers(jobs, read_cpu_limit().count),
+        cores=_cores(jobs),
         cores_given=jobs != "auto",
         progress=progress or Silence(),
         strict=strict,
@@ -97,6 +97,7 @@ class Job:
     writer: DataSetWriter | None = None
     root: Path = field(default_factory=Path)
     ledger: Ledger = field(default_factory=Ledger)
+    sources: list[dict[str, Any]] = field(default_factory=list)  # the inputs as the journal will know them
     first_new: int = 0  # the inputs before it were in the data set before this call appended to it
     notes: list[str] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
@@ -120,7 +121,7 @@ class Job:
                 self._write_all()
                 summary = self._close()
             except BaseException as error:
-                self._leave(error)
+                self._leave(error, mode)
                 raise
             self.stage("end")
             report = self._report(summary, meter, time.perf_counter() - began)
@@ -153,10 +154,12 @@ class Job:
         """An input failed: the job ends with it, or goes on without it."""
         if not self.keep_going or isinstance(error, _ENDS_THE_JOB):
             raise error
-        self.note(f"{self.ledger.entries[number].found.path}: failed: {error.message}")
-        self.ledger.entries[number].failed = error.message
+        path = self.ledger.entries[number].found.path
+        reason = error.message.removeprefix(f"{path}: ")
+        self.note(f"{path}: failed: {reason}")
+        self.ledger.entries[number].failed = reason
         if self.writer is not None:
-            self.writing().fail(number, error.message)
+            self.writing().fail(number, reason)
 
     def writing(self) -> Writing:
         if self.writer is None:
@@ -165,7 +168,7 @@ class Job:
 
     def _begin(self, building: output.Building, *, appends: bool) -> None:
         if building.holds == "nothing":
-            self.ledger = Ledger([Entry(each, _size(each.path)) for each in self.found])
+            self._look_at_inputs()
         else:
             from penstock.conversion.resume import go_on
 
@@ -174,6 +177,19 @@ class Job:
         for number, entry in enumerate(self.ledger.entries):
             if entry.is_through:
                 self.moved.done(number)
+
+    def _look_at_inputs(self) -> None:
+        """Before anything is converted: an input that cannot be read fails now, not hours later."""
+        failed: dict[int, PenstockError] = {}
+        for number, each in enumerate(self.found):
+            try:
+                known = source(each, self.settings)
+            except PenstockError as error:
+                known, failed[number] = unreadable(each), error
+            self.sources.append(known)
+            self.ledger.entries.append(Entry(each, known["bytes"]))
+        for number, reason in failed.items():
+            self.give_up(number, reason)
 
     def _write_all(self) -> None:
         """Input after input in this process, or, where more cores help, several at once in others."""
@@ -214,7 +230,7 @@ class Job:
     def _begin_data_set(self, first: Input) -> None:
         from penstock.lerobot.writer import DataSetWriter
 
-        self.begun = first.begun()
+        begun = first.begun()
         files = self.settings.files
         self.writer = DataSetWriter(
             self.root,
@@ -224,10 +240,11 @@ class Job:
             data_file_bytes=(files.data_mb or 100) * 2**20,
             video_file_bytes=(files.video_mb or 200) * 2**20,
             identity={
-                **identity(self.settings, self.found, strict=self.strict),
-                "begun": self.begun.to_json(),
+                **identity(self.settings, self.sources, strict=self.strict),
+                "begun": begun.to_json(),
             },
         )
+        self.begun = begun
         for number, reason in ((n, e.failed) for n, e in enumerate(self.ledger.entries) if e.failed is not None):
             self.writing().fail(number, reason)
 
@@ -255,28 +272,31 @@ class Job:
         shutil.rmtree(self.root / output.PARCELS, ignore_errors=True)
         return writer.close()
 
-    def _leave(self, error: BaseException) -> None:
+    def _leave(self, error: BaseException, mode: output.Mode) -> None:
         """The job fails: what is committed stays, and the error says how to go on."""
         from penstock.conversion.resume import committed
 
         if self.writer is not None:
             self.writer.abandon()
-        if isinstance(error, PenstockError) and (kept := committed(self.root)):
-            episodes = f"{kept:,} episode{'s are' if kept != 1 else ' is'} kept: once this is settled, --resume goes on"
+        if isinstance(error, PenstockError) and (kept := output.new_episodes(self.root, self.out, mode, committed)):
+            go_on = "--append --resume" if mode.startswith("append") else "--resume"
+            episodes = f"{kept:,} episode{'s are' if kept != 1 else ' is'} kept: once this is settled, {go_on} goes on"
             error.hint = f"{error.hint}; {episodes}" if error.hint else episodes
 
     def _report(self, summary: DataSetSummary, meter: process_memory.PeakMeter, seconds: float) -> Report:
         if self.begun is None:  # then nothing was closed either
             raise RecordingError("no input could be converted")
         notes = dict.fromkeys([*self.ledger.notes(), *self.notes])
+        failed = self.ledger.failed()
         return Report(
             out=str(self.out),
-            sources=tuple(str(entry.found.path) for entry in self.ledger.entries),
+            sources=tuple(dict.fromkeys(str(entry.found.path) for entry in self.ledger.entries)),
             episodes=summary.episodes,
             frames=summary.frames,
             lost=self.ledger.lost(),
             lost_before=sum(self.ledger.lost().values()) - sum(self.ledger.lost(self.first_new).values()),
-            failed=self.ledger.failed(),
+            failed=failed,
+            failed_before=len(failed) - len(self.ledger.failed(self.first_new)),
             seconds=round(seconds, 4),
             bytes_in=sum(entry.size_bytes for entry in self.ledger.entries if entry.outcome is not None),
             bytes_out=sum(entry.stat().st_size for entry in self.root.rglob("*") if entry.is_file()),
@@ -293,13 +313,9 @@ class Job:
         )
 
 
-def _size(path: Path) -> int:
-    try:
-        if path.is_dir():
-            return sum(entry.stat().st_size for entry in path.rglob("*") if entry.is_file())
-        return path.stat().st_size
-    except OSError as error:
-        raise RecordingError(f"{path}: cannot be read: {error.strerror or error}") from error
+def _cores(jobs: str | int) -> int:
+    granted = read_cpu_limit().count
+    return granted if jobs == "auto" else units.parse_workers(jobs, granted, what="--jobs")
 
 
 __all__ = ["Job", "Progress", "Silence", "convert"]

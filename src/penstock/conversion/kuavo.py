@@ -169,7 +169,12 @@ def arguments(
     if not given or not target:
         missing = "rosbag.lerobot_dir" if given else "rosbag.rosbag_dir"
         raise ConfigError(f"{missing} is not set", hint=f"add the word {missing}=/path/to/…, or set it in the file")
-    found, notes = _used(recordings.find(given), asked.rosbag.num_used)
+    try:
+        found, notes = _used(recordings.find(given), asked.rosbag.num_used)
+    except RecordingError as error:
+        named = "rosbag.rosbag_dir=… names the recordings"
+        error.hint = error.hint if sources else f"{error.hint}; {named}" if error.hint else named
+        raise
     with _first_that_opens(found) as recording:
         values, more = translate(asked, recording)
     merged = {**values, **{key: value for key, value in tree.items() if key != "features"}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
@@ -54,8 +55,15 @@ class Ledger:
             counted.update(entry.outcome.lost if entry.outcome else {})
         return dict(counted)
 
-    def failed(self) -> dict[str, str]:
-        return {str(entry.found.path): entry.failed for entry in self.entries if entry.failed is not None}
+    def failed(self, first: int = 0) -> dict[str, str]:
+        """Why inputs failed, by path; not those that were given again later and went through."""
+        found: dict[str, tuple[str, str]] = {}
+        for entry in self.entries[first:]:
+            real = os.path.realpath(entry.found.path)
+            found.pop(real, None)
+            if entry.failed is not None:
+                found[real] = str(entry.found.path), entry.failed
+        return dict(found.values())
 
     def notes(self) -> list[str]:
         """Everything that was said of the inputs, each with its file name."""

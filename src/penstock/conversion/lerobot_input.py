@@ -14,7 +14,7 @@ from penstock.conversion.dataset_cameras import DataSetCamera, plan_camera
 from penstock.conversion.dataset_episode import Reading, columns_to_read, stream_episode
 from penstock.conversion.dataset_survey import Survey, survey
 from penstock.conversion.inputs import Begun, EpisodePlan, Input, Means, Outcome, Run, State
-from penstock.conversion.settings import Settings
+from penstock.conversion.settings import Settings, without_effect
 from penstock.errors import DataSetError
 from penstock.lerobot.features import ROW_KEYS, Feature
 from penstock.lerobot.frames import FrameFinder
@@ -28,6 +28,11 @@ from penstock.recordings.recording import LargestReads
 
 _COPIES_OF_PAGES = 2
 _COPIES_OF_PICTURES = 5
+# Its rows, episodes and tasks are kept as they are.
+_NOT_ASKED = (
+    *("timeline", "stride", "sample_drop", "time", "missing", "tolerance"),
+    *("task", "episodes", "split_episodes", "depth", "depth_range"),
+)
 _JPEG = frozenset({"copy", "mjpeg"})  # both are JPEG frames in a video: moved, or made by penstock
 
 
@@ -38,6 +43,8 @@ def open_data_set(path: Path, means: Means, begun: Begun | None) -> DataSetInput
 
 class DataSetInput(Input):
     """The state after an episode: the next place in the episodes table, and how many rows had another timestamp."""
+
+    kind = "lerobot"
 
     def __init__(self, data: DataSet, means: Means, begun: Begun | None) -> None:
         settings = means.settings if begun is None else begun.settings
@@ -124,7 +131,7 @@ class DataSetInput(Input):
         rows = sum(int(self._data.episodes.length[number]) for number in self._survey.usable)
         lines = [
             (f"{self.path.name} ", f"{units.format_size(self.size_bytes)} · LeRobot {info.version}"),
-            ("rows", f"{rows:,} at {self.fps} fps · {usable:,} episodes"),
+            ("rows", f"{rows:,} at {self.fps} fps · {usable:,} episode{'s' if usable != 1 else ''}"),
         ]
         by_fate: dict[str, list[str]] = {}
         for camera in self._cameras:
@@ -161,7 +168,7 @@ class DataSetInput(Input):
         return tuple(cameras.get(feature.key, feature) for feature in _own_features(self._data))
 
     def _more_notes(self, settings: Settings, begun: Begun | None) -> list[str]:
-        notes = []
+        notes = without_effect(settings, _NOT_ASKED, "data sets") if begun is None else []
         info = self._data.info
         if begun is not None and info.robot_type not in (None, begun.settings.robot_type):
             notes.append(

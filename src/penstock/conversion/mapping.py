@@ -43,6 +43,8 @@ def _first_camera(recording: Recording, features: dict[str, FeatureSettings]) ->
         if is_image(recording.topic(name)):
             return name
     if not features:
+        if not any(topic.count for topic in recording.topics):
+            raise AlignError(f"{recording.path} has nothing that becomes a feature: it holds no messages")
         raise AlignError(
             f"{recording.path} has nothing that becomes a feature: no camera and no known numeric topic",
             hint="penstock inspect lists the topics; name the fields in a configuration under features:",

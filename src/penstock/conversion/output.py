@@ -87,15 +87,17 @@ def building(
         with writable(out):
             settle(partial, out)
             holds = _prepare(partial, out, mode, overwrite, committed, begin)
+        # What was begun beside a data set of ours was begun with --overwrite, and is resumed with that meaning.
+        replace = overwrite or mode.startswith("append") or (holds == "unfinished" and is_ours(out))
         work, moved = Building(partial, out, holds), False
         try:
             yield work
             if work.finished:
                 with writable(out):
-                    _move_into_place(partial, out, replace=overwrite or mode.startswith("append"))
+                    _move_into_place(partial, out, replace=replace)
                 moved = True
         finally:
-            if not moved and not _new_episodes(partial, out, mode, committed):
+            if not moved and not new_episodes(partial, out, mode, committed):
                 shutil.rmtree(partial, ignore_errors=True)
 
 
@@ -114,13 +116,18 @@ def _prepare(
         raise OutputExists(f"{out} {what}: there is nothing to append to", hint="leave --append out to begin a new one")
     if not appends:
         check_free(out, overwrite=overwrite or mode == "resume")
-    episodes = _new_episodes(partial, out, mode, committed)
+    episodes = new_episodes(partial, out, mode, committed)
     if episodes and not overwrite:
-        if mode in ("resume", "append or resume"):
+        is_append = appends and _is_copy(partial, out)
+        if mode in ("resume", "append or resume") and is_append == appends:
             return "unfinished"
+        some = f"{episodes:,} episode{'s' if episodes != 1 else ''}"
         raise OutputExists(
-            f"{out}: a conversion that did not end lies in {partial}, with {episodes:,} episodes committed",
-            hint="--resume goes on with it, --overwrite begins anew",
+            f"{out}: {'an append' if is_append else 'a conversion'} that did not end lies in {partial}, with {some} "
+            "committed",
+            hint=f"--append --resume goes on with it; it begins anew once {partial} is gone"
+            if is_append
+            else "--resume goes on with it, --overwrite begins anew",
         )
     if partial.exists():  # a run that ended before its first commit left it; the lock says that it is dead
         shutil.rmtree(partial)
@@ -133,9 +140,22 @@ def _prepare(
     return "nothing"
 
 
-def _new_episodes(partial: Path, out: Path, mode: Mode, committed: Callable[[Path], int]) -> int:
+def new_episodes(partial: Path, out: Path, mode: Mode, committed: Callable[[Path], int]) -> int:
     """What would be lost with the partial directory: when appending, not what `out` holds as well."""
-    return max(0, committed(partial) - (committed(out) if mode.startswith("append") else 0))
+    held = committed(out) if mode.startswith("append") and _is_copy(partial, out) else 0
+    return max(0, committed(partial) - held)
+
+
+def _is_copy(partial: Path, out: Path) -> bool:
+    """Whether the partial data set began as a copy of the finished one, so that its journal begins with that one's."""
+    try:
+        with (out / JOURNAL_PATH).open("rb") as old, (partial / JOURNAL_PATH).open("rb") as new:
+            while piece := old.read(1 << 20):
+                if new.read(len(piece)) != piece:
+                    return False
+    except FileNotFoundError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -200,5 +220,3 @@ def sync_directory(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-

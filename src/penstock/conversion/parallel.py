@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -12,7 +13,7 @@ import sys
 from collections import deque
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import penstock
 from penstock import errors
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from penstock.conversion.job import Job
 
 _WAIT_S = 0.2
+# Modules come from where this process has them, not from whatever lies in the working directory.
+_WORKER = "import sys; sys.path = [p for p in sys.path if p]; from penstock.conversion.worker import entry; entry()"
 _LAST_WORDS_S = 20.0  # how long a process may take to put its parcel in order when it is told to stop
 
 
@@ -68,6 +71,7 @@ class Parallel:
                     self._stop_all()
                 self._join_finished()
                 if job.stop.asked:
+                    self._join_begun()
                     raise Interrupted("interrupted")
         finally:
             self._end_all()
@@ -86,7 +90,7 @@ class Parallel:
         package = str(Path(penstock.__file__).parent.parent)
         paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
         popen = subprocess.Popen(
-            [sys.executable, "-m", "penstock.conversion.worker"],
+            [sys.executable, "-c", _WORKER, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"},
@@ -115,12 +119,11 @@ class Parallel:
         process.number = number
         if number != self._order[0]:  # the first one was shown when it was opened
             job.progress.plan([(entry.found.path.name + " ", format_size(entry.size_bytes))])
-        try:
+        # One that has died cannot be told; its output says so in a moment.
+        with contextlib.suppress(BrokenPipeError):
             if process.popen.stdin is not None:
                 process.popen.stdin.write(json.dumps(request.to_json()).encode() + b"\n")
                 process.popen.stdin.flush()
-        except BrokenPipeError:
-            pass  # it has died; its output says so in a moment
 
     def _listen(self) -> None:
         for key, _ in self._selector.select(_WAIT_S):
@@ -146,8 +149,6 @@ class Parallel:
         elif "failed" in answer:
             self._results[answer["failed"]] = _error(answer)
             process.number = None
-        elif "stopped" in answer:
-            process.number = None
 
     def _bury(self, process: _Process) -> None:
         """A process has ended: as asked, or in the middle of an input, which fails with it."""
@@ -155,7 +156,8 @@ class Parallel:
         self._processes.remove(process)
         self._predicted.pop(id(process), None)
         code = process.popen.wait()
-        _close(process)
+        _close(process.popen.stdin)
+        _close(process.popen.stdout)
         if process.number is None or self._job.stop.asked:
             return
         path = self._job.ledger.entries[process.number].found.path
@@ -171,19 +173,32 @@ class Parallel:
             error = self._results[number]
             parcel = parcel_of(job.root, number)
             # After Ctrl-C what is whole is still committed; only a second one stops that.
-            join(parcel, job.writing().writer, job.ledger, number, None)
+            join(parcel, job.writing().writer, job.ledger, number)
             job.stage(f"row {job.writing().writer.frames:,}")
             job.moved.done(number)
+            entry = job.ledger.entries[number]
+            if error is None and not entry.is_through:  # nothing may be missing without a word
+                error = DataSetError(
+                    f"{entry.found.path}: what its process wrote to {parcel} is damaged or gone",
+                    hint="check the disk; --resume converts it again",
+                )
             if error is not None:
                 job.give_up(number, error)
             else:
                 job.say_outcome(number)
             shutil.rmtree(parcel, ignore_errors=True)
 
+    def _join_begun(self) -> None:
+        """Of the input whose turn it is, what is committed comes next; the parcels of the others wait for a resume."""
+        if self._order:
+            number = self._order[0]
+            join(parcel_of(self._job.root, number), self._job.writing().writer, self._job.ledger, number)
+
     def _stop_all(self) -> None:
         """Tell everybody to put the parcels in order, and wait for it."""
         for process in self._processes:
             process.popen.terminate()
+            _close(process.popen.stdin)  # who waits for work hears that there is none
         for process in list(self._processes):
             try:
                 process.popen.wait(_LAST_WORDS_S)
@@ -196,19 +211,18 @@ class Parallel:
         for process in self._processes:
             if process.number is not None:
                 process.popen.send_signal(signal.SIGKILL)
-            _close(process)  # the end of its stdin ends an idle one
+            _close(process.popen.stdin)  # which ends an idle one
+            _close(process.popen.stdout)
         for process in self._processes:
             process.popen.wait()
         self._selector.close()
 
 
-def _close(process: _Process) -> None:
-    for stream in (process.popen.stdin, process.popen.stdout):
-        try:
-            if stream is not None:
-                stream.close()
-        except BrokenPipeError:
-            pass  # nobody is there to read what was still buffered
+def _close(stream: IO[bytes] | None) -> None:
+    # Nobody may be there to read what was still buffered.
+    with contextlib.suppress(BrokenPipeError):
+        if stream is not None:
+            stream.close()
 
 
 def _error(answer: dict[str, Any]) -> PenstockError:
@@ -221,6 +235,8 @@ def _error(answer: dict[str, Any]) -> PenstockError:
 
 
 def _cause(code: int) -> str:
+    if code == Interrupted.exit_code:
+        return "it was told to stop (SIGTERM)"
     if code >= 0:
         return f"exit code {code}"
     if -code == signal.SIGKILL:

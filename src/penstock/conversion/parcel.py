@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.conversion.inputs import Input
 from penstock.conversion.ledger import Ledger
 from penstock.conversion.output import PARCELS
+from penstock.errors import DataSetError
 
 if TYPE_CHECKING:
-    from penstock.conversion.stop import Stop
     from penstock.conversion.worker import Request
     from penstock.lerobot.writer import DataSetWriter
 
@@ -27,6 +28,7 @@ def open_parcel(request: Request, source: Input, ledger: Ledger) -> DataSetWrite
 
     if _is_usable(request.parcel, request.episodes):
         writer = DataSetWriter.resume(request.parcel)
+        ledger.entries[request.number].state = request.state
         for record in writer.journal.episodes():
             ledger.add_episode(record.note or {})
         for note in writer.journal.notes():
@@ -44,7 +46,7 @@ def open_parcel(request: Request, source: Input, ledger: Ledger) -> DataSetWrite
     )
 
 
-def join(parcel: Path, writer: DataSetWriter, ledger: Ledger, number: int, stop: Stop | None) -> None:
+def join(parcel: Path, writer: DataSetWriter, ledger: Ledger, number: int) -> None:
     """Move what a parcel holds into the data set, episode by episode, each committed as if it were written there."""
     from penstock.lerobot.join import episodes_of, join_episode
     from penstock.lerobot.journal import Journal
@@ -55,8 +57,6 @@ def join(parcel: Path, writer: DataSetWriter, ledger: Ledger, number: int, stop:
     journal = Journal.read(parcel)
     known = entry.episodes - journal.identity["before"]
     for joined in itertools.islice(episodes_of(parcel), known, None):
-        if stop is not None:
-            stop.check()
         note = dict(joined.note or {})
         episode = join_episode(joined, writer)
         try:
@@ -70,13 +70,27 @@ def join(parcel: Path, writer: DataSetWriter, ledger: Ledger, number: int, stop:
         ledger.add_note(note)
 
 
-def _is_usable(parcel: Path, episodes: int) -> bool:
-    """Whether a parcel holds what follows the first `episodes` of its input."""
-    from penstock.conversion.resume import committed
+def waiting(root: Path, joined: Mapping[int, int]) -> int:
+    """How many episodes lie in parcels; `joined` counts by input those that are in the data set already."""
+    found = 0
+    for parcel in (root / PARCELS).glob("[0-9]*"):
+        before, held = _extent(parcel) or (0, 0)
+        found += max(0, before + held - max(joined.get(int(parcel.name), 0), before))
+    return found
+
+
+def _extent(parcel: Path) -> tuple[int, int] | None:
+    """How many episodes of its input come before a parcel, and how many it holds; None for one to make anew."""
     from penstock.lerobot.journal import Journal
 
-    held = committed(parcel)
-    if not held:
-        return False
-    before = Journal.read(parcel).identity.get("before", 0)
-    return bool(before <= episodes <= before + held)
+    try:
+        journal = Journal.read(parcel)
+        return journal.identity.get("before", 0), sum(1 for _ in journal.episodes())
+    except DataSetError:  # none, or damaged: its input is still there
+        return None
+
+
+def _is_usable(parcel: Path, episodes: int) -> bool:
+    """Whether a parcel holds what follows the first `episodes` of its input; that may be no more than its outcome."""
+    extent = _extent(parcel)
+    return extent is not None and extent[0] <= episodes <= sum(extent)

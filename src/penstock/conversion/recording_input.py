@@ -80,6 +80,8 @@ def open_recording(path: Path, means: Means, begun: Begun | None) -> RecordingIn
 class RecordingInput(Input):
     """The state after an episode: the next row, the messages that cannot be used, and what was counted so far."""
 
+    kind = "recording"
+
     def __init__(self, recording: Recording, means: Means, begun: Begun | None) -> None:
         self.path = recording.path
         self.size_bytes = recording.size_bytes
@@ -214,10 +216,12 @@ class RecordingInput(Input):
         found = whole_outages(plan.recording, plan.columns, problems, self._now_unusable)
         last = state["attempts"] >= _RETRIES
         text = f"{found[0].topic}: message {found[0].number:,}: {found[0].reason}"
+        drop = "without --strict penstock" if self._means.strict else "bad_messages=drop"
+        some = f"{len(found)} unusable message{'s' if len(found) != 1 else ''}"
         if plan.settings.bad_messages == "reject" or self._means.strict or last:
             raise RecordingError(
-                f"{self.path}: {len(found)} unusable messages, the first: {text}",
-                hint=None if last else "bad_messages=drop leaves them out and counts them (exit code 3)",
+                f"{self.path}: {some}, the first: {text}",
+                hint=None if last else f"{drop} leaves them out and counts them (exit code 3)",
             )
         lost = dict(state["lost"])
         unusable = {topic: set(numbers) for topic, numbers in state["unusable"].items()}
@@ -231,7 +235,7 @@ class RecordingInput(Input):
             "attempts": state["attempts"] + 1,
             "unusable": {topic: sorted(numbers) for topic, numbers in unusable.items()},
             "lost": lost,
-            "notes": [*state["notes"], f"{len(found)} unusable messages left out, the first: {text}"],
+            "notes": [*state["notes"], f"{some} left out, the first: {text}"],
             "losses": self._losses_since_opening(state),
         }
 
@@ -285,7 +289,7 @@ def plan_lines(plan: RecordingPlan) -> list[tuple[str, str]]:
     lines += [("video", f"{fate}: {', '.join(names)}") for fate, names in by_fate.items()]
     streams = paired.alignment.report.streams
     for vector in plan.columns.vectors:
-        parts = [f"{part.topic.name} ({streams[part.stream].facts()})" for part in vector.parts]
+        parts = dict.fromkeys(f"{part.topic.name} ({streams[part.stream].facts()})" for part in vector.parts)
         lines.append(("numbers", f"{vector.key} {vector.size} ← {' + '.join(parts)}"))
     return lines
 

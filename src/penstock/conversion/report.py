@@ -46,6 +46,7 @@ class Report:
     penstock: str = ""
     lost_before: int = 0  # of those, in inputs that were in the data set before this call appended to it
     failed: Mapping[str, str] = field(default_factory=dict)  # inputs that --keep-going left out, and why
+    failed_before: int = 0  # of those, before this call appended to the data set
     processes: int = 1
 
     @property
@@ -55,7 +56,7 @@ class Report:
     @property
     def exit_code(self) -> int:
         """0, or 3 when something was lost."""
-        return 3 if self.lost_count > self.lost_before or self.failed else 0
+        return 3 if self.lost_count > self.lost_before or len(self.failed) > self.failed_before else 0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

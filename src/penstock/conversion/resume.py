@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,14 +29,16 @@ _OF_ONE_CALL = ("task",)  # settings that may differ between the calls that make
 
 
 def committed(root: Path) -> int:
-    """How many episodes a directory would keep through the end of its process."""
+    """How many episodes a directory would keep through the end of its process, in its parcels, too."""
+    from penstock.conversion.parcel import waiting
     from penstock.lerobot.journal import Journal
     from penstock.lerobot.layout import JOURNAL_PATH
 
     if not (root / JOURNAL_PATH).is_file():
         return 0
     try:
-        return sum(1 for _ in Journal.read(root).episodes())
+        by_input = Counter((record.note or {}).get("input", 0) for record in Journal.read(root).episodes())
+        return by_input.total() + waiting(root, by_input)
     except DataSetCorrupt:
         return 1  # nobody knows how many; what is there is kept until somebody has looked
     except DataSetError:
@@ -62,7 +65,7 @@ def already_whole(job: Job, mode: Mode) -> Report | None:
         if partial.exists() or not output.is_ours(job.out):
             return None
         journal = Journal.read(job.out)
-        before, now = journal.identity, identities.identity(job.settings, job.found, strict=job.strict)
+        before, now = journal.identity, _identity(job)
         if "begun" not in before:
             return None
         if mode == "resume":
@@ -71,10 +74,15 @@ def already_whole(job: Job, mode: Mode) -> Report | None:
                     f"{job.out} is whole, and was made by another call: {'; '.join(found)}",
                     hint="--append adds inputs to it, --overwrite makes it anew",
                 )
-        elif _changed(before, now, job.settings) or _fresh(job, _sources(journal), now["sources"]):
+        elif _changed(before, now, job.settings) or _fresh(job, _held(journal), now["sources"]):
             return None
         job.note(f"{job.out} is whole already: nothing is left to do")
         return read_report(job.out)
+
+
+def _identity(job: Job) -> dict[str, Any]:
+    known = identities.sources(job.found, job.settings, keep_going=job.keep_going)
+    return identities.identity(job.settings, known, strict=job.strict)
 
 
 def _sources(journal: Journal) -> list[Mapping[str, Any]]:
@@ -109,25 +117,25 @@ def _resume(job: Job, building: Building, writer: DataSetWriter) -> None:
             f"{building.root} is a data set to which inputs were being appended",
             hint="give --append with --resume, and the inputs of that call",
         )
-    now = identities.identity(job.settings, job.found, strict=job.strict)
-    _refuse(building, identities.differences(before, now))
+    _refuse(building, identities.differences(before, _identity(job)))
     job.begun = Begun.from_json(before["begun"])
-    job.ledger = _ledger(writer, [*before["sources"]])
+    job.ledger = _ledger(writer.journal, before["sources"], job.found)
 
 
 def _append(job: Job, building: Building, writer: DataSetWriter) -> None:
     before, earlier = writer.journal.identity, _appended(writer)
-    now = identities.identity(job.settings, job.found, strict=job.strict)
+    now = _identity(job)
     _refuse(building, _changed(before, now, job.settings))
     known = _sources(writer.journal)
     if building.holds == "unfinished":
-        sources = earlier[-1]["sources"] if earlier else []
-        known = known[: len(known) - len(sources)]
-        fresh = _fresh(job, known, now["sources"])
-        _refuse(building, identities.source_differences(sources, fresh))
-        task = earlier[-1]["task"] if earlier else job.settings.task
+        begun_with, task = earlier[-1]["sources"], earlier[-1]["task"]
+        job.first_new = len(known) - len(begun_with)
+        fresh = _fresh(job, _held(writer.journal, job.first_new), now["sources"])
+        _refuse(building, identities.source_differences(begun_with, fresh))
     else:
-        fresh = _fresh(job, known, now["sources"])
+        job.first_new = len(known)
+        fresh = _fresh(job, _held(writer.journal), now["sources"])
+        known += fresh
         if not fresh:
             raise UsageError(f"{building.out} holds all of these inputs already: there is nothing to append")
         task = job.settings.task
@@ -137,8 +145,7 @@ def _append(job: Job, building: Building, writer: DataSetWriter) -> None:
         begun = replace(begun, settings=replace(begun.settings, task=task))
     job.begun = begun
     job.settings = begun.settings
-    job.first_new = len(known)
-    job.ledger = _ledger(writer, [*known, *fresh])
+    job.ledger = _ledger(writer.journal, known, job.found)
 
 
 def _appended(writer: DataSetWriter) -> list[Mapping[str, Any]]:
@@ -148,12 +155,12 @@ def _appended(writer: DataSetWriter) -> list[Mapping[str, Any]]:
 def _fresh(job: Job, known: Sequence[Mapping[str, Any]], given: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The inputs that are not in the data set yet; a changed one is neither the old one nor a new one."""
     old = {(each["sum"], each["bytes"]) for each in known}
-    paths = {each["path"]: each for each in known}
+    paths = {identities.real(each["path"]) for each in known}
     fresh = []
     for each in given:
         if (each["sum"], each["bytes"]) in old:
             job.note(f"{each['path']} is in the data set already: left out")
-        elif each["path"] in paths:
+        elif identities.real(each["path"]) in paths:
             raise DataSetError(
                 f"{each['path']} was converted before and has changed since",
                 hint="convert all inputs anew, or give it another name if it is another recording",
@@ -170,24 +177,40 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any], settings: Settin
 
 
 def _asked(now: Any, default: Any, before: Any) -> Any:
+    if now == default:  # also an empty mapping, such as `features`, which names nothing
+        return before
     if isinstance(now, Mapping) and isinstance(default, Mapping) and isinstance(before, Mapping):
         return {key: _asked(value, default.get(key), before.get(key)) for key, value in now.items()}
-    return before if now == default else now
+    return now
 
 
 def _refuse(building: Building, found: Sequence[str]) -> None:
     if found:
-        what = "go on with" if building.holds == "unfinished" else "append to"
+        goes_on = building.holds == "unfinished"
         raise DataSetError(
-            f"{building.out}: this call cannot {what} what was begun there: {'; '.join(found)}",
-            hint="give the same inputs and settings again, or choose another output (--overwrite begins anew)",
+            f"{building.out}: this call cannot {'go on with' if goes_on else 'append to'} what was begun there: "
+            f"{'; '.join(found)}",
+            hint="give the same inputs and settings again, or choose another output"
+            + (f" (without {building.root} it begins anew)" if goes_on else ""),
         )
 
 
-def _ledger(writer: DataSetWriter, sources: Sequence[Mapping[str, Any]]) -> Ledger:
-    ledger = Ledger([Entry(Found(each["kind"], Path(each["path"])), each["bytes"]) for each in sources])
-    for record in writer.journal.episodes():
+def _held(journal: Journal, stop: int | None = None) -> list[Mapping[str, Any]]:
+    """The first inputs of a data set, without those that failed and left nothing in it: they may be given again."""
+    sources = _sources(journal)
+    entries = _ledger(journal, sources).entries
+    pairs = list(zip(sources, entries, strict=True))[:stop]
+    return [each for each, entry in pairs if entry.failed is None or entry.episodes]
+
+
+def _ledger(journal: Journal, sources: Sequence[Mapping[str, Any]], given: Sequence[Found] = ()) -> Ledger:
+    """What became of the inputs; those that are given have the names that this call gives them."""
+    names = {identities.real(each.path): each.path for each in given}
+    paths = [names.get(identities.real(each["path"]), Path(each["path"])) for each in sources]
+    pairs = zip(sources, paths, strict=True)
+    ledger = Ledger([Entry(Found(each["kind"], path), each["bytes"]) for each, path in pairs])
+    for record in journal.episodes():
         ledger.add_episode(record.note or {})
-    for note in writer.journal.notes():
+    for note in journal.notes():
         ledger.add_note(note)
     return ledger

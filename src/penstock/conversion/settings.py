@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field as option
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -18,6 +19,7 @@ Clock = Literal["log", "header"]
 Video = Literal["copy", "images", "mjpeg", "h264", "hevc", "av1"]
 Depth = Literal["metric", "8bit", "off"]
 
+_NO_CODEC = ("copy", "images", "mjpeg")  # kinds of video that no video encoder makes
 FIXED = "fixed"  # the timeline that follows no topic
 
 
@@ -143,7 +145,7 @@ def _features(value: Any) -> dict[str, FeatureSettings]:
     """A feature is written as one source, as a list of sources, or in full with `sources:`."""
     if not isinstance(value, Mapping):
         raise ValueError("expected a mapping from feature names to topics")
-    of_feature = {"dtype", "video", "resize", "depth", "depth_range", "relative_start", "relative_to"}
+    of_feature = ("dtype", "video", "resize", "depth", "depth_range", "relative_start", "relative_to")
     built: dict[str, FeatureSettings] = {}
     for key, entry in value.items():
         if isinstance(entry, FeatureSettings):
@@ -156,15 +158,27 @@ def _features(value: Any) -> dict[str, FeatureSettings]:
         elif isinstance(entry, Mapping) and not {"topic", "sources"} & set(entry):
             raise ConfigError(
                 f"features.{key}: neither topic nor sources is given, but {', '.join(map(str, entry)) or 'nothing'}",
-                hint="a name with dots is written in brackets: 'features[observation.state]=/joint_states'",
+                hint="`penstock inspect SRC --suggest-config` prints the features to change, for --config; "
+                "a name with dots is written in brackets: 'features[observation.state]=/joint_states'",
             )
         elif isinstance(entry, Mapping) and "sources" not in entry:
+            _check_keys(entry, [*(each.name for each in fields(Source)), *of_feature], f"features.{key}")
             tree = {name: entry[name] for name in of_feature if name in entry}
             tree["sources"] = [{name: each for name, each in entry.items() if name not in of_feature}]
         else:
             tree = entry
         built[str(key)] = config.build(FeatureSettings, tree, where=f"features.{key}")
     return built
+
+
+def _check_keys(entry: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    """A feature of one source has the keys of both."""
+    for name in entry:
+        if name not in known:
+            raise ConfigError(
+                f"unknown key {name!r} in {where}{config.did_you_mean(str(name), known)}",
+                hint=f"known keys: {', '.join(known)}",
+            )
 
 
 @dataclass(frozen=True)
@@ -254,14 +268,23 @@ def read_settings(
     return settings
 
 
+def without_effect(settings: Settings, names: Sequence[str], on: str) -> list[str]:
+    """A note when a user gave settings for which some kind of input has no use."""
+    usual = Settings()
+    given = [name for name in names if getattr(settings, name) != getattr(usual, name)]
+    return [f"{', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect on {on}"] if given else []
+
+
 def _check_encoding(settings: Settings) -> None:
     """What an encoder would refuse is refused before anything is read."""
-    from penstock.media.encode import CODECS, encoder_settings
+    asked = {settings.video, *(feature.video for feature in settings.features.values())} - {None, *_NO_CODEC}
+    if not asked:
+        return
+    from penstock.media.encode import encoder_settings
 
     chosen = settings.encoding
-    for video in {settings.video, *(feature.video for feature in settings.features.values())}:
-        if video in CODECS:
-            try:
-                encoder_settings(video, crf=chosen.crf, gop=chosen.gop, preset=chosen.preset)
-            except VideoError as error:
-                raise ConfigError(f"encoding: {error.message}", hint=error.hint) from error
+    for video in asked:
+        try:
+            encoder_settings(str(video), crf=chosen.crf, gop=chosen.gop, preset=chosen.preset)
+        except VideoError as error:
+            raise ConfigError(f"encoding: {error.message}", hint=error.hint) from error

@@ -27,9 +27,11 @@ def processes_for(job: Job, source: Input, inputs: int) -> int:
             return 1
     fitting = (job.budget.limit_bytes - JOINING_BYTES) // max(source.memory.least_bytes, 1)
     if fitting < wanted:
+        # The same words for every input that finds it so, and said once.
+        wanted_first = min(job.cores, len(job.ledger.entries) - job.first_new)
         limit, least = (units.format_bytes(n) for n in (job.budget.limit_bytes, source.memory.least_bytes))
         job.note(
-            f"{max(fitting, 1)} instead of {wanted} inputs at a time: the budget is {limit}, and each takes "
+            f"{max(fitting, 1)} instead of {wanted_first} inputs at a time: the budget is {limit}, and each takes "
             f"{least} at least, beside {units.format_bytes(JOINING_BYTES)} for joining them"
         )
     return int(max(1, min(wanted, fitting)))

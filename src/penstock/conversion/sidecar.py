@@ -101,11 +101,12 @@ def _tree(path: Path, recording: Path, *, automatic: bool, notes: list[str]) -> 
         return _from_table(path, recording)
     tree = _loaded(path)
     mine = _entry(tree, recording)
-    if mine is not None:
-        return {"task": mine} if isinstance(mine, str) else _mapping(mine, f"{path}: {recording.name}")
-    if automatic and "features" in tree:
+    # Asked first: a recording may be called depth.bag, and its configuration say `depth: metric`.
+    if automatic and "features" in tree and (mine is None or isinstance(tree["features"], Mapping)):
         notes.append(f"{path.name} is a configuration and was not read as a sidecar: give it as --config")
         return None
+    if mine is not None:
+        return {"task": mine} if isinstance(mine, str) else _mapping(mine, f"{path}: {recording.name}")
     if path.name in _TABLES and not set(_KEYS) & set(tree):
         return None
     return {key: value for key, value in tree.items() if key in _KEYS or _is_misspelt(key, path)}

@@ -89,9 +89,9 @@ class _Answers:
             self.tell(moved=done_bytes, number=number)
 
 
-def main() -> int:
-    """Work until stdin ends; then leave at once, like the command itself."""
-    _die_with_parent()
+def main(parent: int) -> int:
+    """Work until stdin ends."""
+    _die_with_parent(parent)
     # Whatever a library prints must not get between the answers.
     answers = _Answers(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)
@@ -101,12 +101,9 @@ def main() -> int:
             try:
                 predicted_bytes = _convert(request, stop, answers)
             except Interrupted:
-                answers.tell(stopped=request.number)
-                return 130
+                return Interrupted.exit_code
             except PenstockError as error:
-                answers.tell(
-                    failed=request.number, kind=type(error).__name__, message=error.message, hint=error.hint
-                )
+                answers.tell(failed=request.number, kind=type(error).__name__, message=error.message, hint=error.hint)
             except MemoryError as error:
                 answers.tell(failed=request.number, kind="PenstockError", message=f"out of memory: {error}", hint=None)
             else:
@@ -132,17 +129,21 @@ def _convert(request: Request, stop: Stop, answers: _Answers) -> int:
         return source.memory.peak_bytes
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(parent: int) -> None:
     """A parent that is killed tells nobody: the kernel does."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     except (AttributeError, OSError):
         return  # elsewhere than on Linux the end of stdin is what remains
-    if os.getppid() == 1:  # it ended before we asked
+    if os.getppid() != parent:  # it ended before we asked
         os._exit(1)
 
 
-if __name__ == "__main__":
-    code = main()
+def entry() -> None:
+    """The process: `main` with the parent's number, then out at once, like the command itself."""
+    try:
+        code = main(int(sys.argv[1]))
+    except KeyboardInterrupt:  # told twice: a batch system tells everybody, and so does the parent
+        code = Interrupted.exit_code
     sys.stdout.flush()
     os._exit(code)

@@ -63,7 +63,7 @@ class Writing:
     def _episode(self, source: Input, number: int, plan: EpisodePlan, last: bool) -> tuple[State, EpisodePlan | None]:
         run = Run(
             on_moved=lambda done_bytes: self._moved(number, done_bytes),
-            on_rows=lambda rows: self._on_rows(f"row {self.writer.frames + rows:,}"),
+            on_rows=self._flushed,
         )
         with contextlib.ExitStack() as held:
             for name, size_bytes in source.memory.parts().items():
@@ -82,6 +82,11 @@ class Writing:
                 raise
         self.ledger.add_episode(note)
         return state, following
+
+    def _flushed(self, rows: int) -> None:
+        # Everything may have been read long before the last picture is encoded.
+        self._stop.check()
+        self._on_rows(f"row {self.writer.frames + rows:,}")
 
     def _moved(self, number: int, done_bytes: int) -> None:
         self._stop.check()

@@ -33,10 +33,14 @@ def copy_for_append(source_root: Path | str, target_root: Path | str, *, fsync: 
         target.mkdir(parents=True, exist_ok=True)
         if any(target.iterdir()):
             raise OutputExists(f"{target}: the directory is not empty", hint="choose another directory")
+    names = layout.FreshNames(target, fsync=fsync)
     for relative in _files(source):
         if _is_rewritten(relative) or (relative.startswith(f"{layout.OWN_DIR}/") and relative not in kept):
             continue
         _take(layout.path_in(source, relative), target / relative, link=relative not in copied, fsync=fsync)
+        names.add(target / relative)
+    # The writer syncs the directories that it changes; these may take the place of the source as they are.
+    names.sync()
     # Last: a directory without it is nothing to continue, however much of the copy is there.
     _take(source / layout.JOURNAL_PATH, target / layout.JOURNAL_PATH, link=False, fsync=fsync)
 

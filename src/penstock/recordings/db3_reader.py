@@ -79,6 +79,7 @@ class Db3Recording(Recording):
         return LargestReads(largest, passing_bytes=2 * largest)
 
     def close(self) -> None:
+        self._pool = None  # a caller may keep this recording; its buffers go now
         files, self._files = self._files, []
         for file in files:
             file.close()

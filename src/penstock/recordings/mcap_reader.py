@@ -89,6 +89,7 @@ class McapRecording(Recording):
         return largest_reads([self._index[topic.id] for topic in topics], self._chunks)
 
     def close(self) -> None:
+        self._fetcher = None  # it refers back to this recording: its buffers would wait for the garbage collector
         for file in self._files:
             file.close()
 

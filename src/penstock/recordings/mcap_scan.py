@@ -7,7 +7,6 @@ import zlib
 from typing import TYPE_CHECKING
 
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
-from penstock.lazy import dataclass
 from penstock.recordings import mcap_records as r
 from penstock.recordings.codecs import CODECS, MAX_CHUNK_BYTES, check_sizes, decompress_into
 from penstock.recordings.mcap_plausible import (
@@ -22,9 +21,9 @@ from penstock.recordings.mcap_plausible import (
 from penstock.recordings.mcap_survey import McapSurvey, survey_mcap, topic_facts
 from penstock.recordings.mcap_writer import McapWriter
 from penstock.recordings.partial_codecs import decode_prefix
-from penstock.recordings.record_walk import UNFINISHED, RecordWalk
+from penstock.recordings.record_walk import UNFINISHED, ChunkWalk
 from penstock.recordings.recovery_metadata import TopicFacts
-from penstock.recordings.scan_bytes import ChunkBytes, pieces
+from penstock.recordings.scan_bytes import pieces
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,18 +38,6 @@ _CUT_CHUNK = "the file ends inside a chunk"
 _HEAD_AT = len(r.MAGIC)
 
 
-@dataclass
-class _Chunk:
-    """The chunk that was met last: what its message indexes say that it held."""
-
-    at: int
-    end: int
-    mark: tuple[int, int, int, int]
-    index_at: int | None
-    expected: int | None = None
-    given: int | None = None  # messages that came from it; None where nobody knows where it ends
-
-
 def recover_mcap(source: FileBytes, target: Path, log: DamageLog, facts: FileFacts, *, keep_suspect: bool) -> None:
     """Write every message, attachment and metadata record that can be read to a new file at `target`."""
     survey = survey_mcap(source)
@@ -58,7 +45,7 @@ def recover_mcap(source: FileBytes, target: Path, log: DamageLog, facts: FileFac
         _McapScan(writer, log, facts, survey, source.path, keep_suspect=keep_suspect).run(source)
 
 
-class _McapScan(RecordWalk[McapRecord]):
+class _McapScan(ChunkWalk[McapRecord]):
     def __init__(
         self,
         writer: McapWriter,
@@ -69,19 +56,15 @@ class _McapScan(RecordWalk[McapRecord]):
         *,
         keep_suspect: bool,
     ) -> None:
-        super().__init__(log)
+        super().__init__(log, keep_suspect=keep_suspect)
         self._writer = writer
         self._facts = facts
         self._survey = survey
         self._path = path
-        self._keep_suspect = keep_suspect
-        self._suspect = False
         self._schemas = dict(survey.schemas)
         self._channels = dict(survey.channels)
         self._numbers: dict[int, tuple[int, TopicFacts]] = {}
         self._seen_ns: int | None = None
-        self._chunk: _Chunk | None = None
-        self._packed_place = (0, 0)
         self._has_end = False
         self._counted = 0
         self._has_checksums = survey.has_checksums
@@ -94,7 +77,7 @@ class _McapScan(RecordWalk[McapRecord]):
         if end >= 2 * _HEAD_AT and source.at(end - _HEAD_AT, _HEAD_AT) == r.MAGIC:
             end -= _HEAD_AT
         self.walk(source, _HEAD_AT, end)
-        self._close_chunk(end)
+        self.close_chunk(end)
         if not self._has_end:
             self.log.add(source.size, source.size, UNFINISHED)
         whole = (0, source.size)
@@ -134,22 +117,19 @@ class _McapScan(RecordWalk[McapRecord]):
     def holds_messages(self, begin: int) -> bool:
         return not self._has_end
 
-    def place(self, source: ScanBytes, begin: int, end: int) -> tuple[int, int]:
-        return self._packed_place if isinstance(source, ChunkBytes) else (begin, end)
-
     def take(self, source: ScanBytes, record: McapRecord, end: int, inner: bool) -> int:
         if record.op == r.OP_MESSAGE and self._is_disguised_index(source, record, inner):
             self.log.add(record.at, record.end, "a record of the index whose kind is broken", 0)
         elif record.op == r.OP_MESSAGE:
             # Behind a broken part, it may be of a chunk whose head, and with it the checksum, is lost.
             unproven = self.unproven and self._has_checksums and not inner
-            self._take_message(source, record, suspect=self._suspect or unproven)
+            self._take_message(source, record, suspect=self.suspect or unproven)
         elif record.op == r.OP_CHUNK:
             return self._take_chunk(source, record, end)
-        elif record.op == r.OP_MESSAGE_INDEX and self._chunk is not None:
-            self._chunk.expected = (self._chunk.expected or 0) + (record.length - 6) // 16
-            if self._chunk.index_at == record.at:
-                self._chunk.index_at = record.end
+        elif record.op == r.OP_MESSAGE_INDEX and self.chunk is not None:
+            self.chunk.expected = (self.chunk.expected or 0) + (record.length - 6) // 16
+            if self.chunk.index_at == record.at:
+                self.chunk.index_at = record.end
         elif record.op == r.OP_ATTACHMENT:
             self._take_attachment(source, record)
         elif record.op == r.OP_DATA_END:
@@ -171,20 +151,16 @@ class _McapScan(RecordWalk[McapRecord]):
         head = chunk_head(source, record, end) if record.op == r.OP_CHUNK else None
         if head is None:
             return None
-        self._begin_chunk(record, None)
+        self.begin_chunk(record, None)
         if head.codec == "none":
             return head.data_at  # its records are walked one by one, as far as they go
         return self._take_packed(source, record, head, max(stop, head.data_at), is_cut=stop == end)
 
     # Chunks
 
-    def _begin_chunk(self, record: McapRecord, index_at: int | None) -> None:
-        self._close_chunk(record.at)
-        self._chunk = _Chunk(record.at, record.end, self.log.mark(), index_at)
-
-    def _close_chunk(self, at: int) -> None:
+    def close_chunk(self, at: int) -> None:
         """Compare what a chunk gave with what its message indexes list, where those are all there."""
-        chunk, self._chunk = self._chunk, None
+        chunk, self.chunk = self.chunk, None
         if chunk is None or chunk.index_at != at or chunk.expected is None or chunk.given is None:
             return
         where, cause = (chunk.at, chunk.end), "messages that the chunk's index lists"
@@ -196,7 +172,7 @@ class _McapScan(RecordWalk[McapRecord]):
             self.log.add(record.at, record.end, "a chunk whose head is broken")
             return record.end
         believed = self.follows(source, record.end, end, inner=False)
-        self._begin_chunk(record, record.end if believed else None)
+        self.begin_chunk(record, record.end if believed else None)
         self.unproven = not believed
         self._has_checksums = self._has_checksums or head.crc != 0
         if head.codec != "none":
@@ -206,14 +182,14 @@ class _McapScan(RecordWalk[McapRecord]):
         if not believed:
             return head.data_at
         if head.crc and self._crc(source, head.data_at, record.end) != head.crc:
-            if not self._keep_suspect:
+            if not self.keep_suspect:
                 self.log.add(record.at, record.end, "a chunk that fails its CRC")
-                if self._chunk is not None:
-                    self._chunk.given = 0
+                if self.chunk is not None:
+                    self.chunk.given = 0
                 return record.end
-            self._suspect = True
-        self._walk_chunk(source, head.data_at, record.end)
-        self._suspect = False
+            self.suspect = True
+        self.walk_chunk(source, head.data_at, record.end)
+        self.suspect = False
         return record.end
 
     def _is_disguised_index(self, source: ScanBytes, record: McapRecord, inner: bool) -> bool:
@@ -223,7 +199,7 @@ class _McapScan(RecordWalk[McapRecord]):
         """
         if self._has_end:
             return True
-        if inner or self._chunk is None or self._chunk.index_at != record.at:
+        if inner or self.chunk is None or self.chunk.index_at != record.at:
             return False
         listed_bytes = int.from_bytes(source.at(record.data_at + 2, 4), "little")
         return listed_bytes == record.length - 6 and listed_bytes % 16 == 0
@@ -235,30 +211,15 @@ class _McapScan(RecordWalk[McapRecord]):
         return crc
 
     def _take_packed(self, source: ScanBytes, record: McapRecord, head: ChunkHead, stop: int, *, is_cut: bool) -> int:
-        self._packed_place = (record.at, stop)
-        if self._chunk is not None and stop != record.end:
-            self._chunk.index_at, self._chunk.end = stop, stop
+        self.begin_packed(record, stop)
         data, why = self._unpacked(source, record, head, stop)
         if data is None and head.codec in CODECS:
-            if is_cut or self._keep_suspect:
+            if is_cut or self.keep_suspect:
                 data = decode_prefix(head.codec, source, head.data_at, stop, min(head.raw_bytes, MAX_CHUNK_BYTES))
             if is_cut:
                 why = f"{_CUT_CHUNK}; {len(data or b''):,} of {head.raw_bytes:,} bytes could be decompressed"
-        if why:
-            self.log.add(*self._packed_place, why)
-        if data is None and self._chunk is not None:
-            self._chunk.given = 0
-        if data is not None:
-            self._suspect, self.cut_cause = bool(why) and not is_cut, why
-            self._walk_chunk(ChunkBytes(data), 0, len(data))
-            self._suspect, self.cut_cause = False, ""
+        self.walk_packed(data, why, is_cut=is_cut)
         return stop
-
-    def _walk_chunk(self, source: ScanBytes, begin: int, end: int) -> None:
-        before, chunk = self.log.written, self._chunk
-        self.walk(source, begin, end, inner=True)
-        if chunk is not None:
-            chunk.given = self.log.written - before
 
     def _unpacked(
         self, source: ScanBytes, record: McapRecord, head: ChunkHead, stop: int
@@ -272,7 +233,7 @@ class _McapScan(RecordWalk[McapRecord]):
         except (RecordingCorrupt, LimitExceeded, RecordingError) as error:
             return None, f"{_DAMAGED}: {error.message.removeprefix(f'{self._path}: ')}"
         if head.crc and zlib.crc32(target) != head.crc:
-            return (target if self._keep_suspect else None), "a chunk that fails its CRC"
+            return (target if self.keep_suspect else None), "a chunk that fails its CRC"
         return target, ""
 
     # The other records

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from penstock.lazy import dataclass
+from penstock.recordings.scan_bytes import ChunkBytes
 
 if TYPE_CHECKING:
     from penstock.recordings.recovery_report import DamageLog
@@ -141,3 +142,61 @@ class RecordWalk(ABC, Generic[RecordT]):
             if swallows or not self.begins_like_a_record(source, record.end, following):
                 return self._skip(source, record.at, following, end, "a message whose length is broken")
         return self.take(source, record, end, inner)
+
+
+@dataclass
+class Chunk:
+    """The chunk that was met last: what its index says that it held."""
+
+    at: int
+    end: int
+    mark: tuple[int, int, int, int]
+    index_at: int | None
+    expected: int | None = None
+    given: int | None = None  # messages that came from it; None where nobody knows where it ends
+
+
+class ChunkWalk(RecordWalk[RecordT]):
+    """A walk through records that lie in chunks, packed or not; what each chunk gave is compared with its index."""
+
+    def __init__(self, log: DamageLog, *, keep_suspect: bool) -> None:
+        super().__init__(log)
+        self.keep_suspect = keep_suspect
+        self.suspect = False  # True while a chunk that proved to be damaged is walked
+        self.chunk: Chunk | None = None
+        self.packed_place = (0, 0)
+
+    @abstractmethod
+    def close_chunk(self, at: int) -> None:
+        """The chunk that was met last ends with its index, at `at`: count what is missing of it."""
+
+    def place(self, source: ScanBytes, begin: int, end: int) -> tuple[int, int]:
+        return self.packed_place if isinstance(source, ChunkBytes) else (begin, end)
+
+    def begin_chunk(self, record: RecordT, index_at: int | None) -> None:
+        self.close_chunk(record.at)
+        self.chunk = Chunk(record.at, record.end, self.log.mark(), index_at)
+
+    def begin_packed(self, record: RecordT, stop: int) -> None:
+        """A packed chunk goes on to `stop`, which may not be where its head says."""
+        self.packed_place = (record.at, stop)
+        if self.chunk is not None and stop != record.end:
+            self.chunk.index_at, self.chunk.end = stop, stop
+
+    def walk_packed(self, data: bytes | bytearray | None, why: str, *, is_cut: bool) -> None:
+        """Take the records of a chunk that was unpacked as far as it could be; `why` says what is wrong with it."""
+        if why:
+            self.log.add(*self.packed_place, why)
+        if data is None:
+            if self.chunk is not None:
+                self.chunk.given = 0
+            return
+        self.suspect, self.cut_cause = bool(why) and not is_cut, why
+        self.walk_chunk(ChunkBytes(data), 0, len(data))
+        self.suspect, self.cut_cause = False, ""
+
+    def walk_chunk(self, source: ScanBytes, begin: int, end: int) -> None:
+        before, chunk = self.log.written, self.chunk
+        self.walk(source, begin, end, inner=True)
+        if chunk is not None:
+            chunk.given = self.log.written - before

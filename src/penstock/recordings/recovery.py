@@ -99,7 +99,7 @@ def _check_output(found: Source, path: Path, target: Path, *, overwrite: bool, d
             f"{target}: {path} is a directory of files, and so will be the new one", hint="name a directory"
         )
     if not target.parent.is_dir():
-        raise UsageError(f"{target.parent}: no such directory")
+        raise UsageError(f"{target.parent}: no such directory", hint=f"mkdir -p {target.parent}")
     if target.exists() or target.is_symlink():
         if not overwrite:
             raise OutputExists(f"{target} is there already", hint="another name, or --overwrite")

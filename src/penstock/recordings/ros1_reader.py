@@ -150,6 +150,7 @@ class Ros1Recording(Recording):
         return largest_reads([self._index[topic.id] for topic in topics], self._chunks)
 
     def close(self) -> None:
+        self._fetcher = None  # it refers back to this recording: its buffers would wait for the garbage collector
         self._file.close()
 
     def times_ns(self, topic: Topic) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from penstock.errors import LimitExceeded, RecordingCorrupt
 from penstock.lazy import dataclass
 from penstock.recordings.codecs import MAX_CHUNK_BYTES, check_sizes, decompress_into
 from penstock.recordings.partial_codecs import decode_prefix
-from penstock.recordings.record_walk import UNFINISHED, RecordWalk
+from penstock.recordings.record_walk import UNFINISHED, ChunkWalk
 from penstock.recordings.ros1_plausible import (
     Ros1Record,
     begins_like_a_record,
@@ -28,7 +28,6 @@ from penstock.recordings.ros1_records import (
     u32_from,
 )
 from penstock.recordings.ros1_writer import BagWriter
-from penstock.recordings.scan_bytes import ChunkBytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,18 +53,6 @@ class _Survey:
     @property
     def is_complete(self) -> bool:
         return 0 < self.chunk_count == len(self.chunk_messages)
-
-
-@dataclass
-class _Chunk:
-    """The chunk that was met last: what its index records say that it held."""
-
-    at: int
-    end: int
-    mark: tuple[int, int, int, int]
-    index_at: int | None
-    expected: int = 0
-    given: int | None = None  # messages that came from it; None where nobody knows where it ends
 
 
 def recover_bag(source: FileBytes, target: Path, log: DamageLog, *, keep_suspect: bool) -> None:
@@ -107,20 +94,16 @@ def _survey(source: FileBytes) -> _Survey:
     return _Survey(connections, chunk_messages, index_at, chunk_count, compression or "none", tail_at)
 
 
-class _BagScan(RecordWalk[Ros1Record]):
+class _BagScan(ChunkWalk[Ros1Record]):
     def __init__(self, bag: BagWriter, log: DamageLog, survey: _Survey, path: Path, *, keep_suspect: bool) -> None:
-        super().__init__(log)
+        super().__init__(log, keep_suspect=keep_suspect)
         self._bag = bag
         self._survey = survey
         self._path = path
-        self._keep_suspect = keep_suspect
-        self._suspect = False
         self._described = dict(survey.connections)
         self._written: dict[tuple[bytes, bytes], int] = {}
-        self._chunk: _Chunk | None = None
         self._expected: dict[int, int] = {}
         self._whole_chunks = 0
-        self._packed_place = (0, 0)
         self._usual_header_bytes = 0
 
     def run(self, source: FileBytes) -> None:
@@ -129,7 +112,7 @@ class _BagScan(RecordWalk[Ros1Record]):
         if (magic := source.at(0, start)) != MAGIC:
             self.log.add(0, min(start, source.size), f"the bag begins with {magic!r} instead of {MAGIC!r}", 0)
         self.walk(source, start, source.size)
-        self._close_chunk(source.size)
+        self.close_chunk(source.size)
         self._tell_what_was_cut_off(source.size)
         if self._survey.is_complete:
             expected = max(sum(self._expected.values()), sum(self._survey.chunk_messages.values()))
@@ -163,18 +146,15 @@ class _BagScan(RecordWalk[Ros1Record]):
     def holds_messages(self, begin: int) -> bool:
         return begin < self._survey.tail_at
 
-    def place(self, source: ScanBytes, begin: int, end: int) -> tuple[int, int]:
-        return self._packed_place if isinstance(source, ChunkBytes) else (begin, end)
-
     def take(self, source: ScanBytes, record: Ros1Record, end: int, inner: bool) -> int:
         if record.op == OP_MESSAGE:
             self._take_message(source, record)
         elif record.op == OP_CONNECTION:
             self._take_connection(source, record)
-        elif record.op == OP_INDEX and self._chunk is not None:
-            self._chunk.expected += record.u32(b"count")
-            if self._chunk.index_at == record.at:
-                self._chunk.index_at = record.end
+        elif record.op == OP_INDEX and self.chunk is not None:
+            self.chunk.expected = (self.chunk.expected or 0) + record.u32(b"count")
+            if self.chunk.index_at == record.at:
+                self.chunk.index_at = record.end
         elif record.op == OP_CHUNK:
             return self._take_chunk(source, record, end)
         return record.end
@@ -182,20 +162,16 @@ class _BagScan(RecordWalk[Ros1Record]):
     def take_cut(self, source: ScanBytes, record: Ros1Record, stop: int, end: int) -> int | None:
         if record.op != OP_CHUNK:
             return None
-        self._begin_chunk(record, None)
+        self.begin_chunk(record, None)
         if record.fields[b"compression"] == b"none":
             return record.data_at
         return self._take_packed(source, record, max(stop, record.data_at), is_cut=stop == end)
 
     # Chunks
 
-    def _begin_chunk(self, record: Ros1Record, index_at: int | None) -> None:
-        self._close_chunk(record.at)
-        self._chunk = _Chunk(record.at, record.end, self.log.mark(), index_at)
-
-    def _close_chunk(self, at: int) -> None:
+    def close_chunk(self, at: int) -> None:
         """Compare what a chunk gave with what its index records list, where those are all there."""
-        chunk, self._chunk = self._chunk, None
+        chunk, self.chunk = self.chunk, None
         if chunk is None:
             return
         listed = chunk.expected if chunk.index_at == at and chunk.expected else None
@@ -209,12 +185,12 @@ class _BagScan(RecordWalk[Ros1Record]):
 
     def _take_chunk(self, source: ScanBytes, record: Ros1Record, end: int) -> int:
         believed = self.follows(source, record.end, end, inner=False)
-        self._begin_chunk(record, record.end if believed else None)
+        self.begin_chunk(record, record.end if believed else None)
         if record.fields[b"compression"] == b"none":
             if not believed:
                 return record.data_at  # its length is broken, not its records: they are walked one by one
             self._whole_chunks += 1
-            self._walk_chunk(source, record.data_at, record.end)
+            self.walk_chunk(source, record.data_at, record.end)
             return record.end
         if believed:
             return self._take_packed(source, record, record.end, is_cut=False)
@@ -223,33 +199,18 @@ class _BagScan(RecordWalk[Ros1Record]):
         return self._take_packed(source, record, end if following is None else following, is_cut=following is None)
 
     def _take_packed(self, source: ScanBytes, record: Ros1Record, stop: int, *, is_cut: bool) -> int:
-        self._packed_place = (record.at, stop)
-        if self._chunk is not None and stop != record.end:
-            self._chunk.index_at, self._chunk.end = stop, stop
+        self.begin_packed(record, stop)
         codec = record.fields[b"compression"].decode("ascii", errors="replace")
         data, why = self._unpacked(source, record, codec, stop)
         if data is None:
-            if is_cut or self._keep_suspect:
+            if is_cut or self.keep_suspect:
                 data = decode_prefix(codec, source, record.data_at, stop, record.u32(b"size") or MAX_CHUNK_BYTES)
             if is_cut:
                 why = f"the file ends inside a chunk; {len(data or b''):,} bytes of it could be decompressed"
         else:
             self._whole_chunks += 1
-        if why:
-            self.log.add(*self._packed_place, why)
-        if data is None and self._chunk is not None:
-            self._chunk.given = 0
-        if data is not None:
-            self._suspect, self.cut_cause = bool(why) and not is_cut, why
-            self._walk_chunk(ChunkBytes(data), 0, len(data))
-            self._suspect, self.cut_cause = False, ""
+        self.walk_packed(data, why, is_cut=is_cut)
         return stop
-
-    def _walk_chunk(self, source: ScanBytes, begin: int, end: int) -> None:
-        before, chunk = self.log.written, self._chunk
-        self.walk(source, begin, end, inner=True)
-        if chunk is not None:
-            chunk.given = self.log.written - before
 
     def _unpacked(self, source: ScanBytes, record: Ros1Record, codec: str, stop: int) -> tuple[bytearray | None, str]:
         size, stored_bytes = record.u32(b"size"), stop - record.data_at
@@ -283,7 +244,7 @@ class _BagScan(RecordWalk[Ros1Record]):
         payload = source.at(record.data_at, record.end - record.data_at)
         self._bag.write(self._connection(*described), seconds * 1_000_000_000 + ns, payload)
         self.log.topics[described[0].decode("utf-8", errors="replace")] += 1
-        self.log.suspect += self._suspect
+        self.log.suspect += self.suspect
 
     def _connection(self, topic: bytes, described: bytes) -> int:
         number = self._written.get((topic, described))

@@ -35,7 +35,9 @@ _MAGIC: tuple[tuple[bytes, Kind], ...] = (
 )
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _NUMBERED = re.compile(r"(?P<stem>.+)_(?P<number>[0-9]+)")
-_KNOWN = "penstock reads ROS 1 .bag, ROS 2 .db3 and .mcap"
+_KNOWN = (
+    "recordings are ROS 1 .bag, ROS 2 .db3 and .mcap; convert and inspect also take HDF5 files and LeRobot data sets"
+)
 
 
 @dataclass(frozen=True)
@@ -166,8 +168,8 @@ def _directory_source(path: Path) -> Source:
             return source_of(within[0])
         if not within:
             raise NotARecording(f"{path}: no recording in this directory", hint=_KNOWN)
-        names = ", ".join(str(found.relative_to(path)) for found in within[:5])
-        raise RecordingError(f"{path}: holds {len(within)} recordings: {names}, …", hint="name one of them")
+        names = [str(found.relative_to(path)) for found in within[:5]] + ["…"] * (len(within) > 5)
+        raise RecordingError(f"{path}: holds {len(within)} recordings: {', '.join(names)}", hint="name one of them")
     metadata, notes = bag_metadata.read_metadata(described)
     files, missing = _named_files(path, metadata, notes)
     others = [file for file in _ros2_files(path) if file not in files]

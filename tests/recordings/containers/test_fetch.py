@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +172,21 @@ def test_progress_never_exceeds_the_file_and_rises(paths: dict[str, Path]) -> No
             seen.append(block.file_bytes)
             block.release()
         assert seen == sorted(seen) and seen[-1] <= recording.size_bytes
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_closed_recording_holds_no_buffers(paths: dict[str, Path], container: str) -> None:
+    """Many recordings are converted in one process: their buffers must not wait for the garbage collector."""
+    kept = []
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for _ in range(4):
+            with recordings.open(paths[container]) as recording:
+                everything(recording, memory_bytes=1 << 20)
+            kept.append(recording)
+        pool = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/recordings/fetch.py")])
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert sum(trace.size for trace in pool.traces) < 16_384

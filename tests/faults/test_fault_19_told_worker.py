@@ -1,0 +1,153 @@
+"""Fault 19, politely: workers that are told to stop, that have no work when the job ends, or that lost their parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import penstock
+from penstock.errors import OutputExists
+from tests.conversion.bags import robot, write
+from tests.faults.jobs import leftovers
+
+# A worker that does not end when it is told to would hold the job for an hour, not for the usual moment.
+CONVERT = """
+from penstock.conversion import parallel
+parallel._LAST_WORDS_S = 3600.0
+from penstock.cli import entry
+entry()
+"""
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A short recording, and one that takes a while to encode."""
+    directory = tmp_path_factory.mktemp("recordings")
+    seconds = {"run_0.bag": 0.2, "run_1.bag": 20.0}
+    return [write(directory / name, robot(long, hz=50, width=320, height=240)) for name, long in seconds.items()]
+
+
+class Converting:
+    """A conversion by two processes; entered when the first recording is joined and its worker has nothing to do."""
+
+    def __init__(self, sources: list[Path], out: Path) -> None:
+        words = [*map(str, sources), str(out), "--jobs", "2", "--memory", "1GiB"]
+        words += ["video=h264", "split_episodes=true", "rosbag.chunk_size=60"]  # it can be stopped between episodes
+        self._parcels = Path(str(out) + ".penstock-partial") / ".parcels"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CONVERT, "convert", *words],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def __enter__(self) -> Converting:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and self.process.poll() is None:
+            first, second = (self._parcels / name for name in ("000000", "000001"))
+            if (second / "videos").exists() and not first.exists():
+                return self
+            time.sleep(0.005)
+        self.__exit__()
+        raise AssertionError("the first recording was not joined while the second one was converted")
+
+    def until_committed(self, parcel: str) -> None:
+        """A worker has committed an episode."""
+        journal = self._parcels / parcel / "penstock" / "journal.jsonl"
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if journal.exists() and b'"type":"episode"' in journal.read_bytes():
+                return
+            time.sleep(0.005)
+        raise AssertionError(f"nothing was committed to parcel {parcel}")
+
+    def workers(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children()
+
+    def busy_worker(self) -> psutil.Process:
+        below = str(self._parcels / "000001")
+        (found,) = (w for w in self.workers() if any(file.path.startswith(below) for file in w.open_files()))
+        return found
+
+    def end(self) -> str:
+        """What it said, once it has ended."""
+        _, said = self.process.communicate(timeout=90)
+        return said
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()  # and the workers with it
+        self.process.communicate()
+
+
+def test_19_a_worker_that_is_told_to_stop_fails_its_recording_by_name(sources: list[Path], tmp_path: Path) -> None:
+    with Converting(sources, tmp_path / "out") as converting:
+        converting.busy_worker().send_signal(signal.SIGTERM)
+        said = converting.end()
+    assert converting.process.returncode == 1
+    assert "run_1.bag: the process that converted it ended: it was told to stop (SIGTERM)" in said
+    assert "--resume goes on" in said
+
+
+@pytest.mark.parametrize("told", ["the job", "everybody"])
+def test_19_a_worker_without_work_does_not_hold_a_job_that_is_told_to_stop(
+    told: str, sources: list[Path], tmp_path: Path
+) -> None:
+    with Converting(sources, tmp_path / "out") as converting:
+        workers = converting.workers()
+        for worker in workers if told == "everybody" else []:
+            worker.send_signal(signal.SIGTERM)  # as a batch system does, which knows all processes of a job
+        converting.process.send_signal(signal.SIGTERM)
+        said = converting.end()
+    assert converting.process.returncode == 130
+    assert "Traceback" not in said and "--resume goes on" in said
+    assert psutil.wait_procs(workers, timeout=20)[1] == []
+
+
+@pytest.mark.parametrize(("parent", "code"), [("this process", 0), ("another one", 1)])
+def test_19_a_worker_works_for_its_parent_alone(parent: str, code: int) -> None:
+    """Whatever number that has: in a container it may be 1, which elsewhere means that the parent is gone."""
+    number = os.getpid() if parent == "this process" else os.getpid() + 1
+    command = [sys.executable, "-c", "from penstock.conversion.worker import entry; entry()", str(number)]
+    assert subprocess.run(command, stdin=subprocess.DEVNULL, timeout=60).returncode == code
+
+
+def test_19_workers_do_not_import_what_lies_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [write(tmp_path / f"{n}.bag", robot(0.2, hz=50, width=64, height=48)) for n in range(2)]
+    (tmp_path / "av.py").write_text("raise SystemExit('not this one')")
+    monkeypatch.chdir(tmp_path)
+    report = penstock.convert(sources, tmp_path / "out", video="h264", jobs=2, memory="1GiB")
+    assert report.processes == 2 and report.episodes == 2
+    assert leftovers(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_19_what_workers_committed_outlives_a_job_that_has_joined_nothing(end: signal.Signals, tmp_path: Path) -> None:
+    """The first recording is the longest: all others may be through when the job ends."""
+    seconds = {"run_0.bag": 20.0, "run_1.bag": 0.2}
+    sources = [write(tmp_path / name, robot(long, hz=50, width=320, height=240)) for name, long in seconds.items()]
+    out = tmp_path / "out"
+    converting = Converting(sources, out)
+    try:
+        for name in ("000000", "000001"):
+            converting.until_committed(name)
+        converting.process.send_signal(end)
+        said = converting.end()
+    finally:
+        converting.__exit__()
+    if end == signal.SIGTERM:
+        assert converting.process.returncode == 130 and "kept" in said and "--resume goes on" in said
+    with pytest.raises(OutputExists, match="committed"):
+        penstock.convert(sources, out, jobs=1)
+    partial = Path(str(out) + ".penstock-partial")
+    joined = (partial / "penstock/journal.jsonl").read_bytes().count(b'"type":"episode"')
+    assert (joined > 0) == (end == signal.SIGTERM)  # told, it joins what comes next
+    assert (partial / ".parcels/000001/penstock/journal.jsonl").exists()

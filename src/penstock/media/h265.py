@@ -214,8 +214,8 @@ def _full_range(bits: Bits, poc_bits: int) -> bool:
         if bits.flag():
             bits.skip(3)
             return bits.flag()
-    except VideoError:  # decoders do not mind a broken end either
-        pass
+    except VideoError:  # decoders do not mind a broken end either, and take the usual range
+        return False
     return False
 
 

@@ -1,0 +1,263 @@
+"""`attach(dataloader)`: an ordinary torch DataLoader tells its data wait, and its workers what they spend time on.
+
+    loader = penstock.profile.attach(DataLoader(dataset, batch_size=64, num_workers=4))
+    for batch in loader: ...                      # as before
+
+The loader stays the object that it was, and so do its data set and its collate_fn for everybody who looks at them:
+what is timed are stand-ins that only the workers' fetching sees.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter_ns
+from typing import Any
+
+from penstock.errors import UsageError
+from penstock.profile.feeding import Feeding, begin_sample, end_sample
+from penstock.profile.spans import is_enabled, own_lane, record_calls, span
+from penstock.profile.subject import Way, register, unregister
+
+TOTAL, FETCH, COLLATE = "00_TOTAL_getitem", "fetch", "collate"
+
+_classes: dict[type, type] = {}
+
+
+def attach(dataloader: Any) -> Any:
+    """Instrument a DataLoader from its next pass on, and return it; again is harmless.
+
+    Recorded are the data wait and the steps in this process, and in the process that fetches (a worker, forked or
+    spawned, or this one): `00_TOTAL_getitem` for every sample, `fetch` and `collate` for every batch.
+    """
+    if isinstance(dataloader, _Attached):
+        return dataloader
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is None or not isinstance(dataloader, torch_data.DataLoader):
+        if hasattr(dataloader, "describe") and hasattr(dataloader, "variant"):
+            register(dataloader)  # a loader of penstock's records by itself
+            return dataloader
+        kind = type(dataloader).__name__
+        raise UsageError(f"attach({kind}): it is no torch.utils.data.DataLoader", hint="attach(DataLoader(…))")
+    object.__setattr__(dataloader, "__class__", _attached_class(type(dataloader)))
+    register(dataloader)
+    return dataloader
+
+
+def detach(dataloader: Any) -> Any:
+    """Make a DataLoader what it was before `attach`, from its next pass on, and return it."""
+    if isinstance(dataloader, _Attached):
+        unregister(dataloader)
+        object.__setattr__(dataloader, "__class__", type(dataloader).plain_class)
+        vars(dataloader)["_iterator"] = None  # workers that persist would go on timing
+    return dataloader
+
+
+class _Attached:
+    """What a DataLoader is besides, once it is attached."""
+
+    __slots__ = ()  # a class that brings no memory of its own can be given to an object that is there
+    plain_class: type
+
+
+def _attached_class(plain: type) -> type:
+    """The class of a DataLoader that is attached: a child of the one that it had."""
+    known = _classes.get(plain)
+    if known is not None:
+        return known
+    base: Any = plain
+
+    class Attached(base, _Attached):  # type: ignore[misc]
+        plain_class = plain
+
+        def __iter__(self) -> Iterator[Any]:
+            return _TimedPass(super().__iter__())
+
+        def _get_iterator(self) -> Any:
+            with _stand_ins(self.__dict__):
+                return super()._get_iterator()
+
+        def __reduce_ex__(self, protocol: Any) -> Any:  # a copy is an ordinary one
+            copied = base.__new__(base)
+            copied.__dict__.update(self.__dict__)
+            return copied.__reduce_ex__(protocol)
+
+        def describe(self) -> dict[str, Any]:
+            """How it is set up, JSON-safe."""
+            return _description(self)
+
+        def variant(self, **options: Any) -> Any:
+            """The same DataLoader with other num_workers, prefetch_factor, pin_memory or persistent_workers."""
+            return _variant(self, options)
+
+        def calibrate(self, ways: Sequence[str], threads: Sequence[int]) -> dict[str, Way]:
+            """What is inside a data set is not known here."""
+            return {}
+
+        def close(self) -> None:
+            """End workers that persist."""
+            self.__dict__["_iterator"] = None
+
+    Attached.__name__, Attached.__qualname__, Attached.__module__ = plain.__name__, plain.__qualname__, plain.__module__
+    _classes[plain] = Attached
+    return Attached
+
+
+@contextmanager
+def _stand_ins(own: dict[str, Any]) -> Iterator[None]:
+    """In place only while workers are made: whoever asks the loader sees what he gave it."""
+    kept = {name: own[name] for name in ("dataset", "collate_fn", "worker_init_fn")}
+    own["collate_fn"] = _TimedCollate(kept["collate_fn"])
+    if not _is_pipe(kept["dataset"]):
+        own["dataset"] = _TimedSamples(kept["dataset"])
+        own["worker_init_fn"] = _Start(kept["worker_init_fn"])
+    try:
+        yield
+    finally:
+        own.update(kept)
+
+
+def _description(loader: Any) -> dict[str, Any]:
+    return {
+        "kind": "torch.utils.data.DataLoader",
+        "text": repr(loader),
+        "workers": loader.num_workers,
+        "batch_size": loader.batch_size,
+        "prefetch_factor": loader.prefetch_factor,
+        "pin_memory": bool(loader.pin_memory),
+        "persistent_workers": bool(loader.persistent_workers),
+        "dataset": type(loader.dataset).__name__,
+        "samples": len(loader.dataset) if hasattr(loader.dataset, "__len__") else None,
+    }
+
+
+def _variant(loader: Any, options: dict[str, Any]) -> Any:
+    unknown = set(options) - {"num_workers", "prefetch_factor", "pin_memory", "persistent_workers"}
+    if unknown:
+        raise UsageError(f"a DataLoader has no option {', '.join(sorted(unknown))} that can be varied")
+    made = copy.copy(loader)
+    made.__dict__.update({"_iterator": None, **options})
+    if made.num_workers and made.prefetch_factor is None:
+        made.__dict__["prefetch_factor"] = 2  # torch's own choice
+    return attach(made)
+
+
+def _is_pipe(dataset: Any) -> bool:
+    """Data pipes are rewritten by torch when a pass begins, so a stand-in would be in the way."""
+    return any(kind.__name__ in ("IterDataPipe", "MapDataPipe") for kind in type(dataset).__mro__)
+
+
+class _TimedPass:
+    """The iterator of a pass, whose `next` is the data wait and begins a step."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._feeding = Feeding()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        start_ns = self._feeding.ask()
+        try:
+            found = next(self._inner)
+        except BaseException:
+            self._feeding.take(start_ns, False)
+            raise
+        self._feeding.take(start_ns, True)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_inner":
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+class _TimedSamples:
+    """Stands in for the data set where samples are fetched; everything else is answered by the data set itself."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.plain = dataset
+
+    def __getitem__(self, index: Any) -> Any:
+        begin_sample()
+        try:
+            with span(TOTAL):
+                return self.plain[index]
+        finally:
+            end_sample()
+
+    def __getitems__(self, indices: Sequence[Any]) -> Any:
+        with span(FETCH):
+            together = getattr(self.plain, "__getitems__", None)
+            if not together:
+                return [self[index] for index in indices]
+            return self._together(together, indices)
+
+    def _together(self, fetch: Callable[[Sequence[Any]], Any], indices: Sequence[Any]) -> Any:
+        """As many calls as there are samples, of which nobody knows how long each took."""
+        began_ns = perf_counter_ns()
+        begin_sample()
+        try:
+            return fetch(indices)
+        finally:
+            end_sample()
+            if is_enabled():
+                around = own_lane().node  # the batch's span: what was inside it so far was inside these samples
+                spent_ns, inner_ns = perf_counter_ns() - began_ns, around.child_ns
+                around.child_ns = 0
+                record_calls(TOTAL, spent_ns, len(indices), child_ns=inner_ns, inside=True)
+
+    def __iter__(self) -> Iterator[Any]:
+        source = iter(self.plain)
+        while True:
+            began_ns = perf_counter_ns()
+            begin_sample()
+            try:
+                found = next(source)
+            except StopIteration:
+                return
+            finally:
+                end_sample()
+            record_calls(TOTAL, perf_counter_ns() - began_ns, 1)
+            yield found
+
+    def __len__(self) -> int:
+        return len(self.plain)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "plain":
+            raise AttributeError(name)
+        return getattr(self.plain, name)
+
+
+class _TimedCollate:
+    """Stands in for the collate_fn."""
+
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
+        self.plain = collate
+
+    def __call__(self, samples: Any) -> Any:
+        with span(COLLATE):
+            return self.plain(samples)
+
+
+class _Start:
+    """Stands in for the worker_init_fn: in the worker, `get_worker_info().dataset` is the data set itself again."""
+
+    def __init__(self, start: Callable[[int], None] | None) -> None:
+        self._start = start
+
+    def __call__(self, worker: int) -> None:
+        import torch.utils.data
+
+        info: Any = torch.utils.data.get_worker_info()
+        if info is not None and isinstance(info.dataset, _TimedSamples):
+            object.__setattr__(info, "dataset", info.dataset.plain)  # torch hands it out as unchangeable
+        if self._start is not None:
+            self._start(worker)

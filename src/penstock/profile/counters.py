@@ -1,0 +1,33 @@
+"""`count` and `gauge`: how much (bytes read, pictures decoded), and how full (queue depth), over all processes."""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+
+from penstock.profile import spans
+from penstock.profile.layout import B_RESET_NS, P_LEVELS_RESET_NS, P_LOST_COUNTERS, P_LOST_GAUGES
+
+
+def count(name: str, n: int = 1) -> None:
+    """Add to a counter; the snapshot sums over all threads and processes."""
+    if not spans._is_enabled:
+        return
+    lane = spans.own_lane()
+    if lane.words[P_LEVELS_RESET_NS] != lane.board_words[B_RESET_NS]:
+        lane.clear_levels()
+    place = lane.counters.get(name) or lane.add_counter(name)
+    lane.words[place or P_LOST_COUNTERS] += n if place else 1
+
+
+def gauge(name: str, value: float) -> None:
+    """Tell the present value of something that goes up and down."""
+    if not spans._is_enabled:
+        return
+    lane = spans.own_lane()
+    if lane.words[P_LEVELS_RESET_NS] != lane.board_words[B_RESET_NS]:
+        lane.clear_levels()
+    level = lane.gauges.get(name) or lane.add_gauge(name)
+    if level is None:
+        lane.words[P_LOST_GAUGES] += 1
+        return
+    level.set(lane.page, value, perf_counter_ns())

@@ -1,0 +1,60 @@
+"""The outputs of the profile that is being recorded: each takes a snapshot unless one is given."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.profile.snapshot import Snapshot
+from penstock.profile.taking import snapshot as take
+
+if TYPE_CHECKING:
+    from penstock.profile.live import LiveView
+
+
+def table(snapshot: Snapshot | None = None, **options: Any) -> str:
+    """The stages as a table, the longest total first; options: `lang="zh"`, `detail=False`, `limit`, `title`."""
+    from penstock.profile.table import table as render
+
+    return render(take(events=False) if snapshot is None else snapshot, **options)
+
+
+def print_timing_stats(epoch: int | None = None, *, lang: Any = "en", snapshot: Snapshot | None = None) -> None:
+    """Print the table of all spans so far; with `epoch`, the line of that epoch above it."""
+    from penstock.profile.table import epoch_line
+    from penstock.profile.table import table as render
+
+    taken = take(events=False) if snapshot is None else snapshot
+    for each in taken.epochs:
+        if epoch is not None and each.epoch == epoch:
+            print(epoch_line(each.epoch, each.duration_ns, wait_ns=each.wait_ns, steps=each.steps, lang=lang))
+    print(render(taken, lang=lang))
+
+
+def export_trace(path: str | os.PathLike[str], snapshot: Snapshot | None = None) -> Path:
+    """Write the last events of all threads for Perfetto or chrome://tracing."""
+    from penstock.profile.trace import export_trace as export
+
+    return export(take() if snapshot is None else snapshot, path)
+
+
+def export_html(path: str | os.PathLike[str], snapshot: Snapshot | None = None, **options: Any) -> Path:
+    """Write one HTML page that needs nothing else: timeline of the step, stages, data wait and memory over time."""
+    from penstock.profile.page import export_html as export
+
+    return export(take() if snapshot is None else snapshot, path, **options)
+
+
+def live(**options: Any) -> LiveView:
+    """`with profile.live(): train()` shows the stages of the last seconds in the terminal."""
+    from penstock.profile.live import LiveView
+
+    return LiveView(lambda: take(events=False), **options)
+
+
+def callback(since: Snapshot | None = None, *, snapshot: Snapshot | None = None, **options: Any) -> dict[str, float]:
+    """The profile as a flat dict for wandb.log or TensorBoard; since an earlier snapshot, or since the beginning."""
+    from penstock.profile.callback import scalars
+
+    return scalars(take(events=False) if snapshot is None else snapshot, since=since, **options)

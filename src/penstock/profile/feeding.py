@@ -1,0 +1,83 @@
+"""What a loader tells of the training loop: each `next` is a data wait, and from one to the following is a step.
+
+    feeding = Feeding()                  # one per pass
+    start_ns = feeding.ask()
+    batch = ...
+    feeding.take(start_ns, batch is not None)
+
+Code that calls `mark_step()` says itself what a step is; then the loader tells the wait alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from time import perf_counter_ns, thread_time_ns
+
+from penstock.profile import spans
+from penstock.profile.counters import count
+from penstock.profile.marks import add_wait, marks
+
+
+class _Local(threading.local):
+    """What the calling thread is doing."""
+
+    is_ahead = False
+    samples = 0
+
+
+_local = _Local()
+
+
+def work_ahead() -> None:
+    """The calling thread prepares batches for the loop: what it waits for is no data wait."""
+    _local.is_ahead = True
+
+
+def is_ahead() -> bool:
+    """Whether the calling thread prepares batches for the loop."""
+    return _local.is_ahead
+
+
+def begin_sample() -> None:
+    """What the calling thread does now is a sample that is counted."""
+    _local.samples += 1
+
+
+def end_sample() -> None:
+    """The sample is complete."""
+    _local.samples -= 1
+
+
+def is_in_sample() -> bool:
+    """Whether the calling thread is inside a sample that is counted: what it asks for is a part of that one."""
+    return _local.samples > 0
+
+
+class Feeding:
+    """One pass of a loop over a loader."""
+
+    __slots__ = ("_cpu_ns", "_has_given")
+
+    def __init__(self) -> None:
+        self._has_given = False
+        self._cpu_ns = 0
+
+    def ask(self) -> int:
+        """The loop asks for a batch: the step before it is over."""
+        start_ns = perf_counter_ns()
+        if self._has_given and spans.is_enabled():
+            marks().feed_step(start_ns)
+            count("step_cpu_ns", thread_time_ns() - self._cpu_ns)  # CPUs that the step keeps from the loader
+        return start_ns
+
+    def take(self, start_ns: int, is_batch: bool) -> None:
+        """The loop gets it, or learns that there is none."""
+        if not spans.is_enabled():
+            return
+        if is_batch:
+            self._has_given = True
+            self._cpu_ns = thread_time_ns()
+            add_wait(start_ns, perf_counter_ns() - start_ns)
+        elif self._has_given:
+            self._has_given = False
+            marks().end_feed()

@@ -1,0 +1,188 @@
+"""`gpu_span(name)`: how long the device works on a stage, by CUDA events that are read later, never waited for.
+
+    with gpu_span("20_train_forward_pass"):
+        loss = policy(batch)
+
+A host's clock around the same lines sees kernels being launched, not done. Where CUDA is not in use, the host works
+itself and its clock is right: the stage is an ordinary span then, and `clock()` says which of the two it was.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter_ns
+from types import TracebackType
+from typing import Any, TypeVar
+
+from penstock.profile.gpu_timeline import DeviceTimeline
+from penstock.profile.histogram import Histogram
+from penstock.profile.snapshot import SpanStats, ThreadEvents, span_stats
+from penstock.profile.spans import is_enabled, span
+from penstock.profile.taking import tell_machine
+
+MOST_WAITING = 256
+"""Stages whose events may be under way at once; a further one is left out and counted as lost."""
+
+_MOST_READ = 8  # at each call, so that no step pays for many
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class _Stages:
+    """Stages of this process: those under way, and what is known of those that are over."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.waiting: deque[tuple[str, int, int, Any, Any]] = deque()
+        self.free: dict[int, list[Any]] = {}  # by device; making an event costs more than recording it
+        self.found: dict[str, Histogram] = {}
+        self.timelines: dict[int, DeviceTimeline] = {}
+        self.lost = 0
+
+    def begin(self, cuda: Any) -> tuple[int, int, Any] | None:
+        """An event recorded now, on the current stream; None where there is no room for it."""
+        self.read(_MOST_READ)
+        if len(self.waiting) >= MOST_WAITING:
+            with self.lock:
+                self.lost += 1
+            return None
+        device = int(cuda.current_device())
+        return device, perf_counter_ns(), self._recorded(cuda, device)
+
+    def end(self, cuda: Any, name: str, device: int, asked_ns: int, began: Any) -> None:
+        if int(cuda.current_device()) != device:  # the stage has changed the device: no time lies between the events
+            with self.lock:
+                self.lost += 1
+            return
+        self.waiting.append((name, device, asked_ns, began, self._recorded(cuda, device)))
+
+    def _recorded(self, cuda: Any, device: int) -> Any:
+        with self.lock:
+            free = self.free.setdefault(device, [])
+            event = free.pop() if free else cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def read(self, most: int) -> None:
+        """Take in stages that are over, oldest first, up to the first that is still under way."""
+        with self.lock:
+            while most and self.waiting and self.waiting[0][-1].query():
+                name, device, asked_ns, began, ended = self.waiting.popleft()
+                duration_ns = round(began.elapsed_time(ended) * 1e6)
+                self.found.setdefault(name, Histogram()).add(duration_ns)
+                is_kept = self.timelines.setdefault(device, DeviceTimeline()).add(name, began, asked_ns, duration_ns)
+                self.free[device] += [ended] if is_kept else [began, ended]
+                most -= 1
+
+
+_stages = _Stages()
+_left_by_fork: list[_Stages] = []  # events are the parent's: a child neither uses nor destroys them
+
+
+def _in_child() -> None:
+    global _stages
+    _left_by_fork.append(_stages)
+    _stages = _Stages()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def _cuda() -> Any:
+    """torch.cuda where this process uses a device already; asking neither imports torch nor wakes a device."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda if cuda is not None and cuda.is_initialized() else None
+
+
+def clock() -> str:
+    """What times a `gpu_span` that begins now: "CUDA events" or "host". Snapshots say so: `machine["gpu_clock"]`."""
+    return "host" if _cuda() is None else "CUDA events"
+
+
+_used: set[str] = set()
+
+
+class gpu_span:
+    """Time a stage by the device's clock, on the stream that is current; a context manager, and a decorator."""
+
+    __slots__ = ("_began", "_host", "_name")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._began: tuple[int, int, Any] | None = None
+        self._host: Any = None
+
+    def __enter__(self) -> gpu_span:
+        if not is_enabled():
+            return self
+        cuda = _cuda()
+        name = "host" if cuda is None else "CUDA events"
+        if name not in _used:
+            _used.add(name)
+            tell_machine(gpu_clock=" and ".join(sorted(_used)))
+        if cuda is None:
+            self._host = span(self._name)
+            self._host.__enter__()
+        elif not cuda.is_current_stream_capturing():  # a graph that is captured would keep the events as its own
+            self._began = _stages.begin(cuda)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        host, self._host = self._host, None
+        began, self._began = self._began, None
+        if host is not None:
+            host.__exit__(kind, error, trace)
+        elif began is not None:
+            _stages.end(_cuda(), self._name, *began)
+
+    def __call__(self, function: _F) -> _F:
+        name = self._name
+
+        @functools.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            with gpu_span(name):
+                return function(*args, **kwargs)
+
+        return timed  # type: ignore[return-value]
+
+
+def stats() -> tuple[SpanStats, ...]:
+    """The stages of this process that are over by now, the longest in all first."""
+    _stages.read(MOST_WAITING)
+    with _stages.lock:
+        found = [
+            span_stats(name, each.pairs, total_ns=each.total_ns, min_ns=each.min_ns, max_ns=each.max_ns,
+                       process=os.getpid(), thread="CUDA", count=each.count)
+            for name, each in _stages.found.items()
+        ]  # fmt: skip
+    return tuple(sorted(found, key=lambda each: (-each.total_ns, each.name)))
+
+
+def events(since_ns: int = 0) -> tuple[ThreadEvents, ...]:
+    """The last stages of each device that are over, by time, as a thread of this process would have them."""
+    _stages.read(MOST_WAITING)
+    with _stages.lock:
+        found = {device: timeline.events(since_ns) for device, timeline in sorted(_stages.timelines.items())}
+    return tuple(
+        ThreadEvents(os.getpid(), "", f"GPU {device}" if device else "GPU", True, 1, each)
+        for device, each in found.items()
+        if each
+    )
+
+
+def lost() -> int:
+    """Stages that were left out."""
+    return _stages.lost
+
+
+def reset() -> None:
+    """Forget what was found; stages under way are still taken in when they are over."""
+    with _stages.lock:
+        _stages.found = {}
+        _stages.lost = 0

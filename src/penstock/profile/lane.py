@@ -1,0 +1,335 @@
+"""A lane: the page that one thread writes, and the tree of spans that it is in.
+
+An event (one finished span) is written into the ring by a single call; that is all the hot path does. Every 1,024
+events the thread folds them into the sums: it writes the second copy, then makes that one the valid one by a single
+store. So at any moment, also when the process is killed, the valid copy and the events behind it are exactly what was
+recorded: no total is ever torn.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from penstock.profile import layout as at
+from penstock.profile.board import Board, open_board
+from penstock.profile.histogram import N_BUCKETS, PER_OCTAVE
+from penstock.profile.snapshot import OTHER
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+pack_event = Struct("QQQQ").pack_into  # unsigned: a sixth faster
+pack_gauge = Struct("=dddddd").pack_into
+_TAG_STEP = 1 << at.TAG_BITS
+_NODE_MASK = _TAG_STEP - 1
+_RING_END = at.RING_AT + at.N_EVENTS * at.EVENT_BYTES
+_FOLD_BYTES = at.FOLD_EVERY * at.EVENT_BYTES
+_DEEPEST_KEPT = 64
+_LONGEST_NS = 1 << 62
+
+
+class Node:
+    """A span under its parents in one thread. While the span is open: when it began, and the time in its children."""
+
+    __slots__ = ("child_ns", "depth", "kids", "name", "number", "parent", "start_ns")
+
+    def __init__(self, name: str, parent: Node | None, number: int) -> None:
+        self.name = name
+        self.parent: Node = self if parent is None else parent
+        self.number = number
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.kids: dict[str, Node] = {}
+        self.start_ns = 0
+        self.child_ns = 0
+
+
+class Lane:
+    """What one thread records into; claimed at its first span, given on when the thread ends."""
+
+    __slots__ = (
+        "_board", "_numbers", "_parents", "_pid", "board_words", "counters", "folded", "gauges",
+        "is_full", "limit", "node", "number", "offset", "orphans", "page", "root", "tag", "words",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._board: Board | None = None
+        self._pid = os.getpid()
+        self.number = -1
+        try:
+            self._board = open_board()
+            self.number, self.page = self._board.claim()
+        except OSError:  # no shared memory to be had: the program that is measured must not fail for it
+            self.number, self.page = -1, mmap.mmap(-1, at.PAGE_BYTES)
+        self.words = memoryview(self.page).cast("q")
+        self.board_words = memoryview(bytes(at.HEADER_BYTES)).cast("q") if self._board is None else self._board.words
+        self.root = self.node = Node("", None, at.ROOT)
+        self.orphans: list[Node] = []
+        self.counters: dict[str, int] = {}
+        self.gauges: dict[str, Gauge] = {}
+        self.is_full = False
+        self._numbers: dict[tuple[int, str], int] = {}
+        self._parents: dict[int, tuple[int, str]] = {}
+        sequence = self.folded = self._take_over()
+        self.tag = sequence << at.TAG_BITS
+        place = sequence % at.N_EVENTS
+        self.offset = at.RING_AT + place * at.EVENT_BYTES
+        self.limit = at.RING_AT + (place // at.FOLD_EVERY + 1) * _FOLD_BYTES
+
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
+        # In a child of fork this is the lane of the parent's thread, which lives on.
+        if self.number >= 0 and self._board is not None and self._pid == getpid():
+            self._board.release(self.number)
+
+    @property
+    def reset_ns(self) -> int:
+        """What ended before this does not count any more."""
+        return self.board_words[at.B_RESET_NS]
+
+    @property
+    def is_outworn(self) -> bool:
+        """Whether names that a reset has made worthless take all the room, and no span is open that would be lost."""
+        return self.is_full and self.words[at.P_NAMES_RESET_NS] != self.reset_ns and self.node is self.root
+
+    # Spans
+
+    def grow(self, name: str) -> Node:
+        """The node of a span that is entered under these parents for the first time."""
+        parent = self.node
+        node = Node(name, parent, self._number(parent, name))
+        # Names without end (an item's number in them) and endless recursion must not fill the memory.
+        if node.number not in (at.OTHER_ID, at.OTHER_INNER_ID) and node.depth <= _DEEPEST_KEPT:
+            parent.kids[name] = node
+        return node
+
+    def _number(self, parent: Node, name: str) -> int:
+        if parent.number in (at.OTHER_ID, at.OTHER_INNER_ID):
+            return at.OTHER_INNER_ID
+        same = parent
+        while same.depth and same.name != name:
+            same = same.parent
+        under = parent.number
+        if same.depth:
+            # A call inside a call of the same name has a row that says so, for its time is in the outer one's already;
+            # what is deeper still is counted there as well, so that recursion takes few rows.
+            if name in self._names_to(self._parents[same.number][0]):
+                return same.number
+            if name not in self._names_to(under):
+                under = same.number
+        known = self._numbers.get((under, name))
+        return self._add_node(under, name) if known is None else known
+
+    def _names_to(self, number: int) -> list[str]:
+        """The names on the way from a node to the root, in the tree of the page."""
+        names = []
+        while number:
+            number, name = self._parents[number]
+            names.append(name)
+        return names
+
+    def _add_node(self, parent: int, name: str) -> int:
+        number = self.words[at.P_NODES]
+        if number >= at.N_NODES:
+            self.is_full = True
+            if self._board is not None and self.number >= 0:
+                self._board.tell_full(self.number)
+            return at.OTHER_ID
+        self._write_node(number, parent, name)
+        self._know(number, parent, name)
+        return number
+
+    def _know(self, number: int, parent: int, name: str) -> None:
+        self._numbers[parent, name] = number
+        self._parents[number] = parent, name
+
+    def _write_node(self, number: int, parent: int, name: str) -> None:
+        start = at.NODES_AT + number * at.NODE_BYTES
+        self.words[start // at.WORD] = parent
+        self._write_text(start + at.WORD, name)
+        self.words[at.P_NODES] = number + 1  # last: who sees the number finds the name
+
+    def _write_text(self, start: int, text: str) -> None:
+        data = at.fit_text(text)
+        self.page[start + at.WORD : start + at.WORD + len(data)] = data
+        self.words[start // at.WORD] = len(data)
+
+    def write(self, number: int, start_ns: int, duration_ns: int, child_ns: int) -> None:
+        """Record one event; the hot path of spans.py does the same in place."""
+        tag = self.tag = self.tag + _TAG_STEP
+        offset = self.offset
+        pack_event(self.page, offset, start_ns, duration_ns, child_ns, tag + number)
+        self.offset = offset = offset + at.EVENT_BYTES
+        if offset >= self.limit:
+            self.turn()
+
+    # Folding
+
+    def turn(self) -> None:
+        """A quarter of the ring is full: fold it, and go on with the next."""
+        stop = self.offset
+        if stop >= _RING_END:
+            self.offset = at.RING_AT
+        self.limit = self.offset + _FOLD_BYTES
+        place = (stop - at.RING_AT) // at.EVENT_BYTES
+        sequence = self.tag >> at.TAG_BITS
+        # Not always the whole quarter: who owned the page before may have folded its beginning.
+        self._fold(slice(place - (sequence - self.folded), place), sequence)
+
+    def _arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The two copies of the sums, and the ring."""
+        import numpy as np
+
+        words = np.frombuffer(self.page, np.int64)
+        sums = words[at.SUMS_AT // at.WORD :][: 2 * at.SUMS_WORDS].reshape(2, at.SUMS_WORDS)
+        return sums, words[at.RING_AT // at.WORD :][: at.N_EVENTS * at.EVENT_WORDS].reshape(-1, at.EVENT_WORDS)
+
+    def _fold(self, which: Any, sequence: int) -> None:
+        sums, ring = self._arrays()
+        events = ring[which]
+        folds, nodes, reset_ns = self.words[at.P_FOLDS], self.words[at.P_NODES], self.reset_ns
+        old, new = sums[folds & 1], sums[1 - (folds & 1)]
+        used = at.SUMS_HEADER + nodes * at.ROW_WORDS  # what lies behind was never written
+        if old[at.S_RESET_NS] == reset_ns:
+            new[:used] = old[:used]
+        else:
+            new[:used] = 0
+            events = events[events[:, 0] + events[:, 1] >= reset_ns]
+        new[at.S_SEQUENCE], new[at.S_RESET_NS] = sequence, reset_ns
+        add_events(new[at.SUMS_HEADER :].reshape(at.N_NODES, at.ROW_WORDS), events)
+        self.words[at.P_FOLDS] = folds + 1
+        self.folded = sequence
+
+    def _take_over(self) -> int:
+        """Read the page as the thread before left it; returns how many events it holds, all of them folded."""
+        words = self.words
+        if words[at.P_NODES] == 0:
+            for number, parent in ((at.ROOT, at.ROOT), (at.OTHER_ID, at.ROOT), (at.OTHER_INNER_ID, at.OTHER_ID)):
+                self._write_node(number, parent, OTHER if number else "")
+            words[at.P_NAMES_RESET_NS] = self.reset_ns
+            return 0
+        for number in range(words[at.P_COUNTERS]):
+            start = at.COUNTERS_AT + number * at.COUNTER_BYTES
+            self.counters[read_text(self.page, start + at.WORD)] = start // at.WORD
+        for number in range(words[at.P_GAUGES]):
+            start = at.GAUGES_AT + number * at.GAUGE_BYTES
+            gauge = Gauge(start)
+            gauge.load(self.page)
+            self.gauges[read_text(self.page, start + at.GAUGE_TEXT_AT)] = gauge
+        sums, ring = self._arrays()
+        valid = sums[words[at.P_FOLDS] & 1]
+        sequences = ring[:, 3] >> at.TAG_BITS
+        newest = max(int(valid[at.S_SEQUENCE]), int(sequences.max()))
+        behind = (sequences > valid[at.S_SEQUENCE]).nonzero()[0]
+        if len(behind) or valid[at.S_RESET_NS] != self.reset_ns:
+            self._fold(behind, newest)
+        self._take_names(sums, ring)
+        return newest
+
+    def _take_names(self, sums: NDArray[np.int64], ring: NDArray[np.int64]) -> None:
+        """Go on with the names of the page; where nothing under them counts since the last reset, without them."""
+        words, valid = self.words, self.words[at.P_FOLDS] & 1
+        used = at.SUMS_HEADER + words[at.P_NODES] * at.ROW_WORDS
+        rows = sums[valid][at.SUMS_HEADER : used].reshape(-1, at.ROW_WORDS)
+        if rows[:, at.R_COUNT].any() or (ring[:, 0] + ring[:, 1] >= self.reset_ns).any():
+            for number in range(at.OTHER_INNER_ID + 1, words[at.P_NODES]):
+                start = at.NODES_AT + number * at.NODE_BYTES
+                self._know(number, words[start // at.WORD], read_text(self.page, start + at.WORD))
+            return
+        sums[1 - valid][at.SUMS_HEADER : used] = 0  # no row behind the last name was ever written: so it must stay
+        words[at.P_NODES] = at.OTHER_INNER_ID + 1
+        words[at.P_NAMES_RESET_NS] = self.reset_ns
+
+    # Counters and gauges
+
+    def clear_levels(self) -> None:
+        """Begin counters and gauges anew after a reset."""
+        self.counters.clear()
+        self.gauges.clear()
+        self.words[at.P_COUNTERS] = self.words[at.P_GAUGES] = 0
+        self.words[at.P_LOST_COUNTERS] = self.words[at.P_LOST_GAUGES] = 0
+        self.words[at.P_LEVELS_RESET_NS] = self.reset_ns
+
+    def add_counter(self, name: str) -> int:
+        """The word of a new counter, or 0 where the page has no room for another."""
+        number = self.words[at.P_COUNTERS]
+        if number >= at.N_COUNTERS:
+            return 0
+        start = at.COUNTERS_AT + number * at.COUNTER_BYTES
+        self.words[start // at.WORD] = 0
+        self._write_text(start + at.WORD, name)
+        self.words[at.P_COUNTERS] = number + 1
+        self.counters[name] = start // at.WORD
+        return start // at.WORD
+
+    def add_gauge(self, name: str) -> Gauge | None:
+        """A new gauge, or None where the page has no room for another."""
+        number = self.words[at.P_GAUGES]
+        if number >= at.N_GAUGES:
+            return None
+        gauge = self.gauges[name] = Gauge(at.GAUGES_AT + number * at.GAUGE_BYTES)
+        pack_gauge(self.page, gauge.start, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        self._write_text(gauge.start + at.GAUGE_TEXT_AT, name)
+        self.words[at.P_GAUGES] = number + 1
+        return gauge
+
+
+class Gauge:
+    """A level of one thread: its last value and the sums of all."""
+
+    __slots__ = ("count", "max", "min", "start", "sum")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.count = self.sum = 0.0
+        self.min, self.max = float("inf"), float("-inf")
+
+    def load(self, page: mmap.mmap) -> None:
+        """Go on from what the page holds."""
+        _, _, self.sum, self.count, self.min, self.max = Struct("=dddddd").unpack_from(page, self.start)
+
+    def set(self, page: mmap.mmap, value: float, time_ns: int) -> None:
+        """Record a value."""
+        self.sum += value
+        self.count += 1
+        self.min = min(self.min, value)
+        self.max = max(self.max, value)
+        pack_gauge(page, self.start, value, float(time_ns), self.sum, self.count, self.min, self.max)
+
+
+def read_text(page: mmap.mmap | bytes, start: int) -> str:
+    """A length and a text at a place of a page."""
+    size = min(int.from_bytes(page[start : start + at.WORD], "little"), at.TEXT_BYTES)
+    return page[start + at.WORD : start + at.WORD + size].decode("utf-8", "replace")
+
+
+def add_events(rows: NDArray[np.int64], events: NDArray[np.int64]) -> None:
+    """Add events (start, duration, time in children, tag) to the rows of their nodes; a sum of calls counts as many."""
+    import numpy as np
+
+    if not len(events):
+        return
+    durations, children, calls = events[:, 1], events[:, 2], None
+    each = durations
+    if children.min() < 0:  # some are sums of many calls, or are only shown
+        is_packed = children < 0
+        calls = np.where(is_packed, children & at.CALLS_MASK, 1)
+        children = np.where(is_packed, (children & (at.PACKED - 1)) >> at.CALLS_BITS, children)
+        some = calls > 0
+        events, durations, children, calls = events[some], durations[some], children[some], calls[some]
+        each = durations // calls
+    nodes = events[:, 3] & _NODE_MASK
+    own = durations - children
+    used = np.bincount(nodes).nonzero()[0]
+    rows[used[rows[used, at.R_COUNT] == 0], at.R_MIN] = _LONGEST_NS
+    for column, values in ((at.R_COUNT, 1 if calls is None else calls), (at.R_TOTAL, durations), (at.R_SELF, own)):
+        np.add.at(rows[:, column], nodes, values)
+    np.minimum.at(rows[:, at.R_MIN], nodes, each)
+    np.maximum.at(rows[:, at.R_MAX], nodes, each)
+    # Single precision: its error at a border is a hundred thousandth of a bucket.
+    buckets = (np.log2(np.maximum(each, 1).astype(np.float32)) * np.float32(PER_OCTAVE)).astype(np.int64)
+    np.minimum(buckets, N_BUCKETS - 1, out=buckets)
+    np.add.at(rows.reshape(-1), nodes * at.ROW_WORDS + (at.R_HISTOGRAM + buckets), 1 if calls is None else calls)

@@ -1,0 +1,77 @@
+"""The memory of the run over time: about twice a second while steps are marked, in constant memory."""
+
+from __future__ import annotations
+
+import threading
+from time import perf_counter_ns
+
+from penstock.memory import rss_bytes, tree_pss_bytes
+from penstock.profile.board import after_fork
+from penstock.profile.snapshot import MemoryPoint
+
+INTERVAL_S = 0.5
+MAX_POINTS = 2048
+# Reading the memory of a tree of processes may take the kernel milliseconds: at most one part in 400 of the time.
+_RARITY = 400
+
+
+class MemorySeries:
+    """Points in constant memory: when full, every second one is left out and they come half as often."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._points: list[MemoryPoint] = []
+        self.interval_s = INTERVAL_S
+
+    def sample(self) -> float:
+        """Take a point; returns how many seconds that took."""
+        began_ns = perf_counter_ns()
+        point = MemoryPoint(began_ns, rss_bytes(), tree_pss_bytes())
+        self.add(point)
+        return (perf_counter_ns() - began_ns) / 1e9
+
+    def add(self, point: MemoryPoint) -> None:
+        """Append a point."""
+        with self._lock:
+            self._points.append(point)
+            if len(self._points) >= MAX_POINTS:
+                self._points = self._points[::2]
+                self.interval_s *= 2
+
+    @property
+    def points(self) -> tuple[MemoryPoint, ...]:
+        """All points, oldest first."""
+        with self._lock:
+            return tuple(self._points)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        with self._lock:
+            self._points = []
+            self.interval_s = INTERVAL_S
+
+
+_series = MemorySeries()
+_due_ns = 0
+
+
+def memory_series() -> MemorySeries:
+    """The memory of this process and of those that it started."""
+    return _series
+
+
+def look_at_memory() -> None:
+    """Take a point where it is time for one: at the end of a step, since a thread for it would disturb who forks."""
+    global _due_ns
+    now_ns = perf_counter_ns()
+    if now_ns >= _due_ns:
+        took_s = _series.sample()
+        _due_ns = now_ns + round(max(_series.interval_s, took_s * _RARITY) * 1e9)
+
+
+def _begin_anew() -> None:
+    global _series, _due_ns
+    _series, _due_ns = MemorySeries(), 0
+
+
+after_fork(_begin_anew)

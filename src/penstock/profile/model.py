@@ -1,0 +1,151 @@
+"""The model behind a verdict: what a batch takes the loader, what a step takes, and what a change would make of them.
+
+A loader with w threads needs for a batch the longest of three times: S/w, where S is the service time (self times of
+all its stages, summed over threads); (c·S + K)/cores, where c·S is the part of S that a CPU works and K what the step
+itself takes of CPUs; and the bytes of a batch over the bandwidth of the storage. A step takes that, or its own
+computing, whichever is longer: both go on at the same time. Without threads they do not, and a step takes the sum.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from penstock.lazy import dataclass
+from penstock.profile.snapshot import OTHER, Snapshot, SpanStats, StepPoint
+
+WAIT_SHARE = 0.05  # of the step: with less to win nobody would call it input-bound
+DECODE = "03b_image_decode"
+READS = ("03a_read_one_camera", "03c_fetch_bytes")  # self times: what one camera takes beside its decoding
+_LOADER_STAGE = re.compile(r"0\d[a-z]?_")
+_MORE_STAGES = ("fetch", "collate")  # of an attached DataLoader
+# Waits, and what a sample's total holds already.
+_NO_STAGES = ("data_wait", "wait_for_slot", "plan_batch", OTHER)
+_WARM_SHARE, _WARM_MOST = 0.1, 20  # of the first steps: files are opened, views mapped, kernels chosen
+_OUTLIER = 8.0  # times the median: a checkpoint or a validation between two steps, if it is rare
+_RARE = 0.03
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of the loader's work: its self time per batch, in all threads together."""
+
+    name: str
+    ms: float
+    calls: float
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a step takes in the steady state, and how much of it waits for data."""
+
+    step_ms: float
+    wait_ms: float
+    steps: int
+    left_out: int
+
+    @property
+    def compute_ms(self) -> float:
+        return max(self.step_ms - self.wait_ms, 0.0)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A loader and a step as the model sees them; `changed` ones are predictions."""
+
+    service_ms: float
+    threads: int
+    cores: int
+    compute_ms: float
+    cpu_ms: float = 0.0
+    """Of `service_ms`, what CPUs work: c·S. The rest waits for the storage."""
+    compute_cpu_ms: float = 0.0
+    read_bytes: float = 0.0
+    bandwidth: float | None = None
+    """Bytes per second that the storage gives at most; None: not known to bind."""
+    unexplained: float = 1.0
+    """What a batch took over what the model says, where that was seen."""
+
+    @property
+    def bounds_ms(self) -> dict[str, float]:
+        """What a batch takes by each limit."""
+        cores = max(self.cores, 1)
+        found = {
+            "threads": self.service_ms / max(self.threads, 1),
+            "cores": (self.cpu_ms + self.compute_cpu_ms) / cores,
+        }
+        if self.bandwidth:
+            found["storage"] = self.read_bytes / self.bandwidth * 1e3
+        return found
+
+    @property
+    def ruled_by(self) -> str:
+        """Which limit a batch meets first."""
+        bounds = self.bounds_ms
+        return max(bounds, key=lambda name: bounds[name])
+
+    @property
+    def batch_ms(self) -> float:
+        """One batch every so often, if nobody kept the loader waiting."""
+        return max(self.bounds_ms.values()) * self.unexplained
+
+    @property
+    def step_ms(self) -> float:
+        return max(self.batch_ms, self.compute_ms) if self.threads else self.batch_ms + self.compute_ms
+
+
+def pace_of(series: Sequence[StepPoint], count: int, total_ns: int, wait_ns: int) -> Pace:
+    """The steady state: without the first steps, and without rare long breaks between steps."""
+    points = list(series)
+    warm = min(int(len(points) * _WARM_SHARE) + 1, _WARM_MOST) if len(points) > 3 else 0
+    points = points[warm:]
+    if not points:
+        each = max(count, 1) * 1e6
+        return Pace(total_ns / each, wait_ns / each, count, 0)
+    durations = sorted(point.duration_ns for point in points)
+    longest = _OUTLIER * durations[len(durations) // 2]
+    kept = [point for point in points if point.duration_ns <= longest]
+    if len(points) - len(kept) > max(1, _RARE * len(points)):
+        kept = points  # not rare: it belongs to the training
+    each = len(kept) * 1e6
+    return Pace(
+        sum(point.duration_ns for point in kept) / each,
+        sum(min(point.wait_ns, point.duration_ns) for point in kept) / each,
+        len(kept),
+        len(points) - len(kept),
+    )
+
+
+def is_loader_stage(span: SpanStats, main_process: int) -> bool:
+    """Whether a span is the loader's work: by its name or a parent's, or because another process did it."""
+    names = (span.name, *span.path)
+    if any(_LOADER_STAGE.match(name) or name in _MORE_STAGES for name in names):
+        return True
+    return bool(main_process and span.process) and span.process != main_process
+
+
+def stages_of(snapshot: Snapshot, batches: float) -> tuple[Stage, ...]:
+    """The loader's stages by self time per batch, the largest first."""
+    process = snapshot.process
+    spans = [span for span in snapshot.spans if is_loader_stage(span, process) and span.name not in _NO_STAGES]
+    return _summed(spans, batches)
+
+
+def compute_stages_of(snapshot: Snapshot, steps: float) -> tuple[Stage, ...]:
+    """The stages of the step itself: on the device where that was timed, else as the host saw them."""
+    host = [
+        span for span in snapshot.spans if not is_loader_stage(span, snapshot.process) and span.name not in _NO_STAGES
+    ]
+    return _summed(snapshot.gpu or host, steps)
+
+
+def _summed(spans: Sequence[SpanStats], per: float) -> tuple[Stage, ...]:
+    found: dict[str, list[SpanStats]] = {}
+    for span in spans:
+        found.setdefault(span.name, []).append(span)
+    per = max(per, 1e-9)
+    stages = [
+        Stage(name, sum(each.self_ns for each in alike) / per / 1e6, sum(each.count for each in alike) / per)
+        for name, alike in found.items()
+    ]
+    return tuple(sorted(stages, key=lambda stage: (-stage.ms, stage.name)))

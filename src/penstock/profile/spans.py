@@ -1,0 +1,340 @@
+"""`span`: where the time goes. Nested, per thread, without locks; on the board when the `with` ends.
+
+    with span("03b_image_decode"): ...
+    @span("read")                        # or @span alone: the function's name
+    log_timing("upload", seconds)        # a duration that was measured elsewhere
+
+A span ends in the thread in which it began, inside those that are open there. Across a `yield` or an `await` other
+code runs inside it and its time is counted in it; if spans of a thread end in another order than they began, the
+counts stay right and the times belong to whoever ended first.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import threading
+from collections.abc import Callable, Generator
+from time import perf_counter_ns
+from types import TracebackType
+from typing import Any, TypeVar, cast, overload
+
+from penstock.profile.board import after_fork, open_board
+from penstock.profile.lane import Lane, Node, pack_event
+from penstock.profile.layout import CALLS_BITS, CALLS_MASK, PACKED
+
+SWITCH = "PENSTOCK_PROFILE"
+_MAX_KEPT = 4096
+_MAX_ORPHANS = 64
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Local(threading.local):
+    """Holds the lane of the calling thread, once it has one; the lane ends with the thread."""
+
+    lane: Lane
+
+
+_local = _Local()
+
+
+def own_lane() -> Lane:
+    """The lane of the calling thread, claimed at its first use."""
+    try:
+        lane = _local.lane
+        if not (lane.is_full and lane.is_outworn):
+            return lane
+    except AttributeError:
+        pass  # the first use
+    lane = _local.lane = Lane()
+    return lane
+
+
+class Span:
+    """A name that can be entered, from any thread and again inside itself; also a decorator."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> None:
+        try:
+            lane = _local.lane
+            node = lane.node.kids[self.name]
+        except (KeyError, AttributeError):
+            lane = own_lane()
+            node = lane.node.kids.get(self.name) or lane.grow(self.name)
+        lane.node = node
+        node.child_ns = 0
+        node.start_ns = perf_counter_ns()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        end_ns = perf_counter_ns()
+        try:
+            lane = _local.lane
+        except AttributeError:  # entered before a fork, or before profiling was off for a while
+            return None
+        node = lane.node
+        if node.name is not self.name:
+            return _end_out_of_order(lane, self.name, end_ns)
+        start_ns = node.start_ns
+        duration_ns = end_ns - start_ns
+        lane.node = parent = node.parent
+        parent.child_ns += duration_ns
+        tag = lane.tag = lane.tag + 4096
+        offset = lane.offset
+        pack_event(lane.page, offset, start_ns, duration_ns, node.child_ns, tag + node.number)
+        lane.offset = offset = offset + 32
+        if offset == lane.limit:
+            lane.turn()
+        return None
+
+    def __call__(self, function: F) -> F:
+        return cast(F, decorate(self, function))
+
+    def __repr__(self) -> str:
+        return f"span({self.name!r})"
+
+
+class NoSpan:
+    """What `span` gives while profiling is off: nothing happens, and a decorated function stays what it is."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def __call__(self, function: F) -> F:
+        return function
+
+    def __repr__(self) -> str:
+        return "span(off)"
+
+
+_NO_SPAN = NoSpan()
+_ENTER, _EXIT = Span.__enter__, Span.__exit__
+_spans: dict[Any, Any] = {}
+_is_enabled = True
+
+
+@overload
+def span(name: str) -> Span | NoSpan: ...
+@overload
+def span(name: F) -> F: ...
+def span(name: Any) -> Any:
+    """A context manager and decorator that records how long its body takes, under the spans that are open."""
+    try:
+        return _spans[name]
+    except KeyError:
+        return _first(name)
+
+
+def _first(name: Any) -> Any:
+    if isinstance(name, str):
+        made = Span(name) if _is_enabled else _NO_SPAN
+        if len(_spans) < _MAX_KEPT:  # names without end must not fill the memory
+            _spans[name] = made
+        return made
+    if callable(name):
+        return span(getattr(name, "__qualname__", type(name).__name__))(name)
+    raise TypeError(f"span(name): a text or a function is needed, not {type(name).__name__}")
+
+
+def log_timing(name: str, seconds: float | None = None) -> Any:
+    """`with log_timing(name):` is `with span(name):`; with `seconds`, a duration measured elsewhere is recorded.
+
+    Such a duration stands under the spans that are open, but is not taken from their own time.
+    """
+    if seconds is None:
+        return span(name)
+    record(name, round(seconds * 1e9))
+    return None
+
+
+def record(name: str, duration_ns: int, start_ns: int | None = None) -> None:
+    """Record a call that has ended (now, unless `start_ns` tells) and took `duration_ns`."""
+    if not _is_enabled:
+        return
+    duration_ns = max(0, duration_ns)
+    if start_ns is None:
+        start_ns = perf_counter_ns() - duration_ns
+    lane = own_lane()
+    node = lane.node.kids.get(name) or lane.grow(name)
+    lane.write(node.number, max(0, start_ns), duration_ns, 0)
+
+
+def record_calls(
+    name: str, duration_ns: int, calls: int, *, child_ns: int = 0, under: tuple[str, ...] = (), inside: bool = False
+) -> None:
+    """Record that many calls that took `duration_ns` together, of which `child_ns` are in their children.
+
+    They stand below the open spans and `under`; a timeline does not show them. `inside`: the open span's own time is
+    less by what they took.
+    """
+    if not _is_enabled or calls < 1:
+        return
+    lane = own_lane()
+    here = lane.node
+    for each in under:
+        lane.node = lane.node.kids.get(each) or lane.grow(each)
+    node = lane.node.kids.get(name) or lane.grow(name)
+    lane.node = here
+    if inside:
+        here.child_ns += duration_ns
+    packed = min(max(child_ns, 0), duration_ns) << CALLS_BITS | min(calls, CALLS_MASK)
+    lane.write(node.number, max(0, perf_counter_ns() - duration_ns), duration_ns, PACKED | packed)
+
+
+def show(name: str, start_ns: int, duration_ns: int) -> None:
+    """Show a stretch of the calling thread in the timeline; it counts nowhere, for `record_calls` does that."""
+    if not _is_enabled:
+        return
+    lane = own_lane()
+    node = lane.node.kids.get(name) or lane.grow(name)
+    lane.write(node.number, start_ns, duration_ns, PACKED)
+
+
+def _end_out_of_order(lane: Lane, name: str, end_ns: int) -> None:
+    """The span that ends is not the innermost: a generator held one open, or its end was never reached."""
+    above: Node | None = None
+    node = lane.node
+    passed = []
+    while node.depth and node.name != name:
+        passed.append(_copy(node))
+        above, node = node, node.parent
+    if node.depth:
+        if above is not None:
+            node.child_ns += end_ns - above.start_ns
+        lane.orphans = (passed[::-1] + lane.orphans)[:_MAX_ORPHANS]
+        lane.node = node.parent
+        node.parent.child_ns += end_ns - node.start_ns
+    else:
+        found = next((each for each in lane.orphans if each.name == name), None)
+        if found is None:  # entered before a fork or while profiling was off: nobody knows when
+            return
+        lane.orphans.remove(found)
+        node = found
+    duration_ns = end_ns - node.start_ns
+    lane.write(node.number, node.start_ns, duration_ns, min(node.child_ns, duration_ns))
+
+
+def _copy(node: Node) -> Node:
+    # The node itself may be entered again before this call of it ends.
+    kept = Node(node.name, node.parent, node.number)
+    kept.start_ns, kept.child_ns = node.start_ns, node.child_ns
+    return kept
+
+
+# The decorator
+
+
+def decorate(entered: Span, function: Any) -> Any:
+    """Time every call; of a generator function every stretch between two yields; of a coroutine from call to end."""
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def waiting(*args: Any, **named: Any) -> Any:
+            start_ns = perf_counter_ns()
+            try:
+                return await function(*args, **named)
+            finally:
+                record(entered.name, perf_counter_ns() - start_ns)
+
+        return waiting
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def yielding(*args: Any, **named: Any) -> Generator[Any, Any, Any]:
+            return (yield from _Stretches(entered, function(*args, **named)))
+
+        return yielding
+
+    @functools.wraps(function)
+    def timed(*args: Any, **named: Any) -> Any:
+        with entered:
+            return function(*args, **named)
+
+    return timed
+
+
+class _Stretches(Generator[Any, Any, Any]):
+    """A generator whose every stretch of work is inside a span."""
+
+    def __init__(self, entered: Span, inner: Generator[Any, Any, Any]) -> None:
+        self._entered = entered
+        self._inner = inner
+
+    def send(self, value: Any) -> Any:
+        with self._entered:
+            return self._inner.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        with self._entered:
+            return self._inner.throw(*error)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+# On and off
+
+
+def is_enabled() -> bool:
+    """Whether spans, counters and marks are recorded in this process."""
+    return _is_enabled
+
+
+def enable() -> None:
+    """Record from now on, in this process and in those that it starts later."""
+    _switch(True)
+
+
+def disable() -> None:
+    """Record nothing from now on, in this process and in those that it starts later; what is recorded stays."""
+    _switch(False)
+
+
+def _switch(on: bool) -> None:
+    global _is_enabled, _local
+    os.environ[SWITCH] = "1" if on else "0"
+    if on == _is_enabled:
+        return
+    _is_enabled = on
+    _spans.clear()
+    # Spans that somebody holds obey as well, without a question on the hot path.
+    Span.__enter__ = _ENTER if on else NoSpan.__enter__  # type: ignore[method-assign, assignment]
+    Span.__exit__ = _EXIT if on else NoSpan.__exit__  # type: ignore[method-assign, assignment]
+    if on:
+        _local = _Local()  # spans that were open when it went off are forgotten
+        _have_board()
+
+
+def _have_board() -> None:
+    """A process that is started from now on must find the board, also if nothing was recorded before it started."""
+    try:
+        open_board()
+    except OSError:
+        pass  # no shared memory to be had: lanes find that out again, and count it
+
+
+def _forget_lane() -> None:
+    # A child of fork has its parent's lane in its hands, which goes on without it.
+    global _local
+    _local = _Local()
+
+
+after_fork(_forget_lane)
+if os.environ.get(SWITCH, "").strip().lower() in ("0", "off", "false", "no"):
+    _switch(False)
+else:
+    _have_board()

@@ -1,0 +1,184 @@
+"""Trying a change for a short window: a variant of the loader against a replayed step, or the user's own."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from penstock.errors import UsageError
+from penstock.lazy import dataclass
+from penstock.profile.fixes import BatchCost, Fix
+
+Step = Callable[[Any], Any]
+_WINDOWS = 3
+_LEAST_STEPS = 6  # of a window
+_UNSTEADY = 2  # first steps of a pass: its queue is empty
+_FILL_S = 20.0  # a view that is tried is filled for a part of the data if all of it takes longer
+_REPEATS = 7
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A change as it was predicted, and as it was."""
+
+    fix: Fix
+    predicted_ms: float
+    measured_ms: float
+    windows_ms: tuple[float, ...]
+    batches: int
+    """Different ones that were gone through."""
+    control_ms: float | None = None
+    """The step without the change, measured just before and just after: a machine is not the same all day."""
+
+    @property
+    def error(self) -> float:
+        """Of the prediction, as a part of what was measured; below 0: predicted too short."""
+        return self.predicted_ms / self.measured_ms - 1
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"fix": self.fix.name, "change": dict(self.fix.change), "predicted_ms": round(self.predicted_ms, 3),
+                "measured_ms": round(self.measured_ms, 3), "error": round(self.error, 4),
+                "windows_ms": [round(each, 3) for each in self.windows_ms], "batches": self.batches,
+                "control_ms": None if self.control_ms is None else round(self.control_ms, 3)}  # fmt: skip
+
+
+class Replay:
+    """A step of known length: so much work on a CPU (without Python's lock, as a library's), then sleep."""
+
+    def __init__(self, ms: float, cpu_ms: float = 0.0) -> None:
+        self.ms, self.cpu_ms = ms, min(cpu_ms, ms)
+        self._block = bytes(1 << 16)
+
+    def __call__(self, batch: Any) -> None:
+        end = time.perf_counter() + self.ms / 1e3
+        if self.cpu_ms:
+            work = time.thread_time() + self.cpu_ms / 1e3
+            while time.thread_time() < work:
+                hashlib.sha256(self._block).digest()
+        left = end - time.perf_counter()
+        if left > 0:
+            time.sleep(left)
+
+
+def try_fix(
+    subject: Any, fix: Fix, step: Step, *, seconds: float = 1.5, batch_ms: float = 0.0, control: bool = False
+) -> Trial:
+    """Run the subject with the change for three windows, with `control` one without it before and one after.
+
+    `batch_ms` is what a batch takes now, to bound the filling of a view.
+    """
+    if fix.predicted_step_ms is None:
+        raise UsageError(f"{fix.name}: there is no prediction that could be checked")
+    most = max(4 * _LEAST_STEPS, int(_FILL_S * 1e3 / max(batch_ms, 1e-3))) if fix.needs_filling else None
+    controls: list[float] = []
+    if control:
+        controls += _measured(subject, {}, step, seconds, 1, None)[0]
+    measured, batches = _measured(subject, fix.change, step, seconds, _WINDOWS, most)
+    if control:
+        controls += _measured(subject, {}, step, seconds, 1, None)[0]
+    beside = statistics.fmean(controls) if controls else None
+    return Trial(fix, fix.predicted_step_ms, statistics.median(measured), tuple(measured), batches, beside)
+
+
+def _measured(
+    subject: Any, change: Mapping[str, Any], step: Step, seconds: float, windows: int, most: int | None
+) -> tuple[list[float], int]:
+    changed = _variant(subject, change)
+    try:
+        if most is not None:
+            for _ in _pass(changed, most):  # fills the view
+                continue
+        return _windows(changed, step, seconds, windows, most)
+    finally:
+        close = getattr(changed, "close", None)
+        if close is not None:
+            close()
+
+
+def _variant(subject: Any, change: Mapping[str, Any]) -> Any:
+    from penstock.profile.subject import unregister
+
+    vary = getattr(subject, "variant", None)
+    if vary is None:
+        raise UsageError(f"{type(subject).__name__} cannot be varied", hint="it has no variant(**options)")
+    made = vary(**change)
+    unregister(made)  # only tried: snapshots speak of what is trained with
+    return made
+
+
+def _pass(subject: Any, most: int | None) -> Iterator[Any]:
+    """The batches of an epoch; where only `most` are wanted, always the same ones."""
+    begin = getattr(subject, "set_epoch", None)
+    if most is not None and begin is not None:
+        begin(0)
+    for number, batch in enumerate(subject):
+        yield batch
+        if most is not None and number + 1 >= most:
+            return
+
+
+def _windows(subject: Any, step: Step, seconds: float, windows: int, most: int | None) -> tuple[list[float], int]:
+    found: list[float] = []
+    times: list[float] = []
+    widest = 0
+    began = time.perf_counter()
+    while len(found) < windows:
+        before = time.perf_counter()
+        number = 0
+        for batch in _pass(subject, most):
+            step(batch)
+            _settle()
+            del batch
+            after = time.perf_counter()
+            if number >= _UNSTEADY:
+                times.append(after - before)
+            before = after
+            number += 1
+            widest = max(widest, number)
+            if len(times) >= _LEAST_STEPS and after - began >= seconds:
+                found.append(statistics.fmean(times) * 1e3)
+                times, began = [], after
+                if len(found) == windows:
+                    break
+        if number <= _UNSTEADY and len(found) < windows:
+            raise UsageError(
+                f"an epoch has only {number} batches: too few to see a steady state", hint="a smaller batch_size"
+            )
+    return found, widest
+
+
+def _settle() -> None:
+    """What a step only began on a GPU is its own time, too."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def batch_cost(subject: Any, step: Step, size: int) -> BatchCost | None:
+    """What the user's step takes for a whole batch and for half of one, replayed without the loader at work."""
+    half = size // 2
+    if half < 1:
+        return None
+    changed = _variant(subject, {})
+    try:
+        batch = next(iter(_pass(changed, 1)), None)
+        if batch is None or not isinstance(batch, Mapping):
+            return None
+        small = {name: value[:half] for name, value in batch.items()}
+        times: dict[int, list[float]] = {half: [], size: []}
+        for number in range(_REPEATS + 1):
+            for count, given in ((half, small), (size, batch)):
+                began = time.perf_counter()
+                step(given)
+                _settle()
+                if number:  # the first of each warms up
+                    times[count].append(time.perf_counter() - began)
+    finally:
+        changed.close()
+    low, high = (min(times[count]) * 1e3 for count in (half, size))  # what disturbs makes them longer, never shorter
+    per_sample = (high - low) / (size - half)
+    return BatchCost(high - per_sample * size, per_sample, (half, size))

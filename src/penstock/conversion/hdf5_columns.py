@@ -23,12 +23,12 @@ from penstock.recordings.recording import Topic
 from penstock.stores.hdf5_array import Hdf5Array
 from penstock.stores.hdf5_file import Hdf5File
 from penstock.stores.hdf5_layout import Member, classify, join
+from penstock.stores.hdf5_read import end_of_picture
 
 _SLICE = re.compile(r"\A\.?\[(\d*)(:?)(\d*)\]\Z")
 _FIRST_ROWS = 16
 _SCANNED_ROWS = 1 << 16
 _LARGEST_PICTURE_BYTES = 64 << 20  # encoded
-_TAIL_STEP_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -240,18 +240,6 @@ class PictureForm:
         if self.is_raw:
             return RawPicture(self.height, self.width, self.encoding, self._big_endian, self._step, row)
         return CompressedPicture(self._format, row[: end_of_picture(row)])
-
-
-def end_of_picture(row: memoryview) -> int:
-    """Where the picture ends in a row that is padded with zeros: a JPEG ends in ff d9, a PNG in the 82 of its IEND."""
-    end = len(row)
-    while end > 0:
-        start = max(0, end - _TAIL_STEP_BYTES)
-        kept = bytes(row[start:end]).rstrip(b"\0")
-        if kept:
-            return start + len(kept)
-        end = start
-    return 0
 
 
 def longest_row_bytes(array: Hdf5Array) -> int:

@@ -25,10 +25,12 @@ from penstock.conversion.lane import Crew
 from penstock.conversion.settings import Encoding
 from penstock.errors import ImageError, LimitExceeded, MessageError, PenstockError
 from penstock.plan.conversion_memory import PREPARED_PER_THREAD
+from penstock.profile.spans import span
 
 if TYPE_CHECKING:
     from penstock.lerobot.writer import EpisodeWriter
 
+PREPARE, STORE = "32_prepare_pictures", "33_store_pictures"  # stages of a profile: pictures of one block
 UNUSABLE = (ImageError, MessageError, LimitExceeded)
 # Pictures that are decoded for the statistics of an episode: more from a long one, and a bounded number from any.
 _ROWS_PER_SAMPLE, _FEWEST_SAMPLES, _MOST_SAMPLES = 300, 8, 64
@@ -91,8 +93,9 @@ class PicturePass:
         if all(type(worker) is CopyWorker for worker, _ in busy):
             if self._bad:
                 return
-            for worker, taken in busy:
-                worker.store(taken, [])
+            with span(STORE):
+                for worker, taken in busy:
+                    worker.store(taken, [])
             return
         # A block may hold a thousand small JPEGs, and only so many decoded ones are in the budget.
         step = max(1, PREPARED_PER_THREAD * self._threads // len(busy))
@@ -101,15 +104,17 @@ class PicturePass:
 
     def _store_some(self, busy: Sequence[tuple[CameraWorker, list[Shot]]]) -> None:
         flat = [(worker, shot) for worker, taken in busy for shot in taken]
-        prepared = list(self._crew.pool.map(lambda pair: self._prepare(*pair), flat))
+        with span(PREPARE):
+            prepared = list(self._crew.pool.map(lambda pair: self._prepare(*pair), flat))
         if self._bad:
             for worker, taken in busy:
                 worker.look(taken)
             return
         results = iter(prepared)
         work = [(worker, taken, [next(results) for _ in taken]) for worker, taken in busy]
-        for _ in self._crew.pool.map(lambda entry: entry[0].store(entry[1], entry[2]), work):
-            pass
+        with span(STORE):
+            for _ in self._crew.pool.map(lambda entry: entry[0].store(entry[1], entry[2]), work):
+                pass
 
     def _prepare(self, worker: CameraWorker, shot: Shot) -> Any:
         try:

@@ -11,6 +11,7 @@ from penstock.budget import Budget
 from penstock.conversion.inputs import Again, EpisodePlan, Input, Outcome, Run, State
 from penstock.conversion.ledger import Ledger, episode_note, failure_note, outcome_note
 from penstock.conversion.stop import Stop
+from penstock.profile.spans import span
 
 if TYPE_CHECKING:
     from penstock.lerobot.writer import DataSetWriter, EpisodeWriter
@@ -70,13 +71,15 @@ class Writing:
                 held.enter_context(self._budget.reserve(name, size_bytes))
             episode: EpisodeWriter = self.writer.episode(rows=plan.rows, task=plan.task)
             try:
-                state = source.write(plan, episode, run)
+                with span("30_episode_write"):
+                    state = source.write(plan, episode, run)
                 following = source.next_episode(state)
                 note = episode_note(number, state, _outcome(source, state) if following is None else None)
                 # The last commit and the end of the data set share one round of waiting for the disk. What was
                 # encoded took its time, and is not risked for it.
                 joined = last and following is None and not source.encodes
-                episode.commit(task=plan.task, note=note, last=joined)
+                with span("31_episode_commit"):
+                    episode.commit(task=plan.task, note=note, last=joined)
             except BaseException:
                 episode.abort()
                 raise

@@ -114,7 +114,7 @@ class FrameFinder:
                 f"for {rows:,} rows",
                 hint="`penstock doctor` lists what else disagrees",
             )
-        first = int(np.abs(times - from_s).argmin()) if len(times) else 0
+        first = _nearest(times, from_s)
         held = times[first : first + rows]
         if len(held) != rows:
             raise DataSetCorrupt(
@@ -132,3 +132,13 @@ class FrameFinder:
             )
         samples = video.order[first : first + rows]
         return EpisodeFrames(path, video.index, first, samples, bool(apart.max(initial=0.0) > TOLERANCE_S))
+
+
+def _nearest(times_s: NDArray[np.float64], wanted_s: float) -> int:
+    """The frame shown nearest to a time, the earlier of two; by bisection: a file may hold thousands of episodes."""
+    after = int(np.searchsorted(times_s, wanted_s))
+    if after == len(times_s):
+        return max(after - 1, 0)
+    if after and wanted_s - times_s[after - 1] <= times_s[after] - wanted_s:
+        return after - 1
+    return after

@@ -5,10 +5,8 @@ HDF5 takes one lock for every call of every thread. The library is asked where t
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
-import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, StoreCorrupt, StoreError
 from penstock.lazy import dataclass
+from penstock.stores.hdf5_chunks import DEFLATE, SHUFFLE, Chunks, Held, Place
 from penstock.stores.hdf5_file import Filter, Hdf5File, library_errors
 from penstock.stores.hdf5_heap import REFERENCE, Heap
 from penstock.stores.hdf5_read import read_exactly
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
 
 Way = Literal["file", "chunks", "unpacked chunks", "heap", "library"]
 
-_DEFLATE, _SHUFFLE = 1, 2
+_FEW_CHUNKS = 4096  # listed at once
+_MOST_ASKED = 16  # single questions before all chunks are listed
 _MOST_ROWS = 1 << 40  # a header that claims more is damaged or hostile
 
 
@@ -60,7 +60,9 @@ class Hdf5Array:
         self._data: h5py.Dataset = data
         self._owner = os.getpid()
         self._heap = Heap(file)
-        self._held: tuple[tuple[int, ...], NDArray[Any]] | None = None
+        self._held = Held()
+        self._chunks: Chunks | None = None
+        self._asked = 0
         if not self.shape:
             raise StoreError(f"{file.path}: {name} is a single value, it has no rows")
         if self.count > _MOST_ROWS:
@@ -88,6 +90,16 @@ class Hdf5Array:
     def row_bytes(self) -> int:
         """One row in memory; of ragged rows, the reference alone."""
         return math.prod(self.row_shape) * self._stored.itemsize
+
+    @property
+    def is_in_chunks(self) -> bool:
+        """Whether `chunked` gives rows as they are stored."""
+        return self._way.way in ("chunks", "unpacked chunks")
+
+    @property
+    def offset(self) -> int:
+        """Where the first row lies, when all lie in one piece; else -1."""
+        return self._offset if self._way.way == "file" else -1
 
     @property
     def chunk_rows(self) -> int:
@@ -214,8 +226,10 @@ class Hdf5Array:
         if data.dtype.kind in "biuf" and h5py.h5t.py_create(data.dtype, logical=True) != data.id.get_type():
             return "numbers in a layout of their own"
         codes = [each.code for each in filters]
-        if codes not in ([], [_DEFLATE], [_SHUFFLE], [_SHUFFLE, _DEFLATE]):
+        if codes not in ([], [DEFLATE], [SHUFFLE], [SHUFFLE, DEFLATE]):
             return f"packed with {' + '.join(each.name for each in filters)}"
+        if data.chunks is not None and not hasattr(data.id, "chunk_iter"):
+            return "this build of HDF5 cannot list chunks"
         layout = data.id.get_create_plist().get_layout()
         if layout == h5py.h5d.COMPACT:
             return "compact: it lies in the header"
@@ -231,83 +245,33 @@ class Hdf5Array:
         read_exactly(self.file.descriptor, out.reshape(-1).view(np.uint8).data, offset, self.file.path)
 
     def _chunked(self, start: int, stop: int, out: NDArray[Any]) -> None:
-        chunks = self.chunks or self.shape
-        first = start // chunks[0] * chunks[0]
-        inner = [range(0, size, step) for size, step in zip(self.row_shape, chunks[1:], strict=True)]
-        for top in range(first, stop, chunks[0]):
-            low, high = max(top, start), min(top + chunks[0], stop)
-            for rest in itertools.product(*inner):
-                self._from_chunk((top, *rest), low, high, out[low - start : high - start])
+        if self._chunks is None:
+            self._chunks = self._made_chunks()
+        chunks = self._chunks
+        if chunks.table is None and (chunks.count <= _FEW_CHUNKS or self._asked >= _MOST_ASKED):
+            chunks.list_all(self._dataset())
+        chunks.read(self.file.descriptor, start, stop, out, self._held)
 
-    def _from_chunk(self, corner: tuple[int, ...], low: int, high: int, out: NDArray[Any]) -> None:
-        """Rows [low, high) of one chunk into `out`, which is these rows at full width."""
-        chunks = self.chunks or self.shape
-        sizes = zip(corner[1:], chunks[1:], self.row_shape, strict=True)
-        place = tuple(slice(at, min(at + step, size)) for at, step, size in sizes)
-        target = (slice(None), *place)
-        held = self._held
-        if held is None or held[0] != corner:
-            with library_errors(self.file.path, f"{self.name}: the chunk at {corner} cannot be found"):
-                info = self._dataset().id.get_chunk_info_by_coord(corner)
-            if info.byte_offset is None:
-                out[target] = self._fill_value()
-                return
-            if self._way.way == "chunks":
-                self._rows_of_chunk(corner, info, low, out)
-                return
-            held = (corner, self._unpack(corner, info))
-            # A chunk with more rows than were asked for is wanted again at once, unless others come in between.
-            covers = all(step >= size for step, size in zip(chunks[1:], self.row_shape, strict=True))
-            self._held = held if covers and high < corner[0] + chunks[0] else None
-        inside = (slice(low - corner[0], high - corner[0]), *(slice(0, part.stop - part.start) for part in place))
-        out[target] = held[1][inside]
-
-    def _fill_value(self) -> Any:
-        """What rows hold that nobody wrote."""
-        if self.is_ragged:
-            return np.zeros((), REFERENCE)
-        with library_errors(self.file.path, f"{self.name}: its fill value cannot be read"):
-            return self._dataset().fillvalue
-
-    def _rows_of_chunk(self, corner: tuple[int, ...], info: Any, low: int, out: NDArray[Any]) -> None:
-        if info.size != self.chunk_bytes:
-            raise StoreCorrupt(f"{self._where}: the chunk at {corner} has {info.size:,} of {self.chunk_bytes:,} bytes")
-        self._pread(out, int(info.byte_offset) + (low - corner[0]) * self.row_bytes)
-
-    def _unpack(self, corner: tuple[int, ...], info: Any) -> NDArray[Any]:
-        """A whole chunk as it was before its filters."""
-        size, chunk_bytes = int(info.size), self.chunk_bytes
-        if size > chunk_bytes + chunk_bytes // 8 + 1024:
-            raise StoreCorrupt(f"{self._where}: the chunk at {corner} claims {size:,} bytes for {chunk_bytes:,}")
-        packed = bytearray(size)
-        read_exactly(self.file.descriptor, memoryview(packed), int(info.byte_offset), self.file.path)
-        data: bytes | bytearray | NDArray[np.uint8] = packed
-        for position in reversed(range(len(self._filters))):
-            if info.filter_mask & (1 << position):
-                continue  # this chunk was stored without it
-            if self._filters[position].code == _DEFLATE:
-                data = self._inflate(data, corner)
-            elif len(data) == chunk_bytes:
-                data = _unshuffled(data, self._stored.itemsize)
-        if len(data) != chunk_bytes:
-            raise StoreCorrupt(
-                f"{self._where}: the chunk at {corner} unpacks to {len(data):,} of {chunk_bytes:,} bytes"
-            )
-        return np.frombuffer(data, self._stored).reshape(self.chunks or self.shape)
-
-    def _inflate(self, data: Any, corner: tuple[int, ...]) -> bytes:
-        unpacker = zlib.decompressobj()
-        try:
-            found = unpacker.decompress(data, self.chunk_bytes)
-            more = b"" if unpacker.eof else unpacker.decompress(unpacker.unconsumed_tail, 1)
-        except zlib.error as error:
-            raise StoreCorrupt(
-                f"{self._where}: the chunk at {corner} is damaged: {error}",
-                hint="the file was changed after it was written",
-            ) from error
-        if more or not unpacker.eof:
-            raise StoreCorrupt(f"{self._where}: the chunk at {corner} is not {self.chunk_bytes:,} bytes when unpacked")
+    def chunked(self) -> Chunks:
+        """The chunks of the data set, all places known: to be read without this file's library."""
+        found = self._made_chunks()
+        found.list_all(self._dataset())
         return found
+
+    def _made_chunks(self) -> Chunks:
+        with library_errors(self.file.path, f"{self.name}: its fill value cannot be read"):
+            fill = np.zeros((), REFERENCE) if self.is_ragged else self._dataset().fillvalue
+        chunks = self.chunks or self.shape
+        return Chunks(
+            self.file.path, self.name, self.shape, chunks, self._stored, self._filters, fill, ask=self._ask_for_chunk
+        )
+
+    def _ask_for_chunk(self, corner: tuple[int, ...]) -> Place | None:
+        """Where one chunk lies: the library walks over all that come before it."""
+        self._asked += 1
+        with library_errors(self.file.path, f"{self.name}: the chunk at {corner} cannot be found"):
+            info = self._dataset().id.get_chunk_info_by_coord(corner)
+        return None if info.byte_offset is None else Place(int(info.byte_offset), int(info.size), int(info.filter_mask))
 
 
 def _is_ragged(data: h5py.Dataset) -> bool:
@@ -315,9 +279,3 @@ def _is_ragged(data: h5py.Dataset) -> bool:
 
     base = h5py.check_vlen_dtype(data.dtype)
     return base is not None and base is not str and base is not bytes and np.dtype(base).itemsize == 1
-
-
-def _unshuffled(data: Any, itemsize: int) -> NDArray[np.uint8]:
-    """Undo HDF5's shuffle: first all first bytes, then all second bytes, …"""
-    planes = np.frombuffer(data, np.uint8).reshape(itemsize, -1)
-    return np.ascontiguousarray(planes.T).reshape(-1)

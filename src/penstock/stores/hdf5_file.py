@@ -56,10 +56,12 @@ class Hdf5File:
     """An HDF5 file, read-only; a context manager. `allow_external` lets links and storage lead to other files.
 
     A child looks at the file first (0.2 s), since a damaged one can crash the library. `texts` names the attributes
-    and data sets whose text will be asked for.
+    and data sets whose text will be asked for. `tried`: a child has looked already.
     """
 
-    def __init__(self, path: Path | str, *, allow_external: bool = False, texts: Sequence[str] = ()) -> None:
+    def __init__(
+        self, path: Path | str, *, allow_external: bool = False, texts: Sequence[str] = (), tried: bool = False
+    ) -> None:
         self.path = Path(path)
         self.allow_external = allow_external
         self.followed: dict[str, None] = {}  # other files that were read, when allowed
@@ -67,7 +69,7 @@ class Hdf5File:
         self._owner = 0
         self._file: h5py.File | None = None
         self._descriptor = -1
-        self._texts = _look_first(self.path, texts)
+        self._texts = {} if tried else _look_first(self.path, texts)
         self._open()
 
     def __repr__(self) -> str:
@@ -105,14 +107,14 @@ class Hdf5File:
 
     def kind(self, name: str) -> NodeKind | None:
         """What lies under a name: a group, a data set, or nothing that can be read."""
-        node = self._find(name)
+        node = self.find(name)
         return None if node is None else _kind(node)
 
     def names(self, group: str = "/") -> list[str]:
         """The members of a group in natural order (demo_2 before demo_10); nothing where there is no group."""
         import h5py
 
-        node = self._find(group)
+        node = self.find(group)
         if not isinstance(node, h5py.h5g.GroupID):
             return []
         with library_errors(self.path, f"{group} cannot be listed"):
@@ -123,7 +125,7 @@ class Hdf5File:
         """A data set whose bytes lie in this file, packed by filters that are there to unpack them."""
         import h5py
 
-        node = self._find(name)
+        node = self.find(name)
         if not isinstance(node, h5py.h5d.DatasetID):
             raise StoreError(f"{self.path}: {name} is {'no data set' if node is not None else 'not there'}")
         with library_errors(self.path, f"{name} cannot be opened"):
@@ -144,7 +146,7 @@ class Hdf5File:
         text = self._texts.get((node, name))
         if text is not None:
             return text
-        found = self._find(node)
+        found = self.find(node)
         with library_errors(self.path, f"attribute {name} of {node} cannot be read"):
             if found is None or not h5py.h5a.exists(found, name.encode()):
                 return None
@@ -187,14 +189,14 @@ class Hdf5File:
             raise StoreError(f"{self.path} is closed already")
         if self._owner != os.getpid() or self._file is None:
             # A child of a fork: the library's handle and its caches are the parent's, so they are left alone.
-            _strangers.append(self._file)
+            leave_to_parent(self._file)
             self._file = None
             self._open()
         if self._file is None:
             raise StoreError(f"{self.path} is closed already")
         return self._file
 
-    def _find(self, name: str) -> Any:
+    def find(self, name: str) -> Any:
         """The node under a name, or None; every link on the way is looked at before it is followed."""
         with library_errors(self.path, f"{name} cannot be found"):
             return self._walk(self._root().id, self._root().id, name, name, 0)
@@ -279,6 +281,11 @@ class Hdf5File:
 
 # Handles of parents, kept so that no destructor of a child touches them.
 _strangers: list[Any] = []
+
+
+def leave_to_parent(handles: object) -> None:
+    """In a child of a fork: the library's handles here are the parent's, and are never closed."""
+    _strangers.append(handles)
 
 
 @contextlib.contextmanager

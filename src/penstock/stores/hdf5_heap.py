@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, StoreCorrupt
-from penstock.stores.hdf5_file import Hdf5File
-from penstock.stores.hdf5_read import read_exactly
+from penstock.stores.hdf5_read import OpenFile, read_exactly
 
 REFERENCE = np.dtype([("length", "<u4"), ("address", "<u8"), ("index", "<u4")])
 """What is stored for a row of its own length, in files with 8-byte offsets (all that h5py makes)."""
@@ -25,7 +24,7 @@ _MOST_OBJECTS = 1 << 16  # an index has 16 bits
 class Heap:
     """The objects of a file's global heap, by address and index; remembers where those of one collection lie."""
 
-    def __init__(self, file: Hdf5File) -> None:
+    def __init__(self, file: OpenFile) -> None:
         self._file = file
         self._known: tuple[int, dict[int, tuple[int, int]]] = (-1, {})
 

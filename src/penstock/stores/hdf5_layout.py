@@ -94,9 +94,9 @@ class Layout:
 
 def recognise(file: Hdf5File, channels: Literal["auto", "first", "last"] = "auto") -> Layout:
     """Look at names, shapes and the first rows of pictures."""
-    demos = _demonstrations(file)
+    demos = demonstrations(file)
     if demos:
-        filled = next((group for group in demos if _row_count(file, group)), demos[0])
+        filled = next((group for group in demos if row_count(file, group)), demos[0])
         why = f"data/ holds {len(demos):,} group{'s' if len(demos) != 1 else ''} with actions, each an episode"
         masks = tuple(file.names("mask"))
         return Layout("robomimic", why, tuple(demos), tuple(list_members(file, filled, channels)), masks)
@@ -168,10 +168,10 @@ def _pixels(shape: tuple[int, ...], asked: Literal["auto", "first", "last"]) -> 
 def episode_spans(file: Hdf5File, layout: Layout, mask: str | None = None) -> list[Span]:
     """All episodes, also those without rows, in order; flat steps are cut after every terminal and timeout."""
     if mask is not None:
-        return [_whole_group(file, group) for group in _masked(file, layout, mask)]
+        return [_whole_group(file, group) for group in masked_groups(file, layout, mask)]
     if layout.kind == "robomimic":
         return [_whole_group(file, group) for group in layout.groups]
-    rows = _row_count(file, "")
+    rows = row_count(file, "")
     if layout.kind != "replay" or not rows:
         return [Span("", 0, rows, "the file")]
     stops = _stops(file, layout, rows)
@@ -200,7 +200,7 @@ def _stops(file: Hdf5File, layout: Layout, rows: int) -> list[int]:
     return sorted(stops)
 
 
-def _masked(file: Hdf5File, layout: Layout, mask: str) -> list[str]:
+def masked_groups(file: Hdf5File, layout: Layout, mask: str) -> list[str]:
     if mask not in layout.masks:
         known = ", ".join(layout.masks) or "none"
         raise StoreError(f"{file.path} has no mask/{mask}", hint=f"masks in this file: {known}")
@@ -217,17 +217,17 @@ def _text(value: object) -> str:
 
 
 def _whole_group(file: Hdf5File, group: str) -> Span:
-    return Span(group, 0, _row_count(file, group), group)
+    return Span(group, 0, row_count(file, group), group)
 
 
-def _demonstrations(file: Hdf5File) -> list[str]:
+def demonstrations(file: Hdf5File) -> list[str]:
     if file.kind("data") != "group":
         return []
     groups = [f"data/{name}" for name in file.names("data") if file.kind(f"data/{name}") == "group"]
     return [group for group in groups if any(file.kind(f"{group}/{name}") == "dataset" for name in ACTIONS)]
 
 
-def _row_count(file: Hdf5File, group: str) -> int:
+def row_count(file: Hdf5File, group: str) -> int:
     """Rows of an episode: those of its actions, or of its first data set."""
     for name in ACTIONS:
         if file.kind(join(group, name)) == "dataset":

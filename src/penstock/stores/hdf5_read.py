@@ -4,8 +4,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Protocol
 
 from penstock.errors import StoreCorrupt
+
+_TAIL_STEP_BYTES = 4096
+
+
+class OpenFile(Protocol):
+    """A file whose bytes can be read at any place."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def descriptor(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
 
 
 def read_exactly(descriptor: int, out: memoryview, offset: int, path: Path) -> None:
@@ -21,3 +37,15 @@ def read_exactly(descriptor: int, out: memoryview, offset: int, path: Path) -> N
                 f"{path}: byte {offset + done:,} lies beyond the end of the file", hint="the file is cut or damaged"
             )
         done += got
+
+
+def end_of_picture(row: memoryview) -> int:
+    """Where the picture ends in a row that is padded with zeros: a JPEG ends in ff d9, a PNG in the 82 of its IEND."""
+    end = len(row)
+    while end > 0:
+        start = max(0, end - _TAIL_STEP_BYTES)
+        kept = bytes(row[start:end]).rstrip(b"\0")
+        if kept:
+            return start + len(kept)
+        end = start
+    return 0

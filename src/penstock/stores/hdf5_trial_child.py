@@ -18,7 +18,7 @@ _LARGEST_READ_BYTES = 16 << 20
 
 def main() -> None:
     """Walk the file as far as its own hard links lead, read a little of everything, and print the wanted texts."""
-    _limit_myself()
+    limit_myself()
     import h5py
 
     path, names = json.load(sys.stdin)
@@ -34,28 +34,28 @@ def main() -> None:
             if address in visited:
                 continue
             visited.add(address)
-            found += [[node or "/", name, text] for name in names if (text := _text_attribute(group, name)) is not None]
+            found += [[node or "/", name, text] for name in names if (text := text_attribute(group, name)) is not None]
             for name in h5py.Group(group):
                 seen += 1
                 key = name.encode("utf-8", "surrogateescape")
                 if group.links.get_info(key).type != h5py.h5l.TYPE_HARD:
                     continue
-                child = _quietly(h5py.h5o.open, group, key)
+                child = quietly(h5py.h5o.open, group, key)
                 place = f"{node}/{name}" if node else name
                 if isinstance(child, h5py.h5g.GroupID):
                     waiting.append((place, child))
                 elif isinstance(child, h5py.h5d.DatasetID):
-                    text = _quietly(_look_at, child, name in names)
+                    text = quietly(look_at, child, name in names)
                     if text is not None:
                         found.append([place, None, text])
     sys.stdout.write(json.dumps(found))
 
 
-def _limit_myself() -> None:
+def limit_myself() -> None:
     """Whatever becomes of the parent: a child that hangs ends by itself, and takes neither machine nor memory."""
     import resource
 
-    resource.setrlimit(resource.RLIMIT_CPU, (_MOST_CPU_SECONDS, _MOST_CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_CPU, (_MOST_CPU_SECONDS, resource.getrlimit(resource.RLIMIT_CPU)[1]))
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     if soft == resource.RLIM_INFINITY or soft > _MOST_MEMORY_BYTES:
         resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY_BYTES, hard))
@@ -63,7 +63,7 @@ def _limit_myself() -> None:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # an encoder may have raised the parent's
 
 
-def _text_attribute(node: Any, name: str) -> Any:
+def text_attribute(node: Any, name: str) -> Any:
     import h5py
 
     if not h5py.h5a.exists(node, name.encode()):
@@ -71,10 +71,10 @@ def _text_attribute(node: Any, name: str) -> Any:
     handle = h5py.h5a.open(node, name.encode())
     if not isinstance(handle.get_type(), h5py.h5t.TypeStringID) or handle.get_storage_size() > _LARGEST_TEXT_BYTES:
         return None
-    return _quietly(lambda: _plain(h5py.Group(node).attrs[name]))
+    return quietly(lambda: _plain(h5py.Group(node).attrs[name]))
 
 
-def _look_at(node: Any, wanted: bool) -> Any:
+def look_at(node: Any, wanted: bool) -> Any:
     """Everything that the parent will ask of a data set; its text where that is wanted."""
     import h5py
 
@@ -105,7 +105,7 @@ def _product(sizes: tuple[int, ...]) -> int:
     return product
 
 
-def _quietly(call: Any, *arguments: Any) -> Any:
+def quietly(call: Any, *arguments: Any) -> Any:
     """An error is the parent's to find and to name."""
     try:
         return call(*arguments)

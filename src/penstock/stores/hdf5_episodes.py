@@ -1,0 +1,117 @@
+"""Where the episodes of an HDF5 store lie: groups, files, or flat steps cut after every terminal and timeout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import StoreError
+from penstock.lazy import dataclass
+from penstock.stores.hdf5_chunks import Held
+from penstock.stores.hdf5_layout import TERMINALS, TIMEOUTS
+from penstock.stores.hdf5_pool import Files
+from penstock.stores.hdf5_rows import ColumnRows, RowMap, as_native, gather_rows
+from penstock.stores.hdf5_scouts import Survey
+
+_SCAN_ROWS = 1 << 16
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """All episodes in order, as flat arrays: part, first row of the part, rows; 20 bytes each."""
+
+    parts: NDArray[np.int32]
+    firsts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    terminal: NDArray[np.bool_] | None
+    notes: tuple[str, ...] = ()
+
+    def chosen(self, numbers: Sequence[int] | None, path: Path) -> Episodes:
+        """Those with these numbers, in this order; without the ones that have no rows."""
+        picked = np.arange(len(self.parts)) if numbers is None else check_numbers(numbers, len(self.parts), path)
+        empty = picked[self.lengths[picked] == 0]
+        notes = list(self.notes)
+        if len(empty):
+            named = ", ".join(str(number) for number in empty[:_MOST_NAMED].tolist())
+            more = f" and {len(empty) - _MOST_NAMED:,} more" if len(empty) > _MOST_NAMED else ""
+            notes.append(f"without rows, and left out: episode{'s' if len(empty) > 1 else ''} {named}{more}")
+        kept = picked[self.lengths[picked] > 0]
+        terminal = None if self.terminal is None else self.terminal[kept]
+        return Episodes(self.parts[kept], self.firsts[kept], self.lengths[kept], terminal, tuple(notes))
+
+    def starts(self) -> NDArray[np.int64]:
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths, dtype=np.int64)])
+
+
+def check_numbers(numbers: Sequence[int], count: int, path: Path) -> NDArray[np.int64]:
+    """Numbers of episodes, each there and named once."""
+    found = np.asarray(list(numbers), np.int64).reshape(-1)
+    wrong = found[(found < 0) | (found >= count)]
+    if len(wrong):
+        raise StoreError(f"{path}: there is no episode {int(wrong[0]):,}, it has {count:,}")
+    if len(np.unique(found)) != len(found):
+        values, counts = np.unique(found, return_counts=True)
+        raise StoreError(f"{path}: episode {int(values[counts > 1][0]):,} is named more than once")
+    return found
+
+
+def find_episodes(survey: Survey, files: Files) -> Episodes:
+    """Every episode of the parts that were surveyed."""
+    parts = np.arange(len(survey.part_rows), dtype=np.int32)
+    rows = survey.part_rows
+    terminals, timeouts = (_column(survey, files, names) for names in (TERMINALS, TIMEOUTS))
+    if survey.kind != "replay":
+        flags: NDArray[np.bool_] | None = None
+        if survey.kind == "robomimic" and terminals is not None and math.prod(terminals.facts.shape) == 1:
+            flags = np.zeros(len(parts), np.bool_)
+            filled = np.flatnonzero(rows)
+            whole = RowMap(parts[filled], np.zeros(len(filled), np.int64), rows[filled])
+            flags[filled] = gather_rows(terminals, whole, np.cumsum(rows[filled]) - 1).reshape(-1) != 0
+        return Episodes(parts, np.zeros(len(parts), np.int64), rows, flags)
+    notes: list[str] = []
+    found: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]] = []
+    for part in parts.tolist():
+        count = int(rows[part])
+        ended = _ends(terminals, part, count)
+        stops = np.union1d(ended, _ends(timeouts, part, count)) if timeouts is not None else ended
+        if count and (not len(stops) or stops[-1] != count):
+            begin = int(stops[-1]) if len(stops) else 0
+            if len(stops):
+                notes.append(f"the last {count - begin:,} rows end with neither terminal nor timeout: an episode too")
+            stops = np.append(stops, count)
+        starts = np.concatenate([np.zeros(1, np.int64), stops])
+        firsts = starts[:-1] if count else np.zeros(1, np.int64)
+        lengths = np.diff(starts) if count else np.zeros(1, np.int64)
+        ending = np.isin(firsts + lengths, ended) & (lengths > 0)
+        found.append((np.full(len(firsts), part, np.int32), firsts, lengths, ending))
+    if terminals is None and timeouts is None:
+        notes.append("nothing says where episodes end: all rows of a file are one")
+    elif timeouts is None:
+        notes.append("no timeouts: an episode that ran out of time is not told from the next one")
+    columns = [np.concatenate(each) for each in zip(*found, strict=True)]
+    return Episodes(columns[0], columns[1], columns[2], columns[3] if terminals is not None else None, tuple(notes))
+
+
+def _column(survey: Survey, files: Files, names: tuple[str, ...]) -> ColumnRows | None:
+    numbers = {facts.name: number for number, facts in enumerate(survey.columns)}
+    number = next((numbers[name] for name in names if name in numbers), None)
+    return None if number is None else ColumnRows(survey, files, number)
+
+
+def _ends(column: ColumnRows | None, part: int, count: int) -> NDArray[np.int64]:
+    """The rows after which the column says that an episode ends, each plus one."""
+    if column is None or not count:
+        return np.empty(0, np.int64)
+    found: list[NDArray[np.int64]] = []
+    held = Held()
+    for start in range(0, count, _SCAN_ROWS):
+        stop = min(start + _SCAN_ROWS, count)
+        block = np.empty((stop - start, *column.facts.stored_shape), column.dtype)
+        column.read(part, start, stop, block, held)
+        found.append(np.flatnonzero(as_native(block, column.facts.dtype).reshape(-1)) + start + 1)
+    return np.concatenate(found).astype(np.int64)

@@ -1,0 +1,190 @@
+"""What is dear to open and kept open a while: descriptors, indexes, decoders; bounded, for threads and across forks."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, Protocol, TypeVar
+
+from penstock.errors import StoreError
+from penstock.profile.spans import span
+
+FILE_CACHE = "01_file_cache"
+"""The stage of a profile in which something is opened that was not held."""
+
+V = TypeVar("V")
+
+
+class _Forked(Protocol):
+    def after_fork(self) -> None:
+        """Called in the child, before anything else of it runs."""
+
+
+_alive: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for each in list(_alive):
+        held: _Forked = each
+        held.after_fork()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+class OpenFile:
+    """A file open for reading at any place by any thread; closed when the last one who holds it lets go."""
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.fd = -1
+        try:
+            with span(FILE_CACHE):
+                self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be opened: {error.strerror}") from error
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if self.fd >= 0:
+            close(self.fd)  # as an argument: when the interpreter ends, the module's names are gone before this
+
+
+class Lru(Generic[V]):
+    """Values by key, the most lately used ones: together at most `limit` of what `cost` says (but always one).
+
+    A value may be in use when it is dropped from here, so it must take care of itself, as `OpenFile` does.
+    """
+
+    def __init__(self, limit: int, cost: Callable[[V], int] = lambda _: 1) -> None:
+        self._limit = limit
+        self._cost = cost
+        self._held: OrderedDict[Hashable, V] = OrderedDict()
+        self._total = 0
+        self._lock = threading.Lock()
+        _alive.add(self)
+
+    def get(self, key: Hashable, make: Callable[[], V]) -> V:
+        """The value of a key; where there is none, `make` is called (by two threads, if both come first)."""
+        with self._lock:
+            found = self._held.get(key)
+            if found is not None:
+                self._held.move_to_end(key)
+                return found
+        made = make()
+        with self._lock:
+            found = self._held.get(key)
+            if found is not None:
+                return found
+            self._held[key] = made
+            self._total += self._cost(made)
+            while self._total > self._limit and len(self._held) > 1:
+                _, dropped = self._held.popitem(last=False)
+                self._total -= self._cost(dropped)
+        return made
+
+    @property
+    def total(self) -> int:
+        """What the values cost together."""
+        return self._total
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._held.clear()
+            self._total = 0
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()  # another thread of the parent may have held the old one
+
+
+class Standing(Protocol):
+    """A reader that stands somewhere in a file: going on from there is cheap, going elsewhere is not."""
+
+    def close(self) -> None: ...
+
+
+R = TypeVar("R", bound=Standing)
+
+
+class Pool(Generic[R]):
+    """Readers between two uses, each of which one thread takes, reads with and gives back.
+
+    There are never more than were in use at the same time, but at least `fewest`.
+    """
+
+    def __init__(self, fewest: int = 2) -> None:
+        self._fewest = fewest
+        self._idle: list[R] = []
+        self._in_use: list[R] = []
+        self._peak = 0
+        self._closed = False
+        self._lock = threading.Lock()
+        _alive.add(self)
+
+    def take(self, distance: Callable[[R], float | None], make: Callable[[], R]) -> R:
+        """The idle reader with the smallest distance; where all are None, a new one."""
+        dropped: R | None = None
+        with self._lock:
+            best, least = None, float("inf")
+            for reader in self._idle:
+                away = distance(reader)
+                if away is not None and away < least:
+                    best, least = reader, away
+            if best is not None:
+                self._idle.remove(best)
+                self._use(best)
+                return best
+            if self._idle and len(self._idle) + len(self._in_use) >= self._most:
+                dropped = self._idle.pop(0)
+        if dropped is not None:
+            dropped.close()
+        made = make()
+        with self._lock:
+            self._use(made)
+        return made
+
+    def give(self, reader: R, *, whole: bool = True) -> None:
+        """Back after use; not `whole`: something failed, nobody shall go on with it."""
+        with self._lock:
+            if reader not in self._in_use:  # taken before a fork or before the pool was closed
+                return
+            self._in_use.remove(reader)
+            if whole and not self._closed and len(self._idle) + len(self._in_use) < self._most:
+                self._idle.append(reader)
+                return
+        reader.close()
+
+    @property
+    def n_open(self) -> int:
+        return len(self._idle) + len(self._in_use)
+
+    @property
+    def _most(self) -> int:
+        return max(self._fewest, self._peak)
+
+    def _use(self, reader: R) -> None:
+        self._in_use.append(reader)
+        self._peak = max(self._peak, len(self._in_use))
+
+    def close(self) -> None:
+        """Close the idle ones; those in use follow when they are given back."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for reader in idle:
+            reader.close()
+
+    def after_fork(self) -> None:
+        """A decoder of the parent must not be used here, nor closed: that would wait for threads that are not here."""
+        self._lock = threading.Lock()
+        for reader in (*self._idle, *self._in_use):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(reader))
+        self._idle, self._in_use, self._peak = [], [], 0

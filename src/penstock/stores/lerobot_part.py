@@ -1,0 +1,326 @@
+"""Which episodes of a LeRobot data set are opened, whether the metadata agrees with itself, and where the rows lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import DataSetCorrupt, StoreError
+from penstock.lazy import dataclass
+from penstock.lerobot import columns as arrow_columns
+from penstock.lerobot import layout, tables
+from penstock.lerobot.metadata import open_parquet
+from penstock.lerobot.reader import DataSet
+
+_MOST_SHOWN = 12
+_DOCTOR = "`penstock doctor` lists what else disagrees"
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file of rows: relative to the root, with the rows that the metadata says it has."""
+
+    relative: str
+    rows: int
+    n_bytes: int
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Rows of a store that follow each other in one file: where each run begins, its file, and its first row there."""
+
+    files: Sequence[TableFile]
+    starts: NDArray[np.int64]
+    """One more than there are runs."""
+    file: NDArray[np.int32]
+    first: NDArray[np.int64]
+
+    def locate(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(file, row in the file) of rows."""
+        span = np.searchsorted(self.starts, rows, side="right") - 1
+        return self.file[span].astype(np.int64), rows - self.starts[span] + self.first[span]
+
+
+def check_metadata(data: DataSet) -> None:
+    """Refuse metadata that contradicts itself: rows would be paired with wrong frames."""
+    info, episodes = data.info, data.episodes
+    where = data.root / layout.INFO_PATH
+    if info.total_episodes != len(episodes):
+        raise DataSetCorrupt(
+            f"{where}: total_episodes is {info.total_episodes:,}, the episodes table has {len(episodes):,}",
+            hint=_DOCTOR,
+        )
+    total = int(episodes.length.sum())
+    if info.total_frames != total:
+        raise DataSetCorrupt(
+            f"{where}: total_frames is {info.total_frames:,}, the episodes together have {total:,} rows", hint=_DOCTOR
+        )
+    empty = np.flatnonzero(episodes.length < 1)
+    if len(empty):
+        number = int(empty[0])
+        raise DataSetCorrupt(
+            f"{data.root}: episode {int(episodes.index[number])} has {int(episodes.length[number])} rows", hint=_DOCTOR
+        )
+    numbers, counts = np.unique(episodes.index, return_counts=True)
+    if (counts > 1).any():
+        twice = int(numbers[int(np.argmax(counts > 1))])
+        raise DataSetCorrupt(f"{data.root}: episode {twice} stands in the episodes table more than once", hint=_DOCTOR)
+    if data.is_v30:
+        _check_places(data)
+
+
+def _check_places(data: DataSet) -> None:
+    """v3.0 says of every episode which rows it has; together they are all rows, in order."""
+    episodes = data.episodes
+    wrong = np.flatnonzero(episodes.end_row - episodes.first_row != episodes.length)
+    if len(wrong):
+        at = int(wrong[0])
+        first, end = int(episodes.first_row[at]), int(episodes.end_row[at])
+        raise DataSetCorrupt(
+            f"{data.root}: episode {int(episodes.index[at])}: length {int(episodes.length[at]):,}, but rows "
+            f"{first:,}…{end:,} are {end - first:,}",
+            hint=_DOCTOR,
+        )
+    expected = np.cumsum(episodes.length) - episodes.length
+    gaps = np.flatnonzero(episodes.first_row != expected)
+    if len(gaps):
+        at = int(gaps[0])
+        raise DataSetCorrupt(
+            f"{data.root}: episode {int(episodes.index[at])} starts at row {int(episodes.first_row[at]):,}, the one "
+            f"before ends at {int(expected[at]):,}: an index gap",
+            hint="the rows after it would be paired with the wrong frames; " + _DOCTOR,
+        )
+
+
+def choose(data: DataSet, episodes: Iterable[int] | None) -> NDArray[np.int64]:
+    """The places in the episodes table of the episodes asked for, in that order."""
+    known = data.episodes.index
+    if episodes is None:
+        return np.arange(len(known), dtype=np.int64)
+    asked = [_whole_number(number) for number in episodes]
+    if not asked:
+        raise StoreError(f"{data.root}: episodes=[] opens nothing", hint="leave it out to open all of them")
+    places = {int(number): place for place, number in enumerate(known.tolist())}
+    seen: set[int] = set()
+    for number in asked:
+        if number not in places:
+            raise StoreError(f"{data.root}: no episode {number}", hint=f"there are {_numbers(known.tolist())}")
+        if number in seen:
+            raise StoreError(f"{data.root}: episode {number} is asked for twice", hint="each episode once")
+        seen.add(number)
+    return np.array([places[number] for number in asked], np.int64)
+
+
+def _whole_number(number: object) -> int:
+    if isinstance(number, (bool, np.bool_)) or not isinstance(number, (int, np.integer)):
+        raise StoreError(f"episodes: {number!r} is not the number of an episode", hint="e.g. episodes=[0, 3]")
+    return int(number)
+
+
+def _numbers(values: Sequence[int]) -> str:
+    if len(values) and list(values) == list(range(values[0], values[0] + len(values))):
+        return f"{values[0]}…{values[-1]}"
+    return _listed(values)
+
+
+def _listed(values: Sequence[int]) -> str:
+    shown = ", ".join(str(value) for value in values[:_MOST_SHOWN])
+    return f"[{shown}, …]" if len(values) > _MOST_SHOWN else f"[{shown}]"
+
+
+def data_file(data: DataSet, number: int) -> str:
+    """The file where the rows of an episode begin, relative to the root."""
+    info, episodes = data.info, data.episodes
+    if data.is_v30:
+        chunk, file = int(episodes.data_chunk[number]), int(episodes.data_file[number])
+        return layout.fill_template(info.data_path, chunk_index=chunk, file_index=file)
+    index = int(episodes.index[number])
+    return layout.fill_template(info.data_path, episode_index=index, episode_chunk=index // info.chunks_size)
+
+
+def video_file(data: DataSet, number: int, key: str) -> str:
+    """The file with the frames of an episode, relative to the root."""
+    info, episodes = data.info, data.episodes
+    if info.video_path is None:
+        raise DataSetCorrupt(f"{data.root}: camera {key!r} is a video, but info.json has no video_path")
+    if data.is_v30:
+        place = episodes.videos[key]
+        chunk, file = int(place.chunk[number]), int(place.file[number])
+        return layout.fill_template(info.video_path, key=key, chunk_index=chunk, file_index=file)
+    index = int(episodes.index[number])
+    chunk = index // info.chunks_size
+    return layout.fill_template(info.video_path, key=key, episode_index=index, episode_chunk=chunk)
+
+
+class Presence:
+    """Which files are there: each is asked for once."""
+
+    def __init__(self, data: DataSet, keys: Sequence[str], with_rows: bool) -> None:
+        self._data = data
+        self._keys = keys
+        self._with_rows = with_rows
+        self._sizes: dict[str, int] = {}
+
+    def size_of(self, relative: str) -> int:
+        """Bytes of a file; -1 where it is not there."""
+        size = self._sizes.get(relative)
+        if size is None:
+            try:
+                size = os.stat(self._data.root / relative).st_size
+            except OSError:
+                size = -1
+            self._sizes[relative] = size
+        return size
+
+    def absent_of(self, number: int) -> str | None:
+        """The first file of an episode that is not there."""
+        for relative in self._files_of(number):
+            if self.size_of(relative) < 0:
+                return relative
+        return None
+
+    def require(self, numbers: NDArray[np.int64]) -> None:
+        """Refuse where a file of these episodes is absent; says which episodes are whole."""
+        for relative in self._files_of(int(numbers[0])):
+            layout.path_in(self._data.root, relative)  # all of a template's paths leave the root, or none
+        for number in numbers.tolist():
+            absent = self.absent_of(number)
+            if absent is not None:
+                raise self._absent(absent, number)
+
+    def _files_of(self, number: int) -> Iterable[str]:
+        if self._with_rows:
+            yield data_file(self._data, number)
+        for key in self._keys:
+            yield video_file(self._data, number, key)
+
+    def _absent(self, relative: str, number: int) -> DataSetCorrupt:
+        index = self._data.episodes.index
+        whole = [int(index[each]) for each in range(len(index)) if self.absent_of(each) is None]
+        hint = "fetch the data set again"
+        if whole:
+            hint = f"open those that are whole: episodes={_listed(whole)} ({len(whole)} of {len(index)})"
+        return DataSetCorrupt(
+            f"{self._data.root}: {relative} is absent (episode {int(index[number])})", hint=hint
+        )
+
+
+def row_spans(data: DataSet, numbers: NDArray[np.int64], presence: Presence, whole: bool) -> Spans:
+    """Where the rows of the opened episodes lie; `whole`: all episodes, so that all files must line up."""
+    if data.is_v30:
+        return _spans_of_shared(data, numbers, presence, whole)
+    files = [
+        TableFile(relative, int(data.episodes.length[number]), presence.size_of(relative))
+        for number in numbers.tolist()
+        for relative in (data_file(data, number),)
+    ]
+    starts = np.concatenate([[0], np.cumsum(data.episodes.length[numbers])]).astype(np.int64)
+    return Spans(files, starts, np.arange(len(files), dtype=np.int32), np.zeros(len(files), np.int64))
+
+
+def _spans_of_shared(data: DataSet, numbers: NDArray[np.int64], presence: Presence, whole: bool) -> Spans:
+    present = [path.relative_to(data.root).as_posix() for path in sorted((data.root / "data").glob("*/*.parquet"))]
+    named = {data_file(data, number) for number in numbers.tolist()}
+    wanted = [relative for relative in present if relative in named] if not whole else present
+    first_rows, files = _line_up(data, wanted, presence, whole)
+    spans, missing = _cut(data, numbers, first_rows, files)
+    if missing is not None and not whole:  # an episode that goes on in the next file, which is named by no other
+        first_rows, files = _line_up(data, present, presence, whole)
+        spans, missing = _cut(data, numbers, first_rows, files)
+    if missing is not None:
+        number, row = missing
+        raise DataSetCorrupt(
+            f"{data.root}: row {row:,} of episode {int(data.episodes.index[number])} is in none of "
+            f"{len(files):,} data files",
+            hint="a data file is absent, or cut; " + _DOCTOR,
+        )
+    return spans
+
+
+def _line_up(
+    data: DataSet, relatives: Sequence[str], presence: Presence, whole: bool
+) -> tuple[NDArray[np.int64], list[TableFile]]:
+    """The files with the number of their first row; they must not overlap, and all of them leave no gap."""
+    firsts: list[int] = []
+    files: list[TableFile] = []
+    end = 0
+    for relative in relatives:
+        path = layout.path_in(data.root, relative)
+        first, rows = _extent(path)
+        if not rows:
+            continue
+        if first < end or (whole and first != end):
+            raise DataSetCorrupt(
+                f"{path}: begins with row {first:,}, the file before ends with row {end - 1:,}: an index gap",
+                hint="its rows would be paired with the wrong frames; " + _DOCTOR,
+            )
+        end = first + rows
+        firsts.append(first)
+        files.append(TableFile(relative, rows, presence.size_of(relative)))
+    if whole and end != data.info.total_frames:
+        raise DataSetCorrupt(
+            f"{data.root}: info.json says {data.info.total_frames:,} rows, the data files have {end:,}", hint=_DOCTOR
+        )
+    return np.array(firsts, np.int64), files
+
+
+def _cut(
+    data: DataSet, numbers: NDArray[np.int64], first_rows: NDArray[np.int64], files: Sequence[TableFile]
+) -> tuple[Spans, tuple[int, int] | None]:
+    """The runs of rows, and the first (episode, row) that no file has."""
+    starts, file_of, first_of = [0], [-1], [0]
+    at = 0
+    for number in numbers.tolist():
+        row, end = int(data.episodes.first_row[number]), int(data.episodes.end_row[number])
+        while row < end:
+            file = int(np.searchsorted(first_rows, row, side="right")) - 1
+            left = int(first_rows[file]) + files[file].rows - row if file >= 0 else 0
+            if left <= 0:
+                return Spans(files, np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)), (number, row)
+            place, count = row - int(first_rows[file]), min(left, end - row)
+            if file != file_of[-1] or place != first_of[-1] + at - starts[-1]:
+                starts.append(at)
+                file_of.append(file)
+                first_of.append(place)
+            row, at = row + count, at + count
+    return Spans(
+        files, np.array([*starts[1:], at], np.int64), np.array(file_of[1:], np.int32), np.array(first_of[1:], np.int64)
+    ), None
+
+
+def _extent(path: Path) -> tuple[int, int]:
+    """(`index` of the first row, rows) of a data file, from its footer where that says it."""
+    with open_parquet(path) as file, tables.arrow_errors(path, "cannot be read", DataSetCorrupt):
+        rows = int(file.metadata.num_rows)
+        if not rows:
+            return 0, 0
+        names = [file.schema.column(number).path for number in range(len(file.schema))]
+        if "index" not in names:
+            raise DataSetCorrupt(f"{path}: the column 'index' is missing")
+        column = names.index("index")
+        groups = [number for number in range(file.num_row_groups) if file.metadata.row_group(number).num_rows]
+        low = file.metadata.row_group(groups[0]).column(column).statistics
+        high = file.metadata.row_group(groups[-1]).column(column).statistics
+        if low is not None and high is not None and low.has_min_max and high.has_min_max:
+            first, last = int(low.min), int(high.max)
+        else:
+            first, last = _ends(path, file, groups)
+    if last - first + 1 != rows:
+        raise DataSetCorrupt(
+            f"{path}: {rows:,} rows, but their index goes from {first:,} to {last:,}: an index gap",
+            hint="rows would be paired with the wrong frames; " + _DOCTOR,
+        )
+    return first, rows
+
+
+def _ends(path: Path, file: object, groups: Sequence[int]) -> tuple[int, int]:
+    """The first and the last `index` of a file without statistics."""
+    ends = []
+    for group in (groups[0], groups[-1]):
+        table = file.read_row_group(group, columns=["index"], use_threads=False)  # type: ignore[attr-defined]
+        ends.append(arrow_columns.to_numpy(table.column("index"), where=f"{path}: 'index'"))
+    return int(ends[0][0]), int(ends[1][-1])

@@ -1,0 +1,71 @@
+"""`penstock.open`: which store a path is, told by what lies there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import StoreError, UsageError
+from penstock.stores.store import Store
+
+HDF5_SUFFIXES = (".hdf5", ".h5", ".hdf", ".he5")
+_OPTIONS = ("channels", "mask", "allow_external", "check")  # of HDF5
+_RECORDING_SUFFIXES = (".bag", ".active", ".db3", ".mcap")
+
+
+def open_store(
+    path: str | os.PathLike[str], *, episodes: Sequence[int] | None = None, columns: Sequence[str] | None = None,
+    **options: Any,
+) -> Store:
+    """A store for a LeRobot data set, an HDF5 file, or a directory of ALOHA episodes.
+
+    `episodes` opens a part, by the numbers that the data set gives its episodes; `columns` leaves the others out.
+    Options of HDF5: `channels="first"|"last"`, `mask="train"` (robomimic), `allow_external=True`.
+
+    >>> penstock.open("datasets/run", episodes=[0, 3])                                # doctest: +SKIP
+    """
+    place = Path(path)
+    if not place.exists():
+        raise StoreError(f"{place} does not exist", hint="penstock.open takes a LeRobot data set, an HDF5 file or a "
+                         "directory of HDF5 episodes")
+    _check_words(episodes, options)
+    from penstock.lerobot.reader import is_data_set
+
+    if place.is_dir() and is_data_set(place):
+        from penstock.stores.lerobot_store import LeRobotStore
+
+        if options:
+            raise StoreError(f"{place} is a LeRobot data set: {next(iter(options))}= is an option of HDF5")
+        return LeRobotStore(place, episodes=episodes, columns=columns)
+    if place.is_file():
+        _refuse_recording(place, [place.suffix])
+    if place.is_file() or any(each.suffix.lower() in HDF5_SUFFIXES for each in place.iterdir()):
+        from penstock.stores.hdf5_store import open_hdf5
+
+        return open_hdf5(place, episodes=episodes, columns=columns, **options)
+    _refuse_recording(place, [each.suffix for each in place.iterdir()])
+    raise StoreError(
+        f"{place} is a directory without meta/info.json and without HDF5 files",
+        hint="give the root of a LeRobot data set, or a directory of episode_0.hdf5, episode_1.hdf5, …",
+    )
+
+
+def _check_words(episodes: Any, options: Mapping[str, Any]) -> None:
+    unknown = [name for name in options if name not in _OPTIONS]
+    if unknown:
+        known = ", ".join(("episodes", "columns", *_OPTIONS))
+        raise UsageError(f"penstock.open has no option {unknown[0]!r}", hint=f"there are {known}")
+    if episodes is None or (isinstance(episodes, Iterable) and not isinstance(episodes, (str, bytes))):
+        return
+    wanted = f"episodes=[{episodes!r}]" if isinstance(episodes, int) else "episodes=[0, 3] or range(10)"
+    raise UsageError(f"episodes={episodes!r} is no list of numbers", hint=wanted)
+
+
+def _refuse_recording(place: Path, suffixes: Sequence[str]) -> None:
+    if any(suffix.lower() in _RECORDING_SUFFIXES for suffix in suffixes):
+        raise StoreError(
+            f"{place} is a recording: messages are not rows that a store could give",
+            hint=f"`penstock convert {place} OUT` makes a data set of it",
+        )

@@ -1,0 +1,187 @@
+"""Where the values of a plain byte column lie in a parquet file: page headers and lengths, never the values."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+_HEADER_BYTES = (256, 16 * 1024, 256 * 1024)  # statistics may make a header long; most are short
+_DATA_PAGE, _DATA_PAGE_V2 = 0, 3
+_PLAIN = 0
+_MOST_DEPTH = 8
+
+
+class NotPlain(Exception):
+    """The pages are written in another way; the library must read them."""
+
+
+def value_places(
+    fd: int, start: int, n_bytes: int, count: int, levels: int
+) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    """(offset, size) of every value of a column chunk that holds `count` byte strings, none of them missing.
+
+    Nothing that the file says leads outside the chunk.
+    """
+    offsets = np.empty(count, np.int64)
+    sizes = np.empty(count, np.uint32)
+    position, end, found = start, start + n_bytes, 0
+    while found < count:
+        values, position, first = _page(fd, position, end, levels)
+        if values > count - found or values < 1:
+            raise NotPlain(f"a page of {values} values, {count - found} are left")
+        for number in range(found, found + values):
+            head = os.pread(fd, 4, first)
+            size = int.from_bytes(head, "little")
+            if len(head) < 4 or first + 4 + size > position:
+                raise NotPlain(f"value {number} leaves its page")
+            offsets[number] = first + 4
+            sizes[number] = size
+            first += 4 + size
+        found += values
+    return offsets, sizes
+
+
+def _page(fd: int, position: int, end: int, levels: int) -> tuple[int, int, int]:
+    """(values, end of the page, first value) of the data page at a position."""
+    header, body = _header(fd, position, end)
+    page_bytes = _whole(header.get(3))
+    stop = body + page_bytes
+    if stop > end:
+        raise NotPlain("a page leaves its column chunk")
+    kind = header.get(1)
+    if kind == _DATA_PAGE:
+        described = _struct(header.get(5))
+        values = _whole(described.get(1))
+        first = body + _levels_v1(fd, body, stop, values, levels)
+    elif kind == _DATA_PAGE_V2:
+        described = _struct(header.get(8))
+        values = _whole(described.get(1))
+        if _whole(described.get(2)):
+            raise NotPlain("values are missing")
+        described[2] = described.get(4, -1)
+        first = body + _whole(described.get(5)) + _whole(described.get(6))
+    else:
+        raise NotPlain(f"a page of kind {kind}")
+    if described.get(2) != _PLAIN or first > stop:
+        raise NotPlain(f"encoding {described.get(2)}")
+    return values, stop, first
+
+
+def _levels_v1(fd: int, body: int, stop: int, values: int, levels: int) -> int:
+    """Bytes of the definition levels; raises where one says that a value is missing."""
+    if levels == 0:
+        return 0
+    size = int.from_bytes(os.pread(fd, 4, body), "little")
+    if size > min(stop - body - 4, 1 << 20):
+        raise NotPlain("definition levels leave their page")
+    data = os.pread(fd, size, body + 4)
+    try:
+        _check_levels(data, values, levels)
+    except IndexError:
+        raise NotPlain("definition levels end before the values") from None
+    return 4 + size
+
+
+def _check_levels(data: bytes, values: int, levels: int) -> None:
+    """Runs and packed groups of levels: all of them must be that of a value that is there."""
+    width = levels.bit_length()
+    seen, at = 0, 0
+    while seen < values:
+        run, at = _varint(data, at)
+        if run & 1:  # groups of eight levels, packed
+            packed = (run >> 1) * width
+            if not packed or len(data) < at + packed:
+                raise NotPlain("definition levels end before the values")
+            bits = np.unpackbits(np.frombuffer(data, np.uint8, packed, at), bitorder="little")
+            read = bits.reshape(-1, width) @ (1 << np.arange(width))
+            if (read[: values - seen] != levels).any():
+                raise NotPlain("values are missing")
+            seen, at = seen + (run >> 1) * 8, at + packed
+        else:
+            if run == 0 or at >= len(data) or data[at] != levels:
+                raise NotPlain("values are missing")
+            seen, at = seen + (run >> 1), at + 1
+
+
+def _header(fd: int, position: int, end: int) -> tuple[dict[int, object], int]:
+    for size in _HEADER_BYTES:
+        data = os.pread(fd, min(size, end - position), position)
+        try:
+            header, used = _thrift(data, 0, 0)
+        except (IndexError, struct.error):
+            if len(data) < size:
+                break
+            continue
+        return header, position + used
+    raise NotPlain("a page header that does not end")
+
+
+def _thrift(data: bytes, at: int, depth: int) -> tuple[dict[int, object], int]:
+    """A struct of Thrift's compact protocol: numbers and structs by field id; what else is there is stepped over."""
+    if depth > _MOST_DEPTH:
+        raise NotPlain("structs within structs")
+    fields: dict[int, object] = {}
+    number = 0
+    while True:
+        byte = data[at]
+        at += 1
+        if byte == 0:
+            return fields, at
+        delta, kind = byte >> 4, byte & 15
+        if delta:
+            number += delta
+        else:
+            number, at = _zigzag(data, at)
+        fields[number], at = _value(data, at, kind, depth)
+
+
+def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[object, int]:
+    if kind in (1, 2):  # true, false
+        return kind == 1, at
+    if kind == 3:
+        return data[at], at + 1
+    if kind in (4, 5, 6):
+        return _zigzag(data, at)
+    if kind == 7:
+        return None, at + 8
+    if kind == 8:
+        size, at = _varint(data, at)
+        if at + size > len(data):
+            raise IndexError(size)
+        return None, at + size
+    if kind == 12:
+        return _thrift(data, at, depth + 1)
+    raise NotPlain(f"Thrift type {kind}")
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise NotPlain("a number of more than 64 bits")
+
+
+def _zigzag(data: bytes, at: int) -> tuple[int, int]:
+    value, at = _varint(data, at)
+    return (value >> 1) ^ -(value & 1), at
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise NotPlain(f"{value!r} is not a size")
+    return value
+
+
+def _struct(value: object) -> dict[int, object]:
+    if not isinstance(value, dict):
+        raise NotPlain("a page without its own header")
+    return value

@@ -1,0 +1,209 @@
+"""What every store offers, whatever lies on disk: columns by row number, pictures as bytes or pixels, episodes as runs.
+
+    store = penstock.open("datasets/run")
+    store.columns["observation.images.cam_h"]         # Column(image, 480×640×3, mjpeg, by packets)
+    store.numbers("action", np.array([0, 17, 5]))     # (3, 16)
+
+A store may be used by any thread, and by children of a fork or a spawn: each process opens files for itself.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import StoreError
+from penstock.lazy import dataclass
+from penstock.units import format_bytes
+
+ColumnKind = Literal["image", "depth", "numbers", "text"]
+
+Picture = NDArray[Any]
+"""One row of an image column. One dimension: the bytes of a JPEG or PNG. Three: RGB pixels (height, width, channels).
+Depth has two: (height, width), uint16 or float32. Valid until the next one is asked for."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One named stream of a store."""
+
+    name: str
+    kind: ColumnKind
+    shape: tuple[int, ...]
+    """Of one row; pictures are (height, width, channels), whatever the order on disk."""
+    dtype: str
+    encoding: str
+    """"raw", "jpeg", "png", a video codec ("mjpeg", "av1", …), "numbers" or "text"."""
+    way: str
+    """How a row is reached: "file", "chunks", "unpacked chunks", "heap", "packets", "video", "table", "library"."""
+    why: str
+    stored_bytes: int
+    """On disk, all rows."""
+
+    @property
+    def row_bytes(self) -> int:
+        """One row, decoded at full size."""
+        return math.prod(self.shape) * (np.dtype(self.dtype).itemsize if self.kind != "text" else 0)
+
+    @property
+    def is_picture(self) -> bool:
+        return self.kind in ("image", "depth")
+
+
+class Scratch:
+    """Memory that one thread reads into, again and again; it grows to the largest row and stays."""
+
+    def __init__(self) -> None:
+        self._held = np.empty(0, np.uint8)
+
+    def take(self, n_bytes: int) -> NDArray[np.uint8]:
+        """The first `n_bytes` of it; what was taken before is overwritten."""
+        if len(self._held) < n_bytes:
+            self._held = np.empty(n_bytes, np.uint8)
+        return self._held[:n_bytes]
+
+    @property
+    def n_bytes(self) -> int:
+        return len(self._held)
+
+
+class ImageSource(ABC):
+    """The pictures of one column. Any number of threads may read at a time, each with a scratch of its own."""
+
+    scratch_bytes: int
+    """What one thread holds while it reads: the largest row as it is stored, decoders, chunks that are unpacked."""
+
+    @abstractmethod
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+        """The pictures of these rows, in this order, each valid until the next. `rows` comes sorted by `keys`."""
+
+    @abstractmethod
+    def keys(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What to sort rows by so that reading goes forward: file, then place in the file."""
+
+    def runs(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows (sorted by `keys`) with equal numbers here are best read by one thread: those that one seek of a video
+        serves, those of one packed chunk. Default: every row by itself."""
+        return np.arange(len(rows), dtype=np.int64)
+
+
+class Store(ABC):
+    """Data on disk that can be read at random; a context manager. Opening reads metadata only."""
+
+    path: Path
+    kind: str
+    """In words: "LeRobot v3.0", "replay HDF5", "robomimic HDF5", "ALOHA episodes"."""
+    fps: float | None
+    columns: Mapping[str, Column]
+    """In the order of the file; numbers, pictures and texts."""
+    episode_starts: NDArray[np.int64]
+    """The first row of every episode, and at the end the number of rows: one more than episodes."""
+    ends_terminal: NDArray[np.bool_] | None = None
+    """Of every episode, whether its last row is terminal (nothing follows in the world, not only in the file)."""
+    roles: Mapping[str, str]
+    """What columns are for, where that is known: "action", "state", "reward", "terminal", "timeout" → column."""
+    notes: tuple[str, ...] = ()
+    """What a user should know: columns that were left out, and why."""
+
+    @property
+    def rows(self) -> int:
+        return int(self.episode_starts[-1])
+
+    @property
+    def episodes(self) -> int:
+        return len(self.episode_starts) - 1
+
+    @abstractmethod
+    def images(self, name: str) -> ImageSource:
+        """The pictures of a column (image or depth)."""
+
+    @abstractmethod
+    def numbers(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Rows of a numbers column, in any order and with repeats: (n, *shape), in the column's dtype."""
+
+    @abstractmethod
+    def number_blocks(self, names: Sequence[str], block_bytes: int) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
+        """All rows of some numbers columns in order, about `block_bytes` at a time: (first row, {name: values})."""
+
+    def texts(self, name: str, rows: NDArray[np.int64]) -> list[str]:
+        """Rows of a text column."""
+        raise StoreError(f"{self.path}: {name!r} is no text column")
+
+    @abstractmethod
+    def fingerprint(self, name: str) -> str:
+        """A hex digest of what the column's rows depend on: files by name, size and time of change, and their order."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give files back; more than once is fine."""
+
+    @abstractmethod
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Small: the words that open the store again."""
+
+    def column(self, name: str) -> Column:
+        """A column by name; what is there, where it is not."""
+        found = self.columns.get(name)
+        if found is None:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, list(self.columns), 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"columns: {', '.join(self.columns) or 'none'}"
+            raise StoreError(f"{self.path} has no column {name!r}", hint=hint)
+        return found
+
+    def episode_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of the episode that each row belongs to."""
+        return np.asarray(np.searchsorted(self.episode_starts, rows, side="right") - 1, np.int64)
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(column.stored_bytes for column in self.columns.values())
+
+    @property
+    def decoded_bytes(self) -> int:
+        return sum(column.row_bytes for column in self.columns.values()) * self.rows
+
+    def describe(self) -> str:
+        """A table for people: every column, how it is stored, the way its rows are read, and why."""
+        head = (
+            f"{self.path}: {self.kind}, {self.rows:,} rows in {self._episodes_text()}"
+            f"{f' at {self.fps:g} fps' if self.fps else ''}, {format_bytes(self.stored_bytes)} on disk, "
+            f"{format_bytes(self.decoded_bytes)} decoded"
+        )
+        lines = [head]
+        width = max((len(name) for name in self.columns), default=0)
+        told: set[tuple[str, str]] = set()
+        for name, column in self.columns.items():
+            shape = "×".join(str(size) for size in column.shape) or "1"
+            coded = "" if column.encoding in ("numbers", "text") else f", {column.encoding}"
+            what = f"{column.kind:<8}{'' if column.kind == 'text' else f'{shape} {column.dtype}{coded}'}"
+            said = (column.way, column.why)
+            why = "" if said in told else f": {column.why}"  # once: what follows is read alike
+            told.add(said)
+            lines.append(f"  {name:<{width}}  {what:<32}  {column.way}{why}")
+        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def _episodes_text(self) -> str:
+        return "1 episode" if self.episodes == 1 else f"{self.episodes:,} episodes"
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {str(self.path)!r}: {self.rows:,} rows, {self._episodes_text()}>"
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

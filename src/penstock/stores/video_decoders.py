@@ -1,0 +1,199 @@
+"""Frames of video files by number through FFmpeg: decoders that stay open and go on where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import UsageError, VideoError
+from penstock.lazy import dataclass
+
+NEAR_FRAMES = 3
+"""A seek costs about as much as so many frames; so far ahead of a key frame, going on is cheaper."""
+
+
+@dataclass(frozen=True)
+class FrameTimes:
+    """The presentation times of a file's frames: a line where they are one, else an array of 8 bytes per frame."""
+
+    count: int
+    first: int
+    step: int
+    ticks: NDArray[np.int64] | None
+    keys: NDArray[np.int32]
+    """The numbers of the key frames, rising."""
+
+    @staticmethod
+    def of(ticks: NDArray[np.int64], is_key: NDArray[np.bool_]) -> FrameTimes:
+        """From the times of all frames in the order in which they are shown."""
+        keys = np.flatnonzero(is_key).astype(np.int32)
+        steps = np.diff(ticks)
+        first, step = (int(ticks[0]) if len(ticks) else 0), (int(steps[0]) if len(steps) else 1)
+        is_line = step > 0 and bool((steps == step).all())
+        return FrameTimes(len(ticks), first, step, None if is_line else ticks, keys)
+
+    def of_frame(self, number: int) -> int:
+        return self.first + number * self.step if self.ticks is None else int(self.ticks[number])
+
+    def number(self, ticks: int | None) -> int:
+        """The frame that is shown at a time; -1 where there is none."""
+        if ticks is None:
+            return -1
+        if self.ticks is None:
+            number, rest = divmod(ticks - self.first, self.step)
+            return number if rest == 0 and 0 <= number < self.count else -1
+        number = int(np.searchsorted(self.ticks, ticks))
+        return number if number < self.count and int(self.ticks[number]) == ticks else -1
+
+    def key_before(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The key frame at or before each frame; 0 where the file has none."""
+        place = np.searchsorted(self.keys, numbers, side="right") - 1
+        if not len(self.keys):
+            return np.zeros(len(numbers), np.int64)
+        return np.where(place >= 0, self.keys[np.maximum(place, 0)], 0).astype(np.int64)
+
+    @property
+    def n_bytes(self) -> int:
+        return self.keys.nbytes + (0 if self.ticks is None else self.ticks.nbytes)
+
+
+class Decoder:
+    """An open video file: one thread reads at a time, and forward is the cheap direction."""
+
+    def __init__(self, path: str, file: int, times: FrameTimes, threads: int) -> None:
+        import_av(path)
+        from av.video.reformatter import VideoReformatter
+
+        self.path = path
+        self.file = file
+        self.times = times
+        self.threads = threads
+        self.position = -1
+        """The frame that comes out next; -1 where only a seek helps."""
+        self.seeks = 0
+        self._reformatter = VideoReformatter()
+        self._container: Any = None
+        with _ffmpeg_errors(path):
+            import av
+
+            # As MP4 and nothing else: a playlist with that name could make FFmpeg open other files.
+            self._container = av.open(path, format="mp4")
+            if not self._container.streams.video:
+                raise VideoError(f"{path}: the file has no video track")
+            self._stream = self._container.streams.video[0]
+            self._stream.codec_context.thread_count = threads
+            if threads > 1:
+                self._stream.thread_type = "AUTO"
+            self._frames: Iterator[Any] = self._container.decode(self._stream)
+            self.position = 0
+
+    def frames_to(self, number: int) -> int | None:
+        """How many frames going on to a frame takes; None where a seek is cheaper."""
+        if self.position < 0 or number < self.position:
+            return None
+        if number - self.position > NEAR_FRAMES:
+            key = int(self.times.key_before(np.array([number]))[0])
+            if key > self.position + NEAR_FRAMES:
+                return None
+        return number - self.position
+
+    def frame(self, number: int) -> Any:
+        """A frame by its number in the order in which frames are shown."""
+        with _ffmpeg_errors(self.path):
+            if self.frames_to(number) is None:
+                self._seek(number)
+            found = self._on_to(number)
+            if found is None:
+                # Some key frames are none: where the decoder skips the frame after a seek, it begins anew.
+                self._seek(0)
+                found = self._on_to(number)
+        if found is None:
+            self.position = -1
+            raise VideoError(f"{self.path}: frame {number:,} of {self.times.count:,} does not decode")
+        return found
+
+    def pixels(self, frame: Any, pixel_format: str) -> NDArray[Any]:
+        """(height, width, 3) uint8 for "rgb24", (height, width) uint16 for "gray12le"; valid as long as it is held."""
+        with _ffmpeg_errors(self.path):
+            if frame.format.name != pixel_format:
+                frame = self._reformatter.reformat(frame, format=pixel_format)
+            plane = frame.planes[0]
+            height, width = frame.height, frame.width
+            if pixel_format == "gray12le":
+                wide = np.frombuffer(plane, np.uint16).reshape(height, plane.line_size // 2)
+                return wide[:, :width]
+            flat = np.frombuffer(plane, np.uint8).reshape(height, plane.line_size)
+            return np.ascontiguousarray(flat[:, : width * 3]).reshape(height, width, 3)
+
+    def close(self) -> None:
+        self.position = -1
+        self._frames = iter(())
+        if self._container is not None:
+            self._container.close()
+
+    def _seek(self, number: int) -> None:
+        self.seeks += 1
+        self._container.seek(self.times.of_frame(number), backward=True, any_frame=False, stream=self._stream)
+        self._frames = self._container.decode(self._stream)
+
+    def _on_to(self, number: int) -> Any:
+        """Decode until the frame comes out; None where a later one comes, or the end."""
+        self.position = -1
+        for frame in self._frames:
+            shown = self.times.number(frame.pts)
+            if shown == number:
+                self.position = number + 1
+                return frame
+            if shown > number:
+                return None
+        return None
+
+
+@contextmanager
+def _ffmpeg_errors(path: str) -> Iterator[None]:
+    import av
+
+    try:
+        yield
+    except (av.FFmpegError, OSError) as error:
+        raise VideoError(f"{path}: cannot be decoded: {error}") from error
+
+
+def import_av(path: str) -> None:
+    """Say in words that FFmpeg is missing."""
+    try:
+        import av  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"{path}: decoding this video needs the package 'av'",
+            hint="pip install av",
+        ) from error
+
+
+@dataclass(frozen=True)
+class DepthScale:
+    """How LeRobot 0.6.1 keeps depth in a video: 12-bit codes for logarithms (or distances) between two distances."""
+
+    low_m: float = 0.01
+    high_m: float = 10.0
+    shift_m: float = 3.5
+    is_log: bool = True
+
+    def millimetres(self, codes: NDArray[np.uint16]) -> NDArray[np.uint16]:
+        """The distances, rounded to millimetres."""
+        low, high = self.low_m, self.high_m
+        if self.is_log:
+            low, high = float(np.log(low + self.shift_m)), float(np.log(high + self.shift_m))
+        metres = np.empty(codes.shape, np.float32)
+        np.multiply(codes, (high - low) / 4095, out=metres)
+        metres += np.float32(low)
+        if self.is_log:
+            np.exp(metres, out=metres)
+            metres -= np.float32(self.shift_m)
+        np.clip(metres, self.low_m, self.high_m, out=metres)
+        np.rint(metres * np.float32(1000.0), out=metres)
+        return np.clip(metres, 0, 65535).astype(np.uint16)

@@ -8,26 +8,70 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    import penstock.profile as profile
+    import penstock.torch as torch
     from penstock.budget import Budget
     from penstock.conversion.job import convert
     from penstock.conversion.report import Report
     from penstock.errors import PenstockError
+    from penstock.load.build import build_view
+    from penstock.load.loader import Loader
+    from penstock.load.replay import AsyncSampleBuffer, MultimodalReplayBuffer
+    from penstock.load.settings import Mix
+    from penstock.load.view import View
+    from penstock.load.window import Clip, Transition, Window
+    from penstock.stores.opening import open_store as open
+    from penstock.stores.store import Store
 
 # Loaded at first use: importing penstock imports no other package.
 _HOMES = {
+    "AsyncSampleBuffer": "penstock.load.replay",
     "Budget": "penstock.budget",
+    "Clip": "penstock.load.window",
+    "Loader": "penstock.load.loader",
+    "Mix": "penstock.load.settings",
+    "MultimodalReplayBuffer": "penstock.load.replay",
     "PenstockError": "penstock.errors",
     "Report": "penstock.conversion.report",
+    "Store": "penstock.stores.store",
+    "Transition": "penstock.load.window",
+    "View": "penstock.load.view",
+    "Window": "penstock.load.window",
+    "build_view": "penstock.load.build",
     "convert": "penstock.conversion.job",
+    "open": "penstock.stores.opening:open_store",
+    "profile": "penstock.profile:",
+    "torch": "penstock.torch:",
 }
 
-__all__ = ["Budget", "PenstockError", "Report", "__version__", "convert"]
+__all__ = [
+    "AsyncSampleBuffer",
+    "Budget",
+    "Clip",
+    "Loader",
+    "Mix",
+    "MultimodalReplayBuffer",
+    "PenstockError",
+    "Report",
+    "Store",
+    "Transition",
+    "View",
+    "Window",
+    "__version__",
+    "build_view",
+    "convert",
+    "open",
+    "profile",
+    "torch",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    home, named, inner = _HOMES[name].partition(":")
+    module = importlib.import_module(home)
+    value = module if named and not inner else getattr(module, inner or name)
     globals()[name] = value
     return value
 

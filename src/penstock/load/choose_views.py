@@ -1,0 +1,126 @@
+"""Which columns get a view, where, and how much of the memory each may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.errors import LimitExceeded, OutputFailed, UsageError
+from penstock.load.source import PictureColumn, Source
+from penstock.load.view import View, ViewSpec
+from penstock.units import format_bytes
+
+_LEAST_SHARE = 0.02  # of the rows: below, a view in memory is not worth its bookkeeping
+_OVERHEAD_BYTES = 16 << 10  # header and alignment of one view
+
+
+def spec_for(source: Source, column: PictureColumn) -> ViewSpec:
+    """The view of a column at the size that the source asks for."""
+    fit = column.fit
+    fingerprint = source.store.fingerprint(column.name)
+    return ViewSpec(column.name, fingerprint, fit.size, fit.channels, exact=fit.exact, resize=fit.resize)
+
+
+def attach_views(
+    sources: Sequence[Source], choice: str | Mapping[str, View], left_bytes: int
+) -> tuple[list[View], list[str]]:
+    """Give the sources their views; the views that were made here (to be closed by the loader), and notes."""
+    wanted = [(source, column) for source in sources for column in source.pictures if column.view_row_bytes]
+    if not isinstance(choice, str):
+        return [], _attach_given(wanted, choice)
+    if choice == "off" or not wanted:
+        return [], []
+    if choice == "disk":
+        return _on_disk(wanted)
+    made: list[View] = []
+    notes: list[str] = []
+    if choice == "auto":
+        for source, column in list(wanted):
+            found = View.find_on_disk(spec_for(source, column), source.store.rows)
+            if found is not None:
+                source.views[column.name] = found
+                made.append(found)
+                wanted.remove((source, column))
+                notes.append(f"view: {column.name} on disk, {found.n_filled:,} of {found.layout.rows:,} rows are there")
+    more, said = _in_ram(wanted, left_bytes, choice == "ram")
+    return made + more, notes + said
+
+
+def stats_of_views(sources: Sequence[Source]) -> dict[str, dict[str, int]]:
+    """What the views hold, by store and column; those that their maker closed are left out."""
+    told = {}
+    for source in sources:
+        for name, view in source.views.items():
+            try:
+                found = {"rows": view.n_filled, "capacity": view.capacity, "bytes": view.n_bytes}
+            except UsageError:
+                continue  # closed
+            told[f"{source.store.path}:{name}"] = found
+    return told
+
+
+def _attach_given(wanted: Sequence[tuple[Source, PictureColumn]], given: Mapping[str, View]) -> list[str]:
+    notes = []
+    for source, column in wanted:
+        view = given.get(column.name)
+        if view is None:
+            notes.append(f"view: {column.name} has none, its pictures are decoded each time")
+            continue
+        expected = spec_for(source, column)
+        if _pixels_of(view.spec) != _pixels_of(expected) or view.rows != source.store.rows:
+            notes.append(f"view: the one given for {column.name} is of other data or another size, and is not used")
+            continue
+        source.views[column.name] = view
+    return notes
+
+
+def _pixels_of(spec: ViewSpec) -> tuple[object, ...]:
+    """What a view must agree in, however it keeps its rows."""
+    return spec.column, spec.fingerprint, spec.size, spec.channels, spec.exact, spec.resize
+
+
+def _on_disk(wanted: Sequence[tuple[Source, PictureColumn]]) -> tuple[list[View], list[str]]:
+    made: list[View] = []
+    notes: list[str] = []
+    try:
+        for source, column in wanted:
+            view = View.on_disk(spec_for(source, column), source.store.rows)
+            made.append(view)
+            source.views[column.name] = view
+            notes.append(f"view: {column.name} on disk, {view.n_filled:,} of {view.layout.rows:,} rows are there")
+            notes += [f"view: {note}" for note in view.notes]
+    except (LimitExceeded, OutputFailed):
+        for view in made:
+            view.close()
+        raise
+    return made, notes
+
+
+def _in_ram(
+    wanted: Sequence[tuple[Source, PictureColumn]], left_bytes: int, asked: bool
+) -> tuple[list[View], list[str]]:
+    full = {
+        id(column): (column.view_row_bytes + 1) * source.store.rows + _OVERHEAD_BYTES for source, column in wanted
+    }  # of every row one byte in the filled table
+    total = sum(full.values())
+    if not total:
+        return [], []
+    share = min(1.0, left_bytes / total)
+    if share < (_LEAST_SHARE if not asked else 1e-9):
+        needed = f"{format_bytes(max(left_bytes, 0))} of memory are left for views of {format_bytes(total)}"
+        return [], [f"view: none, {needed}"]
+    made: list[View] = []
+    notes: list[str] = []
+    for source, column in wanted:
+        spec, rows = spec_for(source, column), source.store.rows
+        limit = int(full[id(column)] * share)
+        try:
+            view = View.in_ram(spec, rows, limit)
+        except LimitExceeded as error:
+            notes.append(f"view: none of {column.name}: {error.message}")
+            continue
+        made.append(view)
+        source.views[column.name] = view
+        notes.append(
+            f"view: {column.name} in memory, {format_bytes(view.n_bytes)} for {view.capacity:,} of {rows:,} rows"
+        )
+    return made, notes

@@ -1,0 +1,165 @@
+"""One pass over an epoch: a feeder plans batches into free slots, threads fill them, the user takes them in order."""
+
+from __future__ import annotations
+
+import gc
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import BudgetExceeded, PenstockError
+from penstock.load.crew import FORGOTTEN_S, Crew
+from penstock.load.engine import begin_job
+from penstock.load.job import Job, Part, Sign
+from penstock.load.slots import Ring
+from penstock.load.source import PictureColumn
+from penstock.load.stages import PLAN, SLOT
+from penstock.profile.spans import span
+
+_LOOK_S = 0.05  # how often a wait without news asks whether anything can still come
+
+
+class Feed:
+    """What the feeder thread needs, and nothing that knows the loader: a forgotten loader can end."""
+
+    def __init__(
+        self,
+        batches: Iterator[tuple[Any, NDArray[np.int64]]],
+        parts: Callable[[NDArray[np.int64]], Sequence[Part]],
+        ring: Ring,
+        crew: Crew,
+        encoded: Callable[[PictureColumn], bool],
+    ) -> None:
+        self.batches, self.parts, self.ring, self.crew, self.encoded = batches, parts, ring, crew, encoded
+        self.jobs: queue.SimpleQueue[Job | BaseException | None] = queue.SimpleQueue()
+        self.stop = Sign()
+        self.given = 0  # jobs that were put into the queue
+        self.waits_for_slot = False
+
+    def run(self) -> None:
+        """The thread: one batch after the other, until the epoch or the pass ends."""
+        try:
+            for after, positions in self.batches:
+                self.waits_for_slot = True
+                with span(SLOT):
+                    lease = self.ring.take(self.stop)
+                self.waits_for_slot = False
+                if lease is None or self.stop.is_set():
+                    return
+                size = len(positions)
+                job = Job(size, {name: array[:size] for name, array in lease.arrays.items()}, {})
+                job.lease, job.after = lease.slot, after
+                lease.drop()
+                del lease
+                with span(PLAN):
+                    begin_job(job, self.parts(positions), self.crew, self.encoded)
+                self.given += 1
+                self.jobs.put(job)
+                del job
+            self.jobs.put(None)
+        except BaseException as error:
+            self.jobs.put(error)
+
+
+class Pass:
+    """The jobs of an epoch in order; `close` ends it at once, and waits for what is under way."""
+
+    def __init__(self, feed: Feed, grow: Callable[[], None]) -> None:
+        self._feed = feed
+        self._grow = grow
+        self._taken = 0
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=feed.run, name="penstock-feed", daemon=True)
+        # Before the start: Ctrl-C may come while the thread starts, and nobody else would end it.
+        self._forgotten = weakref.finalize(self, _end, feed, self._thread, self._pid, weakref.ref(self))
+        self._thread.start()
+
+    def next(self) -> Job | None:
+        """The next batch, complete; None at the end of the epoch."""
+        if self._pid != os.getpid():
+            raise PenstockError("a loader's pass was taken over by a forked child", hint="call iter(loader) there")
+        found = self._get()
+        if isinstance(found, BaseException):
+            self.close()
+            raise found
+        if found is None:
+            self.close()
+            return None
+        self._taken += 1
+        found.wait()
+        return found
+
+    @property
+    def depth(self) -> int:
+        """Batches that are complete or under way."""
+        return self._feed.given - self._taken
+
+    def _get(self) -> Job | BaseException | None:
+        refused: BudgetExceeded | None = None
+        while True:
+            try:
+                return self._feed.jobs.get(timeout=_LOOK_S)
+            except queue.Empty:
+                if self._feed.stop.is_set():
+                    return None
+                feed = self._feed
+                if not feed.waits_for_slot or feed.given != self._taken or not feed.ring.is_dry:
+                    continue  # a batch is in the making
+                if refused is not None:
+                    raise refused from None
+                # Every slot is held by arrays that the user's code still has, or by a cycle nobody collected yet.
+                try:
+                    self._grow()
+                except BudgetExceeded as error:
+                    refused = error
+                    gc.collect()
+
+    def give_up(self) -> None:
+        """Let a thread that waits in `next` go: nothing more will come."""
+        self._feed.stop.set()
+        self._feed.ring.wake(self._feed.stop)
+
+    def is_own(self, thread: threading.Thread) -> bool:
+        """Whether it is one of the threads that make the batches: they must not wait for one another."""
+        return thread is self._thread or self._feed.crew.has(thread)
+
+    def close(self) -> None:
+        """More than once is fine: where Ctrl-C came into the first time, the second one ends it."""
+        if not self._forgotten.alive:
+            return  # ended already, or the interpreter is ending
+        _end(self._feed, self._thread, self._pid, weakref.ref(self))
+        self._forgotten.detach()
+
+
+def _end(feed: Feed, thread: threading.Thread, pid: int, whole: weakref.ref[Pass]) -> None:
+    if os.getpid() != pid:
+        return  # the threads are the parent's
+    feed.stop.set()
+    feed.ring.wake(feed.stop)
+    is_forgotten = whole() is None
+    # Garbage is collected by any thread: one of the crew would wait for what only it can do.
+    is_inside = feed.crew.has(threading.current_thread())
+    looks = 0
+    while thread.is_alive() and not is_inside and not (is_forgotten and looks * _LOOK_S >= FORGOTTEN_S):
+        if thread is threading.current_thread():
+            break
+        thread.join(_LOOK_S)
+        looks += 1
+        feed.ring.wake(feed.stop)  # again: a feeder of another pass may have taken the sign for an old one
+    while True:
+        try:
+            left = feed.jobs.get_nowait()
+        except queue.Empty:
+            return
+        if not isinstance(left, Job):
+            continue
+        if is_inside or is_forgotten:
+            left.give_up()
+        else:
+            left.settle()

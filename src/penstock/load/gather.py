@@ -1,0 +1,156 @@
+"""`Gatherer`: samples asked for by number, made at once, into arrays of their own; no order and no slots.
+
+What `penstock.torch.Dataset` and the replay buffer stand on. It may be pickled and used after a fork: each process
+opens files and starts threads for itself, and views are shared.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from penstock.budget import Budget
+from penstock.errors import UsageError
+from penstock.load import settings
+from penstock.load.choose_views import attach_views
+from penstock.load.crew import Crew
+from penstock.load.engine import begin_job
+from penstock.load.job import Job, Part
+from penstock.load.shares import LIBRARIES_BYTES, TABLE_SHARE
+from penstock.load.slots import lay_out
+from penstock.load.source import ImageSize, Normalize, Shaping, Source
+from penstock.load.tables import Numbers
+from penstock.load.view import View
+from penstock.load.window import Sampling
+from penstock.profile.feeding import is_in_sample
+from penstock.stores.store import Store
+
+
+class Gatherer:
+    """Samples of a window over a store; `threads=0` works in the calling thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        window: Sampling | None = None,
+        *,
+        image_size: ImageSize = (224, 224),
+        memory: str | int | Budget = "2GiB",
+        view: str | Mapping[str, View] = "auto",
+        threads: int | str = 0,
+        exact: bool = False,
+        resize: str = "linear",
+        dtype: str = "uint8",
+        normalize: Normalize = None,
+    ) -> None:
+        self.store = store
+        self.window = settings.window_for(window)
+        self.shaping = Shaping(image_size, exact, resize, dtype, normalize)
+        self.shaping.check_names(store)
+        self.threads = 0 if threads == 0 else settings.threads_for(threads)
+        self.limit_bytes = settings.budget_for(memory)[0].limit_bytes
+        self.notes: tuple[str, ...] = ()
+        self._source = Source(self.window.bind(store), self.shaping, self.limit_bytes // TABLE_SHARE)
+        self._views: list[View] = []
+        self._crew: Crew | None = None
+        self._pid = os.getpid()
+        self._closed = False
+        if not isinstance(view, Mapping):
+            settings.one_of("view", view, settings.VIEWS)
+        self._views, notes = attach_views([self._source], view, self._left_bytes())
+        self.notes = (*self._source.numbers.describe(), *notes)
+
+    def _left_bytes(self) -> int:
+        """For views: what numbers, threads and one batch of a usual size leave."""
+        one = lay_out(self._source.shapes(1)).n_bytes
+        held = self._source.numbers.in_memory_bytes + max(self.threads, 1) * self._source.scratch_bytes() + 64 * one
+        return self.limit_bytes - LIBRARIES_BYTES - held
+
+    @property
+    def count(self) -> int:
+        """The number of samples."""
+        return self._source.bound.count
+
+    @property
+    def views(self) -> dict[str, View]:
+        return self._source.views
+
+    @property
+    def numbers(self) -> Numbers:
+        """The numbers of the store, as they are gathered."""
+        return self._source.numbers
+
+    def __len__(self) -> int:
+        return self.count
+
+    def shapes(self, size: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and dtype of every array of a batch of this size."""
+        return self._source.shapes(size)
+
+    def arrays(self, size: int) -> dict[str, NDArray[Any]]:
+        """New arrays for a batch of this size."""
+        return {name: np.empty(shape, dtype) for name, (shape, dtype) in self._source.shapes(size).items()}
+
+    def gather(
+        self, samples: ArrayLike, out: dict[str, NDArray[Any]] | None = None, *, hand_out_ns: int = 0
+    ) -> dict[str, Any]:
+        """A batch of these samples, in their order; into `out` (from `arrays`) where it is given.
+
+        A row that cannot be had raises, naming column, row and episode. `hand_out_ns`: what making `out` took.
+        """
+        if self._closed:
+            raise UsageError("these samples are closed already")
+        numbers = np.asarray(samples, np.int64).reshape(-1)
+        self._source.numbers.fill()
+        job = Job(len(numbers), self.arrays(len(numbers)) if out is None else out, {})
+        job.is_counted, job.sums.hand_out_ns = not is_in_sample(), hand_out_ns
+        part = Part(self._source, np.arange(len(numbers), dtype=np.int64), numbers)
+        begin_job(job, [part], self._workers())
+        try:
+            job.wait()
+        except BaseException:
+            job.settle()  # the caller may use `out` again
+            raise
+        if job.failures:
+            raise job.failures[0].raised() from job.failures[0].error
+        return {**job.arrays, **job.texts}
+
+    def _workers(self) -> Crew:
+        if self._crew is None or self._pid != os.getpid():  # a child of a fork has none of its parent's threads
+            self._pid = os.getpid()
+            self._crew = Crew(self.threads)
+        return self._crew
+
+    def close(self) -> None:
+        """End threads and views; more than once is fine. The store stays open: it is the caller's."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._crew is not None and self._pid == os.getpid():
+            self._crew.close()
+        self._crew = None
+        for view in self._views:
+            view.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "store": self.store,
+            "window": self.window,
+            "shaping": self.shaping,
+            "threads": self.threads,
+            "limit_bytes": self.limit_bytes,
+            "views": dict(self._source.views),
+            "notes": self.notes,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.store, self.window, self.shaping = state["store"], state["window"], state["shaping"]
+        self.threads, self.limit_bytes, self.notes = state["threads"], state["limit_bytes"], state["notes"]
+        self._source = Source(self.window.bind(self.store), self.shaping, self.limit_bytes // TABLE_SHARE)
+        self._source.views = state["views"]
+        self._views = list(state["views"].values())
+        self._crew, self._pid, self._closed = None, os.getpid(), False

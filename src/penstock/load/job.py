@@ -1,0 +1,195 @@
+"""One batch being made: its arrays, how much of the work is left, what was lost on the way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import PenstockError, StoreCorrupt
+from penstock.lazy import dataclass
+from penstock.load.crew import Crew, Task, Worker
+from penstock.load.source import PictureColumn, Source
+from penstock.load.stages import Clock, Sums
+
+_LOOK_S = 0.05  # how often one of several that wait looks again
+
+
+@dataclass(frozen=True)
+class Part:
+    """The samples of a batch that come from one source, and their places in the batch."""
+
+    source: Source
+    places: NDArray[np.int64]
+    samples: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One row that could not be had."""
+
+    source: Source
+    column: str
+    row: int
+    places: tuple[int, ...]
+    error: PenstockError
+
+    def raised(self) -> StoreCorrupt:
+        """The error with the place where it happened."""
+        store = self.source.store
+        episode = int(store.episode_of(np.array([self.row]))[0])
+        within = self.row - int(store.episode_starts[episode])
+        place = f"row {self.row:,} (row {within:,} of episode {episode:,})"
+        text = f"{store.path}: {self.column}, {place}: {self.error.message}"
+        hint = 'on_error="skip" leaves such samples out and counts them; `penstock doctor` lists damage'
+        return StoreCorrupt(text, hint=hint)
+
+
+class Encoded:
+    """Pictures that stay encoded for the device: the bytes of every row once, and which one each place takes."""
+
+    def __init__(self, column: PictureColumn, count: int, shapes: Sequence[tuple[int, int]]) -> None:
+        self.column = column
+        self.bytes: list[NDArray[np.uint8] | None] = [None] * count
+        self.inverse = [np.zeros(shape, np.int64) for shape in shapes]
+        self.origins: list[tuple[int, Source, NDArray[np.int64]]] = []
+
+    def origin(self, number: int) -> tuple[Source, int]:
+        """Where the bytes of a number came from: source and row."""
+        base, source, rows = next(each for each in reversed(self.origins) if each[0] <= number)
+        return source, int(rows[number - base])
+
+
+class Sign:
+    """Given once, seen by all. Not `threading.Event`: Ctrl-C in the midst of its `wait` or `set` may leave its lock
+    taken, and whoever touches it next would wait for ever."""
+
+    __slots__ = ("_given", "_lock")
+
+    def __init__(self) -> None:
+        self._given = False
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def is_set(self) -> bool:
+        return self._given
+
+    def set(self) -> None:
+        self._given = True
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # it was given before
+
+    def wait(self) -> None:
+        while not self._given:
+            self._lock.acquire(timeout=_LOOK_S)  # one who waits is let go at once, further ones at their next look
+
+
+class Job:
+    """One batch being made. Its arrays may be those of a slot."""
+
+    def __init__(self, size: int, arrays: dict[str, NDArray[Any]], texts: dict[str, list[str]]) -> None:
+        self.size = size
+        self.arrays = arrays
+        self.texts = texts
+        self.encoded: list[Encoded] = []
+        self.failures: list[Failure] = []
+        self.error: BaseException | None = None
+        self.hits = 0
+        self.made = 0
+        self.sums = Sums()
+        self.is_counted = True  # in a profile, as samples; not so where they are a part of somebody else's
+        self.lease: Any = None
+        self.names: tuple[str, ...] = ()  # of the outputs, in the order of the window
+        self.pictures: dict[str, PictureColumn] = {}  # by output
+        self.after: Any = None  # where the order stands behind this batch
+        self._left = 0
+        self._is_inside = False
+        self._lock = threading.Lock()
+        self._ready = Sign()
+        self._over = Sign()
+
+    def wait(self) -> None:
+        """Until everything is in its place; raises what went wrong with the work itself."""
+        self._ready.wait()
+        if self.error is not None:
+            raise self.error
+
+    def give_up(self) -> None:
+        """Let nothing more be done for it."""
+        with self._lock:
+            self.error = self.error or PenstockError("this batch was given up")
+
+    def settle(self) -> None:
+        """Give it up, and wait for what is under way."""
+        self.give_up()
+        self._over.wait()
+
+    def start(self, tasks: Sequence[Task], crew: Crew) -> None:
+        """Hand out the tasks."""
+        self._left = len(tasks)
+        self._is_inside = crew.count == 0
+        if not tasks:
+            self._complete()
+        for task in tasks:
+            crew.do(_Counted(self, task))
+
+    def fail(self, error: BaseException) -> None:
+        with self._lock:
+            self.error = self.error or error
+        self._ready.set()
+
+    def copied(self, clock: Clock, pictures: int) -> None:
+        """A task has copied pictures from a view."""
+        clock.show()
+        with self._lock:
+            self.hits += pictures
+            self.sums.add_copies(clock, pictures)
+
+    def read(self, clock: Clock, source: Source, column: PictureColumn, made: int, *, decodes: bool = True) -> None:
+        """A task has read pictures and, unless the device does, decoded them."""
+        clock.show()
+        with self._lock:
+            self.made += made
+            self.sums.add_pictures(clock, column.column, source.store.rows, decodes=decodes)
+
+    def lost(self, failure: Failure) -> None:
+        with self._lock:
+            self.failures.append(failure)
+
+    def finished_one(self) -> None:
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return
+        self._complete()
+
+    def _complete(self) -> None:
+        try:
+            if self.error is None:
+                self.sums.record(is_counted=self.is_counted, is_inside=self._is_inside)
+        finally:
+            self._over.set()
+            self._ready.set()
+
+
+class _Counted:
+    """A task that tells its job when it is over, whatever happens in it."""
+
+    __slots__ = ("_job", "_task")
+
+    def __init__(self, job: Job, task: Task) -> None:
+        self._job, self._task = job, task
+
+    def __call__(self, worker: Worker) -> None:
+        try:
+            if self._job.error is None:
+                self._task(worker)
+        except BaseException as error:
+            self._job.fail(error)
+        finally:
+            self._job.finished_one()

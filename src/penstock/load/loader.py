@@ -1,0 +1,399 @@
+"""`Loader`: batches from a store, at random, through a memory budget.
+
+    loader = penstock.Loader(store, penstock.Window(action=range(20)), batch_size=64, memory="2GiB", seed=0)
+    for batch in loader: ...
+
+The order depends on the seed and the epoch alone. Batches are views of recycled slots: one that is kept stays as it
+is, one that is dropped costs no memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from penstock.budget import Budget, Reservation
+from penstock.errors import BudgetExceeded, PenstockError, UsageError
+from penstock.load import settings, subject
+from penstock.load.choose_views import attach_views, stats_of_views
+from penstock.load.chosen import Batch, Chosen, check_alike, encoded_by_all, selected
+from penstock.load.crew import Crew
+from penstock.load.epoch import Feed, Pass
+from penstock.load.job import Failure, Job
+from penstock.load.mixture import Mixture
+from penstock.load.resume import STATE_VERSION, resumed
+from penstock.load.settings import Mix
+from penstock.load.shard import Batches
+from penstock.load.shares import TABLE_SHARE, share_out
+from penstock.load.slots import Ring, lay_out
+from penstock.load.source import ImageSize, Normalize, Shaping, sources_of
+from penstock.load.tables import table_bytes
+from penstock.load.target import Waited, target_for
+from penstock.load.view import View
+from penstock.load.window import Sampling
+from penstock.profile.subject import Way, register, unregister
+from penstock.stores.store import Store
+from penstock.units import format_bytes
+
+_INDEX_BYTES_PER_ROW = 8  # of one picture column: offset and size of a packet
+_ENDED = "this pass has ended: another one of the same loader was begun, its place was set, or it was closed"
+
+
+class Loader:
+    """Batches of samples, prepared by threads ahead of the training step; a context manager.
+
+    `batch_size` is the global one: with `shard=(rank, world)` each process yields `batch_size / world` samples of every
+    global batch. `memory` bounds everything that the loader holds beside the interpreter; what slots, threads and
+    numbers leave of it is for the view. `notes` tells what was decided; `stats()` what happened.
+    """
+
+    def __init__(
+        self,
+        store: Store | Mix,
+        window: Sampling | None = None,
+        batch_size: int = 64,
+        image_size: ImageSize = (224, 224),
+        memory: str | int | Budget = "2GiB",
+        view: str | Mapping[str, View] = "auto",
+        threads: int | str = "auto",
+        seed: int = 0,
+        shuffle: bool | str = True,
+        shard: tuple[int, int] | None = None,
+        device: Any = None,
+        on_error: str = "raise",
+        *,
+        max_skip_rate: float = 0.01,
+        dtype: str = "uint8",
+        normalize: Normalize = None,
+        exact: bool = False,
+        resize: str = "linear",
+        output: str = "auto",
+        drop_last: bool | None = None,
+        prefetch: int | str = "auto",
+        gpu_decode: bool | str = "auto",
+    ) -> None:
+        self._asked = {name: value for name, value in locals().items() if name != "self"}  # for `variant`
+        self._mix = settings.mix_for(store)
+        self.window = settings.window_for(window)
+        self._on_error = settings.one_of("on_error", on_error, ("raise", "skip"))
+        self._max_skip_rate = settings.rate_for(max_skip_rate)
+        self._shard = settings.shard_for(shard)
+        self._seed, self._shuffle = seed, shuffle
+        self.notes: tuple[str, ...] = ()
+        self._views: list[View] = []
+        self._pass: Pass | None = None
+        self._closed = False
+        self._pid = os.getpid()
+        if gpu_decode == "auto" and view not in ("auto", "off"):
+            gpu_decode = False  # a view was asked for: its pictures are decoded once, not in every epoch
+        shaping = Shaping(image_size, exact, resize, dtype, normalize)
+        for each in self._mix.stores:
+            shaping.check_names(each)
+        self._target = target_for(device, output, gpu_decode, shaping)
+        self._budget, ruled_by = settings.budget_for(memory)
+        self.notes += (f"memory: {ruled_by}",) if ruled_by else ()
+        self._limit_bytes = self._budget.free_bytes  # others may hold a part of a budget that is shared
+        bound = [self.window.bind(each) for each in self._mix.stores]
+        self._sources = sources_of(bound, self._target.shaping, self._limit_bytes // TABLE_SHARE)
+        check_alike(self._sources)
+        self._order = self._make_order(self._mix.length)
+        self._batches = self._make_batches(batch_size, drop_last)
+        self._encoded = encoded_by_all(self._sources, self._target.keeps_encoded)
+        self._reserved: list[Reservation] = []
+        self._share_out(self._threads(threads), prefetch)
+        try:
+            self._attach(view)
+        except BaseException:
+            self._release()
+            raise
+        self._stand_at_the_beginning()
+        register(self)
+
+    def _stand_at_the_beginning(self) -> None:
+        self._crew: Crew | None = None
+        self._ring: Ring | None = None
+        self.epoch = 0
+        self._position = 0
+        self._resumes = False
+        self._turn: object = None  # of the iterator that was made last
+        self._counts = {"batches": 0, "samples": 0, "skipped": 0, "view_hits": 0, "pictures_made": 0}
+
+    # Sharing out
+
+    def _make_batches(self, batch_size: int, drop_last: bool | None) -> Batches:
+        drop = drop_last if drop_last is not None else self._shard.world > 1
+        batches = Batches(self._total, batch_size, drop, self._shard.rank, self._shard.world)
+        if not len(batches):
+            hint = "a smaller batch_size, or drop_last=False"
+            raise UsageError(f"{self._total:,} samples make no batch of {batch_size:,}", hint=hint)
+        return batches
+
+    def _make_order(self, length: int | None) -> Any:
+        orders = [settings.order_for(source.bound.count, self._shuffle, self._seed) for source in self._sources]
+        if len(orders) == 1 and length is None:
+            return orders[0]
+        return Mixture(orders, self._mix.weights, self._seed, length)
+
+    @property
+    def _total(self) -> int:
+        return int(self._order.count)
+
+    def _threads(self, asked: int | str) -> int:
+        if asked == "auto" and all(self._encoded(column) for source in self._sources for column in source.pictures):
+            return 1  # bytes are only moved, and each thread more takes Python's lock from the training step
+        return settings.threads_for(asked)
+
+    def _share_out(self, threads: int, prefetch: int | str) -> None:
+        world = self._shard.world
+        own = min(self._batches.batch_size // world, -(-self._total // world))  # a batch larger than all there is
+        self._layout = lay_out(self._sources[0].shapes(own, without=self._encoded))
+        numbers = sum(
+            min(table_bytes({o.column: s.store.column(o.column) for o in s.number_outputs}.values(), s.store.rows),
+                s.numbers.in_memory_bytes)
+            for s in self._sources
+        )  # fmt: skip
+        pictures = sum(len(source.pictures) * source.store.rows for source in self._sources)
+        slots = None if prefetch == "auto" else settings.slots_for(prefetch)
+        self.shares = share_out(
+            self._limit_bytes,
+            threads=threads,
+            slots=slots,
+            slot_bytes=self._target.slot_bytes(self._layout.n_bytes),
+            thread_bytes=max(source.scratch_bytes() for source in self._sources),
+            table_bytes=numbers,
+            index_bytes=min(pictures * _INDEX_BYTES_PER_ROW, self._limit_bytes // 8),
+            encoded_bytes=max(source.encoded_bytes(own, self._encoded) for source in self._sources),
+            granted=self._budget.source,
+        )
+        self._reserved.append(self._budget.reserve("loader", self.shares.fixed_bytes))
+        if self.shares.threads < threads:
+            self.notes += (f"memory: {self.shares.threads} of {threads} threads, for each holds "
+                           f"{format_bytes(self.shares.thread_bytes)}",)  # fmt: skip
+        for source in self._sources:
+            self.notes += tuple(source.numbers.describe())
+
+    def _attach(self, choice: str | Mapping[str, View]) -> None:
+        if not isinstance(choice, Mapping):
+            settings.one_of("view", choice, settings.VIEWS)
+        if any(self._encoded(column) for column in self._sources[0].pictures):
+            self.notes += ("pictures are decoded on the device: no view is made",)
+            choice = "off"
+        self._views, notes = attach_views(self._sources, choice, self.shares.left_bytes)
+        held = sum(view.n_bytes for view in self._views if view.path is None)
+        self._reserved.append(self._budget.reserve("views", min(held, self._budget.free_bytes)))
+        self.notes += (*notes, *self._target.notes)
+
+    # The order
+
+    def __len__(self) -> int:
+        """Batches of one epoch."""
+        return len(self._batches)
+
+    @property
+    def samples(self) -> int:
+        """Samples of one epoch, of all shards."""
+        return self._total
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin the next pass at the beginning of this epoch."""
+        wanted = settings.epoch_for(epoch)
+        self._end_pass()
+        self.epoch, self._position, self._resumes = wanted, 0, True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands, JSON-safe: behind the last batch that was handed out."""
+        return {
+            "version": STATE_VERSION,
+            "epoch": self.epoch,
+            "position": self._position,
+            "order": self._order.describe(),
+            "window": self.window.describe(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on behind the batch after which `state` was taken; batch size, threads and shards may be others."""
+        epoch, position = resumed(state, self.state_dict(), self._total)
+        self._end_pass()
+        self.epoch, self._position, self._resumes = epoch, position, True
+
+    # Passing
+
+    def __iter__(self) -> Iterator[Batch]:
+        self._check_open()
+        self._end_pass()
+        if self._position and not self._resumes:  # the pass before was left in the middle
+            self.epoch, self._position = self.epoch + 1, 0
+        self._resumes = False
+        self._turn = turn = object()
+        return self._batches_of_epoch(turn)
+
+    def _batches_of_epoch(self, turn: object) -> Iterator[Batch]:
+        if self._turn is not turn:
+            raise UsageError(_ENDED)
+        own = self._start_pass()
+        handed = Waited(self._target.begin(own))
+        try:
+            while True:
+                found = handed.next()
+                if self._pass is not own:
+                    raise UsageError(_ENDED)
+                if found is None:
+                    break
+                job, batch = found
+                self._count(job)
+                kept = self._without_lost(job, batch)
+                self._position = job.after  # not before: what is refused was not handed out
+                del job, batch, found
+                if kept is not None:
+                    yield kept
+                    del kept
+            self.epoch, self._position = self.epoch + 1, 0
+        finally:
+            handed.close()
+            if self._pass is own:
+                self._pass = None
+
+    def _start_pass(self) -> Pass:
+        if self._crew is None or self._pid != os.getpid():
+            self._begin_work()
+        crew, ring = self._crew, self._ring
+        assert crew is not None and ring is not None
+        whole, shard = self._batches, self._shard
+        batches = Batches(self._total, whole.batch_size, whole.drop_last, shard.rank, shard.world, self._position)
+        planned = ((batches.span(number)[1], batches.positions(number)) for number in range(len(batches)))
+        chosen = Chosen(self._order, self.epoch, self._sources)
+        self._pass = Pass(Feed(planned, chosen, ring, crew, self._encoded), self._one_more_slot)
+        return self._pass
+
+    def _begin_work(self) -> None:
+        for source in self._sources:
+            source.numbers.fill()
+        ring = Ring(self._layout, self.shares.slots, self._target.slot_memory)
+        # Last and together: Ctrl-C may come in between, and a child must not take its parent's for its own.
+        self._crew, self._ring, self._pid = Crew(self.shares.threads), ring, os.getpid()
+
+    def _one_more_slot(self) -> None:
+        """All slots are in the hands of the user's code: where there is memory for one more, it is made."""
+        ring = self._ring
+        if ring is None:
+            raise UsageError(_ENDED)  # closed meanwhile
+        count, slot = len(ring.slots), format_bytes(self.shares.slot_bytes)
+        try:
+            self._reserved.append(self._budget.reserve("slots of batches that are kept", self.shares.slot_bytes))
+        except BudgetExceeded as error:
+            raise BudgetExceeded(
+                f"all {count} batches of this loader are still held by your code, and "
+                f"{format_bytes(self._budget.limit_bytes)} hold no further one of {slot}",
+                size=error.size,
+                limit=error.limit,
+                hint="copy what you keep (array.copy(), tensor.clone()), or give a larger memory=…",
+            ) from error
+        ring.add()
+
+    def _end_pass(self) -> None:
+        self._turn = None
+        if self._pass is not None:
+            self._pass.close()
+            self._pass = None
+
+    # Losses
+
+    def _without_lost(self, job: Job, batch: Batch) -> Batch | None:
+        """The batch without samples that could not be had; raises where that is not asked for."""
+        if not job.failures:
+            return batch
+        if self._on_error == "raise":
+            raise job.failures[0].raised() from job.failures[0].error
+        lost = sorted({place for failure in job.failures for place in failure.places})
+        self._counts["skipped"] += len(lost)
+        self._counts["samples"] -= len(lost)
+        self._check_rate(job.failures[0])
+        kept = np.setdiff1d(np.arange(job.size), lost)
+        return selected(batch, kept) if len(kept) else None
+
+    def _check_rate(self, failure: Failure) -> None:
+        skipped, seen = self._counts["skipped"], self._counts["skipped"] + self._counts["samples"]
+        allowed = max(1.0, self._max_skip_rate * max(seen, self._total))
+        if skipped > allowed:
+            error = failure.raised()
+            raise PenstockError(
+                f"{skipped:,} of {seen:,} samples could not be loaded, more than max_skip_rate={self._max_skip_rate:g} "
+                f"of {self._total:,}; the last: {error.message}",
+                hint="`penstock doctor` lists what is damaged; a larger max_skip_rate goes on",
+            ) from failure.error
+
+    def _count(self, job: Job) -> None:
+        self._counts["batches"] += 1
+        self._counts["samples"] += job.size
+        self._counts["view_hits"] += job.hits
+        self._counts["pictures_made"] += job.made
+
+    def stats(self) -> dict[str, Any]:
+        """What was handed out, lost, decoded and answered by views so far; and what memory is held."""
+        if not self._closed:
+            self._told = stats_of_views(self._sources)
+        return {**self._counts, "memory": self.shares.describe(), "views": dict(self._told)}
+
+    # The subject of a verdict
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-safe: how it is set up, what a batch needs, and what it takes to make it again."""
+        return subject.describe(self)
+
+    def calibrate(self, ways: Sequence[str], threads: Sequence[int]) -> dict[str, Way]:
+        """What one picture takes by each way into a batch, measured on some fifty rows."""
+        from penstock.load.calibrate import calibrate
+
+        return calibrate(self, ways, threads)
+
+    def variant(self, **options: Any) -> Loader:
+        """A loader of the same store, window and order, with some options changed."""
+        return Loader(**{**self._asked, **options})
+
+    # The end
+
+    def close(self) -> None:
+        """End threads, give memory back; more than once is fine."""
+        if self._closed:
+            return
+        unregister(self)
+        self._told = stats_of_views(self._sources)
+        self._closed = True
+        self._end_pass()
+        if self._crew is not None and self._pid == os.getpid():
+            self._crew.close()
+        self._crew = self._ring = None
+        self._target.close()
+        for view in self._views:
+            view.close()
+        self._release()
+
+    def _release(self) -> None:
+        while self._reserved:
+            self._reserved.pop().release()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("this loader is closed already")
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a Loader holds threads and memory: it is neither copied nor pickled",
+            hint="make one in each process: stores and windows do travel; worker processes: penstock.torch.Dataset",
+        )
+
+    def __repr__(self) -> str:
+        size = self._batches.batch_size
+        return f"<Loader: {self._total:,} samples in {len(self):,} batches of {size}, {self.window!r}>"

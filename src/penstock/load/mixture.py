@@ -1,0 +1,172 @@
+"""Samples of several stores in given proportions: exact in every block of positions, and any place computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import lcm
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from penstock.errors import UsageError
+from penstock.load.order import Order, check_positions, whole_number
+from penstock.load.permutation import MOST, key_of, keys_of, permute
+
+_MOST_PARTS = 1 << 31  # of the whole; positions within a whole times parts stay within int64
+_BLOCK = 64
+_LARGEST_BLOCK = 1024
+
+
+class Mixture:
+    """Which source comes next, and which of its samples: `Mixture([Shuffled(900), Shuffled(100)], [0.7, 0.3], seed=0)`.
+
+    Positions are cut into blocks. In every block each source has its share to within rounding, and exactly where simple
+    fractions allow it (0.7 and 0.3, three times 1/3); over many blocks the rounding evens out. Within a block the order
+    is pseudo-random. Each source goes through its own order, every sample once, then through its next pass, and goes on
+    where the epoch before left it. `length` is what one epoch has: by default as many positions as all sources have
+    samples. Without `weights` they are the sizes: then an epoch has every sample once.
+    """
+
+    def __init__(
+        self, orders: Sequence[Order], weights: Sequence[Any] | None = None, seed: int = 0, length: int | None = None
+    ) -> None:
+        self.orders = tuple(orders)
+        if not self.orders:
+            raise UsageError("a mixture needs one source or more")
+        self.parts = _parts([order.count for order in self.orders] if weights is None else weights, len(self.orders))
+        self.seed = whole_number("seed", seed)
+        self.length = sum(order.count for order in self.orders) if length is None else whole_number("length", length)
+        if not 1 <= self.length <= MOST:
+            raise UsageError(f"the length of a mixture must be 1 or more, not {self.length:,}")
+        whole = sum(self.parts)
+        # A block that holds the whole a number of times has exact shares; where the whole is too large, rounded ones.
+        self.block = -(-_BLOCK // whole) * whole if whole <= _LARGEST_BLOCK else _BLOCK
+
+    @property
+    def count(self) -> int:
+        """Positions of one epoch."""
+        return self.length
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The proportion of each source."""
+        return tuple(part / sum(self.parts) for part in self.parts)
+
+    def at(self, epoch: int, positions: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """For each position (0…length-1) of an epoch the number of its source, and a sample of that source."""
+        places = check_positions(positions, self.length).reshape(-1)
+        blocks = places // self.block
+        begin = epoch * self.length
+        if not 0 <= begin <= MOST - self.length:
+            raise UsageError(f"epoch {epoch:,} of a mixture of {self.length:,} positions lies outside 0…2**62")
+        starts = blocks * self.block
+        sizes = np.minimum(self.block, self.length - starts)
+        slots = places - starts
+        keys = keys_of(key_of(self.seed, epoch), blocks)
+        for size in np.unique(sizes):  # two at most: the last block of an epoch may be short
+            here = sizes == size
+            slots[here] = permute(slots[here], int(size), keys[here])
+        before = _taken(begin + starts, self.parts)
+        behind = _taken(begin + starts + sizes, self.parts)
+        # Of a block's slots the first belong to source 0, the next to source 1, …: as many as it gains in this block.
+        bounds = np.cumsum(behind - before, axis=0)
+        sources = (slots >= bounds).sum(axis=0)
+        each = np.arange(len(places))
+        turns = before[sources, each] + slots - (bounds - (behind - before))[sources, each]
+        return sources.astype(np.int64), self._samples(sources, turns)
+
+    def _samples(self, sources: NDArray[np.int64], turns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sample at each turn of its source; turns go on over the passes."""
+        found = np.empty_like(turns)
+        for number, order in enumerate(self.orders):
+            chosen = np.flatnonzero(sources == number)
+            passes, positions = np.divmod(turns[chosen], order.count)
+            for each in np.unique(passes):  # a batch sees one or two, unless the source is smaller than the batch
+                here = passes == each
+                found[chosen[here]] = order.at(int(each), positions[here])
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        """What decides the order, JSON-safe: equal descriptions give equal mixtures."""
+        return {
+            "kind": "mixture",
+            "sources": [order.describe() for order in self.orders],
+            "parts": list(self.parts),
+            "seed": self.seed,
+            "length": self.length,
+        }
+
+    def passes(self) -> tuple[float, ...]:
+        """How often one epoch goes through each source."""
+        return tuple(share * self.length / order.count for share, order in zip(self.shares, self.orders, strict=True))
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __eq__(self, other: object) -> bool:
+        return self.describe() == other.describe() if isinstance(other, Mixture) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.orders, self.parts, self.seed, self.length))
+
+    def __repr__(self) -> str:
+        told = ", ".join(
+            f"{share:.3g} of {order.count:,} (×{times:.3g})"
+            for share, order, times in zip(self.shares, self.orders, self.passes(), strict=True)
+        )
+        return f"<Mixture of {len(self.orders)} sources, {self.length:,} positions: {told}>"
+
+
+def _taken(ends: NDArray[np.int64], parts: Sequence[int]) -> NDArray[np.int64]:
+    """How many of the first `ends` positions each source has: (sources, len(ends)).
+
+    The sources are halved again and again, and each half gets its share of what both have, rounded. So counts never
+    fall from one position to the next, sum up exactly, and are exact at every multiple of the whole.
+    """
+    found = np.empty((len(parts), len(ends)), np.int64)
+
+    def share_out(first: int, stop: int, have: NDArray[np.int64]) -> None:
+        if stop - first == 1:
+            found[first] = have
+            return
+        middle = (first + stop) // 2
+        left, whole = sum(parts[first:middle]), max(1, sum(parts[first:stop]))
+        rounds, rest = np.divmod(have, whole)
+        mine = rounds * left + (rest * left + whole // 2) // whole
+        share_out(first, middle, mine)
+        share_out(middle, stop, have - mine)
+
+    share_out(0, len(parts), ends)
+    return found
+
+
+def _parts(weights: Sequence[Any], n_sources: int) -> tuple[int, ...]:
+    """Weights as whole parts of a whole: 0.7 and 0.3 are 7 and 3, three times 0.333… are 1, 1, 1."""
+    given = list(weights)
+    if len(given) != n_sources:
+        raise UsageError(f"{n_sources} sources, but {len(given)} weights: {given}")
+    try:
+        exact = [Fraction(each) if isinstance(each, int | Fraction) else Fraction(repr(float(each))) for each in given]
+    except (TypeError, ValueError):
+        raise UsageError(f"weights must be finite numbers: {given}") from None
+    if min(exact) < 0 or not sum(exact):
+        raise UsageError(f"weights must be 0 or more, and not all of them 0: {given}")
+    shares = [each / sum(exact) for each in exact]
+    simple = [each.limit_denominator(100_000) for each in shares]
+    near = sum(simple) == 1 and all(abs(a - b) < Fraction(1, 10**12) for a, b in zip(shares, simple, strict=True))
+    if near:
+        shares = simple
+    whole = lcm(*(each.denominator for each in shares))
+    if whole <= _MOST_PARTS:
+        return tuple(int(each * whole) for each in shares)
+    return _largest_remainders(shares, _MOST_PARTS)
+
+
+def _largest_remainders(shares: Sequence[Fraction], whole: int) -> tuple[int, ...]:
+    parts = [int(each * whole) for each in shares]
+    short = whole - sum(parts)
+    for number in sorted(range(len(parts)), key=lambda each: (parts[each] - shares[each] * whole, each))[:short]:
+        parts[number] += 1
+    return tuple(parts)

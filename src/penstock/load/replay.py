@@ -1,0 +1,375 @@
+"""`MultimodalReplayBuffer`: transitions of HDF5 files for offline RL; numbers in memory, pictures read when sampled.
+
+    buffer = MultimodalReplayBuffer(action_dim=4, joint_dim=16, max_size=int(1e6))
+    buffer.load_from_hdf5("offline_dataset.hdf5")
+    left, right, whole, joint, action, *following, reward, not_done = buffer.sample(256)
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.budget import Budget
+from penstock.errors import MissingExtra, StoreError, UsageError
+from penstock.load import settings
+from penstock.load.ahead import AsyncSampleBuffer
+from penstock.load.crew import Crew
+from penstock.load.engine import begin_job
+from penstock.load.job import Job, Part
+from penstock.load.recycle import Recycler
+from penstock.load.replay_columns import Asked
+from penstock.load.replay_file import ReplayFile, load_file, load_text, moments
+from penstock.load.shares import LIBRARIES_BYTES, TABLE_SHARE
+from penstock.load.slots import lay_out
+from penstock.load.source import ImageSize, Shaping
+from penstock.memory import rss_bytes
+from penstock.profile.feeding import Feeding, is_ahead
+
+__all__ = ["AsyncSampleBuffer", "MultimodalReplayBuffer"]
+
+_USUAL_BATCHES = 3 * 256  # samples whose memory is kept free when a view takes the rest
+
+
+class _Loaded(NamedTuple):
+    """All files so far; replaced as a whole, so that a thread that samples sees one state."""
+
+    files: tuple[ReplayFile, ...]
+    ends: NDArray[np.int64]
+    """Samples of the buffer up to and with each file."""
+
+    @property
+    def size(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+
+class MultimodalReplayBuffer:
+    """Random transitions of cameras, joints, actions and rewards, sampled with replacement; a context manager.
+
+    Columns have the usual names (`left_image`, `right_image`, `global_image`, `joint` or `qpos`, …) or those given,
+    whole or their last part. `memory` bounds what the buffer holds: numbers, threads, batches that are in use, and
+    the view. Any thread may sample. Which transitions come is decided by `seed`.
+    """
+
+    def __init__(
+        self,
+        action_dim: int,
+        joint_dim: int = 16,
+        max_size: int = int(1e6),
+        *,
+        images: Sequence[str] | None = None,
+        joint: str | None = None,
+        action: str | None = None,
+        reward: str | None = None,
+        terminal: str | None = None,
+        image_size: ImageSize = (224, 224),
+        exact: bool = False,
+        memory: str | int | Budget = "auto",
+        view: str = "off",
+        threads: int | str = "auto",
+        seed: int = 0,
+        device: Any = None,
+        output: str = "auto",
+        quiet: bool = False,
+    ) -> None:
+        for name, value in (("action_dim", action_dim), ("joint_dim", joint_dim), ("max_size", max_size)):
+            if isinstance(value, bool) or int(value) != value or value < 1:
+                raise UsageError(f"{name}={value!r}: it must be a whole number from 1")
+        if isinstance(images, str) or (images is not None and not len(images)):
+            raise UsageError(f"images={images!r}", hint="names of cameras: images=('left_image', 'wrist_image')")
+        self._asked = Asked(
+            int(action_dim), int(joint_dim), None if images is None else tuple(images), joint, action, reward, terminal
+        )
+        self.max_size = int(max_size)
+        self._shaping = Shaping(image_size, exact)
+        self._view = settings.one_of("view", view, settings.VIEWS)
+        self._threads = settings.threads_for(threads)
+        self._output = _Output(settings.one_of("output", output, settings.OUTPUTS), device)
+        self._quiet = quiet
+        self._budget = Budget.parse(memory)
+        self._reserved = [self._budget.reserve("libraries", LIBRARIES_BYTES)]
+        self._scratch = self._budget.reserve("threads", 0)
+        self._recycler = Recycler(self._budget)
+        self._random = np.random.default_rng(seed)
+        self._loaded = _Loaded((), np.zeros(0, np.int64))
+        self._left_out: tuple[str, ...] = ()
+        self._loading = threading.Lock()
+        self._changed = threading.Condition()
+        self._busy = 0
+        self._closed = False
+        self._crew: Crew | None = None
+        self._pid = os.getpid()
+        self._feeding = Feeding()
+        self._moments: tuple[int, NDArray[np.float64], NDArray[np.float64]] | None = None
+
+    # Loading
+
+    def load_from_hdf5(
+        self,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        num_traj: int | None = None,
+        **options: Any,
+    ) -> None:
+        """Add the transitions of a file, or of several: numbers are read now, pictures when they are sampled.
+
+        `num_traj` limits how many transitions are taken, from the beginning. `options` are those of `penstock.open`:
+        `channels="first"`, `mask="train"`, `allow_external=True`.
+        """
+        if num_traj is not None and num_traj < 1:
+            raise UsageError(f"num_traj={num_traj}: it must be 1 or more")
+        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+        with self._in_use(), self._loading:
+            left = num_traj
+            for number, each in enumerate(paths):
+                if number and (left == 0 or self.size == self.max_size):
+                    self._leave(paths[number:], "num_traj" if left == 0 else "max_size")
+                    break
+                taken = self._load(Path(each), left, options)
+                left = None if left is None else left - taken
+
+    def _leave(self, paths: Sequence[str | os.PathLike[str]], reason: str) -> None:
+        names = ", ".join(os.fspath(each) for each in paths[:8]) + (", …" if len(paths) > 8 else "")
+        text = f"not opened, for {reason} is reached: {len(paths):,} files ({names})"
+        self._left_out = (*self._left_out, text)
+        if not self._quiet:
+            print(text)
+
+    def _load(self, path: Path, limit: int | None, options: dict[str, Any]) -> int:
+        room = self.max_size - self.size
+        if room < 1:
+            raise UsageError(
+                f"{path}: the buffer holds max_size={self.max_size:,} transitions already, none of these would be used",
+                hint=f"MultimodalReplayBuffer(…, max_size={self.max_size * 2}); it costs no memory by itself",
+            )
+        before_bytes = rss_bytes()
+        tables = sum(file.source.numbers.in_memory_bytes for file in self._loaded.files)
+        table_limit = max(self._budget.limit_bytes // TABLE_SHARE - tables, 0)
+        most = room if limit is None else min(room, limit)
+        file = load_file(path, self._asked, self._shaping, table_limit, most, options)
+        try:
+            self._check_alike(file)
+            self._charge(file)
+            file.fill()
+        except BaseException:
+            file.close()
+            raise
+        ends = np.append(self._loaded.ends, self.size + file.count)
+        self._loaded = _Loaded((*self._loaded.files, file), ends)
+        if not self._quiet:
+            print(load_text(file, self.size, room, limit, rss_bytes() - before_bytes))
+        return file.count
+
+    def _check_alike(self, file: ReplayFile) -> None:
+        if not self._loaded.files:
+            return
+        first = self._loaded.files[0]
+        if file.picture_shapes != first.picture_shapes:
+            raise StoreError(
+                f"pictures of {file.store.path} are {file.picture_shapes}, those of {first.store.path} "
+                f"{first.picture_shapes}: files of one buffer must give the same batches",
+                hint="image_size=(height, width) brings all cameras to one size",
+            )
+
+    def _charge(self, file: ReplayFile) -> None:
+        """Hold the memory that the file's numbers, its threads and its view take."""
+        numbers = file.source.numbers.in_memory_bytes
+        file.reservations.append(self._budget.reserve(f"numbers of {file.store.path.name}", numbers))
+        self._scratch.resize(max(self._scratch.n_bytes, self._threads * file.source.scratch_bytes()))
+        if self._view != "off":
+            batches = sum(int(np.prod(shape)) for shape in file.picture_shapes) * 2 * _USUAL_BATCHES
+            held = file.attach_views(self._view, self._budget.free_bytes - batches)
+            file.reservations.append(self._budget.reserve(f"views of {file.store.path.name}", held))
+
+    # Sampling
+
+    def sample(self, batch_size: int = 256) -> tuple[Any, ...]:
+        """`batch_size` random transitions: pictures, joint, action, next pictures, next joint, reward, not_done.
+
+        Pictures are uint8 (B, 3, height, width), all others float32 (B, n); torch tensors where torch is installed.
+        """
+        if is_ahead():
+            return self._sample(batch_size)
+        start_ns = self._feeding.ask()
+        batch = self._sample(batch_size)
+        self._feeding.take(start_ns, True)
+        return batch
+
+    def _sample(self, batch_size: int) -> tuple[Any, ...]:
+        with self._in_use():
+            loaded = self._loaded
+            if not loaded.size:
+                raise UsageError("the replay buffer is empty", hint="buffer.load_from_hdf5('data.hdf5') first")
+            if batch_size < 1:
+                raise UsageError(f"batch_size={batch_size}: it must be 1 or more")
+            with self._changed:
+                numbers = self._random.integers(0, loaded.size, batch_size)
+            arrays = self._recycler.arrays(lay_out(self._shapes(loaded.files[0], batch_size)))
+            self._fill(arrays, loaded, numbers)
+            return self._output.convert(arrays)
+
+    def _shapes(self, file: ReplayFile, size: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        """The arrays of a batch, in the order in which they are handed out."""
+        pictures = [((size, *shape), "uint8") for shape in file.picture_shapes]
+        joint, one = ((size, self._asked.joint_dim), "float32"), ((size, 1), "float32")
+        return {
+            **{f"image {number}": each for number, each in enumerate(pictures)},
+            "joint": joint,
+            "action": ((size, self._asked.action_dim), "float32"),
+            **{f"next image {number}": each for number, each in enumerate(pictures)},
+            "next joint": joint,
+            "reward": one,
+            "not_done": one,
+        }
+
+    def _fill(self, arrays: dict[str, NDArray[Any]], loaded: _Loaded, numbers: NDArray[np.int64]) -> None:
+        holders = np.searchsorted(loaded.ends, numbers, side="right")
+        begun: list[tuple[ReplayFile, NDArray[np.int64], Job]] = []
+        crew = self._workers()
+        for which in np.unique(holders).tolist():
+            file, places = loaded.files[which], np.flatnonzero(holders == which)
+            samples = numbers[places] - (int(loaded.ends[which]) - file.count)
+            job = Job(len(numbers), file.targets(arrays, len(numbers)), {})
+            begin_job(job, [Part(file.source, places, samples)], crew)
+            begun.append((file, places, job))
+        for _, _, job in begun:
+            job.wait()
+        for file, places, job in begun:
+            if job.failures:
+                error = job.failures[0].raised()
+                error.hint = "`penstock doctor` lists damage; num_traj=… loads the transitions before it"
+                raise error from job.failures[0].error
+            file.place_numbers(job.arrays, places, arrays)
+
+    def _workers(self) -> Crew:
+        with self._changed:
+            if self._crew is None or self._pid != os.getpid():  # a child of a fork has none of its parent's threads
+                self._pid = os.getpid()
+                self._crew = Crew(self._threads)
+            return self._crew
+
+    def add(self, *_: object, **__: object) -> NoReturn:
+        """Refused: what is sampled lies in files."""
+        raise NotImplementedError(
+            "add() is not offered: transitions are not kept in memory but read from HDF5 files. "
+            "Write them to a file with h5py (observations/…, actions, rewards, terminals), close it, and call "
+            "load_from_hdf5(path); docs/replay.md shows how"
+        )
+
+    # Asking
+
+    @property
+    def size(self) -> int:
+        """Transitions that are sampled from."""
+        return self._loaded.size
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was decided while files were loaded."""
+        return (*(note for file in self._loaded.files for note in file.notes), *self._left_out)
+
+    @property
+    def action_mean(self) -> Any:
+        """Mean of every action dimension over all transitions in the buffer."""
+        return self._output.single(self._action_moments()[0])
+
+    @property
+    def action_std(self) -> Any:
+        """Standard deviation of every action dimension over all transitions in the buffer."""
+        return self._output.single(self._action_moments()[1])
+
+    def _action_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        with self._in_use():
+            loaded = self._loaded
+            if not loaded.size:
+                raise UsageError("the replay buffer is empty", hint="buffer.load_from_hdf5('data.hdf5') first")
+            if self._moments is None or self._moments[0] != loaded.size:
+                self._moments = (loaded.size, *moments(loaded.files))
+            return self._moments[1:]
+
+    # The end
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        with self._changed:
+            if self._closed:
+                raise UsageError("this replay buffer is closed")
+            self._busy += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._busy -= 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Close files, end threads, give memory back; waits for a `sample` under way. More than once is fine."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            own = self._pid == os.getpid()
+            if own:
+                self._changed.wait_for(lambda: not self._busy)
+        if self._crew is not None and own:
+            self._crew.close()
+        self._crew = None
+        for file in self._loaded.files:
+            file.close()
+        self._recycler.close()
+        for reservation in (*self._reserved, self._scratch):
+            reservation.release()
+
+    def __enter__(self) -> MultimodalReplayBuffer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.size:,} of at most {self.max_size:,} transitions"
+        return f"<MultimodalReplayBuffer of {len(self._loaded.files)} files: {state}>"
+
+
+class _Output:
+    """What a batch is handed out as."""
+
+    def __init__(self, output: str, device: Any) -> None:
+        self._torch: Any = None
+        self._device = device
+        if output == "numpy" and device is None:
+            return
+        try:
+            self._torch = importlib.import_module("torch")
+        except ImportError:
+            if output == "torch" or device is not None:
+                raise MissingExtra("torch", "torch", f"output={output!r}, device={device!r}") from None
+            return
+
+    def convert(self, arrays: dict[str, NDArray[Any]]) -> tuple[Any, ...]:
+        """Tensors are views of the arrays; on a device, copies."""
+        if self._torch is None:
+            return tuple(arrays.values())
+        tensors = tuple(self._torch.from_numpy(each) for each in arrays.values())
+        return tensors if self._device is None else tuple(each.to(self._device) for each in tensors)
+
+    def single(self, values: NDArray[np.float64]) -> Any:
+        """One array of its own."""
+        return self.convert({"": values.astype(np.float32)})[0]

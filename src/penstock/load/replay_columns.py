@@ -1,0 +1,154 @@
+"""Which columns of a store a replay buffer takes: those with usual names, or those given; and where episodes end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from penstock.errors import StoreError, UsageError
+from penstock.lazy import dataclass
+from penstock.load.transition import Transition, own_next
+from penstock.stores.store import Store
+
+USUAL_IMAGES = ("left_image", "right_image", "global_image")
+_USUAL = {
+    "joint": ("joint", "joints", "qpos", "state"),
+    "action": ("actions", "action"),
+    "reward": ("rewards", "reward"),
+    "terminal": ("terminals", "terminal", "dones", "done"),
+}
+_ROLES = {"joint": "state", "action": "action", "reward": "reward", "terminal": "terminal"}
+_SCAN_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user said: sizes, and names where they are not the usual ones."""
+
+    action_dim: int
+    joint_dim: int
+    images: tuple[str, ...] | None = None
+    joint: str | None = None
+    action: str | None = None
+    reward: str | None = None
+    terminal: str | None = None
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of one store."""
+
+    images: tuple[str, ...]
+    joint: str
+    action: str
+    reward: str
+    terminal: str | None
+
+    def window(self) -> Transition:
+        """Row i of everything, row i+1 of pictures and joints."""
+        numbers = [self.joint, self.action, self.reward, *([self.terminal] if self.terminal else [])]
+        return Transition([*self.images, *numbers], [*self.images, self.joint])
+
+
+def columns_for(store: Store, asked: Asked) -> Columns:
+    """Find them, and check that they are what the buffer was made for."""
+    images = _images(store, asked.images)
+    joint = _numbers(store, "joint", asked.joint)
+    action = _numbers(store, "action", asked.action)
+    reward = _numbers(store, "reward", asked.reward)
+    terminal = _numbers_or_none(store, "terminal", asked.terminal)
+    _check_size(store, joint, "joint_dim", asked.joint_dim)
+    _check_size(store, action, "action_dim", asked.action_dim)
+    for name in (reward, terminal):
+        if name is not None and _size(store, name) != 1:
+            raise StoreError(f"{store.path}: {name} has {_size(store, name):,} numbers a row, one is expected")
+    return Columns(images, joint, action, reward, terminal)
+
+
+def _images(store: Store, asked: Sequence[str] | None) -> tuple[str, ...]:
+    pictures = [name for name, column in store.columns.items() if column.kind == "image"]
+    if asked is not None:
+        found = tuple(_named(store, name) for name in asked)
+        wrong = [name for name in found if name not in pictures]
+        if wrong:
+            raise StoreError(f"{store.path}: {wrong[0]} is {store.column(wrong[0]).kind}, no pictures in colour",
+                             hint=f"pictures: {', '.join(pictures) or 'none'}")  # fmt: skip
+        return found
+    usual = tuple(_candidates(store, name) for name in USUAL_IMAGES)
+    if all(len(each) == 1 and each[0] in pictures for each in usual):
+        return tuple(each[0] for each in usual)
+    mine = [name for name in pictures if name not in own_next(store).values()]
+    bases = [_base(name) for name in mine]
+    shown = bases if len(set(bases)) == len(bases) else mine
+    given = f"images=({', '.join(repr(name) for name in shown[:3])}{',' if len(shown) == 1 else ''})"
+    raise StoreError(
+        f"{store.path}: {', '.join(USUAL_IMAGES)} are not all there; pictures: {', '.join(mine) or 'none'}",
+        hint=f"name the cameras, in the order of the batch: MultimodalReplayBuffer(…, {given})" if mine else
+        "a replay buffer of pictures needs at least one camera; penstock.Loader loads numbers alone",
+    )  # fmt: skip
+
+
+def _numbers(store: Store, what: str, asked: str | None) -> str:
+    name = _numbers_or_none(store, what, asked)
+    if name is None:
+        numbers = [name for name, column in store.columns.items() if column.kind == "numbers"]
+        raise StoreError(
+            f"{store.path}: no column is called {' or '.join(_USUAL[what])}",
+            hint=f"name it: MultimodalReplayBuffer(…, {what}=…); numbers: {', '.join(numbers) or 'none'}",
+        )
+    return name
+
+
+def _numbers_or_none(store: Store, what: str, asked: str | None) -> str | None:
+    if asked is not None:
+        name: str | None = _named(store, asked)
+    else:
+        found = [each for usual in _USUAL[what] for each in _candidates(store, usual)]
+        name = store.roles.get(_ROLES[what]) or (found[0] if found else None)
+    if name is not None and store.column(name).kind != "numbers":
+        raise StoreError(f"{store.path}: {what} is to be {name}, which is {store.column(name).kind}, no numbers")
+    return name
+
+
+def _named(store: Store, name: str) -> str:
+    """A column by its whole name, or by the last part of it."""
+    if name in store.columns:
+        return name
+    found = _candidates(store, name)
+    if len(found) > 1:
+        raise UsageError(f"{store.path}: {name!r} may be {' or '.join(found)}", hint="give the whole name")
+    return found[0] if found else store.column(name).name
+
+
+def _candidates(store: Store, name: str) -> list[str]:
+    following = set(own_next(store).values())
+    return [each for each in store.columns if each not in following and (each == name or _base(each) == name)]
+
+
+def _base(name: str) -> str:
+    return name.replace(".", "/").rsplit("/", 1)[-1]
+
+
+def _size(store: Store, name: str) -> int:
+    return int(np.prod(store.column(name).shape, dtype=np.int64))
+
+
+def _check_size(store: Store, name: str, option: str, asked: int) -> None:
+    found = _size(store, name)
+    if found != asked:
+        raise StoreError(
+            f"{store.path}: {name} has {found:,} numbers a row, the buffer was made for {option}={asked:,}",
+            hint=f"say {option}={found}, or name another column: {option.removesuffix('_dim')}=…",
+        )
+
+
+def cut_at(store: Store, terminal: str) -> None:
+    """Let episodes end after every row where this column is not 0; the store did not know that it is the terminal."""
+    ends: list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = []
+    for first, block in store.number_blocks([terminal], _SCAN_BYTES):
+        values = block[terminal].reshape(len(block[terminal]), -1)[:, 0]
+        ends.append(np.flatnonzero(values != 0).astype(np.int64) + first + 1)
+    terminal_stops = np.concatenate(ends) if ends else np.zeros(0, np.int64)
+    store.episode_starts = np.union1d(store.episode_starts, terminal_stops)
+    store.ends_terminal = np.isin(store.episode_starts[1:], terminal_stops)

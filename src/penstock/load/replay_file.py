@@ -1,0 +1,179 @@
+"""One file of a replay buffer: its transitions, where their parts go in a batch, and what loading it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.budget import Reservation
+from penstock.errors import StoreError
+from penstock.load import choose_views
+from penstock.load.replay_columns import Asked, Columns, columns_for, cut_at
+from penstock.load.source import Shaping, Source
+from penstock.load.view import View
+from penstock.stores.opening import open_store
+from penstock.stores.store import Store
+from penstock.units import format_bytes
+
+_BLOCK_SAMPLES = 1 << 13
+
+
+class ReplayFile:
+    """The transitions 0…count-1 of one store."""
+
+    def __init__(self, store: Store, columns: Columns, source: Source, count: int) -> None:
+        self.store, self.columns, self.source, self.count = store, columns, source, count
+        self.unused = source.bound.count - count
+        """Transitions of the file that are not taken."""
+        self.reservations: list[Reservation] = []
+        self.notes: tuple[str, ...] = (*store.notes, *source.numbers.describe())
+        self._views: list[View] = []
+
+    @property
+    def picture_shapes(self) -> tuple[tuple[int, int, int], ...]:
+        """(channels, height, width) of every camera in a batch."""
+        by_name = {column.name: column.shape for column in self.source.pictures}
+        return tuple(by_name[name] for name in self.columns.images)
+
+    def fill(self) -> None:
+        """Read the numbers."""
+        self.source.numbers.fill()
+
+    def attach_views(self, choice: str, left_bytes: int) -> int:
+        """Give cameras a view; what those in memory take."""
+        self._views, notes = choose_views.attach_views([self.source], choice, left_bytes)
+        self.notes += tuple(notes)
+        return sum(view.n_bytes for view in self._views if view.path is None)
+
+    def targets(self, arrays: dict[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
+        """The arrays that the engine fills, by its names: pictures straight into the batch, numbers beside it, for
+        they come in the file's own types."""
+        found: dict[str, NDArray[Any]] = {}
+        for number, name in enumerate(self.columns.images):
+            found[name] = arrays[f"image {number}"]
+            found[f"next.{name}"] = arrays[f"next image {number}"]
+        for output in self.source.number_outputs:
+            column = self.store.column(output.column)
+            found[output.name] = np.empty((size, *column.shape), column.dtype)
+        return found
+
+    def place_numbers(
+        self, found: dict[str, NDArray[Any]], places: NDArray[np.int64], arrays: dict[str, NDArray[Any]]
+    ) -> None:
+        """Numbers of this file's samples into the batch, as float32."""
+        columns = self.columns
+
+        def put(target: str, values: NDArray[Any]) -> None:
+            arrays[target][places] = values[places].reshape(len(places), -1)
+
+        put("joint", found[columns.joint])
+        put("next joint", found[f"next.{columns.joint}"])
+        put("action", found[columns.action])
+        put("reward", found[columns.reward])
+        if columns.terminal is None:
+            arrays["not_done"][places] = 1.0
+        else:
+            put("not_done", found[columns.terminal] == 0)
+
+    def close(self) -> None:
+        for view in self._views:
+            view.close()
+        self.store.close()
+        for reservation in self.reservations:
+            reservation.release()
+
+
+def load_file(
+    path: Path, asked: Asked, shaping: Shaping, table_limit_bytes: int, limit: int, options: dict[str, Any]
+) -> ReplayFile:
+    """Open a file for its first `limit` transitions; of the others no numbers are read."""
+    file = _opened(path, asked, shaping, table_limit_bytes, limit, None, options)
+    bound = file.source.bound
+    if bound.count <= limit:
+        return file
+    last = int(file.store.episode_of(bound.rows_of(np.array([limit - 1])))[0])
+    if last + 1 == file.store.episodes or asked.terminal is not None:
+        return file  # episodes that a given terminal makes are not known to the store
+    file.close()
+    part = _opened(path, asked, shaping, table_limit_bytes, limit, range(last + 1), options)
+    part.unused += bound.count - part.source.bound.count
+    return part
+
+
+def _opened(
+    path: Path, asked: Asked, shaping: Shaping, table_limit_bytes: int, limit: int, episodes: Sequence[int] | None,
+    options: dict[str, Any],
+) -> ReplayFile:  # fmt: skip
+    store = open_store(path, episodes=episodes, **options)
+    try:
+        columns = columns_for(store, asked)
+        if columns.terminal is not None and columns.terminal != store.roles.get("terminal"):
+            cut_at(store, columns.terminal)
+        source = Source(columns.window().bind(store), shaping, table_limit_bytes)
+        for column in source.pictures:
+            if column.dtype != "uint8":
+                raise StoreError(f"{path}: {column.name} is {column.dtype}, pictures of uint8 are expected")
+        return ReplayFile(store, columns, source, min(source.bound.count, limit))
+    except BaseException:
+        store.close()
+        raise
+
+
+def moments(files: Sequence[ReplayFile]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation of the actions of all samples, block by block; what is not finite is left out."""
+    width = int(np.prod(files[0].store.column(files[0].columns.action).shape, dtype=np.int64))
+    count, mean, squares = (np.zeros(width, np.float64) for _ in range(3))
+    for file in files:
+        column = file.store.column(file.columns.action)
+        for first in range(0, file.count, _BLOCK_SAMPLES):
+            samples = np.arange(first, min(first + _BLOCK_SAMPLES, file.count), dtype=np.int64)
+            raw = np.empty((len(samples), *column.shape), column.dtype)
+            file.source.numbers.gather(column.name, file.source.bound.rows_of(samples), raw)
+            values = raw.reshape(len(samples), width).astype(np.float64)
+            good = np.isfinite(values)
+            values[~good] = 0.0
+            n = good.sum(axis=0)
+            here = values.sum(axis=0) / np.maximum(n, 1)
+            spread = (good * (values - here) ** 2).sum(axis=0)
+            total = np.maximum(count + n, 1)
+            # Two parts joined: their own squares, and those of the distance between their means.
+            squares += spread + (here - mean) ** 2 * count * n / total
+            mean += (here - mean) * n / total
+            count += n
+    return mean, np.sqrt(squares / np.maximum(count, 1))
+
+
+def load_text(file: ReplayFile, size: int, room: int, limit: int | None, grown_bytes: int) -> str:
+    """What was loaded, what was left out and why, and what it costs."""
+    store = file.store
+    lines = [f"loaded {store.path}: {file.count:,} transitions, {size:,} in the buffer"]
+    without_next = store.rows - file.source.bound.count
+    lines.append(
+        f"  rows     {store.rows:,} in {store.episodes:,} episode{'s' if store.episodes != 1 else ''}"
+        + (f"; without a next row: {without_next:,}, where an episode ends not terminal" if without_next else "")
+    )
+    if file.unused:
+        reason = f"max_size leaves room for {room:,}" if limit is None or room < limit else f"num_traj={limit:,}"
+        lines.append(f"  not used {file.unused:,} more transitions of the file: {reason}")
+    numbers = file.source.numbers.in_memory_bytes
+    lines.append(
+        f"  memory   {format_bytes(numbers)} of numbers, without pictures; the process grew by "
+        f"{format_bytes(max(grown_bytes, 0))}"
+    )
+    for column in file.source.pictures:
+        stored = "×".join(str(side) for side in column.column.shape[:2])
+        size_text = "×".join(str(side) for side in column.fit.size)
+        lines.append(f"  pictures {column.name} {stored} → {size_text} {_where(file, column.name)}")
+    return "\n".join([*lines, *(f"  note: {note}" for note in file.notes)])
+
+
+def _where(file: ReplayFile, name: str) -> str:
+    view = file.source.views.get(name)
+    way = f"read from disk when sampled ({file.store.column(name).way})"
+    if view is None:
+        return way
+    return f"{way}, then kept in {'memory' if view.path is None else 'the cache on disk'}: {view.capacity:,} rows"

@@ -1,0 +1,158 @@
+"""What a loader is asked for, checked: words and numbers become orders, sizes, threads and devices."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from operator import index
+from typing import Any, Literal
+
+from penstock.budget import Budget
+from penstock.errors import UsageError
+from penstock.lazy import dataclass
+from penstock.limits import read_cpu_limit, read_memory_limit
+from penstock.load.order import Local, Order, Sequential, Shuffled
+from penstock.load.window import Sampling, Window
+from penstock.stores.store import Store
+from penstock.units import format_bytes
+
+ViewChoice = Literal["auto", "off", "ram", "disk"]
+VIEWS = ("auto", "off", "ram", "disk")
+OUTPUTS = ("auto", "numpy", "torch")
+_FEW_CPUS = 4
+
+
+class Mix:
+    """Several stores for one loader, each with its weight: `Mix({store: 0.7, other: 0.3})`.
+
+    Of every block of samples exactly these shares come from each store, in an order that the seed decides. A small
+    store is gone through more often than a large one. All stores must give the same outputs.
+    """
+
+    def __init__(
+        self, stores: Mapping[Store, float] | Sequence[tuple[Store, float]], length: int | None = None
+    ) -> None:
+        pairs: list[Any] = list(stores.items() if isinstance(stores, Mapping) else stores)
+        if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], Store)
+                                for pair in pairs):  # fmt: skip
+            raise UsageError("Mix takes stores with weights", hint="Mix({store: 0.7, other: 0.3})")
+        self.stores: tuple[Store, ...] = tuple(pair[0] for pair in pairs)
+        try:
+            self.weights: tuple[float, ...] = tuple(float(pair[1]) for pair in pairs)
+        except (TypeError, ValueError):
+            raise UsageError(f"weights must be numbers: {[pair[1] for pair in pairs]}") from None
+        if not all(0 <= weight < float("inf") for weight in self.weights) or not sum(self.weights):
+            raise UsageError(f"weights must be finite, 0 or more, and not all of them 0: {list(self.weights)}")
+        self.length = length
+
+    def __repr__(self) -> str:
+        pairs = zip(self.stores, self.weights, strict=True)
+        return f"Mix({', '.join(f'{store!r}: {weight:g}' for store, weight in pairs)})"
+
+
+def mix_for(store: Any) -> Mix:
+    """What a loader was given, as a mix."""
+    if isinstance(store, Mix):
+        return store
+    if isinstance(store, Store):
+        return Mix([(store, 1.0)])
+    if isinstance(store, (str, os.PathLike)):
+        raise UsageError(f"{str(store)!r} is a path, and a store is needed", hint=f'penstock.open("{store}")')
+    hint = "penstock.open(path), or penstock.Mix({store: 0.7, other: 0.3}) for several"
+    raise UsageError(f"{type(store).__name__} is no store", hint=hint)
+
+
+def window_for(window: Any) -> Sampling:
+    """The window asked for; the row itself where there is none."""
+    if window is None:
+        return Window()
+    if hasattr(window, "bind"):
+        found: Sampling = window
+        return found
+    hint = 'Window({"action": range(20)}), or Window.from_delta_timestamps({"action": [0.0, 0.1]})'
+    raise UsageError(f"{window!r} is no window", hint=hint)
+
+
+def order_for(count: int, shuffle: bool | str, seed: int) -> Order:
+    """The order of a store's samples."""
+    if shuffle is True:
+        return Shuffled(count, seed)
+    if shuffle is False:
+        return Sequential(count)
+    if shuffle == "local":
+        return Local(count, seed)
+    raise UsageError(f"shuffle={shuffle!r}", hint='True, False or "local"')
+
+
+def budget_for(asked: str | int | Budget) -> tuple[Budget, str | None]:
+    """The budget asked for; where the machine, the container or the process grants less, that, and which one rules."""
+    budget = Budget.parse(asked)
+    memory = read_memory_limit()
+    if isinstance(asked, Budget) or budget.limit_bytes <= memory.available_bytes:
+        return budget, None
+    ruled_by = (f"{format_bytes(memory.available_bytes)} are left of the {format_bytes(budget.limit_bytes)} asked for, "
+                f"by {memory.available_ruled_by}")  # fmt: skip
+    return Budget(max(memory.available_bytes, 1), source=ruled_by), ruled_by
+
+
+def threads_for(asked: int | str) -> int:
+    """How many threads: "auto" is one per CPU granted (of many, four fifths: the training step needs some), "cpu*0.5" a
+    part of them, or a number."""
+    granted = read_cpu_limit().count
+    if asked == "auto":
+        return granted if granted <= _FEW_CPUS else granted * 4 // 5
+    if isinstance(asked, str):
+        from penstock.units import parse_workers
+
+        return max(1, parse_workers(asked, granted))
+    if isinstance(asked, bool) or not isinstance(asked, int) or not 1 <= asked <= 1024:
+        raise UsageError(f"threads={asked!r}", hint='a number from 1, "auto" or "cpu*0.5"')
+    return asked
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Which part of every global batch this process takes."""
+
+    rank: int = 0
+    world: int = 1
+
+
+def shard_for(asked: tuple[int, int] | None) -> Shard:
+    if asked is None:
+        return Shard()
+    try:
+        rank, world = (index(each) for each in asked)
+    except (TypeError, ValueError):
+        raise UsageError(f"shard={asked!r}", hint="shard=(rank, world), two whole numbers") from None
+    return Shard(rank, world)
+
+
+def rate_for(asked: float) -> float:
+    """The share of samples that may be lost."""
+    if isinstance(asked, bool) or not isinstance(asked, (int, float)) or not 0 <= asked <= 1:
+        raise UsageError(f"max_skip_rate={asked!r}", hint="a part of all samples, from 0 to 1: 0.01")
+    return float(asked)
+
+
+def epoch_for(asked: int) -> int:
+    try:
+        epoch = index(asked)
+    except TypeError:
+        raise UsageError(f"epoch {asked!r}: it must be a whole number") from None
+    if epoch < 0:
+        raise UsageError(f"epoch {epoch}: it must be 0 or more")
+    return epoch
+
+
+def one_of(name: str, value: Any, known: Sequence[str]) -> str:
+    if value not in known:
+        raise UsageError(f"{name}={value!r}", hint=f"one of {', '.join(known)}")
+    return str(value)
+
+
+def slots_for(prefetch: int | str) -> int:
+    """Slots for a number of batches that are prepared ahead: those, and two that the training step may hold."""
+    if isinstance(prefetch, bool) or not isinstance(prefetch, int) or not 1 <= prefetch <= 64:
+        raise UsageError(f"prefetch={prefetch!r}", hint='a number of batches from 1 to 64, or "auto"')
+    return prefetch + 2

@@ -1,0 +1,86 @@
+"""Which positions of an order make a batch, and which of them one process of several takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import UsageError
+from penstock.lazy import dataclass
+
+
+def share_of(positions: NDArray[Any], rank: int, world: int) -> NDArray[Any]:
+    """The slice of a global batch that `rank` takes. Sizes differ by one at most; the slices in order are the whole."""
+    _check_rank(rank, world)
+    n = len(positions)
+    return positions[n * rank // world : n * (rank + 1) // world]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Positions `start`…`total`-1 in global batches of `batch_size`; `rank` of `world` takes a slice of each.
+
+    The slices of all ranks, in order, are the global batch: the order does not depend on `world`. A run may go on at
+    any position with another batch size or world. Without `drop_last` the last batch may be short; where it has fewer
+    positions than there are ranks, some slices are empty.
+    """
+
+    total: int
+    batch_size: int
+    drop_last: bool = False
+    rank: int = 0
+    world: int = 1
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        _check_rank(self.rank, self.world)
+        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, (int, np.integer)):
+            raise UsageError(f"batch_size must be a whole number, not {self.batch_size!r}")
+        if self.batch_size < 1:
+            raise UsageError(f"batch_size must be 1 or more, not {self.batch_size}")
+        if self.batch_size % self.world:
+            below = self.batch_size - self.batch_size % self.world
+            choices = [str(size) for size in (below, below + self.world) if size]
+            raise UsageError(
+                f"a global batch of {self.batch_size} cannot be split evenly over {self.world} processes",
+                hint=f"batch_size={' or '.join(choices)} (it is that of all processes together)",
+            )
+        if not 0 <= self.start <= self.total:
+            raise UsageError(f"start at position {self.start:,} of {self.total:,}: it must lie within 0…{self.total:,}")
+
+    @property
+    def n_batches(self) -> int:
+        left = self.total - self.start
+        return left // self.batch_size if self.drop_last else -(-left // self.batch_size)
+
+    @property
+    def n_dropped(self) -> int:
+        """Positions at the end that no batch holds (`drop_last`)."""
+        return max(0, self.total - self.start - self.n_batches * self.batch_size)
+
+    def span(self, batch: int) -> tuple[int, int]:
+        """First position of a global batch, and the one behind its last."""
+        if not 0 <= batch < self.n_batches:
+            raise UsageError(f"batch {batch:,} of {self.n_batches:,}: it must lie within 0…{self.n_batches - 1:,}")
+        first = self.start + batch * self.batch_size
+        return first, min(first + self.batch_size, self.total)
+
+    def own_span(self, batch: int) -> tuple[int, int]:
+        """As `span`, of this rank's slice."""
+        first, stop = self.span(batch)
+        n = stop - first
+        return first + n * self.rank // self.world, first + n * (self.rank + 1) // self.world
+
+    def positions(self, batch: int) -> NDArray[np.int64]:
+        """The positions of this rank's slice of a batch."""
+        return np.arange(*self.own_span(batch), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return self.n_batches
+
+
+def _check_rank(rank: int, world: int) -> None:
+    if world < 1 or not 0 <= rank < world:
+        raise UsageError(f"shard ({rank}, {world}): the rank must lie within 0…world-1, and world be 1 or more")

@@ -1,0 +1,97 @@
+"""How a loader shares out its memory: slots, scratch of threads, tables of numbers, and what is left for views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.errors import BudgetExceeded
+from penstock.lazy import dataclass
+from penstock.units import MIB, format_bytes
+
+LEAST_SLOTS = 3  # one that the training step works on, one that its code still names, one in the making
+USUAL_SLOTS = 5
+LIBRARIES_BYTES = 48 * MIB  # OpenCV, h5py or pyarrow where nobody imported them before, and what the heap keeps back
+TABLE_SHARE = 4  # numbers may take a quarter
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Who gets how much, in bytes."""
+
+    limit_bytes: int
+    threads: int
+    slots: int
+    slot_bytes: int
+    thread_bytes: int
+    table_bytes: int
+    index_bytes: int
+    encoded_bytes: int
+    """Pictures in flight that stay encoded, of one batch."""
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Everything but views."""
+        return (
+            LIBRARIES_BYTES + self.slots * (self.slot_bytes + self.encoded_bytes) + self.threads * self.thread_bytes
+            + self.table_bytes + self.index_bytes
+        )  # fmt: skip
+
+    @property
+    def left_bytes(self) -> int:
+        """For views in memory."""
+        return self.limit_bytes - self.fixed_bytes
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "limit_bytes": self.limit_bytes,
+            "slots": self.slots,
+            "slot_bytes": self.slot_bytes,
+            "threads": self.threads,
+            "thread_bytes": self.thread_bytes,
+            "table_bytes": self.table_bytes,
+            "index_bytes": self.index_bytes,
+            "encoded_bytes": self.encoded_bytes,
+            "left_bytes": self.left_bytes,
+        }
+
+
+def share_out(
+    limit_bytes: int,
+    *,
+    threads: int,
+    slots: int | None,
+    slot_bytes: int,
+    thread_bytes: int,
+    table_bytes: int,
+    index_bytes: int,
+    encoded_bytes: int = 0,
+    granted: str = "given",
+) -> Shares:
+    """The usual number of slots and all threads where they fit; fewer where they do not; an error where three slots
+    and one thread do not. `granted`: who set the limit, where it was not the user."""
+
+    def shares(count: int, workers: int) -> Shares:
+        return Shares(
+            limit_bytes, workers, count, slot_bytes, thread_bytes, table_bytes, index_bytes, encoded_bytes
+        )
+
+    for count in [slots] if slots is not None else range(USUAL_SLOTS, LEAST_SLOTS - 1, -1):
+        found = shares(count, threads)
+        if found.left_bytes >= 0:
+            return found
+    least = slots or LEAST_SLOTS
+    for workers in range(threads - 1, 0, -1):
+        found = shares(least, workers)
+        if found.left_bytes >= 0:
+            return found
+    needed = shares(least, 1)
+    why, more = ("", f'memory="{-(-needed.fixed_bytes // MIB)}MiB", ') if granted == "given" else (f" ({granted})", "")
+    raise BudgetExceeded(
+        f"{format_bytes(limit_bytes)}{why} do not hold this loader: {least} batches of {format_bytes(slot_bytes)}, "
+        f"{format_bytes(thread_bytes)} for one thread, {format_bytes(table_bytes)} of numbers, "
+        f"{format_bytes(index_bytes)} of index and {format_bytes(LIBRARIES_BYTES)} of libraries "
+        f"are {format_bytes(needed.fixed_bytes)}",
+        size=needed.fixed_bytes,
+        limit=limit_bytes,
+        hint=f"{more}a smaller batch_size or a smaller image_size",
+    )

@@ -1,0 +1,133 @@
+"""Where batches go: numpy arrays, torch tensors over the same memory, or a device."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from penstock.errors import MissingExtra, UsageError
+from penstock.load.epoch import Pass
+from penstock.load.job import Job
+from penstock.load.settings import OUTPUTS, one_of
+from penstock.load.source import PictureColumn, Shaping
+from penstock.load.stages import HAND_OUT, now_ns
+from penstock.profile.counters import gauge
+from penstock.profile.feeding import Feeding
+from penstock.profile.spans import record_calls
+
+Handed = tuple[Job, dict[str, Any]]
+
+
+class Handing(Protocol):
+    """The batches of one pass, as the user gets them."""
+
+    def next(self) -> Handed | None:
+        """The next one; None at the end."""
+
+    def close(self) -> None:
+        """End the pass."""
+
+
+class Target(Protocol):
+    """What becomes of a job once its pictures are in their places."""
+
+    shaping: Shaping
+    """How the threads make pictures; a device may finish the rest."""
+    notes: tuple[str, ...]
+    slot_memory: Callable[[int], Any] | None
+    """Makes the memory of a slot; None: plain memory."""
+
+    def keeps_encoded(self, column: PictureColumn) -> bool:
+        """Whether the device decodes this column."""
+
+    def slot_bytes(self, n_bytes: int) -> int:
+        """What a slot of this size really takes."""
+
+    def begin(self, own: Pass) -> Handing:
+        """Hand out the jobs of a pass."""
+
+    def close(self) -> None:
+        """Give back what all passes shared."""
+
+
+def target_for(device: Any, output: str, gpu_decode: bool | str, shaping: Shaping) -> Target:
+    """By the words of a loader: `device` None or "cpu" gives arrays or tensors in memory."""
+    one_of("output", output, OUTPUTS)
+    if gpu_decode not in (True, False, "auto"):
+        raise UsageError(f"gpu_decode={gpu_decode!r}", hint='True, False or "auto"')
+    if device is not None and str(device).partition(":")[0] != "cpu":
+        from penstock.load.device import CudaTarget
+
+        return CudaTarget(device, gpu_decode, shaping)
+    as_torch = output == "torch" or (output == "auto" and ("torch" in sys.modules or device is not None))
+    made = HostTarget(shaping, as_torch)
+    if gpu_decode is True:
+        made.notes = ('JPEGs are decoded on the CPU: gpu_decode needs device="cuda"',)
+    return made
+
+
+class Waited:
+    """The batches of one pass, and how long the user's thread waits for each."""
+
+    def __init__(self, handing: Handing) -> None:
+        self._handing = handing
+        self._feeding = Feeding()
+
+    def next(self) -> Handed | None:
+        start_ns = self._feeding.ask()
+        found = self._handing.next()
+        self._feeding.take(start_ns, found is not None)
+        return found
+
+    def close(self) -> None:
+        self._handing.close()
+
+
+class HostTarget:
+    """Batches in memory; tensors are zero-copy views of the slot."""
+
+    notes: tuple[str, ...] = ()
+    slot_memory: Callable[[int], Any] | None = None
+
+    def __init__(self, shaping: Shaping, as_torch: bool) -> None:
+        self.shaping = shaping
+        self._from_numpy: Callable[[Any], Any] | None = None
+        if as_torch:
+            try:
+                import torch
+            except ImportError:
+                raise MissingExtra("torch", "torch", 'output="torch"') from None
+            self._from_numpy = torch.from_numpy
+
+    def keeps_encoded(self, column: PictureColumn) -> bool:
+        return False
+
+    def slot_bytes(self, n_bytes: int) -> int:
+        return n_bytes
+
+    def begin(self, own: Pass) -> Handing:
+        return _HostHanding(own, self._from_numpy)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _HostHanding:
+    def __init__(self, own: Pass, convert: Callable[[Any], Any] | None) -> None:
+        self._own, self._convert = own, convert
+
+    def next(self) -> Handed | None:
+        gauge("queue_depth", self._own.depth)
+        job = self._own.next()
+        if job is None:
+            return None
+        began_ns = now_ns()
+        arrays, job.arrays = job.arrays, {}
+        convert = self._convert
+        batch: dict[str, Any] = arrays if convert is None else {name: convert(each) for name, each in arrays.items()}
+        record_calls(HAND_OUT, now_ns() - began_ns, job.size)
+        return job, {**batch, **job.texts}
+
+    def close(self) -> None:
+        self._own.close()

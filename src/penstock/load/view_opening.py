@@ -1,0 +1,151 @@
+"""Opening the file of a view: fresh memory, the memory of another process, a file in the cache directory."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import LimitExceeded, OutputFailed, StoreError
+from penstock.lazy import dataclass
+from penstock.limits import describe_memory, read_memory_limit
+from penstock.load import cache, view_file
+from penstock.load.view_file import HEADER_BYTES, Layout, ViewSpec
+from penstock.units import format_bytes
+
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose memory a view lies in, and how to tell that it still is that memory."""
+
+    pid: int
+    fd: int
+    device: int
+    inode: int
+    token: str
+
+
+class Opened(NamedTuple):
+    """A file that is open, sound and held against removal."""
+
+    fd: int
+    token: str
+    is_writable: bool
+
+
+def memory_file(header: bytes, n_bytes: int) -> int:
+    """A file in memory that has no name: nothing is left when the last process ends, and /dev/shm plays no part."""
+    fd = -1
+    try:
+        fd = os.memfd_create("penstock-view", os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else _nameless_file()
+        os.ftruncate(fd, n_bytes)
+        view_file.write_all(fd, header, 0)
+        return fd
+    except OSError as error:
+        if fd >= 0:
+            os.close(fd)
+        raise OutputFailed("memory", f"a view of {format_bytes(n_bytes)} cannot be made", error) from error
+
+
+def _nameless_file() -> int:
+    import tempfile
+
+    fd, name = tempfile.mkstemp(prefix="penstock-view-")
+    os.unlink(name)
+    return fd
+
+
+def check_memory(spec: ViewSpec, layout: Layout, needed_bytes: int) -> None:
+    """Refuse what the machine, the container or the process may not hold, with the numbers."""
+    memory = read_memory_limit()
+    if needed_bytes > memory.available_bytes:
+        raise LimitExceeded(
+            f"a view of {spec.column!r} in RAM needs {format_bytes(needed_bytes)} for {layout.capacity:,} rows, "
+            f"{format_bytes(memory.available_bytes)} available: {describe_memory(memory)}",
+            size=needed_bytes,
+            limit=memory.available_bytes,
+            hint="give it a smaller limit (then a part of the rows is kept), a smaller image_size, "
+            "or put the view on disk",
+        )
+
+
+def open_memory(spec: ViewSpec, layout: Layout, owner: Owner) -> int:
+    """The memory of a living process, opened again."""
+    fd = -1
+    try:
+        fd = os.open(f"/proc/{owner.pid}/fd/{owner.fd}", os.O_RDWR | os.O_CLOEXEC)
+        found = os.fstat(fd)
+        if (found.st_dev, found.st_ino) != (owner.device, owner.inode) or found.st_size < layout.n_bytes:
+            raise FileNotFoundError(errno.ENOENT, "it has closed the view")
+        if view_file.read_token(os.pread(fd, HEADER_BYTES, 0), spec, layout)[0] != owner.token:
+            raise FileNotFoundError(errno.ENOENT, "the memory holds another view")
+        return fd
+    except OSError as error:
+        if fd >= 0:
+            os.close(fd)
+        raise StoreError(
+            f"the view of {spec.column!r} in the memory of process {owner.pid} cannot be opened: {error.strerror}",
+            hint="a view in RAM lives as long as the process that made it: keep it open there while others start",
+        ) from error
+
+
+def open_file(path: Path, spec: ViewSpec, layout: Layout) -> tuple[Opened | None, str]:
+    """(a sound file, ""), (None, "") where there is none, or (None, what is wrong with it)."""
+    fd, is_writable, wrong = _open(path)
+    if fd < 0:
+        return None, wrong
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            wrong = "it is no file"
+        elif found.st_size < layout.n_bytes or (spec.encoding == "raw" and found.st_size != layout.n_bytes):
+            wrong = f"it has {found.st_size:,} bytes instead of {layout.n_bytes:,}"
+        else:
+            token, wrong = view_file.read_token(os.pread(fd, HEADER_BYTES, 0), spec, layout)
+            if not wrong:
+                cache.hold(fd, is_writable)
+                return Opened(fd, token, is_writable), ""
+    except OSError as error:
+        wrong = f"it cannot be read: {error.strerror}"
+    os.close(fd)
+    return None, wrong
+
+
+def _open(path: Path) -> tuple[int, bool, str]:
+    """(descriptor or -1, whether it may be written, why not): another user's view, or one on a read-only disk, is
+    still worth reading."""
+    wrong = ""
+    for mode, is_writable in ((os.O_RDWR, True), (os.O_RDONLY, False)):
+        try:
+            return os.open(path, mode | _FLAGS), is_writable, ""
+        except FileNotFoundError:
+            return -1, False, ""
+        except OSError as error:
+            wrong = f"it cannot be opened: {error.strerror}"
+    return -1, False, wrong
+
+
+def capacities_on_disk(directory: Path, spec: ViewSpec, rows: int) -> list[int]:
+    """How many places the files of this spec in `directory` have, whatever limits they were made with, most first."""
+    found = []
+    try:
+        paths = cache.view_paths(directory)
+    except OSError:  # no directory, no views
+        return []
+    for path in paths:
+        fd, _, _ = _open(path)
+        if fd < 0:
+            continue
+        try:
+            capacity = view_file.read_capacity(os.pread(fd, HEADER_BYTES, 0), spec, rows)
+        except OSError:
+            capacity = None
+        finally:
+            os.close(fd)
+        if capacity is not None:
+            found.append(capacity)
+    return sorted(found, reverse=True)

@@ -1,4 +1,4 @@
-"""penstock bench: what a conversion takes, measured in processes of their own."""
+"""penstock bench: what a conversion takes, measured in processes of their own; what a loader reaches."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.cli.bench_load import add_load
 from penstock.errors import RecordingError, UsageError
 
 if TYPE_CHECKING:
@@ -24,13 +25,14 @@ Each chunk size is converted in a process of its own, to a data set of its own i
 def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "bench",
-        help="measure memory and time of a conversion, one process per setting",
+        help="measure memory and time of a conversion or of a loader over your data",
         description="Measure what penstock does with your data on this machine.",
     )
     kinds = parser.add_subparsers(
-        title="what", dest="what", metavar="WHAT", required=True, help="what to measure: convert"
+        title="what", dest="what", metavar="WHAT", required=True, help="what to measure: convert or load"
     )
     _add_convert(kinds)
+    add_load(kinds)
 
 
 def _add_convert(kinds: Any) -> None:

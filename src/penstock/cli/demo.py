@@ -28,6 +28,47 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="length of the recording, 0.5 to 3600 (default 10)")
     parser.add_argument("--memory", default="auto", metavar="SIZE", help="the budget of the conversion, e.g. 512MiB")
     parser.set_defaults(run=run)
+    kinds = parser.add_subparsers(
+        title="instead", dest="what", metavar="[act]", help="act: make episodes for imitation learning instead"
+    )
+    _add_act(kinds)
+
+
+def _add_act(kinds: Any) -> None:
+    parser = kinds.add_parser(
+        "act",
+        help="make episodes of a two-armed reaching task with four cameras, for examples/imitate_episodes.py",
+        description="Write ALOHA-style HDF5 episodes (four JPEG cameras, qpos, qvel, action of 14 numbers) in which "
+        "two arms reach for targets that only the pictures show.",
+    )
+    parser.add_argument("--out", metavar="DIR", required=True, help="where episode_0.hdf5, … are written")
+    parser.add_argument("--episodes", type=int, default=24, metavar="N", help="how many (24)")
+    parser.add_argument("--rows", type=int, default=40, metavar="N", help="of each episode, at 50 a second (40)")
+    parser.add_argument("--size", default="120x160", metavar="HxW", help="of the pictures (120x160); ALOHA has 480x640")
+    parser.add_argument("--seed", type=int, default=0, help="other targets and postures (0)")
+    parser.set_defaults(run=run_act)
+
+
+def run_act(args: argparse.Namespace) -> int:
+    """Write the episodes."""
+    from penstock.demo.act import ReachScript, write_episodes
+
+    height, _, width = args.size.partition("x")
+    if not (height.isdecimal() and width.isdecimal()):
+        raise UsageError(f"--size {args.size!r} is not HEIGHTxWIDTH, e.g. 480x640")
+    if args.seed < 0:
+        raise UsageError(f"--seed {args.seed}: it must be 0 or more")
+    script = ReachScript(args.episodes, args.rows, int(height), int(width), seed=args.seed)
+    began = time.perf_counter()
+    size = write_episodes(Path(args.out), script)
+    _say(
+        "make",
+        time.perf_counter() - began,
+        f"{args.out} · {script.episodes:,} episodes of {script.rows:,} rows · {units.format_size(size)} · "
+        f"four JPEG cameras {script.height}×{script.width}, qpos, qvel, action",
+    )
+    print(f"next: penstock inspect {args.out} · python examples/imitate_episodes.py --dataset {args.out} …")
+    return 0
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,19 +1,21 @@
-"""penstock inspect: what is in a recording or a data set, and what its conversion would take."""
+"""penstock inspect: what is in a recording, a data set or an HDF5 file; what loading or converting it would take."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import units
 from penstock.cli.convert import split_words
-from penstock.cli.display import count
+from penstock.cli.inspect_store import parse_episodes
 from penstock.errors import PenstockError, UsageError
 
 if TYPE_CHECKING:
+    from penstock.conversion.inputs import Found
     from penstock.recordings.recording import Recording
 
 
@@ -21,91 +23,72 @@ def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "inspect",
         usage="penstock inspect [options] PATH… [a.b=c …]",
-        help="show what a recording or a data set holds, and what converting it would take",
-        description="Show topics, types, counts and rates of a recording, or the features of a LeRobot data set.",
+        help="show what a recording, a data set or an HDF5 file holds, and what loading or converting it would take",
+        description="Show topics, types, counts and rates of a recording; rows, episodes and columns of a LeRobot data "
+        "set, an HDF5 file or a directory of HDF5 episodes, how their rows are read and why. Of a directory with "
+        "several of them, a line each.",
     )
     parser.add_argument(
         "words",
         nargs="+",
         metavar="PATH… [a.b=c …]",
-        help=".bag, .db3, .mcap or .hdf5 files, directories with them, globs, or a LeRobot data set; "
+        help=".bag, .db3, .mcap or .hdf5 files, LeRobot data sets, directories with them, or globs; "
         "configuration for the predicted conversion",
     )
     parser.add_argument("--config", metavar="FILE", help="YAML configuration for the predicted conversion")
     parser.add_argument("--suggest-config", action="store_true", help="print the YAML that convert would use")
     parser.add_argument("--memory", default="auto", metavar="SIZE", help="the budget of the predicted conversion")
+    parser.add_argument("--episodes", metavar="NUMBERS", help="open only these episodes of a data set: 0-9,12")
     parser.add_argument("--allow-external", action="store_true", help="let HDF5 files refer to other files")
     parser.add_argument("--json", action="store_true", help="print one JSON object, of several inputs a list")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    from penstock.cli.inspect_dataset import inspect_data_sets
     from penstock.lerobot.reader import is_data_set
 
     args.paths, args.words = split_words(args.words)
     args.words += ["hdf5.allow_external=true"] if args.allow_external else []
+    args.episodes = None if args.episodes is None else parse_episodes(args.episodes)
     if not args.paths:
         raise UsageError("inspect needs a recording or a data set", hint="penstock inspect run.bag")
     if args.suggest_config and args.json:
         raise UsageError("--suggest-config prints YAML, --json prints JSON: give one of them")
-    data_sets = [path for path in args.paths if is_data_set(path)]
-    if not data_sets:
-        from penstock.cli.inspect_hdf5 import hdf5_files, inspect_hdf5
+    data_sets = [Path(path) for path in args.paths if is_data_set(path)]
+    if data_sets and len(args.paths) > len(data_sets):
+        raise UsageError(f"{data_sets[0]} is a data set: inspect shows data sets, or recordings, not both at once")
+    if data_sets:
+        _refuse_configuration(str(data_sets[0]), args)
+        return inspect_data_sets(data_sets, args)
+    found = _contents(args.paths)
+    kinds = {each.kind for each in found}
+    if kinds == {"hdf5"}:
+        from penstock.cli.inspect_hdf5 import inspect_hdf5
 
-        files = hdf5_files(args.paths)
-        return inspect_hdf5(files, args) if files else _inspect_recordings(args)
-    if len(args.paths) > 1:
-        raise UsageError(f"{data_sets[0]} is a data set: inspect shows one data set, or several recordings")
+        return inspect_hdf5([each.path for each in found], args)
+    if kinds and kinds != {"recording"}:
+        _refuse_configuration(f"{args.paths[0]} holds {found[0].path}, which", args)
+        if kinds == {"lerobot"} and len(found) == 1:
+            return inspect_data_sets([found[0].path], args)
+        from penstock.cli.inspect_listing import list_contents
+
+        return list_contents(found, args)
+    return _inspect_recordings(args)
+
+
+def _contents(paths: Sequence[str]) -> list[Found]:
+    from penstock.conversion.find import find_inputs
+
+    try:
+        return find_inputs(paths)
+    except PenstockError:
+        return []  # whoever looks for recordings says better what is wrong
+
+
+def _refuse_configuration(what: str, args: argparse.Namespace) -> None:
     if args.suggest_config or args.words or args.config:
-        raise UsageError(f"{data_sets[0]} is a data set: there is no conversion to configure")
-    return _inspect_data_set(Path(data_sets[0]), args)
-
-
-def describe_data_set(path: Path) -> dict[str, Any]:
-    """What inspect shows of a LeRobot data set, as plain data; reads its metadata alone."""
-    from penstock.lerobot.reader import open_data_set
-
-    data = open_data_set(path)
-    features = {
-        key: {
-            "dtype": feature.dtype,
-            "shape": list(feature.shape),
-            "codec": (feature.info or {}).get("video.codec"),
-            "names": feature.names,
-        }
-        for key, feature in data.info.features.items()
-    }
-    return {
-        "path": str(path),
-        "version": data.info.version,
-        "robot_type": data.info.robot_type,
-        "fps": data.info.fps,
-        "episodes": data.info.total_episodes,
-        "rows": data.info.total_frames,
-        "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
-        "tasks": data.tasks,
-        "features": features,
-    }
-
-
-def _inspect_data_set(path: Path, args: argparse.Namespace) -> int:
-    found = describe_data_set(path)
-    if args.json:
-        sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
-        return 0
-    counts = f"{count(found['episodes'], 'episodes')} · {count(found['rows'], 'rows')} · {found['fps']} fps"
-    print(f"{path}: LeRobot {found['version']} · {counts}")
-    print(f"{'robot':<15}{found['robot_type']}")
-    print(f"{'on disk':<15}{units.format_size(found['bytes'])}")
-    width = max((len(key) for key in found["features"]), default=0)
-    for key, feature in found["features"].items():
-        shape = "×".join(str(n) for n in feature["shape"])
-        print(f"  {key:<{width}}  {feature['dtype']:<8} {shape:<12} {feature['codec'] or ''}".rstrip())
-    for index, task in enumerate(found["tasks"][:10]):
-        print(f"  task {index}: {task}")
-    if len(found["tasks"]) > 10:
-        print(f"  … and {len(found['tasks']) - 10} more tasks")
-    return 0
+        raise UsageError(f"{what} is a data set: there is no conversion to configure")
 
 
 def _inspect_recordings(args: argparse.Namespace) -> int:

@@ -1,17 +1,19 @@
-"""penstock inspect FILE.hdf5: its layout and why, how each data set is read, and what a conversion would take."""
+"""penstock inspect FILE.hdf5: its layout and why, how each column is read, and what a conversion would take."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import units
-from penstock.errors import PenstockError, UsageError
+from penstock.cli.display import count
+from penstock.cli.inspect_store import describe_store, episode_directory, hdf5_files, load_lines
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.conversion.inputs import Input, Means
@@ -22,20 +24,6 @@ _HEAD = """\
 # What `penstock convert` would do with {name}: keep this file, change what you like, and give it as --config.
 # docs/hdf5.md explains what is particular to HDF5 files, docs/configuration.md every key.
 """
-
-
-def hdf5_files(paths: Sequence[str]) -> list[Path]:
-    """The HDF5 files among the words of a call, if they are nothing else."""
-    from penstock.conversion.find import find_inputs
-
-    try:
-        found = find_inputs(paths)
-    except PenstockError:
-        return []  # whoever looks for recordings says better what is wrong
-    files = [each.path for each in found if each.kind == "hdf5"]
-    if files and len(files) != len(found):
-        raise UsageError("inspect shows HDF5 files or recordings, not both at once")
-    return files
 
 
 def inspect_hdf5(files: Sequence[Path], args: argparse.Namespace) -> int:
@@ -53,16 +41,18 @@ def inspect_hdf5(files: Sequence[Path], args: argparse.Namespace) -> int:
         return _suggest(files[0], means)
     codes = {0}
     described: list[dict[str, Any]] = []
-    for path in files:
+    words = _words(means, args.episodes)
+    inputs = list(_inputs(files, {Path(path) for path in args.paths}, words))
+    for place, first, load in inputs:
         try:
-            found = describe(path, means)
+            found = describe(first, means, place, load or describe_store(place, **words))
         except PenstockError as error:
-            if len(files) == 1 or args.traceback:
+            if len(inputs) == 1 or args.traceback:
                 raise
             # One broken file of many does not hide the others.
             print(f"penstock: {error}", file=sys.stderr)
             codes.add(error.exit_code)
-            found = {"path": str(path), "error": error.message, "hint": error.hint}
+            found = {"path": str(place), "error": error.message, "hint": error.hint}
         described.append(found)
         if not args.json and "error" not in found:
             _show(found)
@@ -72,8 +62,32 @@ def inspect_hdf5(files: Sequence[Path], args: argparse.Namespace) -> int:
     return max(codes)
 
 
-def describe(path: Path, means: Means) -> dict[str, Any]:
-    """Everything that inspect shows of one file, as plain data."""
+def _words(means: Means, episodes: Sequence[int] | None) -> dict[str, Any]:
+    """What `penstock.open` is told."""
+    options = means.settings.hdf5
+    words = {"channels": options.channels, "mask": options.mask, "allow_external": options.allow_external}
+    return {"episodes": episodes, **words}
+
+
+def _inputs(
+    files: Sequence[Path], named: set[Path], words: dict[str, Any]
+) -> Iterable[tuple[Path, Path, dict[str, Any] | None]]:
+    """(what to open, its first file, how it is loaded where that is known): a file, or a directory whose files are one
+    store, unless they were named."""
+    told: dict[Path, bool] = {}
+    for file in files:
+        parent = file.parent
+        if file not in named and parent not in told:
+            load = episode_directory(parent, **words)
+            told[parent] = load is not None
+            if load is not None:
+                yield parent, file, load
+        if file in named or not told[parent]:
+            yield file, file, None
+
+
+def describe(path: Path, means: Means, place: Path, load: dict[str, Any]) -> dict[str, Any]:
+    """Everything that inspect shows of one file, or of the directory `place` whose first file it is, as plain data."""
     from penstock.conversion.hdf5_mapping import TEXT_NAMES, read_facts
     from penstock.stores.hdf5_file import Hdf5File
     from penstock.stores.hdf5_layout import episode_spans, recognise
@@ -83,9 +97,10 @@ def describe(path: Path, means: Means) -> dict[str, Any]:
         layout = recognise(file, options.channels)
         spans = episode_spans(file, layout, options.mask)
         facts = read_facts(file, layout)
-        return {
+        found = {
             "path": str(path),
             "bytes": file.size_bytes,
+            "files": 1,
             "layout": layout.kind,
             "why": layout.why,
             "episodes": len(spans),
@@ -96,8 +111,13 @@ def describe(path: Path, means: Means) -> dict[str, Any]:
             "masks": list(layout.masks),
             "datasets": _data_sets(file, layout, spans),
             "reads_besides": list(file.followed),
-            "conversion": _predict(path, means),
         }
+    found |= {"load": load, "conversion": {"of": str(path), **_predict(path, means)}}
+    if place != path:
+        sizes = [each.stat().st_size for each in hdf5_files(place)]
+        found |= {"path": str(place), "bytes": sum(sizes), "files": len(sizes)}
+        found |= {key: load[key] for key in ("episodes", "rows") if load["possible"]}
+    return found
 
 
 def _data_sets(file: Any, layout: Layout, spans: Sequence[Span]) -> list[dict[str, Any]]:
@@ -160,19 +180,16 @@ def suggest_yaml(planned: Input) -> str:
 
 
 def _show(found: dict[str, Any]) -> None:
-    episodes = f"{found['episodes']:,} episode{'s' if found['episodes'] != 1 else ''}"
-    print(f"{found['path']}: {units.format_size(found['bytes'])} · HDF5, {found['layout']} · {episodes}")
+    files = "" if found["files"] == 1 else f"{found['files']:,} files, "
+    counts = f"{count(found['episodes'], 'episodes')} · {count(found['rows'], 'rows')}"
+    print(f"{found['path']}: {files}{units.format_size(found['bytes'])} · HDF5, {found['layout']} · {counts}")
     print(f"{'layout':<15}{found['why']}")
     for label, value in (("task", found["task"]), ("robot", found["robot"]), ("masks", ", ".join(found["masks"]))):
         if value:
             print(f"{label:<15}{value}")
-    width = max((len(each["name"]) for each in found["datasets"]), default=0)
-    for each in found["datasets"]:
-        shape = "×".join(f"{size:,}" for size in each["shape"])
-        what = each["content"] + (f", channels {each['channels']}" if each["channels"] != "none" else "")
-        print(
-            f"  {each['name']:<{width}}  {each['dtype']:<8} {shape:<18} {what:<24} {each['read_by']}: {each['because']}"
-        )
+    print("\n".join(load_lines(found["load"])))
+    if not found["load"]["possible"]:
+        _show_data_sets(found["datasets"])
     for target in found["reads_besides"]:
         print(f"reads besides  {target}")
     plan = found["conversion"]
@@ -181,9 +198,22 @@ def _show(found: dict[str, Any]) -> None:
         if plan["hint"]:
             print(f"               → {plan['hint']}")
         return
+    if found["files"] > 1:
+        print(f"convert        file by file; {Path(plan['of']).name} like this:")
     for label, text in plan["lines"]:
         print(f"{label:<15}{text}")
     peak, budget = units.format_bytes(plan["predicted_peak_bytes"]), units.format_bytes(plan["budget_bytes"])
     print(f"memory         predicted peak {peak} of a budget of {budget}")
     for note in plan["notes"]:
         print(f"note           {note}")
+
+
+def _show_data_sets(found: Sequence[dict[str, Any]]) -> None:
+    """What lies in a file that cannot be loaded."""
+    width = max((len(each["name"]) for each in found), default=0)
+    for each in found:
+        shape = "×".join(f"{size:,}" for size in each["shape"])
+        what = each["content"] + (f", channels {each['channels']}" if each["channels"] != "none" else "")
+        print(
+            f"  {each['name']:<{width}}  {each['dtype']:<8} {shape:<18} {what:<24} {each['read_by']}: {each['because']}"
+        )

@@ -1,0 +1,87 @@
+"""penstock inspect DATASET: metadata, tasks and columns of LeRobot data sets, and how their rows are read."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock import units
+from penstock.cli.display import count, row
+from penstock.cli.inspect_store import describe_store, load_lines
+from penstock.errors import PenstockError
+
+_MOST_TASKS = 10
+
+
+def inspect_data_sets(paths: Sequence[Path], args: argparse.Namespace) -> int:
+    """Show each; one that is broken does not hide the others."""
+    codes = {0}
+    described: list[dict[str, Any]] = []
+    for path in paths:
+        try:
+            found = describe_data_set(path, args.episodes)
+        except PenstockError as error:
+            if len(paths) == 1 or args.traceback:
+                raise
+            print(f"penstock: {error}", file=sys.stderr)
+            codes.add(error.exit_code)
+            described.append({"path": str(path), "error": error.message, "hint": error.hint})
+            continue
+        described.append(found)
+        if not args.json:
+            print("\n".join(_lines(found)))
+    if args.json:
+        whole: Any = described[0] if len(described) == 1 else described
+        sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
+    return max(codes)
+
+
+def describe_data_set(path: Path, episodes: Sequence[int] | None = None) -> dict[str, Any]:
+    """What inspect shows of a LeRobot data set, as plain data; reads its metadata alone."""
+    from penstock.lerobot.reader import open_data_set
+
+    data = open_data_set(path)
+    features = {
+        key: {
+            "dtype": feature.dtype,
+            "shape": list(feature.shape),
+            "codec": (feature.info or {}).get("video.codec"),
+            "names": feature.names,
+        }
+        for key, feature in data.info.features.items()
+    }
+    return {
+        "path": str(path),
+        "version": data.info.version,
+        "robot_type": data.info.robot_type,
+        "fps": data.info.fps,
+        "episodes": data.info.total_episodes,
+        "rows": data.info.total_frames,
+        "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+        "tasks": data.tasks,
+        "features": features,
+        "load": describe_store(path, episodes=episodes),
+    }
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    counts = f"{count(found['episodes'], 'episodes')} · {count(found['rows'], 'rows')} · {found['fps']} fps"
+    lines = [
+        f"{found['path']}: LeRobot {found['version']} · {counts}",
+        row("robot", found["robot_type"] or "–"),
+        row("on disk", units.format_size(found["bytes"])),
+        *load_lines(found["load"]),
+    ]
+    if not found["load"]["possible"]:  # then at least what its metadata declare
+        width = max((len(key) for key in found["features"]), default=0)
+        for key, feature in found["features"].items():
+            shape = "×".join(str(n) for n in feature["shape"])
+            lines.append(f"  {key:<{width}}  {feature['dtype']:<8} {shape:<12} {feature['codec'] or ''}".rstrip())
+    lines += [f"  task {index}: {task}" for index, task in enumerate(found["tasks"][:_MOST_TASKS])]
+    if len(found["tasks"]) > _MOST_TASKS:
+        lines.append(f"  … and {len(found['tasks']) - _MOST_TASKS} more tasks")
+    return lines

@@ -1,0 +1,128 @@
+"""penstock profile: the table of a run, what binds its training step, and what a change would give."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import PenstockError, UsageError
+
+if TYPE_CHECKING:
+    from penstock.load.loader import Loader
+    from penstock.profile.snapshot import Snapshot
+    from penstock.profile.verdict import Verdict
+
+_EPILOG = """\
+examples:
+  penstock profile RUN.json
+  penstock profile RUN.json --try --json
+  penstock profile RUN.json --html run.html --trace run.trace.json
+RUN.json is what penstock.profile.save(path) wrote. Where the data is at hand, some fifty rows of it are read and
+decoded to measure what a change would give; --try also runs the best change for some seconds, against a step of the
+same length.
+"""
+
+
+def add_parser(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "profile",
+        help="what binds the training step of a run, and what a change would give",
+        description="Show where the time of a recorded run went, and say whether its step waits for data.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run_file", metavar="RUN.json", help="a run that penstock.profile.save wrote")
+    parser.add_argument("--try", dest="check", action="store_true", help="run the best change: predicted and measured")
+    parser.add_argument("--html", metavar="OUT", help="write a page that shows the run, without remote assets")
+    parser.add_argument(
+        "--trace", metavar="OUT", help="write a trace for Perfetto (ui.perfetto.dev) or chrome://tracing"
+    )
+    parser.add_argument("--seconds", type=float, default=1.5, metavar="S", help="of each window of --try (1.5)")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    parser.add_argument("--lang", choices=["en", "zh"], default="en", help="of the table and the verdict (en)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from penstock.profile.snapshot import Snapshot
+
+    snapshot = Snapshot.load(args.run_file)
+    try:
+        found, notes = judged(snapshot, check=args.check, seconds=args.seconds)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # what the run says of its loader is nonsense
+        raise UsageError(f"{args.run_file} is damaged: {type(error).__name__}: {error}") from error
+    if args.html:
+        from penstock.profile.page import export_html
+
+        export_html(snapshot, args.html, verdict=found)
+        print(f"wrote {args.html}", file=sys.stderr)
+    if args.trace:
+        from penstock.profile.trace import export_trace
+
+        export_trace(snapshot, args.trace)
+        print(f"wrote {args.trace}", file=sys.stderr)
+    if args.json:
+        _print_json(args.run_file, snapshot, found, notes)
+    else:
+        _print_text(snapshot, found, notes, args.lang)
+    return 0
+
+
+def judged(snapshot: Snapshot, *, check: bool, seconds: float) -> tuple[Verdict | None, list[str]]:
+    """The verdict, and why it is less than it could be; None where nothing marked a step."""
+    from penstock.profile.verdict import verdict
+
+    if not snapshot.steps.count:
+        return None, ["no step was recorded, so there is no verdict: iterate a penstock.Loader, "
+                      "profile.attach(dataloader), or call profile.mark_step()"]  # fmt: skip
+    loader, notes = _loader(snapshot)
+    if loader is None:
+        return verdict(snapshot, check=check, seconds=seconds), notes
+    with loader:
+        return verdict(snapshot, check=check, subject=loader, seconds=seconds), notes
+
+
+def _loader(snapshot: Snapshot) -> tuple[Loader | None, list[str]]:
+    """The loader of the run made again, where its data lies on this machine."""
+    from penstock.load.subject import KIND, from_description
+
+    told = max(snapshot.subjects, key=lambda each: int(each.get("batches_handed") or 0), default=None)
+    if told is None:
+        return None, ["the run says nothing of its loader"]
+    if told.get("kind") != KIND:
+        return None, [f"the run's loader is a {told.get('kind')}: it can be tried only where it lives, by "
+                      "profile.verdict(check=True)"]  # fmt: skip
+    try:
+        return from_description(told), []
+    except (PenstockError, OSError, KeyError, TypeError, IndexError) as error:
+        return None, [f"the run's loader cannot be made again here: {error}"]
+
+
+def _print_text(snapshot: Snapshot, found: Verdict | None, notes: list[str], lang: Any) -> None:
+    from penstock.profile.table import epoch_lines, table
+
+    print("\n".join([table(snapshot, lang=lang), *epoch_lines(snapshot, lang=lang)]))
+    if found is not None:
+        print("\n" + "\n".join(found.lines(lang)))
+    for note in notes:
+        print(f"note: {note}")
+
+
+def _print_json(path: str, snapshot: Snapshot, found: Verdict | None, notes: list[str]) -> None:
+    stages = [
+        {"name": each.name, "calls": each.count, "total_ns": each.total_ns, "self_ns": each.self_ns,
+         "p50_ns": each.p50_ns, "p95_ns": each.p95_ns, "p99_ns": each.p99_ns}
+        for each in snapshot.by_name().values()
+    ]  # fmt: skip
+    whole = {
+        "run": path,
+        "verdict": found.to_dict() if found is not None else None,
+        "steps": {"count": snapshot.steps.count, "mean_ns": snapshot.steps.mean_ns,
+                  "wait_share": snapshot.steps.wait_share},
+        "stages": stages,
+        "counters": dict(snapshot.counters),
+        "notes": notes,
+    }  # fmt: skip
+    sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")

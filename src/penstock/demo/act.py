@@ -1,0 +1,192 @@
+"""Two arms that reach for targets which only pictures show: ALOHA-style episodes for imitation learning, and the task.
+
+    write_episodes(Path("reach"), ReachScript(episodes=50))      # episode_0.hdf5 …: 4 JPEG cameras, qpos, qvel, action
+    task = ReachTask(ReachScript(), seed=7)                      # the same task, to try a policy on
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.demo.reach_scene import CAMERAS, ArmPose, Scene
+from penstock.errors import OutputExists, UsageError
+from penstock.lazy import dataclass
+from penstock.media.image import encode_jpeg
+
+SIDES = ("left", "right")
+JOINTS = 7  # of one arm: shoulder, elbow, lift, wrist turn, tilt, roll, gripper (1 is open)
+FPS = 50.0
+REACHED_M = 0.05
+"""A hand has reached its target when it is this near."""
+
+_LINK_M = 0.32
+_SHOULDER_M = {"left": np.array([-0.35, 0.0]), "right": np.array([0.35, 0.0])}
+_TARGET_BOX_M = {"left": ((-0.55, -0.08), (0.18, 0.50)), "right": ((0.08, 0.55), (0.18, 0.50))}
+_HOME = {"left": (2.87, -2.6, 0.6, 0.0, 0.0, 0.0, 1.0), "right": (0.27, 2.6, 0.6, 0.0, 0.0, 0.0, 1.0)}
+_HOME_SPREAD_RAD = 0.2
+_GAIN, _STEP_RAD = 0.3, 0.06  # of the way to the goal in one row; at most
+_SHAKE_RAD = 0.004  # arms do not go quite where they are told
+_MOST_EPISODES, _MOST_ROWS = 100_000, 100_000
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ReachScript:
+    """How many episodes, how long, and how large the pictures are."""
+
+    episodes: int = 24
+    rows: int = 40
+    height: int = 120
+    width: int = 160
+    quality: int = 90
+    seed: int = 0
+
+    def check(self) -> None:
+        """Refuse what makes no data."""
+        for name, value, least, most in (
+            ("episodes", self.episodes, 1, _MOST_EPISODES), ("rows", self.rows, 2, _MOST_ROWS),
+            ("height", self.height, 16, 4096), ("width", self.width, 16, 4096), ("quality", self.quality, 1, 100),
+        ):  # fmt: skip
+            if not least <= value <= most:
+                raise UsageError(f"{name} {value:,} is outside {least:,}…{most:,}")
+
+
+class ReachTask:
+    """One try: targets at random places, arms near their home posture; `step` with 14 joint positions."""
+
+    def __init__(self, script: ReachScript, seed: int, scene: Scene | None = None) -> None:
+        self.script = script
+        self._rng = np.random.default_rng([script.seed, seed])
+        self._scene = scene or Scene(script.height, script.width)
+        self.targets: dict[str, Vector] = {
+            side: np.array([self._rng.uniform(*limits) for limits in _TARGET_BOX_M[side]]) for side in SIDES
+        }
+        home = np.concatenate([_HOME[side] for side in SIDES])
+        spread = self._rng.uniform(-_HOME_SPREAD_RAD, _HOME_SPREAD_RAD, len(home))
+        spread[JOINTS - 1 :: JOINTS] = 0
+        self.qpos: Vector = home + spread
+        self.qvel: Vector = np.zeros_like(self.qpos)
+
+    def pictures(self) -> dict[str, NDArray[np.uint8]]:
+        """RGB by camera."""
+        arms = {side: arm_pose(side, self._arm(number)) for number, side in enumerate(SIDES)}
+        return {camera: self._scene.draw(camera, arms, self.targets) for camera in CAMERAS}
+
+    def jpegs(self) -> dict[str, bytes]:
+        """The pictures as they are stored."""
+        return {camera: encode_jpeg(picture, self.script.quality) for camera, picture in self.pictures().items()}
+
+    def expert(self) -> Vector:
+        """What the demonstrator does now: towards the target, slower when near; the gripper closes there."""
+        goals = []
+        for number, side in enumerate(SIDES):
+            near = self.distance_m(side) < REACHED_M
+            goals.append(_goal(side, self.targets[side], closed=near, now=self._arm(number)))
+        return np.asarray(self.qpos + np.clip(_GAIN * (np.concatenate(goals) - self.qpos), -_STEP_RAD, _STEP_RAD))
+
+    def step(self, action: Vector) -> None:
+        """The arms go where they are told, but for a little shaking."""
+        shake = self._rng.normal(0, _SHAKE_RAD, len(self.qpos))
+        reached = np.asarray(action, np.float64) + shake
+        reached[JOINTS - 1 :: JOINTS] = np.clip(reached[JOINTS - 1 :: JOINTS], 0, 1)
+        self.qvel = (reached - self.qpos) * FPS
+        self.qpos = reached
+
+    def distance_m(self, side: str) -> float:
+        """From a hand to its target."""
+        hand = arm_pose(side, self._arm(SIDES.index(side))).hand
+        return float(np.hypot(*(hand - self.targets[side])))
+
+    @property
+    def reached(self) -> bool:
+        """Whether both hands are at their targets."""
+        return all(self.distance_m(side) < REACHED_M for side in SIDES)
+
+    def _arm(self, number: int) -> Vector:
+        return self.qpos[number * JOINTS : (number + 1) * JOINTS]
+
+
+def arm_pose(side: str, joints: Vector) -> ArmPose:
+    """Where an arm is, by its joints."""
+    shoulder = _SHOULDER_M[side]
+    upper, lower = float(joints[0]), float(joints[0] + joints[1])
+    elbow = shoulder + _LINK_M * np.array([np.cos(upper), np.sin(upper)])
+    hand = elbow + _LINK_M * np.array([np.cos(lower), np.sin(lower)])
+    return ArmPose(shoulder, elbow, hand, lower + float(joints[3]), float(joints[6]))
+
+
+def _goal(side: str, target: Vector, closed: bool, now: Vector) -> Vector:
+    """The joints that bring the hand to the target, the elbow outwards."""
+    away = target - _SHOULDER_M[side]
+    distance = float(np.clip(np.hypot(*away), 1e-3, 2 * _LINK_M - 1e-3))
+    bend = 2 * float(np.arccos(distance / (2 * _LINK_M)))
+    elbow = -bend if side == "left" else bend
+    shoulder = float(np.arctan2(away[1], away[0])) - elbow / 2
+    # The lift follows how far the elbow still has to go; the others depend on where the target is.
+    lift = 0.1 + 0.4 * min(1.0, abs(elbow - float(now[1])))
+    turn = 0.5 * (np.pi / 2 - shoulder - elbow)
+    return np.array([shoulder, elbow, lift, turn, 1.2 * distance, 1.5 * float(away[0]), 0.0 if closed else 1.0])
+
+
+def write_episodes(
+    directory: Path, script: ReachScript, *, threads: int | None = None, told: Callable[[int], None] | None = None
+) -> int:
+    """Write episode_0.hdf5 … into a directory; nothing is replaced. Returns the bytes written.
+
+    Each episode depends on the script's seed and its number alone, whatever the number of threads.
+    """
+    script.check()
+    directory.mkdir(parents=True, exist_ok=True)
+    held = next((path for path in sorted(directory.iterdir()) if path.suffix in (".hdf5", ".h5")), None)
+    if held is not None:
+        raise OutputExists(f"{held} exists: it is left alone", hint="choose another directory, or remove it yourself")
+    scene = Scene(script.height, script.width)
+    total = done = 0
+    workers = threads or min(script.episodes, len(os.sched_getaffinity(0)))
+    with ThreadPoolExecutor(workers) as pool:
+        for made in pool.map(lambda number: _write_episode(directory, script, number, scene), range(script.episodes)):
+            total, done = total + made, done + 1
+            if told is not None:
+                told(done)
+    return total
+
+
+def _write_episode(directory: Path, script: ReachScript, number: int, scene: Scene) -> int:
+    import h5py
+
+    task = ReachTask(script, number, scene)
+    qpos, qvel, actions = (np.empty((script.rows, JOINTS * len(SIDES)), np.float32) for _ in range(3))
+    jpegs: dict[str, list[bytes]] = {camera: [] for camera in CAMERAS}
+    for row in range(script.rows):
+        qpos[row], qvel[row] = task.qpos, task.qvel
+        for camera, data in task.jpegs().items():
+            jpegs[camera].append(data)
+        action = task.expert()
+        actions[row] = action
+        task.step(action)
+    path = directory / f"episode_{number}.hdf5"
+    with h5py.File(path.with_suffix(".part"), "w") as file:
+        file.attrs.update({"sim": True, "compress": True, "fps": FPS, "task": "reach", "seed": script.seed})
+        file.create_dataset("action", data=actions)
+        file.create_dataset("observations/qpos", data=qpos)
+        file.create_dataset("observations/qvel", data=qvel)
+        for camera, rows in jpegs.items():
+            file.create_dataset(f"observations/images/{camera}", data=_padded(rows))
+    path.with_suffix(".part").replace(path)
+    return path.stat().st_size
+
+
+def _padded(rows: list[bytes]) -> NDArray[np.uint8]:
+    """JPEGs as rows of one length, with zeros behind, as ALOHA stores them."""
+    padded: NDArray[Any] = np.zeros((len(rows), max(len(row) for row in rows)), np.uint8)
+    for number, row in enumerate(rows):
+        padded[number, : len(row)] = np.frombuffer(row, np.uint8)
+    return padded

@@ -1,0 +1,1 @@
+"""ACT imitation learning on penstock's loader: model, policies, data, training and rollouts."""

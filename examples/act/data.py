@@ -1,0 +1,219 @@
+"""Episodes for a policy: which columns, which episodes train and which validate, their statistics, the loaders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import penstock
+from penstock.errors import UsageError
+from penstock.units import parse_bytes
+
+_BLOCK_BYTES = 4 << 20
+_LEAST_STD = 1e-2  # joints that hardly move would be blown up to noise
+_VALIDATION_SHARE = 4  # a quarter of the memory is for validation …
+_VALIDATION_BATCH = 16  # … whose batches are small: their size changes nothing in the result
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a policy takes from a store."""
+
+    state: str
+    action: str
+    cameras: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Of one column, over the training episodes."""
+
+    count: int
+    mean: list[float]
+    std: list[float]
+    min: list[float]
+    max: list[float]
+
+    @property
+    def scale(self) -> list[float]:
+        """What to divide by."""
+        return [max(value, _LEAST_STD) for value in self.std]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Episodes by number."""
+
+    train: tuple[int, ...]
+    val: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How batches are loaded; none of it changes the result, but for `image_size`."""
+
+    image_size: tuple[int, int] | None = None
+    memory: str = "2GiB"
+    view: str = "auto"
+    threads: str = "auto"
+    device: str = "cpu"
+    gpu_decode: str = "auto"
+
+
+def choose_columns(store: penstock.Store, cameras: Sequence[str] = ()) -> Columns:
+    """By the roles that the store knows; all colour cameras unless some are named (by their last word, too)."""
+    for role in ("state", "action"):
+        if role not in store.roles:
+            raise UsageError(f"{store.path} has no column that is known as {role}: {', '.join(store.columns)}")
+    seen = [name for name, column in store.columns.items() if column.kind == "image" and column.shape[2] == 3]
+    chosen = [_named(camera, seen, store) for camera in cameras] if cameras else seen
+    if not chosen:
+        raise UsageError(f"{store.path} has no camera: ACT looks at pictures")
+    return Columns(store.roles["state"], store.roles["action"], tuple(chosen))
+
+
+def _named(camera: str, seen: Sequence[str], store: penstock.Store) -> str:
+    found = [name for name in seen if camera in (name, name.replace("/", ".").rsplit(".", 1)[-1])]
+    if len(found) != 1:
+        raise UsageError(f"{store.path} has no camera {camera!r}", hint=f"cameras: {', '.join(seen)}")
+    return found[0]
+
+
+def split_episodes(count: int, val_share: float, seed: int) -> Split:
+    """At random, but always the same for one seed; at least one episode on either side."""
+    if count < 2:
+        raise UsageError(f"{count} episode: one to train on and one to validate on are needed")
+    shuffled = np.random.default_rng(seed).permutation(count).tolist()
+    val = min(count - 1, max(1, round(count * val_share)))
+    return Split(tuple(sorted(shuffled[val:])), tuple(sorted(shuffled[:val])))
+
+
+def streamed_stats(store: penstock.Store, names: Sequence[str]) -> dict[str, Stats]:
+    """Mean, spread and range of number columns, a few megabytes at a time."""
+    running: dict[str, _Running] = {name: _Running() for name in names}
+    for _, block in store.number_blocks(list(running), _BLOCK_BYTES):
+        for name, values in block.items():
+            running[name].add(values.reshape(len(values), -1).astype(np.float64))
+    return {name: each.stats() for name, each in running.items()}
+
+
+class _Running:
+    """Blocks are joined by their means and squares about them, which loses no digits however many there are."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._mean: NDArray[np.float64] | None = None
+        self._squares: Any = 0.0
+        self._min: Any = np.inf
+        self._max: Any = -np.inf
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        if not len(values):
+            return
+        mean = values.mean(0)
+        squares = np.square(values - mean).sum(0)
+        before = mean if self._mean is None else self._mean
+        total = self._count + len(values)
+        away = mean - before
+        self._squares = self._squares + squares + away**2 * (self._count * len(values) / total)
+        self._mean = before + away * (len(values) / total)
+        self._count = total
+        self._min, self._max = np.minimum(self._min, values.min(0)), np.maximum(self._max, values.max(0))
+
+    def stats(self) -> Stats:
+        if self._mean is None:
+            raise UsageError("no rows to take statistics of")
+        std = np.sqrt(self._squares / self._count)
+        return Stats(self._count, *(np.asarray(each).tolist() for each in (self._mean, std, self._min, self._max)))
+
+
+class Data:
+    """The two loaders over one data set, with what the policy must know of it; a context manager."""
+
+    def __init__(
+        self,
+        path: Path,
+        chunk_size: int,
+        batch_size: int,
+        seed: int,
+        loading: Loading,
+        cameras: Sequence[str] = (),
+        val_share: float = 0.2,
+    ) -> None:
+        with penstock.open(path) as whole:
+            self.columns = choose_columns(whole, cameras)
+            self.split = split_episodes(whole.episodes, val_share, seed)
+            self.kind = whole.kind
+        names = [self.columns.state, self.columns.action, *self.columns.cameras]
+        self._stores = [
+            penstock.open(path, episodes=numbers, columns=names) for numbers in (self.split.train, self.split.val)
+        ]
+        self.image_size = _picture_size(self._stores[0], self.columns, loading.image_size)
+        self.state_dim, self.action_dim = (
+            int(np.prod(self._stores[0].columns[name].shape)) for name in (self.columns.state, self.columns.action)
+        )
+        self.stats = streamed_stats(self._stores[0], [self.columns.state, self.columns.action])
+        memory = _bytes(loading.memory)
+        common: dict[str, Any] = {
+            "window": penstock.Window({self.columns.action: range(chunk_size)}, columns=names),
+            "image_size": loading.image_size, "seed": seed, "output": "torch", "threads": loading.threads,
+            "device": loading.device, "gpu_decode": {"auto": "auto", "on": True, "off": False}[loading.gpu_decode],
+        }  # fmt: skip
+        self.train = penstock.Loader(
+            self._stores[0], batch_size=batch_size, memory=memory - memory // _VALIDATION_SHARE, view=loading.view,
+            **common,
+        )  # fmt: skip
+        self.val = penstock.Loader(
+            self._stores[1], batch_size=min(batch_size, _VALIDATION_BATCH), memory=memory // _VALIDATION_SHARE,
+            view=loading.view, shuffle=False, **common,
+        )  # fmt: skip
+
+    def describe(self) -> str:
+        """In a line."""
+        height, width = self.image_size
+        return (
+            f"{self.kind}: {len(self.split.train)} episodes to train ({self.train.samples:,} samples), "
+            f"{len(self.split.val)} to validate ({self.val.samples:,}); {len(self.columns.cameras)} cameras "
+            f"{height}×{width}, state {self.state_dim}, action {self.action_dim}"
+        )
+
+    def close(self) -> None:
+        """End threads and give memory back."""
+        self.train.close()
+        self.val.close()
+        for store in self._stores:
+            store.close()
+
+    def __enter__(self) -> Data:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _bytes(memory: str) -> int:
+    return penstock.Budget.parse(memory).limit_bytes if memory == "auto" else parse_bytes(memory)
+
+
+def _picture_size(store: penstock.Store, columns: Columns, asked: tuple[int, int] | None) -> tuple[int, int]:
+    """(height, width) that all cameras have in a batch."""
+    if asked is not None:
+        return asked
+    stored: Mapping[str, tuple[int, ...]] = {name: store.columns[name].shape[:2] for name in columns.cameras}
+    sizes = sorted(set(stored.values()))
+    if len(sizes) > 1:
+        told = ", ".join("×".join(map(str, size)) for size in sizes)
+        raise UsageError(f"{store.path}: cameras of {told} pixels", hint="--image_size 480x640 makes them one size")
+    return sizes[0][0], sizes[0][1]

@@ -1,0 +1,124 @@
+"""Policies: a model, the statistics of the data it was trained on, its loss, and what it does."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .data import Columns, Stats
+from .model import ActModel, CnnMlpModel, Shape
+
+
+class Losses(NamedTuple):
+    """Of one batch: `loss` is what is minimised; `l1` and `kl` are its parts."""
+
+    loss: Tensor
+    l1: Tensor
+    kl: Tensor
+
+
+class Sample(NamedTuple):
+    """A batch as policies take it: numbers normalised, pictures as they came."""
+
+    state: Tensor
+    pictures: Sequence[Tensor]
+    actions: Tensor
+    is_pad: Tensor
+
+
+class Policy(nn.Module, ABC):
+    """`losses` for training, `predict` for validation (normalised), `act` for a robot (as the data have it)."""
+
+    state_mean: Tensor
+    state_std: Tensor
+    action_mean: Tensor
+    action_std: Tensor
+    model: nn.Module
+
+    def __init__(self, columns: Columns, stats: Mapping[str, Stats]) -> None:
+        super().__init__()
+        self.columns = columns
+        for name, column in (("state", columns.state), ("action", columns.action)):
+            self.register_buffer(f"{name}_mean", torch.tensor(stats[column].mean, dtype=torch.float32))
+            self.register_buffer(f"{name}_std", torch.tensor(stats[column].scale, dtype=torch.float32))
+
+    def sample(self, batch: Mapping[str, Tensor]) -> Sample:
+        """The loader's batch for the model."""
+        columns = self.columns
+        return Sample(
+            (batch[columns.state].float() - self.state_mean) / self.state_std,
+            [batch[camera] for camera in columns.cameras],
+            (batch[columns.action].float() - self.action_mean) / self.action_std,
+            batch[f"{columns.action}_is_pad"],
+        )
+
+    @abstractmethod
+    def losses(self, sample: Sample) -> Losses:
+        """With gradients, for a batch."""
+
+    @abstractmethod
+    def predict(self, state: Tensor, pictures: Sequence[Tensor]) -> Tensor:
+        """Normalised actions (B, chunk, action_dim) for normalised joints."""
+
+    def act(self, state: Tensor, pictures: Sequence[Tensor]) -> Tensor:
+        """Actions (B, chunk, action_dim) for joints (B, state_dim), both as the data have them."""
+        found = self.predict((state.float() - self.state_mean) / self.state_std, pictures)
+        return found * self.action_std + self.action_mean
+
+
+class ActPolicy(Policy):
+    """L1 of the chunk plus `kl_weight` times the divergence of the style from a standard normal."""
+
+    def __init__(self, shape: Shape, columns: Columns, stats: Mapping[str, Stats], kl_weight: float) -> None:
+        super().__init__(columns, stats)
+        self.kl_weight = kl_weight
+        self.model = ActModel(shape)
+
+    def losses(self, sample: Sample) -> Losses:
+        found, mean, log_variance = self.model(sample.state, sample.pictures, sample.actions, sample.is_pad)
+        l1 = masked_mean((found - sample.actions).abs(), sample.is_pad)
+        kl = style_divergence(mean, log_variance)
+        return Losses(l1 + self.kl_weight * kl, l1, kl)
+
+    def predict(self, state: Tensor, pictures: Sequence[Tensor]) -> Tensor:
+        found: Tensor = self.model(state, pictures)[0]
+        return found
+
+
+class CnnMlpPolicy(Policy):
+    """Mean square of the next action alone."""
+
+    def __init__(self, shape: Shape, columns: Columns, stats: Mapping[str, Stats]) -> None:
+        super().__init__(columns, stats)
+        self.model = CnnMlpModel(shape)
+
+    def losses(self, sample: Sample) -> Losses:
+        error = self.predict(sample.state, sample.pictures) - sample.actions
+        loss, l1 = (masked_mean(each, sample.is_pad) for each in (error.square(), error.abs()))
+        return Losses(loss, l1, torch.zeros_like(l1))
+
+    def predict(self, state: Tensor, pictures: Sequence[Tensor]) -> Tensor:
+        found: Tensor = self.model(state, pictures)
+        return found
+
+
+def masked_mean(values: Tensor, is_pad: Tensor) -> Tensor:
+    """Of (B, T, D), over what lies within the episode: padding counts neither above nor below the line."""
+    kept = (~is_pad).unsqueeze(-1)
+    return torch.where(kept, values, 0).sum() / (kept.sum() * values.shape[-1]).clamp(min=1)
+
+
+def style_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
+    """KL from a standard normal: summed over the style, averaged over the batch."""
+    return (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1).mean() / 2
+
+
+def make_policy(name: str, shape: Shape, columns: Columns, stats: Mapping[str, Stats], kl_weight: float) -> Policy:
+    """By the words of the command line."""
+    if name == "ACT":
+        return ActPolicy(shape, columns, stats, kl_weight)
+    return CnnMlpPolicy(shape, columns, stats)

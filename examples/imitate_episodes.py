@@ -1,0 +1,217 @@
+"""Imitation learning from episodes: ACT or CNNMLP on ALOHA-style HDF5 episodes or LeRobot data sets.
+
+    python examples/imitate_episodes.py --task_name astrobench_dual_arm --ckpt_dir ./ckpt --policy_class ACT \\
+        --kl_weight 10 --chunk_size 20 --hidden_dim 512 --batch_size 4 --dim_feedforward 3200 --num_epochs 1 \\
+        --lr 1e-5 --seed 0
+
+Without --dataset it makes a small task of its own (`penstock demo act`). docs/act.md tells the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from act.settings import Settings
+
+from penstock.errors import MissingExtra, PenstockError, UsageError
+
+_TRIES = 20
+_DEMO = {"episodes": 12, "rows": 32, "height": 96, "width": 128}  # an epoch in minutes, on two cores of a CPU
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = argparse.ArgumentParser(description="Train a policy on episodes; --resume goes on, --eval tries it.")
+    _add_run(parser.add_argument_group("run"))
+    _add_model(parser.add_argument_group("policy"))
+    _add_loading(parser.add_argument_group("data"))
+    return parser
+
+
+def _add_run(group: Any) -> None:
+    group.add_argument("--task_name", required=True, help="a name for titles, and of the demo's directory")
+    group.add_argument("--ckpt_dir", type=Path, required=True, metavar="DIR", help="where the run is kept")
+    group.add_argument("--num_epochs", type=_count, default=1, metavar="N", help="passes over all samples (1)")
+    group.add_argument("--batch_size", type=_count, default=4, metavar="N", help="samples of a step (4)")
+    group.add_argument("--lr", type=_positive, default=1e-5, help="of AdamW (1e-5)")
+    group.add_argument("--lr_backbone", type=_positive, help="of the ResNet (as --lr)")
+    group.add_argument("--weight_decay", type=float, default=1e-4, help="of AdamW (1e-4)")
+    group.add_argument("--seed", type=int, default=0, help="of the split, the order, the weights and the dropout (0)")
+    group.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: cuda where there is one")
+    group.add_argument("--amp", action="store_true", help="bfloat16 where that is safe")
+    group.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --ckpt_dir")
+    group.add_argument("--overwrite", action="store_true", help="train anew where --ckpt_dir holds a run")
+    group.add_argument("--eval", action="store_true", help="train nothing: try the best checkpoint on the demo task")
+    group.add_argument("--tries", type=_count, default=_TRIES, metavar="N", help=f"of --eval ({_TRIES})")
+    group.add_argument("--val_every", type=_count, default=1, metavar="N", help="validate every N epochs (1)")
+    group.add_argument("--save_every", type=int, default=0, metavar="N", help="checkpoint every N steps, too")
+    group.add_argument("--log_every", type=int, default=50, metavar="N", help="a line every N steps (50; 0: none)")
+    group.add_argument("--table_every", type=_count, default=10, metavar="N", help="timing table every N epochs (10)")
+    group.add_argument("--lang", choices=("zh", "en"), default="zh", help="of the timing lines and the table (zh)")
+    group.add_argument("--profile-out", type=Path, metavar="RUN.json", help="for `penstock profile RUN.json`")
+
+
+def _add_model(group: Any) -> None:
+    group.add_argument("--policy_class", choices=("ACT", "CNNMLP"), default="ACT", help="(ACT)")
+    group.add_argument("--kl_weight", type=float, default=10.0, help="of the style's divergence in ACT's loss (10)")
+    group.add_argument("--chunk_size", type=_count, default=20, metavar="N", help="actions of one prediction (20)")
+    group.add_argument("--hidden_dim", type=_count, default=512, metavar="N", help="of a token (512)")
+    group.add_argument("--dim_feedforward", type=_count, default=3200, metavar="N", help="of a layer's middle (3200)")
+    group.add_argument("--heads", type=_count, default=8, metavar="N", help="of attention (8)")
+    group.add_argument("--enc_layers", type=_count, default=4, metavar="N", help="of each encoder (4)")
+    group.add_argument("--dec_layers", type=_count, default=7, metavar="N", help="of the decoder (7)")
+    group.add_argument("--dropout", type=float, default=0.1, help="(0.1)")
+    group.add_argument("--backbone_width", type=_count, default=64, metavar="N", help="64 is ResNet-18 (64)")
+    group.add_argument(
+        "--backbone_weights", type=Path, metavar="FILE", help="a state dict of torchvision's resnet18; read as tensors"
+    )
+    norms = ("batch", "frozen", "group")
+    group.add_argument("--norm", choices=norms, help="of the ResNet (frozen with --backbone_weights, else batch)")
+
+
+def _add_loading(group: Any) -> None:
+    group.add_argument(
+        "--dataset", type=Path, metavar="PATH",
+        help="directory of ALOHA-style HDF5 episodes, or a LeRobot data set (default: the demo task, in --ckpt_dir)",
+    )  # fmt: skip
+    group.add_argument("--cameras", default="", metavar="A,B", help="some of the cameras (all)")
+    group.add_argument("--val_share", type=float, default=0.2, help="of the episodes, for validation (0.2)")
+    group.add_argument("--image_size", type=_size, metavar="HxW", help="of the pictures in a batch (as stored)")
+    group.add_argument("--memory", default="2GiB", metavar="SIZE", help="that both loaders may hold (2GiB)")
+    group.add_argument("--threads", default="auto", metavar="N", help="of each loader: a number, cpu*0.5 or auto")
+    group.add_argument("--view", choices=("auto", "off", "ram", "disk"), default="auto", help="decoded pictures (auto)")
+    group.add_argument("--gpu_decode", choices=("auto", "on", "off"), default="auto", help="JPEGs on the GPU (auto)")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1")
+    return int(text)
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    return value
+
+
+def _size(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)x(\d+)", text)
+    if found is None or not all(32 <= int(side) <= 4096 for side in found.groups()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not HEIGHTxWIDTH from 32 on, e.g. 480x640")
+    return int(found[1]), int(found[2])
+
+
+def settings_from(args: argparse.Namespace) -> Settings:
+    """Checked together: what argparse sees alone may not fit."""
+    import torch
+
+    given = {name: value for name, value in vars(args).items() if name not in ("eval", "tries")}
+    given["cameras"] = tuple(name for name in args.cameras.split(",") if name)
+    if args.device == "auto":
+        given["device"] = "cuda" if torch.cuda.is_available() else "cpu"
+    settings = Settings(**given)
+    if settings.hidden_dim % settings.heads:
+        raise UsageError(f"--hidden_dim {settings.hidden_dim} cannot be split into {settings.heads} --heads")
+    if settings.resume and settings.overwrite:
+        raise UsageError("--resume and --overwrite contradict each other")
+    if not 0 < settings.val_share < 1:
+        raise UsageError(f"--val_share {settings.val_share:g} is outside 0…1")
+    return settings
+
+
+def dataset_for(settings: Settings) -> Path:
+    """What was named, or the demo task: made once."""
+    from penstock.demo.act import ReachScript, write_episodes
+
+    if settings.dataset is not None:
+        return settings.dataset
+    directory = settings.ckpt_dir / f"demo_{re.sub(r'[^A-Za-z0-9_-]', '_', settings.task_name)}"
+    if not any(directory.glob("episode_*.hdf5")):
+        made = write_episodes(directory, ReachScript(**_DEMO))
+        print(f"no --dataset: the demo task is in {directory} ({made / 1e6:.1f} MB)", flush=True)
+    return directory
+
+
+def train(settings: Settings) -> None:
+    """From the data to the last epoch."""
+    from act.checkpoint import check_free, read_last, write_json
+    from act.data import Data, Loading
+    from act.train import Trainer
+
+    from penstock import profile
+
+    saved = read_last(settings.ckpt_dir, settings.that_make_the_result()) if settings.resume else None
+    if not (settings.resume or settings.overwrite):
+        check_free(settings.ckpt_dir)
+    settings.ckpt_dir.mkdir(parents=True, exist_ok=True)
+    loading = Loading(
+        settings.image_size, settings.memory, settings.view, settings.threads, settings.device, settings.gpu_decode
+    )
+    path = dataset_for(settings)
+    with Data(
+        path, settings.chunk, settings.batch_size, settings.seed, loading, settings.cameras, settings.val_share
+    ) as data:
+        print(data.describe(), flush=True)
+        for note in data.train.notes:
+            print(f"note: {note}", flush=True)
+        stats = {name: each.to_dict() for name, each in data.stats.items()}
+        write_json(settings.ckpt_dir / "dataset_stats.json", stats)
+        trainer = Trainer(settings, data, saved)
+        count = sum(each.numel() for each in trainer.policy.parameters())
+        print(f"{settings.policy_class}: {count / 1e6:.1f} million parameters on {settings.device}", flush=True)
+        try:
+            trainer.run()
+        finally:
+            if settings.profile_out is not None:
+                profile.save(settings.profile_out)
+        print(f"best val l1 {trainer.best_l1:.4f} · {settings.ckpt_dir}", flush=True)
+
+
+def try_out(settings: Settings, tries: int) -> None:
+    """The best checkpoint on the synthetic task."""
+    from act.checkpoint import BEST
+    from act.rollout import evaluate
+
+    import penstock
+    from penstock.demo.act import ReachScript
+
+    with penstock.open(dataset_for(settings)) as store:
+        sizes = [column.shape for column in store.columns.values() if column.kind == "image"]
+    if not sizes:
+        raise UsageError("the data set has no camera")
+    script = ReachScript(height=sizes[0][0], width=sizes[0][1])
+    for name, outcome in evaluate(settings.ckpt_dir / BEST, script, tries, settings.device).items():
+        print(f"{name:<17}{outcome}", flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    args = build_parser().parse_args(argv)
+    try:
+        try:
+            import torch  # noqa: F401
+        except ImportError:
+            raise MissingExtra("torch", "torch", "training") from None
+        settings = settings_from(args)
+        if args.eval:
+            try_out(settings, args.tries)
+        else:
+            train(settings)
+    except PenstockError as error:
+        print(f"imitate_episodes: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("imitate_episodes: interrupted; --resume goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

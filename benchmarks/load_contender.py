@@ -1,0 +1,81 @@
+"""penstock's loader, or the making of a view, as a contender of benchmarks/load.py.
+
+Usage: python load_contender.py load|build PATH [options]; a round for every line on standard input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+from rounds import Clock, serve, timed
+
+import penstock
+
+SPARE_BATCHES = 16  # more than a loader prepares ahead: the end of an epoch never falls into the timed part
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("load", "build"))
+    parser.add_argument("path")
+    parser.add_argument("--window", choices=("row", "transition"), default="row")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batches", type=int, default=24)
+    parser.add_argument("--warmup", type=int, default=8)
+    parser.add_argument("--size", type=int, nargs=2, default=(224, 224), metavar=("HEIGHT", "WIDTH"))
+    parser.add_argument("--dtype", choices=("uint8", "float32"), default="uint8")
+    parser.add_argument("--view", choices=("off", "ram"), default="off", help="ram: filled before the first round")
+    parser.add_argument("--memory", default="2GiB")
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    store = penstock.open(args.path)
+    serve_build(args, store) if args.what == "build" else serve_load(args, store)
+
+
+def views_of(args: argparse.Namespace, store: Any) -> dict[str, Any]:
+    pictures = [name for name, column in store.columns.items() if column.is_picture]
+    found: dict[str, Any] = penstock.build_view(
+        store, pictures, tuple(args.size), where="ram", memory=args.memory, threads=args.threads
+    )
+    return found
+
+
+def serve_build(args: argparse.Namespace, store: Any) -> None:
+    def play() -> dict[str, Any]:
+        clock = Clock()
+        views = views_of(args, store)
+        frames = sum(view.n_filled for view in views.values())
+        found = clock.rate(frames)
+        if frames != store.rows * len(views):
+            raise SystemExit(f"{frames} frames of {store.rows * len(views)} are in the views")
+        for view in views.values():
+            view.close()
+        return found
+
+    serve(play)
+
+
+def serve_load(args: argparse.Namespace, store: Any) -> None:
+    window = penstock.Transition() if args.window == "transition" else penstock.Window()
+    views = views_of(args, store) if args.view == "ram" else "off"
+    # One store as a mixture of one: an epoch as long as a round, so that only the steady state is timed.
+    length = (args.warmup + args.batches + SPARE_BATCHES) * args.batch
+    data = penstock.Mix([(store, 1.0)], length=length)
+
+    def play() -> dict[str, Any]:
+        loader = penstock.Loader(
+            data, window, args.batch, image_size=tuple(args.size), memory=args.memory, view=views,
+            threads=args.threads, dtype=args.dtype,
+        )  # fmt: skip
+        with loader:
+            found = timed(iter(loader), warmup=args.warmup, count=args.batches, samples=args.batch)
+            return {**found, "stats": {key: value for key, value in loader.stats().items() if isinstance(value, int)}}
+
+    serve(play, rows=store.rows)
+
+
+main()

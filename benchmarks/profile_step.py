@@ -1,0 +1,147 @@
+"""What profiling costs a training step: the same run, in turns with and without, a few steps each.
+
+Turns are short and their order is turned round (off, on, on, off), so that a machine that becomes slower or faster hits
+both alike; the first steps of a turn are left out, for their batches were prepared in the turn before. What counts is
+the median over pairs of turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from measure import Claim
+
+from penstock import profile
+
+_LEFT_OUT = 6  # steps of a turn: more than a loader has batches ahead
+_EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+class EnoughStepsError(Exception):
+    """All turns are over."""
+
+
+class Turns:
+    """Told when a step begins: it switches profiling, and keeps how long the steps of each turn take."""
+
+    def __init__(self, pairs: int, steps: int) -> None:
+        self._modes = [mode for pair in range(pairs) for mode in ((False, True) if pair % 2 == 0 else (True, False))]
+        self._steps = steps + _LEFT_OUT
+        self._seen = 0
+        self._last = (0.0, 0.0)
+        self.wall_s: list[list[float]] = [[] for _ in self._modes]
+        self.cpu_s: list[list[float]] = [[] for _ in self._modes]
+
+    def step(self) -> None:
+        turn, within = divmod(self._seen, self._steps)
+        now = (time.perf_counter(), time.process_time())
+        if self._seen:
+            before, place = divmod(self._seen - 1, self._steps)
+            if place >= _LEFT_OUT:
+                self.wall_s[before].append(now[0] - self._last[0])
+                self.cpu_s[before].append(now[1] - self._last[1])
+        if turn == len(self._modes):
+            profile.enable()
+            raise EnoughStepsError
+        if within == 0:
+            profile.enable() if self._modes[turn] else profile.disable()
+        self._seen += 1
+        self._last = (time.perf_counter(), time.process_time())
+
+    def overhead_percent(self, seconds: list[list[float]]) -> float:
+        """How much longer a step is with profiling."""
+        medians = [statistics.median(each) for each in seconds]
+        ratios = []
+        for first in range(0, len(medians), 2):
+            off, on = (medians[first : first + 2] if not self._modes[first] else medians[first : first + 2][::-1])
+            ratios.append(on / off)
+        return (statistics.median(ratios) - 1) * 100
+
+    @property
+    def step_ms(self) -> float:
+        return 1e3 * statistics.median(s for each, mode in zip(self.wall_s, self._modes, strict=True) for s in each
+                                       if not mode)  # fmt: skip
+
+
+def step_claims(directory: Path, quick: bool) -> list[Claim]:
+    """A small model over a loader that decodes, and over one that copies from a view; then ACT by its example."""
+    import torch
+
+    torch.set_num_threads(1)
+    runs: list[tuple[str, Callable[[Turns], None]]] = [
+        ("small model, decoding", lambda turns: _small(directory, "off", turns)),
+        ("small model, view in memory", lambda turns: _small(directory, "ram", turns)),
+        ("imitate_episodes.py (ACT)", lambda turns: _act(directory, turns)),
+    ]
+    print(f"\n{'training step':<32}{'ms':>8}{'pairs':>8}{'overhead':>10}{'CPU time':>10}")
+    claims = []
+    for name, run in runs:
+        turns = Turns(pairs=10 if quick else 60, steps=10)
+        with contextlib.suppress(EnoughStepsError):
+            run(turns)
+        wall, cpu = turns.overhead_percent(turns.wall_s), turns.overhead_percent(turns.cpu_s)
+        print(f"{name:<32}{turns.step_ms:>8.1f}{len(turns.wall_s) // 2:>8}{wall:>9.2f}%{cpu:>9.2f}%")
+        claims.append(Claim(f"% longer steps with profiling: {name}", round(wall, 2), "<= 1"))
+    return claims
+
+
+def _small(directory: Path, view: str, turns: Turns) -> None:
+    """A convolution net on the pictures of the demo's four cameras."""
+    import torch
+    from torch import nn
+
+    import penstock
+    from penstock.demo.act import ReachScript, write_episodes
+
+    data = directory / "episodes"
+    if not data.exists():
+        write_episodes(data, ReachScript())
+    with (
+        penstock.open(data) as store,
+        penstock.Loader(store, penstock.Window(action=range(10)), 16, (96, 128), view=view, threads=1) as loader,
+    ):
+        cameras = [name for name, column in store.columns.items() if column.kind == "image"]
+        layers = [nn.Conv2d(3 * len(cameras), 16, 5, 4), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.ReLU(), nn.Flatten()]
+        model = nn.Sequential(*layers, nn.LazyLinear(10 * store.column("action").shape[0]))
+        optimizer: Any = None
+        while True:
+            for batch in loader:
+                turns.step()
+                pictures = torch.cat([batch[name] for name in cameras], 1).float().div_(255)
+                found = model(pictures)
+                optimizer = optimizer or torch.optim.AdamW(model.parameters(), 1e-4)
+                loss = nn.functional.l1_loss(found, batch["action"].flatten(1).float())
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+
+def _act(directory: Path, turns: Turns) -> None:
+    """The example's own trainer, told when its steps begin."""
+    sys.path.insert(0, str(_EXAMPLES))
+    from act.data import Data, Loading
+    from act.settings import Settings
+    from act.train import Trainer
+
+    class Told(Trainer):
+        def _train_step(self, batch: Any) -> None:
+            turns.step()
+            super()._train_step(batch)
+
+    sizes: dict[str, Any] = {"hidden_dim": 64, "dim_feedforward": 128, "enc_layers": 1, "dec_layers": 1, "heads": 4}
+    settings = Settings(
+        "overhead", directory / "ckpt", batch_size=4, num_epochs=10**6, backbone_width=8, log_every=0,
+        val_every=10**6, table_every=10**6, **sizes,
+    )  # fmt: skip
+    settings.ckpt_dir.mkdir(exist_ok=True)
+    loading = Loading((96, 128), "1GiB", "auto", "1", "cpu", "off")
+    words = (settings.chunk, settings.batch_size, 0, loading, (), 0.2)
+    with Data(directory / "episodes", *words) as data, contextlib.redirect_stdout(io.StringIO()):
+        Told(settings, data).run()

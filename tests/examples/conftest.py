@@ -1,0 +1,28 @@
+"""The examples are scripts, not a package: their directory is where they look for each other."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.demo.act import ReachScript, write_episodes
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+SCRIPT = ReachScript(episodes=4, rows=8, height=32, width=48)
+
+
+@pytest.fixture(scope="package")
+def reach(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four short episodes of the synthetic task."""
+    directory = tmp_path_factory.mktemp("act") / "reach"
+    write_episodes(directory, SCRIPT)
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))

@@ -1,0 +1,150 @@
+"""The command line from end to end: training, exact resuming after a kill, the files it leaves, refusals, --eval."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import imitate_episodes  # noqa: E402
+from act.checkpoint import read_checkpoint  # noqa: E402
+from act.curve import draw_curve  # noqa: E402
+
+SCRIPT = Path(imitate_episodes.__file__)
+TINY = [
+    "--task_name", "tiny", "--hidden_dim", "16", "--dim_feedforward", "16", "--heads", "2", "--enc_layers", "1",
+    "--dec_layers", "1", "--backbone_width", "8", "--chunk_size", "4", "--batch_size", "5", "--lr", "1e-3", "--threads",
+    "1", "--memory", "512MiB", "--device", "cpu", "--log_every", "2",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def _run(reach: Path, directory: Path, *words: str) -> int:
+    return imitate_episodes.main([*TINY, "--dataset", str(reach), "--ckpt_dir", str(directory), *words])
+
+
+def _losses(directory: Path) -> list[list[float]]:
+    keys = ("epoch", "step", "train_loss", "train_l1", "train_kl", "val_l1", "val_mean_l1", "val_stay_l1")
+    return [[row[key] for key in keys] for row in json.loads((directory / "history.json").read_text())]
+
+
+def _killed(reach: Path, directory: Path, *words: str) -> None:
+    """A run of its own that is killed when it says that it has saved in the midst of an epoch."""
+    command = [sys.executable, str(SCRIPT), *TINY, "--dataset", str(reach), "--ckpt_dir", str(directory), *words]
+    places = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": places}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        try:
+            for line in iter(process.stdout.readline, ""):
+                if "saved" in line:
+                    break
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait(60)
+
+
+def test_a_killed_run_resumes_to_the_same_losses_and_weights(
+    reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--num_epochs", "2", "--save_every", "3"]
+    assert _run(reach, tmp_path / "whole", *words) == 0
+    _killed(reach, tmp_path / "cut", *words)
+    left = read_checkpoint(tmp_path / "cut" / "policy_last.ckpt")
+    assert left["epoch"] < 2
+    capsys.readouterr()
+    assert _run(reach, tmp_path / "cut", *words, "--resume") == 0
+    assert f"resumed {tmp_path / 'cut' / 'policy_last.ckpt'} at epoch {left['epoch']}" in capsys.readouterr().out
+    assert _losses(tmp_path / "cut") == _losses(tmp_path / "whole") and len(_losses(tmp_path / "cut")) == 2
+    one, two = (read_checkpoint(tmp_path / name / "policy_last.ckpt") for name in ("whole", "cut"))
+    assert one["model"].keys() == two["model"].keys()
+    assert all(torch.equal(one["model"][name], two["model"][name]) for name in one["model"])
+    assert one["step"] == two["step"] == 10 and one["loader"] == two["loader"]
+
+
+def test_more_epochs_later_are_the_same_as_more_epochs_at_once(reach: Path, tmp_path: Path) -> None:
+    assert _run(reach, tmp_path / "whole", "--num_epochs", "2", "--policy_class", "CNNMLP") == 0
+    assert _run(reach, tmp_path / "parts", "--num_epochs", "1", "--policy_class", "CNNMLP") == 0
+    assert _run(reach, tmp_path / "parts", "--num_epochs", "2", "--policy_class", "CNNMLP", "--resume") == 0
+    assert _losses(tmp_path / "parts") == _losses(tmp_path / "whole")
+
+
+def test_a_run_leaves_what_it_promises(reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import cv2
+
+    from penstock import profile
+
+    out = tmp_path / "run"
+    profile.reset()
+    assert _run(reach, out, "--amp", "--image_size", "32x32", "--profile-out", str(tmp_path / "RUN.json")) == 0
+    printed = capsys.readouterr().out
+    assert "Epoch 0 总耗时" in printed and "训练耗时:" in printed and "性能分析统计" in printed
+    stages = ("10_val_forward_pass", "20_train_forward_pass", "21_backward", "22_optimizer_step")
+    assert all(name in printed for name in stages)
+    assert {path.name for path in out.iterdir()} == {
+        "dataset_stats.json", "history.json", "policy_best.ckpt", "policy_last.ckpt", "train_val_seed_0.png",
+    }  # fmt: skip
+    assert cv2.imread(str(out / "train_val_seed_0.png")).shape == (480, 720, 3)
+    assert len(json.loads((out / "dataset_stats.json").read_text())["action"]["mean"]) == 14
+    told = json.loads((tmp_path / "RUN.json").read_text())
+    decoded = sum(span["count"] for span in told["spans"] if span["name"] == "03b_image_decode")
+    assert told["steps"]["count"] == 5 and decoded == (24 + 8) * 4  # each sample once, four cameras
+    assert _run(reach, out, "--eval", "--tries", "2") == 0
+    assert "policy           " in capsys.readouterr().out
+
+
+def test_without_a_data_set_the_demo_task_is_made_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imitate_episodes, "_DEMO", {"episodes": 2, "rows": 4, "height": 32, "width": 32})
+    words = [*TINY, "--ckpt_dir", str(tmp_path / "ck"), "--lang", "en"]
+    assert imitate_episodes.main(words) == 0
+    printed = capsys.readouterr().out
+    assert "the demo task is in" in printed and "Epoch 0 took" in printed
+    made = sorted(path.name for path in (tmp_path / "ck" / "demo_tiny").iterdir())
+    assert made == ["episode_0.hdf5", "episode_1.hdf5"]
+    assert imitate_episodes.main([*words, "--num_epochs", "2", "--resume"]) == 0
+    assert "the demo task is in" not in capsys.readouterr().out
+
+
+def test_refusals_name_what_to_do(reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(reach, tmp_path / "nothing", "--resume") == 2
+    assert "policy_last.ckpt does not exist" in capsys.readouterr().err
+    assert _run(reach, tmp_path / "odd", "--heads", "3") == 2
+    assert "cannot be split into 3 --heads" in capsys.readouterr().err
+    (tmp_path / "held").mkdir()
+    torch.save({"version": 1, "settings": {"lr": 1.0}}, tmp_path / "held" / "policy_last.ckpt")
+    assert _run(reach, tmp_path / "held") == 1
+    assert "--resume goes on with it" in capsys.readouterr().err
+    assert _run(reach, tmp_path / "held", "--resume") == 2
+    assert "was trained otherwise" in capsys.readouterr().err
+
+
+def test_the_seeds_command_line_is_understood() -> None:
+    words = ("--task_name astrobench_dual_arm --ckpt_dir ./ckpt --policy_class ACT --kl_weight 10 --chunk_size 20 "
+             "--hidden_dim 512 --batch_size 4 --dim_feedforward 3200 --num_epochs 1 --lr 1e-5 --seed 0")  # fmt: skip
+    settings = imitate_episodes.settings_from(imitate_episodes.build_parser().parse_args(words.split()))
+    assert (settings.hidden_dim, settings.dim_feedforward, settings.chunk, settings.lr) == (512, 3200, 20, 1e-5)
+    assert settings.norm_kind == "batch" and settings.image_size is None
+
+
+def test_a_curve_of_one_point_and_of_odd_values(tmp_path: Path) -> None:
+    rows = [{"epoch": 0, "train_l1": 0.5}, {"epoch": 1, "train_l1": float("nan"), "val_l1": 0.2, "val_mean_l1": 0.8}]
+    draw_curve(tmp_path / "a.png", rows, "Grüße")
+    draw_curve(tmp_path / "b.png", [], "nothing")
+    assert (tmp_path / "a.png").stat().st_size > (tmp_path / "b.png").stat().st_size > 0

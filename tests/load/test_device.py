@@ -1,0 +1,113 @@
+"""Batches on a CUDA device: the same rows, masks and texts as in memory, pictures within what two decoders differ."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from penstock.errors import StoreCorrupt, UsageError
+from penstock.load.loader import Loader
+from penstock.load.window import Transition, Window
+from tests.load.picture_store import ArrayStore
+
+torch = pytest.importorskip("torch")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+def _batches(device: str | None, window: Any, broken: tuple[int, ...] = (), **options: Any) -> list[dict[str, Any]]:
+    store = ArrayStore([9, 14], size=(96, 128), broken=broken)
+    with Loader(store, window, 8, (48, 64), device=device, threads=2, view="off", **options) as loader:
+        return [
+            {name: value.cpu().numpy().copy() if hasattr(value, "cpu") else value for name, value in batch.items()}
+            for batch in loader
+        ]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
+def test_without_a_device_it_says_so() -> None:
+    with pytest.raises(UsageError, match="no CUDA device"):
+        Loader(ArrayStore([9]), device="cuda")
+    with pytest.raises(UsageError, match="device"):
+        Loader(ArrayStore([9]), device="meta")
+
+
+@needs_cuda
+@pytest.mark.parametrize("gpu_decode", [True, False])
+@pytest.mark.parametrize("window", [Window(action=range(3)), Transition()])
+def test_a_batch_on_the_device_is_the_batch_in_memory(gpu_decode: bool, window: Any) -> None:
+    expected = _batches(None, window, exact=True, output="numpy")
+    found = _batches("cuda", window, exact=True, gpu_decode=gpu_decode)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert list(ours) == list(theirs)
+        for name, value in theirs.items():
+            if name.endswith("cam") and gpu_decode:
+                assert np.mean((ours[name].astype(float) - value) ** 2) < 4  # another decoder: 42 dB or better
+            else:
+                assert np.array_equal(ours[name], value), name
+
+
+@needs_cuda
+def test_floats_are_made_on_the_device() -> None:
+    mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
+    options: dict[str, Any] = {"dtype": "float32", "normalize": (mean, std), "exact": True}
+    found = _batches("cuda", Window(), gpu_decode=False, **options)
+    expected = _batches(None, Window(), output="numpy", **options)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert np.allclose(ours["raw"], theirs["raw"], atol=1e-5)
+
+
+@needs_cuda
+def test_a_broken_picture_is_named_or_left_out() -> None:
+    with pytest.raises(StoreCorrupt, match="row 5"):
+        _batches("cuda", Window(columns=["cam"]), broken=(5,))
+    found = _batches("cuda", Window(columns=["cam"]), broken=(5,), on_error="skip", max_skip_rate=0.1)
+    assert sorted(int(row) for batch in found for row in batch["index"]) == [row for row in range(23) if row != 5]
+
+
+@needs_cuda
+def test_nvjpeg_by_its_own_interface_is_torchvisions() -> None:
+    from torchvision.io import decode_jpeg
+
+    from penstock.load.nvjpeg import BatchDecoder
+
+    store = ArrayStore([50], size=(96, 128))
+    decoder = BatchDecoder(torch.device("cuda", 0))
+    for count in (1, 31, 32, 50, 7):
+        expected = torch.stack(decode_jpeg([torch.from_numpy(each) for each in store.jpeg[:count]], device="cuda"))
+        found = decoder.decode(store.jpeg[:count], (96, 128))
+        assert found.shape == expected.shape and int((found.int() - expected.int()).abs().max()) <= 3
+    progressive = cv2.imencode(".jpg", store.raw[0], [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])[1].reshape(-1)
+    store.jpeg[3] = progressive
+    assert len(_all(store, gpu_decode=True)) == 50
+    decoder.close()
+    decoder.close()
+
+
+def _all(store: ArrayStore, **options: Any) -> list[int]:
+    with Loader(store, Window(columns=["cam"]), 8, (48, 64), device="cuda", view="off", **options) as loader:
+        return [int(row) for batch in loader for row in batch["index"]]
+
+
+@needs_cuda
+def test_a_picture_whose_header_lies_reaches_no_decoder() -> None:
+    store = ArrayStore([20], size=(96, 128))
+    hostile = store.jpeg[7].copy()
+    at = hostile.tobytes().index(b"\xff\xc0")
+    hostile[at + 5 : at + 9] = (0x10, 0x00, 0x10, 0x00)  # 4,096 × 4,096 by its header
+    store.jpeg[7] = hostile
+    with pytest.raises(StoreCorrupt, match="row 7"):
+        _all(store, gpu_decode=True)
+    assert sorted(_all(store, gpu_decode=True, on_error="skip", max_skip_rate=0.1)) == [*range(7), *range(8, 20)]
+
+
+@needs_cuda
+def test_a_pass_that_is_left_leaves_nothing_behind() -> None:
+    loader = Loader(ArrayStore([60]), batch_size=4, device="cuda", view="off")
+    for _ in range(3):
+        next(iter(loader))
+    loader.close()
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")] == []

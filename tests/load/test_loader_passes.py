@@ -1,0 +1,200 @@
+"""Passes of a loader that end in ways nobody planned: replaced, interrupted, forgotten, closed elsewhere, forked."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import StoreCorrupt, UsageError
+from penstock.load.loader import Loader
+from penstock.load.window import Window
+from penstock.stores.store import ImageSource, Picture, Scratch
+from tests.load.picture_store import ArraySource, ArrayStore
+
+SIZE = (24, 32)
+
+
+def _loader(store: Any, window: Any = None, **options: Any) -> Loader:
+    return Loader(store, window, **{"batch_size": 8, "image_size": SIZE, "threads": 2, "output": "numpy", **options})
+
+
+def _indices(loader: Loader) -> list[int]:
+    return [int(row) for batch in loader for row in batch["index"]]
+
+
+def test_of_two_iterators_the_later_one_rules() -> None:
+    loader = _loader(ArrayStore([40]), Window(columns=["state"]))
+    expected = _indices(loader)
+    loader.set_epoch(0)
+    first, second = iter(loader), iter(loader)
+    with pytest.raises(UsageError, match="another one"):
+        next(first)
+    assert [int(row) for batch in second for row in batch["index"]] == expected
+    with pytest.raises(UsageError, match="another one"):
+        list(zip(loader, loader, strict=True))
+
+
+def test_a_pass_does_not_begin_where_another_place_was_set_meanwhile() -> None:
+    loader = _loader(ArrayStore([40]), Window(columns=["state"]))
+    begun = iter(loader)
+    loader.set_epoch(3)
+    with pytest.raises(UsageError, match="ended"):
+        next(begun)
+    assert loader.epoch == 3 and len(_indices(loader)) == 40 and loader.epoch == 4
+
+
+def test_a_batch_that_was_refused_counts_as_not_handed_out() -> None:
+    store = ArrayStore([40], broken=[20])
+    loader = _loader(store, Window(columns=["cam"]), shuffle=False, view="off")
+    handed: list[int] = []
+    with pytest.raises(StoreCorrupt):
+        for batch in loader:
+            handed += batch["index"].tolist()
+    assert loader.state_dict()["position"] == len(handed) == 16
+    resumed = _loader(ArrayStore([40]), Window(columns=["cam"]), shuffle=False, view="off")
+    resumed.load_state_dict(loader.state_dict())
+    assert handed + _indices(resumed) == list(range(40))
+
+
+def test_stats_are_there_after_the_end() -> None:
+    with _loader(ArrayStore([20]), view="ram") as loader:
+        list(map(len, loader))
+    found = loader.stats()
+    assert found["samples"] == 20 and all(view["rows"] == 20 for view in found["views"].values())
+
+
+def test_closing_while_another_thread_iterates() -> None:
+    loader = _loader(ArrayStore([400]), view="ram", batch_size=4)
+    began, ended = threading.Event(), []
+
+    def use() -> None:
+        try:
+            for _ in itertools.count():
+                for _ in loader:
+                    began.set()
+        except UsageError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=use, daemon=True)
+    thread.start()
+    assert began.wait(20)
+    loader.close()
+    thread.join(20)
+    assert not thread.is_alive() and len(ended) == 1
+
+
+def test_a_feeder_that_nobody_ended_does_not_keep_others_from_ending() -> None:
+    loader = _loader(ArrayStore([80]), Window(columns=["state"]), batch_size=4)
+    first = iter(loader)
+    next(first)
+    stray = loader._pass
+    assert stray is not None
+    loader._pass = None  # as if Ctrl-C had come before the loader knew of it
+    second = iter(loader)
+    next(second)
+    ending = threading.Thread(target=loader.close, daemon=True)
+    ending.start()
+    ending.join(20)
+    assert not ending.is_alive()
+    stray.close()
+
+
+def test_interrupts_at_any_moment_leave_a_loader_that_works() -> None:
+    code = (
+        "import random, signal\n"
+        "from tests.load.picture_store import ArrayStore\nfrom penstock.load.loader import Loader\n"
+        "loader = Loader(ArrayStore([400], size=(8, 10)), batch_size=8, image_size=(6, 8), threads=2, output='numpy')\n"
+        "def interrupt(*_): raise KeyboardInterrupt\n"
+        "signal.signal(signal.SIGALRM, interrupt)\nrandom.seed(5)\n"
+        "for _ in range(120):\n"
+        "    try:\n        try:\n            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0003, 0.006))\n"
+        "            for batch in loader: pass\n"
+        "        finally:\n            signal.setitimer(signal.ITIMER_REAL, 0)\n"
+        "    except KeyboardInterrupt:\n        pass\n"
+        "batch = None\nloader.set_epoch(0)\nprint(sum(len(batch['index']) for batch in loader))\nloader.close()\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, ["400"]), done.stderr
+
+
+class _Slow(ArrayStore):
+    """A store whose pictures wait for a sign, and collect garbage in the thread that reads."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        super().__init__(lengths)
+        self.asked, self.go_on = threading.Event(), threading.Event()
+
+    def images(self, name: str) -> ImageSource:
+        store = self
+
+        class Waiting(ArraySource):
+            def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+                store.asked.set()
+                if store.go_on.wait(20):
+                    gc.collect()
+                yield from super().read(rows, scratch)
+
+        return Waiting(self.raw, frozenset(), [])
+
+
+def test_a_forgotten_loader_that_its_own_thread_collects_ends() -> None:
+    store = _Slow([60])
+
+    class Trainer:
+        pass
+
+    gc.collect()
+    gc.disable()
+    try:
+        trainer = Trainer()
+        trainer.me = trainer  # type: ignore[attr-defined]
+        trainer.loader = _loader(store, Window(columns=["raw"]), threads=1, view="off")  # type: ignore[attr-defined]
+        taken = iter(trainer.loader)  # type: ignore[attr-defined]
+        trainer.batches = taken  # type: ignore[attr-defined]
+        asking = threading.Thread(target=next, args=(taken, None), daemon=True)
+        asking.start()
+        assert store.asked.wait(20)
+        store.go_on.set()
+        asking.join(20)
+        store.asked.clear()
+        store.go_on.clear()
+        assert store.asked.wait(20)  # the only thread is at work for a later batch
+        del trainer, taken, asking
+        store.go_on.set()  # … and collects the loader whose thread it is
+        for thread in [each for each in threading.enumerate() if each.name.startswith("penstock")]:
+            thread.join(20)
+            assert not thread.is_alive(), "it waits for itself"
+    finally:
+        gc.enable()
+
+
+def test_a_program_that_forks_after_opencv_used_threads() -> None:
+    code = (
+        "import os, sys, cv2, numpy as np\ncv2.setNumThreads(4)\n"
+        "for _ in range(3): cv2.resize(np.zeros((2000, 2000, 3), np.uint8), (900, 900))\n"
+        "from tests.load.picture_store import ArrayStore\nfrom penstock.load.loader import Loader\n"
+        "loader = Loader(ArrayStore([40]), batch_size=8, image_size=(24, 32), threads=2)\n"
+        "if len(sys.argv) > 1: batches = iter(loader); next(batches)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n    os._exit(0 if sum(len(batch['index']) for batch in loader) == 40 else 1)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
+        "print(sum(len(batch['index']) for batch in loader))\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
+    for words in ([], ["in the middle of a pass"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], env=env, capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stdout.strip()) == (0, "40"), done.stderr

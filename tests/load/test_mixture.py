@@ -1,0 +1,169 @@
+"""Mixtures: exact proportions in every block, every sample of a source once per pass, any place computed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import UsageError
+from penstock.load.mixture import Mixture
+from penstock.load.order import Local, Sequential, Shuffled
+
+GOLDEN = ([1, 0, 1, 0, 0, 0, 1, 0, 0, 0], [38, 441, 96, 682, 626, 695, 73, 549, 850, 478])  # never to be edited
+
+
+@st.composite
+def _mixtures(draw: st.DrawFn) -> Mixture:
+    counts = draw(st.lists(st.integers(1, 60), min_size=1, max_size=6))
+    makers = [draw(st.sampled_from((Shuffled, Sequential, Local))) for _ in counts]
+    weight = st.one_of(st.integers(0, 9), st.floats(0, 1), st.just(1 / 3), st.just(0.1))
+    weights = [draw(weight) for _ in counts]
+    if not sum(weights):
+        weights[0] = 1
+    orders = [make(count) for make, count in zip(makers, counts, strict=True)]
+    return Mixture(orders, weights, draw(st.integers(0, 99)), draw(st.none() | st.integers(1, 400)))
+
+
+@settings(max_examples=80, deadline=None)
+@given(mixture=_mixtures(), data=st.data())
+def test_every_source_goes_through_its_passes_in_its_share(mixture: Mixture, data: st.DataObject) -> None:
+    n_epochs, n_sources = 3, len(mixture.orders)
+    seen: list[list[int]] = [[] for _ in range(n_sources)]
+    for epoch in range(n_epochs):
+        sources, samples = mixture.at(epoch, np.arange(mixture.length))
+        assert sources.dtype == samples.dtype == np.int64
+        for source, sample in zip(sources.tolist(), samples.tolist(), strict=True):
+            seen[source].append(sample)
+        places = data.draw(st.lists(st.integers(0, mixture.length - 1), max_size=6))
+        some = mixture.at(epoch, places)
+        assert some[0].tolist() == sources[np.array(places, int)].tolist()
+        assert some[1].tolist() == samples[np.array(places, int)].tolist()
+        for number, share in enumerate(mixture.shares):
+            wanted = share * mixture.length * (epoch + 1)
+            assert abs(len(seen[number]) - wanted) <= 1.5  # rounded by a half at each of three halvings
+    for number, order in enumerate(mixture.orders):
+        taken, passes = seen[number], -(-len(seen[number]) // order.count)
+        expected = np.concatenate([order.at(each, np.arange(order.count)) for each in range(passes)] or [[]])
+        assert sorted(taken) == sorted(expected[: len(taken)].tolist())
+
+
+@settings(max_examples=60, deadline=None)
+@given(mixture=_mixtures(), epoch=st.integers(0, 5))
+def test_every_block_has_its_shares(mixture: Mixture, epoch: int) -> None:
+    sources, _ = mixture.at(epoch, np.arange(mixture.length))
+    whole = sum(mixture.parts)
+    for first in range(0, mixture.length, mixture.block):
+        block = sources[first : first + mixture.block]
+        for number, part in enumerate(mixture.parts):
+            n = int((block == number).sum())
+            if len(block) % whole == 0:
+                assert n * whole == part * len(block)
+            assert abs(n - part * len(block) / whole) <= 3
+
+
+@pytest.mark.parametrize(
+    ("weights", "parts"),
+    [
+        ([0.7, 0.3], (7, 3)),
+        ([1 / 3, 1 / 3, 1 / 3], (1, 1, 1)),
+        ([1 / 3, 2 / 3], (1, 2)),
+        ([2, 6], (1, 3)),
+        ([Fraction(1, 7), Fraction(6, 7)], (1, 6)),
+        ([0.2, 0.2, 0.6], (1, 1, 3)),
+        ([0, 5], (0, 1)),
+        ([1e-3, 1], (1, 1000)),
+        ([np.float32(0.25), np.int64(1)], (1, 4)),
+    ],
+)
+def test_weights_are_what_people_meant(weights: list[float], parts: tuple[int, ...]) -> None:
+    mixture = Mixture([Shuffled(10)] * len(weights), weights, length=100_000)
+    assert mixture.parts == parts
+    assert mixture.block % sum(parts) == 0
+    sources, _ = mixture.at(0, np.arange(mixture.block * 5))
+    times = mixture.block * 5 // sum(parts)
+    assert np.bincount(sources, minlength=len(parts)).tolist() == [part * times for part in parts]
+
+
+def test_odd_weights_are_met_to_a_billionth() -> None:
+    mixture = Mixture([Shuffled(10), Shuffled(10), Shuffled(3)], [0.123456789, np.pi, np.e])
+    total = 0.123456789 + np.pi + np.e
+    assert mixture.shares == pytest.approx((0.123456789 / total, np.pi / total, np.e / total), abs=1e-9)
+    assert sum(mixture.parts) == 2**31
+
+
+def test_the_order_within_a_block_is_random_and_differs_by_epoch_and_seed() -> None:
+    made = [Mixture([Sequential(500), Sequential(500)], [1, 1], seed) for seed in (0, 1)]
+    runs = [mixture.at(epoch, np.arange(1000))[0] for mixture in made for epoch in (0, 1)]
+    blocks = [tuple(run[first : first + 64].tolist()) for run in runs for first in range(0, 960, 64)]
+    assert made[0].block == 64 and len(set(blocks)) == len(blocks)
+    same = np.mean([runs[a] == runs[b] for a in range(4) for b in range(a)])
+    assert 0.4 < same < 0.6
+
+
+def test_without_weights_an_epoch_has_every_sample_once() -> None:
+    sizes = (900, 77, 1)
+    mixture = Mixture([Shuffled(size, seed) for seed, size in enumerate(sizes)])
+    assert mixture.length == len(mixture) == mixture.count == 978 and mixture.passes() == (1, 1, 1)
+    for epoch in range(3):
+        sources, samples = mixture.at(epoch, np.arange(978))
+        for number, size in enumerate(sizes):
+            assert np.array_equal(np.sort(samples[sources == number]), np.arange(size))
+
+
+def test_a_source_goes_on_where_the_epoch_before_left_it() -> None:
+    mixture = Mixture([Shuffled(1000), Shuffled(10)], [0.5, 0.5], length=500)
+    seen = np.concatenate(
+        [samples[sources == 0] for sources, samples in (mixture.at(e, np.arange(500)) for e in range(4))]
+    )
+    assert np.array_equal(np.sort(seen), np.arange(1000))  # a pass of 1,000 in four epochs of 250
+
+
+def test_the_mixture_of_seed_0_is_what_it_always_was() -> None:
+    sources, samples = Mixture([Shuffled(900, 0), Shuffled(100, 0)], [0.7, 0.3], seed=0).at(0, range(10))
+    assert (sources.tolist(), samples.tolist()) == GOLDEN
+
+
+def test_far_epochs_are_computed_and_too_far_ones_refused() -> None:
+    mixture = Mixture([Shuffled(2**40), Shuffled(2**39)], [0.9, 0.1])
+    sources, samples = mixture.at(10**6, [0, mixture.length - 1])
+    assert samples.min() >= 0 and set(sources.tolist()) <= {0, 1}
+    with pytest.raises(UsageError, match="epoch 10,000,000"):
+        mixture.at(10**7, [0])
+    with pytest.raises(UsageError, match="epoch -1"):
+        mixture.at(-1, [0])
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ([1], "2 sources, but 1 weights"),
+        ([1, -1], "0 or more"),
+        ([0, 0.0], "not all of them 0"),
+        ([1, float("nan")], "finite"),
+        ([1, float("inf")], "finite"),
+        ([1, "a"], "finite numbers"),
+    ],
+)
+def test_weights_that_mean_nothing_are_refused(weights: list[float], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Mixture([Shuffled(5), Shuffled(6)], weights)
+
+
+def test_mixtures_are_values() -> None:
+    mixture = Mixture([Shuffled(900), Local(100)], [0.7, 0.3], seed=4)
+    assert pickle.loads(pickle.dumps(mixture)) == mixture != Mixture([Shuffled(900), Local(100)], [0.7, 0.3], seed=5)
+    assert hash(mixture) == hash(pickle.loads(pickle.dumps(mixture)))
+    assert json.loads(json.dumps(mixture.describe())) == mixture.describe()
+    assert repr(mixture) == "<Mixture of 2 sources, 1,000 positions: 0.7 of 900 (×0.778), 0.3 of 100 (×3)>"
+    with pytest.raises(UsageError, match="one source"):
+        Mixture([], [])
+    with pytest.raises(UsageError, match="1 or more, not 0"):
+        Mixture([Shuffled(5)], [1], length=0)
+    with pytest.raises(UsageError, match="positions 1,000 to 1,000"):
+        mixture.at(0, [1000])

@@ -1,0 +1,77 @@
+"""Runs made by hand for the verdict: a loader's stages, a step, what was measured on its rows; in round numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.profile.snapshot import Snapshot, SpanStats, StepPoint, StepStats
+from penstock.profile.subject import Way
+from tests.profile.made import MAIN, MS, START_NS, stats
+
+STEPS = 100
+PICTURES = 16  # of a batch
+
+
+def run(
+    step_ms: float, wait_ms: float, stages_ms: dict[str, float], *, computing_ms: dict[str, float] | None = None,
+    hits: int = 0, threads: int = 2, subject: dict[str, Any] | None = None, steps: int = STEPS,
+) -> Snapshot:  # fmt: skip
+    """`stages_ms`: self time of each loader stage per batch, over all threads."""
+    spans: list[SpanStats] = [
+        stats(name, [int(ms * MS * steps / threads)], process=MAIN, thread=f"penstock-load-{number}")
+        for name, ms in stages_ms.items()
+        for number in range(threads)
+    ]
+    spans += [stats(name, [int(ms * MS)] * steps) for name, ms in (computing_ms or {}).items()]
+    step, wait = int(step_ms * MS), int(wait_ms * MS)
+    points = tuple(StepPoint(n, START_NS + n * step, step, wait) for n in range(steps))
+    return Snapshot(
+        spans=tuple(spans),
+        counters={"view_hits": hits * steps, "pictures_decoded": (PICTURES - hits) * steps},
+        steps=StepStats(count=steps, total_ns=steps * step, wait_total_ns=steps * wait, mean_ns=step, series=points),
+        machine={"cores": 2},
+        subjects=(loader_told(threads=threads) if subject is None else subject,),
+        process=MAIN,
+    )
+
+
+def picture(column: str = "cam", **changed: Any) -> dict[str, Any]:
+    """One camera of a loader's description: JPEG, 480×640, asked for at 224×224."""
+    return {
+        "column": column, "encoding": "jpeg", "way": "packets", "stored": [480, 640], "size": [224, 224], "steps": 1,
+        "rows": 1000, "stored_bytes": 90_000.0, "view_row_bytes": 150_528, "on_device": False, "is_jpeg": True,
+        "can_scale": False, "view": None, **changed,
+    }  # fmt: skip
+
+
+def loader_told(**changed: Any) -> dict[str, Any]:
+    """What a loader says of itself."""
+    told: dict[str, Any] = {
+        "kind": "penstock.Loader", "options": {"shard": None}, "rows": 1000, "batch_size": 16, "threads": 2, "cores": 2,
+        "batches_handed": STEPS, "made_per_batch": float(PICTURES), "hit_share": 0.0, "pictures": [picture()],
+        "pictures_per_batch": float(PICTURES), "stored_bytes_per_batch": PICTURES * 90_000.0, "device": "cpu",
+        "cuda": False, "exact": False, "memory_bytes": 2 << 30, "memory_left_bytes": 1 << 30,
+        "memory_available_bytes": 16 << 30, "cache_free_bytes": 100 << 30,
+    }  # fmt: skip
+    return {**told, **changed}
+
+
+def way(name: str, ms: float, cpu_ms: float | None = None, *, stored_bytes: float = 0.0, **by_threads: float) -> Way:
+    """A measured way; `t4=2.0` is what four threads at once take, others take `ms`."""
+    counted = {1: ms, 2: ms, 4: 2 * ms} | {int(word[1:]): value for word, value in by_threads.items()}
+    return Way(name, 48, counted, ms if cpu_ms is None else cpu_ms, stored_bytes)
+
+
+class Measured:
+    """A subject whose calibration is known beforehand."""
+
+    def __init__(self, told: dict[str, Any], *ways: Way) -> None:
+        self.told, self.ways = told, ways
+        self.asked: list[tuple[tuple[str, ...], tuple[int, ...]]] = []
+
+    def describe(self) -> dict[str, Any]:
+        return dict(self.told)
+
+    def calibrate(self, ways: Any, threads: Any) -> dict[str, Way]:
+        self.asked.append((tuple(ways), tuple(threads)))
+        return {each.name: each for each in self.ways}

@@ -1,0 +1,242 @@
+"""`attach`: an ordinary DataLoader, unchanged for everybody who looks at it, tells its wait and its workers' stages."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import profile
+from penstock.errors import UsageError
+from penstock.load.loader import Loader
+from penstock.profile import attach, detach, reset, snapshot, span
+from penstock.profile.subject import subjects
+from tests.load.picture_store import ArrayStore
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info  # noqa: E402
+from torch.utils.data import Dataset as TorchDataset  # noqa: E402
+
+from penstock.torch import Dataset, collate  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+
+SAMPLES, BATCH = 22, 4
+BATCHES = 6
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    profile.enable()
+    reset()
+    yield
+    profile.enable()
+    reset()
+
+
+def counts() -> dict[str, int]:
+    return {name: each.count for name, each in snapshot().by_name().items()}
+
+
+class Squares(TorchDataset[Any]):
+    """A data set as people write them, with the timing calls of the seed inside."""
+
+    factor = 1
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        for _ in range(2):
+            with profile.log_timing("03b_image_decode"):
+                pass
+        return torch.tensor([self.factor * index * index])
+
+
+class Together(Squares):
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        return [super(Together, self).__getitem__(index) for index in indices]
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        start, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return (torch.tensor([number]) for number in range(start, SAMPLES, step))
+
+
+def tripled(worker: int) -> None:
+    """As the documentation of torch has it: the worker's copy of the data set is set up here."""
+    info = get_worker_info()
+    assert info is not None and type(info.dataset) is Squares
+    info.dataset.factor = 3
+
+
+def taken(batches: Any) -> list[int]:
+    return sorted(int(value) for batch in batches for value in batch.reshape(-1))
+
+
+@pytest.mark.parametrize("dataset", [Squares, Together])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_batches_and_waits_are_counted_exactly(dataset: type, workers: int) -> None:
+    words: dict[str, Any] = {"num_workers": workers, "timeout": 60 if workers else 0}
+    batches = attach(DataLoader(dataset(), batch_size=BATCH, **words))
+    assert taken(batches) == [number * number for number in range(SAMPLES)]
+    found, told = counts(), snapshot()
+    assert found["00_TOTAL_getitem"] == SAMPLES and found["03b_image_decode"] == 2 * SAMPLES
+    assert found["fetch"] == found["collate"] == found["data_wait"] == told.steps.count == BATCHES
+    total, fetch = told.by_name()["00_TOTAL_getitem"], told.by_name()["fetch"]
+    assert 0 <= fetch.self_ns <= fetch.total_ns - total.total_ns + 1
+    if workers:
+        assert len({each.process for each in told.spans if each.name == "fetch"} - {os.getpid()}) == 2
+
+
+def test_nobody_who_looks_at_the_loader_sees_a_difference() -> None:
+    dataset, init = Squares(), tripled
+    batches = DataLoader(dataset, batch_size=BATCH, num_workers=2, worker_init_fn=init, timeout=60)
+    gathering, kind = batches.collate_fn, type(batches)
+    assert attach(batches) is batches and attach(batches) is batches
+    assert isinstance(batches, DataLoader) and type(batches).__name__ == "DataLoader"
+    assert taken(batches) == [3 * number * number for number in range(SAMPLES)]
+    assert batches.dataset is dataset and batches.collate_fn is gathering and batches.worker_init_fn is init
+    assert type(copy.copy(batches)) is kind and dataset.factor == 1 and len(batches) == len(iter(batches)) == BATCHES
+    assert subjects()[-1] is batches and snapshot().subjects[-1]["workers"] == 2
+
+
+def test_a_detached_loader_is_what_it_was() -> None:
+    batches = attach(DataLoader(Squares(), batch_size=BATCH))
+    assert detach(batches) is batches and type(batches) is DataLoader and batches not in subjects()
+    assert len(taken(batches)) == SAMPLES
+    assert "00_TOTAL_getitem" not in counts() and "data_wait" not in counts()
+    assert detach(batches) is batches
+
+
+def test_workers_that_persist_count_every_epoch() -> None:
+    batches = attach(DataLoader(Squares(), batch_size=BATCH, num_workers=1, persistent_workers=True, timeout=60))
+    for _ in range(3):
+        assert len(taken(batches)) == SAMPLES
+    assert counts()["00_TOTAL_getitem"] == 3 * SAMPLES and snapshot().steps.count == 3 * BATCHES
+    batches.close()
+
+
+def test_a_stream_counts_what_it_yields() -> None:
+    batches = attach(DataLoader(Stream(), batch_size=BATCH, num_workers=2, timeout=60))
+    assert taken(batches) == list(range(SAMPLES))
+    assert counts()["00_TOTAL_getitem"] == SAMPLES and counts()["data_wait"] == 6
+
+
+def test_samples_without_batches_are_counted() -> None:
+    assert len(list(attach(DataLoader(Squares(), batch_size=None)))) == SAMPLES
+    assert counts()["00_TOTAL_getitem"] == counts()["data_wait"] == SAMPLES
+
+
+def test_a_worker_that_was_spawned_tells_as_much() -> None:
+    words: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "spawn", "timeout": 120}
+    batches = attach(DataLoader(Squares(), batch_size=BATCH, worker_init_fn=tripled, **words))
+    assert taken(batches) == [3 * number * number for number in range(SAMPLES)]
+    found = counts()
+    assert found["00_TOTAL_getitem"] == SAMPLES and found["fetch"] == found["collate"] == BATCHES
+    assert found["03b_image_decode"] == 2 * SAMPLES
+
+
+class Wrapped(TorchDataset[Any]):
+    """Somebody's data set around penstock's."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int) -> Any:
+        with span("augment"):
+            return self.inner[index]
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: inner, Wrapped])
+def test_a_sample_of_penstock_inside_counts_once(wrap: Any) -> None:
+    with Dataset(ArrayStore((9, 13)), image_size=(24, 32), view="off", memory="512MiB") as dataset:
+        words: dict[str, Any] = {"collate_fn": collate, "num_workers": 2, "timeout": 60}
+        for _ in attach(DataLoader(wrap(dataset), batch_size=BATCH, **words)):
+            pass
+    found = counts()
+    assert found["00_TOTAL_getitem"] == found["03_read_images_total"] == found["02_read_qpos"] == SAMPLES
+    assert found["03a_read_one_camera"] == found["03b_image_decode"] == SAMPLES * 2
+    assert all(each.self_ns >= 0 for each in snapshot().spans)
+
+
+class Mortal(Squares):
+    """Notes each sample in a file after it is complete; the worker that comes to one of them dies."""
+
+    def __init__(self, ledger: Path) -> None:
+        self.ledger = ledger
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 13:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+class Noted:
+    """A collate that notes which samples came."""
+
+    def __init__(self, ledger: Path) -> None:
+        self.ledger = ledger
+
+    def __call__(self, samples: Any) -> Any:
+        fd = os.open(self.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(fd, b"x" * len(samples))
+        os.close(fd)
+        return torch.cat(samples)
+
+
+def until_a_worker_dies(batches: Any) -> bool:
+    """Whether one did; when this returns, the other workers have ended, too."""
+    has_died = False
+    try:
+        for _ in batches:
+            pass
+    except RuntimeError as error:
+        has_died = "worker" in str(error)
+    gc.collect()  # the iterator, whose end waits for them
+    return has_died
+
+
+def test_a_worker_that_is_killed_loses_nothing_that_it_recorded(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    words: dict[str, Any] = {"num_workers": 2, "collate_fn": Noted(ledger), "timeout": 60}
+    batches = attach(DataLoader(Mortal(ledger), batch_size=BATCH, **words))
+    assert until_a_worker_dies(batches)
+    collated = len(ledger.read_bytes())  # of whole batches; sample 12 is complete, too, and in none
+    found = counts()
+    assert found["00_TOTAL_getitem"] == collated + 1 and found["03b_image_decode"] == 2 * (collated + 1)
+
+
+def test_other_things_are_refused_and_loaders_of_penstock_are_known() -> None:
+    with pytest.raises(UsageError, match="list"):
+        attach([1, 2, 3])
+    with Loader(ArrayStore((9,)), batch_size=4, image_size=(24, 32), memory="512MiB", threads=1) as own:
+        assert attach(own) is own and subjects()[-1] is own
+
+
+def test_while_it_is_off_it_costs_nothing_and_changes_nothing() -> None:
+    batches = attach(DataLoader(Together(), batch_size=BATCH))
+    profile.disable()
+    assert taken(batches) == [number * number for number in range(SAMPLES)]
+    assert not snapshot().spans and not snapshot().steps.count
+
+
+def test_a_variant_has_other_workers_and_the_same_samples() -> None:
+    batches = attach(DataLoader(Squares(), batch_size=BATCH))
+    other = batches.variant(num_workers=2)
+    assert (batches.num_workers, other.num_workers, other.prefetch_factor) == (0, 2, 2)
+    assert taken(other) == taken(batches)
+    with pytest.raises(UsageError, match="batch_size"):
+        batches.variant(batch_size=8)

@@ -1,0 +1,307 @@
+"""Penstock's own spans: counts are exactly samples × cameras, in threads and in worker processes, whole or killed."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock import profile
+from penstock.load.build import build_view
+from penstock.load.loader import Loader
+from penstock.load.replay import AsyncSampleBuffer, MultimodalReplayBuffer
+from penstock.load.settings import Mix
+from penstock.load.window import Window
+from penstock.profile import SpanStats, reset, snapshot
+from penstock.profile.spans import record_calls, show
+from penstock.stores.store import ImageSource, Picture, Scratch
+from tests.conversion import bags
+from tests.load.picture_store import ArraySource, ArrayStore
+from tests.load.replay_files import write_replay
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+
+ROWS, CAMERAS, BATCH = 45, 2, 8
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    profile.enable()
+    reset()
+    yield
+    profile.enable()
+    reset()
+
+
+def counts() -> dict[str, int]:
+    return {name: each.count for name, each in snapshot().by_name().items()}
+
+
+def loader(store: Any, **words: Any) -> Loader:
+    words = {"batch_size": BATCH, "image_size": (24, 32), "threads": 2, "view": "off", "memory": "512MiB", **words}
+    return Loader(store, words.pop("window", None), **words)
+
+
+# Threads
+
+
+def test_every_stage_of_every_sample_is_counted_once() -> None:
+    store = ArrayStore((20, 25))
+    with loader(store) as batches:
+        for _ in range(2):
+            assert sum(len(batch["state"]) for batch in batches) == ROWS
+    found, told = counts(), snapshot()
+    samples, n_batches = 2 * ROWS, 2 * -(-ROWS // BATCH)
+    assert found["00_TOTAL_getitem"] == found["02_read_qpos"] == found["04_read_actions"] == samples
+    assert found["03_read_images_total"] == found["05_to_tensor_normalize"] == samples
+    assert found["03a_read_one_camera"] == found["03b_image_decode"] == found["03c_fetch_bytes"] == samples * CAMERAS
+    assert found["data_wait"] == told.steps.count == n_batches
+    stored = sum(store.column(name).stored_bytes for name in ("cam", "raw"))
+    assert told.counters["bytes_read"] == 2 * stored
+    assert told.counters["pictures_decoded"] == samples * CAMERAS and "view_hits" not in told.counters
+    assert told.gauges["queue_depth"].count >= n_batches
+    assert "03d_view_copy" not in found and "03e_view_put" not in found
+
+
+def test_stages_nest_and_their_own_times_add_up() -> None:
+    with loader(ArrayStore((20, 25))) as batches:
+        for _ in batches:
+            pass
+    merged = snapshot().by_name()
+    paths = {each.name: each.path for each in snapshot().spans}
+    assert paths["03b_image_decode"] == ("00_TOTAL_getitem", "03_read_images_total", "03a_read_one_camera")
+    total, pictures, camera = (merged[name] for name in paths["03b_image_decode"])
+    parts = merged["03b_image_decode"].total_ns + merged["03c_fetch_bytes"].total_ns
+    numbers = merged["02_read_qpos"].total_ns + merged["04_read_actions"].total_ns
+    assert camera.self_ns == camera.total_ns - parts >= 0
+    assert pictures.total_ns == camera.total_ns and pictures.self_ns == 0
+    assert total.self_ns == total.total_ns - pictures.total_ns - numbers >= 0
+
+
+def test_a_view_is_filled_once_and_answers_from_then_on() -> None:
+    with loader(ArrayStore((20, 25)), view="ram") as batches:
+        for _ in batches:
+            pass
+        first = counts()
+        reset()
+        for _ in batches:
+            pass
+    kept = first["03e_view_put"]  # raw pictures of another size have a view, too
+    assert first["03b_image_decode"] == kept == ROWS * CAMERAS and "03d_view_copy" not in first
+    again = counts()
+    assert again["03d_view_copy"] == again["03a_read_one_camera"] == ROWS * CAMERAS
+    told = snapshot().counters
+    assert told["view_hits"] == ROWS * CAMERAS and told["bytes_read"] == told["pictures_decoded"] == 0
+    assert "03b_image_decode" not in again and again["00_TOTAL_getitem"] == ROWS
+
+
+def test_a_camera_of_a_window_counts_once_and_its_pictures_each() -> None:
+    store = ArrayStore((20, 25))
+    with loader(store, window=Window(cam=[-1, 0], columns=["cam", "action"]), dtype="float32") as batches:
+        for _ in batches:
+            pass
+    found = counts()
+    assert found["03a_read_one_camera"] == found["00_TOTAL_getitem"] == ROWS
+    assert found["03b_image_decode"] == found["05a_normalize_picture"] == len(store.log)
+    assert "02_read_qpos" not in found and found["04_read_actions"] == ROWS
+
+
+def test_samples_of_a_mixture_count_wherever_they_come_from() -> None:
+    mix = Mix([(ArrayStore((20,)), 1.0), (ArrayStore((25,), name="other"), 1.0)], 60)
+    with loader(mix) as batches:
+        taken = sum(len(batch["state"]) for batch in batches)
+    found = counts()
+    assert taken == found["00_TOTAL_getitem"] == found["02_read_qpos"] == found["03_read_images_total"] == 60
+    assert found["03a_read_one_camera"] == 60 * CAMERAS
+
+
+def test_steps_reach_from_one_next_to_the_following_unless_they_are_marked() -> None:
+    with loader(ArrayStore((20, 25))) as batches:
+        for _ in batches:
+            pass
+        by_loader = snapshot().steps
+        assert by_loader.count == len(batches) and 0 < by_loader.wait_total_ns <= by_loader.total_ns
+        reset()
+        for number, _ in enumerate(batches):
+            if number % 2:
+                profile.mark_step()  # two batches are a step
+    assert snapshot().steps.count == len(batches) // 2
+    assert counts()["data_wait"] == len(batches)
+
+
+def test_nothing_is_recorded_while_it_is_off() -> None:
+    profile.disable()
+    with loader(ArrayStore((20, 25))) as batches:
+        for _ in batches:
+            pass
+    told = snapshot()
+    assert not told.spans and not any(told.counters.values()) and not told.gauges and not told.steps.count
+
+
+def test_threads_show_their_tasks_in_the_timeline_and_no_sums() -> None:
+    with loader(ArrayStore((20, 25))) as batches:
+        for _ in batches:
+            pass
+    shown = {each.thread: {event.name for event in each.events} for each in snapshot().events}
+    workers = [names for thread, names in shown.items() if thread.startswith("penstock-load-")]
+    assert workers and all(names == {"03a_read_one_camera"} for names in workers)
+    assert {"plan_batch", "wait_for_slot"} <= shown["penstock-feed"]
+
+
+def test_sums_of_calls_count_shown_stretches_do_not_and_a_reset_forgets_both() -> None:
+    for _ in range(700):  # more than one folding
+        record_calls("many", 3000, 3, child_ns=1000)
+        show("many", 5, 10**12)
+        show("only shown", 5, 10**12)
+    (many,) = [each for each in snapshot().spans if each.name.startswith(("many", "only"))]
+    assert (many.count, many.total_ns, many.self_ns) == (2100, 2_100_000, 1_400_000)
+    assert many.min_ns == many.max_ns == many.p50_ns == 1000
+    record_calls("long", 10**9, 2)
+    reset()
+    assert not [each for each in snapshot().spans if each.name in ("many", "long")]
+
+
+# Other ways into a batch
+
+
+def test_a_replay_buffer_counts_its_samples_and_waits(tmp_path: Path) -> None:
+    data = write_replay(tmp_path / "a.hdf5", (30,), (), cameras=("left_image", "right_image"))
+    cameras = ("left_image", "right_image")
+    words: dict[str, Any] = {"memory": "512MiB", "threads": 2, "quiet": True}
+    with MultimodalReplayBuffer(4, images=cameras, image_size=(16, 16), **words) as buffer:
+        buffer.load_from_hdf5(data)
+        reset()
+        for _ in range(3):
+            buffer.sample(10)
+        found = counts()
+        assert found["00_TOTAL_getitem"] == 30 and found["03a_read_one_camera"] == 30 * 2
+        assert found["data_wait"] == 3 and snapshot().steps.count == 2
+        reset()
+        with AsyncSampleBuffer(buffer, 10, queue_size=2) as ahead:
+            for _ in range(5):
+                ahead.get_batch()
+        assert counts()["data_wait"] == 5 and snapshot().steps.count == 4
+
+
+def test_building_a_view_counts_what_it_decodes() -> None:
+    views = build_view(ArrayStore((20, 25)), ["cam"], (24, 32), where="ram", memory="512MiB", threads=2)
+    found = counts()
+    assert found["03b_image_decode"] == found["03c_fetch_bytes"] == found["03e_view_put"] == ROWS
+    assert "00_TOTAL_getitem" not in found and snapshot().counters["pictures_decoded"] == ROWS
+    for view in views.values():
+        view.close()
+
+
+def test_files_are_opened_once_and_that_is_a_stage(tmp_path: Path) -> None:
+    path = write_replay(tmp_path / "a.hdf5", (30,), (), cameras=("left_image",))
+    with penstock.open(path) as store, loader(store, window=Window(columns=["observations/left_image"])) as batches:
+        for _ in batches:
+            pass
+    assert counts()["01_file_cache"] >= 1
+
+
+def test_a_conversion_counts_its_episodes(tmp_path: Path) -> None:
+    tape = bags.camera(bags.CAM_H, bags.times(30, 0.5)) + bags.joints(bags.STATE, bags.times(60, 0.5))
+    penstock.convert(bags.write(tmp_path / "run.bag", tape), tmp_path / "out")
+    found = counts()
+    assert found["30_episode_write"] == found["31_episode_commit"] == 1 and found["33_store_pictures"] >= 1
+
+
+# Worker processes
+
+
+class MortalSource(ImageSource):
+    """Pictures of another source; reading one of them ends the process."""
+
+    def __init__(self, inner: ArraySource, deadly: int) -> None:
+        self._inner, self._deadly = inner, deadly
+        self.scratch_bytes = inner.scratch_bytes
+
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+        for row, picture in zip(rows, self._inner.read(rows, scratch), strict=True):
+            if row == self._deadly:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield picture
+
+    def keys(self, rows: Any) -> Any:
+        return self._inner.keys(rows)
+
+
+class MortalStore(ArrayStore):
+    deadly = -1
+
+    def images(self, name: str) -> ImageSource:
+        found = super().images(name)
+        assert isinstance(found, ArraySource)
+        return MortalSource(found, self.deadly) if name == "raw" else found
+
+
+def workers_of(found: dict[str, SpanStats]) -> set[int]:
+    return {each.process for each in snapshot().spans if each.name in found} - {os.getpid()}
+
+
+def test_two_workers_count_every_sample_and_camera() -> None:
+    pytest.importorskip("torch")
+    from torch.utils.data import DataLoader
+
+    from penstock.torch import Dataset, collate
+
+    with Dataset(ArrayStore((20, 25)), image_size=(24, 32), view="off", memory="512MiB") as dataset:
+        batches = DataLoader(dataset, batch_size=BATCH, num_workers=2, collate_fn=collate, timeout=60)
+        assert sum(len(batch["state"]) for batch in batches) == ROWS
+    merged = snapshot().by_name()
+    found = counts()
+    assert found["00_TOTAL_getitem"] == found["03_read_images_total"] == found["05_to_tensor_normalize"] == ROWS
+    assert found["03a_read_one_camera"] == found["03b_image_decode"] == ROWS * CAMERAS
+    assert len(workers_of(merged)) == 2
+    assert snapshot().counters["pictures_decoded"] == ROWS * CAMERAS
+
+
+def until_a_worker_dies(batches: Any) -> bool:
+    """Whether one did; when this returns, the other workers have ended, too."""
+    has_died = False
+    try:
+        for _ in batches:
+            pass
+    except RuntimeError as error:
+        has_died = "worker" in str(error)
+    gc.collect()  # the iterator, whose end waits for them
+    return has_died
+
+
+def test_a_worker_that_is_killed_midway_has_told_all_batches_before(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from torch.utils.data import DataLoader
+
+    from penstock.torch import Dataset, collate
+
+    ledger = tmp_path / "ledger"
+
+    class Noted(Dataset):
+        """Notes in a file, after each, which samples were handed out."""
+
+        def __getitems__(self, indices: Sequence[int]) -> Any:
+            found = super().__getitems__(indices)
+            fd = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            os.write(fd, b"".join(b"%d\n" % index for index in indices))
+            os.close(fd)
+            return found
+
+    store = MortalStore((20, 25))
+    store.deadly = 27  # in the middle of the fourth batch, the second one of the second worker
+    with Noted(store, image_size=(24, 32), view="off", memory="512MiB") as dataset:
+        batches = DataLoader(dataset, batch_size=BATCH, num_workers=2, collate_fn=collate, timeout=60)
+        assert until_a_worker_dies(batches)
+    done = [int(line) for line in ledger.read_text().split()]
+    assert len(done) == len(set(done)) and 27 not in done and set(range(8, 16)) < set(done)
+    found = counts()
+    assert found["00_TOTAL_getitem"] == found["03_read_images_total"] == len(done)
+    assert found["03a_read_one_camera"] == found["03b_image_decode"] == len(done) * CAMERAS
+    assert np.sum([each.count for each in snapshot().spans if each.name == "00_TOTAL_getitem"]) == len(done)

@@ -1,0 +1,109 @@
+"""The model: which limit a batch meets first, the steady state of a step, and whose work a span is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.profile.model import Situation, compute_stages_of, pace_of, stages_of
+from penstock.profile.snapshot import StepPoint
+from tests.profile.made import MAIN, MS, WORKER, stats
+from tests.profile.runs import run
+
+BASE = Situation(service_ms=80.0, threads=2, cores=4, compute_ms=10.0, cpu_ms=80.0)
+TIMES = st.floats(0.1, 1e4)
+
+
+def test_threads_share_the_work_until_the_cores_are_used_up() -> None:
+    assert BASE.batch_ms == 40.0 and BASE.ruled_by == "threads"
+    assert replace(BASE, threads=4).batch_ms == 20.0
+    more = replace(BASE, threads=16)
+    assert more.batch_ms == 20.0 and more.ruled_by == "cores"
+
+
+def test_threads_that_wait_for_the_storage_may_be_more_than_the_cores() -> None:
+    waits = replace(BASE, cpu_ms=8.0, threads=16)
+    assert waits.batch_ms == 5.0
+
+
+def test_what_the_step_takes_of_the_cpus_is_not_there_for_the_loader() -> None:
+    assert replace(BASE, threads=4, compute_cpu_ms=40.0).batch_ms == 30.0
+
+
+def test_no_number_of_threads_reads_faster_than_the_storage() -> None:
+    slow = replace(BASE, threads=64, read_bytes=2e6, bandwidth=50e6)
+    assert slow.batch_ms == pytest.approx(40.0) and slow.ruled_by == "storage"
+
+
+def test_a_step_is_the_longer_of_loading_and_computing() -> None:
+    assert BASE.step_ms == 40.0
+    assert replace(BASE, compute_ms=55.0).step_ms == 55.0
+
+
+def test_without_threads_loading_and_computing_add_up() -> None:
+    assert replace(BASE, threads=0).step_ms == 90.0
+
+
+@given(service=TIMES, compute=TIMES, threads=st.integers(1, 64), cores=st.integers(1, 64), share=st.floats(0, 1))
+def test_more_threads_never_make_the_predicted_step_longer(
+    service: float, compute: float, threads: int, cores: int, share: float
+) -> None:
+    now = Situation(service, threads, cores, compute, cpu_ms=share * service)
+    more = replace(now, threads=threads + 1)
+    assert compute <= more.step_ms <= now.step_ms
+
+
+# The steady state
+
+
+def points(*durations_ms: float, wait_ms: float = 1.0) -> list[StepPoint]:
+    return [StepPoint(n, n, int(ms * MS), int(wait_ms * MS)) for n, ms in enumerate(durations_ms)]
+
+
+def test_the_first_steps_and_a_rare_break_do_not_count() -> None:
+    series = points(900.0, 500.0, *[10.0] * 60, 4000.0, *[10.0] * 40)
+    pace = pace_of(series, len(series), 0, 0)
+    assert pace.step_ms == pytest.approx(10.0, rel=0.02)
+    assert pace.left_out == 1
+    assert pace.compute_ms == pytest.approx(9.0, rel=0.02)
+
+
+def test_waits_that_come_and_go_count_all_of_them() -> None:
+    series = points(*[5.0, 25.0] * 50, wait_ms=0.0)
+    assert pace_of(series, 100, 0, 0).step_ms == pytest.approx(15.0, rel=0.03)
+
+
+def test_long_steps_that_are_not_rare_belong_to_the_training() -> None:
+    series = points(*[10.0, 10.0, 10.0, 200.0] * 20)
+    pace = pace_of(series, len(series), 0, 0)
+    assert pace.left_out == 0 and pace.step_ms > 50
+
+
+def test_a_series_of_a_few_steps_is_taken_as_it_is() -> None:
+    assert pace_of(points(10.0, 20.0), 2, 0, 0).step_ms == 15.0
+    assert pace_of([], 4, 40 * MS, 8 * MS).wait_ms == 2.0
+
+
+# Whose work a span is
+
+
+def test_the_loaders_stages_are_told_by_name_parent_or_process() -> None:
+    made = run(50, 30, {"03b_image_decode": 60.0, "03c_fetch_bytes": 20.0}, computing_ms={"21_backward": 12.0})
+    more = (
+        stats("my_transform", [100 * MS * 10], path=("00_TOTAL_getitem",)),
+        stats("my_own", [100 * MS * 5], process=WORKER),
+        stats("my_step", [100 * MS], process=MAIN),
+        stats("data_wait", [100 * MS * 30]),
+    )
+    made = replace(made, spans=made.spans + more)
+    found = {stage.name: stage.ms for stage in stages_of(made, 100)}
+    assert found == {"03b_image_decode": 60.0, "03c_fetch_bytes": 20.0, "my_transform": 10.0, "my_own": 5.0}
+    assert [stage.name for stage in compute_stages_of(made, 100)] == ["21_backward", "my_step"]
+
+
+def test_stages_on_the_gpu_stand_for_what_the_host_saw() -> None:
+    made = replace(run(50, 0, {}, computing_ms={"20_train_forward_pass": 2.0}), gpu=(stats("21_backward", [MS * 300]),))
+    assert [(stage.name, stage.ms) for stage in compute_stages_of(made, 100)] == [("21_backward", 3.0)]

@@ -1,0 +1,250 @@
+"""The snapshot as a value: there and back as JSON, merged by name, and the figures that marks and levels add up to."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock import profile
+from penstock.errors import OutputFailed, UsageError
+from penstock.profile import count, data_wait, gauge, mark_epoch, mark_step, reset, snapshot, span
+from penstock.profile.histogram import Histogram, bucket_of, merge_pairs, middle_ns
+from penstock.profile.marks import MAX_POINTS, Marks, Series
+from penstock.profile.memory_series import MAX_POINTS as MAX_MEMORY_POINTS
+from penstock.profile.memory_series import MemorySeries
+from penstock.profile.snapshot import EpochStats, MemoryPoint, Snapshot, StepPoint, span_stats
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    profile.enable()
+    reset()
+    yield
+    reset()
+
+
+# JSON
+
+
+def test_a_snapshot_goes_to_a_file_and_comes_back_the_same(tmp_path: Path) -> None:
+    with span("性能"), span("inner"), data_wait():
+        count("bytes", 1 << 40)
+        gauge("depth", 0.5)
+    mark_step()
+    mark_step(7)
+    mark_epoch()
+    taken = snapshot()
+    assert Snapshot.load(taken.save(tmp_path / "RUN.json")) == taken
+    assert json.loads(json.dumps(taken.to_dict(), allow_nan=False)) == taken.to_dict()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["RUN.json"]
+    assert taken.events
+    assert snapshot(events=False).events == ()
+    assert profile.load(profile.save(tmp_path / "again.json")).counters == {"bytes": 1 << 40}
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "this is no profile of penstock"),
+        ('{"penstock_profile": 99}', "has version 99"),
+        ('{"penstock_profile": 1, "spans": [3]}', "damaged"),
+    ],
+)
+def test_a_file_that_is_no_profile_is_refused_by_name(text: str, what: str, tmp_path: Path) -> None:
+    path = tmp_path / "RUN.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=what) as caught:
+        Snapshot.load(path)
+    assert "RUN.json" in caught.value.message
+    with pytest.raises(UsageError, match=r"cannot be read"):
+        Snapshot.load(tmp_path / "absent.json")
+    with pytest.raises(OutputFailed, match="cannot be written"):
+        Snapshot().save(tmp_path / "absent" / "RUN.json")
+
+
+def test_an_empty_snapshot_has_all_figures() -> None:
+    empty = Snapshot()
+    assert (empty.by_name(), empty.steps.wait_share, empty.duration_ns, empty.counters["any"]) == ({}, 0.0, 0, 0)
+    assert Snapshot.from_dict(empty.to_dict()) == empty
+    assert "0 spans" in repr(empty)
+
+
+def test_the_package_offers_functions_whatever_modules_were_imported() -> None:
+    import penstock.profile.snapshot
+    import penstock.profile.table
+    import penstock.profile.verdict  # noqa: F401
+
+    assert callable(profile.snapshot)
+    assert callable(profile.table)
+    assert callable(profile.verdict)
+    assert all(callable(getattr(profile, name)) for name in profile.__all__)
+    assert profile.__all__ == sorted(profile.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        profile.nothing  # type: ignore[attr-defined]
+
+
+# Histograms
+
+
+@settings(max_examples=100)
+@given(st.integers(1, (1 << 48) - 1))
+def test_a_bucket_stands_for_what_is_in_it(duration_ns: int) -> None:
+    assert middle_ns(bucket_of(duration_ns)) == pytest.approx(duration_ns, rel=0.06, abs=1)
+
+
+def test_a_duration_beyond_the_last_bucket_is_counted_in_it() -> None:
+    histogram = Histogram()
+    for each in (0, 1 << 62):
+        histogram.add(each)
+    assert (histogram.count, histogram.percentile_ns(0.99)) == (2, 1 << 62)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.lists(st.integers(1, 10**12), min_size=1, max_size=40), min_size=1, max_size=5))
+def test_merged_percentiles_are_those_of_all_durations(parts: list[list[int]]) -> None:
+    spans = []
+    for thread, part in enumerate(parts):
+        histogram = Histogram()
+        for each in part:
+            histogram.add(each)
+        spans.append(span_stats("x", histogram.pairs, total_ns=sum(part), min_ns=min(part), max_ns=max(part),
+                                thread=str(thread)))  # fmt: skip
+    merged = Snapshot(spans=tuple(spans)).by_name()["x"]
+    together = [each for part in parts for each in part]
+    assert (merged.count, merged.total_ns, merged.min_ns, merged.max_ns) == (
+        len(together), sum(together), min(together), max(together)
+    )  # fmt: skip
+    for fraction, found in ((0.5, merged.p50_ns), (0.95, merged.p95_ns), (0.99, merged.p99_ns)):
+        assert found == pytest.approx(np.quantile(together, fraction, method="inverted_cdf"), rel=0.06, abs=1)
+    assert merged.histogram == merge_pairs(each.histogram for each in spans)
+
+
+# Steps and epochs
+
+
+def test_a_step_reaches_from_mark_to_mark_and_holds_its_waits() -> None:
+    marks = Marks()
+    marks.add_wait(100, 30)
+    marks.mark_step(None, 200)  # the first begins with its wait
+    marks.add_wait(200, 10)
+    marks.add_wait(250, 5)
+    marks.mark_step(None, 300)
+    told = marks.steps()
+    assert told.series == (StepPoint(0, 100, 100, 30), StepPoint(1, 200, 100, 15))
+    assert (told.count, told.total_ns, told.wait_total_ns, told.mean_ns) == (2, 200, 45, 100.0)
+    assert told.wait_share == pytest.approx(0.225)
+
+
+def test_the_first_mark_without_a_wait_starts_the_clock() -> None:
+    marks = Marks()
+    marks.mark_step(None, 100)
+    assert marks.steps().count == 0
+    marks.mark_step(41, 150)
+    marks.mark_step(None, 190)
+    assert [(each.step, each.duration_ns) for each in marks.steps().series] == [(41, 50), (42, 40)]
+
+
+def test_what_lies_between_epochs_belongs_to_no_step() -> None:
+    marks = Marks()
+    marks.add_wait(0, 10)
+    marks.mark_step(None, 100)
+    marks.mark_epoch(None, 110)
+    for start in range(200, 900, 100):  # validation, with waits of its own
+        marks.add_wait(start, 50)
+    marks.add_wait(1000, 20)
+    marks.mark_step(None, 1100)
+    marks.mark_epoch(5, 1110)
+    assert [each.duration_ns for each in marks.steps().series] == [100, 100]
+    assert marks.steps().wait_total_ns == 30
+    assert marks.epochs() == (EpochStats(0, 0, 110, 1, 100, 10), EpochStats(5, 110, 1000, 1, 100, 20))
+
+
+def test_a_long_series_is_thinned_and_keeps_its_sum() -> None:
+    series = Series()
+    for step in range(100_000):
+        series.add(StepPoint(step, step * 10, 10, 2))
+        if step % 997 == 0:
+            assert len(series.points) <= MAX_POINTS
+    points = series.points
+    assert len(points) > MAX_POINTS // 4
+    assert [each.step for each in points] == list(range(0, 100_000, series.steps_per_point))
+    assert {(each.duration_ns, each.wait_ns) for each in points} == {(10, 2)}
+
+
+def test_the_memory_over_time_is_bounded() -> None:
+    series = MemorySeries()
+    for each in range(10_000):
+        series.add(MemoryPoint(each, 1, 2))
+    points = series.points
+    assert MAX_MEMORY_POINTS // 4 < len(points) < MAX_MEMORY_POINTS
+    assert points[0].time_ns == 0
+    assert list(points) == sorted(points)
+    series.clear()
+    assert series.sample() >= 0
+    assert series.points[0].tree_pss_bytes > 0
+
+
+def test_steps_take_memory_along() -> None:
+    for _ in range(3):
+        with data_wait():
+            pass
+        mark_step()
+    taken = snapshot()
+    assert taken.steps.count == 3
+    assert taken.by_name()["data_wait"].count == 3
+    assert 0 < taken.steps.wait_total_ns <= taken.steps.total_ns
+    assert taken.machine["cores"] >= 1
+    assert taken.machine["memory_bytes"] > 0
+
+
+def test_a_wait_that_failed_is_no_wait() -> None:
+    with pytest.raises(StopIteration), data_wait():
+        raise StopIteration
+    mark_step()
+    assert snapshot().steps.count == 0
+
+
+# Counters and gauges
+
+
+def test_counters_and_gauges_are_summed_over_threads() -> None:
+    def work(n: int) -> None:
+        for each in range(n):
+            count("bytes", each)
+            gauge("depth", each)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in (10, 100, 1000)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    count("bytes", -5)
+    taken = snapshot()
+    assert taken.counters["bytes"] == 45 + 4950 + 499_500 - 5
+    told = taken.gauges["depth"]
+    assert (told.count, told.min, told.max) == (1110, 0, 999)
+    assert told.mean == pytest.approx((45 + 4950 + 499_500) / 1110)
+
+
+def test_counters_and_gauges_without_room_are_told() -> None:
+    def work() -> None:
+        for each in range(100):
+            count(f"counter {each}")
+            gauge(f"gauge {each}", 1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    taken = snapshot()
+    assert sum(taken.counters.values()) + taken.lost["counters"] == 100
+    assert len(taken.gauges) + taken.lost["gauges"] == 100
+    reset()
+    assert snapshot().lost == {}

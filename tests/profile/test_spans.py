@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from penstock import profile
 from penstock.profile import log_timing, record, reset, snapshot, span
 from penstock.profile.board import open_board
 from penstock.profile.snapshot import OTHER, Event, SpanStats
+from penstock.profile.spans import record_calls
 
 
 @pytest.fixture(autouse=True)
@@ -201,6 +203,18 @@ def test_durations_of_nothing_and_below_are_kept_as_nothing() -> None:
         record("odd", each)
     told = snapshot().by_name()["odd"]
     assert (told.count, told.total_ns, told.min_ns, told.max_ns) == (4, (1 << 40) + 1, 0, 1 << 40)
+
+
+def test_what_took_longer_than_the_machine_is_up_is_gone_after_a_reset() -> None:
+    up_ns = time.perf_counter_ns()
+    record("longer", up_ns + 10**12)
+    record_calls("longer still", 2 * up_ns + 10**12, 7)
+    merged = snapshot().by_name()
+    assert (merged["longer"].total_ns, merged["longer still"].count) == (up_ns + 10**12, 7)
+    (event,) = own_events()
+    assert event.start_ns < 0 and event.start_ns + event.duration_ns <= time.perf_counter_ns()
+    reset()
+    assert snapshot().spans == () and own_events() == []
 
 
 def test_log_timing_is_a_span_or_records_seconds() -> None:

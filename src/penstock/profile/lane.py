@@ -27,6 +27,7 @@ pack_event = Struct("QQQQ").pack_into  # unsigned: a sixth faster
 pack_gauge = Struct("=dddddd").pack_into
 _TAG_STEP = 1 << at.TAG_BITS
 _NODE_MASK = _TAG_STEP - 1
+_WORD_MASK = (1 << 64) - 1
 _RING_END = at.RING_AT + at.N_EVENTS * at.EVENT_BYTES
 _FOLD_BYTES = at.FOLD_EVERY * at.EVENT_BYTES
 _DEEPEST_KEPT = 64
@@ -161,7 +162,8 @@ class Lane:
         """Record one event; the hot path of spans.py does the same in place."""
         tag = self.tag = self.tag + _TAG_STEP
         offset = self.offset
-        pack_event(self.page, offset, start_ns, duration_ns, child_ns, tag + number)
+        # What took longer than the machine is up began before its clock did: a negative number, written unsigned.
+        pack_event(self.page, offset, start_ns & _WORD_MASK, duration_ns, child_ns, tag + number)
         self.offset = offset = offset + at.EVENT_BYTES
         if offset >= self.limit:
             self.turn()

@@ -123,16 +123,6 @@ def _ring(fd: int, start: int) -> NDArray[np.int64]:
     return np.frombuffer(data, np.int64).reshape(-1, at.EVENT_WORDS)
 
 
-def _timeline(
-    events: NDArray[np.int64], names: list[tuple[int, str]], paths: list[tuple[str, ...]]
-) -> tuple[Event, ...]:
-    mask = (1 << at.TAG_BITS) - 1
-    return tuple(
-        Event(names[tag & mask][1], begun, duration, len(paths[tag & mask]))
-        for begun, duration, _, tag in events.tolist()
-    )
-
-
 def _names(head: bytes, n_nodes: int) -> list[tuple[int, str]]:
     """(parent, name) of every node."""
     found = []

@@ -170,7 +170,7 @@ def record(name: str, duration_ns: int, start_ns: int | None = None) -> None:
         start_ns = perf_counter_ns() - duration_ns
     lane = own_lane()
     node = lane.node.kids.get(name) or lane.grow(name)
-    lane.write(node.number, max(0, start_ns), duration_ns, 0)
+    lane.write(node.number, start_ns, duration_ns, 0)
 
 
 def record_calls(
@@ -192,7 +192,7 @@ def record_calls(
     if inside:
         here.child_ns += duration_ns
     packed = min(max(child_ns, 0), duration_ns) << CALLS_BITS | min(calls, CALLS_MASK)
-    lane.write(node.number, max(0, perf_counter_ns() - duration_ns), duration_ns, PACKED | packed)
+    lane.write(node.number, perf_counter_ns() - duration_ns, duration_ns, PACKED | packed)
 
 
 def show(name: str, start_ns: int, duration_ns: int) -> None:

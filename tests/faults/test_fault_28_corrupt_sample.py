@@ -195,3 +195,22 @@ def test_28_a_row_that_two_samples_need_takes_both(case: Case) -> None:
         gone = sorted({row + step for row in case.lost for step in (0, 1)})
         assert seen == [row for row in range(made.samples) if row not in gone]
         assert made.stats()["skipped"] == len(gone)
+
+
+def test_28_ranks_yield_equally_many_batches_or_one_of_them_raises(tmp_path: Path) -> None:
+    case = lerobot(tmp_path)
+    case.spoil(case.bad)
+    counts = []
+    with penstock.open(case.path) as store:
+        for rank in range(2):
+            with loader(store, on_error="skip", shard=(rank, 2)) as made:
+                counts.append(len(batches(made)))
+        assert counts == [7, 7]
+        raised = []
+        for rank in range(2):  # one sample for each rank: a rank that loses it has nothing
+            with loader(store, on_error="skip", shard=(rank, 2), batch_size=2) as made:
+                try:
+                    assert len(batches(made)) == 14
+                except PenstockError as error:
+                    raised.append(f"{error.message} {error.hint}")
+    assert len(raised) == 1 and "none of the 1 samples of rank" in raised[0] and "larger batch_size" in raised[0]

@@ -313,7 +313,16 @@ class Loader:
         self._counts["samples"] -= len(lost)
         self._check_rate(job.failures[0])
         kept = np.setdiff1d(np.arange(job.size), lost)
-        return selected(batch, kept) if len(kept) else None
+        if len(kept):
+            return selected(batch, kept)
+        if self._shard.world > 1:  # one batch less than the others have: they would wait for this process for ever
+            error = job.failures[0].raised()
+            raise PenstockError(
+                f"none of the {job.size:,} samples of rank {self._shard.rank} in a batch of {self._batches.batch_size:,} "
+                f"could be loaded; the first: {error.message}",
+                hint="a larger batch_size; `penstock doctor` lists what is damaged",
+            ) from job.failures[0].error
+        return None
 
     def _check_rate(self, failure: Failure) -> None:
         skipped, seen = self._counts["skipped"], self._counts["skipped"] + self._counts["samples"]

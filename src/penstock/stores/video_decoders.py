@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,10 @@ from numpy.typing import NDArray
 
 from penstock.errors import UsageError, VideoError
 from penstock.lazy import dataclass
+from penstock.memory import give_back_freed
 
+_CLOSED_BETWEEN = 8  # decoders, until what they left in the heap is given back: glibc keeps it, and it would pile up
+_closed = itertools.count(1)
 NEAR_FRAMES = 3
 """A seek costs about as much as so many frames; so far ahead of a key frame, going on is cheaper."""
 
@@ -134,6 +138,9 @@ class Decoder:
         self._frames = iter(())
         if self._container is not None:
             self._container.close()
+            self._container = None
+            if next(_closed) % _CLOSED_BETWEEN == 0:
+                give_back_freed()
 
     def _seek(self, number: int) -> None:
         self.seeks += 1

@@ -17,7 +17,7 @@ from penstock.errors import BudgetExceeded, UsageError
 from penstock.limits import MemoryCandidate, MemoryLimit
 from penstock.units import GIB, MIB
 
-PATIENCE_S = 20.0  # how long a thread may take before the test calls it stuck
+PATIENCE_S = 60.0  # how long a thread may take before the test calls it stuck
 
 
 def _until(condition: Callable[[], bool]) -> None:

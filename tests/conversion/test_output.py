@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from penstock.conversion.job import Silence
 from penstock.errors import DataSetError, OutputExists, PenstockError
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, STATE
+from tests.threads import penstock_threads
 
 
 @pytest.fixture(scope="module")
@@ -133,12 +133,13 @@ def test_a_failure_leaves_nothing_under_the_name_nor_beside_it(
         if len(calls) > call:
             raise kind("now")
 
+    before = penstock_threads()
     progress = type("Fails", (Silence,), {where: fail})()
     with pytest.raises((kind, PenstockError)):
         penstock.convert(bag, tmp_path / "out", progress=progress, rosbag={"chunk_size": 4})
     assert len(calls) == call + 1
     assert names(tmp_path) == []
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")] == []
+    assert not penstock_threads() - before
 
 
 def test_a_failed_overwrite_keeps_the_old_data_set(bag: Path, tmp_path: Path) -> None:

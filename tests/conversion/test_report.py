@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from penstock.errors import BudgetExceeded, ConfigError, UsageError
 from penstock.plan.conversion_memory import CameraLoad, plan_memory
 from penstock.recordings.recording import LargestReads
 from tests.conversion import bags, datasets
+from tests.threads import penstock_threads
 
 # What the issue names; everything else in the report is additional.
 PROMISED = ["episodes", "frames", "lost", "seconds", "bytes_in", "bytes_out", "peak_rss_bytes", "alignment", "notes"]
@@ -95,9 +95,9 @@ def test_progress_reaches_the_whole_and_never_goes_back(bag: Path, tmp_path: Pat
 def test_no_thread_and_no_file_is_left_open(bag: Path, tmp_path: Path) -> None:
     import psutil
 
-    before = {file.path for file in psutil.Process().open_files()}
+    threads, before = penstock_threads(), {file.path for file in psutil.Process().open_files()}
     penstock.convert(bag, tmp_path / "out", video="h264")
-    assert [t.name for t in threading.enumerate() if t.name.startswith("penstock")] == []
+    assert not penstock_threads() - threads
     after = {file.path for file in psutil.Process().open_files()}
     assert not {path for path in after - before if str(tmp_path) in path or path == str(bag)}
 

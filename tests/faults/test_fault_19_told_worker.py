@@ -40,7 +40,8 @@ class Converting:
     def __init__(self, sources: list[Path], out: Path) -> None:
         words = [*map(str, sources), str(out), "--jobs", "2", "--memory", "1GiB"]
         words += ["video=h264", "split_episodes=true", "rosbag.chunk_size=60"]  # it can be stopped between episodes
-        self._parcels = Path(str(out) + ".penstock-partial") / ".parcels"
+        self._partial = Path(str(out) + ".penstock-partial")
+        self._parcels = self._partial / ".parcels"
         self.process = subprocess.Popen(
             [sys.executable, "-c", CONVERT, "convert", *words],
             stderr=subprocess.PIPE,
@@ -49,10 +50,11 @@ class Converting:
         )
 
     def __enter__(self) -> Converting:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline and self.process.poll() is None:
             first, second = (self._parcels / name for name in ("000000", "000001"))
-            if (second / "videos").exists() and not first.exists():
+            # Not only gone: the second worker may be the first to begin.
+            if (second / "videos").exists() and not first.exists() and _has_episode(self._partial):
                 return self
             time.sleep(0.005)
         self.__exit__()
@@ -60,10 +62,9 @@ class Converting:
 
     def until_committed(self, parcel: str) -> None:
         """A worker has committed an episode."""
-        journal = self._parcels / parcel / "penstock" / "journal.jsonl"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline and self.process.poll() is None:
-            if journal.exists() and b'"type":"episode"' in journal.read_bytes():
+            if _has_episode(self._parcels / parcel):
                 return
             time.sleep(0.005)
         raise AssertionError(f"nothing was committed to parcel {parcel}")
@@ -73,17 +74,27 @@ class Converting:
 
     def busy_worker(self) -> psutil.Process:
         below = str(self._parcels / "000001")
-        (found,) = (w for w in self.workers() if any(file.path.startswith(below) for file in w.open_files()))
-        return found
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and self.process.poll() is None:  # between two files it has none open
+            for worker in self.workers():
+                if any(file.path.startswith(below) for file in worker.open_files()):
+                    return worker
+            time.sleep(0.002)
+        raise AssertionError("nobody writes the second recording")
 
     def end(self) -> str:
         """What it said, once it has ended."""
-        _, said = self.process.communicate(timeout=90)
+        _, said = self.process.communicate(timeout=150)
         return said
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()  # and the workers with it
         self.process.communicate()
+
+
+def _has_episode(directory: Path) -> bool:
+    journal = directory / "penstock" / "journal.jsonl"
+    return journal.exists() and b'"type":"episode"' in journal.read_bytes()
 
 
 def test_19_a_worker_that_is_told_to_stop_fails_its_recording_by_name(sources: list[Path], tmp_path: Path) -> None:
@@ -107,7 +118,7 @@ def test_19_a_worker_without_work_does_not_hold_a_job_that_is_told_to_stop(
         said = converting.end()
     assert converting.process.returncode == 130
     assert "Traceback" not in said and "--resume goes on" in said
-    assert psutil.wait_procs(workers, timeout=20)[1] == []
+    assert psutil.wait_procs(workers, timeout=60)[1] == []
 
 
 @pytest.mark.parametrize(("parent", "code"), [("this process", 0), ("another one", 1)])

@@ -21,6 +21,7 @@ from penstock.load.view import View
 from penstock.stores.store import ImageSource, Picture, Scratch
 from tests.load.picture_store import ArraySource, ArrayStore
 from tests.load.view_rows import open_files, start
+from tests.threads import penstock_threads
 
 SIZE = (24, 32)
 
@@ -63,7 +64,7 @@ def test_all_rows_of_all_picture_columns_are_built_once(where: Any) -> None:
         _assert_whole(store, views)
     finally:
         _close(views)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-view")]
+    assert not penstock_threads("penstock-view")
 
 
 def test_a_view_that_is_there_is_not_built_again_and_the_loader_finds_it() -> None:
@@ -148,7 +149,7 @@ def test_a_broken_row_raises_with_its_place_and_the_rest_is_kept() -> None:
         build_view(store, "cam", SIZE, threads=1)
     assert "skip" in str(refused.value) and store.log == list(range(39, 17, -1))
     assert open_files() == before
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-view")]
+    assert not penstock_threads("penstock-view")
     views = build_view(store, "cam", SIZE, on_error="skip")
     with views["cam"] as view:
         assert store.log == [row for row in range(39, -1, -1) if row != 17], "what was kept is not made again"
@@ -181,7 +182,7 @@ def test_a_progress_that_raises_stops_the_build_which_goes_on_later() -> None:
     with pytest.raises(Enough):
         build_view(store, "cam", SIZE, progress=progress, threads=2)
     assert open_files() == before
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-view")]
+    assert not penstock_threads("penstock-view")
     first: list[tuple[int, int]] = []
     views = build_view(store, "cam", SIZE, progress=lambda done, total: first.append((done, total)))
     _assert_whole(store, views)
@@ -222,7 +223,7 @@ def test_a_killed_or_interrupted_build_goes_on(number: signal.Signals) -> None:
             while int(process.stdout.readline()) < 64:
                 pass
             process.send_signal(number)
-            out, said = process.communicate(timeout=60)
+            out, said = process.communicate(timeout=120)
         finally:
             process.kill()
     if number == signal.SIGINT:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import cv2
@@ -13,6 +12,7 @@ from penstock.errors import StoreCorrupt, UsageError
 from penstock.load.loader import Loader
 from penstock.load.window import Transition, Window
 from tests.load.picture_store import ArrayStore
+from tests.threads import earlier_threads, penstock_threads
 
 torch = pytest.importorskip("torch")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -106,8 +106,9 @@ def test_a_picture_whose_header_lies_reaches_no_decoder() -> None:
 
 @needs_cuda
 def test_a_pass_that_is_left_leaves_nothing_behind() -> None:
+    earlier = earlier_threads()
     loader = Loader(ArrayStore([60]), batch_size=4, device="cuda", view="off")
     for _ in range(3):
         next(iter(loader))
     loader.close()
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")] == []
+    assert not penstock_threads() - earlier

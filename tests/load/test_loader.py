@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,8 @@ from penstock.load.loader import Loader
 from penstock.load.settings import Mix
 from penstock.load.window import Clip, Transition, Window
 from tests.load.picture_store import ArrayStore
+from tests.load.view_rows import open_files
+from tests.threads import earlier_threads, left_running, penstock_threads
 
 SIZE = (24, 32)
 
@@ -240,9 +241,10 @@ def test_a_broken_row(on_error: str) -> None:
     store = ArrayStore([20, 20], broken=[25])
     loader = _loader(store, Window(columns=["cam", "state"]), on_error=on_error, max_skip_rate=0.1, view="off")
     if on_error == "raise":
+        before = penstock_threads("penstock-feed")
         with pytest.raises(StoreCorrupt, match=r"cam, row 25 \(row 5 of episode 1\)"):
             list(loader)
-        assert [t.name for t in threading.enumerate() if t.name.startswith("penstock-feed")] == []
+        assert not penstock_threads("penstock-feed") - before
         return
     good = _loader(ArrayStore([20, 20]), Window(columns=["cam", "state"]), view="off")
     expected = [row for row in _indices(good) if row != 25]
@@ -287,8 +289,7 @@ def test_torch_tensors_share_the_memory() -> None:
 
 
 def test_nothing_is_left_behind(capfd: pytest.CaptureFixture[str]) -> None:
-    gc.collect()  # loaders that earlier tests forgot end now, not while this one counts
-    before = len(os.listdir("/proc/self/fd"))
+    earlier, before = earlier_threads(), open_files()
     threads = cv2.getNumThreads()
     for way in ("closed", "forgotten", "left"):
         loader = _loader(ArrayStore([40]), view="ram")
@@ -299,11 +300,12 @@ def test_nothing_is_left_behind(capfd: pytest.CaptureFixture[str]) -> None:
         if way == "left":
             with loader:
                 pass
+        assert way == "forgotten" or not penstock_threads() - earlier
         del loader, batches
         gc.collect()
-        assert [t.name for t in threading.enumerate() if t.name.startswith("penstock")] == []
+        assert left_running(earlier) == []
     assert cv2.getNumThreads() == threads
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert not open_files() - before
 
 
 def test_an_interrupted_pass_ends_and_the_loader_goes_on() -> None:
@@ -346,7 +348,7 @@ def test_a_program_that_ends_in_the_middle_of_a_pass_ends_cleanly() -> None:
     )
     root = Path(__file__).resolve().parents[2]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
-    found = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
     assert (found.returncode, found.stderr) == (0, "")
 
 

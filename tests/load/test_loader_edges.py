@@ -170,14 +170,14 @@ def test_samples_gathered_by_two_threads_at_once_do_not_mix() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert not wrong and not any(thread.is_alive() for thread in threads)
     workers: list[Worker] = []
     crew = Crew(0)
     for _ in range(2):
         thread = threading.Thread(target=lambda: crew.do(workers.append))
         thread.start()
-        thread.join(20)
+        thread.join(60)
     assert workers[0].scratch is not workers[1].scratch
     crew.close()
 
@@ -195,10 +195,10 @@ class _LateWriter(ArrayStore):
         class Late(ArraySource):
             def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
                 if 0 in rows:
-                    store.waits.wait(20)
+                    store.waits.wait(60)
                     raise RuntimeError("a fault of the program")
                 store.waits.set()
-                store.go_on.wait(20)
+                store.go_on.wait(60)
                 yield from super().read(rows, scratch)
 
         return Late(self.raw, frozenset(), [])

@@ -19,6 +19,7 @@ from penstock.load.loader import Loader
 from penstock.load.window import Window
 from penstock.stores.store import ImageSource, Picture, Scratch
 from tests.load.picture_store import ArraySource, ArrayStore
+from tests.threads import earlier_threads, left_running
 
 SIZE = (24, 32)
 
@@ -86,9 +87,9 @@ def test_closing_while_another_thread_iterates() -> None:
 
     thread = threading.Thread(target=use, daemon=True)
     thread.start()
-    assert began.wait(20)
+    assert began.wait(60)
     loader.close()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive() and len(ended) == 1
 
 
@@ -103,7 +104,7 @@ def test_a_feeder_that_nobody_ended_does_not_keep_others_from_ending() -> None:
     next(second)
     ending = threading.Thread(target=loader.close, daemon=True)
     ending.start()
-    ending.join(20)
+    ending.join(60)
     assert not ending.is_alive()
     stray.close()
 
@@ -124,15 +125,16 @@ def test_interrupts_at_any_moment_leave_a_loader_that_works() -> None:
     )
     root = Path(__file__).resolve().parents[2]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.split()) == (0, ["400"]), done.stderr
 
 
 class _Slow(ArrayStore):
-    """A store whose pictures wait for a sign, and collect garbage in the thread that reads."""
+    """A store that gives so many pictures at once; the next one waits for a sign, and its thread collects garbage."""
 
-    def __init__(self, lengths: Sequence[int]) -> None:
+    def __init__(self, lengths: Sequence[int], at_once: int) -> None:
         super().__init__(lengths)
+        self.at_once = at_once
         self.asked, self.go_on = threading.Event(), threading.Event()
 
     def images(self, name: str) -> ImageSource:
@@ -140,21 +142,23 @@ class _Slow(ArrayStore):
 
         class Waiting(ArraySource):
             def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
-                store.asked.set()
-                if store.go_on.wait(20):
-                    gc.collect()
+                store.at_once -= len(rows)
+                if store.at_once < 0:
+                    store.asked.set()
+                    if store.go_on.wait(60):
+                        gc.collect()
                 yield from super().read(rows, scratch)
 
         return Waiting(self.raw, frozenset(), [])
 
 
 def test_a_forgotten_loader_that_its_own_thread_collects_ends() -> None:
-    store = _Slow([60])
+    store = _Slow([60], at_once=8)  # the first batch
 
     class Trainer:
         pass
 
-    gc.collect()
+    earlier = earlier_threads()
     gc.disable()
     try:
         trainer = Trainer()
@@ -162,19 +166,11 @@ def test_a_forgotten_loader_that_its_own_thread_collects_ends() -> None:
         trainer.loader = _loader(store, Window(columns=["raw"]), threads=1, view="off")  # type: ignore[attr-defined]
         taken = iter(trainer.loader)  # type: ignore[attr-defined]
         trainer.batches = taken  # type: ignore[attr-defined]
-        asking = threading.Thread(target=next, args=(taken, None), daemon=True)
-        asking.start()
-        assert store.asked.wait(20)
-        store.go_on.set()
-        asking.join(20)
-        store.asked.clear()
-        store.go_on.clear()
-        assert store.asked.wait(20)  # the only thread is at work for a later batch
-        del trainer, taken, asking
+        next(taken)
+        assert store.asked.wait(60)  # the only thread is at work for a later batch
+        del trainer, taken
         store.go_on.set()  # … and collects the loader whose thread it is
-        for thread in [each for each in threading.enumerate() if each.name.startswith("penstock")]:
-            thread.join(20)
-            assert not thread.is_alive(), "it waits for itself"
+        assert left_running(earlier) == [], "it waits for itself"
     finally:
         gc.enable()
 
@@ -195,6 +191,6 @@ def test_a_program_that_forks_after_opencv_used_threads() -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
     for words in ([], ["in the middle of a pass"]):
         done = subprocess.run(
-            [sys.executable, "-c", code, *words], env=env, capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", code, *words], env=env, capture_output=True, text=True, timeout=120
         )
         assert (done.returncode, done.stdout.strip()) == (0, "40"), done.stderr

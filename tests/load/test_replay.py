@@ -21,6 +21,7 @@ from penstock.errors import BudgetExceeded, PenstockError, StoreCorrupt, StoreEr
 from penstock.load import recycle
 from penstock.load.replay import AsyncSampleBuffer, MultimodalReplayBuffer
 from tests.load.replay_files import Naive, write_replay
+from tests.threads import earlier_threads, penstock_threads
 
 
 def buffer(**options: Any) -> MultimodalReplayBuffer:
@@ -141,7 +142,7 @@ def test_without_torch_arrays_are_given(replay: Path) -> None:
         f"with MultimodalReplayBuffer(4, image_size=8) as buffer:\n    buffer.load_from_hdf5({str(replay)!r})\n"
         "    print(type(buffer.sample(3)[0]).__name__)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("ndarray\n")
 
@@ -323,6 +324,7 @@ def test_add_says_what_to_do_instead() -> None:
 
 
 def test_an_empty_and_a_closed_buffer_say_so(replay: Path) -> None:
+    earlier = earlier_threads()
     made = buffer()
     with pytest.raises(UsageError, match="empty"):
         made.sample(1)
@@ -333,7 +335,7 @@ def test_an_empty_and_a_closed_buffer_say_so(replay: Path) -> None:
     made.close()
     with pytest.raises(UsageError, match="closed"):
         made.sample(1)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-load")]
+    assert not penstock_threads("penstock-load") - earlier
 
 
 def test_several_threads_sample_at_a_time(replay: Path) -> None:
@@ -345,7 +347,7 @@ def test_several_threads_sample_at_a_time(replay: Path) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(120)
     assert len(found) == 16
     for batch in found:
         check_equal(batch, naive)
@@ -360,7 +362,7 @@ def test_a_fork_samples_by_itself(replay: Path) -> None:
         "if not pid: os._exit(0)\n"
         "assert os.waitpid(pid, 0)[1] == 0\nbuffer.close()\n"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 

@@ -50,7 +50,7 @@ def dataset(path: Path) -> Iterable[Dataset]:
 
 def with_workers(dataset: Any, batches: Any, workers: int = 0, **words: Any) -> DataLoader[Any]:
     if workers:
-        words["timeout"] = 60
+        words["timeout"] = 120
     return DataLoader(dataset, batch_sampler=batches, num_workers=workers, collate_fn=collate, **words)
 
 
@@ -301,7 +301,7 @@ def test_a_worker_works_in_its_own_thread(path: Path) -> None:
         dataset[0]  # starts threads here, which a fork does not take along
         words: dict[str, Any] = {"batch_size": 8, "collate_fn": _names_of_threads}
         assert [len(names) for names in DataLoader(dataset, **words)] == [3] * 4
-        assert list(DataLoader(dataset, num_workers=1, timeout=60, **words)) == [[]] * 4
+        assert list(DataLoader(dataset, num_workers=1, timeout=120, **words)) == [[]] * 4
 
 
 def test_torchs_other_way_of_sharing_works_too(dataset: Dataset) -> None:
@@ -341,7 +341,7 @@ def test_without_torch_importing_works_and_using_says_what_is_missing(path: Path
         "import sys; sys.modules['torch'] = None\nimport penstock\npenstock.torch.collate\n"
         f"try: penstock.torch.Dataset({str(path)!r})\nexcept penstock.PenstockError as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "pip install 'penstock[torch]'" in done.stdout
 

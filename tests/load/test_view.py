@@ -103,7 +103,7 @@ def test_threads_fill_and_read_one_view() -> None:
 
         def work(number: int) -> None:
             out = np.empty(view.spec.shape, np.uint8)
-            together.wait(timeout=30)
+            together.wait(timeout=60)
             for row in np.random.default_rng(number).permutation(200).tolist():
                 if view.get(row, out) and not np.array_equal(out, pixels_of(view.spec, row)):
                     wrong.append(row)
@@ -171,7 +171,7 @@ if __name__ == '__main__':
             rows = range(3 * number, 3 * number + 3)
             process = multiprocessing.get_context(method).Process(target=fill, args=(view, rows))
             process.start()
-            process.join(50)
+            process.join(100)
             assert process.exitcode == 0, process.exitcode
         assert_holds(view, range(6))
     print('ok')

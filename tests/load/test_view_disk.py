@@ -100,7 +100,7 @@ print(os.fstat(view._fd).st_ino)
             assert maker.stdin is not None
             maker.stdin.write("go\n")
             maker.stdin.flush()
-        inodes = {maker.communicate(timeout=60)[0] for maker in makers}
+        inodes = {maker.communicate(timeout=120)[0] for maker in makers}
     finally:
         for maker in makers:
             maker.kill()

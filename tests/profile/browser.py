@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any
 
 _START_S = 60.0
-_CALL_S = 60.0
-_CLOSE_S = 10.0
+_CALL_S = 120.0
+_CLOSE_S = 30.0
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver") or shutil.which("chromium.chromedriver")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from penstock.load.loader import Loader
 from penstock.profile import attach, detach, reset, snapshot, span
 from penstock.profile.subject import subjects
 from tests.load.picture_store import ArrayStore
+from tests.profile.ledger import Ledger, until_a_worker_dies
 
 torch = pytest.importorskip("torch")
 
@@ -86,7 +86,7 @@ def taken(batches: Any) -> list[int]:
 @pytest.mark.parametrize("dataset", [Squares, Together])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_samples_batches_and_waits_are_counted_exactly(dataset: type, workers: int) -> None:
-    words: dict[str, Any] = {"num_workers": workers, "timeout": 60 if workers else 0}
+    words: dict[str, Any] = {"num_workers": workers, "timeout": 120 if workers else 0}
     batches = attach(DataLoader(dataset(), batch_size=BATCH, **words))
     assert taken(batches) == [number * number for number in range(SAMPLES)]
     found, told = counts(), snapshot()
@@ -100,7 +100,7 @@ def test_samples_batches_and_waits_are_counted_exactly(dataset: type, workers: i
 
 def test_nobody_who_looks_at_the_loader_sees_a_difference() -> None:
     dataset, init = Squares(), tripled
-    batches = DataLoader(dataset, batch_size=BATCH, num_workers=2, worker_init_fn=init, timeout=60)
+    batches = DataLoader(dataset, batch_size=BATCH, num_workers=2, worker_init_fn=init, timeout=120)
     gathering, kind = batches.collate_fn, type(batches)
     assert attach(batches) is batches and attach(batches) is batches
     assert isinstance(batches, DataLoader) and type(batches).__name__ == "DataLoader"
@@ -119,7 +119,7 @@ def test_a_detached_loader_is_what_it_was() -> None:
 
 
 def test_workers_that_persist_count_every_epoch() -> None:
-    batches = attach(DataLoader(Squares(), batch_size=BATCH, num_workers=1, persistent_workers=True, timeout=60))
+    batches = attach(DataLoader(Squares(), batch_size=BATCH, num_workers=1, persistent_workers=True, timeout=120))
     for _ in range(3):
         assert len(taken(batches)) == SAMPLES
     assert counts()["00_TOTAL_getitem"] == 3 * SAMPLES and snapshot().steps.count == 3 * BATCHES
@@ -127,7 +127,7 @@ def test_workers_that_persist_count_every_epoch() -> None:
 
 
 def test_a_stream_counts_what_it_yields() -> None:
-    batches = attach(DataLoader(Stream(), batch_size=BATCH, num_workers=2, timeout=60))
+    batches = attach(DataLoader(Stream(), batch_size=BATCH, num_workers=2, timeout=120))
     assert taken(batches) == list(range(SAMPLES))
     assert counts()["00_TOTAL_getitem"] == SAMPLES and counts()["data_wait"] == 6
 
@@ -163,7 +163,7 @@ class Wrapped(TorchDataset[Any]):
 @pytest.mark.parametrize("wrap", [lambda inner: inner, Wrapped])
 def test_a_sample_of_penstock_inside_counts_once(wrap: Any) -> None:
     with Dataset(ArrayStore((9, 13)), image_size=(24, 32), view="off", memory="512MiB") as dataset:
-        words: dict[str, Any] = {"collate_fn": collate, "num_workers": 2, "timeout": 60}
+        words: dict[str, Any] = {"collate_fn": collate, "num_workers": 2, "timeout": 120}
         for _ in attach(DataLoader(wrap(dataset), batch_size=BATCH, **words)):
             pass
     found = counts()
@@ -173,13 +173,14 @@ def test_a_sample_of_penstock_inside_counts_once(wrap: Any) -> None:
 
 
 class Mortal(Squares):
-    """Notes each sample in a file after it is complete; the worker that comes to one of them dies."""
+    """The worker that comes to one of the samples dies, when so many others were collated."""
 
-    def __init__(self, ledger: Path) -> None:
-        self.ledger = ledger
+    def __init__(self, ledger: Ledger, others: int) -> None:
+        self.ledger, self.others = ledger, others
 
     def __getitem__(self, index: int) -> Any:
         if index == 13:
+            self.ledger.until(self.others)
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__getitem__(index)
 
@@ -187,36 +188,24 @@ class Mortal(Squares):
 class Noted:
     """A collate that notes which samples came."""
 
-    def __init__(self, ledger: Path) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
 
     def __call__(self, samples: Any) -> Any:
-        fd = os.open(self.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(fd, b"x" * len(samples))
-        os.close(fd)
+        self.ledger.note(int(each) for each in samples)
         return torch.cat(samples)
 
 
-def until_a_worker_dies(batches: Any) -> bool:
-    """Whether one did; when this returns, the other workers have ended, too."""
-    has_died = False
-    try:
-        for _ in batches:
-            pass
-    except RuntimeError as error:
-        has_died = "worker" in str(error)
-    gc.collect()  # the iterator, whose end waits for them
-    return has_died
-
-
 def test_a_worker_that_is_killed_loses_nothing_that_it_recorded(tmp_path: Path) -> None:
-    ledger = tmp_path / "ledger"
-    words: dict[str, Any] = {"num_workers": 2, "collate_fn": Noted(ledger), "timeout": 60}
-    batches = attach(DataLoader(Mortal(ledger), batch_size=BATCH, **words))
+    ledger = Ledger(tmp_path / "ledger")
+    # Of the first worker all three batches, of the second one its first; sample 12 is complete, too, and in none.
+    collated = [*range(12), *range(16, 20)]
+    words: dict[str, Any] = {"num_workers": 2, "collate_fn": Noted(ledger), "timeout": 120}
+    batches = attach(DataLoader(Mortal(ledger, len(collated)), batch_size=BATCH, **words))
     assert until_a_worker_dies(batches)
-    collated = len(ledger.read_bytes())  # of whole batches; sample 12 is complete, too, and in none
+    assert sorted(ledger.noted()) == [number * number for number in collated]
     found = counts()
-    assert found["00_TOTAL_getitem"] == collated + 1 and found["03b_image_decode"] == 2 * (collated + 1)
+    assert found["00_TOTAL_getitem"] == len(collated) + 1 and found["03b_image_decode"] == 2 * (len(collated) + 1)
 
 
 def test_other_things_are_refused_and_loaders_of_penstock_are_known() -> None:

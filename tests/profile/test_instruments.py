@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import penstock
@@ -25,6 +23,7 @@ from penstock.stores.store import ImageSource, Picture, Scratch
 from tests.conversion import bags
 from tests.load.picture_store import ArraySource, ArrayStore
 from tests.load.replay_files import write_replay
+from tests.profile.ledger import Ledger, until_a_worker_dies
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -218,15 +217,16 @@ def test_a_conversion_counts_its_episodes(tmp_path: Path) -> None:
 
 
 class MortalSource(ImageSource):
-    """Pictures of another source; reading one of them ends the process."""
+    """Pictures of another source; reading one of them ends the process, once it is time to."""
 
-    def __init__(self, inner: ArraySource, deadly: int) -> None:
-        self._inner, self._deadly = inner, deadly
+    def __init__(self, inner: ArraySource, deadly: int, until: Callable[[], object]) -> None:
+        self._inner, self._deadly, self._until = inner, deadly, until
         self.scratch_bytes = inner.scratch_bytes
 
     def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
         for row, picture in zip(rows, self._inner.read(rows, scratch), strict=True):
             if row == self._deadly:
+                self._until()
                 os.kill(os.getpid(), signal.SIGKILL)
             yield picture
 
@@ -235,12 +235,14 @@ class MortalSource(ImageSource):
 
 
 class MortalStore(ArrayStore):
-    deadly = -1
+    def __init__(self, lengths: Sequence[int], deadly: int, until: Callable[[], object]) -> None:
+        super().__init__(lengths)
+        self.deadly, self.until = deadly, until
 
     def images(self, name: str) -> ImageSource:
         found = super().images(name)
         assert isinstance(found, ArraySource)
-        return MortalSource(found, self.deadly) if name == "raw" else found
+        return MortalSource(found, self.deadly, self.until) if name == "raw" else found
 
 
 def workers_of(found: dict[str, SpanStats]) -> set[int]:
@@ -254,7 +256,7 @@ def test_two_workers_count_every_sample_and_camera() -> None:
     from penstock.torch import Dataset, collate
 
     with Dataset(ArrayStore((20, 25)), image_size=(24, 32), view="off", memory="512MiB") as dataset:
-        batches = DataLoader(dataset, batch_size=BATCH, num_workers=2, collate_fn=collate, timeout=60)
+        batches = DataLoader(dataset, batch_size=BATCH, num_workers=2, collate_fn=collate, timeout=120)
         assert sum(len(batch["state"]) for batch in batches) == ROWS
     merged = snapshot().by_name()
     found = counts()
@@ -264,44 +266,32 @@ def test_two_workers_count_every_sample_and_camera() -> None:
     assert snapshot().counters["pictures_decoded"] == ROWS * CAMERAS
 
 
-def until_a_worker_dies(batches: Any) -> bool:
-    """Whether one did; when this returns, the other workers have ended, too."""
-    has_died = False
-    try:
-        for _ in batches:
-            pass
-    except RuntimeError as error:
-        has_died = "worker" in str(error)
-    gc.collect()  # the iterator, whose end waits for them
-    return has_died
-
-
 def test_a_worker_that_is_killed_midway_has_told_all_batches_before(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from torch.utils.data import DataLoader
 
     from penstock.torch import Dataset, collate
 
-    ledger = tmp_path / "ledger"
+    ledger = Ledger(tmp_path / "ledger")
 
     class Noted(Dataset):
-        """Notes in a file, after each, which samples were handed out."""
+        """Notes, after each, which samples were handed out."""
 
         def __getitems__(self, indices: Sequence[int]) -> Any:
             found = super().__getitems__(indices)
-            fd = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            os.write(fd, b"".join(b"%d\n" % index for index in indices))
-            os.close(fd)
+            ledger.note(indices)
             return found
 
-    store = MortalStore((20, 25))
-    store.deadly = 27  # in the middle of the fourth batch, the second one of the second worker
+    # It dies in the middle of the fourth batch, the second one of the second worker, when the first worker has told its
+    # three batches and has no other: nobody is ended between telling a batch and noting it.
+    handed = [*range(24), *range(32, 40)]
+    store = MortalStore((20, 25), 27, lambda: ledger.until(len(handed)))
     with Noted(store, image_size=(24, 32), view="off", memory="512MiB") as dataset:
-        batches = DataLoader(dataset, batch_size=BATCH, num_workers=2, collate_fn=collate, timeout=60)
+        batches = DataLoader(dataset, batch_size=BATCH, num_workers=2, collate_fn=collate, timeout=120)
         assert until_a_worker_dies(batches)
-    done = [int(line) for line in ledger.read_text().split()]
-    assert len(done) == len(set(done)) and 27 not in done and set(range(8, 16)) < set(done)
+    assert sorted(ledger.noted()) == handed
     found = counts()
-    assert found["00_TOTAL_getitem"] == found["03_read_images_total"] == len(done)
-    assert found["03a_read_one_camera"] == found["03b_image_decode"] == len(done) * CAMERAS
-    assert np.sum([each.count for each in snapshot().spans if each.name == "00_TOTAL_getitem"]) == len(done)
+    assert found["00_TOTAL_getitem"] == found["03_read_images_total"] == len(handed)
+    assert found["03a_read_one_camera"] == found["03b_image_decode"] == len(handed) * CAMERAS
+    by_process = {each.process: each.count for each in snapshot().spans if each.name == "00_TOTAL_getitem"}
+    assert sorted(by_process.values()) == [8, 24] and os.getpid() not in by_process

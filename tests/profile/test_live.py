@@ -17,7 +17,7 @@ from penstock.profile.live_text import live_line, live_table
 from penstock.profile.snapshot import Snapshot
 from tests.profile.made import MS, empty_run, stats, training_run
 
-_SOON_S = 20.0
+_SOON_S = 60.0
 
 
 class _Board:
@@ -41,7 +41,10 @@ class _Board:
 
 
 def _ended(name: str = "penstock-live") -> bool:
-    return all(thread.name != name for thread in threading.enumerate())
+    views = [thread for thread in threading.enumerate() if thread.name == name]
+    for thread in views:
+        thread.join(_SOON_S)  # told to end it is; a view waits only so long for a machine that is slow
+    return not any(thread.is_alive() for thread in views)
 
 
 def test_where_there_is_no_terminal_lines_come_and_the_last_one_at_the_end() -> None:

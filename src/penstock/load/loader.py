@@ -318,8 +318,8 @@ class Loader:
         if self._shard.world > 1:  # one batch less than the others have: they would wait for this process for ever
             error = job.failures[0].raised()
             raise PenstockError(
-                f"none of the {job.size:,} samples of rank {self._shard.rank} in a batch of {self._batches.batch_size:,} "
-                f"could be loaded; the first: {error.message}",
+                f"none of the {job.size:,} samples of rank {self._shard.rank} in a batch of "
+                f"{self._batches.batch_size:,} could be loaded; the first: {error.message}",
                 hint="a larger batch_size; `penstock doctor` lists what is damaged",
             ) from job.failures[0].error
         return None

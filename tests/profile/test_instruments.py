@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,10 @@ from tests.load.picture_store import ArraySource, ArrayStore
 from tests.load.replay_files import write_replay
 from tests.profile.ledger import Ledger, until_a_worker_dies
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*worker processes in total:UserWarning"),  # torch's, on a single core
+]
 
 ROWS, CAMERAS, BATCH = 45, 2, 8
 
@@ -157,8 +161,9 @@ def test_threads_show_their_tasks_in_the_timeline_and_no_sums() -> None:
 def test_sums_of_calls_count_shown_stretches_do_not_and_a_reset_forgets_both() -> None:
     for _ in range(700):  # more than one folding
         record_calls("many", 3000, 3, child_ns=1000)
-        show("many", 5, 10**12)
-        show("only shown", 5, 10**12)
+        began_ns = time.perf_counter_ns() - 10**12  # it ends now: on a machine that has just started, too
+        show("many", began_ns, 10**12)
+        show("only shown", began_ns, 10**12)
     (many,) = [each for each in snapshot().spans if each.name.startswith(("many", "only"))]
     assert (many.count, many.total_ns, many.self_ns) == (2100, 2_100_000, 1_400_000)
     assert many.min_ns == many.max_ns == many.p50_ns == 1000
@@ -272,7 +277,7 @@ def test_a_worker_that_is_killed_midway_has_told_all_batches_before(tmp_path: Pa
 
     from penstock.torch import Dataset, collate
 
-    ledger = Ledger(tmp_path / "ledger")
+    ledger, taken = Ledger(tmp_path / "ledger"), Ledger(tmp_path / "taken")
 
     class Noted(Dataset):
         """Notes, after each, which samples were handed out."""
@@ -282,13 +287,13 @@ def test_a_worker_that_is_killed_midway_has_told_all_batches_before(tmp_path: Pa
             ledger.note(indices)
             return found
 
-    # It dies in the middle of the fourth batch, the second one of the second worker, when the first worker has told its
-    # three batches and has no other: nobody is ended between telling a batch and noting it.
+    # It dies in the middle of the fourth batch, the second one of the second worker, when three were taken and the
+    # first worker has told its three batches and has no other: nobody is ended between telling a batch and noting it.
     handed = [*range(24), *range(32, 40)]
-    store = MortalStore((20, 25), 27, lambda: ledger.until(len(handed)))
+    store = MortalStore((20, 25), 27, lambda: (ledger.until(len(handed)), taken.until(3)))
     with Noted(store, image_size=(24, 32), view="off", memory="512MiB") as dataset:
         batches = DataLoader(dataset, batch_size=BATCH, num_workers=2, collate_fn=collate, timeout=120)
-        assert until_a_worker_dies(batches)
+        assert until_a_worker_dies(batches, taken)
     assert sorted(ledger.noted()) == handed
     found = counts()
     assert found["00_TOTAL_getitem"] == found["03_read_images_total"] == len(handed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from time import perf_counter_ns
 
 from penstock.profile import spans
@@ -20,8 +21,8 @@ def count(name: str, n: int = 1) -> None:
 
 
 def gauge(name: str, value: float) -> None:
-    """Tell the present value of something that goes up and down."""
-    if not spans._is_enabled:
+    """Tell the present value of something that goes up and down; one that is no finite number tells nothing."""
+    if not spans._is_enabled or not isfinite(value):
         return
     lane = spans.own_lane()
     if lane.words[P_LEVELS_RESET_NS] != lane.board_words[B_RESET_NS]:

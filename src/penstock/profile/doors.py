@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import UsageError
 from penstock.profile.snapshot import Snapshot
 from penstock.profile.taking import snapshot as take
 
@@ -21,15 +22,28 @@ def table(snapshot: Snapshot | None = None, **options: Any) -> str:
 
 
 def print_timing_stats(epoch: int | None = None, *, lang: Any = "en", snapshot: Snapshot | None = None) -> None:
-    """Print the table of all spans so far; with `epoch`, the line of that epoch above it."""
+    """Print the table of all spans so far; with `epoch`, the line and the table of that epoch, which has ended.
+
+    The tables of the last sixteen epochs are kept; of an earlier one, and of a snapshot, the line alone is known.
+    """
+    from penstock.profile.epochs import of_epoch
     from penstock.profile.table import epoch_line
     from penstock.profile.table import table as render
 
     taken = take(events=False) if snapshot is None else snapshot
-    for each in taken.epochs:
-        if epoch is not None and each.epoch == epoch:
-            print(epoch_line(each.epoch, each.duration_ns, wait_ns=each.wait_ns, steps=each.steps, lang=lang))
-    print(render(taken, lang=lang))
+    if epoch is None:
+        print(render(taken, lang=lang))
+        return
+    ended = [each for each in taken.epochs if each.epoch == epoch]
+    if not ended:
+        known = ", ".join(str(each.epoch) for each in taken.epochs[-10:])
+        hint = f"epochs that have ended: {known}" if known else "profile.mark_epoch() tells that an epoch has ended"
+        raise UsageError(f"epoch {epoch!r} has not ended", hint=hint)
+    for each in ended:
+        print(epoch_line(each.epoch, each.duration_ns, wait_ns=each.wait_ns, steps=each.steps, lang=lang))
+    alone = of_epoch(epoch) if snapshot is None else None
+    if alone is not None:
+        print(render(alone, lang=lang))
 
 
 def export_trace(path: str | os.PathLike[str], snapshot: Snapshot | None = None) -> Path:

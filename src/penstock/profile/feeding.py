@@ -1,21 +1,23 @@
 """What a loader tells of the training loop: each `next` is a data wait, and from one to the following is a step.
 
-    feeding = Feeding()                  # one per pass
+    feeding = Feeding()
     start_ns = feeding.ask()
     batch = ...
     feeding.take(start_ns, batch is not None)
 
-Code that calls `mark_step()` says itself what a step is; then the loader tells the wait alone.
+Code that calls `mark_step()` says itself what a step is; then the loader tells the wait alone. Else the place in the
+code that asks tells loops apart, so that the batches of a validation are no training steps.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from time import perf_counter_ns, thread_time_ns
 
 from penstock.profile import spans
 from penstock.profile.counters import count
-from penstock.profile.marks import add_wait, marks
+from penstock.profile.marks import Loop, add_wait, marks
 
 
 class _Local(threading.local):
@@ -26,6 +28,7 @@ class _Local(threading.local):
 
 
 _local = _Local()
+_NOT_THE_LOOP = ("penstock.", "torch.utils.data")
 
 
 def work_ahead() -> None:
@@ -53,21 +56,35 @@ def is_in_sample() -> bool:
     return _local.samples > 0
 
 
-class Feeding:
-    """One pass of a loop over a loader."""
+def _asking() -> Loop:
+    """The loop that asks: the innermost code that is neither penstock's nor torch's loader, and whether gradients are
+    computed there."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_NOT_THE_LOOP):
+        frame = frame.f_back
+    is_grad = getattr(sys.modules.get("torch"), "is_grad_enabled", None)  # a thread may be importing it just now
+    return Loop(frame.f_code.co_filename, frame.f_lineno, is_grad is None or bool(is_grad()))
 
-    __slots__ = ("_cpu_ns", "_has_given")
+
+class Feeding:
+    """A loop over a loader, pass by pass."""
+
+    __slots__ = ("_cpu_ns", "_has_given", "_loop")
 
     def __init__(self) -> None:
         self._has_given = False
         self._cpu_ns = 0
+        self._loop = Loop("", 0, True)
 
     def ask(self) -> int:
         """The loop asks for a batch: the step before it is over."""
         start_ns = perf_counter_ns()
-        if self._has_given and spans.is_enabled():
-            marks().feed_step(start_ns)
-            count("step_cpu_ns", thread_time_ns() - self._cpu_ns)  # CPUs that the step keeps from the loader
+        if spans.is_enabled():
+            if self._has_given:
+                count("batches_used")
+                # The CPU time is what the step keeps from the loader.
+                marks().feed_step(start_ns, thread_time_ns() - self._cpu_ns, self._loop)
+            self._loop = _asking()
         return start_ns
 
     def take(self, start_ns: int, is_batch: bool) -> None:
@@ -77,7 +94,7 @@ class Feeding:
         if is_batch:
             self._has_given = True
             self._cpu_ns = thread_time_ns()
-            add_wait(start_ns, perf_counter_ns() - start_ns)
+            add_wait(start_ns, perf_counter_ns() - start_ns, self._loop)
         elif self._has_given:
             self._has_given = False
-            marks().end_feed()
+            marks().end_feed(self._loop)

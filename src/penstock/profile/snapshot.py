@@ -132,6 +132,10 @@ class StepStats:
     p99_ns: int = 0
     series: tuple[StepPoint, ...] = ()
     steps_per_point: int = 1
+    batches: int = 0
+    """That its loop took and used, where a loader tells."""
+    cpu_total_ns: int = 0
+    """What the thread of the loop worked on them."""
 
     @property
     def wait_share(self) -> float:

@@ -16,6 +16,7 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Generator
+from math import isfinite
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, TypeVar, cast, overload
@@ -153,11 +154,13 @@ def _first(name: Any) -> Any:
 def log_timing(name: str, seconds: float | None = None) -> Any:
     """`with log_timing(name):` is `with span(name):`; with `seconds`, a duration measured elsewhere is recorded.
 
-    Such a duration stands under the spans that are open, but is not taken from their own time.
+    Such a duration stands under the spans that are open, but is not taken from their own time. One that is no number
+    is not recorded: a run must not end for it.
     """
     if seconds is None:
         return span(name)
-    record(name, round(seconds * 1e9))
+    if _is_enabled and isfinite(seconds):
+        record(name, round(seconds * 1e9))
     return None
 
 

@@ -1,0 +1,33 @@
+"""The sums at the ends of the last epochs, so that the table of one epoch alone can be shown."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from penstock.profile.board import after_fork
+from penstock.profile.recent import between, sums
+from penstock.profile.snapshot import Snapshot
+from penstock.profile.taking import snapshot as take
+
+_KEPT = 17  # ends: sixteen epochs lie between them
+
+_ends: deque[tuple[int, Snapshot]] = deque(maxlen=_KEPT)
+
+
+def remember(epoch: int) -> None:
+    """An epoch has just ended."""
+    _ends.append((epoch, sums(take(events=False))))
+
+
+def of_epoch(epoch: int) -> Snapshot | None:
+    """What was recorded in an epoch, the last one of that number; None where that is not known any more."""
+    ends = list(_ends)
+    for place in range(len(ends) - 1, -1, -1):
+        if ends[place][0] == epoch:
+            if place:
+                return between(ends[place - 1][1], ends[place][1])
+            return ends[0][1] if len(ends) < _KEPT else None
+    return None
+
+
+after_fork(_ends.clear)

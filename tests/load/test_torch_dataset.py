@@ -29,7 +29,10 @@ from torch.utils.data import DataLoader, Subset  # noqa: E402
 
 from penstock.torch import Dataset, Fetched, Sampler, collate  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*worker processes in total:UserWarning"),  # torch's, on a single core
+]
 
 WINDOW = penstock.Window(action=range(3))
 LENGTHS = (12, 7, 9)

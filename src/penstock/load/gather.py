@@ -117,7 +117,8 @@ class Gatherer:
             raise
         if job.failures:
             raise job.failures[0].raised() from job.failures[0].error
-        return {**job.arrays, **job.texts}
+        arrays, job.arrays = job.arrays, {}  # threads may know the job for a moment longer than the caller its batch
+        return {**arrays, **job.texts}
 
     def _workers(self) -> Crew:
         if self._crew is None or self._pid != os.getpid():  # a child of a fork has none of its parent's threads

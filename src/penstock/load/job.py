@@ -186,10 +186,18 @@ class _Counted:
         self._job, self._task = job, task
 
     def __call__(self, worker: Worker) -> None:
+        job, task = self._job, self._task
+        self._task = _nothing
         try:
-            if self._job.error is None:
-                self._task(worker)
+            if job.error is None:
+                task(worker)
         except BaseException as error:
-            self._job.fail(error)
+            job.fail(error)
         finally:
-            self._job.finished_one()
+            # Before anybody is told: it holds the batch's arrays, and their memory may be wanted again at once.
+            del task
+            job.finished_one()
+
+
+def _nothing(worker: Worker) -> None:
+    """What is left of a task that is over."""

@@ -248,6 +248,7 @@ class MultimodalReplayBuffer:
                 error.hint = "`penstock doctor` lists damage; num_traj=… loads the transitions before it"
                 raise error from job.failures[0].error
             file.place_numbers(job.arrays, places, arrays)
+            job.arrays = {}  # threads may know the job for a moment longer than the caller its batch
 
     def _workers(self) -> Crew:
         with self._changed:

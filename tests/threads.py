@@ -1,0 +1,28 @@
+"""Threads of penstock that a test has begun; those that earlier tests left are not its affair."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+
+_PATIENCE_S = 60.0
+
+
+def penstock_threads(prefix: str = "penstock") -> set[threading.Thread]:
+    """Those that run now."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith(prefix)}
+
+
+def earlier_threads() -> set[threading.Thread]:
+    """Those of loaders that earlier tests forgot, once these are collected: to be left out of what comes."""
+    gc.collect()
+    return penstock_threads()
+
+
+def left_running(before: set[threading.Thread]) -> list[str]:
+    """The names of those that are new and do not end: what was forgotten is ended by itself, a moment later."""
+    end = time.monotonic() + _PATIENCE_S
+    while (left := penstock_threads() - before) and time.monotonic() < end:
+        time.sleep(0.005)
+    return sorted(thread.name for thread in left)

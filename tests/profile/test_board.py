@@ -205,7 +205,7 @@ def test_a_fork_while_other_threads_record_and_claim_does_not_hang(tmp_path: Pat
 def test_a_worker_that_finds_no_board_makes_its_own(tmp_path: Path) -> None:
     for address in ("nonsense", f"{os.getpid()}/0/ff", "999999999/3/ab"):
         told = run("with span('alone'): pass\nprint(json.dumps(snapshot().to_dict()))", tmp_path,
-                   PENSTOCK_PROFILE_BOARD=address)  # fmt: skip
+                   PENSTOCK_PROFILE_JOIN=address)  # fmt: skip
         assert counts(told) == {"alone": 1}
 
 
@@ -282,19 +282,43 @@ def test_disabling_reaches_processes_that_start_later(tmp_path: Path) -> None:
     assert counts(told) == {"early": 1}
 
 
-def test_a_grandchild_finds_the_board_through_its_parent(tmp_path: Path) -> None:
+def test_a_command_is_a_run_of_its_own_unless_it_is_told_to_join(tmp_path: Path) -> None:
     told = run(
         """
         import subprocess
-        grandchild = "from penstock.profile import record; record('grandchild', 1)"
-        if "--child" in sys.argv:
+        from penstock.profile.board import joining
+        child = "from penstock.profile import record, snapshot; record('child', 1); print(len(snapshot().spans))"
+        record("launcher", 1)
+        for environment, spans in (({}, b"1"), (joining(), b"2"), ({"PENSTOCK_PROFILE_JOIN": "nonsense"}, b"1")):
+            done = subprocess.run([sys.executable, "-c", child], env={**os.environ, **environment},
+                                  stdout=subprocess.PIPE, check=True, timeout=120)
+            assert done.stdout.strip() == spans, done.stdout
+        print(json.dumps(snapshot().to_dict()))
+        """,
+        tmp_path,
+    )
+    assert counts(told) == {"launcher": 1, "child": 1}
+
+
+def test_a_grandchild_finds_the_board_through_its_parent(tmp_path: Path) -> None:
+    told = run(
+        """
+        def grandchild(): record("grandchild", 1)
+
+        def child():
             # Through what started it the board is found, whatever process made it.
             record("child", 1)
-            pid = int(os.environ["PENSTOCK_PROFILE_BOARD"].split("/")[0])
-            assert pid == os.getpid()
-            subprocess.run([sys.executable, "-c", grandchild], check=True, timeout=60)
-        else:
-            subprocess.run([sys.executable, __file__, "--child"], check=True, timeout=60)
+            assert int(os.environ["PENSTOCK_PROFILE_BOARD"].split("/")[0]) == os.getpid()
+            start(grandchild)
+
+        def start(work):
+            worker = multiprocessing.get_context("spawn").Process(target=work)
+            worker.start()
+            worker.join()
+            assert worker.exitcode == 0
+
+        if __name__ == "__main__":
+            start(child)
             print(json.dumps(snapshot().to_dict()))
         """,
         tmp_path,

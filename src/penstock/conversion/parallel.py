@@ -22,6 +22,7 @@ from penstock.conversion.share import JOINING_BYTES, budget_per_process
 from penstock.conversion.worker import Request
 from penstock.errors import DataSetError, Interrupted, PenstockError, RecordingError
 from penstock.lazy import dataclass
+from penstock.profile.board import joining
 from penstock.units import format_size
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Parallel:
             [sys.executable, "-c", _WORKER, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"},
+            env={**os.environ, **joining(), "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"},
             start_new_session=True,  # Ctrl-C at the terminal reaches this process alone, which knows what to do
         )
         process = _Process(popen)

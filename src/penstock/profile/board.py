@@ -1,8 +1,10 @@
 """The board: one piece of shared memory per run, in which every thread of every process owns a page of its own.
 
-It is a memory file without a name: nothing is left when the last process ends. Children of fork hold it already,
-others find it through PENSTOCK_PROFILE_BOARD. What a process wrote stays when it is killed. Only claiming a page is
-locked; a page whose thread has ended goes to the next thread, which counts on where it stopped.
+It is a memory file without a name: nothing is left when the last process ends. Children of fork hold it already, those
+that multiprocessing starts find it through PENSTOCK_PROFILE_BOARD. Other commands that a process starts are runs of
+their own, a training that a script launches for instance, unless PENSTOCK_PROFILE_JOIN tells them to join. What a
+process wrote stays when it is killed. Only claiming a page is locked; a page whose thread has ended goes to the next
+thread, which counts on where it stopped.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import NamedTuple
 from penstock.profile import layout as at
 
 VARIABLE = "PENSTOCK_PROFILE_BOARD"
+JOIN = "PENSTOCK_PROFILE_JOIN"
 # Below this many lanes a process that has ended keeps its own, so that the figures still tell it apart.
 _KEPT_LANES = 64
 _LOCK_WAIT_S = 5.0
@@ -198,9 +201,25 @@ def open_board() -> Board:
     global _board
     with _making:
         if _board is None:
-            _board = _join(os.environ.get(VARIABLE, "")) or _create()
+            _board = _join(_address()) or _create()
             _tell_children(_board)
         return _board
+
+
+def joining() -> dict[str, str]:
+    """The environment of a command that is started as a part of this run."""
+    return {JOIN: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
+
+
+def _address() -> str:
+    """Of the board of the run that this process is a part of; empty where it is a run of its own."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        # A child that is just being set up imports the main module before it knows of its parent.
+        is_set_up = not getattr(process.current_process(), "_inheriting", False)
+        if process.parent_process() is not None or not is_set_up:
+            return os.environ.get(VARIABLE, "")
+    return os.environ.get(JOIN, "")
 
 
 def _tell_children(board: Board) -> None:

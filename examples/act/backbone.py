@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -11,6 +12,8 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from penstock.errors import UsageError
+
+from .checkpoint import load_tensors
 
 Norm = Literal["batch", "frozen", "group"]
 STRIDE = 32
@@ -98,13 +101,14 @@ class ResNet18(nn.Module):
 
     def load_weights(self, path: str | os.PathLike[str]) -> None:
         """Take a state dict of torchvision's resnet18 (`torch.save(model.state_dict(), path)`); tensors only."""
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        hint = "--backbone_weights takes what torch.save(torchvision.models.resnet18(…).state_dict(), FILE) wrote"
+        found = load_tensors(Path(path), "state dict of ResNet-18", hint)
         if not isinstance(found, dict):
-            raise UsageError(f"{path}: {type(found).__name__}, a state dict of ResNet-18 expected")
+            raise UsageError(f"{path}: {type(found).__name__}, a state dict of ResNet-18 expected", hint=hint)
         ignored = ("fc.", "num_batches_tracked")
-        given = {name: value for name, value in found.items() if not any(part in name for part in ignored)}
+        given = {str(name): value for name, value in found.items() if not any(part in str(name) for part in ignored)}
         own = {name: value for name, value in self.state_dict().items() if "num_batches_tracked" not in name}
-        wrong = [name for name in own if name not in given or given[name].shape != own[name].shape]
+        wrong = [name for name in own if name not in given or getattr(given[name], "shape", None) != own[name].shape]
         if wrong or set(given) - set(own):
             named = ", ".join((wrong or sorted(set(given) - set(own)))[:3])
             raise UsageError(

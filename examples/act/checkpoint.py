@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from penstock.errors import OutputExists, UsageError
 
 VERSION = 1
 LAST, BEST = "policy_last.ckpt", "policy_best.ckpt"
+
+_TO_ACT = ("settings", "policy_class", "shape", "columns", "stats", "model")
+_TO_GO_ON = ("stats", "epoch", "step", "model", "optimizer", "random", "loader", "sums", "history", "best_l1")
 
 
 def write_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
@@ -33,14 +37,51 @@ def write_json(path: Path, content: Any) -> None:
     part.replace(path)
 
 
+def load_tensors(path: Path, what: str, hint: str) -> Any:
+    """What torch.save wrote, as tensors and plain values: nothing in it is executed."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of junk, torch warns that it may not understand it
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # junk makes torch's reader raise anything: KeyError, RuntimeError, OSError, …
+        raise UsageError(
+            f"{path} ({size:,} bytes) is cut or is no {what}: it cannot be read as tensors", hint=hint
+        ) from error
+
+
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint that this program wrote; nothing in it is executed."""
+    """A checkpoint that this program wrote."""
     if not path.exists():
         raise UsageError(f"{path} does not exist", hint="train first; --ckpt_dir names the directory of a run")
-    found = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(found, dict) or found.get("version") != VERSION:
-        raise UsageError(f"{path} is no checkpoint of this program, version {VERSION}")
+    found = load_tensors(path, "checkpoint", _way_out(path))
+    if not isinstance(found, dict) or found.get("version") != VERSION or not isinstance(found.get("settings"), dict):
+        raise UsageError(f"{path} is no checkpoint of this program, version {VERSION}", hint=_way_out(path))
     return found
+
+
+def read_to_act(path: Path) -> dict[str, Any]:
+    """A checkpoint with a policy in it."""
+    return _with(_TO_ACT, path, read_checkpoint(path))
+
+
+def _with(names: Sequence[str], path: Path, found: dict[str, Any]) -> dict[str, Any]:
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise UsageError(f"{path} is no checkpoint for this: it has no {', '.join(missing)}", hint=_way_out(path))
+    return found
+
+
+def _way_out(path: Path) -> str:
+    told = "put a whole copy in its place, or train anew with --overwrite"
+    is_rest = path.name == LAST and path.with_name(BEST).exists()
+    return f"{told}; {BEST} beside it can still be tried with --eval" if is_rest else told
 
 
 def check_free(directory: Path) -> None:
@@ -59,7 +100,7 @@ def read_last(directory: Path, now: Mapping[str, Any]) -> dict[str, Any]:
     if differ:
         told = ", ".join(f"{name} was {saved.get(name)!r}, is {now[name]!r}" for name in differ)
         raise UsageError(f"{path} was trained otherwise: {told}", hint="resume with the same words, or train anew")
-    return found
+    return _with(_TO_GO_ON, path, found)
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

@@ -150,10 +150,12 @@ class Data:
         cameras: Sequence[str] = (),
         val_share: float = 0.2,
     ) -> None:
+        self.path, self._chunk_size, self._batch_size = path, chunk_size, batch_size
         with penstock.open(path) as whole:
             self.columns = choose_columns(whole, cameras)
             self.split = split_episodes(whole.episodes, val_share, seed)
             self.kind = whole.kind
+            self.episode_rows: list[int] = np.diff(whole.episode_starts).tolist()
         names = [self.columns.state, self.columns.action, *self.columns.cameras]
         self._stores = [
             penstock.open(path, episodes=numbers, columns=names) for numbers in (self.split.train, self.split.val)
@@ -162,7 +164,9 @@ class Data:
         self.state_dim, self.action_dim = (
             int(np.prod(self._stores[0].columns[name].shape)) for name in (self.columns.state, self.columns.action)
         )
-        self.stats = streamed_stats(self._stores[0], [self.columns.state, self.columns.action])
+        self.stats, self.val_stats = (
+            streamed_stats(store, [self.columns.state, self.columns.action]) for store in self._stores
+        )
         memory = _bytes(loading.memory)
         common: dict[str, Any] = {
             "window": penstock.Window({self.columns.action: range(chunk_size)}, columns=names),
@@ -187,6 +191,17 @@ class Data:
             f"{height}×{width}, state {self.state_dim}, action {self.action_dim}"
         )
 
+    @property
+    def shapes(self) -> dict[str, str]:
+        """Of every column, in words."""
+        columns = self._stores[0].columns.values()
+        return {each.name: f"{'×'.join(map(str, each.shape)) or '1'} {each.dtype}" for each in columns}
+
+    def notes(self) -> list[str]:
+        """Sizes that work, but hardly as they were meant."""
+        rows = [self.episode_rows[number] for number in self.split.train]
+        return size_notes(rows, self._chunk_size, self._batch_size)
+
     def close(self) -> None:
         """End threads and give memory back."""
         self.train.close()
@@ -201,6 +216,30 @@ class Data:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def size_notes(episode_rows: Sequence[int], chunk_size: int, batch_size: int) -> list[str]:
+    """What is odd about these sizes for training episodes of so many rows."""
+    notes, samples = [], sum(episode_rows)
+    if batch_size > samples:
+        notes.append(f"--batch_size {batch_size:,} is more than all {samples:,} samples: an epoch is a single step")
+    short = sum(rows < chunk_size for rows in episode_rows)
+    if 2 * short > len(episode_rows):
+        padded = 100 * padding_share(episode_rows, chunk_size)
+        notes.append(
+            f"--chunk_size {chunk_size:,} is longer than {short:,} of {len(episode_rows):,} training episodes "
+            f"(the longest has {max(episode_rows):,} rows): {padded:.0f} % of all actions are padding"
+        )
+    return notes
+
+
+def padding_share(episode_rows: Sequence[int], chunk_size: int) -> float:
+    """Of the actions of all samples, those beyond the end of their episode."""
+    inside = 0
+    for rows in episode_rows:
+        cut = min(rows, chunk_size)  # samples near the end, which have 1, 2, … actions left
+        inside += cut * (cut + 1) // 2 + (rows - cut) * chunk_size
+    return 1 - inside / (sum(episode_rows) * chunk_size)
 
 
 def _bytes(memory: str) -> int:

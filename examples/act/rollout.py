@@ -16,7 +16,7 @@ from penstock.demo.reach_scene import CAMERAS, Scene
 from penstock.errors import UsageError
 from penstock.load.pictures import Fit, Fitter
 
-from .checkpoint import read_checkpoint
+from .checkpoint import read_to_act
 from .data import Columns, Stats
 from .model import Shape
 from .policy import Policy, make_policy
@@ -58,7 +58,7 @@ class Outcome(NamedTuple):
 
 def load_policy(path: Path, device: torch.device) -> tuple[Policy, Shape]:
     """The policy of a checkpoint, ready to act."""
-    found = read_checkpoint(path)
+    found = read_to_act(path)
     columns = Columns(**{**found["columns"], "cameras": tuple(found["columns"]["cameras"])})
     stats = {name: Stats(**each) for name, each in found["stats"].items()}
     shape = Shape(**found["shape"])

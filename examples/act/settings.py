@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from .backbone import Norm
+if TYPE_CHECKING:  # it imports torch, which --help needs not
+    from .backbone import Norm
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from .curve import draw_curve
 from .data import Data
 from .model import Shape
 from .policy import Policy, make_policy, masked_mean
+from .progress import Progress
+from .same_data import check_same, facts_of
 from .settings import Settings
 
 _AHEAD = 2  # steps that the host may be ahead of a device
@@ -86,6 +88,7 @@ class Trainer:
         self.sums = self._no_sums()
         self.history: list[dict[str, Any]] = []
         self.best_l1 = math.inf
+        self._progress = Progress(len(data.train) * settings.num_epochs, settings.log_every)
         if self.device.type == "cuda":
             torch.backends.cudnn.benchmark = True
             torch.set_float32_matmul_precision("high")
@@ -107,9 +110,14 @@ class Trainer:
 
     # The run
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the last epoch has been trained."""
+        return self.epoch >= self.settings.num_epochs
+
     def run(self) -> None:
         """Train until the last epoch."""
-        while self.epoch < self.settings.num_epochs:
+        while not self.is_done:
             began = time.perf_counter_ns()
             row = self._train_epoch()
             trained = time.perf_counter_ns()
@@ -128,16 +136,15 @@ class Trainer:
         self.policy.train()
         total = len(loader) * (self.epoch + 1)
         begun, began = self.step, time.perf_counter()
+        self._progress.begin(self.step)
         for batch in loader:
             self._train_step(batch)
             del batch
             self.step += 1
             profile.mark_step()
             pace.step()
-            if settings.log_every and self.step % settings.log_every == 0:
-                loss, l1, kl, count = self.sums.tolist()
-                means = f"loss {loss / count:.4f} l1 {l1 / count:.4f} kl {kl / count:.4f}"
-                print(f"  step {self.step:,}: {means}", flush=True)
+            if self._progress.is_due(self.step):
+                print(self._progress.line(self.step, self.sums.tolist()), flush=True)
             if settings.save_every and self.step % settings.save_every == 0 and self.step < total:
                 self.save(LAST)
                 print(f"  step {self.step:,}: saved", flush=True)
@@ -218,6 +225,7 @@ class Trainer:
             "shape": asdict(self.shape),
             "columns": asdict(self.data.columns),
             "stats": {column: stats.to_dict() for column, stats in self.data.stats.items()},
+            "data": facts_of(self.data),
             "epoch": self.epoch,
             "step": self.step,
             "model": self.policy.state_dict(),
@@ -234,6 +242,7 @@ class Trainer:
         write_checkpoint(self.settings.ckpt_dir / name, content)
 
     def _restore(self, found: Mapping[str, Any]) -> None:
+        check_same(self.settings.ckpt_dir / LAST, found, self.data)
         self.policy.load_state_dict(found["model"])
         self.optimizer.load_state_dict(found["optimizer"])
         self.data.train.load_state_dict(found["loader"])

@@ -19,14 +19,7 @@ from act.rollout import PolicyActs, TemporalEnsemble, roll_out  # noqa: E402
 
 SCRIPT = ReachScript(height=32, width=48)
 CAMERAS = ("observations/images/cam_high", "observations/images/cam_left_wrist")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _by_definition(chunks: Any, now: int, decay: float) -> Any:

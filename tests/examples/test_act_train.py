@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,24 +14,10 @@ import imitate_episodes  # noqa: E402
 from act.checkpoint import read_checkpoint  # noqa: E402
 from act.curve import draw_curve  # noqa: E402
 
-SCRIPT = Path(imitate_episodes.__file__)
-TINY = [
-    "--task_name", "tiny", "--hidden_dim", "16", "--dim_feedforward", "16", "--heads", "2", "--enc_layers", "1",
-    "--dec_layers", "1", "--backbone_width", "8", "--chunk_size", "4", "--batch_size", "5", "--lr", "1e-3", "--threads",
-    "1", "--memory", "512MiB", "--device", "cpu", "--log_every", "2",
-]  # fmt: skip
+from tests.examples.running import TINY, start  # noqa: E402
+from tests.examples.running import run as _run  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def _run(reach: Path, directory: Path, *words: str) -> int:
-    return imitate_episodes.main([*TINY, "--dataset", str(reach), "--ckpt_dir", str(directory), *words])
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _losses(directory: Path) -> list[list[float]]:
@@ -45,10 +27,7 @@ def _losses(directory: Path) -> list[list[float]]:
 
 def _killed(reach: Path, directory: Path, *words: str) -> None:
     """A run of its own that is killed when it says that it has saved in the midst of an epoch."""
-    command = [sys.executable, str(SCRIPT), *TINY, "--dataset", str(reach), "--ckpt_dir", str(directory), *words]
-    places = os.pathsep.join(path for path in sys.path if path)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": places}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with start(reach, directory, *words) as process:
         assert process.stdout is not None
         try:
             for line in iter(process.stdout.readline, ""):

@@ -1,0 +1,76 @@
+"""How a run ends: SIGTERM is heard as Ctrl-C is, and the profile is kept whatever ends the training."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
+
+from penstock import profile
+
+if TYPE_CHECKING:
+    from .train import Trainer
+
+_DEAF_S = 5.0  # `timeout` sends two signals at once: the second must not end what the first one began
+
+
+class Terminated(KeyboardInterrupt):
+    """A batch system or `timeout` asked to stop."""
+
+
+@contextmanager
+def hearing_sigterm() -> Iterator[None]:
+    """SIGTERM raises `Terminated` meanwhile; elsewhere than in the main thread nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard_s = -_DEAF_S
+
+    def hear(_number: int, _frame: FrameType | None) -> None:
+        nonlocal heard_s
+        if time.monotonic() - heard_s >= _DEAF_S:
+            heard_s = time.monotonic()
+            raise Terminated
+
+    before = signal.signal(signal.SIGTERM, hear)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class ProfileOut:
+    """A context manager that writes the profile of the steps that were trained inside; of none, nothing."""
+
+    def __init__(self, path: Path | None, trainer: Trainer) -> None:
+        self._path, self._trainer = path, trainer
+        self._begun = trainer.step
+
+    def __enter__(self) -> None:
+        if self._path is not None and self._begun and not self._trainer.is_done:
+            print(f"note: {self._path} will cover the steps from {self._begun + 1:,} on, not those before", flush=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._path is None:
+            return
+        if self._trainer.step == self._begun:
+            print(f"note: no step was trained: no profile is written to {self._path}", flush=True)
+        elif error is None:
+            profile.save(self._path)
+        else:
+            self._save_beside(self._path)
+
+    def _save_beside(self, path: Path) -> None:
+        """After an error, which is the one to be told."""
+        try:
+            profile.save(path)
+        except Exception as failed:
+            print(f"note: the profile was not saved either: {failed}", file=sys.stderr)

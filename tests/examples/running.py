@@ -1,0 +1,31 @@
+"""Small runs of imitate_episodes.py, in this process or in one of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TINY = [
+    "--task_name", "tiny", "--hidden_dim", "16", "--dim_feedforward", "16", "--heads", "2", "--enc_layers", "1",
+    "--dec_layers", "1", "--backbone_width", "8", "--chunk_size", "4", "--batch_size", "5", "--lr", "1e-3", "--threads",
+    "1", "--memory", "512MiB", "--device", "cpu", "--log_every", "2",
+]  # fmt: skip
+
+
+def run(reach: Path, directory: Path, *words: str) -> int:
+    """The exit code of a run here."""
+    import imitate_episodes
+
+    return imitate_episodes.main([*TINY, "--dataset", str(reach), "--ckpt_dir", str(directory), *words])
+
+
+def start(reach: Path, directory: Path, *words: str) -> subprocess.Popen[str]:
+    """A run of its own, to be sent signals; its output can be read line by line."""
+    script = Path(__file__).resolve().parents[2] / "examples" / "imitate_episodes.py"
+    command = [sys.executable, str(script), *TINY, "--dataset", str(reach), "--ckpt_dir", str(directory), *words]
+    places = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": places}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)

@@ -233,7 +233,7 @@ def open_data(settings: Settings) -> Data:
 
 def train(settings: Settings) -> None:
     """From the data to the last epoch."""
-    from act.checkpoint import check_free, read_last, write_json
+    from act.checkpoint import check_free, forget, read_last, write_json
     from act.train import Trainer
 
     check_places(settings)
@@ -246,6 +246,8 @@ def train(settings: Settings) -> None:
         raise OutputFailed(settings.ckpt_dir, "the directory cannot be made", error) from error
     with open_data(settings) as data:
         trainer = Trainer(settings, data, saved)
+        if settings.overwrite:
+            forget(settings.ckpt_dir)
         stats = {name: each.to_dict() for name, each in data.stats.items()}
         write_json(settings.ckpt_dir / "dataset_stats.json", stats)
         count = sum(each.numel() for each in trainer.policy.parameters())

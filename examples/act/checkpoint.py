@@ -91,6 +91,12 @@ def check_free(directory: Path) -> None:
         raise OutputExists(f"{directory / LAST} exists: it is left alone", hint=hint)
 
 
+def forget(directory: Path) -> None:
+    """A run that is trained anew: nobody shall go on with the old one."""
+    for name in (LAST, BEST):
+        (directory / name).unlink(missing_ok=True)
+
+
 def read_last(directory: Path, now: Mapping[str, Any]) -> dict[str, Any]:
     """The checkpoint to go on from, unless it was trained with settings that make another result."""
     path = directory / LAST

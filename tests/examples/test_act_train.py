@@ -87,6 +87,18 @@ def test_a_run_leaves_what_it_promises(reach: Path, tmp_path: Path, capsys: pyte
     assert "policy           " in capsys.readouterr().out
 
 
+def test_what_is_trained_anew_leaves_no_checkpoint_of_before(reach: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    _run(reach, directory, "--num_epochs", "1")
+    last = directory / "policy_last.ckpt"
+    assert last.exists()
+    anew = start(reach, directory, "--num_epochs", "9", "--overwrite", "--lr", "0.002")
+    assert anew.stdout is not None and any("million parameters" in line for line in anew.stdout)
+    anew.kill()
+    anew.communicate()
+    assert not last.exists() or read_checkpoint(last)["settings"]["lr"] == 0.002
+
+
 def test_without_a_data_set_the_demo_task_is_made_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

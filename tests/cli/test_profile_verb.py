@@ -15,7 +15,7 @@ from penstock import profile
 from penstock.cli import main
 from penstock.profile.snapshot import Snapshot
 from tests.lerobot import making
-from tests.profile.runs import loader_told, run
+from tests.profile.runs import loader_told, picture, run
 
 DECODING = {"03b_image_decode": 100.0, "03c_fetch_bytes": 10.0}
 
@@ -65,6 +65,30 @@ def test_the_table_and_the_verdict_are_printed(saved: Path, capsys: pytest.Captu
 def test_chinese_words(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = called(capsys, saved, "--lang", "zh")
     assert "性能分析统计" in text and "数据受限" in text
+    assert "注: 无法在此重建这次运行的加载器" in text and "note:" not in text
+
+
+@pytest.fixture
+def gone(tmp_path: Path) -> Path:
+    """A run whose data was moved."""
+    stores = [{"path": str(tmp_path / "moved"), "kind": "ALOHA episodes", "words": {}, "weight": 1.0}]
+    told = loader_told(kind="penstock.Loader", pictures=[picture("a"), picture("b")], stores=stores)
+    return run(61, 38, DECODING, subject=told).save(tmp_path / "run.json")
+
+
+def test_data_that_was_moved_is_told_once_and_with_its_place(gone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = called(capsys, gone, "--try", code=1)
+    assert f"nothing was tried: the data is not there (looked for {gone.parent / 'moved'})" in text
+    assert "a view in RAM may make it shorter" in text and "no change" not in text
+    assert text.count("note:") == 2
+    assert "nothing was tried" not in called(capsys, gone)  # and without --try it is no failure
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "soon"])
+def test_a_window_needs_a_length(seconds: str, saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["profile", str(saved), "--try", f"--seconds={seconds}"])
+    assert caught.value.code == 2 and "--seconds" in capsys.readouterr().err
 
 
 def test_json_is_one_object(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

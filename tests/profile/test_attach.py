@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,10 @@ from torch.utils.data import Dataset as TorchDataset  # noqa: E402
 
 from penstock.torch import Dataset, collate  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*worker processes in total:UserWarning"),  # torch's, on a single core
+]
 
 SAMPLES, BATCH = 22, 4
 BATCHES = 6
@@ -173,14 +178,15 @@ def test_a_sample_of_penstock_inside_counts_once(wrap: Any) -> None:
 
 
 class Mortal(Squares):
-    """The worker that comes to one of the samples dies, when so many others were collated."""
+    """The worker that comes to one of the samples dies, when so many others were collated and three batches taken."""
 
-    def __init__(self, ledger: Ledger, others: int) -> None:
-        self.ledger, self.others = ledger, others
+    def __init__(self, ledger: Ledger, others: int, taken: Ledger) -> None:
+        self.ledger, self.others, self.taken = ledger, others, taken
 
     def __getitem__(self, index: int) -> Any:
         if index == 13:
             self.ledger.until(self.others)
+            self.taken.until(3)
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__getitem__(index)
 
@@ -197,15 +203,98 @@ class Noted:
 
 
 def test_a_worker_that_is_killed_loses_nothing_that_it_recorded(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger")
+    ledger, taken = Ledger(tmp_path / "ledger"), Ledger(tmp_path / "taken")
     # Of the first worker all three batches, of the second one its first; sample 12 is complete, too, and in none.
     collated = [*range(12), *range(16, 20)]
     words: dict[str, Any] = {"num_workers": 2, "collate_fn": Noted(ledger), "timeout": 120}
-    batches = attach(DataLoader(Mortal(ledger, len(collated)), batch_size=BATCH, **words))
-    assert until_a_worker_dies(batches)
+    batches = attach(DataLoader(Mortal(ledger, len(collated), taken), batch_size=BATCH, **words))
+    assert until_a_worker_dies(batches, taken)
     assert sorted(ledger.noted()) == [number * number for number in collated]
     found = counts()
     assert found["00_TOTAL_getitem"] == len(collated) + 1 and found["03b_image_decode"] == 2 * (len(collated) + 1)
+
+
+class Slow(Squares):
+    """Waits for its storage, or works."""
+
+    def __init__(self, works: bool) -> None:
+        self.works = works
+
+    def __getitem__(self, index: int) -> Any:
+        end = time.perf_counter() + 0.004
+        while self.works and time.perf_counter() < end:
+            pass
+        if not self.works:
+            time.sleep(0.004)
+        return torch.tensor([index])
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class SlowStream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return (Slow(True)[index] for index in range(SAMPLES))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_cpus_work_in_the_workers_is_counted_once(workers: int) -> None:
+    words: dict[str, Any] = {"num_workers": workers, "timeout": 120 if workers else 0}
+    for batches in (DataLoader(Slow(True), batch_size=BATCH, **words), DataLoader(Slow(True), batch_size=None, **words),
+                    DataLoader(SlowStream(), batch_size=BATCH, **words)):  # fmt: skip
+        reset()
+        taken(attach(batches))
+        told = snapshot()
+        spent = sum(each.self_ns for each in told.spans if each.name in ("fetch", "collate", "00_TOTAL_getitem"))
+        assert 0.3 * SAMPLES * 4e6 < told.counters["fetch_cpu_ns"] < 1.2 * spent
+    reset()
+    taken(attach(DataLoader(Slow(False), batch_size=BATCH, **words)))
+    assert snapshot().counters["fetch_cpu_ns"] < 0.5 * SAMPLES * 4e6
+
+
+def test_a_loader_tells_what_it_handed_out_and_how_long_its_later_passes_let_wait() -> None:
+    words: dict[str, Any] = {"num_workers": 1, "worker_init_fn": sleepy, "timeout": 120}
+    batches = attach(DataLoader(Squares(), batch_size=BATCH, **words))
+    taken(batches)
+    told = batches.describe()
+    assert (told["batches"], told["batches_handed"], told["starts"], told["start_wait_ms"]) == (6, 6, 0, None)
+    taken(batches)
+    taken(batches)
+    told = batches.describe()
+    assert (told["batches_handed"], told["starts"]) == (18, 2) and told["start_wait_ms"] >= 200
+    reset()
+    assert batches.describe()["batches_handed"] == 0 == batches.describe()["starts"]
+    taken(batches)  # its workers start again, and it is not the first time
+    assert (batches.describe()["batches_handed"], batches.describe()["starts"]) == (6, 1)
+    assert attach(DataLoader(Stream(), batch_size=BATCH)).describe()["batches"] is None
+
+
+def sleepy(worker: int) -> None:
+    time.sleep(0.2)
+
+
+def test_workers_that_start_slowly_are_advised_to_stay_and_it_is_tried() -> None:
+    words: dict[str, Any] = {"num_workers": 1, "worker_init_fn": sleepy, "timeout": 120}
+    batches = attach(DataLoader(Squares(), batch_size=BATCH, **words))
+    for _ in range(4):
+        for _ in batches:
+            time.sleep(0.004)
+    found = profile.verdict(check=True, seconds=0.01, subject=batches)
+    assert found.stage == "worker_start" and found.best is not None and found.trial is not None
+    assert found.trial.fix.change == {"persistent_workers": True}
+    assert found.trial.measured_ms < found.step_ms / 2 and (found.trial.control_ms or 0) > 200 / BATCHES
+
+
+def test_workers_that_wait_are_advised_to_be_more_than_the_cpus() -> None:
+    words: dict[str, Any] = {"num_workers": 1, "timeout": 120, "persistent_workers": True}
+    batches = attach(DataLoader(Slow(False), batch_size=BATCH, **words))
+    for _ in range(5):
+        taken(batches)
+    told = replace(snapshot(), machine={"cores": 1})
+    found = profile.verdict(told, subject=batches)
+    more = next(fix for fix in found.fixes if fix.name == "workers")
+    assert 1 < more.change["num_workers"] <= 8
+    batches.close()
 
 
 def test_other_things_are_refused_and_loaders_of_penstock_are_known() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.profile.fixes import BatchCost, Case, Fix, bandwidth_of, best_of, fixes_for
+from penstock.profile.case import BatchCost, Case, Fix, Starts
+from penstock.profile.fixes import bandwidth_of, best_of, fixes_for
 from penstock.profile.model import Situation, Stage
 from penstock.profile.subject import Way
 from tests.profile.runs import loader_told, picture, way
@@ -88,6 +89,17 @@ def test_a_view_on_disk_needs_room_there() -> None:
     assert "view on disk" not in by_name(case(told={"cache_free_bytes": 100 << 20}))
 
 
+def test_views_that_nobody_measured_come_without_a_number_and_with_their_size() -> None:
+    made = case(ways=[], told={"pictures": [picture("a"), picture("b")]})
+    found = by_name(made)
+    for name, change in (("view in RAM", {"view": "ram"}), ("view on disk", {"view": "disk"})):
+        assert found[name].predicted_step_ms is None and found[name].change == change
+        assert "287 MiB" in found[name].why and "not measured" in found[name].why
+    view = {"where": "ram", "capacity": 1000, "filled": 300, "bytes": 1000 * 150_528}
+    filling = by_name(case(ways=[], told={"pictures": [picture(view=view)]}, hits=0.1))["wait for the view"]
+    assert filling.predicted_step_ms is None
+
+
 def test_pictures_that_a_view_would_not_help_get_none() -> None:
     assert not {"view in RAM", "view on disk"} & set(by_name(case(told={"pictures": [picture(view_row_bytes=0)]})))
 
@@ -142,6 +154,73 @@ def test_workers_of_a_dataloader_are_called_so() -> None:
     made = Case(Situation(30.0, 0, 4, 20.0, cpu_ms=30.0), 50.0, stages, told, {}, 0.0, True)
     found = by_name(made)["workers"]
     assert found.change == {"num_workers": 4} and ms_of(found) == 20.0
+
+
+NO_STARTS = Starts()
+
+
+def attached(
+    service_ms: float, cpu_ms: float, *, workers: int = 2, compute_ms: float = 5.0, stage: str = "00_TOTAL_getitem",
+    starts: Starts = NO_STARTS, is_cpu_known: bool = True, **told: Any,
+) -> Case:  # fmt: skip
+    """An ordinary DataLoader, on two CPUs."""
+    now = Situation(service_ms, workers, 2, compute_ms, cpu_ms=cpu_ms)
+    whole = {"workers": workers, "persistent_workers": False, "is_cpu_known": is_cpu_known, **told}
+    step_ms = now.step_ms + starts.per_step_ms
+    return Case(now, step_ms, (Stage(stage, service_ms, 4),), whole, {}, 0.0, True, starts=starts)
+
+
+def test_workers_that_wait_for_storage_may_be_more_than_the_cpus() -> None:
+    found = by_name(attached(80.0, 1.0))["workers"]
+    assert found.change == {"num_workers": 16} and ms_of(found) == 5.0
+    assert "a CPU works 1.0" in found.why
+    assert by_name(attached(80.0, 1.0, compute_ms=20.0))["workers"].change == {"num_workers": 4}  # enough
+    assert by_name(attached(8000.0, 1.0))["workers"].change == {"num_workers": 16}  # eight of each CPU at most
+
+
+def test_workers_that_work_are_no_more_than_the_cpus() -> None:
+    assert "workers" not in by_name(attached(80.0, 78.0))
+    assert "workers" not in by_name(attached(80.0, 1.0, is_cpu_known=False))
+    assert by_name(attached(80.0, 78.0, workers=1))["workers"].change == {"num_workers": 2}
+    some = by_name(attached(80.0, 40.0))["workers"]  # half of it works: two CPUs need twice the workers
+    assert some.change == {"num_workers": 4} and ms_of(some) == pytest.approx(20.0)
+
+
+def test_workers_take_no_more_memory_than_there_is() -> None:
+    room = {"worker_bytes": 1 << 30, "memory_available_bytes": 4 << 30}
+    assert by_name(attached(80.0, 1.0, **room))["workers"].change == {"num_workers": 2 + 3}
+
+
+def test_of_the_threads_measured_the_fewest_that_do_it_are_proposed() -> None:
+    waiting = Way("now", 48, {2: 5.0, 4: 5.0, 16: 5.1}, 0.1, 0.0)
+    assert by_name(case(cpu_ms=2.0, compute_ms=21.0, ways=[waiting]))["threads"].change == {"threads": 4}
+    found = by_name(case(cpu_ms=2.0, compute_ms=1.0, ways=[waiting]))["threads"]
+    assert found.change == {"threads": 16} and ms_of(found) == pytest.approx(80 * 5.1 / 5 / 16)
+
+
+STARTS = Starts(per_step_ms=64.0, spared_ms=63.0, wait_ms=1030.0, steps=16.0)
+
+
+def test_workers_that_stay_spare_the_start_of_each_epoch() -> None:
+    made = attached(4.0, 4.0, compute_ms=30.0, starts=STARTS)
+    found = fixes_for(made)
+    assert [fix.name for fix in found] == ["persistent workers"] and best_of(found, made.step_ms) == found[0]
+    assert found[0].change == {"persistent_workers": True} and ms_of(found[0]) == pytest.approx(94.0 - 63.0)
+    assert "1.0 s" in found[0].why and "16 steps" in found[0].why
+    assert fixes_for(attached(4.0, 4.0, compute_ms=30.0, starts=STARTS, persistent_workers=True)) == ()
+
+
+def test_other_changes_leave_the_start_of_each_epoch_in_the_step() -> None:
+    assert ms_of(by_name(attached(80.0, 1.0, starts=STARTS))["workers"]) == pytest.approx(5.0 + 64.0)
+
+
+def test_a_data_set_that_decodes_is_told_to_decode_once_without_a_number() -> None:
+    firm = by_name(attached(80.0, 78.0, stage="03b_image_decode"))["decode once"]
+    assert firm.predicted_step_ms is None and "penstock.Loader with a view" in firm.why and "if it" not in firm.why
+    assert "if it is pictures" in by_name(attached(80.0, 78.0))["decode once"].why
+    assert "decode once" not in by_name(attached(80.0, 1.0))  # it waits
+    assert "decode once" not in by_name(attached(80.0, 78.0, stage="03c_fetch_bytes"))
+    assert "decode once" not in by_name(case())  # a loader of penstock's is told of views
 
 
 def test_a_storage_that_gives_no_more_to_more_threads_has_a_bandwidth() -> None:
@@ -204,3 +283,12 @@ def test_fewer_columns_are_reckoned_by_their_pixels() -> None:
     big, small = picture("big", stored=[960, 1280]), picture("small")
     found = by_name(case(told={"pictures": [big, small]}, compute_ms=1.0))["fewer columns"]
     assert ms_of(found) == pytest.approx(80 * (1 - 0.8) / 2) and "big" in found.why
+
+
+def test_what_alters_the_training_comes_last_and_is_not_recommended_while_anything_else_is_known() -> None:
+    unmeasured = fixes_for(case(ways=[], told={"pictures": [picture("a"), picture("b")]}))
+    assert unmeasured[-1].name == "fewer columns" and ms_of(unmeasured[-1]) < 40.0
+    assert best_of(unmeasured, 40.0) is None
+    larger = Fix("larger batch", {"batch_size": 32}, 30.0, "", "another training", batch_factor=2.0)
+    assert best_of([larger], 40.0) == larger
+    assert best_of([larger, Fix("view in RAM", {"view": "ram"}, None, "")], 40.0) is None

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
+import pickle
+import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,8 @@ from penstock.load.loader import Loader
 from penstock.load.settings import Mix
 from penstock.load.subject import from_description, window_from
 from penstock.load.window import Clip, Transition, Window
-from penstock.profile.fixes import Fix
+from penstock.profile import words
+from penstock.profile.case import Fix
 from penstock.profile.snapshot import Snapshot
 from penstock.profile.subject import Way, descriptions, register, subjects
 from penstock.profile.trial import Replay, batch_cost, try_fix
@@ -75,7 +79,7 @@ def test_a_step_that_hardly_waits_is_compute_bound() -> None:
     assert found.fixes == () and found.best is None
     assert found.sentence == (
         "compute-bound: the step takes 61 ms, 1.0 ms of it waiting for data; the backward pass (21_backward) is 60% of "
-        "the computing; the loader would have a batch every 59 ms; no change of the loader would make it shorter"
+        "the computing; the loader would have a batch every 59 ms; no change is known here that would make it shorter"
     )
 
 
@@ -115,14 +119,145 @@ def test_without_the_loader_at_hand_there_is_a_verdict_and_a_note() -> None:
     told = loader_told(pictures=[picture(can_scale=True)])
     found = verdict(run(61, 38, DECODING, subject=told), check=True)
     assert found.bound == "input" and found.trial is None
-    assert {fix.name: fix.predicted_step_ms for fix in found.fixes} == {"scaled decode": None}
-    assert any("not at hand" in note for note in found.notes)
+    assert {fix.name: fix.predicted_step_ms for fix in found.fixes} == dict.fromkeys(
+        ("view in RAM", "view on disk", "scaled decode")
+    )
+    assert sum("not at hand" in note for note in found.notes) == 2  # nothing measured, nothing tried
+
+
+def test_where_the_data_is_gone_no_other_training_is_recommended_and_the_place_is_named() -> None:
+    stores = [{"path": "/no/such/place", "kind": "ALOHA episodes", "words": {}}]
+    told = loader_told(pictures=[picture("a"), picture("b")], stores=stores)
+    found = verdict(run(61, 38, DECODING, subject=told), check=True)
+    assert found.best is None and {fix.name for fix in found.fixes} > {"view in RAM", "fewer columns"}
+    assert found.sentence.endswith("a view in RAM may make it shorter; by how much could not be measured here")
+    assert "nothing was tried: the data is not there (looked for /no/such/place)" in found.notes
+    assert not any("no change" in note for note in found.notes)
+
+
+def test_where_nothing_is_known_nothing_is_said_of_what_others_may_know() -> None:
+    subject = Measured({"kind": "torch.utils.data.DataLoader", "workers": 2})
+    found = verdict(run(61, 38, {"03c_fetch_bytes": 122.0}, subject=subject.told), check=True, subject=subject)
+    assert found.fixes == () and any("no change is known here" in note for note in found.notes)
+
+
+def test_the_loaders_own_need_is_told_without_the_cpus_of_the_step() -> None:
+    made = run(400, 1.0, {"03b_image_decode": 8.0})
+    steps = replace(made.steps, cpu_total_ns=int(390e6) * made.steps.count)
+    found = verdict(replace(made, steps=steps), subject=Measured(loader_told(), *WAYS))
+    assert found.bound == "compute" and found.now.batch_ms > 190
+    assert "the loader would have a batch every 4.0 ms" in found.sentence
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), float("inf")])
+def test_a_window_without_a_length_is_refused(seconds: float) -> None:
+    with pytest.raises(UsageError, match="some length"):
+        verdict(run(61, 38, DECODING), seconds=seconds)
+
+
+# Workers that start anew for every epoch
+
+
+def restarting(epochs: int = 3, steps: int = 16, start_ms: float = 1000.0, **told: Any) -> Snapshot:
+    """An attached DataLoader whose workers take a second to start; a step computes 30 ms and a batch takes 4 ms."""
+    made = run(32, 2, {"03b_image_decode": 4.0}, steps=epochs * steps)
+    points = [
+        point._replace(duration_ns=int((30 + start_ms) * 1e6), wait_ns=int(start_ms * 1e6))
+        if number % steps == 0 else point
+        for number, point in enumerate(made.steps.series)
+    ]  # fmt: skip
+    whole = {"kind": "torch.utils.data.DataLoader", "workers": 2, "persistent_workers": False, "batches": steps,
+             "batches_handed": epochs * steps, "starts": epochs - 1, "start_wait_ms": start_ms, **told}  # fmt: skip
+    return replace(made, steps=replace(made.steps, series=tuple(points), batches=epochs * steps), subjects=(whole,),
+                   counters={"fetch_cpu_ns": int(4e6) * epochs * steps})  # fmt: skip
+
+
+def test_the_start_of_workers_is_named_where_it_is_most_of_the_waiting() -> None:
+    found = verdict(restarting())
+    assert (found.bound, found.stage) == ("input", "worker_start") and found.stage_share > 0.9
+    assert found.step_ms == pytest.approx(32 + 998 / 16) and found.best is not None
+    assert found.best.change == {"persistent_workers": True}
+    assert found.best.predicted_step_ms == pytest.approx(32 + 2 / 16, abs=0.2)  # waits 4 ms, as for any batch
+    assert "starting the workers for each epoch is 97% of the waiting; persistent_workers=True" in found.sentence
+    assert [fix.name for fix in found.fixes] == ["persistent workers"]
+
+
+@pytest.mark.parametrize("epochs", [2, 5])
+def test_rare_starts_of_workers_are_no_breaks_that_do_not_count(epochs: int) -> None:
+    found = verdict(restarting(epochs, 200, 3000.0))
+    assert found.step_ms == pytest.approx(32 + 2998 / 200) and found.pace.left_out == 0
+    assert found.stage == "worker_start" and not any("breaks" in note for note in found.notes)
+
+
+def test_workers_that_stay_are_not_told_to() -> None:
+    found = verdict(restarting(persistent_workers=True))
+    assert found.stage == "03b_image_decode" and found.fixes == ()
+
+
+def test_what_shows_only_over_epochs_that_take_minutes_is_not_tried() -> None:
+    made = restarting(2, 5000, 30_000.0)
+    found = verdict(made, check=True, subject=Measured(dict(made.subjects[0])))
+    assert found.best is not None and found.trial is None
+    assert any("persistent workers was not tried" in note and "190 s" in note for note in found.notes)
+
+
+def test_whole_passes_are_measured_with_their_beginnings() -> None:
+    class Slow:
+        made = 0
+
+        def variant(self, **options: Any) -> Slow:
+            return self
+
+        def __iter__(self) -> Iterator[int]:
+            Slow.made += 1
+            time.sleep(0.03)  # at the first `next`
+            yield from range(3)
+
+    fix = Fix("persistent workers", {}, 10.0, "")
+    trial = try_fix(Slow(), fix, lambda batch: None, seconds=0.0001, whole_passes=True)
+    assert all(10.0 <= each < 30.0 for each in trial.windows_ms) and trial.batches == 3
+    assert Slow.made == 4  # the first one does not count
+
+
+def test_a_trial_that_cannot_be_made_costs_only_the_trial() -> None:
+    class Stiff(Measured):
+        def variant(self, **options: Any) -> Any:
+            raise UsageError("it is stiff")
+
+    found = verdict(run(61, 38, DECODING), check=True, subject=Stiff(loader_told(), *WAYS))
+    assert found.trial is None and "view in RAM could not be tried: it is stiff" in found.notes
 
 
 def test_the_chinese_words_carry_the_same_numbers() -> None:
     found = verdict(run(61, 38, DECODING), subject=Measured(loader_told(), *WAYS))
     first = found.lines("zh")[0]
     assert first.startswith("数据受限: 每步 61 ms，其中 38 ms 在等待数据") and "71%" in first and "23 ms" in first
+
+
+def test_a_verdict_in_chinese_is_chinese_throughout() -> None:
+    told = loader_told(pictures=[picture("相机一", can_scale=True), picture("相机二")], stores=[])
+    moved = {**told, "stores": [{"path": "/no", "words": {}}]}
+    texts = [
+        verdict(run(61, 38, DECODING, steps=9, subject=told), subject=Measured(told, *WAYS)),
+        verdict(run(61, 38, DECODING, subject=moved), check=True),
+        verdict(run(61, 1, DECODING), check=True, subject=Measured(told)),
+        verdict(restarting(2, 5000, 30_000.0), check=True, subject=Measured(dict(restarting(2, 5000).subjects[0]))),
+    ]
+    for line in (line for each in texts for line in each.lines("zh")):
+        own = re.sub(
+            r"\w+=\S+|\(\w+\)|/\w+|Window|JPEG|GPU|CPU|penstock.Loader|worker|batch|epoch|[KMG]iB|MB/s|ms", "", line
+        )
+        assert not re.search("[A-Za-z]{2,}", own), line
+    with pytest.raises(UsageError, match="speaks en and zh"):
+        texts[0].lines("de")  # type: ignore[arg-type]
+
+
+def test_every_text_has_the_same_numbers_in_both_languages() -> None:
+    for english, chinese in words._SAID.values():
+        assert sorted(re.findall("{.*?}", english)) == sorted(re.findall("{.*?}", chinese))
+    both = words.said("few steps", count=3)
+    again = pickle.loads(pickle.dumps(both))
+    assert (again, again.zh) == (both, both.zh) == ("3 steps are few: the numbers may still move", both.zh)
 
 
 def test_a_verdict_is_json() -> None:
@@ -141,6 +276,15 @@ def test_ways_are_measured_with_the_threads_of_now_and_with_more() -> None:
     subject = Measured(loader_told(threads=1, cores=8), *WAYS)
     verdict(run(61, 38, DECODING, threads=1), subject=subject)
     assert subject.asked[0][1] == (1, 8)
+
+
+def test_threads_that_hardly_get_slower_are_measured_with_many_more() -> None:
+    waiting = Measured(loader_told(), way("now", 20.0, 0.1, t4=20.5), way("read", 20.0, 0.1, t4=20.5))
+    verdict(run(61, 38, DECODING), subject=waiting)
+    assert [threads for _, threads in waiting.asked] == [(2, 4), (16,)]
+    working = Measured(loader_told(), *WAYS)  # four take twice as long each
+    verdict(run(61, 38, DECODING), subject=working)
+    assert [threads for _, threads in working.asked] == [(2, 4)]
 
 
 # A loader as the subject

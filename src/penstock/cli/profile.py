@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ examples:
   penstock profile RUN.json --html run.html --trace run.trace.json
 RUN.json is what penstock.profile.save(path) wrote. Where the data is at hand, some fifty rows of it are read and
 decoded to measure what a change would give; --try also runs the best change for some seconds, against a step of the
-same length.
+same length. Exit codes: 0; 1 where --try could try nothing because the data is not there or cannot be opened; 2 for a
+run file or words that are wrong.
 """
 
 
@@ -39,10 +41,17 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument(
         "--trace", metavar="OUT", help="write a trace for Perfetto (ui.perfetto.dev) or chrome://tracing"
     )
-    parser.add_argument("--seconds", type=float, default=1.5, metavar="S", help="of each window of --try (1.5)")
+    parser.add_argument("--seconds", type=_seconds, default=1.5, metavar="S", help="of each window of --try (1.5)")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.add_argument("--lang", choices=["en", "zh"], default="en", help="of the table and the verdict (en)")
     parser.set_defaults(run=run)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not (value > 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"{text}: a window has to have some length, more than 0 seconds")
+    return value
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
     snapshot = Snapshot.load(args.run_file)
     try:
-        found, notes = judged(snapshot, check=args.check, seconds=args.seconds)
+        found, notes, has_data = judged(snapshot, check=args.check, seconds=args.seconds)
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # what the run says of its loader is nonsense
         raise UsageError(f"{args.run_file} is damaged: {type(error).__name__}: {error}") from error
     if args.html:
@@ -67,47 +76,55 @@ def run(args: argparse.Namespace) -> int:
         _print_json(args.run_file, snapshot, found, notes)
     else:
         _print_text(snapshot, found, notes, args.lang)
-    return 0
+    return 1 if args.check and not has_data else 0
 
 
-def judged(snapshot: Snapshot, *, check: bool, seconds: float) -> tuple[Verdict | None, list[str]]:
-    """The verdict, and why it is less than it could be; None where nothing marked a step."""
+def judged(snapshot: Snapshot, *, check: bool, seconds: float) -> tuple[Verdict | None, list[str], bool]:
+    """The verdict, why it is less than it could be, and False where that is because data cannot be opened.
+
+    The verdict is None where nothing marked a step.
+    """
     from penstock.profile.verdict import verdict
+    from penstock.profile.words import said
 
     if not snapshot.steps.count:
-        return None, ["no step was recorded, so there is no verdict: iterate a penstock.Loader, "
-                      "profile.attach(dataloader), or call profile.mark_step()"]  # fmt: skip
-    loader, notes = _loader(snapshot)
+        return None, [said("no step")], True
+    loader, notes, has_data = _loader(snapshot)
     if loader is None:
-        return verdict(snapshot, check=check, seconds=seconds), notes
+        return verdict(snapshot, check=check, seconds=seconds), notes, has_data
     with loader:
-        return verdict(snapshot, check=check, subject=loader, seconds=seconds), notes
+        return verdict(snapshot, check=check, subject=loader, seconds=seconds), notes, True
 
 
-def _loader(snapshot: Snapshot) -> tuple[Loader | None, list[str]]:
-    """The loader of the run made again, where its data lies on this machine."""
+def _loader(snapshot: Snapshot) -> tuple[Loader | None, list[str], bool]:
+    """The loader of the run made again, where its data lies on this machine; False where data cannot be opened."""
     from penstock.load.subject import KIND, from_description
+    from penstock.profile.verdict import missing_data
+    from penstock.profile.words import said
 
     told = max(snapshot.subjects, key=lambda each: int(each.get("batches_handed") or 0), default=None)
     if told is None:
-        return None, ["the run says nothing of its loader"]
+        return None, [said("no loader")], True
     if told.get("kind") != KIND:
-        return None, [f"the run's loader is a {told.get('kind')}: it can be tried only where it lives, by "
-                      "profile.verdict(check=True)"]  # fmt: skip
+        return None, [said("lives elsewhere", kind=told.get("kind"))], True
     try:
-        return from_description(told), []
+        return from_description(told), [], True
     except (PenstockError, OSError, KeyError, TypeError, IndexError) as error:
-        return None, [f"the run's loader cannot be made again here: {error}"]
+        if missing_data(told) and told.get("pictures"):
+            return None, [], False  # the verdict says so itself
+        is_opening = isinstance(error, PenstockError | OSError) and not isinstance(error, UsageError)
+        return None, [said("not made again", error=str(error))], not (is_opening or missing_data(told))
 
 
 def _print_text(snapshot: Snapshot, found: Verdict | None, notes: list[str], lang: Any) -> None:
     from penstock.profile.table import epoch_lines, table
+    from penstock.profile.words import note_text
 
     print("\n".join([table(snapshot, lang=lang), *epoch_lines(snapshot, lang=lang)]))
     if found is not None:
         print("\n" + "\n".join(found.lines(lang)))
     for note in notes:
-        print(f"note: {note}")
+        print(note_text(note, lang))
 
 
 def _print_json(path: str, snapshot: Snapshot, found: Verdict | None, notes: list[str]) -> None:

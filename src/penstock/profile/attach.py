@@ -11,26 +11,35 @@ from __future__ import annotations
 
 import copy
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from time import perf_counter_ns
+from time import perf_counter_ns, process_time_ns, thread_time_ns
+from types import TracebackType
 from typing import Any
 
 from penstock.errors import UsageError
+from penstock.limits import read_memory_limit
+from penstock.profile.counters import count
 from penstock.profile.feeding import Feeding, begin_sample, end_sample
+from penstock.profile.layout import B_RESET_NS
 from penstock.profile.spans import is_enabled, own_lane, record_calls, span
 from penstock.profile.subject import Way, register, unregister
 
 TOTAL, FETCH, COLLATE = "00_TOTAL_getitem", "fetch", "collate"
+FETCH_CPU = "fetch_cpu_ns"
+"""Counter: what CPUs worked for samples and batches; beside their time it tells how much of that was waiting."""
 
 _classes: dict[type, type] = {}
+_tallies: weakref.WeakKeyDictionary[Any, _Tally] = weakref.WeakKeyDictionary()
 
 
 def attach(dataloader: Any) -> Any:
     """Instrument a DataLoader from its next pass on, and return it; again is harmless.
 
     Recorded are the data wait and the steps in this process, and in the process that fetches (a worker, forked or
-    spawned, or this one): `00_TOTAL_getitem` for every sample, `fetch` and `collate` for every batch.
+    spawned, or this one): `00_TOTAL_getitem` for every sample, `fetch` and `collate` for every batch, and the counter
+    `fetch_cpu_ns`, what CPUs worked in them.
     """
     if isinstance(dataloader, _Attached):
         return dataloader
@@ -73,7 +82,9 @@ def _attached_class(plain: type) -> type:
         plain_class = plain
 
         def __iter__(self) -> Iterator[Any]:
-            return _TimedPass(super().__iter__())
+            tally = _tally(self)
+            is_first, tally.has_begun = not tally.has_begun, True
+            return _TimedPass(super().__iter__(), tally, is_first)
 
         def _get_iterator(self) -> Any:
             with _stand_ins(self.__dict__):
@@ -119,7 +130,43 @@ def _stand_ins(own: dict[str, Any]) -> Iterator[None]:
         own.update(kept)
 
 
+class _Tally:
+    """What the passes of one loader gave since the last reset, and how long each but the very first let wait."""
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self._reset_ns = -1
+        self._clear()
+
+    def _clear(self) -> None:
+        self.batches = self.starts = self.start_wait_ns = 0
+
+    def add(self, wait_ns: int, is_start: bool) -> None:
+        """A batch came."""
+        if not is_enabled():
+            return
+        self.look()
+        self.batches += 1
+        if is_start:
+            self.starts += 1
+            self.start_wait_ns += wait_ns
+
+    def look(self) -> None:
+        """Begin anew where the profile was."""
+        reset_ns = own_lane().board_words[B_RESET_NS]
+        if reset_ns != self._reset_ns:
+            self._reset_ns = reset_ns
+            self._clear()
+
+
+def _tally(loader: Any) -> _Tally:
+    return _tallies.setdefault(loader, _Tally())
+
+
 def _description(loader: Any) -> dict[str, Any]:
+    tally = _tally(loader)
+    if is_enabled():
+        tally.look()
     return {
         "kind": "torch.utils.data.DataLoader",
         "text": repr(loader),
@@ -129,8 +176,21 @@ def _description(loader: Any) -> dict[str, Any]:
         "pin_memory": bool(loader.pin_memory),
         "persistent_workers": bool(loader.persistent_workers),
         "dataset": type(loader.dataset).__name__,
-        "samples": len(loader.dataset) if hasattr(loader.dataset, "__len__") else None,
+        "samples": _length(loader.dataset),
+        "batches": _length(loader),
+        "batches_handed": tally.batches,
+        "starts": tally.starts,
+        "start_wait_ms": tally.start_wait_ns / 1e6 / tally.starts if tally.starts else None,
+        "memory_available_bytes": read_memory_limit().available_bytes,
     }
+
+
+def _length(of: Any) -> int | None:
+    """None where it is not known: a stream has none."""
+    try:
+        return len(of)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def _variant(loader: Any, options: dict[str, Any]) -> Any:
@@ -152,8 +212,9 @@ def _is_pipe(dataset: Any) -> bool:
 class _TimedPass:
     """The iterator of a pass, whose `next` is the data wait and begins a step."""
 
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
+    def __init__(self, inner: Any, tally: _Tally, is_first: bool) -> None:
+        self._inner, self._tally = inner, tally
+        self._is_start = not is_first  # the first pass has to start workers, whatever is set
         self._feeding = Feeding()
 
     def __iter__(self) -> Iterator[Any]:
@@ -167,6 +228,8 @@ class _TimedPass:
             self._feeding.take(start_ns, False)
             raise
         self._feeding.take(start_ns, True)
+        self._tally.add(perf_counter_ns() - start_ns, self._is_start)
+        self._is_start = False
         return found
 
     def __len__(self) -> int:
@@ -178,6 +241,30 @@ class _TimedPass:
         return getattr(self._inner, name)
 
 
+class _Working:
+    """Counts what CPUs work inside: of a worker process all its threads, since a data set may have some, else this one.
+
+    Not nested: the time of what is inside would count twice.
+    """
+
+    __slots__ = ("_began_ns", "_clock")
+
+    def __enter__(self) -> None:
+        self._clock = process_time_ns if _is_worker() else thread_time_ns
+        self._began_ns = self._clock() if is_enabled() else None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._began_ns is not None:
+            count(FETCH_CPU, self._clock() - self._began_ns)
+
+
+def _is_worker() -> bool:
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
+
+
 class _TimedSamples:
     """Stands in for the data set where samples are fetched; everything else is answered by the data set itself."""
 
@@ -185,6 +272,10 @@ class _TimedSamples:
         self.plain = dataset
 
     def __getitem__(self, index: Any) -> Any:
+        with _Working():
+            return self._one(index)
+
+    def _one(self, index: Any) -> Any:
         begin_sample()
         try:
             with span(TOTAL):
@@ -193,10 +284,10 @@ class _TimedSamples:
             end_sample()
 
     def __getitems__(self, indices: Sequence[Any]) -> Any:
-        with span(FETCH):
+        with _Working(), span(FETCH):
             together = getattr(self.plain, "__getitems__", None)
             if not together:
-                return [self[index] for index in indices]
+                return [self._one(index) for index in indices]
             return self._together(together, indices)
 
     def _together(self, fetch: Callable[[Sequence[Any]], Any], indices: Sequence[Any]) -> Any:
@@ -219,7 +310,8 @@ class _TimedSamples:
             began_ns = perf_counter_ns()
             begin_sample()
             try:
-                found = next(source)
+                with _Working():
+                    found = next(source)
             except StopIteration:
                 return
             finally:
@@ -243,7 +335,7 @@ class _TimedCollate:
         self.plain = collate
 
     def __call__(self, samples: Any) -> Any:
-        with span(COLLATE):
+        with _Working(), span(COLLATE):
             return self.plain(samples)
 
 

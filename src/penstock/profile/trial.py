@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.errors import UsageError
 from penstock.lazy import dataclass
-from penstock.profile.fixes import BatchCost, Fix
+from penstock.profile.case import BatchCost, Fix
 
 Step = Callable[[Any], Any]
 _WINDOWS = 3
@@ -65,30 +65,34 @@ class Replay:
 
 
 def try_fix(
-    subject: Any, fix: Fix, step: Step, *, seconds: float = 1.5, batch_ms: float = 0.0, control: bool = False
-) -> Trial:
+    subject: Any, fix: Fix, step: Step, *, seconds: float = 1.5, batch_ms: float = 0.0, control: bool = False,
+    whole_passes: bool = False,
+) -> Trial:  # fmt: skip
     """Run the subject with the change for three windows, with `control` one without it before and one after.
 
-    `batch_ms` is what a batch takes now, to bound the filling of a view.
+    `batch_ms` is what a batch takes now, to bound the filling of a view. With `whole_passes` the beginnings of passes
+    belong to what is measured; else only the steady state does.
     """
     if fix.predicted_step_ms is None:
         raise UsageError(f"{fix.name}: there is no prediction that could be checked")
     most = max(4 * _LEAST_STEPS, int(_FILL_S * 1e3 / max(batch_ms, 1e-3))) if fix.needs_filling else None
     controls: list[float] = []
     if control:
-        controls += _measured(subject, {}, step, seconds, 1, None)[0]
-    measured, batches = _measured(subject, fix.change, step, seconds, _WINDOWS, most)
+        controls += _measured(subject, {}, step, seconds, 1, None, whole_passes)[0]
+    measured, batches = _measured(subject, fix.change, step, seconds, _WINDOWS, most, whole_passes)
     if control:
-        controls += _measured(subject, {}, step, seconds, 1, None)[0]
+        controls += _measured(subject, {}, step, seconds, 1, None, whole_passes)[0]
     beside = statistics.fmean(controls) if controls else None
     return Trial(fix, fix.predicted_step_ms, statistics.median(measured), tuple(measured), batches, beside)
 
 
 def _measured(
-    subject: Any, change: Mapping[str, Any], step: Step, seconds: float, windows: int, most: int | None
+    subject: Any, change: Mapping[str, Any], step: Step, seconds: float, windows: int, most: int | None, whole: bool
 ) -> tuple[list[float], int]:
     changed = _variant(subject, change)
     try:
+        if whole:
+            return _passes(changed, step, seconds, windows)
         if most is not None:
             for _ in _pass(changed, most):  # fills the view
                 continue
@@ -149,6 +153,35 @@ def _windows(subject: Any, step: Step, seconds: float, windows: int, most: int |
                 f"an epoch has only {number} batches: too few to see a steady state", hint="a smaller batch_size"
             )
     return found, widest
+
+
+def _passes(subject: Any, step: Step, seconds: float, windows: int) -> tuple[list[float], int]:
+    """As `_windows`, of whole passes with their beginnings; the first, which starts everything, does not count."""
+    widest = _through(subject, step)[1]
+    found: list[float] = []
+    while len(found) < windows:
+        spent_s, steps = 0.0, 0
+        while not steps or spent_s < seconds:
+            took_s, count = _through(subject, step)
+            if not count:
+                raise UsageError("an epoch has no batches: there is nothing to measure")
+            spent_s, steps = spent_s + took_s, steps + count
+        found.append(spent_s / steps * 1e3)
+    return found, widest
+
+
+def _through(subject: Any, step: Step) -> tuple[float, int]:
+    """One pass: (seconds from asking for its first batch to the end of its last step, steps)."""
+    batches = iter(subject)
+    began = ended = time.perf_counter()
+    count = 0
+    for batch in batches:
+        step(batch)
+        _settle()
+        del batch
+        ended = time.perf_counter()
+        count += 1
+    return ended - began, count
 
 
 def _settle() -> None:

@@ -1,17 +1,25 @@
-"""The words of a verdict: one sentence with numbers, the changes as a list, what was tried; English or Chinese."""
+"""The words of a verdict: one sentence with numbers, the changes as a list, what was tried; English or Chinese.
+
+Reasons and notes are `Said`: English text that knows itself in Chinese, so that both have the same numbers.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from penstock.errors import UsageError
+from penstock.profile.table import columns
 from penstock.units import format_bytes
 
 if TYPE_CHECKING:
-    from penstock.profile.fixes import Fix
+    from penstock.profile.case import Fix
     from penstock.profile.trial import Trial
     from penstock.profile.verdict import Verdict
 
 Language = Literal["en", "zh"]
+WORKER_START = "worker_start"
+"""The stage of a verdict where the loop waits for worker processes to start, more than for what they do."""
 
 _STAGES = {
     "00_TOTAL_getitem": ("making samples", "取样本"),
@@ -30,8 +38,12 @@ _STAGES = {
     "20_train_forward_pass": ("the forward pass", "前向传播"),
     "21_backward": ("the backward pass", "反向传播"),
     "22_optimizer_step": ("the optimizer", "优化器更新"),
+    "fetch": ("putting samples together", "收集样本"),
+    "collate": ("making a batch of samples", "拼成 batch"),
 }
 _FIXES_ZH = {
+    "persistent workers": "常驻 worker",
+    "decode once": "只解码一次",
     "threads": "更多线程",
     "workers": "更多 worker",
     "wait for the view": "等视图填满",
@@ -49,11 +61,13 @@ _WORDS: dict[str, dict[str, str]] = {
         "input": "input-bound: the step takes {step}, {wait} of it waiting for data",
         "compute": "compute-bound: the step takes {step}, {wait} of it waiting for data",
         "loader stage": "{stage} is {share} of the loader's work",
+        "start stage": "starting the workers for each epoch is {share} of the waiting",
         "step stage": "{stage} is {share} of the computing",
         "spare": "the loader would have a batch every {batch}",
         "gives": "{fix} would make the step {ms}",
         "gives batch": "{fix} would make {factor} the samples take {ms}",
-        "nothing": "no change of the loader would make it shorter",
+        "gives some": "{fix} may make it shorter; by how much could not be measured here",
+        "nothing": "no change is known here that would make it shorter",
         "changes": "what would change it (step times are predictions; now {step}):",
         "no number": "?",
         "tried": "tried {fix} ({change}): predicted {predicted}, measured {measured} ({error}){control}",
@@ -64,11 +78,13 @@ _WORDS: dict[str, dict[str, str]] = {
         "input": "数据受限: 每步 {step}，其中 {wait} 在等待数据",
         "compute": "计算受限: 每步 {step}，其中 {wait} 在等待数据",
         "loader stage": "{stage} 占加载工作的 {share}",
+        "start stage": "每个 epoch 启动 worker 占等待的 {share}",
         "step stage": "{stage} 占计算的 {share}",
         "spare": "加载器每 {batch} 可给出一个 batch",
         "gives": "{fix}可使每步降到 {ms}",
         "gives batch": "{fix}可使 {factor} 样本只需 {ms}",
-        "nothing": "改变加载器不会缩短训练步",
+        "gives some": "{fix}可能缩短训练步，幅度在此无法测量",
+        "nothing": "这里没有已知的改变能缩短训练步",
         "changes": "可行的改变（时间为预测值；现在 {step}）:",
         "no number": "?",
         "tried": "已试 {fix} ({change}): 预测 {predicted}，实测 {measured} ({error}){control}",
@@ -76,6 +92,176 @@ _WORDS: dict[str, dict[str, str]] = {
         "note": "注: {note}",
     },
 }
+
+
+_SAID: dict[str, tuple[str, str]] = {
+    # Why a change would help
+    "measured threads": (
+        "with {more} at once a picture takes one of them {then:.2f} ms, now {now:.2f}",
+        "{more} 个同时工作时，每个线程处理一张图像需 {then:.2f} ms，现在 {now:.2f} ms",
+    ),
+    "shared work": (
+        "{more} of the {cores} CPUs granted share {service:.1f} ms of work per batch; others may want them",
+        "可用的 {cores} 个 CPU 中 {more} 个分担每个 batch {service:.1f} ms 的工作；其他程序也可能需要它们",
+    ),
+    "waiting work": (
+        "of {service:.1f} ms per batch a CPU works {cpu:.1f}, the rest waits: {more} at once wait together, though "
+        "there are {cores} CPUs; each takes memory",
+        "每个 batch 的 {service:.1f} ms 中 CPU 只工作 {cpu:.1f} ms，其余在等待: 虽然只有 {cores} 个 CPU，"
+        "{more} 个可同时等待；每个都占用内存",
+    ),
+    "persistent": (
+        "each epoch starts {workers} worker processes anew and waits {wait} for its first batch, every {steps:.0f} "
+        "steps; workers that stay need {first} for it",
+        "每个 epoch 都重新启动 {workers} 个 worker 进程，等待首个 batch {wait}，每 {steps:.0f} 步一次；"
+        "常驻的 worker 只需 {first}",
+    ),
+    "decode once": (
+        "penstock.Loader with a view decodes each picture once, at the training size, and copies it from then on; what "
+        "that gives here was not measured{if_pictures}",
+        "带视图的 penstock.Loader 以训练尺寸将每张图像只解码一次，之后只需复制；在此未测量其效果{if_pictures}",
+    ),
+    "if pictures": (" (if it is pictures that your data set decodes)", "（前提是数据集在解码图像）"),
+    "view is filled": ("are all filled now", "现已填满"),
+    "view is being filled": ("are being filled ({filled:,} so far)", "正在填充（已有 {filled:,}）"),
+    "filling": (
+        "its {places:,} places {state}: then {share:.0%} of the pictures are only copied",
+        "视图的 {places:,} 个位置{state}: 之后 {share:.0%} 的图像只需复制",
+    ),
+    "pictures in RAM": ("{needed} of pictures at the training size", "训练尺寸的图像共 {needed}"),
+    "needs memory": (" need memory={wanted}, which this machine has", "，需要 memory={wanted}，本机有这么多"),
+    "does not fit": (
+        " do not fit: {left} of the budget hold {share:.0%}",
+        "，放不下: 预算中的 {left} 可容纳 {share:.0%}",
+    ),
+    "copy takes": ("; a copy takes {copy:.3f} ms", "；复制一张需 {copy:.3f} ms"),
+    "not measured": ("; what a copy takes was not measured", "；复制所需时间未测量"),
+    "fills": ("; it fills during the first epoch", "；在第一个 epoch 中填充"),
+    "pictures on disk": ("{needed} in the cache directory ({free} free)", "缓存目录中 {needed}（空闲 {free}）"),
+    "from disk takes": ("; a picture from there takes {copy:.3f} ms", "；从那里取一张图像需 {copy:.3f} ms"),
+    "fills and stays": (
+        "; it fills during the first epoch and stays for later runs",
+        "；在第一个 epoch 中填充，并留给以后的运行",
+    ),
+    "scaled": (
+        "JPEGs decoded at a fraction of their size: {ratio:.2f} of the time of a full decode on {pictures} pictures of "
+        "yours; pixels differ a little from those of full decode and resize",
+        "以缩小的尺寸解码 JPEG: 在您的 {pictures} 张图像上为完整解码时间的 {ratio:.2f}；像素与完整解码再缩放略有不同",
+    ),
+    "nothing measured": ("nothing could be measured here", "在此无法测量"),
+    "nvjpeg not measured": ("nvJPEG could not be measured here", "在此无法测量 nvJPEG"),
+    "nvjpeg": (
+        "nvJPEG takes {ms:.3f} ms for a picture of yours; it shares the GPU with the step, which costs the step "
+        "something that this number leaves out",
+        "nvJPEG 处理您的一张图像需 {ms:.3f} ms；它与训练步共用 GPU，这个数字不含由此给训练步带来的开销",
+    ),
+    "fewer columns": (
+        "without {column} (by its pixels {part:.0%} of the work on pictures), if the policy does not need it: "
+        "Window(columns=[…])",
+        "去掉 {column}（按像素占图像处理的 {part:.0%}），前提是策略不需要它: Window(columns=[…])",
+    ),
+    "storage": (
+        "the files are read at {has:,.0f} MB/s; {needed:,.0f} MB/s ({batch:.1f} MB per batch) would keep up with the "
+        "rest",
+        "文件读取速度为 {has:,.0f} MB/s；{needed:,.0f} MB/s（每个 batch {batch:.1f} MB）即可跟上其余部分",
+    ),
+    "larger batch": (
+        "your step took {low:.1f} ms for {half} samples and {high:.1f} ms for {size}: {fixed:.1f} ms are fixed, and a "
+        "larger batch pays them less often; it is another training (learning rate), and takes more memory",
+        "您的训练步处理 {half} 个样本需 {low:.1f} ms，{size} 个需 {high:.1f} ms: 其中 {fixed:.1f} ms 是固定开销，"
+        "batch 更大则分摊更少；但训练会因此不同（学习率），占用内存也更多",
+    ),
+    "mixed precision": (
+        "bfloat16 autocast on the GPU; what it brings depends on the model: measure it (no number is made up here)",
+        "在 GPU 上使用 bfloat16 autocast；效果取决于模型: 请实测（这里不编造数字）",
+    ),
+    # Notes
+    "few steps": ("{count} steps are few: the numbers may still move", "只有 {count} 步: 数字仍可能变化"),
+    "breaks": ("{count} long breaks between steps are not counted", "步与步之间的 {count} 次长时间停顿未计入"),
+    "measuring failed": ("nothing could be measured on the data: {error}", "无法在数据上测量: {error}"),
+    "unmeasured": (
+        "{why}: nothing was measured on the data, so some changes have no number",
+        "{why}: 没有在数据上测量，因此有些改变没有数字",
+    ),
+    "not asked": ("calibrate=False", "calibrate=False"),
+    "not at hand": ("the loader is not at hand", "加载器不在这里"),
+    "data is gone": ("the data is not there (looked for {paths})", "数据不在原处（查找过 {paths}）"),
+    "nothing tried": ("nothing was tried: {why}", "未作尝试: {why}"),
+    "nothing known": (
+        "no change is known here that makes the step shorter, with a number that a trial could check",
+        "这里没有已知的、带有可检验数字的改变能缩短训练步",
+    ),
+    "needs step": ("{fix} was not tried: that needs step=…", "未尝试{fix}: 需要 step=…"),
+    "long epoch": (
+        "{fix} was not tried: what it changes shows only over whole epochs, and one takes {seconds:.0f} s; make the "
+        "change and record again",
+        "未尝试{fix}: 效果只在完整的 epoch 中可见，而一个 epoch 需 {seconds:.0f} s；请作此改变后重新记录",
+    ),
+    "trial failed": ("{fix} could not be tried: {error}", "无法尝试{fix}: {error}"),
+    "disturbed": (
+        "the machine is not as it was in the run: without the change a step takes {beside:.1f} ms now, then {then:.1f} "
+        "ms, so this trial tells little of the prediction",
+        "机器状态与运行时不同: 不作改变时每步现在 {beside:.1f} ms，当时 {then:.1f} ms，因此这次尝试难以检验预测",
+    ),
+    # Of the command
+    "no step": (
+        "no step was recorded, so there is no verdict: iterate a penstock.Loader, profile.attach(dataloader), or call "
+        "profile.mark_step()",
+        "没有记录任何训练步，因此没有结论: 请遍历 penstock.Loader 或 profile.attach(dataloader)，"
+        "或调用 profile.mark_step()",
+    ),
+    "no loader": ("the run says nothing of its loader", "运行记录中没有加载器的信息"),
+    "lives elsewhere": (
+        "the run's loader is a {kind}: it can be tried only where it lives, by profile.verdict(check=True)",
+        "这次运行的加载器是 {kind}: 只能在它所在的程序中用 profile.verdict(check=True) 尝试",
+    ),
+    "not made again": ("the run's loader cannot be made again here: {error}", "无法在此重建这次运行的加载器: {error}"),
+}
+
+
+class Said(str):
+    """A text that is English, and knows itself in Chinese."""
+
+    zh: str
+
+    def __new__(cls, english: str, chinese: str) -> Said:
+        made = super().__new__(cls, english)
+        made.zh = chinese
+        return made
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+        return str(self), self.zh
+
+    def __add__(self, other: str) -> Said:
+        return Said(str(self) + str(other), self.zh + in_language(other, "zh"))
+
+
+def said(key: str, **values: Any) -> Said:
+    """A reason or a note, with its numbers."""
+    english, chinese = _SAID[key]
+    translated = {name: in_language(each, "zh") if isinstance(each, str) else each for name, each in values.items()}
+    return Said(english.format(**values), chinese.format(**translated))
+
+
+def in_language(text: str, lang: Language) -> str:
+    """A text in the language asked for, where it knows that one; errors of the system do not."""
+    return text.zh if lang == "zh" and isinstance(text, Said) else str(text)
+
+
+def note_text(note: str, lang: Language = "en") -> str:
+    """The line of a note."""
+    return _words(lang)["note"].format(note=in_language(note, lang))
+
+
+def _words(lang: Language) -> dict[str, str]:
+    if lang not in _WORDS:
+        raise UsageError(f"a verdict speaks {' and '.join(_WORDS)}, not {lang!r}", hint='use lang="en" or lang="zh"')
+    return _WORDS[lang]
+
+
+def fix_name(fix: Fix) -> Said:
+    """The name of a change."""
+    return Said(fix.name, _FIXES_ZH.get(fix.name, fix.name))
 
 
 def ms_text(ms: float) -> str:
@@ -95,9 +281,9 @@ def fix_text(fix: Fix, lang: Language = "en") -> str:
         return _FIXES_ZH.get(fix.name, fix.name)
     articles = {"view in RAM": "a view in RAM", "view on disk": "a view on disk", "larger batch": "a larger batch",
                 "wait for the view": "the view, once it is filled,"}  # fmt: skip
-    named = {"threads": "threads", "num_workers": "num_workers"}
-    counted = next((f"{word}={fix.change[word]}" for word in named if word in fix.change), None)
-    return counted or articles.get(fix.name, fix.name)
+    named = ("threads", "num_workers", "persistent_workers")
+    told = next((f"{word}={fix.change[word]}" for word in named if word in fix.change), None)
+    return told or articles.get(fix.name, fix.name)
 
 
 def change_text(fix: Fix) -> str:
@@ -111,46 +297,67 @@ def change_text(fix: Fix) -> str:
 
 def sentence_of(found: Verdict, lang: Language = "en") -> str:
     """Bound by what, in numbers, and what would help most."""
-    words = _WORDS[lang]
+    words = _words(lang)
     parts = [words[found.bound].format(step=ms_text(found.step_ms), wait=ms_text(found.wait_ms))]
     if found.stage is not None:
         kind = "loader stage" if found.bound == "input" else "step stage"
+        kind = "start stage" if found.stage == WORKER_START else kind
         parts.append(words[kind].format(stage=stage_text(found.stage, lang), share=f"{found.stage_share:.0%}"))
     if found.bound == "compute" and found.now.service_ms:
-        parts.append(words["spare"].format(batch=ms_text(found.now.batch_ms)))
-    told = found.best or next((fix for fix in found.fixes if fix.predicted_step_ms is not None), None)
-    if told is not None and told.predicted_step_ms is not None:
+        parts.append(words["spare"].format(batch=ms_text(_own_ms(found))))
+    told = _first_told(found)
+    if told is None:
+        parts += [words["nothing"]] if found.bound == "compute" else []
+    elif told.predicted_step_ms is None:
+        parts.append(words["gives some"].format(fix=fix_text(told, lang)))
+    else:
         kind = "gives" if told.batch_factor == 1 else "gives batch"
         factor = f"{told.batch_factor:g}×"
         text = words[kind].format(fix=fix_text(told, lang), ms=ms_text(told.predicted_step_ms), factor=factor)
         parts.append(text)
-    elif found.bound == "compute":
-        parts.append(words["nothing"])
     return ("；" if lang == "zh" else "; ").join(parts)
+
+
+def _own_ms(found: Verdict) -> float:
+    """A batch every so often if the loader had the CPUs for itself: what the step works on them is not its need.
+
+    It kept up with the step: where its threads took longer, they waited for CPUs that the step had.
+    """
+    alone = replace(found.now, compute_cpu_ms=0.0, unexplained=1.0)
+    return min(alone.batch_ms, found.step_ms)
+
+
+def _first_told(found: Verdict) -> Fix | None:
+    """The change that the sentence names: one that alters the training only where no other is known."""
+    if found.best is not None:
+        return found.best
+    leaving = [fix for fix in found.fixes if not fix.alters_training]
+    numbered = [fix for fix in leaving or found.fixes if fix.predicted_step_ms is not None]
+    return next(iter([*numbered, *leaving]), None)
 
 
 def lines_of(found: Verdict, lang: Language = "en") -> list[str]:
     """The sentence, then a line for each change, the trial and the notes."""
-    words = _WORDS[lang]
+    words = _words(lang)
     lines = [sentence_of(found, lang)]
     if found.fixes:
         lines.append(words["changes"].format(step=ms_text(found.step_ms)))
-        names = [fix.name if lang == "en" else _FIXES_ZH.get(fix.name, fix.name) for fix in found.fixes]
-        width = max(len(name) for name in names)
+        names = [in_language(fix_name(fix), lang) for fix in found.fixes]
+        width = max(columns(name) for name in names)
         for name, fix in zip(names, found.fixes, strict=True):
             ms = words["no number"] if fix.predicted_step_ms is None else ms_text(fix.predicted_step_ms)
             change = f"{change_text(fix)}: " if fix.change else ""
-            lines.append(f"  {name:<{width}}  {ms:>8}  {change}{fix.why}")
+            lines.append(f"  {name}{' ' * (width - columns(name))}  {ms:>8}  {change}{in_language(fix.why, lang)}")
     if found.trial is not None:
         lines.append(trial_text(found.trial, lang))
-    return lines + [words["note"].format(note=note) for note in found.notes]
+    return lines + [note_text(note, lang) for note in found.notes]
 
 
 def trial_text(trial: Trial, lang: Language = "en") -> str:
     """Predicted against measured."""
-    words, beside = _WORDS[lang], trial.control_ms
+    words, beside = _words(lang), trial.control_ms
     return words["tried"].format(
-        fix=trial.fix.name if lang == "en" else _FIXES_ZH.get(trial.fix.name, trial.fix.name),
+        fix=in_language(fix_name(trial.fix), lang),
         change=change_text(trial.fix),
         predicted=ms_text(trial.predicted_ms),
         measured=ms_text(trial.measured_ms),

@@ -194,3 +194,65 @@ def test_a_program_that_forks_after_opencv_used_threads() -> None:
             [sys.executable, "-c", code, *words], env=env, capture_output=True, text=True, timeout=120
         )
         assert (done.returncode, done.stdout.strip()) == (0, "40"), done.stderr
+
+
+def test_several_threads_take_from_one_iterator() -> None:
+    loader = _loader(ArrayStore([1200], size=(8, 10)), batch_size=4, view="off")
+    batches, barrier = iter(loader), threading.Barrier(3)
+    taken: list[list[int]] = [[], [], []]
+    errors: list[BaseException] = []
+
+    def take(number: int) -> None:
+        barrier.wait(60)
+        try:
+            for batch in batches:
+                taken[number] += batch["index"].tolist()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=take, args=(number,), daemon=True) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors and not any(thread.is_alive() for thread in threads)
+    assert sorted(itertools.chain(*taken)) == list(range(1200)) and loader.epoch == 1
+    loader.close()
+
+
+def test_closing_ends_all_threads_that_wait_for_one_iterator() -> None:
+    store = _Slow([60], at_once=8)
+    loader = _loader(store, Window(columns=["raw"]), view="off")
+    batches, ended = iter(loader), []
+    next(batches)
+
+    def take() -> None:
+        try:
+            ended.append(next(batches, None))
+        except UsageError as error:
+            ended.append(error)
+
+    threads = [threading.Thread(target=take, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert store.asked.wait(60)
+    closing = threading.Thread(target=loader.close, daemon=True)
+    closing.start()
+    store.go_on.set()
+    for thread in (*threads, closing):
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in (*threads, closing)) and len(ended) == 3
+
+
+def test_an_iterator_that_is_closed_or_dropped_ends_its_pass() -> None:
+    before = earlier_threads()
+    loader = _loader(ArrayStore([80]), Window(columns=["state"]), batch_size=4)
+    batches = iter(loader)
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert loader._pass is None and next(batches, None) is None
+    for _ in loader:
+        break
+    assert loader._pass is None
+    loader.close()
+    assert left_running(before) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -87,13 +88,14 @@ def test_all_transitions_come_and_none_crosses_an_episode(replay: Path) -> None:
 
 
 def test_the_seed_decides_the_samples(replay: Path) -> None:
-    def rewards(seed: int, threads: int) -> list[float]:
+    def rewards(seed: int | None, threads: int) -> list[float]:
         with buffer(image_size=8, seed=seed, threads=threads) as made:
             made.load_from_hdf5(replay, **TRUSTED)
             return [reward for _ in range(5) for reward in made.sample(16)[9][:, 0].tolist()]
 
     assert rewards(3, 1) == rewards(3, 4)
     assert rewards(3, 1) != rewards(4, 1)
+    assert rewards(None, 1) != rewards(None, 1)
 
 
 def test_several_files_become_one_buffer(tmp_path: Path) -> None:
@@ -475,3 +477,84 @@ def test_the_names_are_public() -> None:
 
     assert penstock.MultimodalReplayBuffer is MultimodalReplayBuffer
     assert penstock.AsyncSampleBuffer is AsyncSampleBuffer
+
+
+def _rewards_of_children(made: MultimodalReplayBuffer, count: int) -> list[list[float]]:
+    """What children of this process sample, forked one after the other."""
+    found = []
+    for _ in range(count):
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                os.write(writing, made.sample(40)[9].tobytes())
+                made.close()
+            finally:
+                os._exit(0)
+        os.close(writing)
+        os.waitpid(pid, 0)
+        found.append(np.frombuffer(os.read(reading, 1 << 16), np.float32).tolist())
+        os.close(reading)
+    return found
+
+
+def test_forked_children_sample_each_in_its_own_way(replay: Path) -> None:
+    with buffer(image_size=8, seed=3, threads=1) as made, buffer(image_size=8, seed=3, threads=1) as plain:
+        for each in (made, plain):
+            each.load_from_hdf5(replay, **TRUSTED)
+        children = _rewards_of_children(made, 3)
+        own = made.sample(40)[9].reshape(-1).tolist()
+        assert all(len(child) == 40 for child in children)
+        assert len({tuple(each) for each in (*children, own)}) == 4
+        assert own == plain.sample(40)[9].reshape(-1).tolist()  # the parent's order is that of its seed, forks or not
+
+
+_FORKING = """
+import os, sys
+import numpy as np
+from penstock.load.replay import MultimodalReplayBuffer
+made = MultimodalReplayBuffer(4, 16, image_size=8, seed=int(sys.argv[2]), threads=1, output="numpy", quiet=True)
+made.load_from_hdf5(sys.argv[1], allow_external=True)
+for _ in range(2):
+    sys.stdout.flush()
+    if not os.fork():
+        print(made.sample(16)[9].reshape(-1).tolist())
+        sys.stdout.flush()
+        if not os.fork():
+            print(made.sample(16)[9].reshape(-1).tolist())
+            sys.stdout.flush()
+            os._exit(0)
+        os.wait()
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_what_a_child_samples_follows_from_the_seed_and_the_number_of_the_fork(replay: Path) -> None:
+    def run(seed: int) -> list[str]:
+        root = Path(__file__).resolve().parents[2]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
+        words = [sys.executable, "-c", _FORKING, str(replay), str(seed)]
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    first = run(3)
+    assert len(first) == len(set(first)) == 4 and run(3) == first and not set(run(4)) & set(first)
+
+
+def test_a_child_forked_while_a_thread_samples_can_close(replay: Path) -> None:
+    with buffer(image_size=8, threads=1) as made:
+        made.load_from_hdf5(replay, **TRUSTED)
+        with made._in_use():  # as a thread that is just sampling would
+            pid = os.fork()
+            if not pid:
+                status = 1
+                signal.alarm(30)
+                try:
+                    made.sample(4)
+                    made.close()
+                    status = 0
+                finally:
+                    os._exit(status)
+            assert os.waitpid(pid, 0)[1] == 0

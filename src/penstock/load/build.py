@@ -15,6 +15,7 @@ from penstock.budget import Budget
 from penstock.errors import LimitExceeded, OutputFailed, PenstockError, StoreCorrupt, StoreError, UsageError
 from penstock.lazy import dataclass
 from penstock.limits import read_cpu_limit, read_memory_limit
+from penstock.load.choose_views import views_on_disk
 from penstock.load.pictures import Fit, Fitter, begin_quiet, end_quiet, fit_for
 from penstock.load.source import ImageSize, Shaping
 from penstock.load.stages import Clock, Sums, now_ns
@@ -76,12 +77,12 @@ def build_view(
     limits = _shares(specs, limit_bytes)
     views: dict[str, View] = {}
     try:
-        for name, spec in specs.items():
-            views[name] = (
-                View.in_ram(spec, store.rows, limits[name])
-                if where == "ram"
-                else View.on_disk(spec, store.rows, directory, limits[name])
-            )
+        if where == "disk":
+            wanted = [(spec, store.rows, limits[name]) for name, spec in specs.items()]
+            views.update(zip(specs, views_on_disk(wanted, directory), strict=True))
+        else:
+            for name, spec in specs.items():
+                views[name] = View.in_ram(spec, store.rows, limits[name])
         tasks = [_Task(name, views[name], fits[name], store.images(name), _piece_rows(store, name)) for name in fits]
         _Build(store, tasks, on_error).run(Budget.parse(memory), threads, progress or (lambda done, total: None))
         for view in views.values():

@@ -17,7 +17,6 @@ from penstock.units import GIB, format_size, parse_bytes
 SUFFIX = ".view"
 _VIEW_NAME = re.compile(r"[0-9a-f]{64}\.view")
 _UNFINISHED_NAME = re.compile(r"\.[0-9a-f]{64}\.[0-9]+\.new")
-MOST_BYTES = (1 << 63) - 1
 _RESERVE_PERCENT = 5
 _RESERVE_MOST_BYTES = 1 * GIB
 _HINT = "set PENSTOCK_CACHE to a directory that may be written, on a disk with room"
@@ -143,16 +142,10 @@ class CacheDirectory:
         limit_bytes = free_and_stored_bytes // 2
         return limit_bytes, f"half of what is free or holds views, {format_size(limit_bytes)}"
 
-    def make_room(self, n_bytes: int, what: str) -> list[Path]:
-        """Remove views that nobody holds, the least recently used first, until `n_bytes` more fit; which ones.
-
-        What cannot fit whatever is removed is refused, and nothing is removed for it.
-        """
-        self._remove_unfinished()
-        views = self.views()
-        disk = _disk(self.path)
-        held = [view for view in views if view.is_held]
-        room = self._beside(views, held, disk)
+    def check_room(self, n_bytes: int, what: str) -> None:
+        """Refuse what cannot fit whatever is removed, with the numbers."""
+        held = [view for view in self.views() if view.is_held]
+        room = self.room()
         if n_bytes > room.n_bytes:
             beside = f" beside {len(held)} in use ({format_size(sum(view.n_bytes for view in held))})" if held else ""
             raise LimitExceeded(
@@ -160,9 +153,19 @@ class CacheDirectory:
                 f"by {room.ruled_by}",
                 size=n_bytes,
                 limit=room.n_bytes,
-                hint="give the view a limit (then a part of the rows is kept), make room, raise PENSTOCK_CACHE_LIMIT, "
-                "or set PENSTOCK_CACHE to a directory on a larger disk",
+                hint="view=penstock.build_view(store, limit=…) keeps a part of the rows; or take a smaller image_size, "
+                "make room, raise PENSTOCK_CACHE_LIMIT, or set PENSTOCK_CACHE to a directory on a larger disk",
             )
+
+    def make_room(self, n_bytes: int, what: str) -> list[Path]:
+        """Remove views that nobody holds, the least recently used first, until `n_bytes` more fit; which ones.
+
+        What cannot fit whatever is removed is refused, and nothing is removed for it.
+        """
+        self._remove_unfinished()
+        self.check_room(n_bytes, what)
+        views = self.views()
+        disk = _disk(self.path)
         removed: list[Path] = []
         stay = list(views)
         for view in views:

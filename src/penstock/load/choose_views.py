@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from penstock.errors import LimitExceeded, OutputFailed, UsageError
+from penstock.errors import LimitExceeded, UsageError
+from penstock.load import cache, view_file, view_opening
 from penstock.load.source import PictureColumn, Source
 from penstock.load.view import View, ViewSpec
 from penstock.units import format_bytes
@@ -28,7 +31,7 @@ def attach_views(
     if not isinstance(choice, str):
         return [], _attach_given(wanted, choice)
     if choice == "off" or not wanted:
-        return [], []
+        return [], ["view: none, pictures are decoded each time"] if wanted else []
     if choice == "disk":
         return _on_disk(wanted)
     made: list[View] = []
@@ -40,7 +43,7 @@ def attach_views(
                 source.views[column.name] = found
                 made.append(found)
                 wanted.remove((source, column))
-                notes.append(f"view: {column.name} on disk, {found.n_filled:,} of {found.layout.rows:,} rows are there")
+                notes.append(_told(found))
     more, said = _in_ram(wanted, left_bytes, choice == "ram")
     return made + more, notes + said
 
@@ -70,6 +73,7 @@ def _attach_given(wanted: Sequence[tuple[Source, PictureColumn]], given: Mapping
             notes.append(f"view: the one given for {column.name} is of other data or another size, and is not used")
             continue
         source.views[column.name] = view
+        notes.append(f"{_told(view)}, as given")
     return notes
 
 
@@ -79,20 +83,52 @@ def _pixels_of(spec: ViewSpec) -> tuple[object, ...]:
 
 
 def _on_disk(wanted: Sequence[tuple[Source, PictureColumn]]) -> tuple[list[View], list[str]]:
-    made: list[View] = []
+    made = views_on_disk([(spec_for(source, column), source.store.rows, None) for source, column in wanted])
     notes: list[str] = []
-    try:
-        for source, column in wanted:
-            view = View.on_disk(spec_for(source, column), source.store.rows)
-            made.append(view)
-            source.views[column.name] = view
-            notes.append(f"view: {column.name} on disk, {view.n_filled:,} of {view.layout.rows:,} rows are there")
-            notes += [f"view: {note}" for note in view.notes]
-    except (LimitExceeded, OutputFailed):
-        for view in made:
-            view.close()
-        raise
+    for (source, column), view in zip(wanted, made, strict=True):
+        source.views[column.name] = view
+        notes += [_told(view), *(f"view: {note}" for note in view.notes)]
     return made, notes
+
+
+def _told(view: View) -> str:
+    where = "in memory" if view.path is None else "on disk"
+    return f"view: {view.spec.column} {where}, {view.n_filled:,} of {view.rows:,} rows are there"
+
+
+def views_on_disk(
+    wanted: Sequence[tuple[ViewSpec, int, int | None]], directory: str | os.PathLike[str] | None = None
+) -> list[View]:
+    """The views of (spec, rows, limit in bytes): those that are there, and new ones for the others. Where the new ones
+    do not fit all together, none is made, and nothing is removed for them."""
+    plans = [(spec, view_file.layout_within(spec, rows, limit, checked=True), limit) for spec, rows, limit in wanted]
+    found: dict[Path, View] = {}
+    made: list[View] = []
+    fresh: list[Path] = []
+    with cache.CacheDirectory(cache.views_directory(directory)) as held:
+        try:
+            missing: dict[Path, tuple[str, int]] = {}
+            for plan in plans:  # first what is there: from now on it is held, and does not make room for the others
+                path = view_opening.path_in(held.path, *plan[:2])
+                there = None if path in found else View.opened(path, *plan)[0]
+                if there is not None:
+                    found[path] = there
+                elif path not in found:
+                    missing[path] = (plan[0].column, view_opening.file_bytes(*plan))
+            if len(missing) > 1:
+                names = ", ".join(repr(column) for column, _ in missing.values())
+                held.check_room(sum(n_bytes for _, n_bytes in missing.values()), f"a view of each of {names}")
+            for plan in plans:
+                path = view_opening.path_in(held.path, *plan[:2])
+                fresh += [path] if path in missing else []
+                made.append(found.pop(path) if path in found else View.within(held, *plan))
+        except BaseException:
+            for view in (*made, *found.values()):
+                view.close()
+            for path in fresh if held.is_locked else ():  # locked: nobody else can have opened them meanwhile
+                cache.remove_view(path)
+            raise
+    return made
 
 
 def _in_ram(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,19 @@ from numpy.typing import NDArray
 
 from penstock.errors import UsageError
 from penstock.load.job import Part
-from penstock.load.mixture import Mixture
+from penstock.load.mixture import Mixture, seed_of
+from penstock.load.settings import Mix, order_for
 from penstock.load.source import PictureColumn, Source
 
 Batch = dict[str, Any]
+
+
+def order_of(mix: Mix, counts: Sequence[int], shuffle: bool | str, seed: int) -> Any:
+    """The order of samples: of one store its own, of several a mixture in which each has a seed of its own."""
+    orders = [order_for(count, shuffle, seed_of(seed, number)) for number, count in enumerate(counts)]
+    if len(orders) == 1 and mix.length is None:
+        return orders[0]
+    return Mixture(orders, mix.weights, seed, mix.length)
 
 
 class Chosen:

@@ -7,8 +7,8 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,11 @@ from penstock.load.crew import FORGOTTEN_S, Crew
 from penstock.load.engine import begin_job
 from penstock.load.job import Job, Part, Sign
 from penstock.load.slots import Ring
-from penstock.load.source import PictureColumn
+from penstock.load.source import SOURCE, PictureColumn
 from penstock.load.stages import PLAN, SLOT
 from penstock.profile.spans import span
 
+_T = TypeVar("_T")
 _LOOK_S = 0.05  # how often a wait without news asks whether anything can still come
 
 
@@ -58,13 +59,41 @@ class Feed:
                 lease.drop()
                 del lease
                 with span(PLAN):
-                    begin_job(job, self.parts(positions), self.crew, self.encoded)
+                    parts = self.parts(positions)
+                    for part in parts:
+                        if part.source.number is not None:
+                            job.arrays[SOURCE][part.places] = part.source.number
+                    begin_job(job, parts, self.crew, self.encoded)
                 self.given += 1
                 self.jobs.put(job)
                 del job
             self.jobs.put(None)
         except BaseException as error:
             self.jobs.put(error)
+
+
+class Taking(Iterator[_T]):
+    """The batches of one pass for any number of threads: each gets the next one, and none comes twice."""
+
+    def __init__(self, batches: Generator[_T, None, None]) -> None:
+        self._batches = batches
+        self._begin()
+
+    def _begin(self) -> None:
+        # Entered again by its own thread (a signal handler), it is an error of Python's and no wait for ever.
+        self._one_at_a_time = threading.RLock()
+        self._pid = os.getpid()
+
+    def __next__(self) -> _T:
+        if self._pid != os.getpid():
+            self._begin()  # a thread of the parent may have held the lock at the fork
+        with self._one_at_a_time:
+            return next(self._batches)
+
+    def close(self) -> None:
+        """End the pass; waits for a thread that is just taking a batch."""
+        with self._one_at_a_time:
+            self._batches.close()
 
 
 class Pass:

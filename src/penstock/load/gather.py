@@ -62,7 +62,7 @@ class Gatherer:
         if not isinstance(view, Mapping):
             settings.one_of("view", view, settings.VIEWS)
         self._views, notes = attach_views([self._source], view, self._left_bytes())
-        self.notes = (*self._source.numbers.describe(), *notes)
+        self.notes = (*self._source.describe(), *notes)
 
     def _left_bytes(self) -> int:
         """For views: what numbers, threads and one batch of a usual size leave."""

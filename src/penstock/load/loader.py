@@ -10,7 +10,7 @@ is, one that is dropped costs no memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -20,11 +20,10 @@ from penstock.budget import Budget, Reservation
 from penstock.errors import BudgetExceeded, PenstockError, UsageError
 from penstock.load import settings, subject
 from penstock.load.choose_views import attach_views, stats_of_views
-from penstock.load.chosen import Batch, Chosen, check_alike, encoded_by_all, selected
+from penstock.load.chosen import Batch, Chosen, check_alike, encoded_by_all, order_of, selected
 from penstock.load.crew import Crew
-from penstock.load.epoch import Feed, Pass
+from penstock.load.epoch import Feed, Pass, Taking
 from penstock.load.job import Failure, Job
-from penstock.load.mixture import Mixture
 from penstock.load.resume import STATE_VERSION, resumed
 from penstock.load.settings import Mix
 from penstock.load.shard import Batches
@@ -82,7 +81,6 @@ class Loader:
         self._on_error = settings.one_of("on_error", on_error, ("raise", "skip"))
         self._max_skip_rate = settings.rate_for(max_skip_rate)
         self._shard = settings.shard_for(shard)
-        self._seed, self._shuffle = seed, shuffle
         self.notes: tuple[str, ...] = ()
         self._views: list[View] = []
         self._pass: Pass | None = None
@@ -98,9 +96,10 @@ class Loader:
         self.notes += (f"memory: {ruled_by}",) if ruled_by else ()
         self._limit_bytes = self._budget.free_bytes  # others may hold a part of a budget that is shared
         bound = [self.window.bind(each) for each in self._mix.stores]
-        self._sources = sources_of(bound, self._target.shaping, self._limit_bytes // TABLE_SHARE)
+        tables_bytes = self._limit_bytes // TABLE_SHARE
+        self._sources = sources_of(bound, self._target.shaping, tables_bytes, is_mix=isinstance(store, Mix))
         check_alike(self._sources)
-        self._order = self._make_order(self._mix.length)
+        self._order = order_of(self._mix, [each.bound.count for each in self._sources], shuffle, seed)
         self._batches = self._make_batches(batch_size, drop_last)
         self._encoded = encoded_by_all(self._sources, self._target.keeps_encoded)
         self._reserved: list[Reservation] = []
@@ -131,12 +130,6 @@ class Loader:
             hint = "a smaller batch_size, or drop_last=False"
             raise UsageError(f"{self._total:,} samples make no batch of {batch_size:,}", hint=hint)
         return batches
-
-    def _make_order(self, length: int | None) -> Any:
-        orders = [settings.order_for(source.bound.count, self._shuffle, self._seed) for source in self._sources]
-        if len(orders) == 1 and length is None:
-            return orders[0]
-        return Mixture(orders, self._mix.weights, self._seed, length)
 
     @property
     def _total(self) -> int:
@@ -173,15 +166,16 @@ class Loader:
         if self.shares.threads < threads:
             self.notes += (f"memory: {self.shares.threads} of {threads} threads, for each holds "
                            f"{format_bytes(self.shares.thread_bytes)}",)  # fmt: skip
-        for source in self._sources:
-            self.notes += tuple(source.numbers.describe())
+        ring = f"{self.shares.slots} slots of {format_bytes(self.shares.slot_bytes)} for batches"
+        self.notes += (f"threads: {self.shares.threads}, {ring}",)
+        self.notes += tuple(note for source in self._sources for note in source.describe())
 
     def _attach(self, choice: str | Mapping[str, View]) -> None:
         if not isinstance(choice, Mapping):
             settings.one_of("view", choice, settings.VIEWS)
         if any(self._encoded(column) for column in self._sources[0].pictures):
-            self.notes += ("pictures are decoded on the device: no view is made",)
-            choice = "off"
+            self.notes += ("pictures are decoded on the device: no view is made", *self._target.notes)
+            return
         self._views, notes = attach_views(self._sources, choice, self.shares.left_bytes)
         held = sum(view.n_bytes for view in self._views if view.path is None)
         self._reserved.append(self._budget.reserve("views", min(held, self._budget.free_bytes)))
@@ -229,9 +223,9 @@ class Loader:
             self.epoch, self._position = self.epoch + 1, 0
         self._resumes = False
         self._turn = turn = object()
-        return self._batches_of_epoch(turn)
+        return Taking(self._batches_of_epoch(turn))
 
-    def _batches_of_epoch(self, turn: object) -> Iterator[Batch]:
+    def _batches_of_epoch(self, turn: object) -> Generator[Batch, None, None]:
         if self._turn is not turn:
             raise UsageError(_ENDED)
         own = self._start_pass()

@@ -119,6 +119,12 @@ class Mixture:
         return f"<Mixture of {len(self.orders)} sources, {self.length:,} positions: {told}>"
 
 
+def seed_of(seed: int, number: int) -> int:
+    """The seed of the order of source `number` of a loader's mix: the first has the loader's, the others one made of
+    both. With one seed for all, stores of equal size would be walked in the same permutation."""
+    return key_of(seed, number) >> 11 if number else seed  # 53 bits: every reader of JSON keeps them
+
+
 def _taken(ends: NDArray[np.int64], parts: Sequence[int]) -> NDArray[np.int64]:
     """How many of the first `ends` positions each source has: (sources, len(ends)).
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +39,31 @@ from penstock.profile.feeding import Feeding, is_ahead
 __all__ = ["AsyncSampleBuffer", "MultimodalReplayBuffer"]
 
 _USUAL_BATCHES = 3 * 256  # samples whose memory is kept free when a view takes the rest
+
+
+class _Forks:
+    """Which fork of which process this one is: (2, 1) is the first child of the second child. Every fork is counted,
+    by one thread at a time, so that no two children have the same numbers."""
+
+    def __init__(self) -> None:
+        self.numbers: tuple[int, ...] = ()
+        self.buffers: weakref.WeakSet[MultimodalReplayBuffer] = weakref.WeakSet()
+        self._count = 0
+        self._lock = threading.Lock()
+        os.register_at_fork(before=self._before, after_in_parent=self._lock.release, after_in_child=self._in_child)
+
+    def _before(self) -> None:
+        self._lock.acquire()
+        self._count += 1
+
+    def _in_child(self) -> None:
+        self._lock.release()
+        self.numbers, self._count = (*self.numbers, self._count), 0
+        for buffer in list(self.buffers):
+            buffer._begin_in_child(self.numbers)
+
+
+_FORKS = _Forks()
 
 
 class _Loaded(NamedTuple):
@@ -76,7 +102,7 @@ class MultimodalReplayBuffer:
         memory: str | int | Budget = "auto",
         view: str = "off",
         threads: int | str = "auto",
-        seed: int = 0,
+        seed: int | None = 0,
         device: Any = None,
         output: str = "auto",
         quiet: bool = False,
@@ -99,17 +125,27 @@ class MultimodalReplayBuffer:
         self._reserved = [self._budget.reserve("libraries", LIBRARIES_BYTES)]
         self._scratch = self._budget.reserve("threads", 0)
         self._recycler = Recycler(self._budget)
-        self._random = np.random.default_rng(seed)
+        self._seed = np.random.SeedSequence(seed)
         self._loaded = _Loaded((), np.zeros(0, np.int64))
         self._left_out: tuple[str, ...] = ()
-        self._loading = threading.Lock()
-        self._changed = threading.Condition()
-        self._busy = 0
+        self._begin(self._seed)
         self._closed = False
         self._crew: Crew | None = None
         self._pid = os.getpid()
         self._feeding = Feeding()
         self._moments: tuple[int, NDArray[np.float64], NDArray[np.float64]] | None = None
+        _FORKS.buffers.add(self)
+
+    def _begin(self, seed: np.random.SeedSequence) -> None:
+        self._random = np.random.default_rng(seed)
+        self._loading = threading.Lock()
+        self._changed = threading.Condition()
+        self._busy = 0
+
+    def _begin_in_child(self, numbers: tuple[int, ...]) -> None:
+        """A fork copies the generator: each child samples with one of its own, or all would sample the same. Threads of
+        the parent, and what they held, are not here."""
+        self._begin(np.random.SeedSequence(self._seed.entropy, spawn_key=numbers))
 
     # Loading
 

@@ -15,6 +15,7 @@ from penstock.load.pictures import Fit, FloatTable, fit_for
 from penstock.load.tables import Numbers
 from penstock.load.window import BoundWindow, Output
 from penstock.stores.store import Column, ImageSource, Store
+from penstock.units import format_bytes
 
 if TYPE_CHECKING:
     from penstock.load.view import View
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 ImageSize = tuple[int, int] | int | Mapping[str, tuple[int, int] | None] | None
 Normalize = Mapping[str, Any] | tuple[Sequence[float], Sequence[float]] | None
 INDEX = "index"
+"""The row of the store that each sample stands at."""
+SOURCE = "source"
+"""The number of the store in a mix that each sample comes from."""
 _KEEPING_WAYS = ("table",)  # a reader keeps unpacked blocks; videos count the decoders of all cameras themselves
 
 
@@ -124,6 +128,7 @@ class Source:
         self.store = bound.store
         self.shaping = shaping
         self.views: dict[str, View] = {}
+        self.number: int | None = None
         by_column: dict[str, list[Output]] = {}
         for output in bound.outputs:
             by_column.setdefault(output.column, []).append(output)
@@ -150,6 +155,27 @@ class Source:
     def has_own_index(self) -> bool:
         return any(output.name == INDEX for output in self.bound.outputs)
 
+    def be_number(self, number: int) -> None:
+        """It is one of the sources of a mix: batches say which, so no column may be called so."""
+        for output in self.bound.outputs:
+            if SOURCE in (output.name, output.mask):
+                raise UsageError(
+                    f"{self.store.path}: two entries of the batch would be called {SOURCE!r}: {output.column}, and the "
+                    "number of the store in the Mix",
+                    hint=f"leave {output.column!r} out with columns=[…]",
+                )
+        self.number = number
+
+    def describe(self) -> list[str]:
+        """For people: where numbers lie, and an entry of a batch that is not what its name promises elsewhere."""
+        name = "" if self.number is None else f" of {self.store.path}"
+        notes = self.numbers.describe()
+        if self.numbers.in_memory_bytes:
+            notes = [f"numbers{name}: {format_bytes(self.numbers.in_memory_bytes)} in memory", *notes]
+        if self.has_own_index and not self.store.kind.startswith("LeRobot"):
+            notes.append(f"{INDEX!r} in a batch is the column of that name{name}, not the row of the store")
+        return notes
+
     def shapes(self, batch_size: int, *, without: Callable[[PictureColumn], bool] = lambda _: False) -> dict[
         str, tuple[tuple[int, ...], str]
     ]:  # fmt: skip
@@ -168,6 +194,8 @@ class Source:
                 found[output.mask] = (lead, "bool")
         if not self.has_own_index:
             found[INDEX] = ((batch_size,), "int64")
+        if self.number is not None:
+            found[SOURCE] = ((batch_size,), "int64")
         return found
 
     def encoded_bytes(self, batch_size: int, encoded: Callable[[PictureColumn], bool]) -> int:
@@ -190,13 +218,18 @@ class Source:
         return kept + max(at_work, default=0)
 
 
-def sources_of(bound: Sequence[BoundWindow], shaping: Shaping, tables_bytes: int) -> list[Source]:
-    """One source for each; their tables of numbers take `tables_bytes` together, small stores first."""
+def sources_of(
+    bound: Sequence[BoundWindow], shaping: Shaping, tables_bytes: int, *, is_mix: bool = False
+) -> list[Source]:
+    """One source for each; their tables of numbers take `tables_bytes` together, small stores first. Those of a mix
+    know their number."""
     made: dict[int, Source] = {}
     left = tables_bytes
     for number in sorted(range(len(bound)), key=lambda number: bound[number].store.rows):
         made[number] = Source(bound[number], shaping, left // (len(bound) - len(made)))
         left -= made[number].numbers.in_memory_bytes
+        if is_mix:
+            made[number].be_number(number)
     return [made[number] for number in range(len(bound))]
 
 

@@ -78,9 +78,14 @@ class Numbers:
 
     def describe(self) -> list[str]:
         """For people: what was laid out how."""
-        if not self._in_file:
-            return []
-        return [f"numbers: {', '.join(self._in_file)} are laid out in a temporary file, for they do not fit in memory"]
+        told = []
+        if self._in_file:
+            names = ", ".join(self._in_file)
+            told.append(f"numbers: {names} are laid out in a temporary file, for they do not fit in memory")
+        in_place = [name for name in self._names if name not in self._in_memory and name not in self._in_file]
+        if in_place:
+            told.append(f"numbers: {', '.join(in_place)} are read where they lie, for they do not fit in memory")
+        return told
 
     def _copy(self, tables: dict[str, NDArray[Any]]) -> None:
         filled = 0

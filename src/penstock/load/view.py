@@ -109,26 +109,38 @@ class View:
         cls, spec: ViewSpec, layout: Layout, directory: Path, limit_bytes: int | None,
         cache_limit_bytes: int | None = None,
     ) -> View:  # fmt: skip
-        """Open or make, the directory locked: of two processes that come at once, the second finds the first's file."""
-        name = view_file.key_of(spec, layout) + cache.SUFFIX
-        notes: tuple[str, ...] = ()
         with cache.CacheDirectory(directory, cache_limit_bytes) as held:
-            path = held.path / name
-            for _ in range(2):
-                opened, wrong = view_opening.open_file(path, spec, layout)
-                if opened is not None:
-                    return cls(spec, layout, opened.fd, token=opened.token, path=path, limit_bytes=limit_bytes,
-                               is_writable=opened.is_writable, notes=notes)  # fmt: skip
-                if wrong:
-                    notes = (*notes, f"{path} was made anew: {wrong}")
-                    cache.remove_view(path)
-                needed_bytes = layout.n_bytes
-                if spec.encoding == "jpeg":
-                    needed_bytes = min(limit_bytes or cache.MOST_BYTES, jpeg_rows.expected_bytes(spec, layout))
-                removed = held.make_room(needed_bytes, f"a view of {spec.column!r} ({layout.capacity:,} rows)")
-                notes = (*notes, *(f"{each} was removed to make room" for each in removed))
-                held.create(name, view_file.pack_header(spec, layout, secrets.token_hex(16)), layout.n_bytes)
+            return cls.within(held, spec, layout, limit_bytes)
+
+    @classmethod
+    def within(cls, held: cache.CacheDirectory, spec: ViewSpec, layout: Layout, limit_bytes: int | None) -> View:
+        """Open or make, the directory locked: of two processes that come at once, the second finds the first's file."""
+        path = view_opening.path_in(held.path, spec, layout)
+        notes: tuple[str, ...] = ()
+        for _ in range(2):
+            found, wrong = cls.opened(path, spec, layout, limit_bytes)
+            if found is not None:
+                found.notes = notes
+                return found
+            if wrong:
+                notes = (*notes, f"{path} was made anew: {wrong}")
+                cache.remove_view(path)
+            needed_bytes = view_opening.file_bytes(spec, layout, limit_bytes)
+            removed = held.make_room(needed_bytes, f"a view of {spec.column!r} ({layout.capacity:,} rows)")
+            notes = (*notes, *(f"{each} was removed to make room" for each in removed))
+            held.create(path.name, view_file.pack_header(spec, layout, secrets.token_hex(16)), layout.n_bytes)
         raise OutputFailed(path, "a view that was just made cannot be opened", OSError(errno.EIO, "it is not sound"))
+
+    @classmethod
+    def opened(
+        cls, path: Path, spec: ViewSpec, layout: Layout, limit_bytes: int | None
+    ) -> tuple[View | None, str]:  # fmt: skip
+        """(the view that lies there, ""), or (None, what is wrong with the file); the directory is locked."""
+        opened, wrong = view_opening.open_file(path, spec, layout)
+        if opened is None:
+            return None, wrong
+        return cls(spec, layout, opened.fd, token=opened.token, path=path, limit_bytes=limit_bytes,
+                   is_writable=opened.is_writable), ""  # fmt: skip
 
     @classmethod
     def find_on_disk(cls, spec: ViewSpec, rows: int, directory: str | os.PathLike[str] | None = None) -> View | None:
@@ -137,13 +149,11 @@ class View:
         place = cache.views_directory(directory)
         for capacity in view_opening.capacities_on_disk(place, spec, rows):
             layout = view_file.layout_of(spec, rows, capacity, checked=True)
-            path = place / (view_file.key_of(spec, layout) + cache.SUFFIX)
+            limit_bytes = None if capacity == rows else layout.n_bytes
             with cache.CacheDirectory(place):
-                opened, _ = view_opening.open_file(path, spec, layout)
-            if opened is not None:
-                limit_bytes = None if capacity == rows else layout.n_bytes
-                return cls(spec, layout, opened.fd, token=opened.token, path=path, limit_bytes=limit_bytes,
-                           is_writable=opened.is_writable)  # fmt: skip
+                found, _ = cls.opened(view_opening.path_in(place, spec, layout), spec, layout, limit_bytes)
+            if found is not None:
+                return found
         return None
 
     @classmethod

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from penstock.errors import LimitExceeded, OutputFailed, StoreError
 from penstock.lazy import dataclass
 from penstock.limits import describe_memory, read_memory_limit
-from penstock.load import cache, view_file
+from penstock.load import cache, jpeg_rows, view_file
 from penstock.load.view_file import HEADER_BYTES, Layout, ViewSpec
 from penstock.units import format_bytes
 
@@ -91,6 +91,19 @@ def open_memory(spec: ViewSpec, layout: Layout, owner: Owner) -> int:
             f"the view of {spec.column!r} in the memory of process {owner.pid} cannot be opened: {error.strerror}",
             hint="a view in RAM lives as long as the process that made it: keep it open there while others start",
         ) from error
+
+
+def path_in(directory: Path, spec: ViewSpec, layout: Layout) -> Path:
+    """Where the view lies in a directory of views."""
+    return directory / (view_file.key_of(spec, layout) + cache.SUFFIX)
+
+
+def file_bytes(spec: ViewSpec, layout: Layout, limit_bytes: int | None) -> int:
+    """What the file of a view takes once it is filled; of JPEGs, what is to be expected."""
+    if spec.encoding == "raw":
+        return layout.n_bytes
+    expected_bytes = jpeg_rows.expected_bytes(spec, layout)
+    return expected_bytes if limit_bytes is None else min(limit_bytes, expected_bytes)
 
 
 def open_file(path: Path, spec: ViewSpec, layout: Layout) -> tuple[Opened | None, str]:

@@ -82,8 +82,8 @@ class Feeding:
         if spans.is_enabled():
             if self._has_given:
                 count("batches_used")
-                # The CPU time is what the step keeps from the loader.
-                marks().feed_step(start_ns, thread_time_ns() - self._cpu_ns, self._loop)
+                # The CPU time is what the step keeps from the loader; several threads may share the iterator.
+                marks().feed_step(start_ns, max(0, thread_time_ns() - self._cpu_ns), self._loop)
             self._loop = _asking()
         return start_ns
 

@@ -124,8 +124,13 @@ def test_columns_leave_the_others_out_and_their_files_alone(tmp_path: Path, new:
     root = tmp_path / "set"
     shutil.copytree(new, root)
     shutil.rmtree(root / "videos")
-    with pytest.raises(DataSetCorrupt, match=r"videos/.* is absent"):
+    with pytest.raises(DataSetCorrupt, match=r"videos/.* is absent") as caught:
         open_store(root)
+    hint = f"fetch the data set again; columns=[…] without {making.CAMERA!r} opens the others"
+    assert caught.value.hint == hint
+    with pytest.raises(DataSetCorrupt, match="is absent") as caught:
+        open_store(root, columns=[making.CAMERA])
+    assert caught.value.hint == "fetch the data set again", "there are no others"
     store = open_store(root, columns=["action", "task"])
     assert list(store.columns) == ["action", "task"] and store.numbers("action", np.array([3])).shape == (1, 2)
     with pytest.raises(StoreError, match="no column 'actoin'") as caught:
@@ -210,6 +215,12 @@ def test_the_fingerprint_follows_files_and_episodes(tmp_path: Path, rolled: Path
         part = LeRobotStore(tmp_path / "set", episodes=episodes)
         assert all(part.fingerprint(name) != first[name] for name in names)
     video = next((tmp_path / "set/videos").rglob("file-002.mp4"))
+    state = video.stat()
+    held = bytearray(video.read_bytes())
+    held[len(held) // 2] ^= 1
+    video.write_bytes(held)
+    os.utime(video, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert LeRobotStore(tmp_path / "set").fingerprint(making.CAMERA) != first[making.CAMERA], "of equal size and time"
     os.utime(video, ns=(1, 1))
     part = LeRobotStore(tmp_path / "set")
     assert part.fingerprint(making.CAMERA) != first[making.CAMERA] and part.fingerprint("action") == first["action"]

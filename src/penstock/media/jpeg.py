@@ -6,6 +6,7 @@ next equal one by a comparison of bytes, which is what lets a conversion check e
 
 from __future__ import annotations
 
+import re
 import struct
 
 from penstock.errors import ImageError, LimitExceeded
@@ -21,6 +22,7 @@ _SOF_READABLE = frozenset({0xC0, 0xC1, 0xC2})  # baseline, extended, progressive
 _SOF_OTHER = frozenset({0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # TEM and RSTn carry no length
 _SOI, _EOI, _SOS, _APP14 = 0xD8, 0xD9, 0xDA, 0xEE
+_AFTER_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # in picture data, ff stands before 00, RSTn or a fill byte
 
 # (horizontal, vertical) sampling of luma, over chroma sampled (1, 1)
 _SUBSAMPLING = {(1, 1): "4:4:4", (2, 1): "4:2:2", (2, 2): "4:2:0", (1, 2): "4:4:0", (4, 1): "4:1:1", (4, 2): "4:1:0"}
@@ -55,6 +57,30 @@ def probe(data: memoryview | bytes) -> JpegInfo:
     info, _ = _parse(data)
     _check_end(data)
     return info
+
+
+def end_of(data: memoryview | bytes) -> int | None:
+    """Where the JPEG ends that begins here, whatever follows it: just behind its end marker; None where it has none."""
+    held = bytes(data)
+    position = 2
+    try:
+        while True:
+            marker, position = _next_marker(held, position, len(held))
+            if marker == _EOI:
+                return position
+            if marker in _STANDALONE:
+                continue
+            length = int.from_bytes(held[position : position + 2], "big")
+            if marker in (0x00, _SOI) or length < 2:
+                return None
+            position += length
+            if marker == _SOS:
+                found = _AFTER_SCAN.search(held, position)
+                if found is None:
+                    return None
+                position = found.start()
+    except ImageError:
+        return None
 
 
 class JpegProbe:

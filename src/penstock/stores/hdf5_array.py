@@ -42,16 +42,19 @@ class PathTaken:
 
 
 class Hdf5Array:
-    """A data set whose first dimension counts rows; `rows` gives a run of them."""
+    """A data set whose first dimension counts rows; `rows` gives a run of them.
 
-    def __init__(self, file: Hdf5File, name: str) -> None:
+    `texts` takes strings of their own lengths as ragged rows, too.
+    """
+
+    def __init__(self, file: Hdf5File, name: str, *, texts: bool = False) -> None:
         self.file, self.name = file, name
         data = file.dataset(name)
         with library_errors(file.path, f"{name} cannot be read"):
             self.shape: tuple[int, ...] = tuple(int(size) for size in data.shape or ())
             self.dtype: np.dtype[Any] = data.dtype
             self.chunks: tuple[int, ...] | None = data.chunks
-            self.is_ragged = _is_ragged(data)
+            self.is_ragged = _is_ragged(data, texts)
             # On disk, a row of its own length is a reference to the heap.
             self._stored: np.dtype[Any] = REFERENCE if self.is_ragged else self.dtype
             filters = file.filters(data)
@@ -161,7 +164,8 @@ class Hdf5Array:
     def _ragged_by_library(self, start: int, stop: int, longest_bytes: int) -> Iterator[NDArray[np.uint8]]:
         for row in range(start, stop):
             with library_errors(self.file.path, f"{self.name}: row {row:,} cannot be read"):
-                found = np.frombuffer(np.ascontiguousarray(self._dataset()[row]), np.uint8)
+                value = self._dataset()[row]
+            found = np.frombuffer(value if isinstance(value, bytes) else np.ascontiguousarray(value), np.uint8)
             if found.nbytes > longest_bytes:
                 text = f"{self._where}: row {row:,}: {found.nbytes:,} bytes, {longest_bytes:,} were planned for"
                 raise LimitExceeded(text, size=found.nbytes, limit=longest_bytes)
@@ -213,7 +217,7 @@ class Hdf5Array:
     def _library_reason(self, data: h5py.Dataset, filters: tuple[Filter, ...]) -> str | None:
         import h5py
 
-        if self.is_ragged and (len(data.shape) != 1 or data.id.get_type().get_size() != REFERENCE.itemsize):
+        if self.is_ragged and (len(data.shape) != 1 or not _has_references(data)):
             return "rows of different lengths, in a layout of their own"
         if not self.file.is_local(data) or data.is_virtual:
             return "its bytes lie in another file"
@@ -274,8 +278,19 @@ class Hdf5Array:
         return None if info.byte_offset is None else Place(int(info.byte_offset), int(info.size), int(info.filter_mask))
 
 
-def _is_ragged(data: h5py.Dataset) -> bool:
+def _has_references(data: h5py.Dataset) -> bool:
+    """Whether a row is stored as a `REFERENCE`: so it is where addresses have 8 bytes."""
     import h5py
 
+    if h5py.check_string_dtype(data.dtype) is None:
+        return bool(data.id.get_type().get_size() == REFERENCE.itemsize)
+    return bool(h5py.h5i.get_file_id(data.id).get_create_plist().get_sizes()[0] == 8)  # of a string: of its pointer
+
+
+def _is_ragged(data: h5py.Dataset, texts: bool) -> bool:
+    import h5py
+
+    if texts and (found := h5py.check_string_dtype(data.dtype)) is not None:
+        return found.length is None
     base = h5py.check_vlen_dtype(data.dtype)
     return base is not None and base is not str and base is not bytes and np.dtype(base).itemsize == 1

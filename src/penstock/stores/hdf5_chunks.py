@@ -75,7 +75,8 @@ class Held:
     """The chunk that was unpacked last, for the rows that follow; each reader has its own."""
 
     def __init__(self) -> None:
-        self.chunk: tuple[int, NDArray[Any]] | None = None  # replaced as one, never changed
+        # Of which data set, its number there, and its values; replaced as one, never changed.
+        self.chunk: tuple[Chunks, int, NDArray[Any]] | None = None
 
 
 class Chunks:
@@ -187,7 +188,7 @@ class Chunks:
         """Rows from `low` on (counted within the chunk) into `out`, which is these rows at full width."""
         target, width = self._cut(rest)
         chunk = held.chunk
-        if chunk is None or chunk[0] != number:
+        if chunk is None or chunk[0] is not self or chunk[1] != number:
             found = self.place(number)
             if found is None:
                 out[target] = self.fill
@@ -196,12 +197,12 @@ class Chunks:
                 bytes_out = out.reshape(-1).view(np.uint8).data
                 read_exactly(descriptor, bytes_out, found.offset + low * self.row_bytes, self.path)
                 return
-            chunk = (number, self._unpack(descriptor, number, found))
+            chunk = (self, number, self._unpack(descriptor, number, found))
             # A chunk with more rows than were asked for is wanted again at once, unless others come in between.
             wanted_again = self.by_band == 1 and low + len(out) < self.chunks[0]
             held.chunk = chunk if wanted_again else None
         source = (slice(low, low + len(out)), *width)
-        out[target] = chunk[1][source]
+        out[target] = chunk[2][source]
 
     def place(self, number: int) -> Place | None:
         """Where a chunk lies; None where it was never written."""

@@ -71,14 +71,15 @@ def find_episodes(survey: Survey, files: Files) -> Episodes:
             flags = np.zeros(len(parts), np.bool_)
             filled = np.flatnonzero(rows)
             whole = RowMap(parts[filled], np.zeros(len(filled), np.int64), rows[filled])
-            flags[filled] = gather_rows(terminals, whole, np.cumsum(rows[filled]) - 1).reshape(-1) != 0
+            last = gather_rows(terminals, whole, np.cumsum(rows[filled]) - 1).reshape(-1)
+            flags[filled] = (last != 0) & (last == last)  # a NaN says nothing
         return Episodes(parts, np.zeros(len(parts), np.int64), rows, flags)
     notes: list[str] = []
     found: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]] = []
     for part in parts.tolist():
         count = int(rows[part])
-        ended = _ends(terminals, part, count)
-        stops = np.union1d(ended, _ends(timeouts, part, count)) if timeouts is not None else ended
+        ended = _ends(terminals, part, count, notes)
+        stops = np.union1d(ended, _ends(timeouts, part, count, notes)) if timeouts is not None else ended
         if count and (not len(stops) or stops[-1] != count):
             begin = int(stops[-1]) if len(stops) else 0
             if len(stops):
@@ -98,20 +99,25 @@ def find_episodes(survey: Survey, files: Files) -> Episodes:
 
 
 def _column(survey: Survey, files: Files, names: tuple[str, ...]) -> ColumnRows | None:
-    numbers = {facts.name: number for number, facts in enumerate(survey.columns)}
+    numbers = {facts.name: number for number, facts in enumerate(survey.columns) if facts.kind == "numbers"}
     number = next((numbers[name] for name in names if name in numbers), None)
     return None if number is None else ColumnRows(survey, files, number)
 
 
-def _ends(column: ColumnRows | None, part: int, count: int) -> NDArray[np.int64]:
-    """The rows after which the column says that an episode ends, each plus one."""
+def _ends(column: ColumnRows | None, part: int, count: int, notes: list[str]) -> NDArray[np.int64]:
+    """The rows after which the column says that an episode ends, each plus one; a NaN says nothing, and is noted."""
     if column is None or not count:
         return np.empty(0, np.int64)
     found: list[NDArray[np.int64]] = []
     held = Held()
+    unknown = 0
     for start in range(0, count, _SCAN_ROWS):
         stop = min(start + _SCAN_ROWS, count)
         block = np.empty((stop - start, *column.facts.stored_shape), column.dtype)
         column.read(part, start, stop, block, held)
-        found.append(np.flatnonzero(as_native(block, column.facts.dtype).reshape(-1)) + start + 1)
+        values = as_native(block, column.facts.dtype).reshape(-1)
+        unknown += int(np.count_nonzero(values != values))
+        found.append(np.flatnonzero((values != 0) & (values == values)) + start + 1)
+    if unknown:
+        notes.append(f"{column.facts.name} is NaN in {unknown:,} of {count:,} rows: taken as no end of an episode")
     return np.concatenate(found).astype(np.int64)

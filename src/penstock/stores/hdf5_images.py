@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import StoreCorrupt
 from penstock.stores.hdf5_array import Hdf5Array
-from penstock.stores.hdf5_chunks import Chunks, Held
-from penstock.stores.hdf5_heap import REFERENCE, Heap
+from penstock.stores.hdf5_chunks import Chunks
 from penstock.stores.hdf5_pool import Handle
-from penstock.stores.hdf5_read import end_of_picture, read_exactly
+from penstock.stores.hdf5_read import picture_bytes, read_exactly
 from penstock.stores.hdf5_rows import ColumnRows, RowMap, checked_rows
 from penstock.stores.store import ImageSource, Picture, Scratch
 
@@ -73,7 +71,8 @@ class Hdf5Pictures(ImageSource):
             handle = column.handle(part)
             offset, row_bytes = int(column.offsets[part]), int(column.row_bytes[part])
             if column.facts.ragged:
-                yield from self._ragged(part, handle, local)
+                for row in column.ragged(part, local, self._longest_bytes, self._where):
+                    yield row[: picture_bytes(row.data)]
             elif offset >= 0:
                 yield from self._direct(handle, [offset + row * row_bytes for row in local], row_bytes, scratch)
             else:
@@ -111,7 +110,7 @@ class Hdf5Pictures(ImageSource):
     def _picture(self, memory: NDArray[np.uint8]) -> Picture:
         """The bytes of a row as what they show."""
         if self._is_encoded:
-            return memory[: end_of_picture(memory.data)]
+            return memory[: picture_bytes(memory.data)]
         facts = self._column.facts
         stored = memory.view(self._column.dtype).reshape(facts.stored_shape)
         if self._is_depth:
@@ -150,33 +149,6 @@ class Hdf5Pictures(ImageSource):
                 array.rows(start, stop, memory.view(array.dtype).reshape(stop - start, *array.row_shape))
                 for row in rows:
                     yield self._picture(memory[(row - start) * row_bytes : (row - start + 1) * row_bytes])
-
-    def _ragged(self, part: int, handle: Handle, local: list[int]) -> Iterator[Picture]:
-        """Rows of their own lengths: a reference each, then the bytes in the heap."""
-        column = self._column
-        offset = int(column.offsets[part])
-        chunks = column.chunks(part, handle) if offset < 0 else None
-        if chunks is None and offset < 0:
-            array = column.array(part, handle)
-            for row in local:
-                yield next(iter(array.ragged(row, row + 1, self._longest_bytes)))
-            return
-        reference = np.empty(1, REFERENCE)
-        held, heap = Held(), Heap(handle)
-        for row in local:
-            if chunks is not None:
-                chunks.read(handle.descriptor, row, row + 1, reference, held)
-            else:
-                place = offset + row * REFERENCE.itemsize
-                read_exactly(handle.descriptor, reference.view(np.uint8).data, place, handle.path)
-            length, address, index = reference[0].item()
-            if length > self._longest_bytes:
-                raise StoreCorrupt(
-                    f"{self._where}: row {row:,} claims {length:,} bytes, a picture of this column has "
-                    f"{self._longest_bytes:,} when it is not encoded",
-                    hint="the file is damaged",
-                )
-            yield heap.read(address, index, length, self._longest_bytes)
 
 
 def _bands(local: list[int], step: int, most: int) -> Iterator[tuple[int, list[int]]]:

@@ -68,7 +68,7 @@ class Handle:
                 f"{self.path} was changed since the store was opened{grown}", hint="open the store again"
             )
 
-    def array(self, name: str) -> Hdf5Array:
+    def array(self, name: str, *, texts: bool = False) -> Hdf5Array:
         """A data set, through the library."""
         with _Library.lock:
             if self._library is not None and self._owner != os.getpid():
@@ -81,7 +81,7 @@ class Handle:
             if found is None:
                 if len(self._arrays) >= _MOST_ARRAYS:
                     self._arrays.pop(next(iter(self._arrays)))
-                found = self._arrays[name] = Hdf5Array(self._library, name)
+                found = self._arrays[name] = Hdf5Array(self._library, name, texts=texts)
             return found
 
     # What it calls comes as arguments: when the interpreter ends, the module's names are gone before this.

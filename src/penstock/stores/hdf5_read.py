@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.errors import StoreCorrupt
+from penstock.media import jpeg
 
 _TAIL_STEP_BYTES = 4096
 
@@ -49,3 +50,12 @@ def end_of_picture(row: memoryview) -> int:
             return start + len(kept)
         end = start
     return 0
+
+
+def picture_bytes(row: memoryview) -> int:
+    """How many bytes of a padded row are its picture; other padding than zeros is told by the JPEG's own markers."""
+    end = end_of_picture(row)
+    if bytes(row[end - 2 : end]) == b"\xff\xd9" or bytes(row[:2]) != b"\xff\xd8":
+        return end
+    found = jpeg.end_of(row[:end])
+    return end if found is None else found

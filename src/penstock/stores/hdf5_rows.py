@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import StoreError
+from penstock.errors import StoreCorrupt, StoreError
 from penstock.stores.hdf5_array import Hdf5Array
 from penstock.stores.hdf5_chunks import Chunks, Held
+from penstock.stores.hdf5_heap import REFERENCE, Heap
 from penstock.stores.hdf5_layout import join
 from penstock.stores.hdf5_pool import Files, Handle, library_lock
 from penstock.stores.hdf5_read import read_exactly
 from penstock.stores.hdf5_scouts import Survey
+from penstock.stores.hdf5_spots import LONGEST_TEXT_BYTES
+from penstock.stores.held import Lru
 
+_HEAP_BYTES = 32 << 20  # places of texts of their own lengths: two million
 _LOCAL_BITS = 40  # rows of one part
 _LOCAL_MASK = (1 << _LOCAL_BITS) - 1
 _FEW_ROWS = 12  # found one by one faster than by numpy
@@ -93,12 +97,13 @@ class ColumnRows:
         self.offsets, self.row_bytes = spots[:, 0].copy(), spots[:, 1].copy()
         self.chunk_rows, self.chunk_bytes = spots[:, 2].copy(), spots[:, 3].copy()
         self._chunks: dict[int, Chunks | None] = {}
+        self._heaps: Lru[NDArray[np.int64]] = Lru(_HEAP_BYTES, lambda places: places.nbytes)
 
     def handle(self, part: int) -> Handle:
         return self.files.handle(int(self._part_file[part]))
 
     def array(self, part: int, handle: Handle) -> Hdf5Array:
-        return handle.array(join(self._groups[part], self.facts.name))
+        return handle.array(join(self._groups[part], self.facts.name), texts=self.facts.kind == "text")
 
     def chunks(self, part: int, handle: Handle) -> Chunks | None:
         """The chunks of a part that can be read without the library, listed once; else None."""
@@ -114,7 +119,7 @@ class ColumnRows:
     def index_bytes(self) -> int:
         """What is remembered of places, by now."""
         tables = [each.table.n_bytes for each in self._chunks.values() if each is not None and each.table is not None]
-        return sum(tables) + 4 * int(self.offsets.nbytes)
+        return sum(tables) + 4 * int(self.offsets.nbytes) + self._heaps.total
 
     def read(self, part: int, start: int, stop: int, out: NDArray[Any], held: Held) -> None:
         """The rows [start, stop) of a part."""
@@ -157,6 +162,44 @@ class ColumnRows:
                 chunks.pick(handle.descriptor, int(bands[begin]), some - int(bands[begin]) * step, target)
             elif array is not None:
                 target[...] = array.rows(int(some[0]), int(some[-1]) + 1)[some - some[0]]
+
+    def ragged(self, part: int, local: Sequence[int], longest_bytes: int, where: str) -> Iterator[NDArray[np.uint8]]:
+        """Rows of their own lengths: a reference each, then the bytes in the heap."""
+        handle = self.handle(part)
+        offset = int(self.offsets[part])
+        chunks = self.chunks(part, handle) if offset < 0 else None
+        if chunks is None and offset < 0:
+            array = self.array(part, handle)
+            for row in local:
+                yield next(iter(array.ragged(row, row + 1, longest_bytes)))
+            return
+        reference = np.empty(1, REFERENCE)
+        held, heap = Held(), Heap(handle, self._heaps if self.facts.kind == "text" else None)
+        for row in local:
+            if chunks is not None:
+                chunks.read(handle.descriptor, row, row + 1, reference, held)
+            else:
+                place = offset + row * REFERENCE.itemsize
+                read_exactly(handle.descriptor, reference.view(np.uint8).data, place, handle.path)
+            length, address, index = reference[0].item()
+            if length > longest_bytes:
+                most = "a text may have" if self.facts.kind == "text" else "a picture of this column has"
+                unpacked = "" if self.facts.kind == "text" else " when it is not encoded"
+                raise StoreCorrupt(
+                    f"{where}: row {row:,} claims {length:,} bytes, {most} {longest_bytes:,}{unpacked}",
+                    hint="the file is damaged",
+                )
+            yield heap.read(address, index, length, longest_bytes)
+
+    def texts(self, part: int, rows: NDArray[np.int64], where: str) -> list[str]:
+        """Some rows of a part as text, each once and rising."""
+        if self.facts.ragged:
+            found = [each.tobytes() for each in self.ragged(part, rows.tolist(), LONGEST_TEXT_BYTES, where)]
+        else:
+            fixed = np.empty(len(rows), f"S{int(self.row_bytes[part])}")  # parts may be of different widths
+            self.gather(part, rows, fixed)
+            found = fixed.tolist()
+        return [each.decode("utf-8", "replace") for each in found]
 
 
 def gather_bytes(handle: Handle, offsets: NDArray[np.int64], row_bytes: int, out: NDArray[Any]) -> None:
@@ -204,6 +247,17 @@ def gather_rows(column: ColumnRows, row_map: RowMap, rows: NDArray[np.int64]) ->
         for begin, end in stretches(parts[1:] != parts[:-1]):
             column.gather(int(parts[begin]), local[begin:end], found[begin:end])
     return as_native(found, facts.dtype)[places.reshape(-1)]
+
+
+def gather_texts(column: ColumnRows, row_map: RowMap, rows: NDArray[np.int64], where: str) -> list[str]:
+    """Rows of a text column in any order and with repeats."""
+    keys, places = np.unique(row_map.keys(rows), return_inverse=True)
+    parts, local = keys >> _LOCAL_BITS, keys & _LOCAL_MASK
+    found: list[str] = []
+    if len(keys):
+        for begin, end in stretches(parts[1:] != parts[:-1]):
+            found += column.texts(int(parts[begin]), local[begin:end], where)
+    return [found[place] for place in places.reshape(-1).tolist()]
 
 
 def as_native(values: NDArray[Any], dtype: str) -> NDArray[Any]:

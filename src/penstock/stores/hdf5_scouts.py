@@ -26,7 +26,7 @@ from penstock.stores.hdf5_file import Hdf5File
 from penstock.stores.hdf5_spots import Asked, Facts, Like, Line, like_from
 from penstock.stores.hdf5_survey import Surveyor
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 """For one file: a child that says nothing for so long does not come back."""
 
 _MODULE = "penstock.stores.hdf5_survey_child"

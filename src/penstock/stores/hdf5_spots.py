@@ -15,7 +15,7 @@ from penstock.media import jpeg, png
 from penstock.stores.hdf5_array import Hdf5Array
 from penstock.stores.hdf5_file import Hdf5File, library_errors
 from penstock.stores.hdf5_layout import ACTIONS, join, row_count
-from penstock.stores.hdf5_read import end_of_picture
+from penstock.stores.hdf5_read import picture_bytes
 from penstock.stores.hdf5_trial_child import look_at, quietly
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Line = dict[str, Any]
 
 LARGEST_PICTURE_BYTES = 64 << 20  # encoded
+LONGEST_TEXT_BYTES = 1 << 20  # of one row
 _REMEMBERED = 7  # kinds of storage of one column
 _FIRST_ROWS = 16  # looked at for one whose picture is whole
 _LEAVE_OUT = "episodes=[…] opens the others, columns=[…] does without the column"
@@ -127,7 +128,7 @@ class SpotFinder:
             same = self._as_before(file, node, facts, rows)
         if same is not None:
             return same
-        array = Hdf5Array(file, name)
+        array = Hdf5Array(file, name, texts=facts.kind == "text")
         if array.count != rows:
             raise StoreError(
                 f"{file.path}: {name} has {array.count:,} rows, the episode has {rows:,}",
@@ -187,6 +188,8 @@ class SpotFinder:
         if chunks is None:
             offset = node.get_offset()
             row_bytes = math.prod(node.shape[1:]) * np.dtype(facts.stored_dtype).itemsize
+            if facts.kind == "text":
+                row_bytes = spot.row_bytes  # texts may be wider than in the first file
             if offset is None or offset + rows * row_bytes > file.size_bytes:
                 return None
             if is_encoded and _size_of(os.pread(file.descriptor, row_bytes, offset)) != facts.shape[:2]:
@@ -232,6 +235,8 @@ def _check_fit(file: Hdf5File, array: Hdf5Array, facts: Facts, like: Like) -> No
             shape, wanted = (facts.encoding, size[:2]), (facts.encoding, facts.shape[:2])
         elif array.is_ragged == facts.ragged and array.dtype.kind == np.dtype(facts.stored_dtype).kind:
             shape = wanted  # the padding may differ: it is no part of the picture
+    if facts.kind == "text" and array.is_ragged == facts.ragged and array.dtype.kind in "SO" and not array.row_shape:
+        shape = wanted  # the longest may be longer here
     if shape != wanted:
         here, there = (f"{dtype} {'×'.join(map(str, sizes)) or 'alone'}" for dtype, sizes in (shape, wanted))
         raise StoreError(
@@ -262,7 +267,7 @@ def picture_size(array: Hdf5Array) -> tuple[int, int, bool] | str:
 
 
 def _picture_header(data: memoryview | bytes) -> tuple[int, int, bool]:
-    data = data[: end_of_picture(memoryview(data))]
+    data = data[: picture_bytes(memoryview(data))]
     if png.is_png(data):
         header = png.probe(data)
         return header.height, header.width, header.is_depth

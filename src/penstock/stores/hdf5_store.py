@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,10 +23,11 @@ from penstock.stores.hdf5_episodes import Episodes, check_numbers, find_episodes
 from penstock.stores.hdf5_images import Hdf5Pictures
 from penstock.stores.hdf5_layout import ACTIONS, REWARDS, TERMINALS, TIMEOUTS
 from penstock.stores.hdf5_pool import Files
-from penstock.stores.hdf5_rows import ColumnRows, RowMap, as_native, checked_rows, gather_rows
+from penstock.stores.hdf5_rows import ColumnRows, RowMap, as_native, checked_rows, gather_rows, gather_texts
 from penstock.stores.hdf5_scouts import Survey, survey_files, unpacked
 from penstock.stores.hdf5_spots import Asked, Facts
-from penstock.stores.opening import HDF5_SUFFIXES
+from penstock.stores.held import content_sample
+from penstock.stores.opening import HDF5_SUFFIXES, whole_numbers
 from penstock.stores.store import Column, ImageSource, Store
 
 STATES = (
@@ -61,7 +63,7 @@ def open_hdf5(
     place = Path(path)
     files = _files(place)
     names = None if columns is None else tuple(dict.fromkeys(name.strip("/") for name in columns))
-    numbers = None if episodes is None else [int(number) for number in episodes]
+    numbers = whole_numbers(episodes, place)
     if numbers is not None and any(number < 0 for number in numbers):
         raise StoreError(f"{place}: episode {min(numbers)} does not exist; they are counted from 0")
     only = tuple(numbers) if numbers is not None and len(files) == 1 else None
@@ -163,9 +165,16 @@ class Hdf5Store(Store):
                 block[name] = as_native(values, column.facts.dtype)
             yield start, block
 
+    def texts(self, name: str, rows: NDArray[np.int64]) -> list[str]:
+        if self.column(name).kind != "text":
+            return super().texts(name, rows)
+        where = f"{self.path}: {name}"
+        return gather_texts(self._rows[name], self._map, checked_rows(rows, self.rows, where), where)
+
     def _numbers_of(self, name: str) -> ColumnRows:
         if self.column(name).kind != "numbers":
-            raise StoreError(f"{self.path}: {name!r} is no numbers column", hint="store.images gives its rows")
+            hint = f"store.{'texts' if self.column(name).kind == 'text' else 'images'} gives its rows"
+            raise StoreError(f"{self.path}: {name!r} is no numbers column", hint=hint)
         return self._rows[name]
 
     def fingerprint(self, name: str) -> str:
@@ -179,9 +188,24 @@ class Hdf5Store(Store):
         for path, (size, time_ns) in zip(survey.paths, survey.stamps.tolist(), strict=True):
             found.update(f"\n{path.name}\0{size} {time_ns}".encode("utf-8", "surrogateescape"))
         found.update("\n".join(survey.part_group).encode("utf-8", "surrogateescape"))
+        found.update(self._contents)
         for values in (self._map.starts, self._map.parts, self._map.shifts, self.episode_starts):
             found.update(values.tobytes())
         return found.hexdigest()
+
+    @cached_property
+    def _contents(self) -> bytes:
+        """A digest of a few KiB of every file: size and time of change alone are kept by some ways of replacing one."""
+        found = hashlib.sha256()
+        for path, size in zip(self._survey.paths, self._survey.stamps[:, 0].tolist(), strict=True):
+            try:
+                found.update(content_sample(path, size))
+            except OSError as error:
+                raise StoreError(
+                    f"{path} cannot be read any more: {error.strerror or error}",
+                    hint="it was there when the store was opened; open the store again",
+                ) from error
+        return found.digest()
 
     def close(self) -> None:
         self._files.close()
@@ -232,7 +256,7 @@ def _column(survey: Survey, number: int, share: NDArray[np.float64]) -> Column:
     if facts.turned:
         why += "; channels first on disk, given as a transposed view"
     stored = np.maximum(survey.spots[:, number, 4], 0)
-    if facts.ragged:
+    if facts.ragged and facts.kind != "text":
         stored = stored + _heap_bytes(survey, facts)
     stored_bytes = round(float((stored * share).sum()))
     return Column(facts.name, facts.kind, facts.shape, facts.dtype, facts.encoding, way, why, stored_bytes)
@@ -240,7 +264,7 @@ def _column(survey: Survey, number: int, share: NDArray[np.float64]) -> Column:
 
 def _heap_bytes(survey: Survey, facts: Facts) -> NDArray[np.float64]:
     """What rows of their own lengths take in each part: what no other column explains of the files, shared out."""
-    ragged = sum(each.ragged for each in survey.columns)
+    ragged = sum(each.ragged and each.kind != "text" for each in survey.columns)
     explained = np.maximum(survey.spots[:, :, 4], 0).sum(axis=1)
     by_file = np.bincount(survey.part_file, weights=explained, minlength=len(survey.paths))
     rows_of_file = np.bincount(survey.part_file, weights=survey.part_rows, minlength=len(survey.paths))

@@ -7,9 +7,10 @@ parent line by line. Contiguous rows are then read without ever opening the file
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
-from penstock.errors import StoreError
+from penstock.errors import LimitExceeded, StoreCorrupt, StoreError
 from penstock.stores.hdf5_array import Hdf5Array
 from penstock.stores.hdf5_file import Hdf5File
 from penstock.stores.hdf5_layout import (
@@ -24,12 +25,18 @@ from penstock.stores.hdf5_layout import (
     recognise,
     row_count,
 )
-from penstock.stores.hdf5_spots import Asked, Facts, Like, Line, SpotFinder, picture_size
+from penstock.stores.hdf5_spots import LONGEST_TEXT_BYTES, Asked, Facts, Like, Line, SpotFinder, picture_size
 from penstock.stores.hdf5_trial_child import quietly, text_attribute
 
 ENDS = frozenset((*TERMINALS, *TIMEOUTS))
 
+_BOOKKEEPING = ("compress_len",)  # of what wrote the file; a JPEG says itself where it ends
 _SMALLEST_DEPTH_PX = 8
+_SMALLEST_SIDE_PX = 16
+_MOST_STACKED = 12  # channels: four colour pictures
+_FIRST_ROWS = 16  # looked at for whether strings are text
+_DOUBT = "{} looks like pictures, taken as numbers: {} {}; uint8 (H, W, 1|3|4) is a picture"
+_WORDS = re.compile("[/_.]")
 _RATE_NAMES = ("fps", "hz", "control_freq", "control_frequency", "frequency")
 
 
@@ -53,7 +60,9 @@ class Surveyor:
             like = Like(str(file.path), layout.kind, tuple(columns), _tree(file, layout))
             line |= {"like": like.as_plain(), "notes": notes, "fps": _rate(file, layout)}
         elif asked.columns is None:
-            more = [member.name for member in layout.members if not _is_in(member.name, like)]
+            more = [
+                each.name for each in layout.members if each.base not in _BOOKKEEPING and not _is_in(each.name, like)
+            ]
             line["notes"] = [f"{file.path.name}: {name} is left out: {like.path} has none" for name in more]
         yield line
         for group in groups:
@@ -110,18 +119,20 @@ def _columns(file: Hdf5File, layout: Layout, asked: Asked) -> tuple[list[Facts],
     group = next((group for group in layout.groups if row_count(file, group)), layout.groups[0])
     rows = row_count(file, group)
     central = next((name for name in ACTIONS if layout.member(name)), None)
+    wanted = {member.name for member in layout.members if member.base not in _BOOKKEEPING}
     columns: list[Facts] = []
     notes: list[str] = []
     for member in layout.members:
         is_end = member.name in ENDS  # needed to know where episodes end, whatever was asked for
-        if asked.columns is not None and member.name not in asked.columns and not is_end:
+        if not is_end and member.name not in (asked.columns if asked.columns is not None else wanted):
             continue
         facts: Facts | str
         if member.rows != rows:
             facts = f"{member.rows:,} rows, {central or 'the first data set'} has {rows:,}"
         else:
             facts = _facts(Hdf5Array(file, join(group, member.name)), member)
-        if is_end and layout.kind == "replay" and (isinstance(facts, str) or member.values != 1):
+        is_one = isinstance(facts, Facts) and facts.kind == "numbers" and member.values == 1
+        if is_end and layout.kind == "replay" and not is_one:
             text = f"{member.name} is {member.shape}, one value for each of {rows:,} rows expected"
             raise StoreError(f"{file.path}: {text}")
         if isinstance(facts, str):
@@ -135,7 +146,7 @@ def _columns(file: Hdf5File, layout: Layout, asked: Asked) -> tuple[list[Facts],
                 f"{file.path} has no column {lacking[0]!r}",
                 hint="; ".join(notes) or f"columns: {', '.join(member.name for member in layout.members)}",
             )
-    return columns, notes
+    return columns, [*notes, *(_DOUBT.format(each.name, each.dtype, _by(each)) for each in columns if _is_odd(each))]
 
 
 def _facts(array: Hdf5Array, member: Member) -> Facts | str:
@@ -147,6 +158,9 @@ def _facts(array: Hdf5Array, member: Member) -> Facts | str:
         return Facts(member.name, kind, shape, name, encoding, stored, dtype.str, turned, array.is_ragged)
 
     if member.content == "other":
+        text = _text_facts(array, member)
+        if text is not None:
+            return text
         return member.why.replace("hdf5.channels=last", 'channels="last" or "first"')
     if member.content == "pixels":
         turned = member.channels == "first"
@@ -170,6 +184,47 @@ def _facts(array: Hdf5Array, member: Member) -> Facts | str:
             return found("depth", (height, width, 1), "uint16", "png")
         return found("image", (height, width, 3), "uint8", member.content)
     return found("numbers", stored, native, "numbers")
+
+
+def _text_facts(array: Hdf5Array, member: Member) -> Facts | str | None:
+    """A column of texts, or why it cannot be one; None where the rows are no strings at all."""
+    import h5py
+
+    if h5py.check_string_dtype(array.dtype) is None:
+        return None
+    if member.row_shape:
+        return f"text, {'×'.join(map(str, member.row_shape))} of them a row; one is read"
+    if any(part.startswith("next_") for part in member.name.split("/")):
+        return "text of the next row"
+    rows = Hdf5Array(array.file, array.name, texts=True)
+    looked_at = range(min(rows.count, _FIRST_ROWS))
+    try:
+        if rows.is_ragged:
+            first = [each.tobytes() for row in looked_at for each in rows.ragged(row, row + 1, LONGEST_TEXT_BYTES)]
+        else:
+            first = rows.rows(0, len(looked_at)).tolist()
+        for each in first:
+            each.decode("utf-8")
+    except (UnicodeDecodeError, LimitExceeded, StoreCorrupt) as error:
+        return f"strings that are neither JPEG, PNG nor UTF-8 text ({error})"
+    return Facts(member.name, "text", (), "str", "text", (), array.dtype.str, False, rows.is_ragged)
+
+
+def _is_odd(facts: Facts) -> bool:
+    """Numbers in the shape of pictures: sizes and views do not apply to them."""
+    shape = facts.stored_shape
+    if facts.kind != "numbers" or not shape or min(shape) < 1:
+        return False
+    if len(shape) == 2:
+        named = {"image", "images", "rgb"} & set(_WORDS.split(facts.name.lower()))
+        return bool(named) and min(shape) >= _SMALLEST_SIDE_PX
+    frame = shape[-3:]  # of (K, H, W, C), which is several pictures in a row
+    sides = ((frame[:2], frame[-1]), (frame[-2:], frame[0]))
+    return len(shape) in (3, 4) and any(min(side) >= _SMALLEST_SIDE_PX and n <= _MOST_STACKED for side, n in sides)
+
+
+def _by(facts: Facts) -> str:
+    return "×".join(str(size) for size in facts.stored_shape)
 
 
 def _rate(file: Hdf5File, layout: Layout) -> float | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.errors import StoreCorrupt, StoreError
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120.0  # a busy machine or a slow network takes its time; what spins is ended by its CPU time
 _MODULE = "penstock.stores.hdf5_trial_child"
 
 Texts = dict[tuple[str, str | None], Any]

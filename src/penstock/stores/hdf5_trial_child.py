@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 _MOST_NODES = 20_000
-_MOST_SECONDS = 5.0
+_MOST_SECONDS = 30.0
 _MOST_CPU_SECONDS = 10
 _MOST_MEMORY_BYTES = 8 << 30
 _LARGEST_TEXT_BYTES = 4 << 20

@@ -15,6 +15,7 @@ from penstock.lerobot import columns as arrow_columns
 from penstock.lerobot import layout, tables
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.reader import DataSet
+from penstock.stores.opening import whole_numbers
 
 _MOST_SHOWN = 12
 _DOCTOR = "`penstock doctor` lists what else disagrees"
@@ -101,9 +102,7 @@ def choose(data: DataSet, episodes: Iterable[int] | None) -> NDArray[np.int64]:
     known = data.episodes.index
     if episodes is None:
         return np.arange(len(known), dtype=np.int64)
-    asked = [_whole_number(number) for number in episodes]
-    if not asked:
-        raise StoreError(f"{data.root}: episodes=[] opens nothing", hint="leave it out to open all of them")
+    asked = whole_numbers(episodes, data.root) or []
     places = {int(number): place for place, number in enumerate(known.tolist())}
     seen: set[int] = set()
     for number in asked:
@@ -113,12 +112,6 @@ def choose(data: DataSet, episodes: Iterable[int] | None) -> NDArray[np.int64]:
             raise StoreError(f"{data.root}: episode {number} is asked for twice", hint="each episode once")
         seen.add(number)
     return np.array([places[number] for number in asked], np.int64)
-
-
-def _whole_number(number: object) -> int:
-    if isinstance(number, (bool, np.bool_)) or not isinstance(number, (int, np.integer)):
-        raise StoreError(f"episodes: {number!r} is not the number of an episode", hint="e.g. episodes=[0, 3]")
-    return int(number)
 
 
 def _numbers(values: Sequence[int]) -> str:
@@ -204,6 +197,9 @@ class Presence:
         hint = "fetch the data set again"
         if whole:
             hint = f"open those that are whole: episodes={_listed(whole)} ({len(whole)} of {len(index)})"
+        key = next((key for key in self._keys if relative == video_file(self._data, number, key)), None)
+        if key is not None and (self._with_rows or len(self._keys) > 1):
+            hint += f"; columns=[…] without {key!r} opens the others"
         return DataSetCorrupt(
             f"{self._data.root}: {relative} is absent (episode {int(index[number])})", hint=hint
         )

@@ -24,7 +24,7 @@ from penstock.errors import DataSetCorrupt, StoreError
 from penstock.lerobot import layout, version21
 from penstock.lerobot.features import Feature
 from penstock.lerobot.reader import DataSet, open_data_set
-from penstock.stores.held import Lru, OpenFile
+from penstock.stores.held import Lru, OpenFile, content_sample
 from penstock.stores.lerobot_columns import TASK, Opened, column_of, open_part
 from penstock.stores.lerobot_pictures import PictureSource
 from penstock.stores.lerobot_rows import RowTable
@@ -65,6 +65,8 @@ class LeRobotStore(Store):
         self._table = RowTable(self.data, self._part.spans) if self._part.spans is not None else None
         self._sources: dict[str, ImageSource] = {}
         self._is_closed = False
+        self._ends_terminal: NDArray[np.bool_] | None = None
+        self._knows_ends = False
         self.columns: Mapping[str, Column] = {name: self._column(name) for name in self._part.names}
         self.roles = {
             role: name for role, names in _ROLES.items() for name in names[::-1] if name in self.columns
@@ -79,6 +81,27 @@ class LeRobotStore(Store):
     def stats(self) -> dict[str, Any] | None:
         """meta/stats.json, by which LeRobot normalises; v2.1 has none."""
         return self.data.stats
+
+    @property
+    def ends_terminal(self) -> NDArray[np.bool_] | None:
+        """As in every store; read when it is first asked for, at the last row of each episode."""
+        if not self._knows_ends:
+            self._ends_terminal = self._read_ends()
+            self._knows_ends = True
+        return self._ends_terminal
+
+    @ends_terminal.setter
+    def ends_terminal(self, ends: NDArray[np.bool_] | None) -> None:
+        self._ends_terminal, self._knows_ends = ends, True
+
+    def _read_ends(self) -> NDArray[np.bool_] | None:
+        """By the terminal column, also where `columns` left it out: which rows are samples does not depend on that."""
+        features = self.data.info.features
+        name = next((name for name in _ROLES["terminal"] if name in features), None)
+        if name is None or self._table is None or not features[name].is_numeric or not features[name].is_scalar:
+            return None
+        found = self._rows().values(name, self._part.starts[1:] - 1, ())
+        return np.asarray((found != 0) & (found == found), np.bool_)  # a NaN says nothing
 
     @property
     def index_bytes(self) -> int:
@@ -134,9 +157,11 @@ class LeRobotStore(Store):
         for relative in relatives:
             try:
                 state = os.stat(self.path / relative)
+                sample = content_sample(self.path / relative, state.st_size)
             except OSError as error:
                 raise DataSetCorrupt(f"{self.path / relative}: {error.strerror}") from error
             digest.update(f"{relative}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
+            digest.update(sample)
         return digest.hexdigest()
 
     def close(self) -> None:

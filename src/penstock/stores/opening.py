@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from penstock.errors import StoreError, UsageError
 from penstock.stores.store import Store
 
@@ -31,6 +33,7 @@ def open_store(
         raise StoreError(f"{place} does not exist", hint="penstock.open takes a LeRobot data set, an HDF5 file or a "
                          "directory of HDF5 episodes")
     _check_words(episodes, options)
+    episodes = whole_numbers(episodes, place)
     from penstock.lerobot.reader import is_data_set
 
     if place.is_dir() and is_data_set(place):
@@ -61,6 +64,20 @@ def _check_words(episodes: Any, options: Mapping[str, Any]) -> None:
         return
     wanted = f"episodes=[{episodes!r}]" if isinstance(episodes, int) else "episodes=[0, 3] or range(10)"
     raise UsageError(f"episodes={episodes!r} is no list of numbers", hint=wanted)
+
+
+def whole_numbers(episodes: Iterable[object] | None, path: Path) -> list[int] | None:
+    """Numbers of episodes as plain ones, at least one; None stands for all."""
+    if episodes is None:
+        return None
+    found: list[int] = []
+    for number in episodes:
+        if isinstance(number, (bool, np.bool_)) or not isinstance(number, (int, np.integer)):
+            raise StoreError(f"episodes: {number!r} is not the number of an episode", hint="e.g. episodes=[0, 3]")
+        found.append(int(number))
+    if not found:
+        raise StoreError(f"{path}: episodes=[] opens nothing", hint="leave it out to open all of them")
+    return found
 
 
 def _refuse_recording(place: Path, suffixes: Sequence[str]) -> None:

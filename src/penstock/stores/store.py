@@ -138,7 +138,8 @@ class Store(ABC):
 
     @abstractmethod
     def fingerprint(self, name: str) -> str:
-        """A hex digest of what the column's rows depend on: files by name, size and time of change, and their order."""
+        """A hex digest of what the column's rows depend on: files by name, size, time of change and a few KiB of each,
+        and their order."""
 
     @abstractmethod
     def close(self) -> None:

@@ -148,7 +148,8 @@ def cut_at(store: Store, terminal: str) -> None:
     ends: list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = []
     for first, block in store.number_blocks([terminal], _SCAN_BYTES):
         values = block[terminal].reshape(len(block[terminal]), -1)[:, 0]
-        ends.append(np.flatnonzero(values != 0).astype(np.int64) + first + 1)
+        is_end = (values != 0) & (values == values)  # a NaN says nothing
+        ends.append(np.flatnonzero(is_end).astype(np.int64) + first + 1)
     terminal_stops = np.concatenate(ends) if ends else np.zeros(0, np.int64)
     store.episode_starts = np.union1d(store.episode_starts, terminal_stops)
     store.ends_terminal = np.isin(store.episode_starts[1:], terminal_stops)

@@ -1,5 +1,5 @@
 # ruff: noqa: E402
-"""ACT training with the seed's configuration: does its step wait for data, and what does the verdict say?
+"""ACT training with its usual sizes (hidden 512, feed-forward 3200, chunk 20): does its step wait for data, and what does the verdict say?
 
     python benchmarks/act.py [--device cuda] [--episodes 40] [--rows 100] [--size 480x640] [--epochs 5] [--keep DIR]
 
@@ -27,7 +27,7 @@ from measure import Claim, finish
 
 from penstock import profile
 
-SEED = ["--task_name", "astrobench_dual_arm", "--policy_class", "ACT", "--kl_weight", "10", "--chunk_size", "20",
+USUAL = ["--task_name", "astrobench_dual_arm", "--policy_class", "ACT", "--kl_weight", "10", "--chunk_size", "20",
         "--hidden_dim", "512", "--dim_feedforward", "3200", "--lr", "1e-5", "--seed", "0"]  # fmt: skip
 WAYS = {"as the loader chooses": [], "view in RAM": ["--view", "ram"]}
 
@@ -76,7 +76,7 @@ def measured(name: str, work: Path, args: argparse.Namespace) -> list[Claim]:
     run, page, trace = (work / f"{short}.{end}" for end in ("json", "html", "trace.json"))
     print(f"\n━━━ {name} ━━━")
     shown([
-        sys.executable, str(HERE.parent / "examples" / "imitate_episodes.py"), *SEED, *WAYS[name],
+        sys.executable, str(HERE.parent / "examples" / "imitate_episodes.py"), *USUAL, *WAYS[name],
         "--ckpt_dir", str(work / f"ckpt-{short}"), "--dataset", str(data), "--device", args.device, "--amp",
         "--memory", args.memory, "--batch_size", str(args.batch_size), "--num_epochs", str(args.epochs),
         "--table_every", str(args.epochs), "--lang", "en", "--profile-out", str(run), "--overwrite",

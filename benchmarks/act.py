@@ -1,5 +1,5 @@
 # ruff: noqa: E402
-"""ACT training with its usual sizes (hidden 512, feed-forward 3200, chunk 20): does its step wait for data, and what does the verdict say?
+"""ACT training with its usual sizes: does its step wait for data, and what does the verdict say?
 
     python benchmarks/act.py [--device cuda] [--episodes 40] [--rows 100] [--size 480x640] [--epochs 5] [--keep DIR]
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import StoreCorrupt, UsageError
+from penstock.load.crew import start_thread
 from penstock.load.loader import Loader
 from penstock.load.window import Window
 from penstock.stores.store import ImageSource, Picture, Scratch
@@ -256,3 +257,21 @@ def test_an_iterator_that_is_closed_or_dropped_ends_its_pass() -> None:
     assert loader._pass is None
     loader.close()
     assert left_running(before) == []
+
+
+def test_ctrl_c_in_the_start_of_a_thread_stays_ctrl_c() -> None:
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            try:
+                raise KeyboardInterrupt
+            finally:
+                raise RuntimeError("release unlocked lock")
+
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    with pytest.raises(KeyboardInterrupt):
+        start_thread(Interrupted())
+    with pytest.raises(RuntimeError, match="can't start"):
+        start_thread(Refused())

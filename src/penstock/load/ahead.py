@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from penstock.errors import BudgetExceeded, UsageError
+from penstock.load.crew import start_thread
 from penstock.profile.counters import gauge
 from penstock.profile.feeding import Feeding, work_ahead
 
@@ -86,7 +87,7 @@ class AsyncSampleBuffer:
         self._feeding = Feeding()
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._shared.run, name="penstock-ahead", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
         self._end = weakref.finalize(self, _stop, self._shared, self._thread, self._pid)
 
     def get_batch(self) -> Any:

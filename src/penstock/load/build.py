@@ -16,6 +16,7 @@ from penstock.errors import LimitExceeded, OutputFailed, PenstockError, StoreCor
 from penstock.lazy import dataclass
 from penstock.limits import read_cpu_limit, read_memory_limit
 from penstock.load.choose_views import views_on_disk
+from penstock.load.crew import start_thread
 from penstock.load.pictures import Fit, Fitter, begin_quiet, end_quiet, fit_for
 from penstock.load.source import ImageSize, Shaping
 from penstock.load.stages import Clock, Sums, now_ns
@@ -202,7 +203,7 @@ class _Build:
             workers = [threading.Thread(target=self._work, name=f"penstock-view-{n}") for n in range(n_threads)]
             try:
                 for worker in workers:
-                    worker.start()
+                    start_thread(worker)
                 running = n_threads
                 while running:
                     told = self._told.get()

@@ -53,6 +53,16 @@ Task = Callable[[Worker], None]
 FORGOTTEN_S = 1.0  # that the end of what nobody knows any more is waited for
 
 
+def start_thread(thread: threading.Thread) -> None:
+    """Start it. Ctrl-C in the midst of Python's own `start` may become the RuntimeError of a lock: Ctrl-C again."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
+
+
 class Crew:
     """Threads that take tasks from one queue; `threads=0` lets the caller do them."""
 
@@ -70,7 +80,7 @@ class Crew:
         given_up = (self._queue, self._giving, self._threads, os.getpid(), weakref.ref(self))
         self._end = weakref.finalize(self, _end, *given_up)
         for thread in self._threads:
-            thread.start()
+            start_thread(thread)
 
     def do(self, task: Task) -> None:
         """Give a task to whoever is free next."""

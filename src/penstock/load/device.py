@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import MissingExtra, PenstockError, UsageError
+from penstock.load.crew import start_thread
 from penstock.load.epoch import Pass
 from penstock.load.job import Encoded, Failure, Job
 from penstock.load.nvjpeg import BatchDecoder, NvJpegUnavailable
@@ -124,7 +125,7 @@ class _CudaHanding:
         self._ready: queue.SimpleQueue[tuple[Job, dict[str, Any], Any] | BaseException | None] = queue.SimpleQueue()
         work = (own, target, self._stop, self._free, self._ready)
         self._thread = threading.Thread(target=_deliver, args=work, name="penstock-device", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
         self._end = weakref.finalize(self, _end, own, self._stop, self._free, self._thread)
 
     def next(self) -> Handed | None:

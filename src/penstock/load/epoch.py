@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import BudgetExceeded, PenstockError
-from penstock.load.crew import FORGOTTEN_S, Crew
+from penstock.load.crew import FORGOTTEN_S, Crew, start_thread
 from penstock.load.engine import begin_job
 from penstock.load.job import Job, Part, Sign
 from penstock.load.slots import Ring
@@ -107,7 +107,7 @@ class Pass:
         self._thread = threading.Thread(target=feed.run, name="penstock-feed", daemon=True)
         # Before the start: Ctrl-C may come while the thread starts, and nobody else would end it.
         self._forgotten = weakref.finalize(self, _end, feed, self._thread, self._pid, weakref.ref(self))
-        self._thread.start()
+        start_thread(self._thread)
 
     def next(self) -> Job | None:
         """The next batch, complete; None at the end of the epoch."""

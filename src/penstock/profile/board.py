@@ -48,7 +48,6 @@ class Board:
         self.fd = fd
         self.map = mmap.mmap(fd, at.DIRECTORY_BYTES)
         self.words = memoryview(self.map).cast("q")
-        self._lock = threading.Lock()
 
     @property
     def reset_ns(self) -> int:
@@ -158,30 +157,26 @@ class Board:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Alone among threads and processes. A lock on a file description of its own ends with its holder."""
-        if not self._lock.acquire(timeout=_LOCK_WAIT_S):
-            raise TimeoutError
+        """Alone among threads and processes. A lock on a file description of its own ends with its holder, also when
+        Ctrl-C comes at any moment, after which a lock of Python's might stay taken."""
+        fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
         try:
-            fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
-            try:
-                until = time.monotonic() + _LOCK_WAIT_S
-                while True:
-                    try:
-                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        break
-                    except BlockingIOError:
-                        if time.monotonic() > until:
-                            raise TimeoutError from None
-                        time.sleep(0.001)
+            until = time.monotonic() + _LOCK_WAIT_S
+            while True:
                 try:
-                    yield
-                finally:
-                    # Not only closed: a process that was forked meanwhile holds the same description.
-                    fcntl.flock(fd, fcntl.LOCK_UN)
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise TimeoutError from None
+                    time.sleep(0.0005)
+            yield
+        finally:
+            try:
+                # Not only closed: a process that was forked meanwhile holds the same description.
+                fcntl.flock(fd, fcntl.LOCK_UN)
             finally:
                 os.close(fd)
-        finally:
-            self._lock.release()
 
 
 # Which board this process has
@@ -278,7 +273,6 @@ def _fresh_locks() -> None:
     global _making
     _making = threading.Lock()
     if _board is not None:
-        _board._lock = threading.Lock()
         _tell_children(_board)
 
 

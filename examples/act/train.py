@@ -156,7 +156,7 @@ class Trainer:
                 "train_kl": kl / count, "ms_per_step": ms, "steps": self.step - begun}  # fmt: skip
 
     def _train_step(self, batch: dict[str, Tensor]) -> None:
-        with stage("20_train_forward_pass", self.device), self._cast():
+        with self._cast(), stage("20_train_forward_pass", self.device):
             losses = self.policy.losses(self.policy.sample(batch))
         with stage("21_backward", self.device):
             losses.loss.backward()  # type: ignore[no-untyped-call]
@@ -182,7 +182,7 @@ class Trainer:
         pace = Pace(self.device)
         loader.set_epoch(0)
         for batch in loader:
-            with stage("10_val_forward_pass", self.device), self._cast():
+            with self._cast(), stage("10_val_forward_pass", self.device):
                 sample = policy.sample(batch)
                 found = policy.predict(sample.state, sample.pictures)
             guesses = [found, torch.zeros_like(found)]

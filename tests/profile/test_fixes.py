@@ -265,6 +265,8 @@ def test_mixed_precision_is_advice_without_a_number() -> None:
     made = case(input_bound=False, compute_ms=100.0)
     on_gpu = Case(**{**vars(made), "on_gpu": True})
     assert [(fix.name, fix.predicted_step_ms) for fix in fixes_for(on_gpu)] == [("mixed precision", None)]
+    has_it = Case(**{**vars(on_gpu), "told": {**made.told, "autocast": "bfloat16"}})
+    assert fixes_for(has_it) == ()
 
 
 # Which one

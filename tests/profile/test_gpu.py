@@ -108,6 +108,31 @@ def test_stages_are_timed_by_the_device_and_counted_exactly() -> None:
     assert snapshot().machine["gpu_clock"].endswith("CUDA events") or gpu.clock() == "CUDA events"
 
 
+def test_a_reset_forgets_what_is_over_and_keeps_what_is_under_way() -> None:
+    torch = cuda()
+    with gpu_span("over"):
+        busy(torch, 1)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(_LONG_CYCLES)
+    with gpu_span("under way"):
+        busy(torch, 1)
+    reset()
+    assert not torch.cuda.current_stream().query()
+    torch.cuda.synchronize()
+    assert [(each.name, each.count) for each in snapshot().gpu] == [("under way", 1)]
+
+
+def test_autocast_around_a_stage_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = cuda()
+    monkeypatch.setattr(gpu, "_used", set())
+    with gpu_span("plain"):
+        pass
+    assert "autocast" not in gpu._used
+    with torch.autocast("cuda", torch.bfloat16), gpu_span("mixed"):
+        pass
+    assert snapshot().machine["autocast"] == "bfloat16" and "autocast" not in snapshot().machine["gpu_clock"]
+
+
 def test_a_stage_is_not_waited_for() -> None:
     torch = cuda()
     torch.cuda.synchronize()

@@ -104,6 +104,24 @@ def test_the_loaders_stages_are_told_by_name_parent_or_process() -> None:
     assert [stage.name for stage in compute_stages_of(made, 100)] == ["21_backward", "my_step"]
 
 
+def test_a_stage_of_the_step_is_told_without_its_first_long_call() -> None:
+    first, others = 6_600 * MS, [100 * MS + n for n in range(249)]
+    made = replace(run(50, 0, {}), gpu=(stats("21_backward", [first, *others]),))
+    (stage,) = compute_stages_of(made, 250)
+    assert stage.ms == pytest.approx(100, rel=0.01)
+    halves = [10 * MS, 200 * MS] * 50  # long ones that are not rare belong to it
+    made = replace(made, gpu=(stats("21_backward", halves),))
+    assert compute_stages_of(made, 100)[0].ms == pytest.approx(105)
+
+
+def test_what_the_loader_does_on_the_gpu_and_what_lies_between_steps_is_no_computing_of_the_step() -> None:
+    names = ("03b_image_decode", "06_to_device", "10_val_forward_pass", "30_checkpoint", "20_train_forward_pass")
+    made = replace(run(50, 0, {}), gpu=tuple(stats(name, [MS] * 10) for name in names))
+    assert [stage.name for stage in compute_stages_of(made, 10)] == ["20_train_forward_pass"]
+    made = replace(made, gpu=made.gpu[:2], spans=(*made.spans, stats("my_step", [MS] * 10, process=MAIN)))
+    assert [stage.name for stage in compute_stages_of(made, 10)] == ["my_step"]
+
+
 def test_stages_on_the_gpu_stand_for_what_the_host_saw() -> None:
     made = replace(run(50, 0, {}, computing_ms={"20_train_forward_pass": 2.0}), gpu=(stats("21_backward", [MS * 300]),))
     assert [(stage.name, stage.ms) for stage in compute_stages_of(made, 100)] == [("21_backward", 3.0)]

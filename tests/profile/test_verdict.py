@@ -435,6 +435,15 @@ def test_the_users_own_step_is_replayed_for_half_and_whole_batches(loader: Loade
     assert cost is not None and cost.sizes == (2, 4) and set(seen) == {2, 4}
 
 
+@pytest.mark.parametrize(("step_ms", "is_told"), [(61.0, True), (2.0, False)])
+def test_what_the_loader_takes_from_the_step_is_told(loader: Loader, step_ms: float, is_told: bool) -> None:
+    made = run(step_ms, 0.02, {"03b_image_decode": 1.0})
+    found = verdict(made, subject=loader, calibrate=False, step=lambda batch: time.sleep(0.01))
+    notes = [note for note in found.notes if "your step alone takes 1" in note]
+    assert found.bound == "compute" and bool(notes) == is_told
+    assert not notes or "in the run 61.0 ms" in notes[0]
+
+
 def test_a_step_of_known_length_takes_it() -> None:
     began, worked = time.perf_counter(), time.thread_time()
     Replay(6.0, cpu_ms=2.0)(None)

@@ -353,6 +353,6 @@ def _batch(case: Case) -> Fix | None:
 
 
 def _amp(case: Case) -> Fix | None:
-    if case.is_input_bound or not case.on_gpu:
+    if case.is_input_bound or not case.on_gpu or case.told.get("autocast"):
         return None
     return Fix("mixed precision", {}, None, said("mixed precision"), OTHER)

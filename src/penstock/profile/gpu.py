@@ -67,6 +67,17 @@ class _Stages:
         event.record()
         return event
 
+    def forget(self) -> None:
+        """Begin anew with the stages that are still under way."""
+        with self.lock:
+            self.found, self.lost = {}, 0
+            for _ in range(len(self.waiting)):
+                stage = self.waiting.popleft()
+                if stage[-1].query():  # over, though nobody has read it
+                    self.free[stage[1]] += stage[-2:]
+                else:
+                    self.waiting.append(stage)
+
     def read(self, most: int) -> None:
         """Take in stages that are over, oldest first, up to the first that is still under way."""
         with self.lock:
@@ -106,6 +117,16 @@ def clock() -> str:
 _used: set[str] = set()
 
 
+def _see_autocast() -> None:
+    """Whether this stage computes in mixed precision: nobody has to be told to try it then."""
+    torch = sys.modules["torch"]
+    if torch.is_autocast_enabled():
+        _used.add("autocast")
+        known = getattr(torch, "get_autocast_dtype", None)  # since torch 2.4, which warns of the other
+        kind = known("cuda") if known is not None else torch.get_autocast_gpu_dtype()
+        tell_machine(autocast=str(kind).removeprefix("torch."))
+
+
 class gpu_span:
     """Time a stage by the device's clock, on the stream that is current; a context manager, and a decorator."""
 
@@ -123,12 +144,14 @@ class gpu_span:
         name = "host" if cuda is None else "CUDA events"
         if name not in _used:
             _used.add(name)
-            tell_machine(gpu_clock=" and ".join(sorted(_used)))
+            tell_machine(gpu_clock=" and ".join(sorted(_used - {"autocast"})))
         if cuda is None:
             self._host = span(self._name)
             self._host.__enter__()
         elif not cuda.is_current_stream_capturing():  # a graph that is captured would keep the events as its own
             self._began = _stages.begin(cuda)
+        if cuda is not None and "autocast" not in _used:
+            _see_autocast()
         return self
 
     def __exit__(
@@ -182,7 +205,5 @@ def lost() -> int:
 
 
 def reset() -> None:
-    """Forget what was found; stages under way are still taken in when they are over."""
-    with _stages.lock:
-        _stages.found = {}
-        _stages.lost = 0
+    """Forget stages that are over; those under way are still taken in when they are."""
+    _stages.forget()

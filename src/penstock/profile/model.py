@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from penstock.lazy import dataclass
+from penstock.profile.histogram import PER_OCTAVE, middle_ns
 from penstock.profile.snapshot import OTHER, Snapshot, SpanStats, StepPoint
 
 WAIT_SHARE = 0.05  # of the step: with less to win nobody would call it input-bound
@@ -22,6 +24,7 @@ _MORE_STAGES = ("fetch", "collate")  # of an attached DataLoader
 # Waits, and what a sample's total holds already.
 _NO_STAGES = ("data_wait", "wait_for_slot", "plan_batch", OTHER)
 _WARM_SHARE, _WARM_MOST = 0.1, 20  # of the first steps: files are opened, views mapped, kernels chosen
+_BETWEEN_STEPS = re.compile(r"1\d[a-z]?_val|30_checkpoint")
 _OUTLIER = 8.0  # times the median: a checkpoint or a validation between two steps, if it is rare
 _RARE = 0.03
 
@@ -132,11 +135,32 @@ def stages_of(snapshot: Snapshot, batches: float) -> tuple[Stage, ...]:
 
 
 def compute_stages_of(snapshot: Snapshot, steps: float) -> tuple[Stage, ...]:
-    """The stages of the step itself: on the device where that was timed, else as the host saw them."""
-    host = [
-        span for span in snapshot.spans if not is_loader_stage(span, snapshot.process) and span.name not in _NO_STAGES
-    ]
-    return _summed(snapshot.gpu or host, steps)
+    """The stages of the step itself in the steady state: on the device where that was timed, else as the host saw them.
+
+    What the loader has done on the device is none of them, nor what goes on between steps.
+    """
+
+    def computing(spans: Sequence[SpanStats]) -> list[SpanStats]:
+        own = [span for span in spans if not is_loader_stage(span, snapshot.process) and span.name not in _NO_STAGES]
+        return [_steady(span) for span in own if not _BETWEEN_STEPS.match(span.name)]
+
+    return _summed(computing(snapshot.gpu) or computing(snapshot.spans), steps)
+
+
+def _steady(span: SpanStats) -> SpanStats:
+    """Without its first calls, in which kernels are chosen: rare, and many times as long as the others."""
+    count = sum(calls for _, calls in span.histogram)
+    long = [pair for pair in span.histogram if middle_ns(pair[0]) > _OUTLIER * span.p50_ns]
+    rare = sum(calls for _, calls in long)
+    if not rare or rare > max(1, _RARE * count):
+        return span
+    kept = [pair for pair in span.histogram if pair not in long]
+    # The longest is known to the nanosecond, the others by their buckets; what is left must fit into its own.
+    others = sum(middle_ns(bucket) * calls for bucket, calls in long) - middle_ns(long[-1][0])
+    left = span.total_ns - span.max_ns - others
+    low, high = (sum(2.0 ** ((bucket + end) / PER_OCTAVE) * calls for bucket, calls in kept) for end in (0, 1))
+    part = min(max(left, low), high) / span.total_ns * count / (count - rare)
+    return replace(span, total_ns=round(span.total_ns * part), self_ns=round(span.self_ns * part))
 
 
 def _summed(spans: Sequence[SpanStats], per: float) -> tuple[Stage, ...]:

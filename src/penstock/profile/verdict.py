@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -19,29 +19,21 @@ from penstock.errors import PenstockError, UsageError
 from penstock.lazy import dataclass
 from penstock.profile import spans
 from penstock.profile.case import Case, Fix, Starts
-from penstock.profile.fixes import bandwidth_of, best_of, fixes_for
-from penstock.profile.model import (
-    READS,
-    WAIT_SHARE,
-    Pace,
-    Situation,
-    Stage,
-    compute_stages_of,
-    pace_of,
-    stages_of,
-)
-from penstock.profile.snapshot import Snapshot, StepStats
+from penstock.profile.fixes import best_of, fixes_for
+from penstock.profile.model import Pace, Situation, Stage, compute_stages_of
+from penstock.profile.reckoning import case_of, handed
+from penstock.profile.snapshot import Snapshot
 from penstock.profile.subject import Way, subjects
 from penstock.profile.trial import Replay, Step, Trial, batch_cost, try_fix
 from penstock.profile.words import WORKER_START, Language, Said, fix_name, lines_of, said, sentence_of
 
 _WAYS = ("now", "scaled", "read", "ram", "disk", "gpu")
 _FEW_STEPS = 20
-_UNEXPLAINED = (0.7, 1.6)  # beyond, something else is at work that a factor must not hide
 _MOST_CALIBRATED = 32
 _CALIBRATED_PER_CPU = 8  # threads, where with more of them each hardly takes longer: they wait
 _HARDLY_LONGER = 1.25
 _DISTURBED = 0.1  # of the step: by so much it may differ between the run and a trial of the same thing
+_BESIDE = 1.2  # times the step alone: what is less may be the machine's moods
 _STARTS_MATTER = 0.02  # of the step: then a trial has to go through whole epochs
 _LONG_EPOCH_S = 20.0  # nobody waits for several of these
 
@@ -170,9 +162,10 @@ def _judged(
         notes += failed
     elif told.get("pictures"):
         notes += (said("unmeasured", why=_absence(told) if subject is None else said("not asked")),)
-    case, pace = _case(snapshot, told, ways)
+    case, pace = case_of(snapshot, told, ways)
     if step is not None and not case.is_input_bound and subject is not None:
         case = _with_cost(case, subject, step)
+        notes += _beside(case)
     fixes = fixes_for(case)
     best = best_of(fixes, pace.step_ms)
     trial = None
@@ -209,7 +202,7 @@ def _live(snapshot: Snapshot) -> Any:
     if snapshot.process not in (0, os.getpid()):
         return None
     found = subjects()
-    return max(found, key=lambda each: _handed(each.describe()), default=None)
+    return max(found, key=lambda each: handed(each.describe()), default=None)
 
 
 def _told(snapshot: Snapshot, subject: Any) -> dict[str, Any]:
@@ -218,7 +211,7 @@ def _told(snapshot: Snapshot, subject: Any) -> dict[str, Any]:
         told = dict(subject.describe())
         named = told.get("text")
         return dict(next((each for each in snapshot.subjects if named and each.get("text") == named), told))
-    found: Mapping[str, Any] = max(snapshot.subjects, key=lambda each: _handed(each), default={})
+    found: Mapping[str, Any] = max(snapshot.subjects, key=lambda each: handed(each), default={})
     return dict(found)
 
 
@@ -234,10 +227,6 @@ def _absence(told: Mapping[str, Any]) -> Said:
     """Why there is no loader that could be measured."""
     paths = missing_data(told)
     return said("data is gone", paths=", ".join(paths)) if paths else said("not at hand")
-
-
-def _handed(told: Mapping[str, Any]) -> int:
-    return int(told.get("batches_handed") or 0)
 
 
 def _calibrated(subject: Any, told: Mapping[str, Any]) -> tuple[Mapping[str, Way], tuple[str, ...]]:
@@ -264,120 +253,16 @@ def _early(snapshot: Snapshot) -> tuple[str, ...]:
     return (said("few steps", count=count),) if count < _FEW_STEPS else ()
 
 
-# The model's numbers
-
-
-def _case(snapshot: Snapshot, told: dict[str, Any], ways: Mapping[str, Way]) -> tuple[Case, Pace]:
-    steps = snapshot.steps
-    pace = pace_of(steps.series, steps.count, steps.total_ns, steps.wait_total_ns)
-    hit_share, made = _pictures(snapshot, told)
-    told["made_per_batch"] = made
-    batches = _batches(snapshot, told)
-    stages = stages_of(snapshot, batches)
-    service = sum(stage.ms for stage in stages)
-    pace, starts = _starts(pace, steps, told, service)
-    threads = int(told.get("threads", told.get("workers", 1)))
-    bandwidth = bandwidth_of(ways, threads)
-    now = Situation(
-        service_ms=service,
-        threads=threads,
-        cores=int(told.get("cores") or snapshot.machine.get("cores") or os.cpu_count() or 1),
-        compute_ms=pace.compute_ms,
-        cpu_ms=_counted_cpu_ms(snapshot, told, service, batches) or _cpu_ms(service, stages, ways),
-        compute_cpu_ms=steps.cpu_total_ns / 1e6 / max(steps.count, 1),
-        read_bytes=float(told.get("stored_bytes_per_batch") or 0.0) * (1 - hit_share),
-        bandwidth=bandwidth,
-    )
-    is_input_bound = pace.wait_ms > WAIT_SHARE * pace.step_ms
-    between_ms = pace.step_ms - starts.per_step_ms  # the steady state, which the model is of
-    if threads and now.batch_ms > 0 and between_ms - pace.compute_ms > WAIT_SHARE * between_ms:
-        low, high = _UNEXPLAINED
-        now = replace(now, unexplained=min(max(between_ms / now.batch_ms, low), high))
-    elif now.batch_ms > between_ms:  # it kept up: what its threads took was their waiting for CPUs that the step had
-        now = replace(now, unexplained=between_ms / now.batch_ms)
-    on_gpu = bool(snapshot.gpu) or str(told.get("device", "cpu")) != "cpu"
-    return Case(now, pace.step_ms, stages, told, ways, hit_share, is_input_bound, None, on_gpu, starts), pace
-
-
-def _starts(pace: Pace, steps: StepStats, told: Mapping[str, Any], service_ms: float) -> tuple[Pace, Starts]:
-    """What the beginnings of passes cost, and the pace with one of them in every epoch, however short the run was."""
-    count, wait_ms = int(told.get("starts") or 0), float(told.get("start_wait_ms") or 0.0)
-    seen = steps.series[-(pace.steps + pace.left_out) :]
-    if not count or not wait_ms or not seen:
-        return pace, Starts()
-    per_point = max(steps.steps_per_point, 1)
-    likely_ns = 0.5e6 * wait_ms / per_point
-    long = sorted(seen, key=lambda point: point.duration_ns)[len(seen) - pace.left_out :]
-    rest = [point for point in long if point.wait_ns < likely_ns]  # breaks that are none of these
-    kept = pace.steps + len(long) - len(rest)
-    step_ms = (pace.step_ms * pace.steps + sum(each.duration_ns for each in long if each not in rest) / 1e6) / kept
-    mean_ms = (pace.wait_ms * pace.steps + sum(each.wait_ns for each in long if each not in rest) / 1e6) / kept
-    total = kept * per_point
-    if per_point == 1:  # the pace leaves out the first steps, and with them perhaps some beginnings
-        count = min(count, sum(each.wait_ns >= likely_ns for each in seen))
-    between_ms = max(mean_ms * total - count * wait_ms, 0.0) / max(total - count, 1)  # what any other step waits
-    more_ms = wait_ms - between_ms
-    if not count or more_ms <= 0:
-        return pace, Starts()
-    apart = _steps_of_a_pass(steps, told)
-    change_ms = more_ms / apart - more_ms * count / total
-    pace = Pace(max(step_ms + change_ms, 0.0), max(mean_ms + change_ms, 0.0), kept, len(rest))
-    stays = bool(told.get("persistent_workers")) or not told.get("workers")
-    spared_ms = 0.0 if stays else max(wait_ms - max(service_ms, between_ms), 0.0)
-    return pace, Starts(min(more_ms / apart, pace.wait_ms), min(spared_ms / apart, pace.wait_ms), wait_ms, apart)
-
-
-def _steps_of_a_pass(steps: StepStats, told: Mapping[str, Any]) -> float:
-    """By the length of the loader, unless passes were seen to be longer or shorter."""
-    starts, handed = int(told["starts"]), _handed(told)
-    least, most = handed / (starts + 1), handed / starts  # the first pass may be from before a reset, the last go on
-    batches = min(max(float(told.get("batches") or most), least), most)
-    per_step = steps.batches / steps.count if steps.batches and steps.count else 1.0
-    return max(batches / max(per_step, 1e-9), 1.0)
-
-
-def _counted_cpu_ms(snapshot: Snapshot, told: dict[str, Any], service_ms: float, batches: float) -> float:
-    """What CPUs worked for a batch in the workers of an attached DataLoader; 0 where nobody counted."""
-    counted = snapshot.counters.get("fetch_cpu_ns", 0) / 1e6 / max(batches, 1e-9)
-    told["is_cpu_known"] = bool(counted) and "workers" in told
-    if not told["is_cpu_known"]:
-        return 0.0
-    workers = int(told["workers"] or 0)
-    own = max((point.tree_pss_bytes - point.rss_bytes for point in snapshot.memory), default=0)
-    told["worker_bytes"] = own / workers if workers and own > 0 else None
-    return min(counted, service_ms)
-
-
-def _pictures(snapshot: Snapshot, told: Mapping[str, Any]) -> tuple[float, float]:
-    """(part of the pictures that a view answered for, pictures of a batch), as counted."""
-    hits, made = (snapshot.counters.get(name, 0) for name in ("view_hits", "pictures_decoded"))
-    share = hits / (hits + made) if hits + made else float(told.get("hit_share") or 0.0)
-    return share, float(told.get("made_per_batch") or told.get("pictures_per_batch") or 0.0)
-
-
-def _batches(snapshot: Snapshot, told: Mapping[str, Any]) -> float:
-    """Batches that the recorded work was for; some of it went into batches that nobody has taken yet."""
-    counted = snapshot.counters.get("view_hits", 0) + snapshot.counters.get("pictures_decoded", 0)
-    per_batch = float(told.get("made_per_batch") or 0.0)
-    if counted and per_batch:
-        return counted / per_batch
-    used, steps = snapshot.counters.get("batches_used", 0), snapshot.steps
-    return steps.count * max(1.0, used / steps.batches) if steps.batches else float(steps.count)  # with validation's
-
-
-def _cpu_ms(service_ms: float, stages: Sequence[Stage], ways: Mapping[str, Way]) -> float:
-    reading = sum(stage.ms for stage in stages if stage.name in READS)
-    read = ways.get("read")
-    if read is None:
-        return service_ms - reading
-    first = min(read.ms_by_threads)
-    waits = max(0.0, 1 - read.cpu_ms / max(read.ms(first), 1e-9))
-    return service_ms - waits * reading
-
-
 def _with_cost(case: Case, subject: Any, step: Step) -> Case:
     size = int(case.told.get("batch_size") or 0)
     return replace(case, cost=batch_cost(subject, step, size) if size else None)
+
+
+def _beside(case: Case) -> tuple[str, ...]:
+    """What the loader takes from the step, though the step does not wait for it."""
+    there = case.now.compute_ms
+    alone = case.cost.ms(int(case.told["batch_size"])) if case.cost is not None else there
+    return (said("beside the loader", alone=alone, there=there),) if there > _BESIDE * alone else ()
 
 
 # Checking

@@ -172,12 +172,19 @@ _SAID: dict[str, tuple[str, str]] = {
         "batch 更大则分摊更少；但训练会因此不同（学习率），占用内存也更多",
     ),
     "mixed precision": (
-        "bfloat16 autocast on the GPU; what it brings depends on the model: measure it (no number is made up here)",
-        "在 GPU 上使用 bfloat16 autocast；效果取决于模型: 请实测（这里不编造数字）",
+        "bfloat16 autocast on the GPU (none was seen around a gpu_span); what it brings depends on the model: measure "
+        "it (no number is made up here)",
+        "在 GPU 上使用 bfloat16 autocast（gpu_span 外层未见 autocast）；效果取决于模型: 请实测（这里不编造数字）",
     ),
     # Notes
     "few steps": ("{count} steps are few: the numbers may still move", "只有 {count} 步: 数字仍可能变化"),
     "breaks": ("{count} long breaks between steps are not counted", "步与步之间的 {count} 次长时间停顿未计入"),
+    "beside the loader": (
+        "your step alone takes {alone:.1f} ms, in the run {there:.1f} ms: the rest is what the loader's threads take "
+        "from it (CPUs, Python's lock), or other work of your loop; threads that copy from a view take least",
+        "您的训练步单独需 {alone:.1f} ms，运行中为 {there:.1f} ms: 其余是加载线程占用的 CPU 和 Python 锁，"
+        "或循环中的其他工作；从视图复制的线程占用最少",
+    ),
     "measuring failed": ("nothing could be measured on the data: {error}", "无法在数据上测量: {error}"),
     "unmeasured": (
         "{why}: nothing was measured on the data, so some changes have no number",

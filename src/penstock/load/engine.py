@@ -23,6 +23,7 @@ from penstock.stores.store import Scratch
 
 _MOST_PICTURES_PER_TASK = 16
 _TASKS_PER_THREAD = 4
+_LEAST_COPIED = 2 << 20  # bytes of a task: with less of them, threads would rather fight for Python's lock than copy
 
 
 def begin_job(
@@ -96,7 +97,8 @@ def _take_tasks(
         if not view.filled(slots).all():
             return None
         target = job.arrays[output.name].reshape(-1, *column.shape)
-        for chosen in _chunks(np.arange(len(slots)), threads, 4 * _MOST_PICTURES_PER_TASK):
+        least = -(-_LEAST_COPIED // target[0].nbytes) if len(target) else 1
+        for chosen in _chunks(np.arange(len(slots)), threads, max(least, 4 * _MOST_PICTURES_PER_TASK), least):
             part_of = slice(int(chosen[0]), int(chosen[-1]) + 1)
             tasks.append(_Take(job, view.pixels, slots[part_of], target[part_of]))
     return tasks
@@ -135,8 +137,10 @@ def _picture_tasks(job: Job, source: Source, column: PictureColumn, unique: Uniq
             yield _Pictures(job, source, column, unique, targets, chosen, slots, view)
 
 
-def _chunks(numbers: NDArray[np.int64], threads: int, most: int) -> Iterator[NDArray[np.int64]]:
-    size = max(1, min(most, -(-len(numbers) // max(1, threads * _TASKS_PER_THREAD))))
+def _chunks(
+    numbers: NDArray[np.int64], threads: int, most: int, least: int = 1
+) -> Iterator[NDArray[np.int64]]:
+    size = max(least, min(most, -(-len(numbers) // max(1, threads * _TASKS_PER_THREAD))))
     for start in range(0, len(numbers), size):
         yield numbers[start : start + size]
 

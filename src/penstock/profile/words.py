@@ -181,9 +181,10 @@ _SAID: dict[str, tuple[str, str]] = {
     "breaks": ("{count} long breaks between steps are not counted", "步与步之间的 {count} 次长时间停顿未计入"),
     "beside the loader": (
         "your step alone takes {alone:.1f} ms, in the run {there:.1f} ms: the rest is what the loader's threads take "
-        "from it (CPUs, Python's lock), or other work of your loop; threads that copy from a view take least",
+        "from it (CPUs, Python's lock), or other work of your loop; decoding on the GPU and copying from a view "
+        "take less of it than decoding on CPUs",
         "您的训练步单独需 {alone:.1f} ms，运行中为 {there:.1f} ms: 其余是加载线程占用的 CPU 和 Python 锁，"
-        "或循环中的其他工作；从视图复制的线程占用最少",
+        "或循环中的其他工作；GPU 解码和从视图复制比 CPU 解码占用更少",
     ),
     "measuring failed": ("nothing could be measured on the data: {error}", "无法在数据上测量: {error}"),
     "unmeasured": (

@@ -135,6 +135,35 @@ def test_replay_steps_are_cut_after_terminals_and_timeouts(tmp_path: Path, first
         assert distance(decoded(sample), expected) < 3
 
 
+def test_a_nan_among_the_terminals_ends_no_episode(tmp_path: Path) -> None:
+    files.replay(tmp_path / "replay.hdf5")
+    with h5py.File(tmp_path / "replay.hdf5", "r+") as file:
+        ends = file["terminals"][()].astype(np.float32)
+        ends[[1, 8]] = np.nan
+        del file["terminals"]
+        file["terminals"] = ends
+    report = penstock.convert(tmp_path / "replay.hdf5", tmp_path / "out", fps=15)
+    assert [row["length"] for row in datasets.episodes(tmp_path / "out")] == [4, 7, 4]
+    assert any("terminals is NaN in 2 of 15 rows" in note for note in report.notes)
+    done = datasets.values(tmp_path / "out", "next.done").reshape(-1)
+    assert np.flatnonzero(done == 1).tolist() == [3]
+
+
+@pytest.mark.parametrize("behind", [0x07, 0xFF])
+def test_a_jpeg_row_ends_at_its_own_marker_whatever_follows(tmp_path: Path, behind: int) -> None:
+    made = files.aloha(tmp_path / "episode_0.hdf5", rows=5)
+    with h5py.File(tmp_path / "episode_0.hdf5", "r+") as file:
+        rows = file["observations/images/cam_low"]
+        longest = rows.shape[1] + 9
+        del file["observations/images/cam_low"]
+        file["observations/images/cam_low"] = np.stack(
+            [np.pad(each, (0, longest - len(each)), constant_values=behind) for each in made["cam_low"]]
+        )
+    report = penstock.convert(tmp_path / "episode_0.hdf5", tmp_path / "out", fps=50, task="pour")
+    assert (report.frames, report.lost) == (5, {})
+    assert datasets.samples(tmp_path / "out", LOW) == [row.tobytes() for row in made["cam_low"]]
+
+
 def test_d4rl_observations_are_the_state(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "d4rl.hdf5", "w") as file:
         file.create_dataset("observations", data=np.arange(40.0).reshape(10, 4), chunks=(3, 2), compression="gzip")

@@ -23,7 +23,7 @@ from penstock.recordings.recording import Topic
 from penstock.stores.hdf5_array import Hdf5Array
 from penstock.stores.hdf5_file import Hdf5File
 from penstock.stores.hdf5_layout import Member, classify, join
-from penstock.stores.hdf5_read import end_of_picture
+from penstock.stores.hdf5_read import picture_bytes
 
 _SLICE = re.compile(r"\A\.?\[(\d*)(:?)(\d*)\]\Z")
 _FIRST_ROWS = 16
@@ -85,7 +85,7 @@ class NumberColumn:
         """The pieces of all parts as the column's own type; whole numbers must be whole."""
         values = pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=1)
         if self.dtype == "bool":
-            truth: NDArray[Any] = values != 0
+            truth: NDArray[Any] = (values != 0) & (values == values)  # a NaN says nothing
             return truth
         if self.dtype == "int64" and values.dtype.kind == "f":
             whole = values.astype(np.float64)
@@ -239,7 +239,7 @@ class PictureForm:
     def __call__(self, row: memoryview) -> Picture:
         if self.is_raw:
             return RawPicture(self.height, self.width, self.encoding, self._big_endian, self._step, row)
-        return CompressedPicture(self._format, row[: end_of_picture(row)])
+        return CompressedPicture(self._format, row[: picture_bytes(row)])
 
 
 def longest_row_bytes(array: Hdf5Array) -> int:

@@ -67,14 +67,15 @@ class Hdf5Input(Input):
         self.path, self.size_bytes = file.path, file.size_bytes
         self._file, self._means = file, means
         self.layout = recognise(file, settings.hdf5.channels)
-        self.spans = episode_spans(file, self.layout, settings.hdf5.mask)
+        unknown: list[str] = []
+        self.spans = episode_spans(file, self.layout, settings.hdf5.mask, unknown)
         self._facts = read_facts(file, self.layout)
         first = next((span for span in self.spans if _length(span, settings)), None)
         if first is None:
             raise StoreError(f"{self.path} has no rows", hint="it was recorded empty; leave it out")
         self.fps = _rate(self.path, self.layout, self._facts, settings, means)
         asked = settings if begun is None else Settings()
-        notes = list(_notes(self.layout, self._facts, settings, asked, self.spans, self.fps))
+        notes = [*unknown, *_notes(self.layout, self._facts, settings, asked, self.spans, self.fps)]
         if not settings.features:
             rows = Hdf5Array(file, join(first.group, _central(self.layout))).count
             found = map_members(self.layout, rows, with_depth=settings.depth != "off")

@@ -165,8 +165,13 @@ def _pixels(shape: tuple[int, ...], asked: Literal["auto", "first", "last"]) -> 
     return ("pixels", "first", f"{shape[1]} channels, first") if first else ("numbers", "none", "")
 
 
-def episode_spans(file: Hdf5File, layout: Layout, mask: str | None = None) -> list[Span]:
-    """All episodes, also those without rows, in order; flat steps are cut after every terminal and timeout."""
+def episode_spans(
+    file: Hdf5File, layout: Layout, mask: str | None = None, notes: list[str] | None = None
+) -> list[Span]:
+    """All episodes, also those without rows, in order; flat steps are cut after every terminal and timeout.
+
+    A NaN there says nothing; how many there are is added to `notes`.
+    """
     if mask is not None:
         return [_whole_group(file, group) for group in masked_groups(file, layout, mask)]
     if layout.kind == "robomimic":
@@ -174,7 +179,7 @@ def episode_spans(file: Hdf5File, layout: Layout, mask: str | None = None) -> li
     rows = row_count(file, "")
     if layout.kind != "replay" or not rows:
         return [Span("", 0, rows, "the file")]
-    stops = _stops(file, layout, rows)
+    stops = _stops(file, layout, rows, [] if notes is None else notes)
     starts = [0, *stops[:-1]]
     return [Span("", start, stop, f"rows {start:,}–{stop - 1:,}") for start, stop in zip(starts, stops, strict=True)]
 
@@ -183,7 +188,7 @@ def join(group: str, name: str) -> str:
     return f"{group}/{name.strip('/')}" if group else name.strip("/")
 
 
-def _stops(file: Hdf5File, layout: Layout, rows: int) -> list[int]:
+def _stops(file: Hdf5File, layout: Layout, rows: int, notes: list[str]) -> list[int]:
     stops: set[int] = {rows}
     for names in (TERMINALS, TIMEOUTS):
         member = layout.first_of(names)
@@ -194,9 +199,13 @@ def _stops(file: Hdf5File, layout: Layout, rows: int) -> list[int]:
             raise StoreError(
                 f"{file.path}: {member.name} is {member.shape}, one value for each of {rows:,} rows expected"
             )
+        unknown = 0
         for start in range(0, rows, _SCAN_ROWS):
             block = array.rows(start, min(start + _SCAN_ROWS, rows)).reshape(-1)
-            stops.update((np.flatnonzero(block != 0) + start + 1).tolist())
+            unknown += int(np.count_nonzero(block != block))
+            stops.update((np.flatnonzero((block != 0) & (block == block)) + start + 1).tolist())
+        if unknown:
+            notes.append(f"{member.name} is NaN in {unknown:,} of {rows:,} rows: taken as no end of an episode")
     return sorted(stops)
 
 

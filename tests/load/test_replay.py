@@ -286,6 +286,20 @@ def test_a_terminal_of_another_name_cuts_episodes(tmp_path: Path) -> None:
         check_equal(made.sample(60), Naive(path, (24, 24)))
 
 
+def test_a_nan_among_the_terminals_is_no_end(tmp_path: Path) -> None:
+    path = write_replay(tmp_path / "a.hdf5", (5, 6), ())
+    with h5py.File(path, "r+") as file:
+        ends = file["terminals"][()].astype(np.float32)
+        ends[[2, 7]] = np.nan
+        del file["terminals"]
+        file["terminals"] = ends
+    with buffer(image_size=8) as made:
+        made.load_from_hdf5(path, **TRUSTED)
+        batch = made.sample(200)
+        done = {int(reward) for reward, goes_on in zip(batch[9][:, 0], batch[10][:, 0], strict=True) if not goes_on}
+        assert made.size == 11 and done == {4, 10}
+
+
 @pytest.mark.parametrize("words", [{"action_dim": 0}, {"max_size": 0}, {"images": ()}, {"images": "a"}, {"view": "x"}])
 def test_nonsense_is_refused(words: dict[str, Any]) -> None:
     with pytest.raises(UsageError):

@@ -77,7 +77,8 @@ class ReplayFile:
         if columns.terminal is None:
             arrays["not_done"][places] = 1.0
         else:
-            put("not_done", found[columns.terminal] == 0)
+            ends = found[columns.terminal]
+            put("not_done", (ends == 0) | (ends != ends))  # a NaN says nothing, here as where episodes are cut
 
     def close(self) -> None:
         for view in self._views:

@@ -190,7 +190,10 @@ class _Run:
         if view == "ram":
             limit = self._left_bytes(store, window, samples)
             if limit is None:
-                self._leave_out(view, None, f"{self.plan.memory} hold no batch size that was asked for")
+                few = min(self.plan.batch_sizes) > samples
+                reason = f"{samples:,} samples do not make a batch of {min(self.plan.batch_sizes)}"
+                held = f"{self.plan.memory} hold no batch size that was asked for"
+                self._leave_out(view, None, reason if few else held)
                 return None
         began = time.perf_counter()
         deadline = _Deadline(began + self.plan.fill_seconds)

@@ -299,7 +299,7 @@ class _Build:
     def _lose(self, task: _Task, row: int, error: PenstockError) -> None:
         where = f"{self._store.path}: column {task.name!r}, row {row:,}"
         if self._on_error == "raise":
-            hint = error.hint or 'on_error="skip" leaves such rows out and counts them'
+            hint = 'on_error="skip" leaves such rows out and counts them'
             raise StoreError(f"{where}: {error.message}", hint=hint) from error
         with self._taking:
             count, first = self._left_out.get(task.name, (0, f"row {row:,}: {error.message}"))

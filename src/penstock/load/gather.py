@@ -116,7 +116,8 @@ class Gatherer:
             job.settle()  # the caller may use `out` again
             raise
         if job.failures:
-            raise job.failures[0].raised() from job.failures[0].error
+            leave_out = "penstock.open(…, episodes=[…]) leaves episodes out"
+            raise job.failures[0].raised(leave_out) from job.failures[0].error
         arrays, job.arrays = job.arrays, {}  # threads may know the job for a moment longer than the caller its batch
         return {**arrays, **job.texts}
 

@@ -37,15 +37,19 @@ class Failure:
     places: tuple[int, ...]
     error: PenstockError
 
-    def raised(self) -> StoreCorrupt:
+    def raised(self, *hints: str) -> StoreCorrupt:
         """The error with the place where it happened."""
         store = self.source.store
-        episode = int(store.episode_of(np.array([self.row]))[0])
-        within = self.row - int(store.episode_starts[episode])
-        place = f"row {self.row:,} (row {within:,} of episode {episode:,})"
-        text = f"{store.path}: {self.column}, {place}: {self.error.message}"
-        hint = 'on_error="skip" leaves such samples out and counts them; `penstock doctor` lists damage'
-        return StoreCorrupt(text, hint=hint)
+        position = int(store.episode_of(np.array([self.row]))[0])
+        within = self.row - int(store.episode_starts[position])
+        place = f"row {self.row:,} (row {within:,} of episode {store.episode_number(position):,})"
+        text = f"{store.file_of(self.row)}: {self.column}, {place}: {self.error.message}"
+        return StoreCorrupt(text, hint="; ".join([*hints, *self.doctor]))
+
+    @property
+    def doctor(self) -> list[str]:
+        """What else looks for damage."""
+        return ["`penstock doctor` lists what is damaged"] if self.source.store.has_doctor else []
 
 
 class Encoded:

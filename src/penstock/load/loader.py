@@ -301,7 +301,8 @@ class Loader:
         if not job.failures:
             return batch
         if self._on_error == "raise":
-            raise job.failures[0].raised() from job.failures[0].error
+            skip = 'on_error="skip" leaves such samples out and counts them'
+            raise job.failures[0].raised(skip) from job.failures[0].error
         lost = sorted({place for failure in job.failures for place in failure.places})
         self._counts["skipped"] += len(lost)
         self._counts["samples"] -= len(lost)
@@ -314,7 +315,7 @@ class Loader:
             raise PenstockError(
                 f"none of the {job.size:,} samples of rank {self._shard.rank} in a batch of "
                 f"{self._batches.batch_size:,} could be loaded; the first: {error.message}",
-                hint="a larger batch_size; `penstock doctor` lists what is damaged",
+                hint="; ".join(["a larger batch_size", *job.failures[0].doctor]),
             ) from job.failures[0].error
         return None
 
@@ -326,7 +327,7 @@ class Loader:
             raise PenstockError(
                 f"{skipped:,} of {seen:,} samples could not be loaded, more than max_skip_rate={self._max_skip_rate:g} "
                 f"of {self._total:,}; the last: {error.message}",
-                hint="`penstock doctor` lists what is damaged; a larger max_skip_rate goes on",
+                hint="; ".join(["a larger max_skip_rate goes on", *failure.doctor]),
             ) from failure.error
 
     def _count(self, job: Job) -> None:

@@ -280,9 +280,8 @@ class MultimodalReplayBuffer:
             job.wait()
         for file, places, job in begun:
             if job.failures:
-                error = job.failures[0].raised()
-                error.hint = "`penstock doctor` lists damage; num_traj=… loads the transitions before it"
-                raise error from job.failures[0].error
+                others = "num_traj=… loads the transitions before it, episodes=[…] those of other episodes"
+                raise job.failures[0].raised(others) from job.failures[0].error
             file.place_numbers(job.arrays, places, arrays)
             job.arrays = {}  # threads may know the job for a moment longer than the caller its batch
 
@@ -292,6 +291,12 @@ class MultimodalReplayBuffer:
                 self._pid = os.getpid()
                 self._crew = Crew(self._threads)
             return self._crew
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a replay buffer holds threads and open files: it is neither copied nor pickled",
+            hint="make one in each process, or fork: a forked buffer goes on by itself",
+        )
 
     def add(self, *_: object, **__: object) -> NoReturn:
         """Refused: what is sampled lies in files."""

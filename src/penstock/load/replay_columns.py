@@ -9,6 +9,7 @@ import numpy as np
 from penstock.errors import StoreError, UsageError
 from penstock.lazy import dataclass
 from penstock.load.transition import Transition, own_next
+from penstock.stores.hdf5_layout import TERMINALS
 from penstock.stores.store import Store
 
 USUAL_IMAGES = ("left_image", "right_image", "global_image")
@@ -16,7 +17,7 @@ _USUAL = {
     "joint": ("joint", "joints", "qpos", "state"),
     "action": ("actions", "action"),
     "reward": ("rewards", "reward"),
-    "terminal": ("terminals", "terminal", "dones", "done"),
+    "terminal": TERMINALS,
 }
 _ROLES = {"joint": "state", "action": "action", "reward": "reward", "terminal": "terminal"}
 _SCAN_BYTES = 4 << 20
@@ -151,5 +152,6 @@ def cut_at(store: Store, terminal: str) -> None:
         is_end = (values != 0) & (values == values)  # a NaN says nothing
         ends.append(np.flatnonzero(is_end).astype(np.int64) + first + 1)
     terminal_stops = np.concatenate(ends) if ends else np.zeros(0, np.int64)
+    store.episode_numbers = None
     store.episode_starts = np.union1d(store.episode_starts, terminal_stops)
     store.ends_terminal = np.isin(store.episode_starts[1:], terminal_stops)

@@ -15,6 +15,7 @@ from penstock.load import choose_views
 from penstock.load.replay_columns import Asked, Columns, columns_for, cut_at
 from penstock.load.source import Shaping, Source
 from penstock.load.view import View
+from penstock.stores.hdf5_layout import TERMINALS
 from penstock.stores.opening import open_store
 from penstock.stores.store import Store
 from penstock.units import format_bytes
@@ -31,6 +32,8 @@ class ReplayFile:
         """Transitions of the file that are not taken."""
         self.reservations: list[Reservation] = []
         self.notes: tuple[str, ...] = (*store.notes, *source.numbers.describe())
+        if columns.terminal is None:
+            self.notes += (f"no column is called {' or '.join(TERMINALS)}: not_done is always 1; terminal=… names one",)
         self._views: list[View] = []
 
     @property
@@ -92,15 +95,17 @@ def load_file(
     path: Path, asked: Asked, shaping: Shaping, table_limit_bytes: int, limit: int, options: dict[str, Any]
 ) -> ReplayFile:
     """Open a file for its first `limit` transitions; of the others no numbers are read."""
-    file = _opened(path, asked, shaping, table_limit_bytes, limit, None, options)
+    options = dict(options)
+    file = _opened(path, asked, shaping, table_limit_bytes, limit, options.pop("episodes", None), options)
     bound = file.source.bound
     if bound.count <= limit:
         return file
     last = int(file.store.episode_of(bound.rows_of(np.array([limit - 1])))[0])
-    if last + 1 == file.store.episodes or asked.terminal is not None:
+    if last + 1 == file.store.episodes or file.columns.terminal != file.store.roles.get("terminal"):
         return file  # episodes that a given terminal makes are not known to the store
+    first = [file.store.episode_number(position) for position in range(last + 1)]
     file.close()
-    part = _opened(path, asked, shaping, table_limit_bytes, limit, range(last + 1), options)
+    part = _opened(path, asked, shaping, table_limit_bytes, limit, first, options)
     part.unused += bound.count - part.source.bound.count
     return part
 

@@ -29,7 +29,7 @@ def size_of(data: memoryview | bytes) -> tuple[int, int]:
         start = bytes(data[:8]).hex(" ") or "nothing"
         raise ImageError(
             f"neither JPEG nor PNG: {len(data):,} bytes that start with {start}",
-            hint="only JPEG and PNG pictures are decoded; the topic's `format` field says what it carries",
+            hint="only JPEG and PNG pictures are decoded",
         )
     png.check_pixels(width, height)
     return height, width

@@ -109,7 +109,7 @@ def _parse(data: memoryview | bytes) -> tuple[JpegInfo, int]:
     if size < 4 or head[:2] != b"\xff\xd8":
         raise ImageError(
             f"not a JPEG: {size:,} bytes that start with {head[:4].hex(' ') or 'nothing'}, a JPEG starts with ff d8",
-            hint="the topic may carry another format (PNG, H.264); its `format` field says which",
+            hint="it may be of another format (PNG, H.264); the `format` field of a topic says which",
         )
     position = 2
     adobe_transform: int | None = None

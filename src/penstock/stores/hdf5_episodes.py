@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,8 @@ class Episodes:
     lengths: NDArray[np.int64]
     terminal: NDArray[np.bool_] | None
     notes: tuple[str, ...] = ()
+    numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Of those that were chosen."""
 
     def chosen(self, numbers: Sequence[int] | None, path: Path) -> Episodes:
         """Those with these numbers, in this order; without the ones that have no rows."""
@@ -42,7 +45,7 @@ class Episodes:
             notes.append(f"without rows, and left out: episode{'s' if len(empty) > 1 else ''} {named}{more}")
         kept = picked[self.lengths[picked] > 0]
         terminal = None if self.terminal is None else self.terminal[kept]
-        return Episodes(self.parts[kept], self.firsts[kept], self.lengths[kept], terminal, tuple(notes))
+        return Episodes(self.parts[kept], self.firsts[kept], self.lengths[kept], terminal, tuple(notes), kept)
 
     def starts(self) -> NDArray[np.int64]:
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths, dtype=np.int64)])
@@ -92,6 +95,8 @@ def find_episodes(survey: Survey, files: Files) -> Episodes:
         found.append((np.full(len(firsts), part, np.int32), firsts, lengths, ending))
     if terminals is None and timeouts is None:
         notes.append("nothing says where episodes end: all rows of a file are one")
+    elif terminals is None:
+        notes.append("no terminals: every episode is taken as one that ran out of time")
     elif timeouts is None:
         notes.append("no timeouts: an episode that ran out of time is not told from the next one")
     columns = [np.concatenate(each) for each in zip(*found, strict=True)]

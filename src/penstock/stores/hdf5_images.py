@@ -34,7 +34,9 @@ class Hdf5Pictures(ImageSource):
         facts = column.facts
         self._is_encoded = facts.encoding != "raw"
         self._is_depth = facts.kind == "depth"
-        self._longest_bytes = max(int(np.prod(facts.shape)), _SMALLEST_LIMIT_BYTES)
+        raw_bytes = int(np.prod(facts.shape)) * np.dtype(facts.dtype).itemsize
+        # A PNG of noise takes a little more than its pixels.
+        self._longest_bytes = max(raw_bytes + raw_bytes // 64 + facts.shape[0], _SMALLEST_LIMIT_BYTES)
         self._packs = bool((column.chunk_rows > 1).any())
         self.scratch_bytes = self._needs()
 

@@ -18,8 +18,9 @@ LayoutKind = Literal["aloha", "robomimic", "replay"]
 Content = Literal["pixels", "jpeg", "png", "depth", "numbers", "other"]
 Channels = Literal["first", "last", "none"]
 
-TERMINALS = ("terminals", "terminal", "dones", "done")
+TERMINALS = ("terminals", "terminal", "terminations", "terminated", "dones", "done")
 TIMEOUTS = ("timeouts", "timeout", "truncations", "truncated")
+UNKNOWN = "no layout that is known"
 REWARDS = ("rewards", "reward")
 ACTIONS = ("actions", "action")
 
@@ -110,9 +111,16 @@ def recognise(file: Hdf5File, channels: Literal["auto", "first", "last"] = "auto
     if action is not None:
         beside = " beside observations" if any(name.startswith("observations") for name in names) else ""
         return Layout("aloha", f"{action}{beside}, and no ends of episodes: the file is one episode", ("",), members)
+    groups = list(dict.fromkeys(name.split("/")[0] for name in names if name.rpartition("/")[2] in ACTIONS))
+    if len(groups) > 1:
+        raise StoreError(
+            f"{file.path}: {len(groups):,} groups hold actions ({', '.join(sorted(groups, key=natural_key)[:3])}…): a "
+            "layout that is not known",
+            hint="put the groups under data/, as robomimic does, or write one file for each",
+        )
     if not members:
         raise StoreError(f"{file.path} holds no data set with rows", hint="penstock inspect shows what is in a file")
-    return Layout("aloha", "no layout that is known: the file is taken as one episode", ("",), members)
+    return Layout("aloha", f"{UNKNOWN}: the file is taken as one episode", ("",), members)
 
 
 def list_members(file: Hdf5File, group: str, channels: Literal["auto", "first", "last"] = "auto") -> Iterator[Member]:

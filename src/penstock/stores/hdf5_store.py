@@ -21,7 +21,7 @@ from penstock.recordings.split import natural_key
 from penstock.stores.hdf5_chunks import Held
 from penstock.stores.hdf5_episodes import Episodes, check_numbers, find_episodes
 from penstock.stores.hdf5_images import Hdf5Pictures
-from penstock.stores.hdf5_layout import ACTIONS, REWARDS, TERMINALS, TIMEOUTS
+from penstock.stores.hdf5_layout import ACTIONS, REWARDS, TERMINALS, TIMEOUTS, UNKNOWN
 from penstock.stores.hdf5_pool import Files
 from penstock.stores.hdf5_rows import ColumnRows, RowMap, as_native, checked_rows, gather_rows, gather_texts
 from penstock.stores.hdf5_scouts import Survey, survey_files, unpacked
@@ -76,7 +76,7 @@ def open_hdf5(
     by_file = survey.kind == "aloha" and numbers is not None and len(files) > 1
     if by_file and numbers is not None:
         check_numbers(numbers, len(files), place)
-    elif len(chosen) != len(files):
+    elif chosen != files:  # fewer of them, or in another order, which is that of episodes and not of files
         survey = survey_files(files, asked, check=check)
     words = {
         "episodes": numbers, "columns": None if columns is None else list(columns), "channels": channels, "mask": mask,
@@ -101,6 +101,9 @@ class Hdf5Store(Store):
         self.fps = survey.fps
         self.episode_starts = episodes.starts()
         self.ends_terminal = episodes.terminal
+        asked_for = words["episodes"] if numbers is None else None  # where a file is an episode, others are not opened
+        kept = episodes.numbers if asked_for is None else np.asarray(asked_for, np.int64)[episodes.numbers]
+        self.episode_numbers = None if np.array_equal(kept, np.arange(len(kept))) else kept
         self._numbers = {
             facts.name: number
             for number, facts in enumerate(survey.columns)
@@ -176,6 +179,10 @@ class Hdf5Store(Store):
             hint = f"store.{'texts' if self.column(name).kind == 'text' else 'images'} gives its rows"
             raise StoreError(f"{self.path}: {name!r} is no numbers column", hint=hint)
         return self._rows[name]
+
+    def file_of(self, row: int) -> Path:
+        part = self._map.locate(np.array([row], np.int64))[0].item()
+        return self._survey.paths[int(self._survey.part_file[part])]
 
     def fingerprint(self, name: str) -> str:
         self.column(name)
@@ -274,6 +281,8 @@ def _heap_bytes(survey: Survey, facts: Facts) -> NDArray[np.float64]:
 
 def _notes(survey: Survey, episodes: Episodes) -> tuple[str, ...]:
     notes = [*survey.notes, *episodes.notes]
+    if survey.why.startswith(UNKNOWN):
+        notes.insert(0, survey.why)
     if survey.masks:
         notes.append(f"masks: {', '.join(survey.masks[:8])} (mask=NAME opens the demonstrations of one)")
     if not len(episodes.parts):

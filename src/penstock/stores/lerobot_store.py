@@ -47,6 +47,9 @@ _ROLES = {
 class LeRobotStore(Store):
     """An open LeRobot data set. `episodes` are the numbers that the data set gives them, in the order wanted."""
 
+    has_doctor = True
+    episode_numbers: NDArray[np.int64]
+
     def __init__(
         self, path: str | os.PathLike[str], *, episodes: Sequence[int] | None = None,
         columns: Sequence[str] | None = None,
@@ -59,7 +62,7 @@ class LeRobotStore(Store):
         self.kind = f"LeRobot {self.data.info.version}"
         self.fps = float(self.data.info.fps)
         self.episode_starts = self._part.starts
-        self.episode_numbers: NDArray[np.int64] = self.data.episodes.index[self._part.numbers]
+        self.episode_numbers = self.data.episodes.index[self._part.numbers]
         self._files: Lru[OpenFile] = Lru(OPEN_FILES)
         self._indexes: Lru[Any] = Lru(INDEX_BYTES, lambda index: int(index.n_bytes))
         self._table = RowTable(self.data, self._part.spans) if self._part.spans is not None else None

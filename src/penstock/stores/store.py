@@ -107,6 +107,10 @@ class Store(ABC):
     """The first row of every episode, and at the end the number of rows: one more than episodes."""
     ends_terminal: NDArray[np.bool_] | None = None
     """Of every episode, whether its last row is terminal (nothing follows in the world, not only in the file)."""
+    episode_numbers: NDArray[np.int64] | None = None
+    """The numbers by which `episodes=` knows the episodes; None where they are 0, 1, 2, …"""
+    has_doctor = False
+    """Whether `penstock doctor` knows such data."""
     roles: Mapping[str, str]
     """What columns are for, where that is known: "action", "state", "reward", "terminal", "timeout" → column."""
     notes: tuple[str, ...] = ()
@@ -163,6 +167,14 @@ class Store(ABC):
     def episode_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The number of the episode that each row belongs to."""
         return np.asarray(np.searchsorted(self.episode_starts, rows, side="right") - 1, np.int64)
+
+    def episode_number(self, position: int) -> int:
+        """The number by which `episodes=` knows the episode at this position."""
+        return position if self.episode_numbers is None else int(self.episode_numbers[position])
+
+    def file_of(self, row: int) -> Path:
+        """Where to look for a row that is damaged."""
+        return self.path
 
     @property
     def stored_bytes(self) -> int:

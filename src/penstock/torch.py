@@ -246,7 +246,9 @@ class Sampler(_SamplerStyle):
 
     def __len__(self) -> int:
         """Batches of an epoch for this process; samples, where no batch_size was given."""
-        return len(self._batches)
+        count = len(self._batches)
+        is_short = not self._is_batched and count > 0 and not len(self._batches.positions(count - 1))
+        return count - is_short
 
     def __iter__(self) -> Iterator[Any]:
         if self._position and not self._resumes:  # the pass before was left in the middle
@@ -265,7 +267,7 @@ class Sampler(_SamplerStyle):
             self.epoch, self._position = epoch + 1, 0
 
     def _batched(self, epoch: int, start: int) -> Iterator[tuple[int, Any]]:
-        """(position behind it, samples) of every batch that is not empty."""
+        """(position behind it, samples) of every batch; one by one, of those that are not empty."""
         given = self._batches
         batches = Batches(given.total, given.batch_size, given.drop_last, given.rank, given.world, start)
         step = max(1, _BLOCK // given.batch_size)
@@ -277,7 +279,7 @@ class Sampler(_SamplerStyle):
             for number, own in zip(numbers, positions, strict=True):
                 chosen = samples[at : at + len(own)]
                 at += len(own)
-                if chosen:
+                if chosen or self._is_batched:
                     yield batches.span(number)[1], chosen if self._is_batched else chosen[0]
 
     def set_epoch(self, epoch: int) -> None:

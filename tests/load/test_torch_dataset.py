@@ -21,6 +21,7 @@ import penstock
 from penstock.errors import StoreCorrupt, UsageError
 from penstock.load.replay import MultimodalReplayBuffer
 from tests.lerobot import making
+from tests.load.picture_store import ArrayStore
 from tests.load.replay_files import Naive, write_replay
 
 torch = pytest.importorskip("torch")
@@ -360,3 +361,16 @@ def test_a_replay_buffer_gives_tensors(tmp_path: Path) -> None:
         for place, reward in enumerate(batch[9][:, 0].tolist()):
             for got, expected in zip(batch, naive.transition(reward), strict=True):
                 assert np.array_equal(got[place].numpy(), expected)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_last_batch_smaller_than_the_world_is_the_same_for_loader_and_sampler(rank: int) -> None:
+    store, window = ArrayStore((7,)), penstock.Window(columns=["state"])
+    words: dict[str, Any] = {"shard": (rank, 3), "drop_last": False, "shuffle": False}
+    with penstock.Loader(store, window, 6, output="torch", **words) as loader, Dataset(store, window) as dataset:
+        expected = [batch["index"].tolist() for batch in loader]
+        sampler = Sampler(dataset, 6, **words)
+        batches = DataLoader(dataset, batch_sampler=sampler, collate_fn=collate)
+        assert [batch["index"].tolist() for batch in batches] == expected and len(batches) == len(loader) == 2
+        one_by_one = Sampler(dataset, **words)
+        assert len(list(one_by_one)) == len(one_by_one) == (3 if rank == 2 else 2)

@@ -95,6 +95,12 @@ def test_the_table_for_people(replay: Path, capsys: pytest.CaptureFixture[str]) 
     assert "off, batch 4: " in said.err
 
 
+def test_too_few_samples_are_not_called_too_little_memory(replay: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["bench", "load", str(replay), *QUICK, "--batch-sizes", "64", "--view", "ram"])
+    said = capsys.readouterr()
+    assert "ram: 13 samples do not make a batch of 64" in said.out + said.err and "hold no batch" not in said.out
+
+
 def test_cold_says_that_the_page_cache_was_dropped(data_set: Path) -> None:
     found = bench_load(Plan(str(data_set), (4, 16), ("off",), cold=True, image_size=(24, 32), threads=1, seconds=0.01))
     cold = [point for point in found.points if point.view == COLD]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,9 @@ import pytest
 from penstock import profile
 from penstock.errors import UsageError
 from penstock.profile.feeding import Feeding
-from penstock.profile.marks import MAX_TRACKS, EpochStats, Loop, Marks
+from penstock.profile.marks import EpochStats, Marks, marks
+from penstock.profile.track import MAX_TRACKS, Loop
+from tests.profile.told import Batches
 
 TRAIN, VALIDATE = Loop("train.py", 10, True), Loop("train.py", 30, True)
 
@@ -71,7 +75,7 @@ def test_loops_without_end_take_no_memory_without_end() -> None:
     for line in range(200):
         now = fed(marks, Loop("made", line, True), now, 2, wait_ns=1, step_ns=10)
     now = fed(marks, Loop("made", 0, True), now, 100, wait_ns=1, step_ns=10)
-    assert len(marks._tracks) == MAX_TRACKS
+    assert len(marks._loops.tracks) == MAX_TRACKS
     assert marks.steps().count == 100  # its first two were forgotten with the shortest
 
 
@@ -92,6 +96,106 @@ def test_the_place_in_the_code_tells_loops_apart() -> None:
     told = profile.snapshot().steps
     assert told.count in (9, 12)  # three of four or, the last ask being elsewhere, all of them
     assert told.batches == told.count
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    now = [time.perf_counter_ns()]
+    monkeypatch.setattr("penstock.profile.feeding.perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr("penstock.profile.marks.perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr("penstock.profile.feeding._NOT_THE_LOOP", ("penstock.", "tests.profile.told"))
+    return now
+
+
+def durations() -> list[int]:
+    return [point.duration_ns for point in profile.snapshot().steps.series]
+
+
+def test_a_pass_that_is_left_in_its_midst_ends_with_its_last_whole_step(clock: list[int]) -> None:
+    loader = Batches(clock, 50)
+    for _ in range(3):
+        for number, _ in enumerate(loader):
+            clock[0] += 100
+            if number == 4:
+                break
+        clock[0] += 5000  # validation, checkpoint
+    assert durations() == [110] * 12
+
+
+def test_passes_of_one_loader_in_one_function_are_one_loop_on_any_line(clock: list[int]) -> None:
+    loader = Batches(clock, 5)
+    batches = iter(loader)
+    for _ in range(20):
+        try:
+            next(batches)
+        except StopIteration:
+            batches = iter(loader)
+            next(batches)
+        clock[0] += 100
+    assert durations() == [110] * 19
+
+
+def test_two_loaders_that_are_asked_in_turn_feed_the_same_steps(clock: list[int]) -> None:
+    first, second = Batches(clock, 10), Batches(clock, 10, wait_ns=7)
+    for _ in range(2):
+        for _ in zip(first, second, strict=True):
+            clock[0] += 100
+        clock[0] += 5000
+    told = profile.snapshot().steps
+    assert durations() == [117] * 20 and told.wait_total_ns == 20 * 17 and told.batches == 20
+    assert marks().fed_by(id(first)) == 20 and marks().fed_by(id(second)) == 0
+
+
+@pytest.mark.parametrize("marks_epochs", [True, False])
+def test_a_step_of_several_batches_begins_with_the_first_of_them(clock: list[int], marks_epochs: bool) -> None:
+    loader = Batches(clock, 8)
+    for _ in range(2):
+        for number, _ in enumerate(loader):
+            clock[0] += 100
+            if number % 4 == 3:
+                profile.mark_step()
+        clock[0] += 5000
+        if marks_epochs:
+            profile.mark_epoch()
+    assert durations() == [440] * 4 and profile.snapshot().steps.wait_total_ns == 16 * 10
+
+
+def test_a_step_may_go_on_over_the_end_of_a_pass(clock: list[int]) -> None:
+    loader = Batches(clock, 3)
+    done = 0
+    for _ in range(4):
+        for _ in loader:
+            clock[0] += 100
+            done += 1
+            if done % 2 == 0:
+                profile.mark_step()
+    assert durations() == [220] * 6
+
+
+def test_marked_steps_do_not_wait_for_a_validation_or_in_another_thread(clock: list[int]) -> None:
+    torch = pytest.importorskip("torch")
+    training, validation, ahead = Batches(clock, 4), Batches(clock, 6, wait_ns=900), Batches(clock, 6, wait_ns=900)
+    for _ in range(2):
+        for _ in training:
+            clock[0] += 100
+            profile.mark_step()
+        with torch.no_grad():
+            for _ in validation:
+                clock[0] += 50
+        worker = threading.Thread(target=lambda: list(ahead))
+        worker.start()
+        worker.join()
+    told = profile.snapshot().steps
+    assert (durations(), told.wait_total_ns, told.batches) == ([110] * 8, 80, 8)
+
+
+def test_time_that_belongs_to_no_step_can_be_taken_out(clock: list[int]) -> None:
+    for number, _ in enumerate(Batches(clock, 5)):
+        clock[0] += 100
+        if number == 2:
+            clock[0] += 7000
+            marks().shift(7000)
+    assert durations() == [110] * 5
 
 
 def test_gradients_tell_training_from_validation_in_one_function() -> None:

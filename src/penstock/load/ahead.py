@@ -84,7 +84,7 @@ class AsyncSampleBuffer:
         if queue_size < 1:
             raise UsageError(f"queue_size={queue_size}: it must be 1 or more")
         self._shared = _Shared(buffer, batch_size, queue_size)
-        self._feeding = Feeding()
+        self._feeding = Feeding(self)
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._shared.run, name="penstock-ahead", daemon=True)
         start_thread(self._thread)

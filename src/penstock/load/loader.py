@@ -229,7 +229,7 @@ class Loader:
         if self._turn is not turn:
             raise UsageError(_ENDED)
         own = self._start_pass()
-        handed = Waited(self._target.begin(own))
+        handed = Waited(self._target.begin(own), self)
         try:
             while True:
                 found = handed.next()

@@ -132,7 +132,7 @@ class MultimodalReplayBuffer:
         self._closed = False
         self._crew: Crew | None = None
         self._pid = os.getpid()
-        self._feeding = Feeding()
+        self._feeding = Feeding(self)
         self._moments: tuple[int, NDArray[np.float64], NDArray[np.float64]] | None = None
         _FORKS.buffers.add(self)
 

@@ -12,6 +12,7 @@ from penstock.limits import read_cpu_limit, read_memory_limit
 from penstock.load.cache import cache_directory
 from penstock.load.source import PictureColumn, Source
 from penstock.load.window import Clip, Sampling, Transition, Window
+from penstock.profile.marks import marks
 
 if TYPE_CHECKING:
     from penstock.load.loader import Loader
@@ -46,6 +47,7 @@ def describe(loader: Loader) -> dict[str, Any]:
         "rows": sum(source.store.rows for source in sources),
         "samples": loader.samples,
         **_happened(loader._counts),
+        "step_batches": marks().fed_by(id(loader)),
         "batches": len(loader),
         "batch_size": own,
         "threads": shares.threads,

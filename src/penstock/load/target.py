@@ -70,9 +70,9 @@ def target_for(device: Any, output: str, gpu_decode: bool | str, shaping: Shapin
 class Waited:
     """The batches of one pass, and how long the user's thread waits for each."""
 
-    def __init__(self, handing: Handing) -> None:
+    def __init__(self, handing: Handing, loader: object) -> None:
         self._handing = handing
-        self._feeding = Feeding()
+        self._feeding = Feeding(loader)
 
     def next(self) -> Handed | None:
         start_ns = self._feeding.ask()

@@ -10,6 +10,7 @@ what is timed are stand-ins that only the workers' fetching sees.
 from __future__ import annotations
 
 import copy
+import itertools
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -23,15 +24,20 @@ from penstock.limits import read_memory_limit
 from penstock.profile.counters import count
 from penstock.profile.feeding import Feeding, begin_sample, end_sample
 from penstock.profile.layout import B_RESET_NS
+from penstock.profile.marks import marks
 from penstock.profile.spans import is_enabled, own_lane, record_calls, span
 from penstock.profile.subject import Way, register, unregister
 
 TOTAL, FETCH, COLLATE = "00_TOTAL_getitem", "fetch", "collate"
 FETCH_CPU = "fetch_cpu_ns"
 """Counter: what CPUs worked for samples and batches; beside their time it tells how much of that was waiting."""
+FETCH_NS = "fetch_ns of loader {}"
+"""Counter: what samples and batches of one loader took."""
 
 _classes: dict[type, type] = {}
 _tallies: weakref.WeakKeyDictionary[Any, _Tally] = weakref.WeakKeyDictionary()
+_numbers = itertools.count(1)
+_MOST_COUNTED = 32  # loaders one by one: some code makes a new one for every epoch, and names take room
 
 
 def attach(dataloader: Any) -> Any:
@@ -84,10 +90,10 @@ def _attached_class(plain: type) -> type:
         def __iter__(self) -> Iterator[Any]:
             tally = _tally(self)
             is_first, tally.has_begun = not tally.has_begun, True
-            return _TimedPass(super().__iter__(), tally, is_first)
+            return _TimedPass(super().__iter__(), tally, is_first, self)
 
         def _get_iterator(self) -> Any:
-            with _stand_ins(self.__dict__):
+            with _stand_ins(self.__dict__, _tally(self).counter):
                 return super()._get_iterator()
 
         def __reduce_ex__(self, protocol: Any) -> Any:  # a copy is an ordinary one
@@ -117,12 +123,12 @@ def _attached_class(plain: type) -> type:
 
 
 @contextmanager
-def _stand_ins(own: dict[str, Any]) -> Iterator[None]:
+def _stand_ins(own: dict[str, Any], counter: str) -> Iterator[None]:
     """In place only while workers are made: whoever asks the loader sees what he gave it."""
     kept = {name: own[name] for name in ("dataset", "collate_fn", "worker_init_fn")}
-    own["collate_fn"] = _TimedCollate(kept["collate_fn"])
+    own["collate_fn"] = _TimedCollate(kept["collate_fn"], counter)
     if not _is_pipe(kept["dataset"]):
-        own["dataset"] = _TimedSamples(kept["dataset"])
+        own["dataset"] = _TimedSamples(kept["dataset"], counter)
         own["worker_init_fn"] = _Start(kept["worker_init_fn"])
     try:
         yield
@@ -134,6 +140,8 @@ class _Tally:
     """What the passes of one loader gave since the last reset, and how long each but the very first let wait."""
 
     def __init__(self) -> None:
+        number = next(_numbers)
+        self.counter = FETCH_NS.format(number) if number <= _MOST_COUNTED else ""
         self.has_begun = False
         self._reset_ns = -1
         self._clear()
@@ -160,7 +168,8 @@ class _Tally:
 
 
 def _tally(loader: Any) -> _Tally:
-    return _tallies.setdefault(loader, _Tally())
+    found = _tallies.get(loader)
+    return _tallies.setdefault(loader, _Tally()) if found is None else found
 
 
 def _description(loader: Any) -> dict[str, Any]:
@@ -179,6 +188,8 @@ def _description(loader: Any) -> dict[str, Any]:
         "samples": _length(loader.dataset),
         "batches": _length(loader),
         "batches_handed": tally.batches,
+        "step_batches": marks().fed_by(id(loader)),
+        "service_counter": tally.counter,
         "starts": tally.starts,
         "start_wait_ms": tally.start_wait_ns / 1e6 / tally.starts if tally.starts else None,
         "memory_available_bytes": read_memory_limit().available_bytes,
@@ -198,10 +209,25 @@ def _variant(loader: Any, options: dict[str, Any]) -> Any:
     if unknown:
         raise UsageError(f"a DataLoader has no option {', '.join(sorted(unknown))} that can be varied")
     made = copy.copy(loader)
-    made.__dict__.update({"_iterator": None, **options})
+    made.__dict__.update({"_iterator": None, **_own_order(loader), **options})
     if made.num_workers and made.prefetch_factor is None:
         made.__dict__["prefetch_factor"] = 2  # torch's own choice
     return attach(made)
+
+
+def _own_order(loader: Any) -> dict[str, Any]:
+    """Samplers and the generator of their own, as they stand: a pass must not move those of the training."""
+    generator = loader.generator
+    memo: dict[int, Any] = {id(loader.dataset): loader.dataset}
+    if generator is not None:
+        memo[id(generator)] = type(generator)(device=generator.device).set_state(generator.get_state())
+    found = {"generator": memo.get(id(generator))}
+    for name in ("sampler", "batch_sampler"):
+        try:
+            found[name] = copy.deepcopy(getattr(loader, name), memo)
+        except Exception:  # a sampler of the user's own that cannot be copied: it is asked itself
+            found[name] = getattr(loader, name)
+    return found
 
 
 def _is_pipe(dataset: Any) -> bool:
@@ -212,10 +238,10 @@ def _is_pipe(dataset: Any) -> bool:
 class _TimedPass:
     """The iterator of a pass, whose `next` is the data wait and begins a step."""
 
-    def __init__(self, inner: Any, tally: _Tally, is_first: bool) -> None:
+    def __init__(self, inner: Any, tally: _Tally, is_first: bool, loader: Any) -> None:
         self._inner, self._tally = inner, tally
         self._is_start = not is_first  # the first pass has to start workers, whatever is set
-        self._feeding = Feeding()
+        self._feeding = Feeding(loader)
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -242,22 +268,29 @@ class _TimedPass:
 
 
 class _Working:
-    """Counts what CPUs work inside: of a worker process all its threads, since a data set may have some, else this one.
+    """Counts the time inside, and what CPUs work: of a worker process all its threads, since a data set may have some,
+    else this one.
 
     Not nested: the time of what is inside would count twice.
     """
 
-    __slots__ = ("_began_ns", "_clock")
+    __slots__ = ("_began_ns", "_clock", "_counter", "_worked_ns")
+
+    def __init__(self, counter: str) -> None:
+        self._counter = counter
 
     def __enter__(self) -> None:
         self._clock = process_time_ns if _is_worker() else thread_time_ns
-        self._began_ns = self._clock() if is_enabled() else None
+        self._worked_ns = self._clock() if is_enabled() else None
+        self._began_ns = perf_counter_ns()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._began_ns is not None:
-            count(FETCH_CPU, self._clock() - self._began_ns)
+        if self._worked_ns is not None:
+            count(FETCH_CPU, self._clock() - self._worked_ns)
+            if self._counter:
+                count(self._counter, perf_counter_ns() - self._began_ns)
 
 
 def _is_worker() -> bool:
@@ -268,11 +301,11 @@ def _is_worker() -> bool:
 class _TimedSamples:
     """Stands in for the data set where samples are fetched; everything else is answered by the data set itself."""
 
-    def __init__(self, dataset: Any) -> None:
-        self.plain = dataset
+    def __init__(self, dataset: Any, counter: str) -> None:
+        self.plain, self._counter = dataset, counter
 
     def __getitem__(self, index: Any) -> Any:
-        with _Working():
+        with _Working(self._counter):
             return self._one(index)
 
     def _one(self, index: Any) -> Any:
@@ -284,7 +317,7 @@ class _TimedSamples:
             end_sample()
 
     def __getitems__(self, indices: Sequence[Any]) -> Any:
-        with _Working(), span(FETCH):
+        with _Working(self._counter), span(FETCH):
             together = getattr(self.plain, "__getitems__", None)
             if not together:
                 return [self._one(index) for index in indices]
@@ -310,7 +343,7 @@ class _TimedSamples:
             began_ns = perf_counter_ns()
             begin_sample()
             try:
-                with _Working():
+                with _Working(self._counter):
                     found = next(source)
             except StopIteration:
                 return
@@ -323,7 +356,7 @@ class _TimedSamples:
         return len(self.plain)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "plain":
+        if name.startswith("__") or name in ("plain", "_counter"):
             raise AttributeError(name)
         return getattr(self.plain, name)
 
@@ -331,11 +364,11 @@ class _TimedSamples:
 class _TimedCollate:
     """Stands in for the collate_fn."""
 
-    def __init__(self, collate: Callable[[Any], Any]) -> None:
-        self.plain = collate
+    def __init__(self, collate: Callable[[Any], Any], counter: str) -> None:
+        self.plain, self._counter = collate, counter
 
     def __call__(self, samples: Any) -> Any:
-        with _Working(), span(COLLATE):
+        with _Working(self._counter), span(COLLATE):
             return self.plain(samples)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -211,7 +212,52 @@ def test_workers_that_stay_spare_the_start_of_each_epoch() -> None:
 
 
 def test_other_changes_leave_the_start_of_each_epoch_in_the_step() -> None:
-    assert ms_of(by_name(attached(80.0, 1.0, starts=STARTS))["workers"]) == pytest.approx(5.0 + 64.0)
+    made = replace(case(), starts=STARTS, step_ms=104.0)
+    assert ms_of(by_name(made)["view in RAM"]) == pytest.approx(10.0 + 64.0)
+
+
+def test_more_workers_stay_where_starting_them_for_each_epoch_would_show() -> None:
+    found = by_name(attached(80.0, 1.0, starts=STARTS))["workers"]
+    assert found.change == {"num_workers": 16, "persistent_workers": True} and "they stay" in found.why
+    assert ms_of(found) == pytest.approx(5.0 + 80 / 16)  # the first batch of each epoch has to be waited for
+    had = by_name(attached(80.0, 1.0, starts=replace(STARTS, spared_ms=0.0), persistent_workers=True))["workers"]
+    assert had.change == {"num_workers": 16}
+
+
+def test_more_workers_that_do_not_stay_take_longer_to_start() -> None:
+    hardly = Starts(per_step_ms=0.085, spared_ms=0.005, wait_ms=85.0, steps=1000.0)
+    found = by_name(attached(80.0, 1.0, starts=hardly))["workers"]
+    assert found.change == {"num_workers": 16}
+    assert ms_of(found) == pytest.approx(5.0 + 80 / 1000 + 0.005 * 16 / 2)
+
+
+def test_workers_are_no_more_than_an_epoch_has_work_for() -> None:
+    assert by_name(attached(80.0, 1.0, batches=16))["workers"].change["num_workers"] == 4  # each makes two ahead
+    assert by_name(attached(80.0, 1.0, batches=16, prefetch_factor=1))["workers"].change["num_workers"] == 8
+    assert by_name(attached(80.0, 1.0, batches=3, workers=0))["workers"].change["num_workers"] == 1
+    assert "workers" not in by_name(attached(80.0, 1.0, batches=8))
+    assert by_name(attached(80.0, 1.0, batches=None))["workers"].change["num_workers"] == 16
+
+
+def test_where_nobody_saw_workers_start_they_stay_if_epochs_are_short() -> None:
+    short = by_name(attached(80.0, 1.0, workers=0, batches=100))["workers"]
+    assert short.change == {"num_workers": 16, "persistent_workers": True}
+    assert ms_of(short) == pytest.approx(5.0 + 80 / 100)
+    assert by_name(attached(80.0, 1.0, workers=0, batches=100_000))["workers"].change == {"num_workers": 16}
+
+
+def test_the_first_batches_come_together_and_are_computed_while_the_next_are_made() -> None:
+    found = by_name(attached(80.0, 1.0, workers=0, compute_ms=1.0, batches=16))["workers"]
+    assert ms_of(found) == pytest.approx((4 * 80.0 + 4 * 1.0) / 16)  # four rounds of four, and the last one's steps
+
+
+def test_nothing_that_the_loader_does_helps_against_handing_over() -> None:
+    made = attached(8.0, 8.0, compute_ms=30.0, stage="03b_image_decode", is_cpu_known=False, workers=1)
+    handed = replace(made.now, hand_over_ms=4.0)
+    assert fixes_for(replace(made, now=handed, step_ms=34.0, is_input_bound=False)) == ()
+    some = Starts(per_step_ms=10.0, spared_ms=9.0, wait_ms=164.0, steps=16.0)
+    starting = replace(made, now=handed, step_ms=44.0, starts=some)  # bound by its starts alone
+    assert [fix.name for fix in fixes_for(starting)] == ["persistent workers"]
 
 
 def test_a_data_set_that_decodes_is_told_to_decode_once_without_a_number() -> None:

@@ -56,6 +56,11 @@ def test_more_threads_never_make_the_predicted_step_longer(
     assert compute <= more.step_ms <= now.step_ms
 
 
+def test_handing_over_a_batch_comes_on_top_of_whatever_is_longer() -> None:
+    assert replace(BASE, hand_over_ms=2.0).step_ms == 42.0
+    assert replace(BASE, hand_over_ms=2.0, compute_ms=55.0).step_ms == 57.0
+
+
 # The steady state
 
 
@@ -90,17 +95,24 @@ def test_a_series_of_a_few_steps_is_taken_as_it_is() -> None:
 # Whose work a span is
 
 
+POOL = WORKER + 1
+
+
 def test_the_loaders_stages_are_told_by_name_parent_or_process() -> None:
     made = run(50, 30, {"03b_image_decode": 60.0, "03c_fetch_bytes": 20.0}, computing_ms={"21_backward": 12.0})
     more = (
         stats("my_transform", [100 * MS * 10], path=("00_TOTAL_getitem",)),
+        stats("collate", [100 * MS], process=WORKER),
         stats("my_own", [100 * MS * 5], process=WORKER),
+        stats("my_rollout", [100 * MS * 40], process=POOL),
         stats("my_step", [100 * MS], process=MAIN),
         stats("data_wait", [100 * MS * 30]),
     )
     made = replace(made, spans=made.spans + more)
     found = {stage.name: stage.ms for stage in stages_of(made, 100)}
-    assert found == {"03b_image_decode": 60.0, "03c_fetch_bytes": 20.0, "my_transform": 10.0, "my_own": 5.0}
+    assert found == {
+        "03b_image_decode": 60.0, "03c_fetch_bytes": 20.0, "my_transform": 10.0, "my_own": 5.0, "collate": 1.0
+    }  # fmt: skip
     assert [stage.name for stage in compute_stages_of(made, 100)] == ["21_backward", "my_step"]
 
 
@@ -109,6 +121,9 @@ def test_a_stage_of_the_step_is_told_without_its_first_long_call() -> None:
     made = replace(run(50, 0, {}), gpu=(stats("21_backward", [first, *others]),))
     (stage,) = compute_stages_of(made, 250)
     assert stage.ms == pytest.approx(100, rel=0.01)
+    for few in ([0], [5 * MS], [0, 0, 9 * MS]):  # nothing to tell a first call by
+        made = replace(made, gpu=(stats("21_backward", few),))
+        assert compute_stages_of(made, 1)[0].ms >= 0
     halves = [10 * MS, 200 * MS] * 50  # long ones that are not rare belong to it
     made = replace(made, gpu=(stats("21_backward", halves),))
     assert compute_stages_of(made, 100)[0].ms == pytest.approx(105)

@@ -155,6 +155,50 @@ def test_a_window_without_a_length_is_refused(seconds: float) -> None:
         verdict(run(61, 38, DECODING), seconds=seconds)
 
 
+# Batches that are there, and only have to be handed over
+
+
+def handing(step_ms: float, wait_ms: float, sample_ms: float = 2.0, **told: Any) -> Snapshot:
+    """An attached DataLoader whose two workers have samples of 2 ms per batch."""
+    whole = {"kind": "torch.utils.data.DataLoader", "workers": 2, "persistent_workers": True, **told}
+    made = run(step_ms, wait_ms, {"00_TOTAL_getitem": sample_ms, "03b_image_decode": 0.8}, subject=whole)
+    return replace(made, steps=replace(made.steps, batches=made.steps.count), counters={})
+
+
+def test_what_handing_over_a_batch_takes_is_no_reason_to_decode_less() -> None:
+    found = verdict(handing(14.0, 2.0))
+    assert found.bound == "compute" and found.fixes == () and found.now.unexplained == 1.0
+    assert found.now.hand_over_ms == pytest.approx(2.0) and found.now.step_ms == pytest.approx(14.0)
+    assert any("the 2.0 ms that a step waits" in line and "every 1.4 ms" in line for line in found.lines())
+    assert any("2.0 ms" in line and "取 batch 的开销" in line for line in found.lines("zh"))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        handing(20.0, 8.0),  # more than any batch takes to be handed over
+        handing(14.0, 2.0, sample_ms=20.0),  # the workers are not far ahead
+        handing(14.0, 2.0, workers=0),
+        replace(run(14, 2, {"collate": 0.2}, subject={"workers": 2}), counters={}),  # nobody timed samples
+    ],
+)
+def test_other_waits_are_for_the_loaders_work(made: Snapshot) -> None:
+    found = verdict(made)
+    assert found.bound == "input" and not found.now.hand_over_ms
+    assert not any("waits are what taking" in line for line in found.lines())
+
+
+def test_a_few_batches_that_come_late_are_not_handing_over() -> None:
+    made = handing(14.0, 2.0)
+    waits_ms = [0 if number % 10 else 20 for number in range(made.steps.count)]
+    late = [
+        point._replace(wait_ns=wait_ms * 10**6, duration_ns=(12 + wait_ms) * 10**6)
+        for point, wait_ms in zip(made.steps.series, waits_ms, strict=True)
+    ]
+    found = verdict(replace(made, steps=replace(made.steps, series=tuple(late))))
+    assert found.bound == "input" and not found.now.hand_over_ms
+
+
 # Workers that start anew for every epoch
 
 

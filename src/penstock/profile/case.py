@@ -11,6 +11,7 @@ from penstock.profile.model import WAIT_SHARE, Situation, Stage
 from penstock.profile.subject import Way
 
 SAME, CLOSE, OTHER = "same batches", "nearly the same pictures", "another training"
+_PREFETCHED = 2  # batches that a worker makes ahead where nobody says otherwise: torch's own choice
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,14 @@ class Starts:
     """From one to the next."""
 
 
+def rounds_of(told: Mapping[str, Any], workers: int) -> float:
+    """How often a pass of a DataLoader fills the queues of so many workers; infinite where nobody knows its length."""
+    batches = told.get("batches")
+    if not batches or not workers:
+        return math.inf
+    return float(batches) / (workers * int(told.get("prefetch_factor") or _PREFETCHED))
+
+
 @dataclass(frozen=True)
 class Case:
     """Everything that fixes are derived from."""
@@ -88,7 +97,7 @@ class Case:
     @property
     def waits_between(self) -> bool:
         """Whether it waits for data between the beginnings of passes, too."""
-        wait_ms = self.step_ms - self.now.compute_ms - self.starts.per_step_ms
+        wait_ms = self.step_ms - self.now.compute_ms - self.now.hand_over_ms - self.starts.per_step_ms
         return self.is_input_bound and wait_ms > WAIT_SHARE * self.step_ms
 
     @property

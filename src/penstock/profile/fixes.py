@@ -11,19 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock.profile.case import CLOSE, OTHER, Case, Fix, Starts
-from penstock.profile.model import DECODE, READS
+from penstock.profile.case import CLOSE, OTHER, Case, Fix, Starts, rounds_of
+from penstock.profile.model import DECODE, READS, SAMPLES, Situation
 from penstock.profile.subject import Way
-from penstock.profile.words import said
+from penstock.profile.words import Said, said
 from penstock.units import format_bytes
 
 _WORTH = 0.02  # of the step: a change that wins less is not listed
 _KEPT_FREE = 0.1  # of the memory that is available: a loader that takes the last of it is no fix
 _VIEW_OVERHEAD = 1.001  # flags and headers
 _MOST_THREADS = 64
+_WORKERS = "workers"
 _MOST_PER_CPU = 8  # workers that wait for storage; the more there are, the more memory they take
 _WAITS = 0.2  # of the work, must be waiting for more workers than CPUs to be of use
-_SAMPLES = "00_TOTAL_getitem"
+_LEAST_ROUNDS = 2  # that a pass fills the queues of all workers: of more of them it would use only the beginnings
+_SHORT_PASS_MS = 10_000.0  # then workers had better stay, where nobody saw how long they take to start
 _HALF = 2  # of the bandwidth that twice the threads would bring, must come for a storage not to be called the limit
 
 
@@ -56,8 +58,8 @@ def fixes_for(case: Case) -> tuple[Fix, ...]:
 
 
 def _with_starts(fix: Fix, starts: Starts) -> Fix:
-    """The model is of the steady state; passes begin as before."""
-    if fix.predicted_step_ms is None:
+    """The model is of the steady state; passes begin as before, but with other workers, which is in their number."""
+    if fix.predicted_step_ms is None or fix.name == _WORKERS:
         return fix
     return replace(fix, predicted_step_ms=fix.predicted_step_ms + starts.per_step_ms * fix.batch_factor)
 
@@ -79,7 +81,7 @@ def _rank(fix: Fix) -> tuple[bool, float, int]:
 
 
 def _trouble(fix: Fix) -> int:
-    order = ("persistent workers", "threads", "workers", "wait for the view", "view in RAM", "view on disk",
+    order = ("persistent workers", "threads", _WORKERS, "wait for the view", "view in RAM", "view on disk",
              "scaled decode", "decode on the GPU")  # fmt: skip
     return order.index(fix.name) if fix.name in order else len(order)
 
@@ -89,7 +91,7 @@ def _trouble(fix: Fix) -> int:
 
 def _threads(case: Case) -> Fix | None:
     now = case.now
-    if not case.is_input_bound or not now.service_ms:
+    if not case.is_input_bound or not now.service_ms or now.hand_over_ms:
         return None
     way = case.ways.get("now")
     if way is not None and case.hit_share < 1:
@@ -103,8 +105,45 @@ def _threads(case: Case) -> Fix | None:
     else:
         why = said("shared work", more=more, cores=now.cores, service=now.service_ms)
     if "workers" in case.told:
-        return Fix("workers", {"num_workers": more}, changed.step_ms, why)
+        return _workers(case, changed, why)
     return Fix("threads", {"threads": more}, changed.step_ms, why)
+
+
+def _workers(case: Case, changed: Situation, why: Said) -> Fix:
+    """The more there are, the longer they take to start: where that shows, they stay from pass to pass."""
+    had = bool(case.told.get("persistent_workers"))
+    stays = had or _starts_matter(case, changed)
+    change: dict[str, Any] = {"num_workers": changed.threads}
+    if stays and not had:
+        change["persistent_workers"] = True
+        why += said("and stay")
+    return Fix(_WORKERS, change, changed.step_ms + _start_ms(case, changed, stays), why)
+
+
+def _starts_matter(case: Case, changed: Situation) -> bool:
+    if case.starts.steps and case.now.threads:
+        return _restart_ms(case, changed) > _WORTH * changed.step_ms
+    return float(case.told.get("batches") or math.inf) * changed.step_ms < _SHORT_PASS_MS
+
+
+def _restart_ms(case: Case, changed: Situation) -> float:
+    """Of a step: what starting so many workers anew for every pass costs."""
+    return case.starts.spared_ms * changed.threads / max(case.now.threads, 1)
+
+
+def _start_ms(case: Case, changed: Situation, stays: bool) -> float:
+    """Of a step: what the beginning of a pass costs.
+
+    All workers begin at once and have their first batches at the same time, so the step then computes for as many while
+    the next are made: either this is all that the pass takes longer, or, computing for longer, the first batch alone.
+    """
+    steps = case.starts.steps or float(case.told.get("batches") or 0)
+    if not steps:
+        return 0.0
+    first_ms = case.starts.wait_ms - case.starts.spared_ms * steps
+    beyond_ms = max(first_ms - changed.service_ms, 0.0)
+    begins_ms = min(changed.service_ms, changed.threads * changed.compute_ms) + beyond_ms
+    return begins_ms / steps + (0.0 if stays else _restart_ms(case, changed))
 
 
 def _measured_threads(case: Case, way: Way) -> Fix | None:
@@ -123,7 +162,16 @@ def _measured_threads(case: Case, way: Way) -> Fix | None:
 
 
 def _useful(case: Case) -> int:
-    """Workers until something else binds: up to the CPUs, beyond them only as far as work is known to be waiting."""
+    """Threads until something else binds; of workers no more than a pass has work for."""
+    wanted = _wanted(case)
+    if "workers" not in case.told:
+        return wanted
+    rounds = rounds_of(case.told, 1)
+    return wanted if math.isinf(rounds) else min(wanted, math.ceil(rounds / _LEAST_ROUNDS))
+
+
+def _wanted(case: Case) -> int:
+    """Up to the CPUs, beyond them only as far as work is known to be waiting."""
     now = case.now
     if not case.told.get("is_cpu_known"):
         return min(now.cores, _MOST_THREADS)
@@ -164,7 +212,7 @@ def _decode_once(case: Case) -> Fix | None:
         return None
     now, leading = case.now, case.stages[0].name
     works = bool(case.told.get("is_cpu_known")) and now.cpu_ms > 0.5 * now.service_ms
-    if leading != DECODE and not (leading == _SAMPLES and works):
+    if leading != DECODE and not (leading == SAMPLES and works):
         return None
     why = said("decode once", if_pictures="" if leading == DECODE else said("if pictures"))
     return Fix("decode once", {}, None, why)

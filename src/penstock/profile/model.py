@@ -4,6 +4,7 @@ A loader with w threads needs for a batch the longest of three times: S/w, where
 all its stages, summed over threads); (c·S + K)/cores, where c·S is the part of S that a CPU works and K what the step
 itself takes of CPUs; and the bytes of a batch over the bandwidth of the storage. A step takes that, or its own
 computing, whichever is longer: both go on at the same time. Without threads they do not, and a step takes the sum.
+What handing over a batch takes the loop itself comes on top, whatever the loader does.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from penstock.profile.snapshot import OTHER, Snapshot, SpanStats, StepPoint
 
 WAIT_SHARE = 0.05  # of the step: with less to win nobody would call it input-bound
 DECODE = "03b_image_decode"
+SAMPLES = "00_TOTAL_getitem"
 READS = ("03a_read_one_camera", "03c_fetch_bytes")  # self times: what one camera takes beside its decoding
 _LOADER_STAGE = re.compile(r"0\d[a-z]?_")
 _MORE_STAGES = ("fetch", "collate")  # of an attached DataLoader
@@ -68,6 +70,8 @@ class Situation:
     """Bytes per second that the storage gives at most; None: not known to bind."""
     unexplained: float = 1.0
     """What a batch took over what the model says, where that was seen."""
+    hand_over_ms: float = 0.0
+    """Of a step, what taking batches from worker processes costs the loop, where that was seen."""
 
     @property
     def bounds_ms(self) -> dict[str, float]:
@@ -94,7 +98,8 @@ class Situation:
 
     @property
     def step_ms(self) -> float:
-        return max(self.batch_ms, self.compute_ms) if self.threads else self.batch_ms + self.compute_ms
+        both = max(self.batch_ms, self.compute_ms) if self.threads else self.batch_ms + self.compute_ms
+        return both + self.hand_over_ms
 
 
 def pace_of(series: Sequence[StepPoint], count: int, total_ns: int, wait_ns: int) -> Pace:
@@ -119,29 +124,36 @@ def pace_of(series: Sequence[StepPoint], count: int, total_ns: int, wait_ns: int
     )
 
 
-def is_loader_stage(span: SpanStats, main_process: int) -> bool:
-    """Whether a span is the loader's work: by its name or a parent's, or because another process did it."""
-    names = (span.name, *span.path)
-    if any(_LOADER_STAGE.match(name) or name in _MORE_STAGES for name in names):
-        return True
+def _is_named(span: SpanStats) -> bool:
+    """Whether its name, or that of a span around it, is a stage of loaders."""
+    return any(_LOADER_STAGE.match(name) or name in _MORE_STAGES for name in (span.name, *span.path))
+
+
+def _is_elsewhere(span: SpanStats, main_process: int) -> bool:
     return bool(main_process and span.process) and span.process != main_process
 
 
 def stages_of(snapshot: Snapshot, batches: float) -> tuple[Stage, ...]:
-    """The loader's stages by self time per batch, the largest first."""
-    process = snapshot.process
-    spans = [span for span in snapshot.spans if is_loader_stage(span, process) and span.name not in _NO_STAGES]
-    return _summed(spans, batches)
+    """The loader's stages by self time per batch, the largest first.
+
+    Told by their names or their parents'; and whatever a process does in which there are such stages is the loader's.
+    Other processes may be anybody's: a pool that the step uses.
+    """
+    main = snapshot.process
+    workers = {span.process for span in snapshot.spans if _is_elsewhere(span, main) and _is_named(span)}
+    spans = [span for span in snapshot.spans if _is_named(span) or span.process in workers]
+    return _summed([span for span in spans if span.name not in _NO_STAGES], batches)
 
 
 def compute_stages_of(snapshot: Snapshot, steps: float) -> tuple[Stage, ...]:
     """The stages of the step itself in the steady state: on the device where that was timed, else as the host saw them.
 
-    What the loader has done on the device is none of them, nor what goes on between steps.
+    What the loader has done on the device is none of them, nor what goes on between steps or in other processes.
     """
 
     def computing(spans: Sequence[SpanStats]) -> list[SpanStats]:
-        own = [span for span in spans if not is_loader_stage(span, snapshot.process) and span.name not in _NO_STAGES]
+        here = [span for span in spans if not _is_named(span) and not _is_elsewhere(span, snapshot.process)]
+        own = [span for span in here if span.name not in _NO_STAGES]
         return [_steady(span) for span in own if not _BETWEEN_STEPS.match(span.name)]
 
     return _summed(computing(snapshot.gpu) or computing(snapshot.spans), steps)
@@ -152,7 +164,7 @@ def _steady(span: SpanStats) -> SpanStats:
     count = sum(calls for _, calls in span.histogram)
     long = [pair for pair in span.histogram if middle_ns(pair[0]) > _OUTLIER * span.p50_ns]
     rare = sum(calls for _, calls in long)
-    if not rare or rare > max(1, _RARE * count):
+    if not rare or rare >= count or rare > max(1, _RARE * count) or not span.total_ns:
         return span
     kept = [pair for pair in span.histogram if pair not in long]
     # The longest is known to the nanosecond, the others by their buckets; what is left must fit into its own.

@@ -9,11 +9,13 @@ from typing import Any
 
 from penstock.profile.case import Case, Starts
 from penstock.profile.fixes import bandwidth_of
-from penstock.profile.model import READS, WAIT_SHARE, Pace, Situation, Stage, pace_of, stages_of
+from penstock.profile.model import READS, SAMPLES, WAIT_SHARE, Pace, Situation, Stage, pace_of, stages_of
 from penstock.profile.snapshot import Snapshot, StepStats
 from penstock.profile.subject import Way
 
 _UNEXPLAINED = (0.7, 1.6)  # beyond, something else is at work that a factor must not hide
+_FAR_AHEAD = 0.5  # of the computing: a loader that needs less for a batch lets nobody wait for its work
+_HAND_OVER_MS = 5.0  # per batch, at most
 
 
 def handed(told: Mapping[str, Any]) -> int:
@@ -29,6 +31,8 @@ def case_of(snapshot: Snapshot, told: dict[str, Any], ways: Mapping[str, Way]) -
     told["made_per_batch"], told["autocast"] = made, snapshot.machine.get("autocast")
     batches = _batches(snapshot, told)
     stages = stages_of(snapshot, batches)
+    part = _own_part(snapshot, told, sum(stage.ms for stage in stages))
+    stages = tuple(replace(stage, ms=part * stage.ms) for stage in stages)
     service = sum(stage.ms for stage in stages)
     pace, starts = _starts(pace, steps, told, service)
     threads = int(told.get("threads", told.get("workers", 1)))
@@ -38,20 +42,30 @@ def case_of(snapshot: Snapshot, told: dict[str, Any], ways: Mapping[str, Way]) -
         threads=threads,
         cores=int(told.get("cores") or snapshot.machine.get("cores") or os.cpu_count() or 1),
         compute_ms=pace.compute_ms,
-        cpu_ms=_counted_cpu_ms(snapshot, told, service, batches) or _cpu_ms(service, stages, ways),
+        cpu_ms=_counted_cpu_ms(snapshot, told, service, batches / part) or _cpu_ms(service, stages, ways),
         compute_cpu_ms=steps.cpu_total_ns / 1e6 / max(steps.count, 1),
         read_bytes=float(told.get("stored_bytes_per_batch") or 0.0) * (1 - hit_share),
         bandwidth=bandwidth,
     )
-    is_input_bound = pace.wait_ms > WAIT_SHARE * pace.step_ms
+    if told.get("workers") and any(stage.name == SAMPLES for stage in stages):
+        now = replace(now, hand_over_ms=_hand_over_ms(now, pace.wait_ms - starts.per_step_ms, pace, steps))
+    is_input_bound = pace.wait_ms - now.hand_over_ms > WAIT_SHARE * pace.step_ms
     between_ms = pace.step_ms - starts.per_step_ms  # the steady state, which the model is of
-    if threads and now.batch_ms > 0 and between_ms - pace.compute_ms > WAIT_SHARE * between_ms:
+    wait_ms = between_ms - pace.compute_ms - now.hand_over_ms
+    if threads and now.batch_ms > 0 and wait_ms > WAIT_SHARE * between_ms:
         low, high = _UNEXPLAINED
         now = replace(now, unexplained=min(max(between_ms / now.batch_ms, low), high))
     elif now.batch_ms > between_ms:  # it kept up: what its threads took was their waiting for CPUs that the step had
         now = replace(now, unexplained=between_ms / now.batch_ms)
     on_gpu = bool(snapshot.gpu) or str(told.get("device", "cpu")) != "cpu"
     return Case(now, pace.step_ms, stages, told, ways, hit_share, is_input_bound, None, on_gpu, starts), pace
+
+
+def _own_part(snapshot: Snapshot, told: Mapping[str, Any], mean_ms: float) -> float:
+    """What a batch of this DataLoader takes, over the mean of all that are attached: stages are recorded together."""
+    counted = [each for each in snapshot.subjects if handed(each) and each.get("service_counter")]
+    own_ms = snapshot.counters.get(str(told.get("service_counter")), 0) / 1e6 / max(handed(told), 1)
+    return own_ms / mean_ms if len(counted) > 1 and own_ms > 0 and mean_ms > 0 else 1.0
 
 
 def _starts(pace: Pace, steps: StepStats, told: Mapping[str, Any], service_ms: float) -> tuple[Pace, Starts]:
@@ -80,6 +94,19 @@ def _starts(pace: Pace, steps: StepStats, told: Mapping[str, Any], service_ms: f
     stays = bool(told.get("persistent_workers")) or not told.get("workers")
     spared_ms = 0.0 if stays else max(wait_ms - max(service_ms, between_ms), 0.0)
     return pace, Starts(min(more_ms / apart, pace.wait_ms), min(spared_ms / apart, pace.wait_ms), wait_ms, apart)
+
+
+def _hand_over_ms(now: Situation, wait_ms: float, pace: Pace, steps: StepStats) -> float:
+    """Of a step, what taking batches from worker processes that are far ahead costs the loop; 0 where it is not that.
+
+    It is torch's own, about the same for every batch, whatever the data does: a few slow batches among many are not.
+    """
+    per_step = max(steps.batches / steps.count, 1.0) if steps.count else 1.0
+    waits = sorted(point.wait_ns for point in steps.series)
+    is_even = bool(waits) and waits[len(waits) // 2] > 0.5e6 * wait_ms
+    is_ahead = 0 < now.batch_ms < _FAR_AHEAD * pace.compute_ms
+    is_small = WAIT_SHARE * pace.step_ms < wait_ms <= _HAND_OVER_MS * per_step
+    return wait_ms if is_even and is_ahead and is_small else 0.0
 
 
 def _steps_of_a_pass(steps: StepStats, told: Mapping[str, Any]) -> float:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from penstock.errors import UsageError
 from penstock.lazy import dataclass
-from penstock.profile.case import BatchCost, Fix
+from penstock.profile.case import BatchCost, Fix, rounds_of
 
 Step = Callable[[Any], Any]
 _WINDOWS = 3
@@ -19,6 +20,8 @@ _LEAST_STEPS = 6  # of a window
 _UNSTEADY = 2  # first steps of a pass: its queue is empty
 _FILL_S = 20.0  # a view that is tried is filled for a part of the data if all of it takes longer
 _REPEATS = 7
+_FEW_ROUNDS = 8  # of all workers' queues in a pass: with fewer, most of its waiting is for the first batches
+_LONG_PASS_S = 20.0  # nobody waits for several of these
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,18 @@ class Trial:
     """Different ones that were gone through."""
     control_ms: float | None = None
     """The step without the change, measured just before and just after: a machine is not the same all day."""
+    whole_passes: bool = False
+    """Whether the beginnings of passes are in these numbers."""
 
     @property
     def error(self) -> float:
         """Of the prediction, as a part of what was measured; below 0: predicted too short."""
         return self.predicted_ms / self.measured_ms - 1
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether the step, for as many samples as now, got shorter; without a control nobody knows that it did not."""
+        return self.control_ms is None or self.measured_ms / self.fix.batch_factor < self.control_ms
 
     def to_dict(self) -> dict[str, Any]:
         return {"fix": self.fix.name, "change": dict(self.fix.change), "predicted_ms": round(self.predicted_ms, 3),
@@ -71,10 +81,12 @@ def try_fix(
     """Run the subject with the change for three windows, with `control` one without it before and one after.
 
     `batch_ms` is what a batch takes now, to bound the filling of a view. With `whole_passes` the beginnings of passes
-    belong to what is measured; else only the steady state does.
+    belong to what is measured, as they always do where workers have passes too short for a steady state; else only
+    that does.
     """
     if fix.predicted_step_ms is None:
         raise UsageError(f"{fix.name}: there is no prediction that could be checked")
+    whole_passes = whole_passes or _needs_passes(subject, fix, max(batch_ms, fix.predicted_step_ms))
     most = max(4 * _LEAST_STEPS, int(_FILL_S * 1e3 / max(batch_ms, 1e-3))) if fix.needs_filling else None
     controls: list[float] = []
     if control:
@@ -83,7 +95,20 @@ def try_fix(
     if control:
         controls += _measured(subject, {}, step, seconds, 1, None, whole_passes)[0]
     beside = statistics.fmean(controls) if controls else None
-    return Trial(fix, fix.predicted_step_ms, statistics.median(measured), tuple(measured), batches, beside)
+    found = statistics.median(measured), tuple(measured), batches, beside, whole_passes
+    return Trial(fix, fix.predicted_step_ms, *found)
+
+
+def _needs_passes(subject: Any, fix: Fix, step_ms: float) -> bool:
+    """Whether the passes of a DataLoader are so short that its workers hardly get beyond their first batches."""
+    describe = getattr(subject, "describe", None)
+    told: Mapping[str, Any] = {} if describe is None else describe()
+    workers = int(fix.change.get("num_workers", told.get("workers")) or 0)
+    if rounds_of(told, workers) >= _FEW_ROUNDS:
+        return False
+    if (seconds := told["batches"] * step_ms / 1e3) > _LONG_PASS_S:
+        raise UsageError(f"what it changes shows only over whole epochs, and one takes {seconds:.0f} s")
+    return True
 
 
 def _measured(
@@ -192,16 +217,19 @@ def _settle() -> None:
 
 
 def batch_cost(subject: Any, step: Step, size: int) -> BatchCost | None:
-    """What the user's step takes for a whole batch and for half of one, replayed without the loader at work."""
+    """What the user's step takes for a whole batch and for half of one, replayed without the loader at work.
+
+    None where there is no half of a batch to be had. What the step raises is the user's to see.
+    """
     half = size // 2
     if half < 1:
         return None
     changed = _variant(subject, {})
     try:
         batch = next(iter(_pass(changed, 1)), None)
-        if batch is None or not isinstance(batch, Mapping):
+        small = None if batch is None else _half_of(batch, size, half)
+        if small is None:
             return None
-        small = {name: value[:half] for name, value in batch.items()}
         times: dict[int, list[float]] = {half: [], size: []}
         for number in range(_REPEATS + 1):
             for count, given in ((half, small), (size, batch)):
@@ -215,3 +243,58 @@ def batch_cost(subject: Any, step: Step, size: int) -> BatchCost | None:
     low, high = (min(times[count]) * 1e3 for count in (half, size))  # what disturbs makes them longer, never shorter
     per_sample = (high - low) / (size - half)
     return BatchCost(high - per_sample * size, per_sample, (half, size))
+
+
+def _half_of(batch: Any, size: int, half: int) -> Any:
+    """The first samples of a batch of any build; None where it has nothing that is as long as the batch."""
+    cut = _Cut(size, half)
+    try:
+        made = cut(batch)
+    except Exception:  # a container of the user's own, which is not made as its like are
+        return None
+    return made if cut.is_any else None
+
+
+class _Cut:
+    """Makes a smaller batch: whatever has a row for each sample is cut, everything else stays."""
+
+    def __init__(self, size: int, half: int) -> None:
+        self._size, self._half = size, half
+        self.is_any = False
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, (str, bytes)):
+            return value
+        if isinstance(value, Mapping):
+            return self._mapping(value)
+        if isinstance(value, (list, tuple)) and not self._is_column(value):
+            each = [self(item) for item in value]
+            return type(value)(*each) if hasattr(value, "_fields") else type(value)(each)
+        if not self._is_long(value):
+            return value
+        self.is_any = True
+        return value[: self._half]
+
+    def _mapping(self, value: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        cut = {name: self(each) for name, each in value.items()}
+        if not isinstance(value, MutableMapping):
+            return type(value)(cut)  # type: ignore[call-arg]
+        made = copy.copy(value)  # of the same kind, with whatever else it has
+        made.update(cut)
+        return made
+
+    def _is_long(self, value: Any) -> bool:
+        try:
+            return len(value) == self._size
+        except TypeError:  # a number, or a tensor of one
+            return False
+
+    def _is_column(self, value: Any) -> bool:
+        """Whether a list holds one thing for each sample (texts), and not one array for each field."""
+        return len(value) == self._size and not hasattr(value, "_fields") and not self._holds_field(value)
+
+    def _holds_field(self, value: Any) -> bool:
+        """Whether there is an array somewhere inside with a row for each sample."""
+        if isinstance(value, (Mapping, list, tuple)):
+            return any(map(self._holds_field, value.values() if isinstance(value, Mapping) else value))
+        return hasattr(value, "shape") and self._is_long(value)

@@ -13,13 +13,16 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from time import perf_counter_ns
 from typing import Any
 
 from penstock.errors import PenstockError, UsageError
 from penstock.lazy import dataclass
 from penstock.profile import spans
 from penstock.profile.case import Case, Fix, Starts
+from penstock.profile.chance import same_chance
 from penstock.profile.fixes import best_of, fixes_for
+from penstock.profile.marks import marks
 from penstock.profile.model import Pace, Situation, Stage, compute_stages_of
 from penstock.profile.reckoning import case_of, handed
 from penstock.profile.snapshot import Snapshot
@@ -99,6 +102,7 @@ class Verdict:
                 "ruled_by": now.ruled_by,
                 "unexplained": round(now.unexplained, 3),
                 "epoch_start_ms": round(self.starts.per_step_ms, 3),
+                "hand_over_ms": round(now.hand_over_ms, 3),
             },
             "stages": [{"name": each.name, "self_ms_per_batch": round(each.ms, 4)} for each in self.stages],
             "fixes": [fix.to_dict() for fix in self.fixes],
@@ -135,19 +139,19 @@ def verdict(
             "no step was recorded: there is nothing to judge yet",
             hint="iterate a penstock.Loader or profile.attach(dataloader), or call profile.mark_step() in the loop",
         )
-    with _unrecorded():  # what is measured and tried here is no part of the run
+    with _unrecorded():
         return _judged(snapshot, check, step, subject, calibrate, seconds)
 
 
 @contextmanager
 def _unrecorded() -> Iterator[None]:
-    was_on = spans.is_enabled()
-    spans.disable()
+    """What is measured and tried here is no part of the run: not of its spans, its steps, or its random numbers."""
+    began_ns = perf_counter_ns()
     try:
-        yield
+        with spans.paused(), same_chance():
+            yield
     finally:
-        if was_on:
-            spans.enable()
+        marks().shift(perf_counter_ns() - began_ns)
 
 
 def _judged(
@@ -186,6 +190,9 @@ def _verdict(
     share = min(leading[0].ms / total, 1.0) if leading and total > 0 else 0.0
     if case.is_input_bound and case.starts.spared_ms > 0.5 * pace.wait_ms:
         stage, share = WORKER_START, min(case.starts.spared_ms / pace.wait_ms, 1.0)
+    now = case.now
+    if now.hand_over_ms:
+        notes = (said("hand-over", wait=now.hand_over_ms, batch=now.batch_ms), *notes)
     if pace.left_out:
         notes += (said("breaks", count=pace.left_out),)
     return Verdict(
@@ -198,11 +205,11 @@ def _verdict(
 
 
 def _live(snapshot: Snapshot) -> Any:
-    """The loader of this process that the run speaks of; of several the one that handed out most."""
+    """The loader of this process that the run speaks of; of several the one that fed most of the steps."""
     if snapshot.process not in (0, os.getpid()):
         return None
     found = subjects()
-    return max(found, key=lambda each: handed(each.describe()), default=None)
+    return max(found, key=lambda each: fed(each.describe()), default=None)
 
 
 def _told(snapshot: Snapshot, subject: Any) -> dict[str, Any]:
@@ -211,8 +218,13 @@ def _told(snapshot: Snapshot, subject: Any) -> dict[str, Any]:
         told = dict(subject.describe())
         named = told.get("text")
         return dict(next((each for each in snapshot.subjects if named and each.get("text") == named), told))
-    found: Mapping[str, Any] = max(snapshot.subjects, key=lambda each: handed(each), default={})
+    found: Mapping[str, Any] = max(snapshot.subjects, key=fed, default={})
     return dict(found)
+
+
+def fed(told: Mapping[str, Any]) -> tuple[int, int]:
+    """Batches that went into training steps, and all that were handed out: by which of several a run is told."""
+    return int(told.get("step_batches") or 0), handed(told)
 
 
 def missing_data(told: Mapping[str, Any]) -> list[str]:
@@ -292,6 +304,8 @@ def _checked(
     except PenstockError as error:
         return None, (said("trial failed", fix=fix_name(best), error=error.message),)
     beside = trial.control_ms
-    if beside is not None and abs(beside / case.step_ms - 1) > _DISTURBED:
+    # Over whole passes there are beginnings, which a run of a single pass has not.
+    is_alike = whole or not trial.whole_passes
+    if beside is not None and is_alike and abs(beside / case.step_ms - 1) > _DISTURBED:
         return trial, (said("disturbed", beside=beside, then=case.step_ms),)
     return trial, ()

@@ -67,11 +67,13 @@ _WORDS: dict[str, dict[str, str]] = {
         "gives": "{fix} would make the step {ms}",
         "gives batch": "{fix} would make {factor} the samples take {ms}",
         "gives some": "{fix} may make it shorter; by how much could not be measured here",
+        "refuted": "{fix} was predicted to make the step {ms}, and a trial did not confirm it",
         "nothing": "no change is known here that would make it shorter",
         "changes": "what would change it (step times are predictions; now {step}):",
         "no number": "?",
         "tried": "tried {fix} ({change}): predicted {predicted}, measured {measured} ({error}){control}",
         "control": "; without it {ms} at the same time",
+        "no gain": ": the trial did not confirm it, the step did not get shorter",
         "note": "note: {note}",
     },
     "zh": {
@@ -84,11 +86,13 @@ _WORDS: dict[str, dict[str, str]] = {
         "gives": "{fix}可使每步降到 {ms}",
         "gives batch": "{fix}可使 {factor} 样本只需 {ms}",
         "gives some": "{fix}可能缩短训练步，幅度在此无法测量",
+        "refuted": "{fix}预测为每步 {ms}，但尝试未能证实",
         "nothing": "这里没有已知的改变能缩短训练步",
         "changes": "可行的改变（时间为预测值；现在 {step}）:",
         "no number": "?",
         "tried": "已试 {fix} ({change}): 预测 {predicted}，实测 {measured} ({error}){control}",
         "control": "；同时不作改变为 {ms}",
+        "no gain": ": 尝试未能证实，训练步没有变短",
         "note": "注: {note}",
     },
 }
@@ -110,6 +114,7 @@ _SAID: dict[str, tuple[str, str]] = {
         "每个 batch 的 {service:.1f} ms 中 CPU 只工作 {cpu:.1f} ms，其余在等待: 虽然只有 {cores} 个 CPU，"
         "{more} 个可同时等待；每个都占用内存",
     ),
+    "and stay": ("; starting them takes time, so they stay from epoch to epoch", "；启动需要时间，因此各 epoch 间常驻"),
     "persistent": (
         "each epoch starts {workers} worker processes anew and waits {wait} for its first batch, every {steps:.0f} "
         "steps; workers that stay need {first} for it",
@@ -185,6 +190,14 @@ _SAID: dict[str, tuple[str, str]] = {
         "take less of it than decoding on CPUs",
         "您的训练步单独需 {alone:.1f} ms，运行中为 {there:.1f} ms: 其余是加载线程占用的 CPU 和 Python 锁，"
         "或循环中的其他工作；GPU 解码和从视图复制比 CPU 解码占用更少",
+    ),
+    "hand-over": (
+        "the {wait:.1f} ms that a step waits are what taking its batch from a worker process costs, for the workers "
+        "would have one every {batch:.1f} ms: about the same for each batch, whatever the data set does; larger "
+        "batches, or fewer and larger tensors in them, change it, more workers and less decoding do not",
+        "每步等待的 {wait:.1f} ms 是从 worker 进程取 batch 的开销，因为 worker 每 {batch:.1f} ms 就能给出一个: "
+        "每个 batch 大致相同，与数据集做什么无关；更大的 batch，或其中张量更少更大，才能改变它，"
+        "更多 worker 或更少解码则不能",
     ),
     "measuring failed": ("nothing could be measured on the data: {error}", "无法在数据上测量: {error}"),
     "unmeasured": (
@@ -290,7 +303,7 @@ def fix_text(fix: Fix, lang: Language = "en") -> str:
     articles = {"view in RAM": "a view in RAM", "view on disk": "a view on disk", "larger batch": "a larger batch",
                 "wait for the view": "the view, once it is filled,"}  # fmt: skip
     named = ("threads", "num_workers", "persistent_workers")
-    told = next((f"{word}={fix.change[word]}" for word in named if word in fix.change), None)
+    told = ", ".join(f"{word}={fix.change[word]}" for word in named if word in fix.change)
     return told or articles.get(fix.name, fix.name)
 
 
@@ -320,6 +333,8 @@ def sentence_of(found: Verdict, lang: Language = "en") -> str:
         parts.append(words["gives some"].format(fix=fix_text(told, lang)))
     else:
         kind = "gives" if told.batch_factor == 1 else "gives batch"
+        if found.trial is not None and found.trial.fix == told and not found.trial.is_gain:
+            kind = "refuted"
         factor = f"{told.batch_factor:g}×"
         text = words[kind].format(fix=fix_text(told, lang), ms=ms_text(told.predicted_step_ms), factor=factor)
         parts.append(text)
@@ -371,4 +386,4 @@ def trial_text(trial: Trial, lang: Language = "en") -> str:
         measured=ms_text(trial.measured_ms),
         error=f"{trial.error:+.0%}",
         control="" if beside is None else words["control"].format(ms=ms_text(beside)),
-    )
+    ) + ("" if trial.is_gain else words["no gain"])

@@ -1,0 +1,102 @@
+"""A verdict with a trial in the midst of a training: it leaves record, order and random numbers alone, and is about the
+loader that feeds the training."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock import profile
+from penstock.profile.chance import same_chance
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader  # noqa: E402
+from torch.utils.data import Dataset as TorchDataset  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*worker processes in total:UserWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    profile.enable()
+    profile.reset()
+    yield
+    profile.enable()
+    profile.reset()
+
+
+class Slow(TorchDataset[Any]):
+    def __init__(self, count: int, seconds: float) -> None:
+        self.count, self.seconds = count, seconds
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.seconds)
+        return torch.tensor(index)
+
+
+def numbers(loader: Any) -> list[int]:
+    return [int(each) for batch in loader for each in batch]
+
+
+@pytest.mark.parametrize("own_generator", [True, False])
+def test_the_order_of_the_training_goes_on_as_without_a_trial(own_generator: bool) -> None:
+    def second_pass(check: bool) -> tuple[list[int], float, float, float]:
+        profile.reset()
+        torch.manual_seed(3)
+        random.seed(3)
+        np.random.seed(3)
+        generator = torch.Generator().manual_seed(1) if own_generator else None
+        loader = profile.attach(DataLoader(Slow(40, 0.002), batch_size=4, shuffle=True, generator=generator))
+        numbers(loader)
+        if check:
+            profile.verdict(check=True, seconds=0.02, step=lambda batch: torch.rand(3))
+        return numbers(loader), float(torch.rand(1)), random.random(), float(np.random.random())
+
+    assert second_pass(False) == second_pass(True)
+
+
+def test_shared_generators_stand_where_they_stood() -> None:
+    with same_chance():
+        before = random.random(), np.random.random(), float(torch.rand(1))
+    assert before == (random.random(), np.random.random(), float(torch.rand(1)))
+
+
+def test_open_spans_and_steps_know_nothing_of_it() -> None:
+    spent_s = 0.0
+    loader = profile.attach(DataLoader(Slow(60, 0.001), batch_size=2))
+    with profile.span("run"):
+        for number, _ in enumerate(loader):
+            if number == 15:
+                began = time.perf_counter()
+                profile.verdict(check=True, seconds=0.3)
+                spent_s = time.perf_counter() - began
+    told = profile.snapshot()
+    assert told.by_name()["run"].count == 1 and told.by_name()["00_TOTAL_getitem"].count == 60
+    assert told.steps.count == 30 and told.steps.total_ns < told.by_name()["run"].total_ns - spent_s * 0.99e9
+
+
+def test_it_is_about_the_loader_that_feeds_the_training() -> None:
+    training = profile.attach(DataLoader(Slow(24, 0.004), batch_size=2, num_workers=1, persistent_workers=True))
+    validation = profile.attach(DataLoader(Slow(80, 0.0), batch_size=2))
+    for _ in range(2):
+        for _ in training:
+            time.sleep(0.001)
+        with torch.no_grad():
+            for _ in validation:
+                pass
+    found = profile.verdict()
+    assert found.now.threads == 1 and found.pace.steps <= 24
+    assert found.now.service_ms > 8  # two samples; with those of the validation a batch would take 2 ms on average
+    training.close()

@@ -19,7 +19,7 @@ from penstock.load.replay import AsyncSampleBuffer, MultimodalReplayBuffer
 from penstock.load.settings import Mix
 from penstock.load.window import Window
 from penstock.profile import SpanStats, reset, snapshot
-from penstock.profile.spans import record_calls, show
+from penstock.profile.spans import paused, record_calls, show
 from penstock.stores.store import ImageSource, Picture, Scratch
 from tests.conversion import bags
 from tests.load.picture_store import ArraySource, ArrayStore
@@ -146,6 +146,18 @@ def test_nothing_is_recorded_while_it_is_off() -> None:
             pass
     told = snapshot()
     assert not told.spans and not any(told.counters.values()) and not told.gauges and not told.steps.count
+
+
+def test_a_loader_that_is_used_in_a_pause_tells_nothing_and_the_other_goes_on() -> None:
+    with loader(ArrayStore((20, 25))) as batches, profile.span("run"):
+        taken = iter(batches)
+        next(taken)
+        with paused(), loader(ArrayStore((20,), name="other")) as tried:
+            assert sum(len(batch["state"]) for batch in tried) == 20
+        assert sum(1 for _ in taken) == len(batches) - 1
+    found = counts()
+    assert found["run"] == 1 and found["data_wait"] == len(batches)
+    assert found["00_TOTAL_getitem"] <= ROWS  # those that the pause found half made are not told
 
 
 def test_threads_show_their_tasks_in_the_timeline_and_no_sums() -> None:

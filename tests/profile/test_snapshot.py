@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +18,16 @@ from penstock import profile
 from penstock.errors import OutputFailed, UsageError
 from penstock.profile import count, data_wait, gauge, mark_epoch, mark_step, reset, snapshot, span
 from penstock.profile.histogram import Histogram, bucket_of, merge_pairs, middle_ns
-from penstock.profile.marks import MAX_POINTS, Marks, Series
+from penstock.profile.marks import Marks
 from penstock.profile.memory_series import MAX_POINTS as MAX_MEMORY_POINTS
 from penstock.profile.memory_series import MemorySeries
+from penstock.profile.page import render_page
 from penstock.profile.snapshot import EpochStats, MemoryPoint, Snapshot, StepPoint, span_stats
+from penstock.profile.table import table
+from penstock.profile.trace import trace_events
+from penstock.profile.track import MAX_POINTS, Series
+from penstock.profile.verdict import verdict
+from tests.cli.test_profile_damaged import WRONG, Way, ways_to, with_value
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +39,16 @@ def fresh() -> Iterator[None]:
 
 
 # JSON
+
+
+def recorded() -> Snapshot:
+    """Something of everything."""
+    with span("outer"), span("inner"), data_wait():
+        count("read", 3)
+        gauge("depth", 0.5)
+    mark_step()
+    mark_epoch()
+    return replace(snapshot(), subjects=({"kind": "a loader", "threads": 2},), lost={"counters": 1})
 
 
 def test_a_snapshot_goes_to_a_file_and_comes_back_the_same(tmp_path: Path) -> None:
@@ -56,6 +74,7 @@ def test_a_snapshot_goes_to_a_file_and_comes_back_the_same(tmp_path: Path) -> No
         ("[]", "this is no profile of penstock"),
         ('{"penstock_profile": 99}', "has version 99"),
         ('{"penstock_profile": 1, "spans": [3]}', "damaged"),
+        ("[" * 100_000, "is no JSON"),
     ],
 )
 def test_a_file_that_is_no_profile_is_refused_by_name(text: str, what: str, tmp_path: Path) -> None:
@@ -68,6 +87,70 @@ def test_a_file_that_is_no_profile_is_refused_by_name(text: str, what: str, tmp_
         Snapshot.load(tmp_path / "absent.json")
     with pytest.raises(OutputFailed, match="cannot be written"):
         Snapshot().save(tmp_path / "absent" / "RUN.json")
+
+
+@pytest.mark.parametrize(
+    ("way", "value", "what"),
+    [
+        (("spans", 0, "total_ns"), "abc", r"spans\[0\].total_ns: needs a whole number from 0 to 2\^72, not 'abc'"),
+        (("spans", 0, "count"), True, r"spans\[0\].count: needs a whole number"),
+        (("spans", 0, "path"), [3], r"spans\[0\].path\[0\]: needs a text, not 3"),
+        (("spans", 0, "histogram", 0), [384, 1], r"spans\[0\].histogram\[0\]\[0\]: needs .* to 383, not 384"),
+        (("spans", 0, "histogram"), [[1]], r"spans\[0\].histogram: needs rows of 2 whole numbers"),
+        (("spans", 0, "p50_ns"), 0, r"spans\[0\]: needs a total, and percentiles from min_ns to max_ns"),
+        (("spans", 0, "total_ns"), 0, r"spans\[0\]: needs a total, and percentiles from min_ns to max_ns"),
+        (("counters", "read"), 0.5, r"counters\['read'\]: needs a whole number"),
+        (("gauges", "depth", "mean"), math.nan, r"gauges\['depth'\].mean: needs a number, not nan"),
+        (("gauges", "depth"), 3, r"gauges\['depth'\]: needs a table, not 3"),
+        (("steps", "wait_total_ns"), None, r"steps.wait_total_ns: needs a whole number"),
+        (("steps", "series", 0, 2), 10**30, r"steps.series\[0\]\[2\]: needs a whole number"),
+        (("memory",), None, r"memory: needs a list, not None"),
+        (("machine", "cores"), math.inf, r"machine\['cores'\]: needs a number, not inf"),
+        (("subjects",), [3], r"subjects\[0\]: needs a table, not 3"),
+        (("events", 0, "events", 0, 0), 99, r"events\[0\].events\[0\]\[0\]: needs .* from 0 to \d+, not 99"),
+        (("events", 0, "is_alive"), 1, r"events\[0\].is_alive: needs true or false, not 1"),
+        (("lost",), {"gauges": -1}, r"lost\['gauges'\]: needs a whole number from 0"),
+        (("taken_at",), 1e300, r"taken_at: needs a number, not 1e\+300"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_place(way: Way, value: object, what: str) -> None:
+    with pytest.raises(UsageError, match=f"the profile is damaged: {what}"):
+        Snapshot.from_dict(with_value(recorded().to_dict(), way, value))
+
+
+def test_whatever_is_taken_from_a_file_can_be_shown_and_judged() -> None:
+    whole, taken = json.loads(json.dumps(recorded().to_dict())), 0
+    for way in list(ways_to(whole))[2:]:  # behind the version, which has a sentence of its own
+        for value in WRONG:
+            try:
+                found = Snapshot.from_dict(with_value(whole, way, value))
+            except UsageError as error:
+                assert str(way[0]) in error.message
+                continue
+            taken += 1
+            is_judged = found.steps.count and way[0] not in ("machine", "subjects")  # tables of anything
+            assert table(found) and render_page(found, verdict=verdict(found) if is_judged else None)
+            assert json.dumps(list(trace_events(found)), allow_nan=False)
+            assert Snapshot.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False))) == found
+    assert taken > 100
+
+
+def test_fields_that_are_not_known_are_left_alone_and_those_of_later_versions_may_be_missing() -> None:
+    taken = recorded()
+    whole = json.loads(json.dumps(taken.to_dict()))
+    listed = [whole[name][0] for name in ("spans", "epochs", "events")]
+    for each in (whole, *listed, whole["steps"], whole["gauges"]["depth"]):
+        each["later"] = {"any": [None, "thing"]}
+    del whole["steps"]["cpu_total_ns"]
+    assert Snapshot.from_dict(whole) == taken
+    del whole["steps"]["total_ns"], whole["spans"][0]["count"]
+    with pytest.raises(UsageError, match=r"the profile is damaged: spans\[0\].count is missing"):
+        Snapshot.from_dict(whole)
+
+
+def test_a_file_that_is_read_and_written_again_has_the_same_bytes(tmp_path: Path) -> None:
+    first = recorded().save(tmp_path / "first.json")
+    assert Snapshot.load(first).save(tmp_path / "second.json").read_bytes() == first.read_bytes()
 
 
 def test_an_empty_snapshot_has_all_figures() -> None:
@@ -232,6 +315,21 @@ def test_counters_and_gauges_are_summed_over_threads() -> None:
     told = taken.gauges["depth"]
     assert (told.count, told.min, told.max) == (1110, 0, 999)
     assert told.mean == pytest.approx((45 + 4950 + 499_500) / 1110)
+
+
+@pytest.mark.parametrize("values", [(1e308, 1e308), (-1e308, -1e308, -1e308), (1e308, 1e308, -1e308, -1e308)])
+def test_a_gauge_whose_sum_no_float_holds_has_a_mean(values: tuple[float, ...], tmp_path: Path) -> None:
+    def work() -> None:
+        for each in values:
+            gauge("far", each)
+
+    work()
+    thread = threading.Thread(target=work)  # sums of threads are summed up
+    thread.start()
+    thread.join()
+    told = profile.load(profile.save(tmp_path / "RUN.json")).gauges["far"]
+    assert (told.min, told.max, told.count) == (min(values), max(values), 2 * len(values))
+    assert told.min <= told.mean <= told.max
 
 
 def test_counters_and_gauges_without_room_are_told() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import profile
+from penstock.errors import UsageError
 from penstock.profile import log_timing, record, reset, snapshot, span
 from penstock.profile.board import open_board
 from penstock.profile.snapshot import OTHER, Event, SpanStats
-from penstock.profile.spans import record_calls
+from penstock.profile.spans import paused, record_calls
 
 
 @pytest.fixture(autouse=True)
@@ -217,6 +219,15 @@ def test_what_took_longer_than_the_machine_is_up_is_gone_after_a_reset() -> None
     assert snapshot().spans == () and own_events() == []
 
 
+def test_durations_beyond_all_measure_count_as_the_longest() -> None:
+    for seconds in (1e20, 1e300, 1e308):
+        log_timing("far", seconds)
+    record("further", 10**30)
+    told = snapshot().by_name()
+    assert (told["far"].count, told["far"].min_ns, told["far"].total_ns) == (3, 1 << 56, 3 << 56)
+    assert told["further"].total_ns == told["further"].self_ns == 1 << 56
+
+
 def test_log_timing_is_a_span_or_records_seconds() -> None:
     with span("outer"):
         with log_timing("inner"):
@@ -260,12 +271,22 @@ def test_after_a_reset_there_is_room_for_new_names() -> None:
 
 
 def test_long_names_stay_apart_and_any_text_is_a_name() -> None:
-    names = ["é" * 300 + "1", "é" * 300 + "2", "", "线程", "a\nb", "\udc80"]
+    names = ["é" * 300 + "1", "é" * 300 + "2", " ", "线程", "a\nb", "\udc80"]
     for name in names:
         with span(name):
             pass
     assert len(by_path()) == len(names)
     assert all(len(path[-1].encode()) <= 112 for path in by_path())
+
+
+def test_an_empty_name_is_refused() -> None:
+    for use in (span, lambda name: log_timing(name, 1.0), lambda name: record(name, 1), log_timing):
+        with pytest.raises(UsageError, match="empty"):
+            use("")
+    profile.disable()
+    with pytest.raises(UsageError, match="empty"):
+        span("")
+    assert snapshot().spans == ()
 
 
 # Order
@@ -380,6 +401,57 @@ def test_a_decorated_coroutine_is_timed_from_call_to_end() -> None:
     assert by_path()["wait",].count == 2
 
 
+def test_a_decorated_async_generator_is_timed_between_its_yields() -> None:
+    closed = []
+
+    @span("steps")
+    async def numbers(first: int) -> AsyncGenerator[int, str]:
+        try:
+            await asyncio.sleep(0.01)
+            got = yield first
+            assert got == "x"
+            await asyncio.sleep(0.01)
+            try:
+                yield 2
+            except Expected:
+                yield 3
+            await asyncio.sleep(0.01)
+        finally:
+            closed.append(first)
+
+    async def use() -> None:
+        running = numbers(1)
+        assert await anext(running) == 1
+        await asyncio.sleep(0.2)  # between two stretches
+        assert await running.asend("x") == 2
+        assert await running.athrow(Expected()) == 3
+        assert [each async for each in running] == []
+        left = numbers(5)
+        assert await anext(left) == 5
+        await left.aclose()
+
+    assert inspect.isasyncgenfunction(numbers)
+    asyncio.run(use())
+    assert closed == [1, 5]
+    told = by_path()["steps",]
+    assert told.count == 5  # four of the first, one of the second
+    assert 40_000_000 <= told.total_ns < 200_000_000
+
+
+def test_an_error_of_a_decorated_async_generator_goes_on() -> None:
+    @span("fails")
+    async def numbers() -> AsyncGenerator[int, None]:
+        yield 1
+        raise Expected
+
+    async def use() -> list[int]:
+        return [each async for each in numbers()]
+
+    with pytest.raises(Expected):
+        asyncio.run(use())
+    assert by_path()["fails",].count == 2
+
+
 def test_something_else_than_a_name_is_refused() -> None:
     with pytest.raises(TypeError, match="a text or a function is needed, not int"):
         span(3)  # type: ignore[call-overload]
@@ -416,6 +488,171 @@ def test_switching_inside_a_span_leaves_no_trace_in_what_follows() -> None:
     with span("after"):
         pass
     assert set(by_path()) == {("on again",), ("after",)}
+
+
+# Pauses
+
+
+def counts() -> dict[str, int]:
+    return {name: each.count for name, each in snapshot().by_name().items()}
+
+
+def test_a_pause_records_nothing_and_what_was_open_goes_on() -> None:
+    held = span("held")
+    with span("outer"), held:
+        with span("before"):
+            pass
+        with paused():
+            assert not profile.is_enabled() and os.environ["PENSTOCK_PROFILE"] == "0"
+            with held, span("new"), span("outer"), held:
+                profile.count("bytes", 3)
+                profile.gauge("depth", 1)
+                profile.mark_step()
+                record("elsewhere", 5)
+            time.sleep(0.01)
+            assert counts() == {"before": 1}
+        assert profile.is_enabled() and os.environ["PENSTOCK_PROFILE"] == "1"
+        with span("after"), held:
+            pass
+    assert set(by_path()) == {
+        ("outer",), ("outer", "held"), ("outer", "held", "before"), ("outer", "held", "after"),
+        ("outer", "held", "after", "held"),
+    }  # fmt: skip
+    told, taken = by_path(), snapshot()
+    assert all(each.count == 1 for each in told.values())
+    assert told["outer", "held"].self_ns >= 10_000_000  # the pause is its own time
+    assert sum(each.self_ns for each in told.values()) == told["outer",].total_ns
+    assert (dict(taken.counters), dict(taken.gauges), taken.steps.count) == ({}, {}, 0)
+
+
+def test_spans_of_other_threads_are_counted_whole_in_and_after_a_pause() -> None:
+    began, go_on, ended, last = (threading.Event() for _ in range(4))
+
+    def work() -> None:
+        with span("long"):
+            with span("short"):
+                began.set()
+                assert go_on.wait(60)
+                with span("in the pause"):
+                    pass
+            ended.set()
+            assert last.wait(60)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert began.wait(60)
+    with paused():
+        go_on.set()
+        assert ended.wait(60)
+        run_in_thread(lambda: span("of a new thread").__enter__())
+        assert counts() == {"short": 1}  # it was open when the pause began
+    last.set()
+    thread.join()
+    assert counts() == {"short": 1, "long": 1}
+
+
+@pytest.mark.parametrize("name", ["same", "other"])
+def test_a_span_that_begins_in_a_pause_and_ends_later_is_not_recorded(name: str) -> None:
+    pause = paused()
+    with span("same"):
+        pause.__enter__()
+        with span(name):
+            pause.__exit__(None, None, None)
+            with span("inside"):
+                pass
+            time.sleep(0.01)
+        assert counts() == {"inside": 1}
+        with span("next"):
+            pass
+    told = by_path()
+    assert {path: each.count for path, each in told.items()} == {
+        ("same",): 1, ("same", "inside"): 1, ("same", "next"): 1,
+    }  # fmt: skip
+    inner = told["same", "inside"].total_ns + told["same", "next"].total_ns
+    assert told["same",].self_ns == told["same",].total_ns - inner >= 10_000_000
+
+
+def test_a_generator_that_holds_a_span_of_a_pause_open_does_not_disturb_the_counts() -> None:
+    def holding() -> Iterator[int]:
+        with span("held"):
+            yield 1
+
+    held = holding()
+    with span("outer"), paused():
+        next(held)
+    with span("later"), span("held"):
+        pass
+    assert next(held, None) is None
+    assert counts() == {"outer": 1, "later": 1, "held": 1}
+    with span("clean"):
+        pass
+    assert ("clean",) in by_path()
+
+
+def test_pauses_nest_and_switching_shows_when_they_are_over() -> None:
+    with paused():
+        with paused():
+            pass
+        profile.enable()
+        with span("still paused"):
+            assert not profile.is_enabled()
+    assert profile.is_enabled()
+    with pytest.raises(Expected), paused():
+        raise Expected
+    assert profile.is_enabled()
+    with paused():
+        profile.disable()
+    assert not profile.is_enabled()
+    with paused():
+        assert not profile.is_enabled()
+    assert not profile.is_enabled() and span("x")(counts) is counts
+    assert counts() == {}
+
+
+def test_coroutines_and_functions_obey_a_pause() -> None:
+    @span("wait")
+    async def wait(until: asyncio.Event) -> None:
+        await until.wait()
+
+    async def run() -> None:
+        first, second = asyncio.Event(), asyncio.Event()
+        before = [asyncio.create_task(wait(each)) for each in (first, second)]
+        await asyncio.sleep(0)
+        with paused():
+            within = [asyncio.create_task(wait(each)) for each in (first, second)]
+
+            @span("made in it")
+            def made() -> None: ...
+
+            await asyncio.sleep(0)
+            first.set()
+            await asyncio.gather(before[0], within[0])
+            made()
+        second.set()
+        await asyncio.gather(before[1], within[1])
+        made()
+
+    asyncio.run(run())
+    assert counts() == {"wait": 2, "made in it": 1}
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_child_of_a_fork_in_a_pause_is_off_until_it_is_switched_on() -> None:
+    def child() -> int:
+        with span("not recorded"):
+            pass
+        profile.enable()
+        with span("switched on"):
+            pass
+        return 0 if profile.is_enabled() else 1
+
+    with span("outer"):
+        with paused():
+            pid = os.fork()
+            if not pid:
+                os._exit(child())
+        assert os.waitpid(pid, 0)[1] == 0
+    assert counts() == {"switched on": 1, "outer": 1}
 
 
 def test_the_environment_switches_off_and_nothing_is_made() -> None:

@@ -25,6 +25,7 @@ decoded to measure what a change would give; --try also runs the best change for
 same length. Exit codes: 0; 1 where --try could try nothing because the data is not there or cannot be opened; 2 for a
 run file or words that are wrong.
 """
+_NONSENSE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 def add_parser(verbs: Any) -> None:
@@ -60,8 +61,18 @@ def run(args: argparse.Namespace) -> int:
     snapshot = Snapshot.load(args.run_file)
     try:
         found, notes, has_data = judged(snapshot, check=args.check, seconds=args.seconds)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:  # what the run says of its loader is nonsense
-        raise UsageError(f"{args.run_file} is damaged: {type(error).__name__}: {error}") from error
+        _write(snapshot, found, args)
+        if args.json:
+            _print_json(args.run_file, snapshot, found, notes)
+        else:
+            _print_text(snapshot, found, notes, args.lang)
+    except _NONSENSE as error:  # what the run says of its loader, or numbers that contradict each other
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(f"{args.run_file} is damaged: {what}") from error
+    return 1 if args.check and not has_data else 0
+
+
+def _write(snapshot: Snapshot, found: Verdict | None, args: argparse.Namespace) -> None:
     if args.html:
         from penstock.profile.page import export_html
 
@@ -72,11 +83,6 @@ def run(args: argparse.Namespace) -> int:
 
         export_trace(snapshot, args.trace)
         print(f"wrote {args.trace}", file=sys.stderr)
-    if args.json:
-        _print_json(args.run_file, snapshot, found, notes)
-    else:
-        _print_text(snapshot, found, notes, args.lang)
-    return 1 if args.check and not has_data else 0
 
 
 def judged(snapshot: Snapshot, *, check: bool, seconds: float) -> tuple[Verdict | None, list[str], bool]:
@@ -99,10 +105,10 @@ def judged(snapshot: Snapshot, *, check: bool, seconds: float) -> tuple[Verdict 
 def _loader(snapshot: Snapshot) -> tuple[Loader | None, list[str], bool]:
     """The loader of the run made again, where its data lies on this machine; False where data cannot be opened."""
     from penstock.load.subject import KIND, from_description
-    from penstock.profile.verdict import missing_data
+    from penstock.profile.verdict import fed, missing_data
     from penstock.profile.words import said
 
-    told = max(snapshot.subjects, key=lambda each: int(each.get("batches_handed") or 0), default=None)
+    told = max(snapshot.subjects, key=fed, default=None)
     if told is None:
         return None, [said("no loader")], True
     if told.get("kind") != KIND:
@@ -142,4 +148,4 @@ def _print_json(path: str, snapshot: Snapshot, found: Verdict | None, notes: lis
         "counters": dict(snapshot.counters),
         "notes": notes,
     }  # fmt: skip
-    sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

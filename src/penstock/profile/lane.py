@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import UsageError
 from penstock.profile import layout as at
 from penstock.profile.board import Board, open_board
 from penstock.profile.histogram import N_BUCKETS, PER_OCTAVE
@@ -31,22 +33,44 @@ _WORD_MASK = (1 << 64) - 1
 _RING_END = at.RING_AT + at.N_EVENTS * at.EVENT_BYTES
 _FOLD_BYTES = at.FOLD_EVERY * at.EVENT_BYTES
 _DEEPEST_KEPT = 64
+_MAX_ORPHANS = 64
 _LONGEST_NS = 1 << 62
+_LARGEST = sys.float_info.max
 
 
 class Node:
-    """A span under its parents in one thread. While the span is open: when it began, and the time in its children."""
+    """A span under its parents in one thread. While the span is open: when it began, and the time in its children.
 
-    __slots__ = ("child_ns", "depth", "kids", "name", "number", "parent", "start_ns")
+    One that is not recorded has its parent's number and no name: what is inside it stands under its parent.
+    """
 
-    def __init__(self, name: str, parent: Node | None, number: int) -> None:
-        self.name = name
+    __slots__ = ("child_ns", "depth", "ended_by", "kids", "name", "number", "parent", "start_ns")
+
+    def __init__(self, name: str, parent: Node | None, number: int, *, is_recorded: bool = True) -> None:
+        self.name = name if is_recorded else ""
+        self.ended_by = name
         self.parent: Node = self if parent is None else parent
         self.number = number
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.kids: dict[str, Node] = {}
         self.start_ns = 0
         self.child_ns = 0
+
+    @property
+    def is_recorded(self) -> bool:
+        return bool(self.name)
+
+
+def _recorded_ns(node: Node, end_ns: int) -> int:
+    """What an open span is of the time in its parent's children; one that is not recorded only by its own children."""
+    return end_ns - node.start_ns if node.is_recorded else node.child_ns
+
+
+def _copy(node: Node) -> Node:
+    # The node itself may be entered again before this call of it ends.
+    kept = Node(node.ended_by, node.parent, node.number, is_recorded=node.is_recorded)
+    kept.start_ns, kept.child_ns = node.start_ns, node.child_ns
+    return kept
 
 
 class Lane:
@@ -100,6 +124,8 @@ class Lane:
 
     def grow(self, name: str) -> Node:
         """The node of a span that is entered under these parents for the first time."""
+        if not name:
+            raise UsageError("the name of a span is empty", hint="name what is timed")
         parent = self.node
         node = Node(name, parent, self._number(parent, name))
         # Names without end (an item's number in them) and endless recursion must not fill the memory.
@@ -167,6 +193,31 @@ class Lane:
         self.offset = offset = offset + at.EVENT_BYTES
         if offset >= self.limit:
             self.turn()
+
+    def end_out_of_order(self, name: str, end_ns: int) -> None:
+        """A span ends that is not the innermost (a generator held one open, or its end was never reached), or one that
+        is not recorded."""
+        above: Node | None = None
+        node = self.node
+        passed = []
+        while node.depth and node.ended_by != name:
+            passed.append(_copy(node))
+            above, node = node, node.parent
+        if node.depth:
+            if above is not None:
+                node.child_ns += _recorded_ns(above, end_ns)
+            self.orphans = (passed[::-1] + self.orphans)[:_MAX_ORPHANS]
+            self.node = node.parent
+            node.parent.child_ns += _recorded_ns(node, end_ns)
+        else:
+            found = next((each for each in self.orphans if each.ended_by == name), None)
+            if found is None:  # entered before a fork or while profiling was off: nobody knows when
+                return
+            self.orphans.remove(found)
+            node = found
+        if node.is_recorded:
+            duration_ns = end_ns - node.start_ns
+            self.write(node.number, node.start_ns, duration_ns, min(node.child_ns, duration_ns))
 
     # Folding
 
@@ -295,7 +346,7 @@ class Gauge:
 
     def set(self, page: mmap.mmap, value: float, time_ns: int) -> None:
         """Record a value."""
-        self.sum += value
+        self.sum = min(max(self.sum + value, -_LARGEST), _LARGEST)  # infinity would be no sum any more
         self.count += 1
         self.min = min(self.min, value)
         self.max = max(self.max, value)

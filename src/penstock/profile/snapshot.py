@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
+import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import MISSING, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from penstock.errors import OutputFailed, UsageError
 from penstock.lazy import dataclass
-from penstock.profile.histogram import Pairs, merge_pairs, percentile_ns
+from penstock.profile.histogram import N_BUCKETS, Pairs, merge_pairs, percentile_ns
 
 VERSION = 1
 OTHER = "…other"  # where the calls of spans go for which a page has no room
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,10 @@ class GaugeStats:
     min: float
     max: float
     count: int
+
+    def __post_init__(self) -> None:
+        # Whatever became of a sum that no float holds.
+        object.__setattr__(self, "mean", max(self.min, min(self.mean, self.max)))
 
 
 class Counts(dict[str, int]):
@@ -250,28 +258,25 @@ class Snapshot:
             raise UsageError("this is no profile of penstock: the key 'penstock_profile' is missing")
         if data["penstock_profile"] != VERSION:
             raise UsageError(f"the profile has version {data['penstock_profile']!r}, this penstock reads {VERSION}")
-        try:
-            return Snapshot(
-                spans=tuple(map(_span_from, data["spans"])),
-                counters=Counts({str(name): int(value) for name, value in data["counters"].items()}),
-                gauges={name: GaugeStats(**each) for name, each in data["gauges"].items()},
-                steps=StepStats(
-                    **{**data["steps"], "series": tuple(StepPoint(*each) for each in data["steps"]["series"])}
-                ),
-                epochs=tuple(EpochStats(**each) for each in data["epochs"]),
-                memory=tuple(MemoryPoint(*each) for each in data["memory"]),
-                gpu=tuple(map(_span_from, data["gpu"])),
-                machine=dict(data["machine"]),
-                subjects=tuple(dict(each) for each in data["subjects"]),
-                events=tuple(map(_events_from, data["events"])),
-                lost={str(name): int(value) for name, value in data["lost"].items()},
-                process=data["process"],
-                start_ns=data["start_ns"],
-                taken_ns=data["taken_ns"],
-                taken_at=data["taken_at"],
-            )
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise UsageError(f"the profile is damaged: {type(error).__name__}: {error}") from error
+        told = _Part(data, "")
+        series = told.part("steps").part("series").rows(_ANY, _ANY, _ANY, _ANY)
+        return Snapshot(
+            spans=tuple(_span_from(each, ("self_ns",)) for each in told.part("spans").items()),
+            counters=Counts({name: each.whole(_ANY) for name, each in told.part("counters").named()}),
+            gauges={name: each.made(GaugeStats) for name, each in told.part("gauges").named()},
+            steps=told.part("steps").made(StepStats, ("_ns",), series=tuple(StepPoint(*row) for row in series)),
+            epochs=tuple(each.made(EpochStats, ("_ns", "epoch")) for each in told.part("epochs").items()),
+            memory=tuple(MemoryPoint(*row) for row in told.part("memory").rows(_ANY, _COUNT, _COUNT)),
+            gpu=tuple(_span_from(each, ("_ns",)) for each in told.part("gpu").items()),
+            machine=told.part("machine").facts(),
+            subjects=tuple(each.facts() for each in told.part("subjects").items()),
+            events=tuple(map(_events_from, told.part("events").items())),
+            lost={name: each.whole() for name, each in told.part("lost").named()},
+            process=told.part("process").whole(),
+            start_ns=told.part("start_ns").whole(_ANY),
+            taken_ns=told.part("taken_ns").whole(_ANY),
+            taken_at=told.part("taken_at").real(1e11),  # a calendar has such years
+        )
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write JSON; a file of that name is replaced in one go."""
@@ -292,7 +297,7 @@ class Snapshot:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise UsageError(f"{os.fspath(path)}: cannot be read: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{os.fspath(path)}: is no JSON: {error}") from error
         try:
             return Snapshot.from_dict(data)
@@ -310,11 +315,6 @@ def _span_dict(span: SpanStats) -> dict[str, Any]:
     return {**vars(span), "path": list(span.path), "histogram": [list(pair) for pair in span.histogram]}
 
 
-def _span_from(data: Mapping[str, Any]) -> SpanStats:
-    pairs = tuple((int(bucket), int(count)) for bucket, count in data["histogram"])
-    return SpanStats(**{**data, "path": tuple(data["path"]), "histogram": pairs})
-
-
 def _events_dict(thread: ThreadEvents) -> dict[str, Any]:
     # Names by number: a run of thousands of events repeats a dozen names.
     numbers: dict[str, int] = {}
@@ -325,7 +325,96 @@ def _events_dict(thread: ThreadEvents) -> dict[str, Any]:
     return {**vars(thread), "names": list(numbers), "events": rows}
 
 
-def _events_from(data: Mapping[str, Any]) -> ThreadEvents:
-    names = data["names"]
-    rest = {key: value for key, value in data.items() if key not in ("names", "events")}
-    return ThreadEvents(**rest, events=tuple(Event(names[row[0]], *row[1:]) for row in data["events"]))
+# Reading what was written, and refusing what was not
+
+_LARGEST = 1 << 72  # more than words of 64 bits of all threads add up to
+_ANY, _COUNT = (-_LARGEST, _LARGEST), (0, _LARGEST)
+_KINDS: dict[str, Any] = {"a table": Mapping, "a list": list, "a text": str, "true or false": bool}
+
+
+class _Part(NamedTuple):
+    """A value of a file and its place there; it is taken as what it has to be, or refused by its place."""
+
+    value: Any
+    place: str
+
+    def be(self, what: str, it_is: bool | None = None) -> Any:
+        """The value, if it is what is needed."""
+        if it_is is False or (it_is is None and not isinstance(self.value, _KINDS[what])):
+            raise UsageError(f"the profile is damaged: {self.place}: needs {what}, not {reprlib.repr(self.value)}")
+        return self.value
+
+    def part(self, name: str) -> _Part:
+        place = f"{self.place}.{name}" if self.place else name
+        if name not in self.be("a table"):
+            raise UsageError(f"the profile is damaged: {place} is missing")
+        return _Part(self.value[name], place)
+
+    def items(self) -> list[_Part]:
+        return [_Part(each, f"{self.place}[{number}]") for number, each in enumerate(self.be("a list"))]
+
+    def named(self) -> list[tuple[str, _Part]]:
+        found = self.be("a table").items()
+        return [(str(name), _Part(each, f"{self.place}[{reprlib.repr(name)}]")) for name, each in found]
+
+    def whole(self, among: tuple[int, int] = _COUNT) -> int:
+        asked = f"a whole number from {among[0]} to {among[1]}".replace(str(_LARGEST), "2^72")
+        return int(self.be(asked, type(self.value) is int and among[0] <= self.value <= among[1]))
+
+    def real(self, most: float = sys.float_info.max) -> Any:
+        return self.be("a number", type(self.value) in (int, float) and -most <= self.value <= most)
+
+    def rows(self, *among: tuple[int, int]) -> list[list[int]]:
+        """Rows of whole numbers, each within the range of its column."""
+        fits = all(type(row) is list and len(row) == len(among) for row in self.be("a list"))
+        rows: list[list[int]] = self.be(f"rows of {len(among)} whole numbers", fits)
+        for number, column in enumerate(zip(*rows, strict=True)):
+            least, most = among[number]
+            if set(map(type, column)) != {int} or min(column) < least or max(column) > most:
+                for row, value in enumerate(column):
+                    _Part(value, f"{self.place}[{row}][{number}]").whole((least, most))
+        return rows
+
+    def facts(self) -> dict[str, Any]:
+        """A table of anything, whose numbers can be reckoned with."""
+        waiting = [each for _, each in self.named()]
+        for part in waiting:  # it grows
+            if isinstance(part.value, Mapping):
+                waiting += [each for _, each in part.named()]
+            elif isinstance(part.value, list):
+                waiting += part.items()
+            elif type(part.value) in (int, float):
+                part.real()
+        return dict(self.value)
+
+    def made(self, kind: type[_T], signed: tuple[str, ...] = (), **known: Any) -> _T:
+        """A dataclass of the fields that it has; whole numbers are 0 or more, but for those whose names end so."""
+        its = fields(kind)  # type: ignore[arg-type]
+        for each in its:
+            if each.name in known or (each.name not in self.be("a table") and each.default is not MISSING):
+                continue
+            part = self.part(each.name)
+            if each.type == "int":
+                part.whole(_ANY if each.name.endswith(signed) else _COUNT)
+            elif each.type == "float":
+                part.real()
+            else:
+                part.be({"str": "a text", "bool": "true or false"}[str(each.type)])
+            known[each.name] = part.value
+        return kind(**{each.name: known[each.name] for each in its if each.name in known})
+
+
+def _span_from(told: _Part, signed: tuple[str, ...]) -> SpanStats:
+    path = tuple(each.be("a text") for each in told.part("path").items())
+    pairs = tuple((bucket, count) for bucket, count in told.part("histogram").rows((0, N_BUCKETS - 1), _COUNT))
+    found = told.made(SpanStats, signed, path=path, histogram=pairs)
+    ordered = [found.min_ns, found.p50_ns, found.p95_ns, found.p99_ns, found.max_ns]
+    fits = ordered == sorted(ordered) and (found.total_ns != 0 or found.max_ns == 0)
+    told.be("a total, and percentiles from min_ns to max_ns", fits or not pairs)
+    return found
+
+
+def _events_from(told: _Part) -> ThreadEvents:
+    names = [each.be("a text") for each in told.part("names").items()]
+    rows = told.part("events").rows((0, len(names) - 1), _ANY, _COUNT, _COUNT)
+    return told.made(ThreadEvents, events=tuple(Event(names[row[0]], *row[1:]) for row in rows))

@@ -15,19 +15,21 @@ import functools
 import inspect
 import os
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
 from math import isfinite
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, TypeVar, cast, overload
 
+from penstock.errors import UsageError
 from penstock.profile.board import after_fork, open_board
 from penstock.profile.lane import Lane, Node, pack_event
 from penstock.profile.layout import CALLS_BITS, CALLS_MASK, PACKED
 
 SWITCH = "PENSTOCK_PROFILE"
 _MAX_KEPT = 4096
-_MAX_ORPHANS = 64
+_LONGEST_NS = 1 << 56
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,7 +84,7 @@ class Span:
             return None
         node = lane.node
         if node.name is not self.name:
-            return _end_out_of_order(lane, self.name, end_ns)
+            return lane.end_out_of_order(self.name, end_ns)
         start_ns = node.start_ns
         duration_ns = end_ns - start_ns
         lane.node = parent = node.parent
@@ -122,10 +124,22 @@ class NoSpan:
         return "span(off)"
 
 
+def _enter_unrecorded(self: Span) -> None:
+    """Begin a span in a pause. The lane knows it, so that no end is taken for that of a span that is recorded."""
+    try:
+        lane = _local.lane
+    except AttributeError:  # nothing is open in this thread
+        return
+    lane.node = Node(self.name, lane.node, lane.node.number, is_recorded=False)
+
+
 _NO_SPAN = NoSpan()
 _ENTER, _EXIT = Span.__enter__, Span.__exit__
 _spans: dict[Any, Any] = {}
-_is_enabled = True
+_is_on = True  # as the switch was set
+_pauses = 0
+_is_enabled = True  # on, and not paused
+_switching = threading.Lock()
 
 
 @overload
@@ -142,7 +156,9 @@ def span(name: Any) -> Any:
 
 def _first(name: Any) -> Any:
     if isinstance(name, str):
-        made = Span(name) if _is_enabled else _NO_SPAN
+        if not name:
+            raise UsageError("span(name): the name is empty", hint='name what is timed: span("decode")')
+        made = Span(name) if _is_on else _NO_SPAN
         if len(_spans) < _MAX_KEPT:  # names without end must not fill the memory
             _spans[name] = made
         return made
@@ -155,20 +171,23 @@ def log_timing(name: str, seconds: float | None = None) -> Any:
     """`with log_timing(name):` is `with span(name):`; with `seconds`, a duration measured elsewhere is recorded.
 
     Such a duration stands under the spans that are open, but is not taken from their own time. One that is no number
-    is not recorded: a run must not end for it.
+    is not recorded, and one beyond 2^56 ns (more than two years) counts as that long: a run must not end for it.
     """
     if seconds is None:
         return span(name)
     if _is_enabled and isfinite(seconds):
-        record(name, round(seconds * 1e9))
+        record(name, round(min(seconds * 1e9, _LONGEST_NS)))
     return None
 
 
 def record(name: str, duration_ns: int, start_ns: int | None = None) -> None:
-    """Record a call that has ended (now, unless `start_ns` tells) and took `duration_ns`."""
-    if not _is_enabled:
-        return
-    duration_ns = max(0, duration_ns)
+    """Record a call that has ended (now, unless `start_ns` tells) and took `duration_ns`: from 0 to 2^56."""
+    if _is_enabled:
+        _write(name, duration_ns, start_ns)
+
+
+def _write(name: str, duration_ns: int, start_ns: int | None = None) -> None:
+    duration_ns = min(max(0, duration_ns), _LONGEST_NS)
     if start_ns is None:
         start_ns = perf_counter_ns() - duration_ns
     lane = own_lane()
@@ -207,53 +226,23 @@ def show(name: str, start_ns: int, duration_ns: int) -> None:
     lane.write(node.number, start_ns, duration_ns, PACKED)
 
 
-def _end_out_of_order(lane: Lane, name: str, end_ns: int) -> None:
-    """The span that ends is not the innermost: a generator held one open, or its end was never reached."""
-    above: Node | None = None
-    node = lane.node
-    passed = []
-    while node.depth and node.name != name:
-        passed.append(_copy(node))
-        above, node = node, node.parent
-    if node.depth:
-        if above is not None:
-            node.child_ns += end_ns - above.start_ns
-        lane.orphans = (passed[::-1] + lane.orphans)[:_MAX_ORPHANS]
-        lane.node = node.parent
-        node.parent.child_ns += end_ns - node.start_ns
-    else:
-        found = next((each for each in lane.orphans if each.name == name), None)
-        if found is None:  # entered before a fork or while profiling was off: nobody knows when
-            return
-        lane.orphans.remove(found)
-        node = found
-    duration_ns = end_ns - node.start_ns
-    lane.write(node.number, node.start_ns, duration_ns, min(node.child_ns, duration_ns))
-
-
-def _copy(node: Node) -> Node:
-    # The node itself may be entered again before this call of it ends.
-    kept = Node(node.name, node.parent, node.number)
-    kept.start_ns, kept.child_ns = node.start_ns, node.child_ns
-    return kept
-
-
 # The decorator
 
 
 def decorate(entered: Span, function: Any) -> Any:
-    """Time every call; of a generator function every stretch between two yields; of a coroutine from call to end."""
+    """Time every call; of a generator function every stretch between two yields; of a coroutine from call to end.
+
+    A stretch of an async generator is timed as a coroutine is: from the asking for a value until it is there.
+    """
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def waiting(*args: Any, **named: Any) -> Any:
-            start_ns = perf_counter_ns()
-            try:
-                return await function(*args, **named)
-            finally:
-                record(entered.name, perf_counter_ns() - start_ns)
+            return await _awaited(entered.name, function(*args, **named))
 
         return waiting
+    if inspect.isasyncgenfunction(function):
+        return _async_stretches(entered.name, function)
     if inspect.isgeneratorfunction(function):
 
         @functools.wraps(function)
@@ -289,6 +278,41 @@ class _Stretches(Generator[Any, Any, Any]):
         self._inner.close()
 
 
+async def _awaited(name: str, waited_for: Awaitable[Any]) -> Any:
+    """Record how long it is waited for, unless that begins in a pause."""
+    was_enabled, start_ns = _is_enabled, perf_counter_ns()
+    try:
+        return await waited_for
+    finally:
+        if was_enabled and _is_on:
+            _write(name, perf_counter_ns() - start_ns)
+
+
+def _async_stretches(name: str, function: Callable[..., AsyncGenerator[Any, Any]]) -> Any:
+    """An async generator function whose every stretch of work is timed."""
+
+    @functools.wraps(function)
+    async def asking(*args: Any, **named: Any) -> AsyncGenerator[Any, Any]:
+        inner = function(*args, **named)
+        try:
+            value = await _awaited(name, inner.asend(None))
+            while True:
+                try:
+                    sent = yield value
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    value = await _awaited(name, inner.athrow(error))
+                else:
+                    value = await _awaited(name, inner.asend(sent))
+        except StopAsyncIteration:
+            return
+        finally:
+            await inner.aclose()
+
+    return asking
+
+
 # On and off
 
 
@@ -307,19 +331,52 @@ def disable() -> None:
     _switch(False)
 
 
+@contextmanager
+def paused() -> Iterator[None]:
+    """Record nothing that begins inside, in any thread of this process nor in those that it starts meanwhile.
+
+    Spans that are open when it begins go on and count whole when they end, inside or later. One that begins inside is
+    not recorded, also if it ends later. Switching inside shows when it is over; a child of a fork inside is off.
+    """
+    _pause(1)
+    process = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() == process:
+            _pause(-1)
+
+
+def _pause(change: int) -> None:
+    global _pauses
+    with _switching:
+        _pauses += change
+        _obey()
+
+
 def _switch(on: bool) -> None:
-    global _is_enabled, _local
-    os.environ[SWITCH] = "1" if on else "0"
-    if on == _is_enabled:
-        return
-    _is_enabled = on
-    _spans.clear()
-    # Spans that somebody holds obey as well, without a question on the hot path.
-    Span.__enter__ = _ENTER if on else NoSpan.__enter__  # type: ignore[method-assign, assignment]
-    Span.__exit__ = _EXIT if on else NoSpan.__exit__  # type: ignore[method-assign, assignment]
-    if on:
-        _local = _Local()  # spans that were open when it went off are forgotten
+    global _is_on, _local
+    with _switching:
+        is_new = on != _is_on
+        if is_new:
+            _is_on = on
+            _spans.clear()
+            if on:
+                _local = _Local()  # spans that were open when it went off are forgotten
+        _obey()
+    if on and is_new:
         _have_board()
+
+
+def _obey() -> None:
+    global _is_enabled
+    _is_enabled = _is_on and not _pauses
+    os.environ[SWITCH] = "1" if _is_enabled else "0"
+    # Spans that somebody holds obey as well, without a question on the hot path.
+    enter = _ENTER if _is_enabled else _enter_unrecorded if _is_on else NoSpan.__enter__
+    if Span.__enter__ is not enter:
+        Span.__enter__ = enter  # type: ignore[method-assign, assignment]
+        Span.__exit__ = _EXIT if _is_on else NoSpan.__exit__  # type: ignore[method-assign, assignment]
 
 
 def _have_board() -> None:
@@ -330,13 +387,16 @@ def _have_board() -> None:
         pass  # no shared memory to be had: lanes find that out again, and count it
 
 
-def _forget_lane() -> None:
-    # A child of fork has its parent's lane in its hands, which goes on without it.
-    global _local
-    _local = _Local()
+def _in_child() -> None:
+    # A child of fork has its parent's lane in its hands, which goes on without it; of a pause it sees no end.
+    global _local, _pauses, _switching
+    _local, _switching = _Local(), threading.Lock()
+    if _pauses:
+        _pauses = 0
+        _switch(False)
 
 
-after_fork(_forget_lane)
+after_fork(_in_child)
 if os.environ.get(SWITCH, "").strip().lower() in ("0", "off", "false", "no"):
     _switch(False)
 else:

@@ -126,7 +126,8 @@ def _small(directory: Path, view: str, turns: Turns) -> None:
 def _act(directory: Path, turns: Turns) -> None:
     """The example's own trainer, told when its steps begin."""
     sys.path.insert(0, str(_EXAMPLES))
-    from act.data import Data, Loading
+    from act.data import Data
+    from act.loading import Loading
     from act.settings import Settings
     from act.train import Trainer
 

@@ -10,15 +10,19 @@ Without --dataset it makes a small task of its own (`penstock demo act`). docs/a
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from act.ending import ProfileOut, Terminated, hearing_sigterm
+from act.ranges import format_ranges, parse_ranges
 from act.settings import Settings
+from act.words import in_options
 
 from penstock.errors import MissingExtra, OutputFailed, PenstockError, UsageError
 
@@ -88,6 +92,7 @@ def _add_loading(group: Any) -> None:
         help="directory of ALOHA-style HDF5 episodes, or a LeRobot data set (default: the demo task, in --ckpt_dir)",
     )  # fmt: skip
     group.add_argument("--cameras", default="", metavar="A,B", help="some of the cameras (all)")
+    group.add_argument("--episodes", metavar="0-40,45", help="some of the episodes, by number (all)")
     group.add_argument("--val_share", type=_number, default=0.2, help="of the episodes, for validation (0.2)")
     group.add_argument("--image_size", type=_size, metavar="HxW", help="of the pictures in a batch (as stored)")
     group.add_argument("--memory", default="2GiB", metavar="SIZE", help="that both loaders may hold (2GiB)")
@@ -147,6 +152,7 @@ def settings_from(args: argparse.Namespace) -> Settings:
     """Checked together: what argparse sees alone may not fit."""
     given = {name: value for name, value in vars(args).items() if name not in ("eval", "tries")}
     given["cameras"] = tuple(name for name in args.cameras.split(",") if name)
+    given["episodes"] = None if args.episodes is None else format_ranges(parse_ranges(args.episodes))
     given["device"] = _device(args.device)
     settings = Settings(**given)
     if settings.hidden_dim % settings.heads:
@@ -168,7 +174,13 @@ def _device(name: str) -> str:
         found = torch.device(name)
     except RuntimeError:
         raise UsageError(f"--device {name} is no device", hint="cpu, cuda, cuda:1 or auto") from None
-    there = torch.cuda.device_count() if found.type == "cuda" else 1
+    if found.type not in ("cpu", "cuda"):
+        raise UsageError(f"--device {name}: training is on cpu or cuda", hint="cpu, cuda, cuda:1 or auto")
+    if found.type == "cpu":
+        if found.index:
+            raise UsageError(f"--device {name}: there is one cpu, all of its cores are in it", hint="--device cpu")
+        return "cpu"
+    there = torch.cuda.device_count()
     if (found.index or 0) >= there:
         raise UsageError(f"--device {name}: torch finds {there} CUDA devices here", hint="--device cpu, or auto")
     return name
@@ -198,32 +210,54 @@ def check_places(settings: Settings) -> None:
         raise UsageError(f"--profile-out {out}: {parent} may not be written", hint="choose another place")
 
 
+def demo_directory(settings: Settings) -> Path:
+    """Where the demo task of a run lies."""
+    return settings.ckpt_dir / f"demo_{re.sub(r'[^A-Za-z0-9_-]', '_', settings.task_name)}"
+
+
 def dataset_for(settings: Settings) -> Path:
     """What was named, or the demo task: made once."""
-    from penstock.demo.act import ReachScript, write_episodes
-
     if settings.dataset is not None:
         return settings.dataset
-    directory = settings.ckpt_dir / f"demo_{re.sub(r'[^A-Za-z0-9_-]', '_', settings.task_name)}"
+    directory = demo_directory(settings)
     if not any(directory.glob("episode_*.hdf5")):
         if settings.resume:
             hint = "--dataset with the data of that run"
             raise UsageError(f"--resume without --dataset, and {directory} holds no episodes", hint=hint)
-        made = write_episodes(directory, ReachScript(**_DEMO))
+        made = make_demo(directory)
         print(f"no --dataset: the demo task is in {directory} ({made / 1e6:.1f} MB)", flush=True)
     return directory
 
 
+def make_demo(directory: Path) -> int:
+    """All of it or nothing: beside its place first, where a try that was killed left what is removed now."""
+    from penstock.demo.act import ReachScript, write_episodes
+
+    part = directory.with_name(directory.name + ".part")
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        made = write_episodes(part, ReachScript(**_DEMO))
+        part.replace(directory)
+    except BaseException as error:
+        shutil.rmtree(part, ignore_errors=True)
+        if not isinstance(error, OSError):
+            raise
+        why = OSError(error.errno, os.strerror(error.errno)) if error.errno else error  # HDF5's words fill lines
+        raise OutputFailed(directory, "the demo task cannot be written", why) from error
+    return made
+
+
 def open_data(settings: Settings) -> Data:
     """The loaders of the run; what is worth a note is told."""
-    from act.data import Data, Loading
+    from act.data import Data
+    from act.loading import Loading
 
     loading = Loading(
         settings.image_size, settings.memory, settings.view, settings.threads, settings.device, settings.gpu_decode
     )
     data = Data(
         dataset_for(settings), settings.chunk, settings.batch_size, settings.seed, loading, settings.cameras,
-        settings.val_share,
+        settings.val_share, None if settings.episodes is None else parse_ranges(settings.episodes),
     )  # fmt: skip
     print(data.describe(), flush=True)
     for note in (*data.notes(), *data.train.notes):
@@ -261,19 +295,30 @@ def train(settings: Settings) -> None:
 
 def try_out(settings: Settings, tries: int) -> None:
     """The best checkpoint on the synthetic task."""
-    from act.checkpoint import BEST
+    from act.checkpoint import BEST, read_to_act
     from act.rollout import evaluate
+    from act.task import check_task
 
-    import penstock
     from penstock.demo.act import ReachScript
 
-    with penstock.open(dataset_for(settings)) as store:
+    path = settings.ckpt_dir / BEST
+    found = read_to_act(path)
+    check_task(path, found)
+    height, width = (found["task"][side] for side in ("height", "width")) if "task" in found else _stored_size(settings)
+    script = ReachScript(height=height, width=width)
+    for name, outcome in evaluate(found, script, tries, settings.device).items():
+        print(f"{name:<17}{outcome}", flush=True)
+
+
+def _stored_size(settings: Settings) -> tuple[int, int]:
+    """Of the pictures, for checkpoints from before these kept it."""
+    import penstock
+
+    with penstock.open(settings.dataset or demo_directory(settings)) as store:
         sizes = [column.shape for column in store.columns.values() if column.kind == "image"]
     if not sizes:
         raise UsageError("the data set has no camera")
-    script = ReachScript(height=sizes[0][0], width=sizes[0][1])
-    for name, outcome in evaluate(settings.ckpt_dir / BEST, script, tries, settings.device).items():
-        print(f"{name:<17}{outcome}", flush=True)
+    return sizes[0][0], sizes[0][1]
 
 
 def run(args: argparse.Namespace) -> None:
@@ -291,18 +336,26 @@ def run(args: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter gets a question mark
     args = build_parser().parse_args(argv)
     try:
         with hearing_sigterm():
             run(args)
     except PenstockError as error:
-        print(f"imitate_episodes: {error}", file=sys.stderr)
+        print(f"imitate_episodes: {in_options(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as error:
         is_term = isinstance(error, Terminated)
         word = "terminated (SIGTERM)" if is_term else "interrupted"
         print(f"imitate_episodes: {word}{'' if args.eval else _what_remains(args.ckpt_dir)}", file=sys.stderr)
         return 143 if is_term else 130
+    except BrokenPipeError:  # `| head -1`: nobody reads any more
+        return 1
+    except OSError as error:  # a disk that is full, a directory that may not be written, …
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"imitate_episodes: {where}{error.strerror or error}", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -312,5 +365,16 @@ def _what_remains(directory: Path) -> str:
     return "; there was no checkpoint yet: --save_every N writes one every N steps"
 
 
+def entry() -> int:
+    """The script: `main`, and a stdout that nobody reads is given up before Python complains of it."""
+    code = main()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return code or 1
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry())

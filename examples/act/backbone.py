@@ -20,6 +20,7 @@ STRIDE = 32
 """Pixels of a picture for one cell of the features, each way."""
 
 _BLOCKS = (2, 2, 2, 2)
+_FEW_CHANNELS = 16
 _STATS = ("weight", "bias", "running_mean", "running_var")
 
 
@@ -51,6 +52,28 @@ def _norm_for(kind: Norm) -> Callable[[int], nn.Module]:
     return FrozenBatchNorm2d if kind == "frozen" else nn.BatchNorm2d
 
 
+class Narrowing(nn.Conv2d):
+    """A 1×1 convolution of every `step`th pixel, with the numbers of `stride=step`.
+
+    For few channels: below 16, torch's backward pass of the strided one in channels_last writes beside its memory on
+    some CPUs (oneDNN), which ends a run with a segmentation fault or goes unnoticed.
+    """
+
+    def __init__(self, channels_in: int, channels: int, step: int) -> None:
+        super().__init__(channels_in, channels, 1, bias=False)
+        self.step = step
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(N, channels, h / step, w / step)."""
+        return super().forward(input[..., :: self.step, :: self.step])
+
+
+def _pointwise(channels_in: int, channels: int, stride: int) -> nn.Conv2d:
+    if channels_in < _FEW_CHANNELS:
+        return Narrowing(channels_in, channels, stride)
+    return nn.Conv2d(channels_in, channels, 1, stride, bias=False)
+
+
 class BasicBlock(nn.Module):
     """Two 3×3 convolutions beside a way that goes around them."""
 
@@ -62,7 +85,7 @@ class BasicBlock(nn.Module):
         self.bn2 = norm(channels)
         self.downsample: nn.Module | None = None
         if stride != 1 or channels_in != channels:
-            self.downsample = nn.Sequential(nn.Conv2d(channels_in, channels, 1, stride, bias=False), norm(channels))
+            self.downsample = nn.Sequential(_pointwise(channels_in, channels, stride), norm(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, channels, h / stride, w / stride)."""

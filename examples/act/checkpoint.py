@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from penstock.errors import OutputExists, UsageError
+from penstock.errors import OutputExists, OutputFailed, UsageError
 
 VERSION = 1
 LAST, BEST = "policy_last.ckpt", "policy_best.ckpt"
+HISTORY = "history.json"
 
 _TO_ACT = ("settings", "policy_class", "shape", "columns", "stats", "model")
 _TO_GO_ON = ("stats", "epoch", "step", "model", "optimizer", "random", "loader", "sums", "history", "best_l1")
@@ -22,19 +25,53 @@ _TO_GO_ON = ("stats", "epoch", "step", "model", "optimizer", "random", "loader",
 
 def write_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
     """Beside its place first, then renamed: a run that is killed here leaves the checkpoint before."""
-    part = path.with_name(path.name + ".part")
-    with open(part, "wb") as file:
+    with _beside(path) as part, open(part, "wb") as file:
         torch.save({"version": VERSION, **content}, file)
         file.flush()
         os.fsync(file.fileno())
-    part.replace(path)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """The same for small files that people read."""
+    """The same for small files that people read; NaN and infinity, which JSON has not, as null."""
+    with _beside(path) as part:
+        part.write_text(json.dumps(_finite(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """The same for a picture."""
+    with _beside(path) as part:
+        part.write_bytes(content)
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A file to write that takes the place of `path` when it is whole; of one that cannot be written nothing stays."""
     part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
+    try:
+        yield part
+        part.replace(path)
+    except BaseException as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        if isinstance(error, (OSError, RuntimeError)):  # torch tells a full disk in its own way
+            raise OutputFailed(path, "cannot be written", _cause(error)) from error
+        raise
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What the system said, where a library wrapped it."""
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, OSError):
+        inner = inner.__cause__ or inner.__context__
+    return inner or RuntimeError(str(error).partition("\n")[0])
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, Mapping):
+        return {name: _finite(each) for name, each in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_finite(each) for each in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def load_tensors(path: Path, what: str, hint: str) -> Any:
@@ -92,9 +129,10 @@ def check_free(directory: Path) -> None:
 
 
 def forget(directory: Path) -> None:
-    """A run that is trained anew: nobody shall go on with the old one."""
-    for name in (LAST, BEST):
-        (directory / name).unlink(missing_ok=True)
+    """A run that is trained anew: nobody shall go on with the old one, nor take its losses for those of the new one."""
+    for pattern in (LAST, BEST, HISTORY, "train_val_seed_*.png"):
+        for path in directory.glob(pattern):
+            path.unlink(missing_ok=True)
 
 
 def read_last(directory: Path, now: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from .checkpoint import write_bytes
+
 _HEIGHT_PX, _WIDTH_PX = 480, 720
 _LEFT_PX, _RIGHT_PX, _TOP_PX, _BOTTOM_PX = 70, 20, 40, 50
 _COLOURS = {"train l1": (180, 110, 30), "val l1": (40, 60, 210), "predict the mean": (130, 130, 130)}  # BGR
@@ -58,4 +60,4 @@ def _write(path: Path, curves: Mapping[str, Curve], title: str) -> None:
         write(name, _WIDTH_PX - 170, _TOP_PX + 18 * (number + 1), _COLOURS[name])
     done, data = cv2.imencode(".png", picture)
     if done:
-        path.write_bytes(data.tobytes())
+        write_bytes(path, data.tobytes())

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import penstock
-from penstock.errors import UsageError
-from penstock.units import parse_bytes
+from penstock.errors import PenstockError, UsageError
+
+from .faults import Faults
+from .loading import Loading, make_loaders
+from .task import task_of
 
 _BLOCK_BYTES = 4 << 20
 _LEAST_STD = 1e-2  # joints that hardly move would be blown up to noise
-_VALIDATION_SHARE = 4  # a quarter of the memory is for validation …
-_VALIDATION_BATCH = 16  # … whose batches are small: their size changes nothing in the result
 
 
 @dataclass(frozen=True)
@@ -52,22 +53,10 @@ class Stats:
 
 @dataclass(frozen=True)
 class Split:
-    """Episodes by number."""
+    """Episodes by their places among those that were opened."""
 
     train: tuple[int, ...]
     val: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Loading:
-    """How batches are loaded; none of it changes the result, but for `image_size`."""
-
-    image_size: tuple[int, int] | None = None
-    memory: str = "2GiB"
-    view: str = "auto"
-    threads: str = "auto"
-    device: str = "cpu"
-    gpu_decode: str = "auto"
 
 
 def choose_columns(store: penstock.Store, cameras: Sequence[str] = ()) -> Columns:
@@ -89,6 +78,15 @@ def _named(camera: str, seen: Sequence[str], store: penstock.Store) -> str:
     return found[0]
 
 
+def open_for(path: Path, cameras: Sequence[str], episodes: Sequence[int] | None) -> penstock.Store:
+    """The store of these episodes; where cameras are named, without the others: a file may lack one of those."""
+    if not cameras:
+        return penstock.open(path, episodes=episodes)
+    with penstock.open(path, episodes=[0] if episodes is None else episodes[:1]) as first:
+        columns = choose_columns(first, cameras)
+    return penstock.open(path, episodes=episodes, columns=[columns.state, columns.action, *columns.cameras])
+
+
 def split_episodes(count: int, val_share: float, seed: int) -> Split:
     """At random, but always the same for one seed; at least one episode on either side."""
     if count < 2:
@@ -98,12 +96,16 @@ def split_episodes(count: int, val_share: float, seed: int) -> Split:
     return Split(tuple(sorted(shuffled[val:])), tuple(sorted(shuffled[:val])))
 
 
-def streamed_stats(store: penstock.Store, names: Sequence[str]) -> dict[str, Stats]:
-    """Mean, spread and range of number columns, a few megabytes at a time."""
+def streamed_stats(store: penstock.Store, names: Sequence[str], faults: Faults | None = None) -> dict[str, Stats]:
+    """Mean, spread and range of number columns, a few megabytes at a time; what is no number goes to `faults`."""
     running: dict[str, _Running] = {name: _Running() for name in names}
-    for _, block in store.number_blocks(list(running), _BLOCK_BYTES):
+    for start, block in store.number_blocks(list(running), _BLOCK_BYTES):
         for name, values in block.items():
-            running[name].add(values.reshape(len(values), -1).astype(np.float64))
+            flat = values.reshape(len(values), -1).astype(np.float64)
+            if faults is not None:
+                faults.look(store, name, start, flat)
+            with np.errstate(invalid="ignore", over="ignore"):
+                running[name].add(flat)
     return {name: each.stats() for name, each in running.items()}
 
 
@@ -149,38 +151,40 @@ class Data:
         loading: Loading,
         cameras: Sequence[str] = (),
         val_share: float = 0.2,
+        episodes: Sequence[int] | None = None,
     ) -> None:
         self.path, self._chunk_size, self._batch_size = path, chunk_size, batch_size
-        with penstock.open(path) as whole:
+        with open_for(path, cameras, episodes) as whole:
             self.columns = choose_columns(whole, cameras)
             self.split = split_episodes(whole.episodes, val_share, seed)
             self.kind = whole.kind
             self.episode_rows: list[int] = np.diff(whole.episode_starts).tolist()
+            numbers = [whole.episode_number(place) for place in range(whole.episodes)]
         names = [self.columns.state, self.columns.action, *self.columns.cameras]
         self._stores = [
-            penstock.open(path, episodes=numbers, columns=names) for numbers in (self.split.train, self.split.val)
+            penstock.open(path, episodes=[numbers[place] for place in places], columns=names)
+            for places in (self.split.train, self.split.val)
         ]
         self.image_size = _picture_size(self._stores[0], self.columns, loading.image_size)
         self.state_dim, self.action_dim = (
             int(np.prod(self._stores[0].columns[name].shape)) for name in (self.columns.state, self.columns.action)
         )
-        self.stats, self.val_stats = (
-            streamed_stats(store, [self.columns.state, self.columns.action]) for store in self._stores
-        )
-        memory = _bytes(loading.memory)
-        common: dict[str, Any] = {
-            "window": penstock.Window({self.columns.action: range(chunk_size)}, columns=names),
-            "image_size": loading.image_size, "seed": seed, "output": "torch", "threads": loading.threads,
-            "device": loading.device, "gpu_decode": {"auto": "auto", "on": True, "off": False}[loading.gpu_decode],
-        }  # fmt: skip
-        self.train = penstock.Loader(
-            self._stores[0], batch_size=batch_size, memory=memory - memory // _VALIDATION_SHARE, view=loading.view,
-            **common,
+        self.task = task_of(self._stores[0], self.columns.cameras[0])
+        self.stats, self.val_stats = self._take_stats(numbers)
+        self.train, self.val = make_loaders(
+            self._stores, loading, batch_size, seed=seed, output="torch",
+            window=penstock.Window({self.columns.action: range(chunk_size)}, columns=names),
         )  # fmt: skip
-        self.val = penstock.Loader(
-            self._stores[1], batch_size=min(batch_size, _VALIDATION_BATCH), memory=memory // _VALIDATION_SHARE,
-            view=loading.view, shuffle=False, **common,
-        )  # fmt: skip
+
+    def _take_stats(self, numbers: Sequence[int]) -> list[dict[str, Stats]]:
+        """Of both sides of the split; what is no number on either is refused before the first step."""
+        faults = Faults()
+        found = [streamed_stats(store, [self.columns.state, self.columns.action], faults) for store in self._stores]
+        faults.check(self.path, numbers)
+        for name, stats in found[0].items():
+            if not np.isfinite([*stats.mean, *stats.std]).all():
+                raise PenstockError(f"{self.path}: the numbers of {name} are too large to have a mean and a spread")
+        return found
 
     def describe(self) -> str:
         """In a line."""
@@ -240,10 +244,6 @@ def padding_share(episode_rows: Sequence[int], chunk_size: int) -> float:
         cut = min(rows, chunk_size)  # samples near the end, which have 1, 2, … actions left
         inside += cut * (cut + 1) // 2 + (rows - cut) * chunk_size
     return 1 - inside / (sum(episode_rows) * chunk_size)
-
-
-def _bytes(memory: str) -> int:
-    return penstock.Budget.parse(memory).limit_bytes if memory == "auto" else parse_bytes(memory)
 
 
 def _picture_size(store: penstock.Store, columns: Columns, asked: tuple[int, int] | None) -> tuple[int, int]:

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from .data import Columns, Stats
 from .model import ActModel, CnnMlpModel, Shape
 
+_WIDE = (torch.float64, torch.int64, torch.int32)  # more digits than float32 holds
+
 
 class Losses(NamedTuple):
     """Of one batch: `loss` is what is minimised; `l1` and `kl` are its parts."""
@@ -37,6 +39,8 @@ class Policy(nn.Module, ABC):
     state_std: Tensor
     action_mean: Tensor
     action_std: Tensor
+    action_mean64: Tensor
+    action_std64: Tensor
     model: nn.Module
 
     def __init__(self, columns: Columns, stats: Mapping[str, Stats]) -> None:
@@ -45,16 +49,33 @@ class Policy(nn.Module, ABC):
         for name, column in (("state", columns.state), ("action", columns.action)):
             self.register_buffer(f"{name}_mean", torch.tensor(stats[column].mean, dtype=torch.float32))
             self.register_buffer(f"{name}_std", torch.tensor(stats[column].scale, dtype=torch.float32))
+            # The same with all their digits, beside those of the checkpoint.
+            for part, values in (("mean", stats[column].mean), ("std", stats[column].scale)):
+                self.register_buffer(f"{name}_{part}64", torch.tensor(values, dtype=torch.float64), persistent=False)
 
     def sample(self, batch: Mapping[str, Tensor]) -> Sample:
-        """The loader's batch for the model."""
-        columns = self.columns
+        """The loader's batch for the model: a row's numbers as one vector, whatever their shape in the data."""
+        columns, actions = self.columns, batch[self.columns.action]
         return Sample(
-            (batch[columns.state].float() - self.state_mean) / self.state_std,
+            self.normal_state(batch[columns.state]),
             [batch[camera] for camera in columns.cameras],
-            (batch[columns.action].float() - self.action_mean) / self.action_std,
+            self._normal("action", actions.reshape(*actions.shape[:2], -1)),
             batch[f"{columns.action}_is_pad"],
         )
+
+    def normal_state(self, state: Tensor) -> Tensor:
+        """(B, state_dim), normalised, of joints as the data have them."""
+        return self._normal("state", state.reshape(len(state), -1))
+
+    def stay(self, state: Tensor) -> Tensor:
+        """(B, 1, action_dim): the joints of now as if they were the action."""
+        return self._normal("action", state.reshape(len(state), 1, -1))
+
+    def _normal(self, name: str, values: Tensor) -> Tensor:
+        """Wide numbers lose their digits after what they have in common is taken off, not before."""
+        is_wide = values.dtype in _WIDE
+        mean, std = (self.get_buffer(f"{name}_{part}{'64' if is_wide else ''}") for part in ("mean", "std"))
+        return (((values.double() if is_wide else values.float()) - mean) / std).float()
 
     @abstractmethod
     def losses(self, sample: Sample) -> Losses:
@@ -65,9 +86,9 @@ class Policy(nn.Module, ABC):
         """Normalised actions (B, chunk, action_dim) for normalised joints."""
 
     def act(self, state: Tensor, pictures: Sequence[Tensor]) -> Tensor:
-        """Actions (B, chunk, action_dim) for joints (B, state_dim), both as the data have them."""
-        found = self.predict((state.float() - self.state_mean) / self.state_std, pictures)
-        return found * self.action_std + self.action_mean
+        """Actions (B, chunk, action_dim) in float64 for joints (B, …), both as the data have them."""
+        found = self.predict(self.normal_state(state), pictures)
+        return found.double() * self.action_std64 + self.action_mean64
 
 
 class ActPolicy(Policy):

@@ -22,6 +22,10 @@ class Progress:
         """Training goes on behind `step`: what was done meanwhile (validation, checkpoints) is no step's time."""
         self._told_step, self._told_s = step, time.perf_counter()
 
+    def leave_out(self, spent_s: float) -> None:
+        """So much time was spent just now on what belongs to no step."""
+        self._told_s += spent_s
+
     def is_due(self, step: int) -> bool:
         """Whether the step that has just ended gets a line."""
         if not self._every:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,6 @@ from penstock.demo.reach_scene import CAMERAS, Scene
 from penstock.errors import UsageError
 from penstock.load.pictures import Fit, Fitter
 
-from .checkpoint import read_to_act
 from .data import Columns, Stats
 from .model import Shape
 from .policy import Policy, make_policy
@@ -56,9 +54,8 @@ class Outcome(NamedTuple):
         return f"{self.reached} of {self.tries} reached ({share:.0f} %), hands {100 * self.mean_distance_m:.1f} cm away"
 
 
-def load_policy(path: Path, device: torch.device) -> tuple[Policy, Shape]:
-    """The policy of a checkpoint, ready to act."""
-    found = read_to_act(path)
+def load_policy(found: Mapping[str, Any], device: torch.device) -> tuple[Policy, Shape]:
+    """The policy of a checkpoint (`read_to_act`), ready to act."""
     columns = Columns(**{**found["columns"], "cameras": tuple(found["columns"]["cameras"])})
     stats = {name: Stats(**each) for name, each in found["stats"].items()}
     shape = Shape(**found["shape"])
@@ -108,10 +105,10 @@ def roll_out(act: Act, script: ReachScript, tries: int, rows: int = _ROWS) -> Ou
     return Outcome(tries, sum(task.reached for task in tasks), float(np.mean(distances)))
 
 
-def evaluate(path: Path, script: ReachScript, tries: int, device: str) -> dict[str, Outcome]:
+def evaluate(found: Mapping[str, Any], script: ReachScript, tries: int, device: str) -> dict[str, Outcome]:
     """A checkpoint on the synthetic task, beside the demonstrator and what the mean action would do."""
     where = torch.device(device)
-    policy, shape = load_policy(path, where)
+    policy, shape = load_policy(found, where)
     mean = policy.action_mean.double().cpu().numpy()
     acts: dict[str, Any] = {
         "policy": PolicyActs(policy, shape, script, where),

@@ -29,6 +29,7 @@ class Settings:
     seed: int = 0
     dataset: Path | None = None
     cameras: tuple[str, ...] = ()
+    episodes: str | None = None  # as `format_ranges` writes them; None: all
     val_share: float = 0.2
     image_size: tuple[int, int] | None = None
     enc_layers: int = 4

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from penstock import profile
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UsageError
+from penstock.profile.marks import marks
 from penstock.profile.table import epoch_line
+from penstock.units import format_duration_ns
 
-from .checkpoint import BEST, LAST, random_state, set_random_state, write_checkpoint, write_json
+from .checkpoint import BEST, HISTORY, LAST, random_state, set_random_state, write_checkpoint, write_json
 from .curve import draw_curve
 from .data import Data
 from .model import Shape
@@ -26,6 +28,7 @@ from .progress import Progress
 from .same_data import check_same, facts_of
 from .settings import Settings
 
+_SAFE_LR = 1e-4  # where more than ten times this diverged
 _AHEAD = 2  # steps that the host may be ahead of a device
 
 
@@ -37,6 +40,20 @@ def make_shape(settings: Settings, data: Data) -> Shape:
         settings.dim_feedforward, settings.heads, settings.enc_layers, settings.dec_layers, dropout=settings.dropout,
         backbone_width=settings.backbone_width, norm=settings.norm_kind,
     )  # fmt: skip
+
+
+def check_last_batch(shape: Shape, samples: int, batch_size: int) -> None:
+    """Batch norm needs two values of a channel: one picture whose features are a single cell gives it one."""
+    last = samples % batch_size or min(samples, batch_size)
+    if shape.norm != "batch" or shape.cells != (1, 1) or last * shape.cameras > 1:
+        return
+    fits = next((size for size in range(batch_size + 1, batch_size + samples) if samples % size != 1), samples)
+    other = f"--batch_size {fits}, " if samples > 1 else ""
+    raise UsageError(
+        f"{samples:,} samples in batches of {batch_size:,} leave a batch of one, and a single picture of "
+        f"{shape.height}×{shape.width} pixels is one value to batch norm, which needs two",
+        hint=f"{other}--norm group, or pictures of more than 32 pixels: --image_size 64x64",
+    )
 
 
 def stage(name: str, device: torch.device) -> AbstractContextManager[Any]:
@@ -77,6 +94,7 @@ class Trainer:
         self.device = torch.device(settings.device)
         torch.manual_seed(settings.seed)
         self.shape = make_shape(settings, data)
+        check_last_batch(self.shape, data.train.samples, settings.batch_size)
         policy = make_policy(settings.policy_class, self.shape, data.columns, data.stats, settings.kl_weight)
         eyes: Any = policy.model.get_submodule("eyes")
         if settings.backbone_weights is not None and saved is None:
@@ -84,7 +102,7 @@ class Trainer:
         self.policy: Policy = policy.to(self.device)
         eyes.to(memory_format=torch.channels_last)
         self.optimizer = self._make_optimizer(eyes.backbone)
-        self.epoch = self.step = 0
+        self.epoch = self.step = self._saved_step = self._saving_ns = 0
         self.sums = self._no_sums()
         self.history: list[dict[str, Any]] = []
         self.best_l1 = math.inf
@@ -119,15 +137,16 @@ class Trainer:
         """Train until the last epoch."""
         while not self.is_done:
             began = time.perf_counter_ns()
+            self._saving_ns = 0
             row = self._train_epoch()
-            trained = time.perf_counter_ns()
+            trained, saving_ns = time.perf_counter_ns(), self._saving_ns
             last = self.epoch + 1 == self.settings.num_epochs
             if last or (self.epoch + 1) % self.settings.val_every == 0:
-                row |= self.validate()
+                row |= self._checked(self.validate())
             ended = time.perf_counter_ns()
-            self._close_epoch(row)
             profile.mark_epoch(int(row["epoch"]))
-            self._tell(row, ended - began, ended - trained, trained - began)
+            self._close_epoch(row)
+            self._tell(row, ended - began - saving_ns, ended - trained)
             if last or (self.epoch % self.settings.table_every == 0):
                 profile.print_timing_stats(lang=self.settings.lang)
 
@@ -135,7 +154,7 @@ class Trainer:
         settings, loader, pace = self.settings, self.data.train, Pace(self.device)
         self.policy.train()
         total = len(loader) * (self.epoch + 1)
-        begun, began = self.step, time.perf_counter()
+        begun, began_ns = self.step, time.perf_counter_ns()
         self._progress.begin(self.step)
         for batch in loader:
             self._train_step(batch)
@@ -144,14 +163,15 @@ class Trainer:
             profile.mark_step()
             pace.step()
             if self._progress.is_due(self.step):
-                print(self._progress.line(self.step, self.sums.tolist()), flush=True)
+                print(self._progress.line(self.step, self._finite_sums()), flush=True)
             if settings.save_every and self.step % settings.save_every == 0 and self.step < total:
-                self.save(LAST)
+                with self._saving():
+                    self._check_finite()
+                    self.save(LAST)
                 print(f"  step {self.step:,}: saved", flush=True)
+        self._check_finite()
         loss, l1, kl, count = self.sums.tolist()
-        if not math.isfinite(loss):
-            raise PenstockError(f"epoch {self.epoch}: the loss is {loss}", hint="a smaller --lr, or without --amp")
-        ms = 1000 * (time.perf_counter() - began) / max(self.step - begun, 1)
+        ms = (time.perf_counter_ns() - began_ns - self._saving_ns) / 1e6 / max(self.step - begun, 1)
         return {"epoch": self.epoch, "step": self.step, "train_loss": loss / count, "train_l1": l1 / count,
                 "train_kl": kl / count, "ms_per_step": ms, "steps": self.step - begun}  # fmt: skip
 
@@ -187,8 +207,7 @@ class Trainer:
                 found = policy.predict(sample.state, sample.pictures)
             guesses = [found, torch.zeros_like(found)]
             if stays:
-                here = (batch[policy.columns.state].float() - policy.action_mean) / policy.action_std
-                guesses.append(here[:, None])
+                guesses.append(policy.stay(batch[policy.columns.state]))
             weight = (~sample.is_pad).sum()
             errors = [masked_mean((guess - sample.actions).abs(), sample.is_pad) for guess in guesses]
             sums[: len(errors)] += torch.stack(errors) * weight
@@ -200,7 +219,52 @@ class Trainer:
         told = {"val_l1": l1 / count, "val_mean_l1": mean / count}
         return told | ({"val_stay_l1": stay / count} if stays else {})
 
+    # What went wrong
+
+    def _finite_sums(self) -> list[float]:
+        sums: list[float] = self.sums.tolist()
+        if not all(map(math.isfinite, sums)):
+            raise self._diverged(f"the loss is {sums[0]}")
+        return sums
+
+    def _check_finite(self) -> None:
+        """Before anything is saved: neither the losses so far nor what the last step made of the weights."""
+        self._finite_sums()
+        for name, values in self.policy.state_dict().items():
+            if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+                raise self._diverged(f"{name} is no longer finite")
+
+    def _checked(self, told: dict[str, float]) -> dict[str, float]:
+        if not all(map(math.isfinite, told.values())):
+            raise self._diverged(f"the validation's l1 is {told['val_l1']}")
+        return told
+
+    def _diverged(self, what: str) -> PenstockError:
+        settings = self.settings
+        kept = f"{LAST} of step {self._saved_step:,} is kept" if self._saved_step else "there is no checkpoint yet"
+        slower = f"--lr {min(settings.lr / 10, _SAFE_LR):.3g}"
+        if settings.lr_backbone is not None:
+            slower += f" --lr_backbone {min(settings.lr_backbone / 10, _SAFE_LR):.3g}"
+        amp = " and without --amp" if settings.amp else ""
+        return PenstockError(
+            f"epoch {self.epoch}, step {self.step:,}: {what}: training has diverged; {kept}",
+            hint=f"train anew, slower{amp}: the same words with --overwrite {slower}"
+            f"{' instead of --resume' if settings.resume else ''}",
+        )
+
     # What remains
+
+    @contextmanager
+    def _saving(self) -> Iterator[None]:
+        """The body writes checkpoints, whose time belongs to no step: neither here nor in the profile."""
+        began_ns = time.perf_counter_ns()
+        with profile.log_timing("30_checkpoint"):
+            yield
+        spent_ns = time.perf_counter_ns() - began_ns
+        self._saving_ns += spent_ns
+        self._progress.leave_out(spent_ns / 1e9)
+        if profile.is_enabled():
+            marks().shift(spent_ns)
 
     def _close_epoch(self, row: dict[str, Any]) -> None:
         self.history.append(row)
@@ -209,13 +273,13 @@ class Trainer:
         found = row.get("val_l1", math.inf)
         is_best = found < self.best_l1
         self.best_l1 = min(self.best_l1, found)
-        with profile.log_timing("30_checkpoint"):
+        folder, seed = self.settings.ckpt_dir, self.settings.seed
+        with self._saving():
             if is_best:
                 self.save(BEST)
             self.save(LAST)
-        folder, seed = self.settings.ckpt_dir, self.settings.seed
-        write_json(folder / "history.json", self.history)
-        draw_curve(folder / f"train_val_seed_{seed}.png", self.history, f"{self.settings.task_name} seed {seed}")
+            write_json(folder / HISTORY, self.history)
+            draw_curve(folder / f"train_val_seed_{seed}.png", self.history, f"{self.settings.task_name} seed {seed}")
 
     def save(self, name: str) -> None:
         """Everything that what comes next depends on; the best one is for acting alone."""
@@ -226,6 +290,7 @@ class Trainer:
             "columns": asdict(self.data.columns),
             "stats": {column: stats.to_dict() for column, stats in self.data.stats.items()},
             "data": facts_of(self.data),
+            "task": self.data.task,
             "epoch": self.epoch,
             "step": self.step,
             "model": self.policy.state_dict(),
@@ -240,6 +305,8 @@ class Trainer:
                 "best_l1": self.best_l1,
             }
         write_checkpoint(self.settings.ckpt_dir / name, content)
+        if name == LAST:
+            self._saved_step = self.step
 
     def _restore(self, found: Mapping[str, Any]) -> None:
         check_same(self.settings.ckpt_dir / LAST, found, self.data)
@@ -247,21 +314,25 @@ class Trainer:
         self.optimizer.load_state_dict(found["optimizer"])
         self.data.train.load_state_dict(found["loader"])
         self.epoch, self.step, self.best_l1 = found["epoch"], found["step"], found["best_l1"]
+        self._saved_step = self.step
         self.sums = found["sums"].to(self.device)
         self.history = list(found["history"])
         set_random_state(found["random"], self.device)
         print(f"resumed {self.settings.ckpt_dir / LAST} at epoch {self.epoch}, step {self.step:,}", flush=True)
 
-    def _tell(self, row: dict[str, Any], total_ns: int, validation_ns: int, training_ns: int) -> None:
+    def _tell(self, row: dict[str, Any], total_ns: int, validation_ns: int) -> None:
+        """The line holds what `penstock profile` says of the epoch; the checkpoints are beside it."""
         marked = profile.snapshot().epochs
         wait_ns = marked[-1].wait_ns if marked else None
+        total_ns = marked[-1].duration_ns if marked else total_ns
         line = epoch_line(
-            row["epoch"], total_ns, validation_ns=validation_ns, training_ns=training_ns, wait_ns=wait_ns,
-            steps=row["steps"], lang=self.settings.lang,
+            row["epoch"], total_ns, validation_ns=validation_ns, training_ns=max(total_ns - validation_ns, 0),
+            wait_ns=wait_ns, steps=row["steps"], lang=self.settings.lang,
         )  # fmt: skip
         print(line, flush=True)
         told = f"  train loss {row['train_loss']:.4f} l1 {row['train_l1']:.4f} kl {row['train_kl']:.4f}"
         if "val_l1" in row:
             told += f" · val l1 {row['val_l1']:.4f} (predict the mean {row['val_mean_l1']:.4f}"
             told += f", stay {row['val_stay_l1']:.4f})" if "val_stay_l1" in row else ")"
-        print(f"{told} · {row['ms_per_step']:.1f} ms/step", flush=True)
+        saving = format_duration_ns(self._saving_ns)
+        print(f"{told} · {row['ms_per_step']:.1f} ms/step, checkpoints {saving} beside", flush=True)

@@ -13,7 +13,8 @@ from penstock.errors import UsageError
 torch = pytest.importorskip("torch")
 
 from act import data as act_data  # noqa: E402
-from act.data import Data, Loading, choose_columns, split_episodes, streamed_stats  # noqa: E402
+from act.data import Data, choose_columns, split_episodes, streamed_stats  # noqa: E402
+from act.loading import Loading  # noqa: E402
 
 SMALL = Loading(memory="512MiB", threads="1")
 

@@ -11,7 +11,7 @@ from penstock.errors import UsageError
 
 torch = pytest.importorskip("torch")
 
-from act.backbone import FrozenBatchNorm2d, ResNet18  # noqa: E402
+from act.backbone import FrozenBatchNorm2d, Narrowing, ResNet18  # noqa: E402
 from act.data import Columns, Stats  # noqa: E402
 from act.layers import sine_grid, sine_positions  # noqa: E402
 from act.model import ActModel, CnnMlpModel, Shape  # noqa: E402
@@ -50,6 +50,20 @@ def test_resnet18_is_resnet18() -> None:
     assert sum(each.numel() for each in net.parameters()) == 11_176_512  # torchvision's, without its classifier
     assert net(torch.zeros(1, 3, 64, 96)).shape == (1, 512, 2, 3)
     assert len(net.state_dict()) == 120 and "layer3.0.downsample.1.running_var" in net.state_dict()
+
+
+def test_narrow_backbones_keep_off_a_convolution_that_spoils_the_heap() -> None:
+    for width, few in ((4, 2), (8, 1), (16, 0), (64, 0)):
+        net = ResNet18(width)
+        ways = [getattr(net, f"layer{number}")[0].downsample[0] for number in (2, 3, 4)]
+        assert [isinstance(way, Narrowing) for way in ways] == [number < few for number in range(3)]
+        assert all(way.in_channels >= 16 or way.stride == (1, 1) for way in ways)
+    way = Narrowing(8, 16, 2).to(memory_format=torch.channels_last)
+    usual = torch.nn.Conv2d(8, 16, 1, 2, bias=False)  # not in channels_last: that is what goes wrong
+    usual.load_state_dict(way.state_dict())
+    x = torch.randn(2, 8, 7, 10)
+    assert torch.allclose(way(x.to(memory_format=torch.channels_last)), usual(x), atol=1e-6)
+    assert "layer2.0.downsample.0.weight" in ResNet18(8).state_dict()
 
 
 @pytest.mark.parametrize("amp", [False, True])
@@ -122,7 +136,7 @@ def test_policies_normalise_and_act_in_the_units_of_the_data() -> None:
     assert sample.actions.flatten().tolist() == pytest.approx([2.0, 2.0, 100.0])  # a joint that rests is not blown up
     acted = policy.act(batch["qpos"], sample.pictures)
     again = policy.predict(sample.state, sample.pictures) * policy.action_std + policy.action_mean
-    assert torch.allclose(acted, again)
+    assert torch.allclose(acted, again.double())
     policy.losses(sample).loss.backward()
 
 

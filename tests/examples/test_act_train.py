@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,12 +92,14 @@ def test_a_run_leaves_what_it_promises(reach: Path, tmp_path: Path, capsys: pyte
 def test_what_is_trained_anew_leaves_no_checkpoint_of_before(reach: Path, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     _run(reach, directory, "--num_epochs", "1")
+    (directory / "train_val_seed_7.png").touch()
     last = directory / "policy_last.ckpt"
     assert last.exists()
     anew = start(reach, directory, "--num_epochs", "9", "--overwrite", "--lr", "0.002")
     assert anew.stdout is not None and any("million parameters" in line for line in anew.stdout)
     anew.kill()
     anew.communicate()
+    assert not (directory / "train_val_seed_7.png").exists()
     assert not last.exists() or read_checkpoint(last)["settings"]["lr"] == 0.002
 
 
@@ -111,6 +115,72 @@ def test_without_a_data_set_the_demo_task_is_made_once(
     assert made == ["episode_0.hdf5", "episode_1.hdf5"]
     assert imitate_episodes.main([*words, "--num_epochs", "2", "--resume"]) == 0
     assert "the demo task is in" not in capsys.readouterr().out
+
+
+def test_a_demo_task_is_whole_or_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.demo import act as demo
+
+    monkeypatch.setattr(imitate_episodes, "_DEMO", {"episodes": 3, "rows": 4, "height": 32, "width": 32})
+    ck, write = tmp_path / "ck", demo._write_episode
+    (ck / "demo_tiny.part").mkdir(parents=True)  # of a try that was killed
+    (ck / "demo_tiny.part" / "episode_0.hdf5").write_bytes(b"half")
+
+    def fails(directory: Path, script: demo.ReachScript, number: int, scene: Any) -> int:
+        assert not (ck / "demo_tiny").exists()  # a kill now leaves nothing that is taken for the task
+        if number == 2:
+            raise OSError(28, "No space left on device")
+        return write(directory, script, number, scene)
+
+    words = [*TINY, "--ckpt_dir", str(ck)]
+    monkeypatch.setattr(demo, "_write_episode", fails)
+    assert imitate_episodes.main(words) == 1
+    assert "demo_tiny: the demo task cannot be written: No space left on device" in capsys.readouterr().err
+    assert not list(ck.iterdir())
+    monkeypatch.setattr(demo, "_write_episode", write)
+    (ck / "demo_tiny.part").mkdir()
+    (ck / "demo_tiny.part" / "episode_0.hdf5").write_bytes(b"half")
+    assert imitate_episodes.main(words) == 0
+    assert len(list((ck / "demo_tiny").iterdir())) == 3 and not (ck / "demo_tiny.part").exists()
+
+
+def test_trying_without_a_checkpoint_makes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert imitate_episodes.main([*TINY, "--ckpt_dir", str(tmp_path / "ck"), "--eval"]) == 2
+    assert "policy_best.ckpt does not exist" in capsys.readouterr().err and not (tmp_path / "ck").exists()
+
+
+def test_only_policies_of_the_demos_data_are_tried(
+    reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import h5py
+
+    own, ck = tmp_path / "own", tmp_path / "ck"
+    shutil.copytree(reach, own)
+    for path in own.iterdir():
+        with h5py.File(path, "r+") as file:
+            del file.attrs["task"], file.attrs["seed"]  # ALOHA's cameras and 14 joints, but another task
+    assert _run(own, ck) == 0
+    capsys.readouterr()
+    assert _run(reach, ck, "--eval", "--tries", "1") == 2
+    assert "was not trained on episodes of `penstock demo act`" in capsys.readouterr().err
+    best = read_checkpoint(ck / "policy_best.ckpt")
+    del best["task"]  # from before it was kept: what the data look like decides
+    torch.save(best, ck / "policy_best.ckpt")
+    assert _run(own, ck, "--eval", "--tries", "1") == 0
+
+
+def test_a_data_set_made_of_the_demos_is_the_demos(
+    reach: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import penstock
+
+    penstock.convert(reach, tmp_path / "set")
+    monkeypatch.setattr("act.rollout._ROWS", 1)
+    assert _run(tmp_path / "set", tmp_path / "ck", "--cameras", "cam_high") == 0
+    task = read_checkpoint(tmp_path / "ck" / "policy_best.ckpt")["task"]
+    assert task == {"name": "reach", "height": 32, "width": 48}
+    assert _run(tmp_path / "nowhere", tmp_path / "ck", "--eval", "--tries", "1") == 0  # the data are not needed
 
 
 def test_refusals_name_what_to_do(reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import h5py
 import pytest
+
+from penstock.errors import UsageError
 
 torch = pytest.importorskip("torch")
 
 from act.backbone import ResNet18  # noqa: E402
 from act.data import padding_share, size_notes  # noqa: E402
+from act.ranges import format_ranges, parse_ranges  # noqa: E402
+from act.words import in_options  # noqa: E402
 
+from tests.examples.making import write_walks  # noqa: E402
 from tests.examples.running import run  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -34,7 +41,15 @@ def test_nonsense_is_refused_by_name(
     assert not (tmp_path / "ck").exists()
 
 
-@pytest.mark.parametrize(("device", "told"), [("abacus", "is no device"), ("cuda:99", "CUDA devices here")])
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        ("abacus", "is no device"),
+        ("cuda:99", "CUDA devices here"),
+        ("cpu:1", "there is one cpu"),
+        ("meta", "cpu or cuda"),
+    ],
+)
 def test_a_device_that_is_not_there(
     device: str, told: str, reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,3 +94,69 @@ def test_weights_that_are_none_are_told_in_a_line(
         found = capsys.readouterr().err
         assert told in found and "→" in found
     assert not ck.exists() or not list(ck.iterdir())
+
+
+def test_too_little_memory_is_told_with_what_would_do(
+    reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given, both in (("8MiB", True), ("100MiB", False)):
+        assert run(reach, tmp_path / "ck", "--memory", given) == 1
+        told = capsys.readouterr().err
+        assert f"--memory {given} is too little" in told and "a quarter, " in told and "for validation" in told
+        assert ("training needs" in told) is both and "memory=" not in told
+    enough = re.search(r"→ --memory (\d+)MiB, a smaller --batch_size", told)
+    assert enough is not None
+    assert run(reach, tmp_path / "ck", "--memory", f"{enough[1]}MiB") == 0
+    assert run(reach, tmp_path / "less", "--memory", f"{int(enough[1]) - 4}MiB") == 1
+
+
+def test_a_camera_that_a_file_lacks_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_walks(tmp_path / "data", cameras=("cam_high", "cam_low"))
+    with h5py.File(data / "episode_1.hdf5", "r+") as file:
+        del file["observations/images/cam_low"]
+    assert run(data, tmp_path / "ck") == 1
+    told = capsys.readouterr().err
+    assert "--episodes" in told and "--cameras" in told and "episodes=" not in told and "columns=" not in told
+    assert run(data, tmp_path / "one", "--cameras", "cam_high") == 0
+    assert run(data, tmp_path / "two", "--episodes", "0,2-3") == 0
+    assert "2 cameras" in capsys.readouterr().out
+
+
+def test_some_episodes_are_trained_on_and_belong_to_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, ck = write_walks(tmp_path / "data", episodes=6), tmp_path / "ck"
+    (data / "episode_3.hdf5").write_bytes(b"cut")
+    assert run(data, ck, "--episodes", "5,0-2,1") == 0
+    assert "3 episodes to train (18 samples), 1 to validate (6)" in capsys.readouterr().out
+    assert run(data, ck, "--episodes", "0-2,5", "--resume", "--num_epochs", "2") == 0
+    capsys.readouterr()
+    assert run(data, ck, "--episodes", "0-2,4", "--resume", "--num_epochs", "3") == 2
+    assert "episodes was '0-2,5', is '0-2,4'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-1", "1,,2", "-1", "0-99999999999"])
+def test_episodes_that_are_no_numbers(text: str) -> None:
+    with pytest.raises(UsageError, match="--episodes"):
+        parse_ranges(text)
+
+
+def test_ranges_are_read_and_written() -> None:
+    assert parse_ranges("0-3, 7,2") == [0, 1, 2, 3, 7] and format_ranges([0, 1, 2, 3, 7, 9, 10]) == "0-3,7,9-10"
+
+
+def test_hints_name_options() -> None:
+    for hint, told in (
+        ("columns=[…] without 'cam' opens the others", "--cameras A,B without 'cam' opens the others"),
+        ('memory="9MiB", a smaller batch_size or a smaller image_size',
+         "--memory 9MiB, a smaller --batch_size or a smaller --image_size"),
+        ("image_size=(224, 224), or None; --batch_size 3", "--image_size 224x224, or None; --batch_size 3"),
+    ):  # fmt: skip
+        assert in_options(UsageError("no", hint=hint)).hint == told
+
+
+def test_a_last_batch_that_batch_norm_cannot_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_walks(tmp_path / "data", episodes=2, width=32)  # six samples to train on
+    assert run(data, tmp_path / "ck") == 2
+    told = capsys.readouterr().err
+    assert "6 samples in batches of 5 leave a batch of one" in told and "32×32" in told and "→ --batch_size 6" in told
+    for number, words in enumerate((["--batch_size", "6"], ["--norm", "group"], ["--image_size", "64x64"])):
+        assert run(data, tmp_path / str(number), *words) == 0

@@ -1,0 +1,137 @@
+"""What is written on the way: checkpoints that are no step's time, a disk that is full, a stdout that is odd."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import profile
+from penstock.errors import OutputFailed
+
+torch = pytest.importorskip("torch")
+
+from act import train  # noqa: E402
+from act.checkpoint import forget, write_bytes, write_checkpoint, write_json  # noqa: E402
+from act.curve import draw_curve  # noqa: E402
+from act.progress import Progress  # noqa: E402
+
+from tests.examples.running import TINY, run  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "imitate_episodes.py"
+SLOW_S = 0.4
+
+
+def test_checkpoints_belong_to_no_step(
+    reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = train.write_checkpoint
+
+    def slow(path: Path, content: Any) -> None:
+        time.sleep(SLOW_S)
+        write(path, content)
+
+    monkeypatch.setattr(train, "write_checkpoint", slow)
+    profile.reset()
+    out = tmp_path / "RUN.json"
+    words = ["--save_every", "1", "--batch_size", "6", "--log_every", "1", "--num_epochs", "2", "--lang", "en"]
+    assert run(reach, tmp_path / "ck", *words, "--profile-out", str(out)) == 0
+    printed, told = capsys.readouterr().out, json.loads(out.read_text())
+    assert told["steps"]["count"] == 8
+    spans = {span["name"]: span for span in told["spans"]}
+    assert spans["30_checkpoint"]["count"] == 6 + 2  # three of an epoch's four steps, and at its end
+    steps_ms = [row["ms_per_step"] for row in json.loads((tmp_path / "ck" / "history.json").read_text())]
+    assert max(steps_ms) < 600 * SLOW_S > told["steps"]["total_ns"] / 8e6  # with them 750 of it, and the step itself
+    epochs = [line for line in printed.splitlines() if line.startswith("Epoch ")]
+    for line, each in zip(epochs, profile.snapshot().epochs, strict=True):
+        assert line.split(" | ")[0].endswith(f"took: {each.duration_ns / 1e9:.2f}s")
+        assert each.duration_ns / 1e9 < 4 * SLOW_S  # three in its midst, and what the epoch before wrote at its end
+    assert printed.count("checkpoints ") == 2 and "beside" in printed
+
+
+def test_a_line_of_progress_leaves_checkpoints_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("act.progress.time.perf_counter", lambda: now[0])
+    progress = Progress(total=9, every=2)
+    progress.begin(0)
+    now[0] += 7.0
+    progress.leave_out(5.0)
+    assert "step 2 of 9, 1.0 s a step" in progress.line(2, (1.0, 1.0, 1.0, 1.0))
+
+
+@contextmanager
+def _room(n_bytes: int) -> Iterator[None]:
+    """The system lets no file grow beyond this."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: write_checkpoint(path, {"model": torch.zeros(100_000)}),
+        lambda path: write_json(path, list(range(100_000))),
+        lambda path: write_bytes(path, bytes(100_000)),
+        lambda path: draw_curve(path, [], "nothing"),
+    ],
+)
+def test_what_cannot_be_written_is_told_and_leaves_nothing(write: Callable[[Path], None], tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    path.write_bytes(b"before")
+    with _room(1000), pytest.raises(OutputFailed, match="kept: cannot be written: File too large") as caught:
+        write(path)
+    assert "\n" not in caught.value.message and caught.value.hint is not None
+    assert [each.name for each in tmp_path.iterdir()] == ["kept"] and path.read_bytes() == b"before"
+
+
+def test_a_run_that_is_trained_anew_forgets_the_losses_of_before(tmp_path: Path) -> None:
+    for name in ("policy_last.ckpt", "policy_best.ckpt", "history.json", "train_val_seed_3.png", "notes.txt"):
+        (tmp_path / name).touch()
+    forget(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def _command(reach: Path, ck: Path) -> list[str]:
+    return [sys.executable, str(SCRIPT), *TINY, "--dataset", str(reach), "--ckpt_dir", str(ck)]
+
+
+def _environment(**words: str) -> dict[str, str]:
+    places = os.pathsep.join(path for path in sys.path if path)
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": places, **words}
+
+
+def test_a_terminal_that_lacks_letters_gets_question_marks(reach: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        _command(reach, tmp_path / "ck"), capture_output=True, env=_environment(PYTHONIOENCODING="ascii")
+    )
+    assert done.returncode == 0 and done.stderr == b""
+    assert b"4 cameras 32?48" in done.stdout and b"Epoch 0 ???" in done.stdout
+
+
+def test_when_nobody_reads_any_more_it_ends_quietly(reach: Path, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*_command(reach, tmp_path / "ck"), "--num_epochs", "100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=_environment(),
+    ) as process:  # fmt: skip
+        assert process.stdout is not None and process.stderr is not None
+        try:
+            process.stdout.readline()
+            process.stdout.close()
+            told = process.stderr.read()
+            assert process.wait(60) == 1 and told == b""
+        finally:
+            process.kill()

@@ -252,6 +252,23 @@ def test_what_cpus_work_in_the_workers_is_counted_once(workers: int) -> None:
     assert snapshot().counters["fetch_cpu_ns"] < 0.5 * SAMPLES * 4e6
 
 
+def test_each_of_some_loaders_counts_for_itself_and_names_are_free_again_after_a_reset() -> None:
+    kept = attach(DataLoader(Squares(), batch_size=BATCH))
+    list(kept)
+    name = kept.describe()["service_counter"]
+    for _ in range(3):
+        reset()
+        others = [attach(DataLoader(Squares(), batch_size=BATCH)) for _ in range(50)]  # one for each epoch, say
+        for loader in others:
+            list(loader)
+        names = [loader.describe()["service_counter"] for loader in others]
+        told = [each for each in names if each]
+        assert name not in names and len(told) == len(set(told)) == 31 and not any(names[31:])
+        counted = {each for each in snapshot().counters if each.startswith("fetch_ns of loader ")}
+        assert counted == set(told) and all(snapshot().counters[each] > 0 for each in counted)
+        del others, loader
+
+
 def test_a_loader_tells_what_it_handed_out_and_how_long_its_later_passes_let_wait() -> None:
     words: dict[str, Any] = {"num_workers": 1, "worker_init_fn": sleepy, "timeout": 120}
     batches = attach(DataLoader(Squares(), batch_size=BATCH, **words))

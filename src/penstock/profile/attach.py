@@ -10,7 +10,6 @@ what is timed are stand-ins that only the workers' fetching sees.
 from __future__ import annotations
 
 import copy
-import itertools
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +35,6 @@ FETCH_NS = "fetch_ns of loader {}"
 
 _classes: dict[type, type] = {}
 _tallies: weakref.WeakKeyDictionary[Any, _Tally] = weakref.WeakKeyDictionary()
-_numbers = itertools.count(1)
 _MOST_COUNTED = 32  # loaders one by one: some code makes a new one for every epoch, and names take room
 
 
@@ -136,12 +134,33 @@ def _stand_ins(own: dict[str, Any], counter: str) -> Iterator[None]:
         own.update(kept)
 
 
+class _Counters:
+    """Names of counters for loaders: none is given twice between two resets, nor while its loader lives."""
+
+    def __init__(self) -> None:
+        self._reset_ns = -1
+        self._taken: set[str] = set()
+
+    def take(self) -> str:
+        """The next name; "" where too many were given."""
+        reset_ns = own_lane().board_words[B_RESET_NS]
+        if reset_ns != self._reset_ns:
+            self._reset_ns = reset_ns
+            self._taken = {each.counter for each in list(_tallies.values())}
+        names = (FETCH_NS.format(number) for number in range(1, _MOST_COUNTED + 1))
+        found = next((name for name in names if name not in self._taken), "")
+        self._taken.add(found)
+        return found
+
+
+_counters = _Counters()
+
+
 class _Tally:
     """What the passes of one loader gave since the last reset, and how long each but the very first let wait."""
 
     def __init__(self) -> None:
-        number = next(_numbers)
-        self.counter = FETCH_NS.format(number) if number <= _MOST_COUNTED else ""
+        self.counter = _counters.take() if is_enabled() else ""
         self.has_begun = False
         self._reset_ns = -1
         self._clear()

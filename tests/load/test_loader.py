@@ -102,7 +102,7 @@ def test_a_row_needed_twice_is_read_once() -> None:
         (batch,) = list(loader)
         assert np.array_equal(batch["next.raw"][:-1], batch["raw"][1:])
         assert np.array_equal(batch["next.state"], store.values["state"][1:])
-    assert sorted(store.log) == list(range(20))
+    assert sorted(store.log[:20]) == list(range(20))  # behind them: what was made ahead for the next epoch
 
 
 @pytest.mark.parametrize("view", ["off", "ram", "disk"])

@@ -28,14 +28,14 @@ def order_of(mix: Mix, counts: Sequence[int], shuffle: bool | str, seed: int) ->
 class Chosen:
     """Positions of an epoch → samples of sources, and their places in the batch."""
 
-    def __init__(self, order: Any, epoch: int, sources: list[Source]) -> None:
-        self._order, self._epoch, self._sources = order, epoch, sources
+    def __init__(self, order: Any, sources: list[Source]) -> None:
+        self._order, self._sources = order, sources
 
-    def __call__(self, positions: NDArray[np.int64]) -> list[Part]:
+    def __call__(self, epoch: int, positions: NDArray[np.int64]) -> list[Part]:
         if not isinstance(self._order, Mixture):
-            samples = self._order.at(self._epoch, positions)
+            samples = self._order.at(epoch, positions)
             return [Part(self._sources[0], np.arange(len(samples), dtype=np.int64), samples)]
-        numbers, samples = self._order.at(self._epoch, positions)
+        numbers, samples = self._order.at(epoch, positions)
         parts = []
         for number, source in enumerate(self._sources):
             places = np.flatnonzero(numbers == number)

@@ -144,6 +144,8 @@ class _CudaHanding:
         tensors = (value for value in batch.values() if isinstance(value, torch.Tensor))
         for value in {each.untyped_storage().data_ptr(): each for each in tensors}.values():
             value.record_stream(stream)  # its memory is not given away while this stream may still read it
+        if job.decoded_there:
+            count("pictures_decoded", job.decoded_there)
         self._free.release()  # last: the other thread would take Python's lock at once
         return job, batch
 
@@ -177,8 +179,12 @@ def _deliver(
         while not stop.is_set():
             free.acquire()
             job = None if stop.is_set() else own.next()
-            if job is None:
+            if job is None and (stop.is_set() or own.is_over):
                 break
+            if job is None:  # an epoch ends; the next one follows
+                ready.put(None)
+                free.release()
+                continue
             batch, done = work.finish(job)
             ready.put((job, batch, done))
             del job, batch, done
@@ -213,7 +219,7 @@ class _DeviceWork:
                 with gpu_span(DECODE):
                     for alike in _alike(job.encoded):
                         self._decode(job, alike, batch)
-                count("pictures_decoded", sum(len(each.bytes) for each in job.encoded))
+                job.decoded_there = sum(len(each.bytes) for each in job.encoded)
             for name, column in job.pictures.items():
                 if not column.fit.is_depth:
                     batch[name] = self._shaped(column.name, batch[name])

@@ -1,4 +1,7 @@
-"""One pass over an epoch: a feeder plans batches into free slots, threads fill them, the user takes them in order."""
+"""Batches in order: a feeder plans them into free slots, threads fill them, the user takes them.
+
+Epochs follow one another without a gap: while the last batch of one is used, the first of the next are made.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,17 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import BudgetExceeded, PenstockError
+from penstock.lazy import dataclass
 from penstock.load.crew import FORGOTTEN_S, Crew, start_thread
 from penstock.load.engine import begin_job
-from penstock.load.job import Job, Part, Sign
+from penstock.load.job import Job, Ledger, Part, Sign
+from penstock.load.shard import Batches
 from penstock.load.slots import Ring
 from penstock.load.source import SOURCE, PictureColumn
 from penstock.load.stages import PLAN, SLOT
@@ -26,50 +31,90 @@ _T = TypeVar("_T")
 _LOOK_S = 0.05  # how often a wait without news asks whether anything can still come
 
 
+@dataclass(frozen=True)
+class Planned:
+    """A batch to be made: its positions in an epoch, and where the order stands behind it."""
+
+    epoch: int
+    after: int
+    positions: NDArray[np.int64]
+    is_last: bool
+    """Of its epoch."""
+
+
+def plan_from(epoch: int, first: Batches, whole: Batches) -> Iterator[Planned | None]:
+    """All batches from a place in an epoch on; None where an epoch ends, and the next one follows."""
+    batches = first
+    while True:
+        for number in range(len(batches)):
+            is_last = number == len(batches) - 1
+            yield Planned(epoch, batches.span(number)[1], batches.positions(number), is_last)
+        yield None
+        epoch, batches = epoch + 1, whole
+
+
 class Feed:
     """What the feeder thread needs, and nothing that knows the loader: a forgotten loader can end."""
 
     def __init__(
         self,
-        batches: Iterator[tuple[Any, NDArray[np.int64]]],
-        parts: Callable[[NDArray[np.int64]], Sequence[Part]],
+        plan: Iterator[Planned | None],
+        parts: Callable[[int, NDArray[np.int64]], Sequence[Part]],
         ring: Ring,
         crew: Crew,
         encoded: Callable[[PictureColumn], bool],
     ) -> None:
-        self.batches, self.parts, self.ring, self.crew, self.encoded = batches, parts, ring, crew, encoded
+        self.plan, self.parts, self.ring, self.crew, self.encoded = plan, parts, ring, crew, encoded
         self.jobs: queue.SimpleQueue[Job | BaseException | None] = queue.SimpleQueue()
+        self.ledger = Ledger()
+        self.last_taken: queue.SimpleQueue[None] = queue.SimpleQueue()  # batches that are the last of an epoch
         self.stop = Sign()
         self.given = 0  # jobs that were put into the queue
         self.waits_for_slot = False
 
     def run(self) -> None:
-        """The thread: one batch after the other, until the epoch or the pass ends."""
+        """The thread: one batch after the other, epoch after epoch, as far as there are slots, until it is stopped."""
         try:
-            for after, positions in self.batches:
-                self.waits_for_slot = True
-                with span(SLOT):
-                    lease = self.ring.take(self.stop)
-                self.waits_for_slot = False
-                if lease is None or self.stop.is_set():
+            for planned in self.plan:
+                if planned is None:
+                    self.jobs.put(None)
+                elif not self._begin(planned):
                     return
-                size = len(positions)
-                job = Job(size, {name: array[:size] for name, array in lease.arrays.items()}, {})
-                job.lease, job.after = lease.slot, after
-                lease.drop()
-                del lease
-                with span(PLAN):
-                    parts = self.parts(positions)
-                    for part in parts:
-                        if part.source.number is not None:
-                            job.arrays[SOURCE][part.places] = part.source.number
-                    begin_job(job, parts, self.crew, self.encoded)
-                self.given += 1
-                self.jobs.put(job)
-                del job
-            self.jobs.put(None)
+                elif planned.is_last:
+                    # Not before this epoch is complete does another begin: all that it puts into a view is found
+                    # there. The step that uses its last batch is time enough.
+                    self.last_taken.get()
         except BaseException as error:
             self.jobs.put(error)
+
+    def wake_to_stop(self) -> None:
+        """Let the thread end, whatever it waits for."""
+        self.stop.set()
+        self.ring.wake(self.stop)
+        self.last_taken.put(None)
+
+    def _begin(self, planned: Planned) -> bool:
+        """Whether a batch was begun: not so where all is stopped."""
+        self.waits_for_slot = True
+        with span(SLOT):
+            lease = self.ring.take(self.stop)
+        self.waits_for_slot = False
+        if lease is None or self.stop.is_set():
+            return False
+        size = len(planned.positions)
+        job = Job(size, {name: array[:size] for name, array in lease.arrays.items()}, {})
+        job.lease, job.ledger = lease.slot, self.ledger
+        job.epoch, job.after, job.is_last = planned.epoch, planned.after, planned.is_last
+        lease.drop()
+        with span(PLAN):
+            parts = self.parts(planned.epoch, planned.positions)
+            for part in parts:
+                if part.source.number is not None:
+                    job.arrays[SOURCE][part.places] = part.source.number
+            begin_job(job, parts, self.crew, self.encoded)
+        self.given += 1
+        self.jobs.put(job)
+        return True
 
 
 class Taking(Iterator[_T]):
@@ -97,9 +142,9 @@ class Taking(Iterator[_T]):
 
 
 class Pass:
-    """The jobs of an epoch in order; `close` ends it at once, and waits for what is under way."""
+    """Jobs in order, epoch after epoch; `close` ends it at once, and waits for what is under way."""
 
-    def __init__(self, feed: Feed, grow: Callable[[], None]) -> None:
+    def __init__(self, feed: Feed, grow: weakref.WeakMethod[Callable[[], None]]) -> None:
         self._feed = feed
         self._grow = grow
         self._taken = 0
@@ -110,7 +155,7 @@ class Pass:
         start_thread(self._thread)
 
     def next(self) -> Job | None:
-        """The next batch, complete; None at the end of the epoch."""
+        """The next batch, complete; None at the end of an epoch, and where all has ended."""
         if self._pid != os.getpid():
             raise PenstockError("a loader's pass was taken over by a forked child", hint="call iter(loader) there")
         found = self._get()
@@ -118,11 +163,21 @@ class Pass:
             self.close()
             raise found
         if found is None:
-            self.close()
             return None
         self._taken += 1
         found.wait()
+        if found.is_last:
+            self._feed.last_taken.put(None)
         return found
+
+    def begin_epoch(self, epoch: int) -> None:
+        """The user begins it: what was made for it ahead counts from now on."""
+        self._feed.ledger.begin(epoch)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        return self._feed.stop.is_set()
 
     @property
     def depth(self) -> int:
@@ -143,16 +198,18 @@ class Pass:
                 if refused is not None:
                     raise refused from None
                 # Every slot is held by arrays that the user's code still has, or by a cycle nobody collected yet.
+                grow = self._grow()
+                if grow is None:
+                    return None  # nobody is there any more to take it
                 try:
-                    self._grow()
+                    grow()
                 except BudgetExceeded as error:
                     refused = error
                     gc.collect()
 
     def give_up(self) -> None:
         """Let a thread that waits in `next` go: nothing more will come."""
-        self._feed.stop.set()
-        self._feed.ring.wake(self._feed.stop)
+        self._feed.wake_to_stop()
 
     def is_own(self, thread: threading.Thread) -> bool:
         """Whether it is one of the threads that make the batches: they must not wait for one another."""
@@ -169,8 +226,7 @@ class Pass:
 def _end(feed: Feed, thread: threading.Thread, pid: int, whole: weakref.ref[Pass]) -> None:
     if os.getpid() != pid:
         return  # the threads are the parent's
-    feed.stop.set()
-    feed.ring.wake(feed.stop)
+    feed.wake_to_stop()
     is_forgotten = whole() is None
     # Garbage is collected by any thread: one of the crew would wait for what only it can do.
     is_inside = feed.crew.has(threading.current_thread())
@@ -180,7 +236,7 @@ def _end(feed: Feed, thread: threading.Thread, pid: int, whole: weakref.ref[Pass
             break
         thread.join(_LOOK_S)
         looks += 1
-        feed.ring.wake(feed.stop)  # again: a feeder of another pass may have taken the sign for an old one
+        feed.wake_to_stop()  # again: a feeder of another pass may have taken the sign for an old one
     while True:
         try:
             left = feed.jobs.get_nowait()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,6 +95,41 @@ class Sign:
             self._lock.acquire(timeout=_LOOK_S)  # one who waits is let go at once, further ones at their next look
 
 
+class Ledger:
+    """What is recorded of batches, no sooner than their epoch begins: the counts of a profile are those of the epochs
+    that were used, though the batches of the next one are made ahead. Any thread may call it; nothing is locked."""
+
+    def __init__(self) -> None:
+        self._epoch = -1
+        self._held: dict[int, deque[Callable[[], None]]] = {}
+
+    def add(self, epoch: int, record: Callable[[], None]) -> None:
+        """A batch of an epoch is complete."""
+        if epoch <= self._epoch:
+            record()
+            return
+        held = self._held.setdefault(epoch, deque())
+        held.append(record)
+        if epoch <= self._epoch:  # it began just now, perhaps before this batch was held
+            _record_all(held)
+
+    def begin(self, epoch: int) -> None:
+        """The user has come to this epoch."""
+        self._epoch = epoch
+        for each in tuple(self._held):
+            if each <= epoch:
+                _record_all(self._held.pop(each))
+
+
+def _record_all(held: deque[Callable[[], None]]) -> None:
+    while True:
+        try:
+            record = held.popleft()
+        except IndexError:
+            return
+        record()
+
+
 class Job:
     """One batch being made. Its arrays may be those of a slot."""
 
@@ -105,12 +142,16 @@ class Job:
         self.error: BaseException | None = None
         self.hits = 0
         self.made = 0
+        self.decoded_there = 0  # pictures, on the device
         self.sums = Sums()
         self.is_counted = True  # in a profile, as samples; not so where they are a part of somebody else's
         self.lease: Any = None
         self.names: tuple[str, ...] = ()  # of the outputs, in the order of the window
         self.pictures: dict[str, PictureColumn] = {}  # by output
         self.after: Any = None  # where the order stands behind this batch
+        self.epoch = 0
+        self.is_last = False  # of its epoch
+        self.ledger: Ledger | None = None
         self._left = 0
         self._is_inside = False
         self._lock = threading.Lock()
@@ -175,7 +216,8 @@ class Job:
     def _complete(self) -> None:
         try:
             if self.error is None:
-                self.sums.record(is_counted=self.is_counted, is_inside=self._is_inside)
+                record = functools.partial(self.sums.record, is_counted=self.is_counted, is_inside=self._is_inside)
+                record() if self.ledger is None else self.ledger.add(self.epoch, record)
         finally:
             self._over.set()
             self._ready.set()

@@ -10,20 +10,21 @@ is, one that is dropped costs no memory.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, NoReturn
 
-import numpy as np
-
 from penstock.budget import Budget, Reservation
-from penstock.errors import BudgetExceeded, PenstockError, UsageError
+from penstock.errors import BudgetExceeded, UsageError
 from penstock.load import settings, subject
 from penstock.load.choose_views import attach_views, stats_of_views
-from penstock.load.chosen import Batch, Chosen, check_alike, encoded_by_all, order_of, selected
+from penstock.load.chosen import Batch, Chosen, check_alike, encoded_by_all, order_of
 from penstock.load.crew import Crew
-from penstock.load.epoch import Feed, Pass, Taking
-from penstock.load.job import Failure, Job
+from penstock.load.epoch import Feed, Pass, Taking, plan_from
+from penstock.load.job import Job
+from penstock.load.losses import Losses
 from penstock.load.resume import STATE_VERSION, resumed
 from penstock.load.settings import Mix
 from penstock.load.shard import Batches
@@ -31,7 +32,7 @@ from penstock.load.shares import TABLE_SHARE, share_out
 from penstock.load.slots import Ring, lay_out
 from penstock.load.source import ImageSize, Normalize, Shaping, sources_of
 from penstock.load.tables import table_bytes
-from penstock.load.target import Waited, target_for
+from penstock.load.target import Running, target_for
 from penstock.load.view import View
 from penstock.load.window import Sampling
 from penstock.profile.subject import Way, register, unregister
@@ -78,12 +79,13 @@ class Loader:
         self._asked = {name: value for name, value in locals().items() if name != "self"}  # for `variant`
         self._mix = settings.mix_for(store)
         self.window = settings.window_for(window)
-        self._on_error = settings.one_of("on_error", on_error, ("raise", "skip"))
-        self._max_skip_rate = settings.rate_for(max_skip_rate)
+        skips = settings.one_of("on_error", on_error, ("raise", "skip")) == "skip"
+        most_skipped = settings.rate_for(max_skip_rate)
         self._shard = settings.shard_for(shard)
         self.notes: tuple[str, ...] = ()
         self._views: list[View] = []
-        self._pass: Pass | None = None
+        self._pass: Running | None = None  # the user is within an epoch of it
+        self._rest: Running | None = None  # made ahead, for the epoch that follows
         self._closed = False
         self._pid = os.getpid()
         if gpu_decode == "auto" and view not in ("auto", "off"):
@@ -101,6 +103,7 @@ class Loader:
         check_alike(self._sources)
         self._order = order_of(self._mix, [each.bound.count for each in self._sources], shuffle, seed)
         self._batches = self._make_batches(batch_size, drop_last)
+        self._losses = Losses(self._batches, skips, most_skipped)
         self._encoded = encoded_by_all(self._sources, self._target.keeps_encoded)
         self._reserved: list[Reservation] = []
         self._share_out(self._threads(threads), prefetch)
@@ -119,7 +122,7 @@ class Loader:
         self._position = 0
         self._resumes = False
         self._turn: object = None  # of the iterator that was made last
-        self._counts = {"batches": 0, "samples": 0, "skipped": 0, "view_hits": 0, "pictures_made": 0}
+        self._counts = {"batches": 0, "view_hits": 0, "pictures_made": 0}
 
     # Sharing out
 
@@ -221,7 +224,6 @@ class Loader:
         self._end_pass()
         if self._position and not self._resumes:  # the pass before was left in the middle
             self.epoch, self._position = self.epoch + 1, 0
-        self._resumes = False
         self._turn = turn = object()
         return Taking(self._batches_of_epoch(turn))
 
@@ -229,8 +231,8 @@ class Loader:
         if self._turn is not turn:
             raise UsageError(_ENDED)
         own = self._start_pass()
-        handed = Waited(self._target.begin(own), self)
         try:
+            handed = own.begin(self.epoch, self)
             while True:
                 found = handed.next()
                 if self._pass is not own:
@@ -239,29 +241,44 @@ class Loader:
                     break
                 job, batch = found
                 self._count(job)
-                kept = self._without_lost(job, batch)
-                self._position = job.after  # not before: what is refused was not handed out
+                kept = self._losses.without(job, batch)
+                self._position, self._resumes = job.after, False  # not before: what is refused was not handed out
                 del job, batch, found
                 if kept is not None:
                     yield kept
                     del kept
-            self.epoch, self._position = self.epoch + 1, 0
+            self.epoch, self._position, self._resumes = self.epoch + 1, 0, False
+            own.rest(self.epoch)
+            self._rest = own
         finally:
-            handed.close()
             if self._pass is own:
                 self._pass = None
+            if self._rest is not own:
+                own.close()
 
-    def _start_pass(self) -> Pass:
+    def _start_pass(self) -> Running:
+        rest, self._rest = self._rest, None
+        if rest is not None and not rest.rests_at(self.epoch, self._position):
+            rest.close()
+            rest = None
         if self._crew is None or self._pid != os.getpid():
             self._begin_work()
+        self._pass = rest if rest is not None else self._new_pass()
+        return self._pass
+
+    def _new_pass(self) -> Running:
         crew, ring = self._crew, self._ring
         assert crew is not None and ring is not None
-        whole, shard = self._batches, self._shard
-        batches = Batches(self._total, whole.batch_size, whole.drop_last, shard.rank, shard.world, self._position)
-        planned = ((batches.span(number)[1], batches.positions(number)) for number in range(len(batches)))
-        chosen = Chosen(self._order, self.epoch, self._sources)
-        self._pass = Pass(Feed(planned, chosen, ring, crew, self._encoded), self._one_more_slot)
-        return self._pass
+        plan = plan_from(self.epoch, replace(self._batches, start=self._position), self._batches)
+        grow = weakref.WeakMethod(self._one_more_slot)  # its threads know the pass, and must not know the loader
+        feed = Feed(plan, Chosen(self._order, self._sources), ring, crew, self._encoded)
+        return Running(Pass(feed, grow), self._target)
+
+    def _drop_rest(self) -> None:
+        """Give up what was made ahead of an epoch that has not begun."""
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            rest.close()
 
     def _begin_work(self) -> None:
         for source in self._sources:
@@ -290,49 +307,14 @@ class Loader:
 
     def _end_pass(self) -> None:
         self._turn = None
-        if self._pass is not None:
-            self._pass.close()
-            self._pass = None
+        own, self._pass = self._pass, None  # first: one who waits for a batch must not take it for the epoch's end
+        if own is not None:
+            own.close()
 
-    # Losses
-
-    def _without_lost(self, job: Job, batch: Batch) -> Batch | None:
-        """The batch without samples that could not be had; raises where that is not asked for."""
-        if not job.failures:
-            return batch
-        if self._on_error == "raise":
-            skip = 'on_error="skip" leaves such samples out and counts them'
-            raise job.failures[0].raised(skip) from job.failures[0].error
-        lost = sorted({place for failure in job.failures for place in failure.places})
-        self._counts["skipped"] += len(lost)
-        self._counts["samples"] -= len(lost)
-        self._check_rate(job.failures[0])
-        kept = np.setdiff1d(np.arange(job.size), lost)
-        if len(kept):
-            return selected(batch, kept)
-        if self._shard.world > 1:  # one batch less than the others have: they would wait for this process for ever
-            error = job.failures[0].raised()
-            raise PenstockError(
-                f"none of the {job.size:,} samples of rank {self._shard.rank} in a batch of "
-                f"{self._batches.batch_size:,} could be loaded; the first: {error.message}",
-                hint="; ".join(["a larger batch_size", *job.failures[0].doctor]),
-            ) from job.failures[0].error
-        return None
-
-    def _check_rate(self, failure: Failure) -> None:
-        skipped, seen = self._counts["skipped"], self._counts["skipped"] + self._counts["samples"]
-        allowed = max(1.0, self._max_skip_rate * max(seen, self._total))
-        if skipped > allowed:
-            error = failure.raised()
-            raise PenstockError(
-                f"{skipped:,} of {seen:,} samples could not be loaded, more than max_skip_rate={self._max_skip_rate:g} "
-                f"of {self._total:,}; the last: {error.message}",
-                hint="; ".join(["a larger max_skip_rate goes on", *failure.doctor]),
-            ) from failure.error
+    # What happened
 
     def _count(self, job: Job) -> None:
         self._counts["batches"] += 1
-        self._counts["samples"] += job.size
         self._counts["view_hits"] += job.hits
         self._counts["pictures_made"] += job.made
 
@@ -340,7 +322,8 @@ class Loader:
         """What was handed out, lost, decoded and answered by views so far; and what memory is held."""
         if not self._closed:
             self._told = stats_of_views(self._sources)
-        return {**self._counts, "memory": self.shares.describe(), "views": dict(self._told)}
+        handed = {"samples": self._losses.kept, "skipped": self._losses.skipped}
+        return {**self._counts, **handed, "memory": self.shares.describe(), "views": dict(self._told)}
 
     # The subject of a verdict
 
@@ -352,10 +335,12 @@ class Loader:
         """What one picture takes by each way into a batch, measured on some fifty rows."""
         from penstock.load.calibrate import calibrate
 
+        self._drop_rest()  # its threads would be at work beside what is measured
         return calibrate(self, ways, threads)
 
     def variant(self, **options: Any) -> Loader:
         """A loader of the same store, window and order, with some options changed."""
+        self._drop_rest()  # for the same reason
         return Loader(**{**self._asked, **options})
 
     # The end
@@ -368,6 +353,7 @@ class Loader:
         self._told = stats_of_views(self._sources)
         self._closed = True
         self._end_pass()
+        self._drop_rest()
         if self._crew is not None and self._pid == os.getpid():
             self._crew.close()
         self._crew = self._ring = None

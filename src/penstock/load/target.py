@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -20,10 +21,10 @@ Handed = tuple[Job, dict[str, Any]]
 
 
 class Handing(Protocol):
-    """The batches of one pass, as the user gets them."""
+    """The batches of a pass, as the user gets them."""
 
     def next(self) -> Handed | None:
-        """The next one; None at the end."""
+        """The next one; None at the end of an epoch, and where all has ended."""
 
     def close(self) -> None:
         """End the pass."""
@@ -68,7 +69,7 @@ def target_for(device: Any, output: str, gpu_decode: bool | str, shaping: Shapin
 
 
 class Waited:
-    """The batches of one pass, and how long the user's thread waits for each."""
+    """The batches of one epoch, and how long the user's thread waits for each."""
 
     def __init__(self, handing: Handing, loader: object) -> None:
         self._handing = handing
@@ -80,8 +81,37 @@ class Waited:
         self._feeding.take(start_ns, found is not None)
         return found
 
+
+class Running:
+    """A pass that goes on from epoch to epoch, and the batches that it hands out."""
+
+    def __init__(self, own: Pass, target: Target) -> None:
+        self._own = own
+        self._handing = target.begin(own)
+        self._pid = os.getpid()
+        self._rests_at: int | None = None
+
+    def begin(self, epoch: int, loader: object) -> Waited:
+        """The user comes to an epoch."""
+        self._rests_at = None
+        self._own.begin_epoch(epoch)
+        return Waited(self._handing, loader)
+
+    def rest(self, epoch: int) -> None:
+        """The user has taken all of an epoch: batches of this one, the next, are made."""
+        self._rests_at = epoch
+
+    def rests_at(self, epoch: int, position: int) -> bool:
+        """Whether the user finds it there."""
+        is_there = not position and self._rests_at == epoch
+        return is_there and not self._own.is_over and self._pid == os.getpid()
+
     def close(self) -> None:
-        self._handing.close()
+        """End it; more than once is fine."""
+        try:
+            self._handing.close()
+        finally:
+            self._own.close()
 
 
 class HostTarget:

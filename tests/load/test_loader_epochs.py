@@ -1,0 +1,288 @@
+"""From one epoch to the next: the first batches of the next are made while the last of this one is used."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import threading
+import time
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock import profile
+from penstock.errors import PenstockError, StoreCorrupt, UsageError
+from penstock.load.job import Ledger
+from penstock.load.loader import Loader
+from penstock.load.window import Window
+from tests.load.picture_store import ArrayStore
+from tests.threads import earlier_threads, left_running
+
+SIZE = (24, 32)
+ROWS = 40
+
+
+def _loader(store: Any, window: Any = None, **options: Any) -> Loader:
+    given = {"batch_size": 8, "image_size": SIZE, "threads": 2, "output": "numpy", "view": "off", **options}
+    return Loader(store, window or Window(columns=["cam"]), **given)
+
+
+def _indices(loader: Loader) -> list[int]:
+    return [int(row) for batch in loader for row in batch["index"]]
+
+
+def _until(is_so: Any) -> bool:
+    ends = time.monotonic() + 60
+    while not is_so():
+        if time.monotonic() > ends:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def test_the_next_epoch_is_begun_while_the_last_batch_is_used() -> None:
+    store = ArrayStore([ROWS])
+    with _loader(store, prefetch=2) as loader:
+        for number, _ in enumerate(loader):
+            if number < len(loader) - 1:
+                assert len(store.log) <= ROWS
+            else:
+                assert _until(lambda: len(store.log) >= ROWS + 8)
+        assert _until(lambda: len(store.log) == ROWS + 3 * 8)  # there are four slots, and the loop still has one batch
+        made = store.log[ROWS : ROWS + 8]
+        first = next(iter(loader))["index"]
+        assert loader.epoch == 1 and sorted(made) == sorted(first.tolist())
+        assert len(store.log) <= ROWS + 5 * 8  # it was not made anew
+
+
+def test_no_picture_is_decoded_twice_for_a_view() -> None:
+    store = ArrayStore([9, 11])
+    with _loader(store, view="ram", prefetch=8) as loader:
+        for _ in range(3):
+            _indices(loader)
+        assert sorted(store.log) == list(range(20)) and loader.stats()["view_hits"] == 40
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_order_of_epochs_is_that_of_loaders_that_begin_there(threads: int) -> None:
+    def of(epoch: int) -> list[int]:
+        with _loader(ArrayStore([ROWS]), seed=5) as fresh:
+            fresh.set_epoch(epoch)
+            return _indices(fresh)
+
+    expected = [of(epoch) for epoch in range(5)]
+    with _loader(ArrayStore([ROWS]), seed=5, threads=threads, prefetch=9) as loader:
+        assert [_indices(loader) for _ in range(4)] == expected[:4]
+        loader.set_epoch(4)  # what most training loops say
+        assert _indices(loader) == expected[4]
+        loader.set_epoch(2)  # another one than was made ahead
+        assert _indices(loader) == expected[2] and _indices(loader) == expected[3]
+        state = json.loads(json.dumps(loader.state_dict()))
+        assert (state["epoch"], state["position"]) == (4, 0)
+        loader.load_state_dict({**state, "epoch": 1, "position": 16})
+        assert _indices(loader) == expected[1][16:] and loader.epoch == 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_walk_through_epochs_gives_the_order(data: st.DataObject) -> None:
+    rows = data.draw(st.integers(1, 20))
+    store = ArrayStore([rows])
+    size = data.draw(st.integers(1, 12))
+    with _loader(store, Window(columns=["state"]), batch_size=size, drop_last=False) as loader:
+        order = loader._order
+        for _ in range(data.draw(st.integers(1, 6))):
+            what = data.draw(st.sampled_from(["whole", "part", "epoch", "state"]))
+            if what == "epoch":
+                loader.set_epoch(data.draw(st.integers(0, 3)))
+            elif what == "state":
+                position = data.draw(st.integers(0, rows))
+                loader.load_state_dict({**loader.state_dict(), "position": position})
+            before = loader.state_dict()
+            most = data.draw(st.integers(1, 3)) if what == "part" else 10**6
+            found: list[int] = []
+            for number, batch in enumerate(loader, 1):
+                found += batch["index"].tolist()
+                if number == most:
+                    break
+            epoch = loader.epoch if loader.state_dict()["position"] else loader.epoch - 1
+            start = before["position"] if before["epoch"] == epoch else 0
+            assert found == order.at(epoch, np.arange(start, start + len(found))).tolist()
+            if what == "part":
+                loader.set_epoch(loader.epoch)
+
+
+def test_a_profile_counts_the_epochs_that_were_used() -> None:
+    profile.reset()
+    with _loader(ArrayStore([ROWS]), prefetch=9) as loader:
+        for epoch in range(3):
+            _indices(loader)
+            time.sleep(0.05)  # the next epoch is made meanwhile
+            found = profile.snapshot().by_name()
+            assert found["00_TOTAL_getitem"].count == found["03b_image_decode"].count == (epoch + 1) * ROWS
+            assert profile.snapshot().counters["pictures_decoded"] == (epoch + 1) * ROWS
+        profile.reset()
+        _indices(loader)
+        assert profile.snapshot().by_name()["03b_image_decode"].count == ROWS
+
+
+def test_a_ledger_loses_nothing_where_an_epoch_begins_just_as_batches_are_held() -> None:
+    for _ in range(200):
+        ledger, told = Ledger(), []
+        begin = threading.Barrier(3)
+
+        def add(ledger: Ledger = ledger, begin: threading.Barrier = begin, told: list[int] = told) -> None:
+            begin.wait()
+            for number in range(20):
+                ledger.add(1, lambda number=number: told.append(number))  # type: ignore[misc]
+
+        threads = [threading.Thread(target=add) for _ in range(2)]
+        for each in threads:
+            each.start()
+        begin.wait()
+        ledger.begin(1)
+        for each in threads:
+            each.join()
+        assert len(told) == 40
+        ledger.add(2, lambda: told.append(-1))  # noqa: B023
+        assert len(told) == 40
+
+
+def test_what_rests_between_epochs_ends_with_its_loader() -> None:
+    before = earlier_threads()
+    closed = _loader(ArrayStore([ROWS]))
+    _indices(closed)
+    closed.close()
+    forgotten = _loader(ArrayStore([ROWS]))
+    _indices(forgotten)
+    ring = weakref.ref(forgotten._ring)
+    enabled = gc.isenabled()
+    gc.disable()  # no cycle may hold it: its memory is given back at once
+    try:
+        del forgotten
+        assert _until(lambda: ring() is None)
+    finally:
+        if enabled:
+            gc.enable()
+    assert not left_running(before)
+
+
+def test_a_fork_between_epochs_begins_anew_in_the_child() -> None:
+    with _loader(ArrayStore([ROWS]), threads=1) as loader:
+        _indices(loader)
+        expected = loader._order.at(1, np.arange(ROWS)).tolist()
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.write(write, json.dumps(_indices(loader)).encode())
+            finally:
+                os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as pipe:
+            assert json.load(pipe) == expected
+        os.waitpid(child, 0)
+        assert _indices(loader) == expected
+
+
+class _SpoiltLater(ArrayStore):
+    """Whose pictures can be read once."""
+
+    def images(self, name: str) -> Any:
+        source, log = super().images(name), self.log
+
+        class Source(type(source)):  # type: ignore[misc]
+            def read(self, rows: Any, scratch: Any) -> Any:
+                for picture in super().read(rows, scratch):
+                    if len(log) > ROWS:
+                        raise StoreCorrupt("spoilt meanwhile")
+                    yield picture
+
+        source.__class__ = Source
+        return source
+
+
+def test_what_was_made_ahead_tells_its_losses_in_its_own_epoch() -> None:
+    with _loader(_SpoiltLater([ROWS])) as loader:
+        assert len(_indices(loader)) == ROWS
+        assert _until(lambda: len(loader._mix.stores[0].log) > ROWS)
+        with pytest.raises(StoreCorrupt, match="spoilt meanwhile"):
+            _indices(loader)
+        assert loader.state_dict()["epoch"] == 1
+
+
+class _Slow(ArrayStore):
+    """Whose numbers come when they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__([ROWS])
+        self.go = threading.Event()
+
+    def images(self, name: str) -> Any:
+        source, go = super().images(name), self.go
+
+        class Source(type(source)):  # type: ignore[misc]
+            def read(self, rows: Any, scratch: Any) -> Any:
+                if min(rows) >= 16:
+                    go.wait(60)
+                return super().read(rows, scratch)
+
+        source.__class__ = Source
+        return source
+
+
+@pytest.mark.parametrize("how", ["close", "set_epoch", "iter"])
+def test_a_thread_that_waits_is_told_that_its_pass_was_ended(how: str) -> None:
+    store = _Slow()
+    loader = _loader(store, shuffle=False, threads=1)
+    ended: list[Any] = []
+    taken: list[int] = []
+
+    def take() -> None:
+        try:
+            for batch in loader:
+                taken.append(len(batch["index"]))
+            ended.append("the epoch is over")
+        except UsageError as error:
+            ended.append(error.message)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    assert _until(lambda: len(taken) == 2)
+    time.sleep(0.05)  # it waits for the third
+    ending = {"close": loader.close, "set_epoch": lambda: loader.set_epoch(5), "iter": lambda: iter(loader)}[how]
+    other = threading.Thread(target=ending)
+    other.start()
+    time.sleep(0.05)
+    store.go.set()
+    other.join(60)
+    thread.join(60)
+    assert len(ended) == 1 and "this pass has ended" in ended[0]
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == {"close": (0, 16), "set_epoch": (5, 0), "iter": (1, 0)}[how]
+    loader.close()
+
+
+def test_an_iterator_from_which_nothing_was_taken_does_not_use_up_a_place() -> None:
+    with _loader(ArrayStore([ROWS]), Window(columns=["state"])) as loader:
+        expected = _indices(loader)
+        loader.load_state_dict({**loader.state_dict(), "epoch": 0, "position": 16})
+        iter(loader)
+        assert _indices(loader) == expected[16:] and loader.epoch == 1
+        loader.load_state_dict({**loader.state_dict(), "epoch": 0, "position": 16})
+        next(iter(loader))
+        assert len(_indices(loader)) == ROWS and loader.epoch == 2  # that pass was left in its midst
+
+
+def test_a_rank_may_lose_the_part_of_its_own_samples() -> None:
+    store = ArrayStore([400], broken=range(0, 400, 8))  # an eighth
+    options: dict[str, Any] = {"batch_size": 40, "on_error": "skip", "max_skip_rate": 0.06}
+    for shard in (None, (0, 4), (3, 4)):
+        with _loader(store, shard=shard, **options) as loader, pytest.raises(PenstockError, match=r"_rate=0\.06 of"):
+            for _ in loader:
+                pass

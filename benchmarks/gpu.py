@@ -179,14 +179,15 @@ def training(root: Path, args: argparse.Namespace) -> list[Claim]:
         with _loader(root, args, **options) as loader:
             for _ in loader if "view" in options else ():
                 pass  # the first epoch fills the view
-            waits, steps = _train(loader, args.steps)
+            waits, steps, firsts = _train(loader, args.steps)
         share = sum(waits) / (sum(waits) + sum(steps))
         step_ms = 1e3 * statistics.median(steps)
         wait_ms = 1e3 * statistics.median(waits)
         rate = 3 * args.batch_size * len(steps) / (sum(waits) + sum(steps))
         print(
             f"training, pictures {name}: step {step_ms:.1f} ms, {step_ms / alone_ms:.2f}× that alone, waiting for data "
-            f"{wait_ms:.2f} ms (median), {100 * share:.2f} % of the time, {rate:,.0f} images/s"
+            f"{wait_ms:.2f} ms (median), {100 * share:.2f} % of the time, {rate:,.0f} images/s; for the first batch of "
+            f"an epoch {1e3 * statistics.median(firsts):.1f} ms"
         )
         claims.append(Claim(f"data wait of the step, pictures {name}", share, bar))
     return claims
@@ -202,22 +203,25 @@ def _resident(root: Path, args: argparse.Namespace) -> float:
     """The step on one batch that lies on the device already, no loader at work: what no loader can be quicker than."""
     with _loader(root, args) as loader:
         batch = next(iter(loader))
-    _, steps = _train([batch] * 100, args.steps)
+    _, steps, _ = _train([batch] * 100, args.steps)
     step_ms = 1e3 * statistics.median(steps)
     print(f"training, one batch that stays on the device: step {step_ms:.1f} ms")
     return step_ms
 
 
-def _train(loader: Any, count: int) -> tuple[list[float], list[float]]:
+def _train(loader: Any, count: int) -> tuple[list[float], list[float], list[float]]:
+    """What `next` took, what the steps took, and what `next` took at the beginnings of epochs (but the first)."""
     policy = Policy().cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.AdamW(policy.parameters(), 1e-4, fused=True)
     mean = torch.tensor([0.485, 0.456, 0.406], device="cuda").view(1, 3, 1, 1)
     std = torch.tensor([0.229, 0.224, 0.225], device="cuda").view(1, 3, 1, 1)
     waits: list[float] = []
     steps: list[float] = []
+    firsts: list[float] = []
     number = 0
     while number < count + 20:
         batches = iter(loader)
+        is_first = number > 0
         while True:
             began = time.perf_counter()
             batch = next(batches, None)
@@ -234,10 +238,13 @@ def _train(loader: Any, count: int) -> tuple[list[float], list[float]]:
             optimizer.step()
             loss.item()
             number += 1
+            if is_first:
+                firsts.append(got - began)
+                is_first = False
             if number > 20:  # cuDNN has chosen its algorithms
                 waits.append(got - began)
                 steps.append(time.perf_counter() - got)
-    return waits, steps
+    return waits, steps, firsts
 
 
 if __name__ == "__main__":

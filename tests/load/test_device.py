@@ -12,7 +12,7 @@ from penstock.errors import StoreCorrupt, UsageError
 from penstock.load.loader import Loader
 from penstock.load.window import Transition, Window
 from tests.load.picture_store import ArrayStore
-from tests.threads import earlier_threads, penstock_threads
+from tests.threads import earlier_threads, left_running, penstock_threads
 
 torch = pytest.importorskip("torch")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -112,3 +112,29 @@ def test_a_pass_that_is_left_leaves_nothing_behind() -> None:
         next(iter(loader))
     loader.close()
     assert not penstock_threads() - earlier
+
+
+@needs_cuda
+@pytest.mark.parametrize("gpu_decode", [True, False])
+def test_epochs_follow_one_another_and_end_with_the_loader(gpu_decode: bool) -> None:
+    earlier = earlier_threads()
+    options: dict[str, Any] = {"batch_size": 8, "view": "off", "threads": 2, "seed": 3}
+    with Loader(ArrayStore([9, 14]), output="numpy", **options) as here:
+        expected = [[batch["index"].tolist() for batch in here] for _ in range(4)]
+    loader = Loader(ArrayStore([9, 14]), device="cuda", gpu_decode=gpu_decode, **options)
+    for epoch in (0, 1, 2):
+        loader.set_epoch(epoch)
+        assert [batch["index"].tolist() for batch in loader] == expected[epoch]
+    loader.set_epoch(1)
+    assert [batch["index"].tolist() for batch in loader] == expected[1]
+    loader.set_epoch(3)
+    next(iter(loader))
+    assert loader.state_dict()["position"] == 8
+    loader.load_state_dict({**loader.state_dict(), "epoch": 2, "position": 16})
+    assert [batch["index"].tolist() for batch in loader] == expected[2][2:]
+    assert [batch["index"].tolist() for batch in loader] == expected[3]
+    loader.close()
+    forgotten = Loader(ArrayStore([9, 14]), device="cuda", gpu_decode=gpu_decode, **options)
+    assert [batch["index"].tolist() for batch in forgotten] == expected[0]
+    del forgotten
+    assert not left_running(earlier)

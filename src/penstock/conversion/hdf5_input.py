@@ -286,7 +286,8 @@ def _notes(
             f"{facts.rate_from}: {facts.rate_hz:g} rows a second"
             + ("" if same else f", taken as {fps} fps as asked: no row is left out or added for that")
         )
-    if layout.kind == "replay" and layout.first_of(TIMEOUTS) is None and layout.first_of(TERMINALS) is not None:
+    ends = [name for name in TERMINALS if layout.member(name) is not None]
+    if layout.kind == "replay" and layout.first_of(TIMEOUTS) is None and len(ends) == 1:
         notes.append("no timeouts: an episode that ran out of time is not told from the next one")
     if layout.masks and settings.hdf5.mask is None:
         notes.append(f"masks: {', '.join(layout.masks[:8])} (hdf5.mask=NAME takes the demonstrations of one)")

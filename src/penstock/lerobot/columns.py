@@ -130,6 +130,7 @@ def _chunk_to_numpy(chunk: pa.Array, row_shape: tuple[int, ...], where: str) -> 
             raise DataSetCorrupt(f"{where}: {values.null_count} empty values among {rows} rows")
         if not hasattr(values, "flatten") or not hasattr(values.type, "value_type"):
             break
+        _check_sizes(values, rows, row_shape, where)
         values = values.flatten()
     expected = rows * int(np.prod(row_shape, dtype=np.int64))
     if len(values) != expected:
@@ -146,3 +147,22 @@ def _chunk_to_numpy(chunk: pa.Array, row_shape: tuple[int, ...], where: str) -> 
         return np.empty((rows, *row_shape), dtype=dtype)
     flat = np.frombuffer(buffer, dtype=dtype, count=len(values), offset=values.offset * dtype.itemsize)
     return flat.reshape(rows, *row_shape)
+
+
+def _check_sizes(lists: pa.Array, rows: int, row_shape: tuple[int, ...], where: str) -> None:
+    """Refuse lists of which some are longer than others: their numbers would move into the rows beside them."""
+    import pyarrow as pa
+
+    if not len(lists) or not (pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type)):
+        return
+    offsets = lists.offsets
+    dtype = np.dtype(np.int64 if pa.types.is_large_list(lists.type) else np.int32)
+    places = np.frombuffer(offsets.buffers()[1], dtype, len(offsets), offsets.offset * dtype.itemsize)
+    sizes = np.diff(places)
+    other = sizes != sizes[0]
+    if other.any():
+        at = int(np.argmax(other))
+        raise DataSetCorrupt(
+            f"{where}: lists of {int(sizes[0])} and of {int(sizes[at])} values, the first in row "
+            f"{at * rows // len(lists)} of {rows}; expected {row_shape} for all"
+        )

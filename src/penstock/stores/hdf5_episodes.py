@@ -20,6 +20,7 @@ from penstock.stores.hdf5_scouts import Survey
 
 _SCAN_ROWS = 1 << 16
 _MOST_NAMED = 8
+_NONE: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -65,24 +66,31 @@ def check_numbers(numbers: Sequence[int], count: int, path: Path) -> NDArray[np.
 
 def find_episodes(survey: Survey, files: Files) -> Episodes:
     """Every episode of the parts that were surveyed."""
+    terminals, timeouts = (_columns(survey, files, names) for names in (TERMINALS, TIMEOUTS))
+    if survey.kind == "replay":
+        return _cut_steps(survey.part_rows, terminals, timeouts)
     parts = np.arange(len(survey.part_rows), dtype=np.int32)
     rows = survey.part_rows
-    terminals, timeouts = (_column(survey, files, names) for names in (TERMINALS, TIMEOUTS))
-    if survey.kind != "replay":
-        flags: NDArray[np.bool_] | None = None
-        if survey.kind == "robomimic" and terminals is not None and math.prod(terminals.facts.shape) == 1:
-            flags = np.zeros(len(parts), np.bool_)
-            filled = np.flatnonzero(rows)
-            whole = RowMap(parts[filled], np.zeros(len(filled), np.int64), rows[filled])
-            last = gather_rows(terminals, whole, np.cumsum(rows[filled]) - 1).reshape(-1)
-            flags[filled] = (last != 0) & (last == last)  # a NaN says nothing
-        return Episodes(parts, np.zeros(len(parts), np.int64), rows, flags)
+    flags: NDArray[np.bool_] | None = None
+    if survey.kind == "robomimic" and terminals and math.prod(terminals[0].facts.shape) == 1:
+        flags = np.zeros(len(parts), np.bool_)
+        filled = np.flatnonzero(rows)
+        whole = RowMap(parts[filled], np.zeros(len(filled), np.int64), rows[filled])
+        last = gather_rows(terminals[0], whole, np.cumsum(rows[filled]) - 1).reshape(-1)
+        flags[filled] = (last != 0) & (last == last)  # a NaN says nothing
+    return Episodes(parts, np.zeros(len(parts), np.int64), rows, flags)
+
+
+def _cut_steps(rows: NDArray[np.int64], terminals: list[ColumnRows], timeouts: list[ColumnRows]) -> Episodes:
+    """Flat steps, cut after every row that a column of ends ends; the first of `terminals` says which are terminal."""
     notes: list[str] = []
     found: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]] = []
-    for part in parts.tolist():
-        count = int(rows[part])
-        ended = _ends(terminals, part, count, notes)
-        stops = np.union1d(ended, _ends(timeouts, part, count, notes)) if timeouts is not None else ended
+    unconfirmed = 0
+    for part, count in enumerate(rows.tolist()):
+        ended, *others = [_ends(column, part, count, notes) for column in terminals] or [_NONE]
+        told = np.concatenate([ended, *(_ends(column, part, count, notes) for column in timeouts)])
+        stops = np.unique(np.concatenate([told, *others]))
+        unconfirmed += len(stops) - len(np.unique(told))
         if count and (not len(stops) or stops[-1] != count):
             begin = int(stops[-1]) if len(stops) else 0
             if len(stops):
@@ -93,26 +101,32 @@ def find_episodes(survey: Survey, files: Files) -> Episodes:
         lengths = np.diff(starts) if count else np.zeros(1, np.int64)
         ending = np.isin(firsts + lengths, ended) & (lengths > 0)
         found.append((np.full(len(firsts), part, np.int32), firsts, lengths, ending))
-    if terminals is None and timeouts is None:
-        notes.append("nothing says where episodes end: all rows of a file are one")
-    elif terminals is None:
-        notes.append("no terminals: every episode is taken as one that ran out of time")
-    elif timeouts is None:
-        notes.append("no timeouts: an episode that ran out of time is not told from the next one")
     columns = [np.concatenate(each) for each in zip(*found, strict=True)]
-    return Episodes(columns[0], columns[1], columns[2], columns[3] if terminals is not None else None, tuple(notes))
+    notes += _ends_notes([each.facts.name for each in terminals], bool(timeouts), unconfirmed)
+    return Episodes(columns[0], columns[1], columns[2], columns[3] if terminals else None, tuple(notes))
 
 
-def _column(survey: Survey, files: Files, names: tuple[str, ...]) -> ColumnRows | None:
+def _ends_notes(terminals: Sequence[str], timeouts: bool, unconfirmed: int) -> list[str]:
+    """What the columns of ends leave open; `unconfirmed` ends are told by none but the further ones of `terminals`."""
+    if not terminals:
+        none = "nothing says where episodes end: all rows of a file are one"
+        return ["no terminals: every episode is taken as one that ran out of time" if timeouts else none]
+    if unconfirmed:
+        others = ", ".join(terminals[1:])
+        return [f"{unconfirmed:,} ends by {others} alone, not by {terminals[0]}: taken as ones that ran out of time"]
+    return [] if timeouts else ["no timeouts: an episode that ran out of time is not told from the next one"]
+
+
+def _columns(survey: Survey, files: Files, names: tuple[str, ...]) -> list[ColumnRows]:
+    """The columns of numbers under these names that are there, in the order of the names."""
     numbers = {facts.name: number for number, facts in enumerate(survey.columns) if facts.kind == "numbers"}
-    number = next((numbers[name] for name in names if name in numbers), None)
-    return None if number is None else ColumnRows(survey, files, number)
+    return [ColumnRows(survey, files, numbers[name]) for name in names if name in numbers]
 
 
-def _ends(column: ColumnRows | None, part: int, count: int, notes: list[str]) -> NDArray[np.int64]:
+def _ends(column: ColumnRows, part: int, count: int, notes: list[str]) -> NDArray[np.int64]:
     """The rows after which the column says that an episode ends, each plus one; a NaN says nothing, and is noted."""
-    if column is None or not count:
-        return np.empty(0, np.int64)
+    if not count:
+        return _NONE
     found: list[NDArray[np.int64]] = []
     held = Held()
     unknown = 0

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,22 +83,22 @@ class Hdf5Pictures(ImageSource):
                 elif chunks.is_direct:
                     few = len(local) <= _FEW_ROWS
                     offsets = [chunks.row_offset(row) for row in local] if few else chunks.row_offsets(local).tolist()
-                    yield from self._direct(handle, offsets, row_bytes, scratch, chunks.fill)
+                    yield from self._direct(handle, offsets, row_bytes, scratch, chunks)
                 else:
                     yield from self._unpacked(handle, chunks, local, scratch)
 
     def _direct(
-        self, handle: Handle, offsets: list[int], row_bytes: int, scratch: Scratch, fill: Any = 0
+        self, handle: Handle, offsets: list[int], row_bytes: int, scratch: Scratch, chunks: Chunks | None = None
     ) -> Iterator[Picture]:
-        """Rows that lie as they are: one read for each, into the same memory."""
+        """Rows that lie as they are: one read for each, into the same memory; -1 is a row that nobody wrote."""
         memory = scratch.take(row_bytes)
         target = memory.data
         views = [target]
         descriptor, preadv, is_encoded = handle.descriptor, os.preadv, self._is_encoded
         picture: Picture | None = None if is_encoded or self._is_depth else self._picture(memory)
         for offset in offsets:
-            if offset < 0:
-                memory.view(self._column.dtype)[:] = fill  # never written
+            if offset < 0 and chunks is not None:
+                memory.view(chunks.dtype)[:] = chunks.fill
             else:
                 try:
                     got = preadv(descriptor, views, offset)

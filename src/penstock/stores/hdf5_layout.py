@@ -20,6 +20,7 @@ Channels = Literal["first", "last", "none"]
 
 TERMINALS = ("terminals", "terminal", "terminations", "terminated", "dones", "done")
 TIMEOUTS = ("timeouts", "timeout", "truncations", "truncated")
+ENDS = (*TERMINALS, *TIMEOUTS)
 UNKNOWN = "no layout that is known"
 REWARDS = ("rewards", "reward")
 ACTIONS = ("actions", "action")
@@ -30,6 +31,7 @@ _MOST_MEMBERS = 4096
 _DEEPEST = 8
 _SCAN_ROWS = 1 << 16
 _FIRST_ROWS = 16  # looked at for one that shows what encoded rows are
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class Layout:
     groups: tuple[str, ...]  # in the order of their episodes; "" is the file itself
     members: tuple[Member, ...]  # of the first group that has rows
     masks: tuple[str, ...] = ()
+    singles: tuple[str, ...] = ()  # data sets beside the members: one value each, no rows
+    without_actions: tuple[str, ...] = ()  # groups beside the demonstrations, which are none
 
     def member(self, name: str) -> Member | None:
         return next((member for member in self.members if member.name == name.strip("/")), None)
@@ -95,22 +99,23 @@ class Layout:
 
 def recognise(file: Hdf5File, channels: Literal["auto", "first", "last"] = "auto") -> Layout:
     """Look at names, shapes and the first rows of pictures."""
-    demos = demonstrations(file)
+    demos, without = demonstrations(file)
     if demos:
         filled = next((group for group in demos if row_count(file, group)), demos[0])
         why = f"data/ holds {len(demos):,} group{'s' if len(demos) != 1 else ''} with actions, each an episode"
-        masks = tuple(file.names("mask"))
-        return Layout("robomimic", why, tuple(demos), tuple(list_members(file, filled, channels)), masks)
-    members = tuple(list_members(file, "", channels))
+        members, singles = list_members(file, filled, channels)
+        return Layout("robomimic", why, demos, members, tuple(file.names("mask")), singles, without)
+    members, singles = list_members(file, "", channels)
     names = {member.name for member in members}
-    ends = [name for name in (*TERMINALS, *TIMEOUTS) if name in names]
+    ends = [name for name in ENDS if name in names]
     action = next((name for name in ACTIONS if name in names), None)
     if ends or any(name in names for name in REWARDS):
         said = f"{', '.join(ends)} say where episodes end" if ends else "rewards, but nothing says where episodes end"
-        return Layout("replay", f"flat steps: {said}", ("",), members)
+        return Layout("replay", f"flat steps: {said}", ("",), members, singles=singles)
     if action is not None:
         beside = " beside observations" if any(name.startswith("observations") for name in names) else ""
-        return Layout("aloha", f"{action}{beside}, and no ends of episodes: the file is one episode", ("",), members)
+        why = f"{action}{beside}, and no ends of episodes: the file is one episode"
+        return Layout("aloha", why, ("",), members, singles=singles)
     groups = list(dict.fromkeys(name.split("/")[0] for name in names if name.rpartition("/")[2] in ACTIONS))
     if len(groups) > 1:
         raise StoreError(
@@ -120,19 +125,23 @@ def recognise(file: Hdf5File, channels: Literal["auto", "first", "last"] = "auto
         )
     if not members:
         raise StoreError(f"{file.path} holds no data set with rows", hint="penstock inspect shows what is in a file")
-    return Layout("aloha", f"{UNKNOWN}: the file is taken as one episode", ("",), members)
+    return Layout("aloha", f"{UNKNOWN}: the file is taken as one episode", ("",), members, singles=singles)
 
 
-def list_members(file: Hdf5File, group: str, channels: Literal["auto", "first", "last"] = "auto") -> Iterator[Member]:
-    """Every data set with rows under a group, in natural order."""
-    seen = 0
-    for name in _data_sets(file, group, "", 0):
-        seen += 1
-        if seen > _MOST_MEMBERS:
+def list_members(
+    file: Hdf5File, group: str, channels: Literal["auto", "first", "last"] = "auto"
+) -> tuple[tuple[Member, ...], tuple[str, ...]]:
+    """Every data set with rows under a group, in natural order, and the names of those that are a single value."""
+    members: list[Member] = []
+    singles: list[str] = []
+    for name in data_sets(file, group):
+        if len(members) + len(singles) >= _MOST_MEMBERS:
             raise StoreError(f"{file.path}: more than {_MOST_MEMBERS:,} data sets under {group or '/'}")
-        if not file.dataset(join(group, name)).shape:
-            continue
-        yield classify(Hdf5Array(file, join(group, name)), name, channels)
+        if file.dataset(join(group, name)).shape:
+            members.append(classify(Hdf5Array(file, join(group, name)), name, channels))
+        else:
+            singles.append(name)
+    return tuple(members), tuple(singles)
 
 
 def classify(array: Hdf5Array, name: str, channels: Literal["auto", "first", "last"] = "auto") -> Member:
@@ -176,10 +185,12 @@ def _pixels(shape: tuple[int, ...], asked: Literal["auto", "first", "last"]) -> 
 def episode_spans(
     file: Hdf5File, layout: Layout, mask: str | None = None, notes: list[str] | None = None
 ) -> list[Span]:
-    """All episodes, also those without rows, in order; flat steps are cut after every terminal and timeout.
+    """All episodes, also those without rows, in order; flat steps are cut after every row that one of `ENDS` ends.
 
-    A NaN there says nothing; how many there are is added to `notes`.
+    A NaN there says nothing; how many there are is added to `notes`, and which groups are no demonstrations.
     """
+    notes = [] if notes is None else notes
+    notes += without_actions_note(layout)
     if mask is not None:
         return [_whole_group(file, group) for group in masked_groups(file, layout, mask)]
     if layout.kind == "robomimic":
@@ -187,7 +198,7 @@ def episode_spans(
     rows = row_count(file, "")
     if layout.kind != "replay" or not rows:
         return [Span("", 0, rows, "the file")]
-    stops = _stops(file, layout, rows, [] if notes is None else notes)
+    stops = _stops(file, layout, rows, notes)
     starts = [0, *stops[:-1]]
     return [Span("", start, stop, f"rows {start:,}–{stop - 1:,}") for start, stop in zip(starts, stops, strict=True)]
 
@@ -198,12 +209,9 @@ def join(group: str, name: str) -> str:
 
 def _stops(file: Hdf5File, layout: Layout, rows: int, notes: list[str]) -> list[int]:
     stops: set[int] = {rows}
-    for names in (TERMINALS, TIMEOUTS):
-        member = layout.first_of(names)
-        if member is None:
-            continue
+    for member in (member for name in ENDS if (member := layout.member(name)) is not None):
         array = Hdf5Array(file, member.name)
-        if member.values != 1 or array.count != rows:
+        if member.content != "numbers" or member.values != 1 or array.count != rows:
             raise StoreError(
                 f"{file.path}: {member.name} is {member.shape}, one value for each of {rows:,} rows expected"
             )
@@ -225,7 +233,7 @@ def masked_groups(file: Hdf5File, layout: Layout, mask: str) -> list[str]:
     wanted = {f"data/{_text(name)}" for name in np.asarray(data[()]).reshape(-1).tolist()}
     missing = sorted(wanted - set(layout.groups))
     if missing:
-        raise StoreError(f"{file.path}: mask/{mask} names {missing[0]}, which is not there")
+        raise StoreError(f"{file.path}: mask/{mask} names {missing[0]}, which is not there, or has no actions")
     return sorted(wanted, key=natural_key)
 
 
@@ -237,11 +245,22 @@ def _whole_group(file: Hdf5File, group: str) -> Span:
     return Span(group, 0, row_count(file, group), group)
 
 
-def demonstrations(file: Hdf5File) -> list[str]:
-    if file.kind("data") != "group":
+def demonstrations(file: Hdf5File) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The groups of data/ that hold actions, and those that do not."""
+    found: dict[bool, list[str]] = {True: [], False: []}
+    for group in [f"data/{name}" for name in file.names("data") if file.kind(f"data/{name}") == "group"]:
+        found[any(file.kind(f"{group}/{name}") == "dataset" for name in ACTIONS)].append(group)
+    return tuple(found[True]), tuple(found[False])
+
+
+def without_actions_note(layout: Layout) -> list[str]:
+    """One note about the groups beside the demonstrations, where there are any."""
+    lacking = layout.without_actions
+    if not lacking:
         return []
-    groups = [f"data/{name}" for name in file.names("data") if file.kind(f"data/{name}") == "group"]
-    return [group for group in groups if any(file.kind(f"{group}/{name}") == "dataset" for name in ACTIONS)]
+    more = f" and {len(lacking) - _MOST_NAMED:,} more" if len(lacking) > _MOST_NAMED else ""
+    named = f"{', '.join(lacking[:_MOST_NAMED])}{more}"
+    return [f"{len(lacking):,} group{'s' if len(lacking) > 1 else ''} without actions left out: {named}"]
 
 
 def row_count(file: Hdf5File, group: str) -> int:
@@ -249,14 +268,15 @@ def row_count(file: Hdf5File, group: str) -> int:
     for name in ACTIONS:
         if file.kind(join(group, name)) == "dataset":
             return int((file.dataset(join(group, name)).shape or (0,))[0])
-    for name in _data_sets(file, group, "", 0):
+    for name in data_sets(file, group):
         shape = file.dataset(join(group, name)).shape
         if shape:
             return int(shape[0])
     return 0
 
 
-def _data_sets(file: Hdf5File, group: str, under: str, depth: int) -> Iterator[str]:
+def data_sets(file: Hdf5File, group: str, under: str = "", depth: int = 0) -> Iterator[str]:
+    """The data sets under a group, in natural order, by their names within it."""
     if depth > _DEEPEST:
         return  # a group that holds itself
     for name in file.names(join(group, under) or "/"):
@@ -265,7 +285,7 @@ def _data_sets(file: Hdf5File, group: str, under: str, depth: int) -> Iterator[s
         if kind == "dataset":
             yield path
         elif kind == "group":
-            yield from _data_sets(file, group, path, depth + 1)
+            yield from data_sets(file, group, path, depth + 1)
 
 
 def _encoded_as(array: Hdf5Array) -> Literal["jpeg", "png"] | None:

@@ -203,11 +203,18 @@ class ColumnRows:
 
 
 def gather_bytes(handle: Handle, offsets: NDArray[np.int64], row_bytes: int, out: NDArray[Any]) -> None:
-    """Rows of equal size from rising places; what lies close together is read together."""
+    """Rows of equal size from any places; what lies close together is read together."""
     if not len(offsets) or not row_bytes:
         return
+    steps = offsets[1:] - offsets[:-1]
+    if steps.min(initial=0) < 0:  # chunks lie where the file had room for them
+        order = np.argsort(offsets, kind="stable")
+        found = np.empty_like(out)
+        gather_bytes(handle, offsets[order], row_bytes, found)
+        out[order] = found
+        return
     flat = out.reshape(len(out), -1).view(np.uint8) if out.ndim > 1 else out.view(np.uint8).reshape(len(out), -1)
-    gaps = offsets[1:] - offsets[:-1] != row_bytes
+    gaps = steps != row_bytes
     reads = int(np.count_nonzero(gaps)) + 1
     span = int(offsets[-1] - offsets[0]) + row_bytes
     if reads > 1 and span <= reads * _READ_COST_BYTES and not ((offsets - offsets[0]) % row_bytes).any():

@@ -228,9 +228,10 @@ def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list
     filled = {line["file"] for line in lines if line.get("rows")}
     models = [head for head in heads if head.get("like")]
     model = next((head for head in models if head["file"] in filled), models[0])
-    notes = [note for head in heads if head.get("like") is None or head is model for note in head.get("notes", ())]
-    columns = like_from(model["like"]).columns
+    like = like_from(model["like"])
+    columns = like.columns
     parts = [line for line in lines if "group" in line]
+    notes = [*model["notes"], *_besides(paths, parts, like), *_lost(paths, heads)]
     ways: list[Counter[tuple[str, str]]] = [Counter() for _ in columns]
     spots = np.full((len(parts), len(columns), 5), -1, np.int64)
     for number, part in enumerate(parts):
@@ -243,3 +244,31 @@ def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list
         np.array([part["file"] for part in parts], np.int32), tuple(sys.intern(part["group"]) for part in parts),
         np.array([part["rows"] for part in parts], np.int64), spots,
     )  # fmt: skip
+
+
+def _besides(paths: Sequence[Path], parts: Sequence[Line], like: Like) -> list[str]:
+    """A note for each data set that some parts have and the first one lacks."""
+    having: dict[str, list[Line]] = {}
+    for part in parts:
+        for name in part.get("besides", ()):
+            having.setdefault(name, []).append(part)
+    lacking = _place(paths, Path(like.path), like.group)
+    return [
+        f"{name} is left out: {lacking} has none, {_place(paths, paths[found[0]['file']], found[0]['group'])} "
+        + (f"and {len(found) - 1:,} more have" if len(found) > 1 else "has")
+        for name, found in having.items()
+    ]
+
+
+def _lost(paths: Sequence[Path], heads: Sequence[Line]) -> list[str]:
+    """What files say of groups that are no episodes."""
+    return [
+        note if len(paths) == 1 else f"{paths[head['file']].name}: {note}" for head in heads for note in head["lost"]
+    ]
+
+
+def _place(paths: Sequence[Path], path: Path, group: str) -> str:
+    """An episode in words, as short as tells it from the others."""
+    if not group:
+        return path.name
+    return group if len(paths) == 1 else f"{group} of {path.name}"

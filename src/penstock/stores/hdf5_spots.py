@@ -14,7 +14,7 @@ from penstock.lazy import dataclass
 from penstock.media import jpeg, png
 from penstock.stores.hdf5_array import Hdf5Array
 from penstock.stores.hdf5_file import Hdf5File, library_errors
-from penstock.stores.hdf5_layout import ACTIONS, join, row_count
+from penstock.stores.hdf5_layout import ACTIONS, ENDS, join, row_count
 from penstock.stores.hdf5_read import picture_bytes
 from penstock.stores.hdf5_trial_child import look_at, quietly
 
@@ -28,6 +28,7 @@ LONGEST_TEXT_BYTES = 1 << 20  # of one row
 _REMEMBERED = 7  # kinds of storage of one column
 _FIRST_ROWS = 16  # looked at for one whose picture is whole
 _LEAVE_OUT = "episodes=[…] opens the others, columns=[…] does without the column"
+ENDS_DIFFER = "files that tell the ends of episodes by other columns are no one store: open them one by one"
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,10 @@ class Like:
     path: str
     kind: str
     columns: tuple[Facts, ...]
+    group: str
+    """Its first episode."""
     tree: dict[str, list[str]]
-    """The names in every group that columns lie in."""
+    """The names in every group under that, by its path from there."""
 
     def as_plain(self) -> Line:
         return asdict(self)
@@ -83,7 +86,7 @@ def facts_from(plain: Line) -> Facts:
 
 def like_from(plain: Line) -> Like:
     columns = tuple(facts_from(each) for each in plain["columns"])
-    return Like(plain["path"], plain["kind"], columns, plain["tree"])
+    return Like(**{**plain, "columns": columns})
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,8 @@ class SpotFinder:
         name = join(group, facts.name)
         node = self._node(file, name)
         if node is None:
-            raise StoreError(f"{file.path}: there is no {name}, which {like.path} has", hint=_LEAVE_OUT)
+            hint = ENDS_DIFFER if like.kind == "replay" and facts.name in ENDS else _LEAVE_OUT
+            raise StoreError(f"{file.path}: there is no {name}, which {like.path} has", hint=hint)
         with library_errors(file.path, f"{name} cannot be opened"):
             same = self._as_before(file, node, facts, rows)
         if same is not None:
@@ -156,14 +160,28 @@ class SpotFinder:
                     return int(node.shape[0])
         return row_count(file, group)
 
+    def names(self, file: Hdf5File, group: str) -> set[str]:
+        """The members of a group; none where there is no such group."""
+        import h5py
+
+        found: list[bytes] = []
+        node = self._group(file, group)
+        if isinstance(node, h5py.h5g.GroupID):
+            with library_errors(file.path, f"{group or '/'} cannot be listed"):
+                node.links.iterate(found.append)
+        return {name.decode("utf-8", "surrogateescape") for name in found}
+
+    def _group(self, file: Hdf5File, name: str) -> Any:
+        if self._groups.get(name) is None:
+            self._groups[name] = file.find(name or "/")
+        return self._groups[name]
+
     def _node(self, file: Hdf5File, name: str) -> Any:
         """The data set, by way of groups that were found before."""
         import h5py
 
         above, _, base = name.rpartition("/")
-        parent = self._groups.get(above)
-        if parent is None:
-            parent = self._groups[above] = file.find(above or "/")
+        parent = self._group(file, above)
         with library_errors(file.path, f"{name} cannot be found"):
             key = base.encode("utf-8", "surrogateescape")
             if not isinstance(parent, h5py.h5g.GroupID) or not parent.links.exists(key):
@@ -187,9 +205,7 @@ class SpotFinder:
         _, _, chunks, filters, spot = found
         if chunks is None:
             offset = node.get_offset()
-            row_bytes = math.prod(node.shape[1:]) * np.dtype(facts.stored_dtype).itemsize
-            if facts.kind == "text":
-                row_bytes = spot.row_bytes  # texts may be wider than in the first file
+            row_bytes = math.prod(node.shape[1:]) * kind.get_size()  # texts and JPEGs: wider here than in other files
             if offset is None or offset + rows * row_bytes > file.size_bytes:
                 return None
             if is_encoded and _size_of(os.pread(file.descriptor, row_bytes, offset)) != facts.shape[:2]:

@@ -60,8 +60,10 @@ def open_hdf5(
     """
     if channels not in ("auto", "first", "last"):
         raise StoreError(f"channels={channels!r}", hint='channels="first" or "last"')
+    if isinstance(columns, str):
+        raise StoreError(f"columns={columns!r} is a text", hint=f"columns=[{columns!r}]")
     place = Path(path)
-    files = _files(place)
+    files = _files(place.absolute())  # the working directory may be another one when they are read
     names = None if columns is None else tuple(dict.fromkeys(name.strip("/") for name in columns))
     numbers = whole_numbers(episodes, place)
     if numbers is not None and any(number < 0 for number in numbers):
@@ -91,7 +93,7 @@ class Hdf5Store(Store):
     def __init__(
         self, path: Path, survey: Survey, asked: Asked, numbers: Sequence[int] | None, words: dict[str, Any]
     ) -> None:
-        self.path = path
+        self.path, self._absolute = path, path.absolute()
         self._words, self._asked, self._numbers_asked = words, asked, numbers
         self._survey = survey
         self._files = Files(survey.paths, survey.stamps, asked.allow_external)
@@ -218,7 +220,7 @@ class Hdf5Store(Store):
         self._files.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        place = str(self.path.absolute())
+        place = str(self._absolute)
         if len(self._survey.paths) <= _FEW_FILES:
             return _reopen, (place, self._words, self._digest(""))
         # To survey thousands of files again takes each process seconds; what was found is some 100 bytes a file.

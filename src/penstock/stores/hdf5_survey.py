@@ -10,25 +10,34 @@ import json
 import re
 from collections.abc import Iterator
 
-from penstock.errors import LimitExceeded, StoreCorrupt, StoreError
+from penstock.errors import ExternalRefused, LimitExceeded, StoreCorrupt, StoreError
+from penstock.recordings.split import natural_key
 from penstock.stores.hdf5_array import Hdf5Array
 from penstock.stores.hdf5_file import Hdf5File
 from penstock.stores.hdf5_layout import (
     ACTIONS,
-    TERMINALS,
-    TIMEOUTS,
+    ENDS,
     Layout,
     Member,
+    data_sets,
     demonstrations,
     join,
     masked_groups,
     recognise,
     row_count,
+    without_actions_note,
 )
-from penstock.stores.hdf5_spots import LONGEST_TEXT_BYTES, Asked, Facts, Like, Line, SpotFinder, picture_size
+from penstock.stores.hdf5_spots import (
+    ENDS_DIFFER,
+    LONGEST_TEXT_BYTES,
+    Asked,
+    Facts,
+    Like,
+    Line,
+    SpotFinder,
+    picture_size,
+)
 from penstock.stores.hdf5_trial_child import quietly, text_attribute
-
-ENDS = frozenset((*TERMINALS, *TIMEOUTS))
 
 _BOOKKEEPING = ("compress_len",)  # of what wrote the file; a JPEG says itself where it ends
 _SMALLEST_DEPTH_PX = 8
@@ -36,6 +45,8 @@ _SMALLEST_SIDE_PX = 16
 _MOST_STACKED = 12  # channels: four colour pictures
 _FIRST_ROWS = 16  # looked at for whether strings are text
 _DOUBT = "{} looks like pictures, taken as numbers: {} {}; uint8 (H, W, 1|3|4) is a picture"
+_DEEPEST = 8
+_MOST_GROUPS = 4096
 _WORDS = re.compile("[/_.]")
 _RATE_NAMES = ("fps", "hz", "control_freq", "control_frequency", "frequency")
 
@@ -55,21 +66,42 @@ class Surveyor:
         groups = masked_groups(file, layout, asked.mask) if asked.mask is not None else list(layout.groups)
         wanted = _wanted(file, layout, groups, asked)
         line: Line = {"kind": layout.kind, "why": layout.why, "groups": len(groups), "masks": layout.masks}
+        line["lost"] = without_actions_note(layout)
         if like is None:
-            columns, notes = _columns(file, layout, asked)
-            like = Like(str(file.path), layout.kind, tuple(columns), _tree(file, layout))
+            first = _first_filled(file, layout)
+            columns, notes = _columns(file, layout, first, asked)
+            like = Like(str(file.path), layout.kind, tuple(columns), first, _tree(file, first))
             line |= {"like": like.as_plain(), "notes": notes, "fps": _rate(file, layout)}
-        elif asked.columns is None:
-            more = [
-                each.name for each in layout.members if each.base not in _BOOKKEEPING and not _is_in(each.name, like)
-            ]
-            line["notes"] = [f"{file.path.name}: {name} is left out: {like.path} has none" for name in more]
         yield line
         for group in groups:
             rows = self._spots.rows(file, group) if group in wanted else 0
             if rows:
                 self.like = like
-            yield {"group": group, "rows": rows, "spots": self._spots.of_group(file, group, rows, like) if rows else []}
+            yield self._part(file, group, rows, like)
+
+    def _part(self, file: Hdf5File, group: str, rows: int, like: Like) -> Line:
+        """A group: its rows, where those of each column lie, and what it has besides the columns of the first one."""
+        if not rows:
+            return {"group": group, "rows": 0, "spots": []}
+        more = self._besides(file, group, like.tree)
+        ends = [name for name in ENDS if name in more]
+        if ends and like.kind == "replay":
+            raise StoreError(
+                f"{file.path}: {ends[0]} says where episodes end, {like.path} has none", hint=ENDS_DIFFER
+            )
+        found: Line = {"group": group, "rows": rows, "spots": self._spots.of_group(file, group, rows, like)}
+        if self._asked.columns is None:
+            found["besides"] = [name for name in more if name.rpartition("/")[2] not in _BOOKKEEPING]
+        return found
+
+    def _besides(self, file: Hdf5File, group: str, tree: dict[str, list[str]]) -> list[str]:
+        """The data sets under a group that a tree has not; of those that it has, the names alone are listed."""
+        found: list[str] = []
+        for under, known in tree.items():
+            names = self._spots.names(file, join(group, under).rstrip("/"))
+            for name in sorted(names.difference(known), key=natural_key):
+                found += _below(file, group, join(under, name))
+        return found
 
 
 def _wanted(file: Hdf5File, layout: Layout, groups: list[str], asked: Asked) -> set[str]:
@@ -85,8 +117,9 @@ def _layout(file: Hdf5File, asked: Asked, like: Like | None) -> Layout:
     """Of files that look like the first, only the groups are looked up."""
     if like is None:
         return recognise(file, asked.channels)
-    demos = demonstrations(file)
-    found = Layout("robomimic", "", tuple(demos), (), tuple(file.names("mask"))) if demos else None
+    demos, without = demonstrations(file)
+    masks = tuple(file.names("mask"))
+    found = Layout("robomimic", "", demos, (), masks, without_actions=without) if demos else None
     if found is None and like.kind != "robomimic" and all(
         file.names(group or "/") == names for group, names in like.tree.items()
     ):
@@ -100,23 +133,32 @@ def _layout(file: Hdf5File, asked: Asked, like: Like | None) -> Layout:
     return found
 
 
-def _tree(file: Hdf5File, layout: Layout) -> dict[str, list[str]]:
-    """The names in every group that data sets with rows lie in, where one file is one group."""
-    if layout.kind == "robomimic":
-        return {}
-    above = {"", *("/".join(parts[:i]) for each in layout.members for parts in [each.name.split("/")]
-                   for i in range(1, len(parts)))}  # fmt: skip
-    return {group: file.names(group or "/") for group in sorted(above)}
+def _tree(file: Hdf5File, group: str) -> dict[str, list[str]]:
+    """The names in a group and in all groups under it, by their paths from there."""
+    tree: dict[str, list[str]] = {}
+    waiting = [("", 0)]
+    while waiting and len(tree) < _MOST_GROUPS:
+        under, depth = waiting.pop()
+        names = tree[under] = file.names(join(group, under) or "/")
+        inner = [join(under, name) for name in names if depth < _DEEPEST]
+        waiting += [(path, depth + 1) for path in inner if file.kind(join(group, path)) == "group"]
+    return tree
 
 
-def _is_in(name: str, like: Like) -> bool:
-    group, _, base = name.rpartition("/")
-    return base in like.tree.get(group, ())
+def _below(file: Hdf5File, group: str, name: str) -> list[str]:
+    try:
+        kind = file.kind(join(group, name))
+        return list(data_sets(file, group, name)) if kind == "group" else [name] if kind == "dataset" else []
+    except (ExternalRefused, StoreCorrupt):
+        return [name]  # it is not read, so what it leads to is nobody's business
 
 
-def _columns(file: Hdf5File, layout: Layout, asked: Asked) -> tuple[list[Facts], list[str]]:
-    """The columns that can be used, and why the others cannot."""
-    group = next((group for group in layout.groups if row_count(file, group)), layout.groups[0])
+def _first_filled(file: Hdf5File, layout: Layout) -> str:
+    return next((group for group in layout.groups if row_count(file, group)), layout.groups[0])
+
+
+def _columns(file: Hdf5File, layout: Layout, group: str, asked: Asked) -> tuple[list[Facts], list[str]]:
+    """The columns that can be used, by the first group with rows; and why the others cannot."""
     rows = row_count(file, group)
     central = next((name for name in ACTIONS if layout.member(name)), None)
     wanted = {member.name for member in layout.members if member.base not in _BOOKKEEPING}
@@ -139,6 +181,9 @@ def _columns(file: Hdf5File, layout: Layout, asked: Asked) -> tuple[list[Facts],
             notes.append(f"{member.name} is left out: {facts}")
         else:
             columns.append(facts)
+    singles = [name for name in layout.singles if asked.columns is None or name in asked.columns]
+    if singles:
+        notes.append(f"left out, as each is a single value without rows: {', '.join(singles)}")
     if asked.columns is not None:
         lacking = [name for name in asked.columns if name not in {each.name for each in columns}]
         if lacking:

@@ -39,6 +39,8 @@ class Opened:
     """Per camera: its files, relative to the root, and the file of every episode."""
     shares: Mapping[str, int]
     """Bytes on disk per column."""
+    undeclared: tuple[str, ...] = ()
+    """Columns of the first data file that info.json does not know."""
 
     def stored_bytes(self, name: str) -> int:
         return self.shares.get(name, 0)
@@ -66,9 +68,11 @@ def open_part(data: DataSet, episodes: Iterable[int] | None, columns: Sequence[s
     shares: dict[str, int] = {}
     for key in keys:
         cameras[key], shares[key] = _camera(data, key, numbers, presence)
+    undeclared: tuple[str, ...] = ()
     if spans is not None:
-        shares |= _table_shares(data, spans)
-    return Opened(numbers, starts, names, spans, cameras, shares)
+        table_shares, undeclared = _table_shares(data, spans)
+        shares |= table_shares
+    return Opened(numbers, starts, names, spans, cameras, shares, undeclared)
 
 
 def column_of(data: DataSet, name: str, feature: Feature | None, part: Opened, stored_bytes: int) -> Column:
@@ -134,28 +138,32 @@ def _camera(
     return (tuple(by_name), file_of), int((sizes * np.minimum(opened / np.maximum(whole, 1), 1)).sum())
 
 
-def _table_shares(data: DataSet, spans: Spans) -> dict[str, int]:
-    """Bytes per column: those of the opened rows' files, divided as the footer of the first file divides them."""
+def _table_shares(data: DataSet, spans: Spans) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Bytes per column: those of the opened rows' files, divided as the footer of the first file divides them; and
+    the columns there that info.json does not declare."""
     counts = np.bincount(spans.file, np.diff(spans.starts), len(spans.files)) if len(spans.file) else np.zeros(0)
     total = sum(
         file.n_bytes * min(float(count) / max(file.rows, 1), 1.0)
         for file, count in zip(spans.files, counts.tolist(), strict=False)
     )
     if not len(spans.file):
-        return {}
+        return {}, ()
+    features = data.info.features
     path = layout.path_in(data.root, spans.files[int(spans.file[0])].relative)
     with open_parquet(path) as parquet:
+        undeclared = tuple(name for name in parquet.schema_arrow.names if name not in features)
         if not parquet.num_row_groups:
-            return {}
+            return {}, undeclared
         group = parquet.metadata.row_group(0)
         leaves = [(group.column(number).path_in_schema, group.column(number).total_compressed_size)
                   for number in range(group.num_columns)]  # fmt: skip
     every = max(sum(size for _, size in leaves), 1)
-    return {
+    shares = {
         name: int(total * sum(size for leaf, size in leaves if leaf == name or leaf.startswith(f"{name}.")) / every)
-        for name, feature in data.info.features.items()
+        for name, feature in features.items()
         if feature.dtype != "video"
     }
+    return shares, undeclared
 
 
 def _codec(data: DataSet, key: str, part: Opened) -> str:

@@ -96,19 +96,22 @@ class PictureSource(ImageSource):
         return np.asarray(np.cumsum(new) - 1, np.int64)
 
     def look(self) -> tuple[str, str, str]:
-        """(encoding, way, why) by the footer of the first file and the first bytes of its first picture."""
+        """(encoding, way, why) by the footer of the first file and the first bytes of a picture in it."""
         file, place = int(self._table.spans.file[0]), int(self._table.spans.first[0])
         footer = self._table.footer(file)
         group = footer.group_of(place)
         found = self._places(file, footer, group)
-        encoding = "png"  # LeRobot writes no other
         if found.offsets is not None:
             offset = int(found.offsets[place - footer.group_start(group)])
             begin = os.pread(self._opened(str(footer.path)).fd, 4, offset)
-            encoding = "jpeg" if begin[:2] == b"\xff\xd8" else "tiff" if tiff.is_tiff(begin) else "png"
-            return encoding, "file", "pictures lie in parquet as they are; each is read by its byte offset"
+            return _encoding(begin), "file", "pictures lie in parquet as they are; each is read by its byte offset"
+        try:
+            first = self._table.peek(self._key, file, footer.group_start(group))
+        except DataSetCorrupt:
+            first = None  # said when a row is read
         size = format_bytes(footer.leaves[self._key][group].n_bytes)
-        return encoding, "table", f"packed in row groups of {size} or so: a picture unpacks those before it"
+        why = f"packed in row groups of {size} or so: a picture unpacks those before it"
+        return _encoding(first if isinstance(first, bytes) else b""), "table", why
 
     def _opened(self, path: str) -> OpenFile:
         return self._files.get(path, lambda: OpenFile(path))
@@ -166,3 +169,8 @@ class PictureSource(ImageSource):
                 f"{self._shape}"
             )
         return pixels.astype(self._depth_dtype, copy=False)
+
+
+def _encoding(begin: bytes) -> str:
+    """What a picture is, by its first bytes; LeRobot itself writes PNG."""
+    return "jpeg" if begin[:2] == b"\xff\xd8" else "tiff" if tiff.is_tiff(begin[:4]) else "png"

@@ -106,6 +106,15 @@ class RowTable:
         first = number * rows
         return first, blocks.get((file, number), lambda: self._read_block(key, file, first, rows))
 
+    def peek(self, key: str, file: int, place: int) -> Any:
+        """One value by itself, of which nothing is kept; `place` begins a row group: no other is passed over."""
+        stream = RowStream(self._data, [key], 1)
+        try:
+            stream.begin([RowSpan(self.path(file), place, place + 1)])
+            return stream.take(1)[key][0]
+        finally:
+            stream.close()
+
     def values(self, key: str, rows: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[Any]:
         """Rows of a numbers column in any order, (n, *shape)."""
         files, places = self.spans.locate(rows)

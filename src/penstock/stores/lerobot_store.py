@@ -55,10 +55,15 @@ class LeRobotStore(Store):
         columns: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         self.path = Path(path)
-        self.data: DataSet = open_data_set(self.path)
+        # The working directory may be another one when rows are read.
+        self.data: DataSet = open_data_set(self.path.absolute())
         self._part: Opened = open_part(self.data, episodes, columns)
         self._columns_asked = None if columns is None else list(columns)
         self._is_whole = episodes is None
+        self.notes = tuple(
+            f"{name} is left out: it is a column of the data files that meta/info.json does not declare"
+            for name in (self._part.undeclared if columns is None else ())
+        )
         self.kind = f"LeRobot {self.data.info.version}"
         self.fps = float(self.data.info.fps)
         self.episode_starts = self._part.starts
@@ -159,8 +164,8 @@ class LeRobotStore(Store):
         digest.update(self.episode_starts.tobytes())
         for relative in relatives:
             try:
-                state = os.stat(self.path / relative)
-                sample = content_sample(self.path / relative, state.st_size)
+                state = os.stat(self.data.root / relative)
+                sample = content_sample(self.data.root / relative, state.st_size)
             except OSError as error:
                 raise DataSetCorrupt(f"{self.path / relative}: {error.strerror}") from error
             digest.update(f"{relative}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
@@ -180,7 +185,7 @@ class LeRobotStore(Store):
 
     def __reduce__(self) -> tuple[Any, ...]:
         episodes = None if self._is_whole else self.episode_numbers.tolist()
-        return _opened, (str(self.path.absolute()), episodes, self._columns_asked)
+        return _opened, (str(self.data.root), episodes, self._columns_asked)
 
     @cached_property
     def _task_numbers(self) -> NDArray[Any]:

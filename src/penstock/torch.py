@@ -21,6 +21,7 @@ from penstock.budget import Budget
 from penstock.errors import MissingExtra, UsageError
 from penstock.load import settings
 from penstock.load.gather import Gatherer
+from penstock.load.order import whole_number
 from penstock.load.recycle import Recycler
 from penstock.load.resume import STATE_VERSION, resumed
 from penstock.load.shard import Batches
@@ -83,6 +84,12 @@ class Dataset(_MapStyle):
     ) -> None:
         if torch is None:
             raise MissingExtra("torch", "torch", "penstock.torch")
+        if isinstance(store, settings.Mix):
+            raise UsageError(
+                f"a Dataset is of one store, not of a Mix of {len(store.stores)}",
+                hint="penstock.Loader takes a Mix; for a DataLoader make one Dataset per store, and "
+                "torch.utils.data.ConcatDataset of them (with torch's own shuffle=True)",
+            )
         self._own_store = None
         if not isinstance(store, Store):
             store = self._own_store = open_store(store, **options)
@@ -251,14 +258,11 @@ class Sampler(_SamplerStyle):
         return count - is_short
 
     def __iter__(self) -> Iterator[Any]:
+        # A generator: the pass begins with its first batch. With workers, torch makes two iterators and uses one.
         if self._position and not self._resumes:  # the pass before was left in the middle
             self.epoch, self._position = self.epoch + 1, 0
         self._resumes = False
-        own = self._pass = (self.epoch, self._position)
-        return self._of_pass(own)
-
-    def _of_pass(self, own: tuple[int, int]) -> Iterator[Any]:
-        epoch, start = own
+        own = self._pass = epoch, start = (self.epoch, self._position)
         for after, samples in self._batched(epoch, start):
             if self._pass is own:
                 self._position = after
@@ -283,17 +287,20 @@ class Sampler(_SamplerStyle):
                     yield batches.span(number)[1], chosen if self._is_batched else chosen[0]
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next pass at the beginning of this epoch."""
-        if epoch < 0:
-            raise UsageError(f"epoch {epoch}: it must be 0 or more")
-        self.epoch, self._position, self._resumes = int(epoch), 0, True
+        """Begin the next pass at the beginning of this epoch; one that is under way no longer counts."""
+        self._stand_at(settings.epoch_for(epoch), 0)
+
+    def _stand_at(self, epoch: int, position: int) -> None:
+        self.epoch, self._position, self._resumes = epoch, position, True
+        self._pass = (epoch, position)  # another one than that of a pass under way, which then moves nothing any more
 
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
         """Where the order stands, JSON-safe. Workers fetch ahead of your loop: `taken` says how many batches (samples,
-        without batch_size) it has taken from the DataLoader in this pass; else all that were asked for count."""
+        without batch_size) it has taken from the DataLoader in this pass, which is the last that began or, behind
+        `set_epoch` and `load_state_dict`, the one to come; else all that were asked for count."""
         epoch, position = self.epoch, self._position
         if taken is not None:
-            epoch, start = self._pass
+            taken, (epoch, start) = whole_number("taken", taken), self._pass
             left = Batches(self._batches.total, self._batches.batch_size, self._batches.drop_last, start=start)
             if not 0 <= taken <= len(left):
                 raise UsageError(f"taken={taken:,}: a pass from position {start:,} has {len(left):,}")
@@ -308,8 +315,7 @@ class Sampler(_SamplerStyle):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken; batch size, workers and shards may be others."""
-        self.epoch, self._position = resumed(state, self.state_dict(), self._batches.total)
-        self._resumes = True
+        self._stand_at(*resumed(state, self.state_dict(), self._batches.total))
 
 
 def _new_recycler() -> Recycler:

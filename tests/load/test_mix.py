@@ -12,7 +12,6 @@ import pytest
 from penstock.errors import UsageError
 from penstock.load.loader import Loader
 from penstock.load.mixture import seed_of
-from penstock.load.order import Local, Shuffled
 from penstock.load.settings import Mix
 from penstock.load.window import Window
 from tests.load.memory_store import MemoryStore
@@ -44,7 +43,35 @@ def test_stores_of_equal_size_are_walked_in_orders_of_their_own(shuffle: Any) ->
     for one, other in itertools.combinations(firsts, 2):  # 14 by chance
         assert len(one & other) < 35
     with _loader(stores[0], shuffle=shuffle, seed=5) as alone:
-        assert firsts[0] == set([row for batch in alone for row in batch["index"].tolist()][:66])
+        assert walks[0] == [row for batch in alone for row in batch["index"].tolist()]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_without_shuffling_every_store_comes_as_it_is_stored(threads: int) -> None:
+    stores = [ArrayStore([count], size=(8, 8), name=str(count)) for count in (90, 45, 15)]
+    with _loader(Mix([(each, each.rows) for each in stores]), shuffle=False, threads=threads) as loader:
+        for _ in range(2):
+            assert _walks(loader) == [list(range(each.rows)) for each in stores]
+
+
+def test_one_store_with_a_length_of_its_own_comes_in_its_own_order() -> None:
+    store = ArrayStore([103], size=(8, 8))
+    for shuffle in (False, True):
+        with _loader(store, shuffle=shuffle) as alone, _loader(Mix({store: 1}, length=50), shuffle=shuffle) as loader:
+            whole = [row for batch in alone for row in batch["index"].tolist()]
+            assert _walks(loader)[0] + _walks(loader)[0] == whole[:100]
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_shards_of_a_mix_in_order_are_the_whole(world: int) -> None:
+    mix = Mix([(ArrayStore([40], size=(8, 8), name="one"), 2), (ArrayStore([56], size=(8, 8), name="two"), 1)])
+
+    def pairs(**options: Any) -> list[list[tuple[int, int]]]:
+        with _loader(mix, **options) as loader:
+            return [list(zip(batch["source"].tolist(), batch["index"].tolist(), strict=True)) for batch in loader]
+
+    ranks = [pairs(shard=(rank, world), threads=rank + 1) for rank in range(world)]
+    assert [list(itertools.chain(*shares)) for shares in zip(*ranks, strict=True)] == pairs()
 
 
 def test_the_seeds_of_a_mix_stay_what_they_are() -> None:
@@ -52,7 +79,7 @@ def test_the_seeds_of_a_mix_stay_what_they_are() -> None:
     assert seed_of(7, 0) == 7 and len({seed_of(seed, number) for seed in range(50) for number in range(1, 50)}) == 2450
 
 
-def test_a_mix_resumes_and_refuses_a_state_from_when_all_stores_had_one_seed() -> None:
+def test_a_mix_resumes_and_refuses_a_state_of_a_version_with_another_order() -> None:
     mix = Mix([(ArrayStore([40], size=(8, 8), name="one"), 2), (ArrayStore([40], size=(8, 8), name="two"), 1)])
     with _loader(mix) as loader:
         whole = [(batch["source"].tolist(), batch["index"].tolist()) for batch in loader]
@@ -62,14 +89,31 @@ def test_a_mix_resumes_and_refuses_a_state_from_when_all_stores_had_one_seed() -
     with _loader(mix) as loader:
         loader.load_state_dict(state)
         assert [(batch["source"].tolist(), batch["index"].tolist()) for batch in loader] == whole[1:]
-        for order in (Shuffled(40), Local(40)):
-            old = {**state, "order": {**state["order"], "sources": [order.describe(), order.describe()]}}
-            said = r"one seed.*\n.*set_epoch\(0\)" if isinstance(order, Shuffled) else "another order"
-            with pytest.raises(UsageError, match=said):
-                loader.load_state_dict(old)
-    with _loader(mix, shuffle=False) as loader:  # rows in sequence depend on no seed: such a state is as good as ever
-        state = loader.state_dict()
+        for version in (None, 1, 3):
+            order = {**state["order"], "version": version}
+            if version is None:
+                del order["version"]
+            with pytest.raises(UsageError, match=r"another version of penstock.*\n.*set_epoch\(0\)"):
+                loader.load_state_dict({**state, "order": order})
+        with pytest.raises(UsageError, match="another order"):
+            loader.load_state_dict({**state, "order": {**state["order"], "seed": 1}})
+
+
+def test_a_state_of_a_single_store_has_no_version_of_mixtures() -> None:
+    store = ArrayStore([40], size=(8, 8))
+    state = {
+        "version": 1,
+        "epoch": 0,
+        "position": 16,
+        "order": {"kind": "shuffled", "count": 40, "seed": 0},
+        "window": STATE.describe(),
+    }
+    with _loader(store) as loader, _loader(Mix([(store, 1), (store, 1)])) as mixed:
+        whole = [batch["index"].tolist() for batch in loader]
         loader.load_state_dict(state)
+        assert [batch["index"].tolist() for batch in loader] == whole[1:]
+        with pytest.raises(UsageError, match="another order"):
+            mixed.load_state_dict(state)
 
 
 @pytest.mark.parametrize("output", ["numpy", "torch"])

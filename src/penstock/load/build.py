@@ -295,9 +295,14 @@ class _Build:
             except PenstockError as error:
                 self._lose(task, rows[done], error)
                 done += 1
+            except OSError as error:  # the disk or the network: without this, nobody would know which row
+                refused = StoreCorrupt(f"it cannot be read: {error}")
+                refused.__cause__ = error
+                self._lose(task, rows[done], refused)
+                done += 1
 
     def _lose(self, task: _Task, row: int, error: PenstockError) -> None:
-        where = f"{self._store.path}: column {task.name!r}, row {row:,}"
+        where = f"{self._store.file_of(row)}: column {task.name!r}, row {row:,}"
         if self._on_error == "raise":
             hint = 'on_error="skip" leaves such rows out and counts them'
             raise StoreError(f"{where}: {error.message}", hint=hint) from error

@@ -26,23 +26,31 @@ def cache_directory() -> Path:
     """$PENSTOCK_CACHE, else $XDG_CACHE_HOME/penstock, else ~/.cache/penstock."""
     own = os.environ.get("PENSTOCK_CACHE")
     if own:
-        return Path(own).expanduser().absolute()
+        return _expanded(own)
     shared = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG rules: a path that is not absolute counts as not set.
-    base = Path(shared) if os.path.isabs(shared) else _home() / ".cache"
-    return base / "penstock"
+    return (Path(shared) if os.path.isabs(shared) else _expanded("~/.cache")) / "penstock"
 
 
-def _home() -> Path:
+def _expanded(path: str | os.PathLike[str]) -> Path:
     try:
-        return Path.home()
+        return Path(path).expanduser().absolute()
     except RuntimeError as error:  # a user without an entry, as in some containers
         raise UsageError(f"there is no home directory for the cache: {error}", hint=_HINT) from error
 
 
+def has_directory() -> bool:
+    """Whether there is a place for the cache; a user without a home directory has none."""
+    try:
+        cache_directory()
+    except UsageError:
+        return False
+    return True
+
+
 def views_directory(directory: str | os.PathLike[str] | None = None) -> Path:
     """Where views lie: `directory` itself where one is given, else `views` in the cache directory."""
-    return cache_directory() / "views" if directory is None else Path(directory).expanduser().absolute()
+    return cache_directory() / "views" if directory is None else _expanded(directory)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from penstock.errors import LimitExceeded, UsageError
 from penstock.load import cache, view_file, view_opening
@@ -14,6 +15,8 @@ from penstock.units import format_bytes
 
 _LEAST_SHARE = 0.02  # of the rows: below, a view in memory is not worth its bookkeeping
 _OVERHEAD_BYTES = 16 << 10  # header and alignment of one view
+
+_Wanted = tuple[Source, PictureColumn]
 
 
 def spec_for(source: Source, column: PictureColumn) -> ViewSpec:
@@ -34,34 +37,55 @@ def attach_views(
         return [], ["view: none, pictures are decoded each time"] if wanted else []
     if choice == "disk":
         return _on_disk(wanted)
-    made: list[View] = []
-    notes: list[str] = []
-    if choice == "auto":
-        for source, column in list(wanted):
-            found = View.find_on_disk(spec_for(source, column), source.store.rows)
-            if found is not None:
-                source.views[column.name] = found
-                made.append(found)
-                wanted.remove((source, column))
-                notes.append(_told(found))
+    made, notes = _found_on_disk(wanted, left_bytes) if choice == "auto" else ([], [])
+    wanted = [(source, column) for source, column in wanted if column.name not in source.views]
     more, said = _in_ram(wanted, left_bytes, choice == "ram")
     return made + more, notes + said
 
 
-def stats_of_views(sources: Sequence[Source]) -> dict[str, dict[str, int]]:
+def _found_on_disk(wanted: Sequence[_Wanted], left_bytes: int) -> tuple[list[View], list[str]]:
+    """Views that are there already, where they hold as many rows as one in memory would."""
+    made: list[View] = []
+    notes: list[str] = []
+    if not cache.has_directory():
+        return made, notes
+    share = _share(wanted, left_bytes)
+    for source, column in wanted:
+        found = View.find_on_disk(spec_for(source, column), source.store.rows)
+        if found is None:
+            continue
+        in_memory = int(share * source.store.rows) if share >= _LEAST_SHARE else 0
+        if found.n_possible < in_memory:
+            notes.append(f"{_told(found)}; it is not used, for memory holds {in_memory:,}")
+            found.close()
+            continue
+        source.views[column.name] = found
+        made.append(found)
+        notes.append(_told(found))
+    return made, notes
+
+
+def stats_of_views(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:
     """What the views hold, by store and column; those that their maker closed are left out."""
     told = {}
     for source in sources:
         for name, view in source.views.items():
             try:
-                found = {"rows": view.n_filled, "capacity": view.capacity, "bytes": view.n_bytes}
+                found = {
+                    "rows": view.n_filled,
+                    "capacity": view.capacity,
+                    "bytes": view.n_bytes,
+                    "refused": view.n_refused,
+                    "damaged": view.n_damaged,
+                    "notes": list(view.notes),
+                }
             except UsageError:
                 continue  # closed
             told[f"{source.store.path}:{name}"] = found
     return told
 
 
-def _attach_given(wanted: Sequence[tuple[Source, PictureColumn]], given: Mapping[str, View]) -> list[str]:
+def _attach_given(wanted: Sequence[_Wanted], given: Mapping[str, View]) -> list[str]:
     notes = []
     for source, column in wanted:
         view = given.get(column.name)
@@ -82,7 +106,7 @@ def _pixels_of(spec: ViewSpec) -> tuple[object, ...]:
     return spec.column, spec.fingerprint, spec.size, spec.channels, spec.exact, spec.resize
 
 
-def _on_disk(wanted: Sequence[tuple[Source, PictureColumn]]) -> tuple[list[View], list[str]]:
+def _on_disk(wanted: Sequence[_Wanted]) -> tuple[list[View], list[str]]:
     made = views_on_disk([(spec_for(source, column), source.store.rows, None) for source, column in wanted])
     notes: list[str] = []
     for (source, column), view in zip(wanted, made, strict=True):
@@ -131,24 +155,29 @@ def views_on_disk(
     return made
 
 
-def _in_ram(
-    wanted: Sequence[tuple[Source, PictureColumn]], left_bytes: int, asked: bool
-) -> tuple[list[View], list[str]]:
-    full = {
-        id(column): (column.view_row_bytes + 1) * source.store.rows + _OVERHEAD_BYTES for source, column in wanted
-    }  # of every row one byte in the filled table
-    total = sum(full.values())
-    if not total:
+def _full_bytes(source: Source, column: PictureColumn) -> int:
+    """A view of all rows in memory; of every row one byte in the filled table."""
+    return (column.view_row_bytes + 1) * source.store.rows + _OVERHEAD_BYTES
+
+
+def _share(wanted: Sequence[_Wanted], left_bytes: int) -> float:
+    """The part of all rows that views in memory may hold."""
+    return min(1.0, left_bytes / sum(_full_bytes(source, column) for source, column in wanted))
+
+
+def _in_ram(wanted: Sequence[_Wanted], left_bytes: int, asked: bool) -> tuple[list[View], list[str]]:
+    if not wanted:
         return [], []
-    share = min(1.0, left_bytes / total)
+    share = _share(wanted, left_bytes)
     if share < (_LEAST_SHARE if not asked else 1e-9):
+        total = sum(_full_bytes(source, column) for source, column in wanted)
         needed = f"{format_bytes(max(left_bytes, 0))} of memory are left for views of {format_bytes(total)}"
         return [], [f"view: none, {needed}"]
     made: list[View] = []
     notes: list[str] = []
     for source, column in wanted:
         spec, rows = spec_for(source, column), source.store.rows
-        limit = int(full[id(column)] * share)
+        limit = int(_full_bytes(source, column) * share)
         try:
             view = View.in_ram(spec, rows, limit)
         except LimitExceeded as error:

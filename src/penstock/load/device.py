@@ -20,7 +20,7 @@ from penstock.load.epoch import Pass
 from penstock.load.job import Encoded, Failure, Job
 from penstock.load.nvjpeg import BatchDecoder, NvJpegUnavailable
 from penstock.load.pictures import Fit, Fitter
-from penstock.load.source import PictureColumn, Shaping
+from penstock.load.source import ForDevice, PictureColumn, Shaping
 from penstock.load.stages import DECODE, DEVICE
 from penstock.load.target import Handed, Handing
 from penstock.profile.counters import count, gauge
@@ -51,14 +51,14 @@ class CudaTarget:
             self.device = torch.device("cuda", torch.cuda.current_device())
         self.asked = shaping
         # The threads leave pixels as uint8: a quarter of the bytes to copy, and the device is quicker at floats.
-        self.shaping = Shaping(shaping.image_size, shaping.exact, shaping.resize, "uint8", None)
-        shaping.float_table("", 3)  # refuse nonsense now
+        self.shaping: Shaping = ForDevice(shaping.image_size, shaping.exact, shaping.resize, asked=shaping)
         self.notes: tuple[str, ...] = ()
         self._decodes = self._tried = False
         self._decoder: BatchDecoder | None = None
         if gpu_decode is not False:
-            reason = _nvjpeg_missing(self.device)
-            self._decodes = reason is None and shaping.resize == "linear"
+            other = f"the device resizes linearly, not by resize={shaping.resize!r}"
+            reason = other if shaping.resize != "linear" else _nvjpeg_missing(self.device)
+            self._decodes = reason is None
             if reason is not None:
                 self.notes = (f"JPEGs are decoded on the CPU: {reason}",)
                 if gpu_decode is True:
@@ -347,10 +347,12 @@ class _DeviceWork:
         given: Any = self._target.asked.normalize
         if isinstance(given, Mapping):
             given = given.get(name)
+        mean, std = (None, None) if given is None else given
         found = value.to(torch.float32).div_(255)
-        if given is not None:
-            mean, std = (self._constant(part) for part in given)
-            found.sub_(mean).div_(std)
+        if mean is not None:
+            found.sub_(self._constant(mean))
+        if std is not None:
+            found.div_(self._constant(std))
         return found
 
     def _constant(self, values: Any) -> Any:

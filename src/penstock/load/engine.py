@@ -60,14 +60,8 @@ def _place_small(job: Job, part: Part, needs: Any) -> None:
     whole = len(places) == job.size
     for output in source.number_outputs:
         began_ns = now_ns()
-        rows, out = needs.rows[output.name], job.arrays[output.name]
-        flat = out.reshape(job.size * rows.shape[1], *out.shape[1 if output.steps is None else 2 :])
-        if whole:
-            source.numbers.gather(output.column, rows.reshape(-1), flat)
-        else:
-            found = np.empty((rows.size, *flat.shape[1:]), out.dtype)
-            source.numbers.gather(output.column, rows.reshape(-1), found)
-            out[places] = found.reshape(len(places), *out.shape[1:])
+        out = job.arrays[output.name] if output.steps is not None else job.arrays[output.name][:, None]
+        source.numbers.gather(output.column, needs.rows[output.name], out, None if whole else places)
         job.sums.add_numbers(output.column == source.store.roles.get("action"), now_ns() - began_ns)
     for output in source.bound.outputs:
         if output.mask is not None:

@@ -7,13 +7,14 @@ opens files and starts threads for itself, and views are shared.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from penstock.budget import Budget
+from penstock.budget import Budget, Reservation
 from penstock.errors import UsageError
 from penstock.load import settings
 from penstock.load.choose_views import attach_views
@@ -52,22 +53,40 @@ class Gatherer:
         self.shaping = Shaping(image_size, exact, resize, dtype, normalize)
         self.shaping.check_names(store)
         self.threads = 0 if threads == 0 else settings.threads_for(threads)
-        self.limit_bytes = settings.budget_for(memory)[0].limit_bytes
-        self.notes: tuple[str, ...] = ()
-        self._source = Source(self.window.bind(store), self.shaping, self.limit_bytes // TABLE_SHARE)
+        if not isinstance(view, Mapping):
+            settings.one_of("view", view, settings.VIEWS)
+        budget = settings.budget_for(memory)[0]
+        self.limit_bytes = budget.free_bytes  # others may hold a part of a budget that is shared
+        self._make_source()
+        notes = self._attach(view, budget)
+        self.notes: tuple[str, ...] = (*self._source.describe(), *notes)
+
+    def _make_source(self) -> None:
+        """The same in every process that has these samples."""
+        self._source = Source(self.window.bind(self.store), self.shaping, self.limit_bytes // TABLE_SHARE)
         self._views: list[View] = []
         self._crew: Crew | None = None
         self._pid = os.getpid()
         self._closed = False
-        if not isinstance(view, Mapping):
-            settings.one_of("view", view, settings.VIEWS)
-        self._views, notes = attach_views([self._source], view, self._left_bytes())
-        self.notes = (*self._source.describe(), *notes)
+        self._reserved: list[Reservation] = []
+        self._release = weakref.finalize(self, _give_back, self._reserved)
+
+    def _attach(self, view: str | Mapping[str, View], budget: Budget) -> list[str]:
+        """Hold the memory of numbers and views; what was decided."""
+        self._reserved.append(budget.reserve("numbers", self._source.numbers.in_memory_bytes))
+        try:
+            self._views, notes = attach_views([self._source], view, self._left_bytes())
+            held = sum(each.n_bytes for each in self._views if each.path is None)
+            self._reserved.append(budget.reserve("views", min(held, budget.free_bytes)))
+        except BaseException:
+            self._release()
+            raise
+        return notes
 
     def _left_bytes(self) -> int:
         """For views: what numbers, threads and one batch of a usual size leave."""
         one = lay_out(self._source.shapes(1)).n_bytes
-        held = self._source.numbers.in_memory_bytes + max(self.threads, 1) * self._source.scratch_bytes() + 64 * one
+        held = self._source.numbers.held_bytes + max(self.threads, 1) * self._source.scratch_bytes() + 64 * one
         return self.limit_bytes - LIBRARIES_BYTES - held
 
     @property
@@ -137,6 +156,7 @@ class Gatherer:
         self._crew = None
         for view in self._views:
             view.close()
+        self._release()
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -146,13 +166,19 @@ class Gatherer:
             "threads": self.threads,
             "limit_bytes": self.limit_bytes,
             "views": dict(self._source.views),
+            "laid_out": self._source.numbers.laid_out,
             "notes": self.notes,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.store, self.window, self.shaping = state["store"], state["window"], state["shaping"]
         self.threads, self.limit_bytes, self.notes = state["threads"], state["limit_bytes"], state["notes"]
-        self._source = Source(self.window.bind(self.store), self.shaping, self.limit_bytes // TABLE_SHARE)
+        self._make_source()
+        self._source.numbers.adopt_files(state["laid_out"])
         self._source.views = state["views"]
         self._views = list(state["views"].values())
-        self._crew, self._pid, self._closed = None, os.getpid(), False
+
+
+def _give_back(reserved: list[Reservation]) -> None:
+    while reserved:
+        reserved.pop().release()

@@ -149,7 +149,7 @@ class Loader:
         self._layout = lay_out(self._sources[0].shapes(own, without=self._encoded))
         numbers = sum(
             min(table_bytes({o.column: s.store.column(o.column) for o in s.number_outputs}.values(), s.store.rows),
-                s.numbers.in_memory_bytes)
+                s.numbers.held_bytes)
             for s in self._sources
         )  # fmt: skip
         pictures = sum(len(source.pictures) * source.store.rows for source in self._sources)
@@ -163,7 +163,7 @@ class Loader:
             table_bytes=numbers,
             index_bytes=min(pictures * _INDEX_BYTES_PER_ROW, self._limit_bytes // 8),
             encoded_bytes=max(source.encoded_bytes(own, self._encoded) for source in self._sources),
-            granted=self._budget.source,
+            budget=self._budget,
         )
         self._reserved.append(self._budget.reserve("loader", self.shares.fixed_bytes))
         if self.shares.threads < threads:

@@ -17,16 +17,18 @@ from penstock.load.permutation import MOST, key_of, keys_of, permute
 _MOST_PARTS = 1 << 31  # of the whole; positions within a whole times parts stay within int64
 _BLOCK = 64
 _LARGEST_BLOCK = 1024
+_AT_A_TIME = 256  # blocks: tables of 2 MiB at most
+_VERSION = 2  # of the rule by which positions get samples; a state from another one would go on with wrong samples
 
 
 class Mixture:
     """Which source comes next, and which of its samples: `Mixture([Shuffled(900), Shuffled(100)], [0.7, 0.3], seed=0)`.
 
     Positions are cut into blocks. In every block each source has its share to within rounding, and exactly where simple
-    fractions allow it (0.7 and 0.3, three times 1/3); over many blocks the rounding evens out. Within a block the order
-    is pseudo-random. Each source goes through its own order, every sample once, then through its next pass, and goes on
-    where the epoch before left it. `length` is what one epoch has: by default as many positions as all sources have
-    samples. Without `weights` they are the sizes: then an epoch has every sample once.
+    fractions allow it (0.7 and 0.3, three times 1/3); over many blocks the rounding evens out. Which places of a block
+    a source gets is pseudo-random. Each source goes through its own order, every sample once, then through its next
+    pass, and goes on where the epoch before left it. `length` is what one epoch has: by default as many positions as
+    all sources have samples. Without `weights` they are the sizes: then an epoch has every sample once.
     """
 
     def __init__(
@@ -57,25 +59,40 @@ class Mixture:
     def at(self, epoch: int, positions: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """For each position (0…length-1) of an epoch the number of its source, and a sample of that source."""
         places = check_positions(positions, self.length).reshape(-1)
-        blocks = places // self.block
-        begin = epoch * self.length
-        if not 0 <= begin <= MOST - self.length:
+        if not 0 <= epoch * self.length <= MOST - self.length:
             raise UsageError(f"epoch {epoch:,} of a mixture of {self.length:,} positions lies outside 0…2**62")
-        starts = blocks * self.block
-        sizes = np.minimum(self.block, self.length - starts)
-        slots = places - starts
-        keys = keys_of(key_of(self.seed, epoch), blocks)
-        for size in np.unique(sizes):  # two at most: the last block of an epoch may be short
-            here = sizes == size
-            slots[here] = permute(slots[here], int(size), keys[here])
-        before = _taken(begin + starts, self.parts)
-        behind = _taken(begin + starts + sizes, self.parts)
+        blocks, which, counts = np.unique(places // self.block, return_inverse=True, return_counts=True)
+        sizes = np.minimum(self.block, self.length - blocks * self.block)
+        in_block_order, ends = np.argsort(which, kind="stable"), np.cumsum(counts)
+        sources, turns = np.empty_like(places), np.empty_like(places)
+        for size in np.unique(sizes).tolist():  # two at most: the last block of an epoch may be short
+            alike = np.flatnonzero(sizes == size)
+            for first in range(0, len(alike), _AT_A_TIME):
+                some = alike[first : first + _AT_A_TIME]
+                here = in_block_order[ends[some[0]] - counts[some[0]] : ends[some[-1]]]
+                cells = which[here] - some[0], places[here] % self.block
+                dealt = self._dealt(epoch, blocks[some], size)
+                sources[here], turns[here] = dealt[0][cells], dealt[1][cells]
+        return sources, self._samples(sources, turns)
+
+    def _dealt(self, epoch: int, blocks: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of whole blocks, each of `size` positions, the source of every position and which turn of it that is."""
+        starts = epoch * self.length + blocks * self.block
+        before = _taken(starts, self.parts).T
+        gains = _taken(starts + size, self.parts).T - before
         # Of a block's slots the first belong to source 0, the next to source 1, …: as many as it gains in this block.
-        bounds = np.cumsum(behind - before, axis=0)
-        sources = (slots >= bounds).sum(axis=0)
-        each = np.arange(len(places))
-        turns = before[sources, each] + slots - (bounds - (behind - before))[sources, each]
-        return sources.astype(np.int64), self._samples(sources, turns)
+        numbers = np.tile(np.arange(len(self.parts)), len(blocks))
+        slot_sources = np.repeat(numbers, gains.reshape(-1)).reshape(-1, size)
+        first_slots = np.cumsum(gains, axis=1) - gains
+        slot_turns = np.repeat((before - first_slots).reshape(-1), gains.reshape(-1)).reshape(-1, size)
+        slot_turns += np.arange(size)
+        keys = keys_of(key_of(self.seed, epoch), blocks)
+        slots = permute(np.broadcast_to(np.arange(size), slot_sources.shape), size, keys[:, None])
+        sources = np.take_along_axis(slot_sources, slots, axis=1)
+        # The permutation says whose a position is, and no more: a source has its turns in the order of its positions.
+        turns = np.empty_like(sources)
+        np.put_along_axis(turns, np.argsort(sources, axis=1, kind="stable"), slot_turns, axis=1)
+        return sources, turns
 
     def _samples(self, sources: NDArray[np.int64], turns: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sample at each turn of its source; turns go on over the passes."""
@@ -92,6 +109,7 @@ class Mixture:
         """What decides the order, JSON-safe: equal descriptions give equal mixtures."""
         return {
             "kind": "mixture",
+            "version": _VERSION,
             "sources": [order.describe() for order in self.orders],
             "parts": list(self.parts),
             "seed": self.seed,

@@ -217,7 +217,7 @@ class MultimodalReplayBuffer:
 
     def _charge(self, file: ReplayFile) -> None:
         """Hold the memory that the file's numbers, its threads and its view take."""
-        numbers = file.source.numbers.in_memory_bytes
+        numbers = file.source.numbers.held_bytes
         file.reservations.append(self._budget.reserve(f"numbers of {file.store.path.name}", numbers))
         self._scratch.resize(max(self._scratch.n_bytes, self._threads * file.source.scratch_bytes()))
         if self._view != "off":
@@ -230,7 +230,7 @@ class MultimodalReplayBuffer:
     def sample(self, batch_size: int = 256) -> tuple[Any, ...]:
         """`batch_size` random transitions: pictures, joint, action, next pictures, next joint, reward, not_done.
 
-        Pictures are uint8 (B, 3, height, width), all others float32 (B, n); torch tensors where torch is installed.
+        Pictures are uint8 (B, channels, height, width), others float32 (B, n); torch tensors where torch is installed.
         """
         if is_ahead():
             return self._sample(batch_size)

@@ -16,10 +16,10 @@ def resumed(state: Mapping[str, Any], mine: Mapping[str, Any], total: int) -> tu
         raise UsageError(f"a state is what state_dict() gave, not {state!r}")
     if state.get("version") != STATE_VERSION:
         raise UsageError(f"this state has version {state.get('version')!r}, {STATE_VERSION} is known")
-    if _is_of_one_seed(state.get("order"), mine["order"]):
+    if _is_of_another_rule(state.get("order"), mine["order"]):
         raise UsageError(
-            "this state was taken from a Mix when all of its stores had one seed; each has one of its own now, so the "
-            "samples behind the state would be others than those that are still to come",
+            "this state was taken from a Mix by another version of penstock, which gave out its samples in another "
+            "order: those behind the state would be others than those that are still to come",
             hint=f"begin an epoch: loader.set_epoch({state.get('epoch')!r})",
         )
     for part in ("order", "window"):
@@ -34,9 +34,8 @@ def resumed(state: Mapping[str, Any], mine: Mapping[str, Any], total: int) -> tu
     return epoch, position
 
 
-def _is_of_one_seed(theirs: Any, mine: Any) -> bool:
-    """Whether two mixtures differ only in that the sources of `theirs` all have the seed of the mixture itself."""
-    if not isinstance(theirs, Mapping) or theirs == mine or mine.get("kind") != "mixture":
+def _is_of_another_rule(theirs: Any, mine: Mapping[str, Any]) -> bool:
+    """Whether both are mixtures, and a version that deals out samples otherwise described `theirs`."""
+    if not isinstance(theirs, Mapping) or not theirs.get("kind") == mine.get("kind") == "mixture":
         return False
-    own = [{**each, "seed": mine["seed"]} if "seed" in each else each for each in mine["sources"]]
-    return theirs == {**mine, "sources": own}
+    return bool(theirs.get("version") != mine["version"])

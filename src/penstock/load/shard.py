@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import UsageError
 from penstock.lazy import dataclass
+from penstock.load.order import whole_number
 
 
 def share_of(positions: NDArray[Any], rank: int, world: int) -> NDArray[Any]:
@@ -35,9 +36,11 @@ class Batches:
     start: int = 0
 
     def __post_init__(self) -> None:
-        _check_rank(self.rank, self.world)
-        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, (int, np.integer)):
+        if isinstance(self.batch_size, bool):
             raise UsageError(f"batch_size must be a whole number, not {self.batch_size!r}")
+        names = ("total", "batch_size", "rank", "world", "start")
+        self.__dict__.update({name: whole_number(name, getattr(self, name)) for name in names})
+        _check_rank(self.rank, self.world)
         if self.batch_size < 1:
             raise UsageError(f"batch_size must be 1 or more, not {self.batch_size}")
         if self.batch_size % self.world:

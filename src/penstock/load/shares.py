@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.budget import Budget
 from penstock.errors import BudgetExceeded
 from penstock.lazy import dataclass
 from penstock.units import MIB, format_bytes
@@ -65,10 +66,10 @@ def share_out(
     table_bytes: int,
     index_bytes: int,
     encoded_bytes: int = 0,
-    granted: str = "given",
+    budget: Budget,
 ) -> Shares:
     """The usual number of slots and all threads where they fit; fewer where they do not; an error where three slots
-    and one thread do not. `granted`: who set the limit, where it was not the user."""
+    and one thread do not. `budget`: what `limit_bytes` are left of."""
 
     def shares(count: int, workers: int) -> Shares:
         return Shares(
@@ -84,14 +85,28 @@ def share_out(
         found = shares(least, workers)
         if found.left_bytes >= 0:
             return found
-    needed = shares(least, 1)
-    why, more = ("", f'memory="{-(-needed.fixed_bytes // MIB)}MiB", ') if granted == "given" else (f" ({granted})", "")
-    raise BudgetExceeded(
-        f"{format_bytes(limit_bytes)}{why} do not hold this loader: {least} batches of {format_bytes(slot_bytes)}, "
-        f"{format_bytes(thread_bytes)} for one thread, {format_bytes(table_bytes)} of numbers, "
-        f"{format_bytes(index_bytes)} of index and {format_bytes(LIBRARIES_BYTES)} of libraries "
-        f"are {format_bytes(needed.fixed_bytes)}",
-        size=needed.fixed_bytes,
+    raise _refused(shares(least, 1), budget)
+
+
+def _refused(needed: Shares, budget: Budget) -> BudgetExceeded:
+    limit_bytes, fixed_bytes = needed.limit_bytes, needed.fixed_bytes
+    have, hint = format_bytes(limit_bytes), "a smaller batch_size or a smaller image_size"
+    if budget.used_bytes:
+        held = ", ".join(f"{who} {format_bytes(size)}" for who, size in budget.by_name().items())
+        have = f"{have} free of the Budget of {format_bytes(budget.limit_bytes)} (held by {held})"
+        enough = -(-(budget.limit_bytes - limit_bytes + fixed_bytes) // MIB)
+        smaller = 'view="off" for whoever took memory for views first, or build_view(…, where="ram", limit=…)'
+        hint = f'Budget.parse("{enough}MiB"); {smaller}; {hint}'
+    elif budget.source == "given":
+        hint = f'memory="{-(-fixed_bytes // MIB)}MiB", {hint}'
+    else:
+        have = f"{have} ({budget.source})"
+    return BudgetExceeded(
+        f"{have} do not hold this loader: {needed.slots} batches of {format_bytes(needed.slot_bytes)}, "
+        f"{format_bytes(needed.thread_bytes)} for one thread, {format_bytes(needed.table_bytes)} of numbers, "
+        f"{format_bytes(needed.index_bytes)} of index and {format_bytes(LIBRARIES_BYTES)} of libraries "
+        f"are {format_bytes(fixed_bytes)}",
+        size=fixed_bytes,
         limit=limit_bytes,
-        hint=f"{more}a smaller batch_size or a smaller image_size",
+        hint=hint,
     )

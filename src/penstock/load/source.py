@@ -86,6 +86,17 @@ class Shaping:
 
 
 @dataclass(frozen=True)
+class ForDevice(Shaping):
+    """Pictures stay uint8 until they are on a device, which makes of them what was `asked`; that is checked here."""
+
+    asked: Shaping = Shaping()
+
+    def float_table(self, name: str, channels: int) -> FloatTable | None:
+        self.asked.float_table(name, channels)
+        return None
+
+
+@dataclass(frozen=True)
 class PictureColumn:
     """One picture column of a source and all outputs that take rows of it."""
 

@@ -56,6 +56,7 @@ def describe(loader: Loader) -> dict[str, Any]:
         "device": str(loader._asked["device"] or "cpu"),
         "cuda": _cuda(),
         "exact": bool(loader._asked["exact"]),
+        "resize": loader._asked["resize"],
         "pictures": pictures,
         "pictures_per_batch": per_batch,
         "stored_bytes_per_batch": stored,
@@ -153,7 +154,7 @@ def _reopening(store: Store, weight: float) -> dict[str, Any]:
         words = dict(found[-1]) if found else None
     if words is not None and len(words.get("episodes") or ()) > _MOST_EPISODES:
         words = None
-    told["path"] = str(store.path.absolute()) if words is not None else told["path"]
+    told["path"] = str(arguments[0]) if words is not None else told["path"]
     return {**told, "words": words}
 
 

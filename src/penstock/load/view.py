@@ -190,6 +190,11 @@ class View:
         return int(np.count_nonzero(self._flags == 1))
 
     @property
+    def n_possible(self) -> int:
+        """Rows that may come to be there: all that have a place; of a view that may only be read, those it has."""
+        return self.capacity if self._is_writable else self.n_filled
+
+    @property
     def n_damaged(self) -> int:
         """Rows on disk that this process found damaged; they count as not filled until they are put again."""
         return int(np.count_nonzero(self._known & _BAD))

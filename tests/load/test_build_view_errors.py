@@ -1,0 +1,45 @@
+"""A disk that refuses a row while a view is built: named, or left out and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import StoreError
+from penstock.load.build import build_view
+from penstock.stores.store import ImageSource, Picture, Scratch
+from tests.load.picture_store import ArraySource, ArrayStore
+
+
+class FailingSource(ArraySource):
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+        for row in rows:
+            if row in (7, 12):
+                raise OSError(5, "Input/output error")
+            yield from super().read([row], scratch)
+
+
+class FailingStore(ArrayStore):
+    def images(self, name: str) -> ImageSource:
+        return FailingSource(self.jpeg, frozenset(), self.log)
+
+    def file_of(self, row: int) -> Path:
+        return self.path / f"{row // 10}.file"
+
+
+def test_a_row_that_the_disk_refuses_is_named() -> None:
+    words = r"arrays/0\.file: column 'cam', row 7: it cannot be read: .*Input/output error"
+    with pytest.raises(StoreError, match=words) as caught:
+        build_view(FailingStore([10]), "cam", (24, 32), where="ram", threads=1)
+    cause = caught.value.__cause__
+    assert cause is not None and isinstance(cause.__cause__, OSError)
+
+
+def test_a_row_that_the_disk_refuses_is_left_out_where_that_is_asked() -> None:
+    (view,) = build_view(FailingStore([20]), "cam", (24, 32), where="ram", threads=1, on_error="skip").values()
+    assert view.n_filled == 18 and view.n_refused == 0
+    (note,) = view.notes
+    assert note.startswith("2 rows were left out") and "Input/output error" in note
+    view.close()

@@ -17,7 +17,7 @@ from penstock import profile
 from penstock.errors import UsageError
 from penstock.load.loader import Loader
 from penstock.profile import attach, detach, reset, snapshot, span
-from penstock.profile.subject import subjects
+from penstock.profile.subject import subject_of, subjects
 from tests.load.picture_store import ArrayStore
 from tests.profile.ledger import Ledger, until_a_worker_dies
 
@@ -112,12 +112,13 @@ def test_nobody_who_looks_at_the_loader_sees_a_difference() -> None:
     assert taken(batches) == [3 * number * number for number in range(SAMPLES)]
     assert batches.dataset is dataset and batches.collate_fn is gathering and batches.worker_init_fn is init
     assert type(copy.copy(batches)) is kind and dataset.factor == 1 and len(batches) == len(iter(batches)) == BATCHES
-    assert subjects()[-1] is batches and snapshot().subjects[-1]["workers"] == 2
+    assert subjects()[-1] is subject_of(batches) and snapshot().subjects[-1]["workers"] == 2
 
 
 def test_a_detached_loader_is_what_it_was() -> None:
     batches = attach(DataLoader(Squares(), batch_size=BATCH))
-    assert detach(batches) is batches and type(batches) is DataLoader and batches not in subjects()
+    known = subject_of(batches)
+    assert detach(batches) is batches and type(batches) is DataLoader and known not in subjects()
     assert len(taken(batches)) == SAMPLES
     assert "00_TOTAL_getitem" not in counts() and "data_wait" not in counts()
     assert detach(batches) is batches
@@ -128,7 +129,7 @@ def test_workers_that_persist_count_every_epoch() -> None:
     for _ in range(3):
         assert len(taken(batches)) == SAMPLES
     assert counts()["00_TOTAL_getitem"] == 3 * SAMPLES and snapshot().steps.count == 3 * BATCHES
-    batches.close()
+    subject_of(batches).close()
 
 
 def test_a_stream_counts_what_it_yields() -> None:
@@ -255,13 +256,13 @@ def test_what_cpus_work_in_the_workers_is_counted_once(workers: int) -> None:
 def test_each_of_some_loaders_counts_for_itself_and_names_are_free_again_after_a_reset() -> None:
     kept = attach(DataLoader(Squares(), batch_size=BATCH))
     list(kept)
-    name = kept.describe()["service_counter"]
+    name = subject_of(kept).describe()["service_counter"]
     for _ in range(3):
         reset()
         others = [attach(DataLoader(Squares(), batch_size=BATCH)) for _ in range(50)]  # one for each epoch, say
         for loader in others:
             list(loader)
-        names = [loader.describe()["service_counter"] for loader in others]
+        names = [subject_of(loader).describe()["service_counter"] for loader in others]
         told = [each for each in names if each]
         assert name not in names and len(told) == len(set(told)) == 31 and not any(names[31:])
         counted = {each for each in snapshot().counters if each.startswith("fetch_ns of loader ")}
@@ -273,17 +274,17 @@ def test_a_loader_tells_what_it_handed_out_and_how_long_its_later_passes_let_wai
     words: dict[str, Any] = {"num_workers": 1, "worker_init_fn": sleepy, "timeout": 120}
     batches = attach(DataLoader(Squares(), batch_size=BATCH, **words))
     taken(batches)
-    told = batches.describe()
+    told = subject_of(batches).describe()
     assert (told["batches"], told["batches_handed"], told["starts"], told["start_wait_ms"]) == (6, 6, 0, None)
     taken(batches)
     taken(batches)
-    told = batches.describe()
+    told = subject_of(batches).describe()
     assert (told["batches_handed"], told["starts"]) == (18, 2) and told["start_wait_ms"] >= 200
     reset()
-    assert batches.describe()["batches_handed"] == 0 == batches.describe()["starts"]
+    assert subject_of(batches).describe()["batches_handed"] == 0 == subject_of(batches).describe()["starts"]
     taken(batches)  # its workers start again, and it is not the first time
-    assert (batches.describe()["batches_handed"], batches.describe()["starts"]) == (6, 1)
-    assert attach(DataLoader(Stream(), batch_size=BATCH)).describe()["batches"] is None
+    assert (subject_of(batches).describe()["batches_handed"], subject_of(batches).describe()["starts"]) == (6, 1)
+    assert subject_of(attach(DataLoader(Stream(), batch_size=BATCH))).describe()["batches"] is None
 
 
 def sleepy(worker: int) -> None:
@@ -311,7 +312,7 @@ def test_workers_that_wait_are_advised_to_be_more_than_the_cpus() -> None:
     found = profile.verdict(told, subject=batches)
     more = next(fix for fix in found.fixes if fix.name == "workers")
     assert 1 < more.change["num_workers"] <= 8
-    batches.close()
+    subject_of(batches).close()
 
 
 def test_other_things_are_refused_and_loaders_of_penstock_are_known() -> None:
@@ -330,8 +331,9 @@ def test_while_it_is_off_it_costs_nothing_and_changes_nothing() -> None:
 
 def test_a_variant_has_other_workers_and_the_same_samples() -> None:
     batches = attach(DataLoader(Squares(), batch_size=BATCH))
-    other = batches.variant(num_workers=2)
-    assert (batches.num_workers, other.num_workers, other.prefetch_factor) == (0, 2, 2)
+    other = subject_of(batches).variant(num_workers=2)
+    made = other.loader
+    assert (batches.num_workers, made.num_workers, made.prefetch_factor) == (0, 2, 2)
     assert taken(other) == taken(batches)
     with pytest.raises(UsageError, match="batch_size"):
-        batches.variant(batch_size=8)
+        subject_of(batches).variant(batch_size=8)

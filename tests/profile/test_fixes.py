@@ -127,6 +127,7 @@ def test_gpu_decode_is_named_only_where_there_is_a_gpu() -> None:
     assert by_name(case(told=told))["decode on the GPU"].predicted_step_ms is None
     measured = by_name(case(told=told, ways=[*WAYS, way("gpu", 0.05)]))["decode on the GPU"]
     assert measured.change == {"device": "cuda:0", "gpu_decode": True, "view": "off"} and ms_of(measured) == 10.0
+    assert "decode on the GPU" not in by_name(case(told={**told, "resize": "area"}))  # which the device does not know
 
 
 # Threads and storage

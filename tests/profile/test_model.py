@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.profile.model import Situation, compute_stages_of, pace_of, stages_of
+from penstock.profile.model import LOADER_STAGES, Situation, compute_stages_of, pace_of, stages_of
 from penstock.profile.snapshot import StepPoint
 from tests.profile.made import MAIN, MS, WORKER, stats
 from tests.profile.runs import run
@@ -140,3 +140,41 @@ def test_what_the_loader_does_on_the_gpu_and_what_lies_between_steps_is_no_compu
 def test_stages_on_the_gpu_stand_for_what_the_host_saw() -> None:
     made = replace(run(50, 0, {}, computing_ms={"20_train_forward_pass": 2.0}), gpu=(stats("21_backward", [MS * 300]),))
     assert [(stage.name, stage.ms) for stage in compute_stages_of(made, 100)] == [("21_backward", 3.0)]
+
+
+def test_the_names_of_loader_stages_are_those_that_loaders_record() -> None:
+    from penstock.load import stages
+    from penstock.stores.held import FILE_CACHE
+
+    recorded = {each for name, each in vars(stages).items() if name.isupper() and isinstance(each, str)}
+    recorded -= {stages.PLAN, stages.SLOT}
+    assert recorded | {FILE_CACHE, "fetch", "collate"} == LOADER_STAGES
+
+
+def test_a_number_before_a_name_makes_no_stage_of_a_loader() -> None:
+    made = run(50, 30, {"03b_image_decode": 60.0}, computing_ms={"01_forward": 4.0, "02_backward": 8.0})
+    pool = (stats("05_rollout", [100 * MS], process=POOL), stats("my_rollout", [100 * MS], process=POOL))
+    made = replace(made, spans=made.spans + pool)
+    assert [stage.name for stage in stages_of(made, 100)] == ["03b_image_decode"]
+    assert [stage.name for stage in compute_stages_of(made, 100)] == ["02_backward", "01_forward"]
+
+
+def test_a_data_set_of_ones_own_is_told_by_the_documented_names_wherever_it_runs() -> None:
+    names = ("01_file_cache", "02_read_qpos", "03_read_images_total", "04_read_actions", "05_to_tensor_normalize")
+    for process in (MAIN, WORKER):  # without workers, and with them
+        found = tuple(stats(name, [MS] * 100, process=process) for name in names)
+        inner = stats("03_augment", [MS] * 100, path=("03_read_images_total",), process=process)
+        made = replace(run(50, 30, {}), spans=(*found, inner, stats("data_wait", [MS] * 100)))
+        assert {stage.name for stage in stages_of(made, 100)} == {*names, "03_augment"}
+        assert compute_stages_of(made, 100) == ()
+
+
+def test_copying_to_the_device_is_the_steps_where_the_loop_does_it_itself() -> None:
+    loop = (stats("data_wait", [MS] * 100), stats("06_to_device", [2 * MS] * 100))
+    loader = stats("06_to_device", [5 * MS] * 100, thread="penstock-device")
+    made = replace(run(50, 30, {}), spans=(*loop, loader))
+    assert [(stage.name, stage.ms) for stage in stages_of(made, 100)] == [("06_to_device", 5.0)]
+    assert [(stage.name, stage.ms) for stage in compute_stages_of(made, 100)] == [("06_to_device", 2.0)]
+    inside = replace(loop[1], path=("00_TOTAL_getitem",))
+    made = replace(made, spans=(loop[0], inside))
+    assert [stage.name for stage in stages_of(made, 100)] == ["06_to_device"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -134,6 +135,28 @@ def test_runs_with_only_some_of_the_data_give_pages() -> None:
     _read(render_page(Snapshot(**{**full, "steps": StepStats()})))
     one = StepStats(1, MS, MS, float(MS), MS, MS, MS, MS, MS, (StepPoint(0, START_NS, MS, MS),), 1)
     _read(render_page(Snapshot(**{**full, "steps": one, "memory": full["memory"][:1]})))
+
+
+def _wait_chart(numbers: list[int]) -> tuple[list[float], list[str], str]:
+    """Of steps so numbered: where their points lie, what their tips say, and the words below the axis."""
+    points = tuple(StepPoint(step, START_NS + at * MS, MS, 0) for at, step in enumerate(numbers))
+    steps = StepStats(len(points), len(points) * MS, 0, float(MS), MS, MS, MS, MS, MS, points, 1)
+    page = render_page(Snapshot(**{**vars(empty_run()), "steps": steps}))
+    chart = page[page.index('aria-label="Data wait over time"') :]
+    data = next(each["data-points"] for _, each in _read(page).tags if "data-points" in each)
+    places = json.loads(data or "")
+    ticks = re.findall(r"<span style=.left:[^>]*>([^<]*)<", chart[chart.index('class="x"') :].split("</section>")[0])
+    return [x for x, _ in places], [tip.splitlines()[0] for _, tip in places], " ".join(ticks)
+
+
+def test_steps_whose_numbers_begin_anew_lie_one_after_the_other() -> None:
+    places, tips, axis = _wait_chart([0, 1, 2, 3, 0, 1, 2, 3, 0])
+    assert places == [at / 8 for at in range(9)]
+    assert tips == [f"step {step}" for step in (0, 1, 2, 3, 0, 1, 2, 3, 0)]
+    assert axis == "step 0 0 0"
+    places, _, axis = _wait_chart(list(range(5)) * 200)  # several steps per point
+    assert places == sorted(set(places)) and (places[0], places[-1]) == (0, 1)
+    assert _wait_chart([7])[2] == "step 7" and _wait_chart([7, 9])[2] == "step 7 7 9"
 
 
 def test_the_page_stays_small_whatever_the_run() -> None:

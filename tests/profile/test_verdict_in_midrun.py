@@ -13,6 +13,7 @@ import pytest
 
 from penstock import profile
 from penstock.profile.chance import same_chance
+from penstock.profile.subject import subject_of
 
 torch = pytest.importorskip("torch")
 
@@ -74,13 +75,13 @@ def test_shared_generators_stand_where_they_stood() -> None:
 
 
 def test_open_spans_and_steps_know_nothing_of_it() -> None:
-    spent_s = 0.0
+    spent_s, judge = 0.0, profile.verdict  # which loads its module
     loader = profile.attach(DataLoader(Slow(60, 0.001), batch_size=2))
     with profile.span("run"):
         for number, _ in enumerate(loader):
             if number == 15:
                 began = time.perf_counter()
-                profile.verdict(check=True, seconds=0.3)
+                judge(check=True, seconds=0.3)
                 spent_s = time.perf_counter() - began
     told = profile.snapshot()
     assert told.by_name()["run"].count == 1 and told.by_name()["00_TOTAL_getitem"].count == 60
@@ -99,4 +100,4 @@ def test_it_is_about_the_loader_that_feeds_the_training() -> None:
     found = profile.verdict()
     assert found.now.threads == 1 and found.pace.steps <= 24
     assert found.now.service_ms > 8  # two samples; with those of the validation a batch would take 2 ms on average
-    training.close()
+    subject_of(training).close()

@@ -5,24 +5,31 @@ from __future__ import annotations
 from math import isfinite
 from time import perf_counter_ns
 
+from penstock.errors import UsageError
 from penstock.profile import spans
 from penstock.profile.layout import B_RESET_NS, P_LEVELS_RESET_NS, P_LOST_COUNTERS, P_LOST_GAUGES
+from penstock.profile.numbers import real, whole
 
 
 def count(name: str, n: int = 1) -> None:
     """Add to a counter; the snapshot sums over all threads and processes."""
     if not spans._is_enabled:
         return
+    if type(n) is not int:
+        n = whole(n, "count(name, n)")
     lane = spans.own_lane()
     if lane.words[P_LEVELS_RESET_NS] != lane.board_words[B_RESET_NS]:
         lane.clear_levels()
     place = lane.counters.get(name) or lane.add_counter(name)
-    lane.words[place or P_LOST_COUNTERS] += n if place else 1
+    try:
+        lane.words[place or P_LOST_COUNTERS] += n if place else 1
+    except ValueError:
+        raise UsageError(f"count({name!r}, n): the sum is beyond 64 bits", hint="count in a larger unit") from None
 
 
 def gauge(name: str, value: float) -> None:
     """Tell the present value of something that goes up and down; one that is no finite number tells nothing."""
-    if not spans._is_enabled or not isfinite(value):
+    if not spans._is_enabled or not isfinite(value := real(value, "gauge(name, value)")):
         return
     lane = spans.own_lane()
     if lane.words[P_LEVELS_RESET_NS] != lane.board_words[B_RESET_NS]:

@@ -6,19 +6,22 @@
     feeding.take(start_ns, batch is not None)
 
 Code that calls `mark_step()` says itself what a step is; then the loader tells the wait alone. Else the place in the
-code that asks tells loops apart, so that the batches of a validation are no training steps.
+code that asks tells loops apart, so that the batches of a validation are no training steps. A pass that begins and ends
+inside a step of another one, a validation every so many steps, is no part of that step.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from time import perf_counter_ns, thread_time_ns
 
 from penstock.profile import spans
 from penstock.profile.counters import count
 from penstock.profile.marks import add_wait, marks
-from penstock.profile.track import Loop
+from penstock.profile.serials import serials
+from penstock.profile.track import Loop, Passed, Track
 
 
 class _Local(threading.local):
@@ -26,6 +29,9 @@ class _Local(threading.local):
 
     is_ahead = False
     samples = 0
+
+    def __init__(self) -> None:
+        self.under_way: list[weakref.ref[Feeding]] = []
 
 
 _local = _Local()
@@ -68,30 +74,63 @@ def _asking(loader: int) -> Loop:
     return Loop(code.co_filename, frame.f_lineno, is_training, code.co_firstlineno, loader)
 
 
+class _Inside:
+    """What a pass that began inside steps of others has told so far; those steps as they were then."""
+
+    __slots__ = ("batches", "began_cpu_ns", "began_ns", "cpu_ns", "steps", "thread", "wait_ns", "waits")
+
+    def __init__(self, began_ns: int, around: list[Feeding]) -> None:
+        self.began_ns, self.began_cpu_ns = began_ns, thread_time_ns()
+        self.thread = threading.get_ident()
+        self.steps = [(weakref.ref(each), each.turn, each.apart_ns, each.cpu_from_ns) for each in around]
+        self.waits = self.wait_ns = self.batches = self.cpu_ns = 0
+
+    def set_apart(self, now_ns: int) -> list[tuple[Feeding, int]]:
+        """The steps that still go on, and how much of each was this pass, beyond passes that were inside it."""
+        found = []
+        for step, turn, apart_ns, cpu_from_ns in self.steps:
+            each = step()
+            if each is not None and each.turn == turn:
+                apart_ns += now_ns - self.began_ns
+                found.append((each, apart_ns - each.apart_ns))
+                each.apart_ns = apart_ns
+                each.cpu_from_ns = cpu_from_ns + thread_time_ns() - self.began_cpu_ns
+        return found
+
+
 class Feeding:
     """A loop over a loader, pass by pass."""
 
-    __slots__ = ("__weakref__", "_cpu_ns", "_has_given", "_loop", "follows", "loader")
+    __slots__ = ("__weakref__", "_has_given", "_inside", "_loop", "apart_ns", "cpu_from_ns", "leader", "loader", "turn")
 
     def __init__(self, loader: object = None) -> None:
-        self.loader = 0 if loader is None else id(loader)
-        self.follows = False
-        """Whether a pass over another loader, under way in the same loop, tells the steps."""
+        self._inside: _Inside | None = None
+        self.loader = 0 if loader is None else serials.of(loader)
+        self.leader: Track | None = None
+        """The steps that a pass over another loader tells, under way in the same loop, and that this one follows."""
+        self.turn = 0
+        """Even while the loop has a batch, odd while it waits for one; never twice the same."""
+        self.apart_ns = self.cpu_from_ns = 0
         self._has_given = False
-        self._cpu_ns = 0
         self._loop = Loop("", 0, True)
 
     def ask(self) -> int:
         """The loop asks for a batch: the step before it is over."""
         start_ns = perf_counter_ns()
         if spans.is_enabled():
+            self.turn |= 1
             if self._has_given:
                 count("batches_used")
                 # The CPU time is what the step keeps from the loader; several threads may share the iterator.
-                marks().feed_step(start_ns, max(0, thread_time_ns() - self._cpu_ns), self._loop, self)
+                cpu_ns = max(0, thread_time_ns() - self.cpu_from_ns)
+                if self._inside is not None:
+                    self._inside.batches += 1
+                    self._inside.cpu_ns += cpu_ns
+                marks().feed_step(start_ns, cpu_ns, self._loop, self)
             self._loop = _asking(self.loader)
             if not self._has_given:
                 marks().end_feed(self._loop, self)  # of a pass before, which may have been left in its midst
+                self._begin(start_ns)
         return start_ns
 
     def take(self, start_ns: int, is_batch: bool) -> None:
@@ -100,9 +139,38 @@ class Feeding:
             return
         if is_batch:
             self._has_given = True
-            self._cpu_ns = thread_time_ns()
-            add_wait(start_ns, perf_counter_ns() - start_ns, self._loop, self)
+            self.turn = (self.turn | 1) + 1
+            self.cpu_from_ns = thread_time_ns()
+            wait_ns = perf_counter_ns() - start_ns
+            if self._inside is not None:
+                self._inside.waits += 1
+                self._inside.wait_ns += wait_ns
+            add_wait(start_ns, wait_ns, self._loop, self)
         elif self._has_given:
             self._has_given = False
             marks().end_feed(self._loop, self)
-            self.follows = False
+            self._end(is_freed=False)
+            self.leader = None
+
+    def _begin(self, start_ns: int) -> None:
+        """A pass begins, perhaps inside steps of others that this thread is at."""
+        known = (each() for each in _local.under_way)
+        living = [each for each in known if each is not None and each is not self and each._has_given]
+        _local.under_way = [weakref.ref(each) for each in (*living, self)]
+        around = [each for each in living if not each.turn & 1 and each.loader != self.loader]
+        self._inside = _Inside(start_ns, around) if around else None
+
+    def _end(self, is_freed: bool) -> None:
+        inside, self._inside = self._inside, None
+        if inside is None:
+            return
+        spent = inside.set_apart(perf_counter_ns())
+        if spent:
+            told = inside.waits, inside.wait_ns, inside.batches, inside.cpu_ns
+            marks().take_out(Passed(self._loop, inside.began_ns, self.leader, *told), spent, is_freed)
+
+    def __del__(self) -> None:
+        # Left in its midst. One batch alone is for the step: `next(iter(other))`.
+        inside = self._inside
+        if inside is not None and inside.waits > 1 and inside.thread == threading.get_ident() and spans.is_enabled():
+            self._end(is_freed=True)

@@ -16,7 +16,11 @@ MAIN_THREAD = "MainThread"
 
 
 class StageRow(NamedTuple):
-    """One stage of all threads and processes together; `share` is of the time of all steps, None without steps."""
+    """One stage of all threads and processes together; `share` is of the time of all steps, None without steps.
+
+    A call inside a call of the same name (recursion, tasks at once) is in the total by the outer one; its own duration
+    is in `nested_ns`, and counts for the mean as that of any other call.
+    """
 
     name: str
     where: str
@@ -30,10 +34,12 @@ class StageRow(NamedTuple):
     p95_ns: int
     p99_ns: int
     share: float | None
+    nested_ns: int = 0
 
     @property
     def mean_ns(self) -> float:
-        return self.total_ns / self.calls if self.calls else 0.0
+        """The mean duration of all calls."""
+        return (self.total_ns + self.nested_ns) / self.calls if self.calls else 0.0
 
     @property
     def label(self) -> str:
@@ -109,6 +115,7 @@ def _row(name: str, spans: list[SpanStats], snapshot: Snapshot, *, is_gpu: bool)
         p95_ns=merged.p95_ns,
         p99_ns=merged.p99_ns,
         share=merged.total_ns / steps_ns if steps_ns else None,
+        nested_ns=merged.nested_ns,
     )
 
 

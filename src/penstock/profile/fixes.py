@@ -93,6 +93,8 @@ def _threads(case: Case) -> Fix | None:
     now = case.now
     if not case.is_input_bound or not now.service_ms or now.hand_over_ms:
         return None
+    if not {"threads", "workers"} & case.told.keys():
+        return None  # nobody knows what made the batches, nor with how many
     way = case.ways.get("now")
     if way is not None and case.hit_share < 1:
         return _measured_threads(case, way)
@@ -334,6 +336,8 @@ def _gpu_decode(case: Case) -> Fix | None:
     jpegs = [each for each in case.pictures if each["is_jpeg"] and not each["on_device"]]
     if not case.is_input_bound or not jpegs or not case.told.get("cuda"):
         return None
+    if case.told.get("resize", "linear") != "linear":
+        return None  # the device knows no other
     way = case.ways.get("gpu")
     device = case.told["device"] if case.told["device"] != "cpu" else "cuda"
     change = {"device": device, "gpu_decode": True, "view": "off"}

@@ -9,20 +9,20 @@ itself and its clock is right: the stage is an ordinary span then, and `clock()`
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from penstock.profile.decorating import decorate
 from penstock.profile.gpu_timeline import DeviceTimeline
 from penstock.profile.histogram import Histogram
 from penstock.profile.snapshot import SpanStats, ThreadEvents, span_stats
-from penstock.profile.spans import is_enabled, span
+from penstock.profile.spans import Span, awaited, is_enabled, span
 from penstock.profile.taking import tell_machine
 
 MOST_WAITING = 256
@@ -117,6 +117,14 @@ def clock() -> str:
 _used: set[str] = set()
 
 
+def _see_clock(cuda: Any) -> None:
+    """Which clock a stage uses, for those who read the profile."""
+    name = "host" if cuda is None else "CUDA events"
+    if name not in _used:
+        _used.add(name)
+        tell_machine(gpu_clock=" and ".join(sorted(_used - {"autocast"})))
+
+
 def _see_autocast() -> None:
     """Whether this stage computes in mixed precision: nobody has to be told to try it then."""
     torch = sys.modules["torch"]
@@ -127,52 +135,63 @@ def _see_autocast() -> None:
         tell_machine(autocast=str(kind).removeprefix("torch."))
 
 
-class gpu_span:
-    """Time a stage by the device's clock, on the stream that is current; a context manager, and a decorator."""
+_Begun = tuple[int, int, Any] | Span | None  # the device, when it was asked, its event; or the host's span
 
-    __slots__ = ("_began", "_host", "_name")
+
+class gpu_span:
+    """Time a stage by the device's clock, on the stream that is current; a context manager, and a decorator.
+
+    As a span, it can be entered from any thread and again inside itself.
+    """
+
+    __slots__ = ("_name", "_open")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._began: tuple[int, int, Any] | None = None
-        self._host: Any = None
+        self._open: dict[int, list[_Begun]] = {}  # by thread, the innermost last
 
     def __enter__(self) -> gpu_span:
-        if not is_enabled():
-            return self
-        cuda = _cuda()
-        name = "host" if cuda is None else "CUDA events"
-        if name not in _used:
-            _used.add(name)
-            tell_machine(gpu_clock=" and ".join(sorted(_used - {"autocast"})))
-        if cuda is None:
-            self._host = span(self._name)
-            self._host.__enter__()
-        elif not cuda.is_current_stream_capturing():  # a graph that is captured would keep the events as its own
-            self._began = _stages.begin(cuda)
-        if cuda is not None and "autocast" not in _used:
-            _see_autocast()
+        begun = self._begin() if is_enabled() else None
+        self._open.setdefault(threading.get_ident(), []).append(begun)
         return self
+
+    def _begin(self) -> _Begun:
+        cuda = _cuda()
+        _see_clock(cuda)
+        if cuda is None:
+            host = span(self._name)
+            host.__enter__()
+            return cast(Span, host)
+        # A graph that is captured would keep the events as its own.
+        begun = None if cuda.is_current_stream_capturing() else _stages.begin(cuda)
+        if "autocast" not in _used:
+            _see_autocast()
+        return begun
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        host, self._host = self._host, None
-        began, self._began = self._began, None
-        if host is not None:
-            host.__exit__(kind, error, trace)
-        elif began is not None:
-            _stages.end(_cuda(), self._name, *began)
+        thread = threading.get_ident()
+        begun_here = self._open.get(thread)
+        begun = begun_here.pop() if begun_here else None
+        if not begun_here:
+            self._open.pop(thread, None)
+        if isinstance(begun, tuple):
+            _stages.end(_cuda(), self._name, *begun)
+        elif begun is not None:
+            begun.__exit__(kind, error, trace)
 
     def __call__(self, function: _F) -> _F:
-        name = self._name
+        return cast(_F, decorate(self, self._awaited, function))
 
-        @functools.wraps(function)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            with gpu_span(name):
-                return function(*args, **kwargs)
-
-        return timed  # type: ignore[return-value]
+    async def _awaited(self, waited_for: Awaitable[Any]) -> Any:
+        """By the host's clock as `@span` does, for other code runs meanwhile; each on its own by the device's."""
+        if _cuda() is not None:
+            with gpu_span(self._name):
+                return await waited_for
+        if is_enabled():
+            _see_clock(None)
+        return await awaited(self._name, waited_for)
 
 
 def stats() -> tuple[SpanStats, ...]:

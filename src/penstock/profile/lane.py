@@ -13,12 +13,13 @@ import os
 import sys
 from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.errors import UsageError
 from penstock.profile import layout as at
 from penstock.profile.board import Board, open_board
 from penstock.profile.histogram import N_BUCKETS, PER_OCTAVE
+from penstock.profile.node import Node
 from penstock.profile.snapshot import OTHER
 
 if TYPE_CHECKING:
@@ -38,46 +39,11 @@ _LONGEST_NS = 1 << 62
 _LARGEST = sys.float_info.max
 
 
-class Node:
-    """A span under its parents in one thread. While the span is open: when it began, and the time in its children.
-
-    One that is not recorded has its parent's number and no name: what is inside it stands under its parent.
-    """
-
-    __slots__ = ("child_ns", "depth", "ended_by", "kids", "name", "number", "parent", "start_ns")
-
-    def __init__(self, name: str, parent: Node | None, number: int, *, is_recorded: bool = True) -> None:
-        self.name = name if is_recorded else ""
-        self.ended_by = name
-        self.parent: Node = self if parent is None else parent
-        self.number = number
-        self.depth: int = 0 if parent is None else parent.depth + 1
-        self.kids: dict[str, Node] = {}
-        self.start_ns = 0
-        self.child_ns = 0
-
-    @property
-    def is_recorded(self) -> bool:
-        return bool(self.name)
-
-
-def _recorded_ns(node: Node, end_ns: int) -> int:
-    """What an open span is of the time in its parent's children; one that is not recorded only by its own children."""
-    return end_ns - node.start_ns if node.is_recorded else node.child_ns
-
-
-def _copy(node: Node) -> Node:
-    # The node itself may be entered again before this call of it ends.
-    kept = Node(node.ended_by, node.parent, node.number, is_recorded=node.is_recorded)
-    kept.start_ns, kept.child_ns = node.start_ns, node.child_ns
-    return kept
-
-
 class Lane:
     """What one thread records into; claimed at its first span, given on when the thread ends."""
 
     __slots__ = (
-        "_board", "_numbers", "_parents", "_pid", "board_words", "counters", "folded", "gauges",
+        "_board", "_is_folding", "_numbers", "_parents", "_pid", "board_words", "counters", "folded", "gauges",
         "is_full", "limit", "node", "number", "offset", "orphans", "page", "root", "tag", "words",
     )  # fmt: skip
 
@@ -96,14 +62,15 @@ class Lane:
         self.orphans: list[Node] = []
         self.counters: dict[str, int] = {}
         self.gauges: dict[str, Gauge] = {}
-        self.is_full = False
+        self.is_full = self._is_folding = False
         self._numbers: dict[tuple[int, str], int] = {}
         self._parents: dict[int, tuple[int, str]] = {}
-        sequence = self.folded = self._take_over()
+        self.folded = 0
+        sequence = self._take_over()
         self.tag = sequence << at.TAG_BITS
         place = sequence % at.N_EVENTS
         self.offset = at.RING_AT + place * at.EVENT_BYTES
-        self.limit = at.RING_AT + (place // at.FOLD_EVERY + 1) * _FOLD_BYTES
+        self.limit = _end_of_quarter(self.offset)
 
     def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
         # In a child of fork this is the lane of the parent's thread, which lives on.
@@ -185,14 +152,19 @@ class Lane:
         self.words[start // at.WORD] = len(data)
 
     def write(self, number: int, start_ns: int, duration_ns: int, child_ns: int) -> None:
-        """Record one event; the hot path of spans.py does the same in place."""
-        tag = self.tag = self.tag + _TAG_STEP
+        """Record one event; the hot path of spans.py does the same in place.
+
+        A signal is served when a call returns: place and tag move on before that, together, so that whatever its
+        handler records or raises, they belong together.
+        """
         offset = self.offset
+        if offset == self.limit:
+            self.turn()
+            offset = self.offset
+        self.offset = offset + at.EVENT_BYTES
+        tag = self.tag = self.tag + _TAG_STEP
         # What took longer than the machine is up began before its clock did: a negative number, written unsigned.
         pack_event(self.page, offset, start_ns & _WORD_MASK, duration_ns, child_ns, tag + number)
-        self.offset = offset = offset + at.EVENT_BYTES
-        if offset >= self.limit:
-            self.turn()
 
     def end_out_of_order(self, name: str, end_ns: int) -> None:
         """A span ends that is not the innermost (a generator held one open, or its end was never reached), or one that
@@ -201,14 +173,14 @@ class Lane:
         node = self.node
         passed = []
         while node.depth and node.ended_by != name:
-            passed.append(_copy(node))
+            passed.append(node.copy())
             above, node = node, node.parent
         if node.depth:
             if above is not None:
-                node.child_ns += _recorded_ns(above, end_ns)
+                node.child_ns += above.recorded_ns(end_ns)
             self.orphans = (passed[::-1] + self.orphans)[:_MAX_ORPHANS]
             self.node = node.parent
-            node.parent.child_ns += _recorded_ns(node, end_ns)
+            node.parent.child_ns += node.recorded_ns(end_ns)
         else:
             found = next((each for each in self.orphans if each.ended_by == name), None)
             if found is None:  # entered before a fork or while profiling was off: nobody knows when
@@ -222,15 +194,14 @@ class Lane:
     # Folding
 
     def turn(self) -> None:
-        """A quarter of the ring is full: fold it, and go on with the next."""
-        stop = self.offset
-        if stop >= _RING_END:
-            self.offset = at.RING_AT
-        self.limit = self.offset + _FOLD_BYTES
-        place = (stop - at.RING_AT) // at.EVENT_BYTES
-        sequence = self.tag >> at.TAG_BITS
-        # Not always the whole quarter: who owned the page before may have folded its beginning.
-        self._fold(slice(place - (sequence - self.folded), place), sequence)
+        """A quarter of the ring is full: go on with the next, and fold it."""
+        if self.offset != self.limit:  # the handler of a signal has recorded, and turned
+            return
+        begin = at.RING_AT if self.offset == _RING_END else self.offset
+        self.offset = self.limit = begin  # so that, if something interrupts it, the next event tries again
+        self._fold(self.tag >> at.TAG_BITS)
+        if self.offset == self.limit == begin:
+            self.limit = _end_of_quarter(begin)
 
     def _arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The two copies of the sums, and the ring."""
@@ -240,9 +211,19 @@ class Lane:
         sums = words[at.SUMS_AT // at.WORD :][: 2 * at.SUMS_WORDS].reshape(2, at.SUMS_WORDS)
         return sums, words[at.RING_AT // at.WORD :][: at.N_EVENTS * at.EVENT_WORDS].reshape(-1, at.EVENT_WORDS)
 
-    def _fold(self, which: Any, sequence: int) -> None:
+    def _fold(self, sequence: int) -> None:
+        """Add the events behind the sums to them, up to that one."""
+        if self._is_folding:  # the handler of a signal fills a quarter meanwhile: that one is folded with the next
+            return
+        self._is_folding = True
+        try:
+            self._add_to_sums(sequence)
+        finally:
+            self._is_folding = False
+
+    def _add_to_sums(self, sequence: int) -> None:
         sums, ring = self._arrays()
-        events = ring[which]
+        events = _behind(ring, self.folded, sequence)
         folds, nodes, reset_ns = self.words[at.P_FOLDS], self.words[at.P_NODES], self.reset_ns
         old, new = sums[folds & 1], sums[1 - (folds & 1)]
         used = at.SUMS_HEADER + nodes * at.ROW_WORDS  # what lies behind was never written
@@ -275,10 +256,10 @@ class Lane:
         sums, ring = self._arrays()
         valid = sums[words[at.P_FOLDS] & 1]
         sequences = ring[:, 3] >> at.TAG_BITS
-        newest = max(int(valid[at.S_SEQUENCE]), int(sequences.max()))
-        behind = (sequences > valid[at.S_SEQUENCE]).nonzero()[0]
-        if len(behind) or valid[at.S_RESET_NS] != self.reset_ns:
-            self._fold(behind, newest)
+        self.folded = int(valid[at.S_SEQUENCE])
+        newest = max(self.folded, int(sequences.max()))
+        if newest > self.folded or valid[at.S_RESET_NS] != self.reset_ns:
+            self._fold(newest)
         self._take_names(sums, ring)
         return newest
 
@@ -357,6 +338,21 @@ def read_text(page: mmap.mmap | bytes, start: int) -> str:
     """A length and a text at a place of a page."""
     size = min(int.from_bytes(page[start : start + at.WORD], "little"), at.TEXT_BYTES)
     return page[start + at.WORD : start + at.WORD + size].decode("utf-8", "replace")
+
+
+def _end_of_quarter(offset: int) -> int:
+    """Where the quarter of the ring ends in which a place lies."""
+    return at.RING_AT + ((offset - at.RING_AT) // _FOLD_BYTES + 1) * _FOLD_BYTES
+
+
+def _behind(ring: NDArray[np.int64], folded: int, sequence: int) -> NDArray[np.int64]:
+    """The events after number `folded` up to `sequence`, by their tags: a place whose event was never written, because
+    something interrupted it, holds an older one."""
+    stop = (sequence - 1) % at.N_EVENTS + 1
+    start = stop - (sequence - folded)
+    events = ring[start:stop] if start >= 0 else ring
+    is_behind = (events[:, 3] >= (folded + 1) << at.TAG_BITS) & (events[:, 3] < (sequence + 1) << at.TAG_BITS)
+    return events if is_behind.all() else events[is_behind]
 
 
 def add_events(rows: NDArray[np.int64], events: NDArray[np.int64]) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any
@@ -23,8 +24,9 @@ from typing import Any
 from penstock.profile import spans
 from penstock.profile.board import after_fork
 from penstock.profile.memory_series import look_at_memory
+from penstock.profile.numbers import whole
 from penstock.profile.snapshot import EpochStats, StepStats
-from penstock.profile.track import Loop, Loops, Track
+from penstock.profile.track import Loop, Loops, Passed, Track
 
 MAX_EPOCHS = 4096
 WAIT = "data_wait"
@@ -102,6 +104,19 @@ class Marks:
                 track.leave()
                 track.holder = None
 
+    def take_out(self, passed: Passed, spent: Sequence[tuple[Any, int]], is_freed: bool = False) -> None:
+        """A pass began and ended inside steps of others, and is no part of them; `spent`: of each so much was it."""
+        # Python frees things wherever it likes, also in the midst of what this lock guards.
+        if not self.lock.acquire(blocking=not is_freed):
+            return
+        try:
+            self._loops.take_out(passed, spent)
+            if not self._is_user_marking or threading.get_ident() == self._marking_thread:
+                longest_ns = max(spent_ns for _, spent_ns in spent)
+                self._marked.take_out(passed, longest_ns, self._is_of_marked(passed.loop))
+        finally:
+            self.lock.release()
+
     def shift(self, spent_ns: int) -> None:
         """So much time was spent just now on what belongs to no step."""
         with self.lock:
@@ -172,7 +187,8 @@ def marks() -> Marks:
 def mark_step(number: int | None = None) -> None:
     """A training step ends here (numbered on from 0 unless told)."""
     if spans._is_enabled:
-        _marks.mark_step(number, perf_counter_ns())
+        now_ns = perf_counter_ns()
+        _marks.mark_step(None if number is None else whole(number, "mark_step(number)"), now_ns)
         look_at_memory()
 
 
@@ -181,7 +197,9 @@ def mark_epoch(number: int | None = None) -> None:
     if spans._is_enabled:
         from penstock.profile.epochs import remember
 
-        remember(_marks.mark_epoch(number, perf_counter_ns()))
+        now_ns = perf_counter_ns()
+        told = None if number is None else whole(number, "mark_epoch(number)")
+        remember(_marks.mark_epoch(told, now_ns))
 
 
 def add_wait(start_ns: int, duration_ns: int, loop: Loop | None = None, by: Any = None) -> None:

@@ -15,16 +15,22 @@ from dataclasses import replace
 
 from penstock.lazy import dataclass
 from penstock.profile.histogram import PER_OCTAVE, middle_ns
+from penstock.profile.marks import WAIT
 from penstock.profile.snapshot import OTHER, Snapshot, SpanStats, StepPoint
 
 WAIT_SHARE = 0.05  # of the step: with less to win nobody would call it input-bound
 DECODE = "03b_image_decode"
 SAMPLES = "00_TOTAL_getitem"
 READS = ("03a_read_one_camera", "03c_fetch_bytes")  # self times: what one camera takes beside its decoding
-_LOADER_STAGE = re.compile(r"0\d[a-z]?_")
-_MORE_STAGES = ("fetch", "collate")  # of an attached DataLoader
+TO_DEVICE = "06_to_device"
+LOADER_STAGES = frozenset({
+    SAMPLES, "01_file_cache", "02_read_qpos", "03_read_images_total", DECODE, *READS, "03d_view_copy", "03e_view_put",
+    "04_read_actions", "05_to_tensor_normalize", "05a_normalize_picture", TO_DEVICE, "fetch", "collate",
+})  # fmt: skip
+"""The names of load/stages.py, stores/held.py and an attached DataLoader, which a user's own data set may use as well;
+any other number before a name means nothing."""
 # Waits, and what a sample's total holds already.
-_NO_STAGES = ("data_wait", "wait_for_slot", "plan_batch", OTHER)
+_NO_STAGES = (WAIT, "wait_for_slot", "plan_batch", OTHER)
 _WARM_SHARE, _WARM_MOST = 0.1, 20  # of the first steps: files are opened, views mapped, kernels chosen
 _BETWEEN_STEPS = re.compile(r"1\d[a-z]?_val|30_checkpoint")
 _OUTLIER = 8.0  # times the median: a checkpoint or a validation between two steps, if it is rare
@@ -124,9 +130,18 @@ def pace_of(series: Sequence[StepPoint], count: int, total_ns: int, wait_ns: int
     )
 
 
-def _is_named(span: SpanStats) -> bool:
-    """Whether its name, or that of a span around it, is a stage of loaders."""
-    return any(_LOADER_STAGE.match(name) or name in _MORE_STAGES for name in (span.name, *span.path))
+def _loops(snapshot: Snapshot) -> set[tuple[int, str]]:
+    """The threads that wait for data."""
+    return {(span.process, span.thread) for span in snapshot.spans if span.name == WAIT}
+
+
+def _is_named(span: SpanStats, loops: set[tuple[int, str]]) -> bool:
+    """Whether its name, or that of a span around it, is a stage of loaders.
+
+    A loader copies to the device in a thread of its own: where a loop does so itself, it is a part of the step.
+    """
+    names = {span.name, *span.path} & LOADER_STAGES
+    return bool(names - {TO_DEVICE} if (span.process, span.thread) in loops else names)
 
 
 def _is_elsewhere(span: SpanStats, main_process: int) -> bool:
@@ -140,8 +155,9 @@ def stages_of(snapshot: Snapshot, batches: float) -> tuple[Stage, ...]:
     Other processes may be anybody's: a pool that the step uses.
     """
     main = snapshot.process
-    workers = {span.process for span in snapshot.spans if _is_elsewhere(span, main) and _is_named(span)}
-    spans = [span for span in snapshot.spans if _is_named(span) or span.process in workers]
+    loops = _loops(snapshot)
+    workers = {span.process for span in snapshot.spans if _is_elsewhere(span, main) and _is_named(span, loops)}
+    spans = [span for span in snapshot.spans if _is_named(span, loops) or span.process in workers]
     return _summed([span for span in spans if span.name not in _NO_STAGES], batches)
 
 
@@ -151,8 +167,10 @@ def compute_stages_of(snapshot: Snapshot, steps: float) -> tuple[Stage, ...]:
     What the loader has done on the device is none of them, nor what goes on between steps or in other processes.
     """
 
+    loops = _loops(snapshot)
+
     def computing(spans: Sequence[SpanStats]) -> list[SpanStats]:
-        here = [span for span in spans if not _is_named(span) and not _is_elsewhere(span, snapshot.process)]
+        here = [span for span in spans if not _is_named(span, loops) and not _is_elsewhere(span, snapshot.process)]
         own = [span for span in here if span.name not in _NO_STAGES]
         return [_steady(span) for span in own if not _BETWEEN_STEPS.match(span.name)]
 

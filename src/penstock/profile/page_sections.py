@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.profile.figures import MAIN_THREAD, StageRow, memory_limit_bytes, stage_rows
 from penstock.profile.page_charts import Curve, Stage, StageBar, chart, html, stage_bars, timeline
 from penstock.profile.page_step import Piece, Track, step_lanes, step_ticks
+from penstock.profile.snapshot_parts import plain_value
 from penstock.units import format_bytes, format_duration_ns
 
 if TYPE_CHECKING:
@@ -201,10 +202,11 @@ def wait_section(snapshot: Snapshot) -> str:
     curves = [Curve(steps_ns, "line", "line-soft"), Curve(waits_ns, "wait", "wait-soft")]
     if max(len(each) for each in bins) > 1:
         curves.insert(0, Curve(highest, "faint"))
-    first, last = points[0].step, points[-1].step
-    ticks = [(0.0, f"step {first:,}"), (0.5, f"{(first + last) // 2:,}"), (1.0, f"{last:,}")][: 1 + 2 * (last > first)]
+    # Not by their numbers, which may begin anew with every epoch.
+    numbers = [f"{points[at].step:,}" for at in (0, (len(points) - 1) // 2, -1)]
+    ticks = [(0.0, f"step {numbers[0]}"), (0.5, numbers[1]), (1.0, numbers[2])][: 1 + 2 * (len(points) > 1)]
     drawn = chart(
-        title, _places([each[0].step for each in bins]), curves, tips=tips, x_ticks=ticks, top=top,
+        title, _places(range(0, len(points), len(bins[0]))), curves, tips=tips, x_ticks=ticks, top=top,
         unit=_time_unit(top), y_text=lambda ns: format_duration_ns(round(ns)).replace(".0 ", " ") if ns else "0",
     )  # fmt: skip
     above = [point for point in points if point.duration_ns > top]
@@ -295,10 +297,11 @@ def table_section(snapshot: Snapshot) -> str:
     head = "".join(f"<th{' aria-sort=descending' if name == 'Total' else ''}>{name}</th>" for name in heads)
     body = "".join(_table_row(row, names[row.name]) for row in rows[:_MOST_ROWS])
     left = f" {len(rows) - _MOST_ROWS:,} shorter stages are left out." if len(rows) > _MOST_ROWS else ""
-    lead = "Share is of the time of all steps; it may be above 100 % where several threads work at once." + left
-    return _section(
-        "Table", lead, f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    lead = "Share is of the time of all steps; it may be above 100 % where several threads work at once."
+    if any(row.nested_ns for row in rows):
+        lead += " A call inside a call of the same name is in the total once, and in the mean as any other."
+    drawn = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return _section("Table", lead + left, drawn)
 
 
 def _table_row(row: StageRow, stage: Stage) -> str:
@@ -345,4 +348,4 @@ def notes_section(snapshot: Snapshot) -> str:
 
 
 def _told(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return value if isinstance(value, str) else json.dumps(plain_value(value), ensure_ascii=False)

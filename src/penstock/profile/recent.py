@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import reduce
 
 from penstock.profile.histogram import merge_pairs, middle_ns, pairs_of
 from penstock.profile.snapshot import Snapshot, SpanStats, StepStats, span_stats
+
+_Stage = tuple[tuple[str, ...], str]
+_Thread = tuple[int, str]
 
 
 def between(before: Snapshot, after: Snapshot) -> Snapshot:
@@ -37,23 +42,38 @@ def sums(snapshot: Snapshot) -> Snapshot:
 
 
 def _newer(before: Iterable[SpanStats], after: Iterable[SpanStats]) -> tuple[SpanStats, ...]:
-    known, found = _keyed(before), []
-    for key, new in _keyed(after).items():
-        old = known.get(key)
-        if old is None or old.count > new.count:  # a page of a new owner
-            found.append(new)
-        elif new.count > old.count:
-            found.append(_difference(old, new))
-    return tuple(found)
+    known = _grouped(before)
+    return tuple(
+        each
+        for key, new in _grouped(after).items()
+        for each in (_stage(known[key], new) if key in known else new.values())
+    )
 
 
-def _keyed(spans: Iterable[SpanStats]) -> dict[tuple[object, ...], SpanStats]:
-    """Spans by thread, parents and name; threads that share a name are one."""
-    found: dict[tuple[object, ...], SpanStats] = {}
+def _grouped(spans: Iterable[SpanStats]) -> dict[_Stage, dict[_Thread, SpanStats]]:
+    """Spans by parents and name, then by thread; threads that share a name are one."""
+    found: dict[_Stage, dict[_Thread, SpanStats]] = {}
     for each in spans:
-        key = (each.process, each.thread, each.path, each.name)
-        found[key] = _sum(found[key], each) if key in found else each
+        threads = found.setdefault((each.path, each.name), {})
+        key = each.process, each.thread
+        threads[key] = _sum(threads[key], each) if key in threads else each
     return found
+
+
+def _stage(old: dict[_Thread, SpanStats], new: dict[_Thread, SpanStats]) -> list[SpanStats]:
+    """What came to a stage: thread by thread, or in all where a thread has the page, and the sums, of one before it."""
+    if any(key not in new or not _is_within(each, new[key]) for key, each in old.items()):
+        least, most = (reduce(_sum, each.values()) for each in (old, new))
+        where = max(new.values(), key=lambda each: each.count)
+        found = [replace(_difference(least, most), process=where.process, thread=where.thread)]
+    else:
+        found = [_difference(old[key], each) if key in old else each for key, each in new.items()]
+    return [each for each in found if each.count > 0]
+
+
+def _is_within(old: SpanStats, new: SpanStats) -> bool:
+    counts = dict(new.histogram)
+    return old.count <= new.count and all(counts.get(bucket, 0) >= count for bucket, count in old.histogram)
 
 
 def _sum(one: SpanStats, other: SpanStats) -> SpanStats:

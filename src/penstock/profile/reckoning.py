@@ -62,10 +62,12 @@ def case_of(snapshot: Snapshot, told: dict[str, Any], ways: Mapping[str, Way]) -
 
 
 def _own_part(snapshot: Snapshot, told: Mapping[str, Any], mean_ms: float) -> float:
-    """What a batch of this DataLoader takes, over the mean of all that are attached: stages are recorded together."""
-    counted = [each for each in snapshot.subjects if handed(each) and each.get("service_counter")]
-    own_ms = snapshot.counters.get(str(told.get("service_counter")), 0) / 1e6 / max(handed(told), 1)
-    return own_ms / mean_ms if len(counted) > 1 and own_ms > 0 and mean_ms > 0 else 1.0
+    """What batches of this DataLoader take for a step, over the mean of all that were attached, also of those that are
+    gone: stages are recorded together."""
+    steps = snapshot.steps
+    per_step = steps.batches / steps.count if steps.batches and steps.count else 1.0
+    own_ms = snapshot.counters.get(str(told.get("service_counter")), 0) / 1e6 / max(handed(told), 1) * per_step
+    return own_ms / mean_ms if own_ms > 0 and mean_ms > 0 else 1.0
 
 
 def _starts(pace: Pace, steps: StepStats, told: Mapping[str, Any], service_ms: float) -> tuple[Pace, Starts]:

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import reprlib
-import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, field, fields
+from dataclasses import field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from penstock.errors import OutputFailed, UsageError
 from penstock.lazy import dataclass
 from penstock.profile.histogram import N_BUCKETS, Pairs, merge_pairs, percentile_ns
+from penstock.profile.snapshot_parts import ANY, COUNT, Part, plain_value
 
 VERSION = 1
 OTHER = "…other"  # where the calls of spans go for which a page has no room
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class SpanStats:
     """One span under its parents (`path`, outermost first) in one thread, or, merged, by name alone.
 
-    `total_ns` holds the children, `self_ns` does not. `histogram` is (bucket, count) pairs of histogram.py.
+    `total_ns` holds the children, `self_ns` does not. `histogram` is (bucket, count) pairs of histogram.py. Where calls
+    of several rows are merged, `total_ns` holds the time of a call inside a call of the same name (recursion, tasks at
+    once) only once; the durations of such inner calls are `nested_ns`.
     """
 
     name: str
@@ -41,11 +40,12 @@ class SpanStats:
     p95_ns: int
     p99_ns: int
     histogram: Pairs = ()
+    nested_ns: int = 0
 
     @property
     def mean_ns(self) -> float:
-        """Total over calls."""
-        return self.total_ns / self.count if self.count else 0.0
+        """The mean duration of all calls, also of those inside a call of the same name."""
+        return (self.total_ns + self.nested_ns) / self.count if self.count else 0.0
 
 
 def span_stats(
@@ -60,6 +60,7 @@ def span_stats(
     process: int = 0,
     thread: str = "",
     count: int | None = None,
+    nested_ns: int = 0,
 ) -> SpanStats:
     """A `SpanStats` with its percentiles taken from the histogram."""
     p50_ns, p95_ns, p99_ns = (percentile_ns(histogram, each, min_ns, max_ns) for each in (0.50, 0.95, 0.99))
@@ -77,20 +78,23 @@ def span_stats(
         p95_ns=p95_ns,
         p99_ns=p99_ns,
         histogram=histogram,
+        nested_ns=nested_ns,
     )
 
 
 def merge_spans(name: str, spans: Iterable[SpanStats]) -> SpanStats:
-    """Several of one name as one. A call inside a call of the same name adds to count and self, not to the total."""
+    """Several of one name as one. A call inside a call of the same name adds to all figures but the total."""
     all_of_them = list(spans)
+    total_ns = sum(each.total_ns for each in all_of_them if name not in each.path)
     return span_stats(
         name,
         merge_pairs(each.histogram for each in all_of_them),
-        total_ns=sum(each.total_ns for each in all_of_them if name not in each.path),
+        total_ns=total_ns,
         self_ns=sum(each.self_ns for each in all_of_them),
         min_ns=min((each.min_ns for each in all_of_them if each.count), default=0),
         max_ns=max((each.max_ns for each in all_of_them), default=0),
         count=sum(each.count for each in all_of_them),
+        nested_ns=sum(each.total_ns + each.nested_ns for each in all_of_them) - total_ns,
     )
 
 
@@ -245,8 +249,8 @@ class Snapshot:
             "epochs": [dict(vars(each)) for each in self.epochs],
             "memory": [list(each) for each in self.memory],
             "gpu": [_span_dict(each) for each in self.gpu],
-            "machine": dict(self.machine),
-            "subjects": [dict(each) for each in self.subjects],
+            "machine": plain_value(self.machine),
+            "subjects": [plain_value(each) for each in self.subjects],
             "events": [_events_dict(each) for each in self.events],
             "lost": dict(self.lost),
         }
@@ -258,23 +262,23 @@ class Snapshot:
             raise UsageError("this is no profile of penstock: the key 'penstock_profile' is missing")
         if data["penstock_profile"] != VERSION:
             raise UsageError(f"the profile has version {data['penstock_profile']!r}, this penstock reads {VERSION}")
-        told = _Part(data, "")
-        series = told.part("steps").part("series").rows(_ANY, _ANY, _ANY, _ANY)
+        told = Part(data, "")
+        series = told.part("steps").part("series").rows(ANY, ANY, ANY, ANY)
         return Snapshot(
             spans=tuple(_span_from(each, ("self_ns",)) for each in told.part("spans").items()),
-            counters=Counts({name: each.whole(_ANY) for name, each in told.part("counters").named()}),
+            counters=Counts({name: each.whole(ANY) for name, each in told.part("counters").named()}),
             gauges={name: each.made(GaugeStats) for name, each in told.part("gauges").named()},
             steps=told.part("steps").made(StepStats, ("_ns",), series=tuple(StepPoint(*row) for row in series)),
             epochs=tuple(each.made(EpochStats, ("_ns", "epoch")) for each in told.part("epochs").items()),
-            memory=tuple(MemoryPoint(*row) for row in told.part("memory").rows(_ANY, _COUNT, _COUNT)),
+            memory=tuple(MemoryPoint(*row) for row in told.part("memory").rows(ANY, COUNT, COUNT)),
             gpu=tuple(_span_from(each, ("_ns",)) for each in told.part("gpu").items()),
             machine=told.part("machine").facts(),
             subjects=tuple(each.facts() for each in told.part("subjects").items()),
             events=tuple(map(_events_from, told.part("events").items())),
             lost={name: each.whole() for name, each in told.part("lost").named()},
             process=told.part("process").whole(),
-            start_ns=told.part("start_ns").whole(_ANY),
-            taken_ns=told.part("taken_ns").whole(_ANY),
+            start_ns=told.part("start_ns").whole(ANY),
+            taken_ns=told.part("taken_ns").whole(ANY),
             taken_at=told.part("taken_at").real(1e11),  # a calendar has such years
         )
 
@@ -325,88 +329,9 @@ def _events_dict(thread: ThreadEvents) -> dict[str, Any]:
     return {**vars(thread), "names": list(numbers), "events": rows}
 
 
-# Reading what was written, and refusing what was not
-
-_LARGEST = 1 << 72  # more than words of 64 bits of all threads add up to
-_ANY, _COUNT = (-_LARGEST, _LARGEST), (0, _LARGEST)
-_KINDS: dict[str, Any] = {"a table": Mapping, "a list": list, "a text": str, "true or false": bool}
-
-
-class _Part(NamedTuple):
-    """A value of a file and its place there; it is taken as what it has to be, or refused by its place."""
-
-    value: Any
-    place: str
-
-    def be(self, what: str, it_is: bool | None = None) -> Any:
-        """The value, if it is what is needed."""
-        if it_is is False or (it_is is None and not isinstance(self.value, _KINDS[what])):
-            raise UsageError(f"the profile is damaged: {self.place}: needs {what}, not {reprlib.repr(self.value)}")
-        return self.value
-
-    def part(self, name: str) -> _Part:
-        place = f"{self.place}.{name}" if self.place else name
-        if name not in self.be("a table"):
-            raise UsageError(f"the profile is damaged: {place} is missing")
-        return _Part(self.value[name], place)
-
-    def items(self) -> list[_Part]:
-        return [_Part(each, f"{self.place}[{number}]") for number, each in enumerate(self.be("a list"))]
-
-    def named(self) -> list[tuple[str, _Part]]:
-        found = self.be("a table").items()
-        return [(str(name), _Part(each, f"{self.place}[{reprlib.repr(name)}]")) for name, each in found]
-
-    def whole(self, among: tuple[int, int] = _COUNT) -> int:
-        asked = f"a whole number from {among[0]} to {among[1]}".replace(str(_LARGEST), "2^72")
-        return int(self.be(asked, type(self.value) is int and among[0] <= self.value <= among[1]))
-
-    def real(self, most: float = sys.float_info.max) -> Any:
-        return self.be("a number", type(self.value) in (int, float) and -most <= self.value <= most)
-
-    def rows(self, *among: tuple[int, int]) -> list[list[int]]:
-        """Rows of whole numbers, each within the range of its column."""
-        fits = all(type(row) is list and len(row) == len(among) for row in self.be("a list"))
-        rows: list[list[int]] = self.be(f"rows of {len(among)} whole numbers", fits)
-        for number, column in enumerate(zip(*rows, strict=True)):
-            least, most = among[number]
-            if set(map(type, column)) != {int} or min(column) < least or max(column) > most:
-                for row, value in enumerate(column):
-                    _Part(value, f"{self.place}[{row}][{number}]").whole((least, most))
-        return rows
-
-    def facts(self) -> dict[str, Any]:
-        """A table of anything, whose numbers can be reckoned with."""
-        waiting = [each for _, each in self.named()]
-        for part in waiting:  # it grows
-            if isinstance(part.value, Mapping):
-                waiting += [each for _, each in part.named()]
-            elif isinstance(part.value, list):
-                waiting += part.items()
-            elif type(part.value) in (int, float):
-                part.real()
-        return dict(self.value)
-
-    def made(self, kind: type[_T], signed: tuple[str, ...] = (), **known: Any) -> _T:
-        """A dataclass of the fields that it has; whole numbers are 0 or more, but for those whose names end so."""
-        its = fields(kind)  # type: ignore[arg-type]
-        for each in its:
-            if each.name in known or (each.name not in self.be("a table") and each.default is not MISSING):
-                continue
-            part = self.part(each.name)
-            if each.type == "int":
-                part.whole(_ANY if each.name.endswith(signed) else _COUNT)
-            elif each.type == "float":
-                part.real()
-            else:
-                part.be({"str": "a text", "bool": "true or false"}[str(each.type)])
-            known[each.name] = part.value
-        return kind(**{each.name: known[each.name] for each in its if each.name in known})
-
-
-def _span_from(told: _Part, signed: tuple[str, ...]) -> SpanStats:
+def _span_from(told: Part, signed: tuple[str, ...]) -> SpanStats:
     path = tuple(each.be("a text") for each in told.part("path").items())
-    pairs = tuple((bucket, count) for bucket, count in told.part("histogram").rows((0, N_BUCKETS - 1), _COUNT))
+    pairs = tuple((bucket, count) for bucket, count in told.part("histogram").rows((0, N_BUCKETS - 1), COUNT))
     found = told.made(SpanStats, signed, path=path, histogram=pairs)
     ordered = [found.min_ns, found.p50_ns, found.p95_ns, found.p99_ns, found.max_ns]
     fits = ordered == sorted(ordered) and (found.total_ns != 0 or found.max_ns == 0)
@@ -414,7 +339,7 @@ def _span_from(told: _Part, signed: tuple[str, ...]) -> SpanStats:
     return found
 
 
-def _events_from(told: _Part) -> ThreadEvents:
+def _events_from(told: Part) -> ThreadEvents:
     names = [each.be("a text") for each in told.part("names").items()]
-    rows = told.part("events").rows((0, len(names) - 1), _ANY, _COUNT, _COUNT)
+    rows = told.part("events").rows((0, len(names) - 1), ANY, COUNT, COUNT)
     return told.made(ThreadEvents, events=tuple(Event(names[row[0]], *row[1:]) for row in rows))

@@ -12,10 +12,9 @@ counts stay right and the times belong to whoever ended first.
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from math import isfinite
 from time import perf_counter_ns
@@ -24,8 +23,11 @@ from typing import Any, TypeVar, cast, overload
 
 from penstock.errors import UsageError
 from penstock.profile.board import after_fork, open_board
-from penstock.profile.lane import Lane, Node, pack_event
+from penstock.profile.decorating import decorate
+from penstock.profile.lane import Lane, pack_event
 from penstock.profile.layout import CALLS_BITS, CALLS_MASK, PACKED
+from penstock.profile.node import Node
+from penstock.profile.numbers import real
 
 SWITCH = "PENSTOCK_PROFILE"
 _MAX_KEPT = 4096
@@ -70,9 +72,10 @@ class Span:
         except (KeyError, AttributeError):
             lane = own_lane()
             node = lane.node.kids.get(self.name) or lane.grow(self.name)
-        lane.node = node
-        node.child_ns = 0
+        # Last: an exception that a signal raises while the clock is read leaves no span open.
         node.start_ns = perf_counter_ns()
+        node.child_ns = 0
+        lane.node = node
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -89,16 +92,18 @@ class Span:
         duration_ns = end_ns - start_ns
         lane.node = parent = node.parent
         parent.child_ns += duration_ns
-        tag = lane.tag = lane.tag + 4096
+        child_ns = node.child_ns
         offset = lane.offset
-        pack_event(lane.page, offset, start_ns, duration_ns, node.child_ns, tag + node.number)
-        lane.offset = offset = offset + 32
         if offset == lane.limit:
             lane.turn()
+            offset = lane.offset
+        lane.offset = offset + 32
+        tag = lane.tag = lane.tag + 4096
+        pack_event(lane.page, offset, start_ns, duration_ns, child_ns, tag + node.number)
         return None
 
     def __call__(self, function: F) -> F:
-        return cast(F, decorate(self, function))
+        return cast(F, decorate(self, functools.partial(awaited, self.name), function))
 
     def __repr__(self) -> str:
         return f"span({self.name!r})"
@@ -175,8 +180,8 @@ def log_timing(name: str, seconds: float | None = None) -> Any:
     """
     if seconds is None:
         return span(name)
-    if _is_enabled and isfinite(seconds):
-        record(name, round(min(seconds * 1e9, _LONGEST_NS)))
+    if _is_enabled and isfinite(told := real(seconds, "log_timing(name, seconds)")):
+        record(name, round(min(told * 1e9, _LONGEST_NS)))
     return None
 
 
@@ -226,59 +231,7 @@ def show(name: str, start_ns: int, duration_ns: int) -> None:
     lane.write(node.number, start_ns, duration_ns, PACKED)
 
 
-# The decorator
-
-
-def decorate(entered: Span, function: Any) -> Any:
-    """Time every call; of a generator function every stretch between two yields; of a coroutine from call to end.
-
-    A stretch of an async generator is timed as a coroutine is: from the asking for a value until it is there.
-    """
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def waiting(*args: Any, **named: Any) -> Any:
-            return await _awaited(entered.name, function(*args, **named))
-
-        return waiting
-    if inspect.isasyncgenfunction(function):
-        return _async_stretches(entered.name, function)
-    if inspect.isgeneratorfunction(function):
-
-        @functools.wraps(function)
-        def yielding(*args: Any, **named: Any) -> Generator[Any, Any, Any]:
-            return (yield from _Stretches(entered, function(*args, **named)))
-
-        return yielding
-
-    @functools.wraps(function)
-    def timed(*args: Any, **named: Any) -> Any:
-        with entered:
-            return function(*args, **named)
-
-    return timed
-
-
-class _Stretches(Generator[Any, Any, Any]):
-    """A generator whose every stretch of work is inside a span."""
-
-    def __init__(self, entered: Span, inner: Generator[Any, Any, Any]) -> None:
-        self._entered = entered
-        self._inner = inner
-
-    def send(self, value: Any) -> Any:
-        with self._entered:
-            return self._inner.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        with self._entered:
-            return self._inner.throw(*error)
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-async def _awaited(name: str, waited_for: Awaitable[Any]) -> Any:
+async def awaited(name: str, waited_for: Awaitable[Any]) -> Any:
     """Record how long it is waited for, unless that begins in a pause."""
     was_enabled, start_ns = _is_enabled, perf_counter_ns()
     try:
@@ -286,31 +239,6 @@ async def _awaited(name: str, waited_for: Awaitable[Any]) -> Any:
     finally:
         if was_enabled and _is_on:
             _write(name, perf_counter_ns() - start_ns)
-
-
-def _async_stretches(name: str, function: Callable[..., AsyncGenerator[Any, Any]]) -> Any:
-    """An async generator function whose every stretch of work is timed."""
-
-    @functools.wraps(function)
-    async def asking(*args: Any, **named: Any) -> AsyncGenerator[Any, Any]:
-        inner = function(*args, **named)
-        try:
-            value = await _awaited(name, inner.asend(None))
-            while True:
-                try:
-                    sent = yield value
-                except GeneratorExit:
-                    raise
-                except BaseException as error:
-                    value = await _awaited(name, inner.athrow(error))
-                else:
-                    value = await _awaited(name, inner.asend(sent))
-        except StopAsyncIteration:
-            return
-        finally:
-            await inner.aclose()
-
-    return asking
 
 
 # On and off

@@ -3,17 +3,21 @@
     profile.register(loader)         # penstock.Loader does it itself
     subjects()                       # those that still live, the oldest first
 
-Only a weak reference is kept.
+Only a weak reference is kept. What one that has ended said of itself is remembered until the next reset: the run that
+it fed can still be judged.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from penstock.errors import UsageError
 from penstock.lazy import dataclass
+from penstock.profile.board import current_board
 
 
 @dataclass(frozen=True)
@@ -62,37 +66,103 @@ class Subject(Protocol):
         """Give everything back."""
 
 
+_MOST_ENDED = 32  # some code makes a new one for every epoch
+
 _lock = threading.Lock()
-_registered: list[weakref.ref[Any]] = []
+_registered: list[_Entry] = []
+_ended: deque[Any] = deque(maxlen=_MOST_ENDED)
 
 
-def register(subject: Any) -> None:
-    """Make a subject known to `snapshot()` and `verdict()`; it is forgotten when nobody holds it any more."""
+class _Entry:
+    """A subject, and what it speaks for where that is another object."""
+
+    def __init__(self, subject: Any, of: Any) -> None:
+        self._subject = weakref.ref(subject)
+        self._of = None if of is None else weakref.ref(of)
+
+    def subject(self) -> Any:
+        """None once it, or what it speaks for, is gone."""
+        return None if self._of is not None and self._of() is None else self._subject()
+
+    def is_of(self, thing: Any) -> bool:
+        return self._of is not None and self._of() is thing
+
+
+class _Ended:
+    """What a subject said when it ended; nothing after a reset."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self._told, self._reset_ns = told, _reset_ns()
+
+    def describe(self) -> dict[str, Any]:
+        return self._told if self._reset_ns == _reset_ns() else {}
+
+
+def _reset_ns() -> int:
+    board = current_board()
+    return 0 if board is None else board.reset_ns
+
+
+def register(subject: Any, of: Any = None) -> None:
+    """Make a subject known to `snapshot()` and `verdict()`; it is forgotten when nobody holds it any more.
+
+    `of`: what it speaks for, and what users hold.
+    """
     with _lock:
         _registered[:] = _without(subject)
-        _registered.append(weakref.ref(subject))
+        _registered.append(_Entry(subject, of))
 
 
-def unregister(subject: Any) -> None:
-    """Forget a subject that still lives: it was closed, or only tried out."""
+def unregister(subject: Any, *, forget: bool = False) -> None:
+    """Leave out a subject that still lives: it was closed. With `forget` (it was only tried out) without a trace."""
     with _lock:
+        is_known = any(each.subject() is subject for each in _registered)
         _registered[:] = _without(subject)
+    if is_known and not forget:
+        try:
+            keep(_Ended(dict(subject.describe())))
+        except Exception:  # it is half closed: an end must not fail for it
+            pass
 
 
-def _without(subject: Any) -> list[weakref.ref[Any]]:
-    return [each for each in _registered if each() is not None and each() is not subject]
+def keep(ended: Any) -> None:
+    """Remember one that has ended by what its `describe()` says; called wherever something is freed: no lock here."""
+    _ended.append(ended)
+
+
+def _without(subject: Any) -> list[_Entry]:
+    return [each for each in _registered if each.subject() is not None and each.subject() is not subject]
 
 
 def subjects() -> list[Any]:
     """Those that are registered and live, in the order in which they came."""
     with _lock:
-        return [found for each in _registered if (found := each()) is not None]
+        return [found for each in _registered if (found := each.subject()) is not None]
+
+
+def subject_of(thing: Any) -> Any:
+    """The subject that speaks for an object: itself, where it can."""
+    with _lock:
+        found = next((each.subject() for each in _registered if each.is_of(thing)), None) or thing
+    if not hasattr(found, "describe"):
+        raise UsageError(
+            f"subject={type(thing).__name__}: it tells nothing of itself", hint="profile.attach(dataloader) before"
+        )
+    return found
 
 
 def descriptions() -> list[dict[str, Any]]:
-    """What all subjects say of themselves; one that cannot tell any more is left out."""
+    """What all subjects say of themselves, first those that have ended since the last reset (`ended`) and were used.
+
+    One that cannot tell any more is left out.
+    """
+    gone = [{**told, "ended": True} for told in _told(list(_ended)) if told.get("batches_handed")]
+    return gone + _told(subjects())
+
+
+def _told(those: Sequence[Any]) -> list[dict[str, Any]]:
     told = []
-    for subject in subjects():
+    for subject in those:
         try:
             told.append(dict(subject.describe()))
         except Exception:  # closed meanwhile: a snapshot must not fail for it

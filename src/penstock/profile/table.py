@@ -16,6 +16,7 @@ Language = Literal["en", "zh"]
 
 _RULE = 60
 _NAME_COLUMNS = 40
+_MOST_NESTED = 5
 
 _WORDS: dict[str, dict[str, str]] = {
     "en": {
@@ -30,6 +31,7 @@ _WORDS: dict[str, dict[str, str]] = {
         "none": "(no span was recorded)",
         "of": "share: of the time of all {steps} steps ({time}); above 100 % where several threads work at once",
         "no steps": "share: unknown, no step was marked",
+        "nested": "total: a call inside a call of the same name is in it once; mean: of all calls ({names})",
         "wait": "data wait: {share} of the step ({wait} of {step})",
         "lost": "not recorded: {what}",
         "left out": "… and {count} stages more, {time} in all",
@@ -51,6 +53,7 @@ _WORDS: dict[str, dict[str, str]] = {
         "none": "（没有记录任何环节）",
         "of": "占比: 相对全部 {steps} 步的时间 ({time})；多线程同时工作时可超过 100 %",
         "no steps": "占比: 未知，没有标记训练步",
+        "nested": "总计: 同名嵌套的调用只计一次；平均: 针对所有调用 ({names})",
         "wait": "数据等待: 占训练步的 {share}（{step} 中的 {wait}）",
         "lost": "未记录: {what}",
         "left out": "… 另有 {count} 个环节，共 {time}",
@@ -79,7 +82,7 @@ def table(
         lines.append(words["left out"].format(count=len(left), time=time))
     lines.append("=" * _RULE)
     if detail:
-        lines += _below(snapshot, words)
+        lines += _below(snapshot, rows[:limit], words)
     return "\n".join(lines)
 
 
@@ -182,8 +185,11 @@ def _line(row: StageRow, words: dict[str, str], detail: bool) -> str:
     return " | ".join(cells)
 
 
-def _below(snapshot: Snapshot, words: dict[str, str]) -> list[str]:
+def _below(snapshot: Snapshot, rows: list[StageRow], words: dict[str, str]) -> list[str]:
     lines = []
+    if nested := [plain(row.label) for row in rows if row.nested_ns]:
+        more = ", …" if len(nested) > _MOST_NESTED else ""
+        lines.append(words["nested"].format(names=", ".join(nested[:_MOST_NESTED]) + more))
     wait = wait_figures(snapshot)
     if wait is None:
         lines.append(words["no steps"])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from penstock.profile.histogram import Histogram
+from penstock.profile.serials import serials
 from penstock.profile.snapshot import StepPoint, StepStats
 
 MAX_POINTS = 4096
 MAX_TRACKS = 32
+MAX_LOADERS = 64
 
 Holder = weakref.ref[Any] | None
 """The pass over a loader that is under way."""
@@ -24,6 +27,7 @@ class Loop(NamedTuple):
     function: int = 0
     """The line where the function begins that asks."""
     loader: int = 0
+    """Its number (`serials`); 0: not known."""
 
     @property
     def around(self) -> tuple[Any, ...]:
@@ -75,6 +79,28 @@ def _mean(points: list[StepPoint]) -> StepPoint:
     )
 
 
+class Fed:
+    """Batches by loader, asked for by its number or by the id of one that lives; of very many the fewest are forgotten.
+
+    Some code makes a new loader for every epoch.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    def add(self, loader: int, batches: int = 1) -> None:
+        """So many more; below 0: fewer."""
+        self._counts[loader] = self._counts.get(loader, 0) + batches
+        if len(self._counts) > MAX_LOADERS:
+            del self._counts[min((each for each in self._counts if each != loader), key=self._counts.__getitem__)]
+
+    def get(self, loader: int, default: int = 0) -> int:
+        return self._counts.get(serials.at(loader), default)
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+
 class Track:
     """The steps of one loop."""
 
@@ -92,7 +118,7 @@ class Track:
         self._series = Series()
         self._wait_total_ns = self._cpu_total_ns = self._next_step = self._batches = 0
         self._epoch_steps = self._epoch_steps_ns = self._epoch_wait_ns = 0
-        self.fed: dict[int, int] = {}  # batches by loader
+        self.fed = Fed()
 
     @property
     def has_waited(self) -> bool:
@@ -115,7 +141,7 @@ class Track:
     def add_batch(self, cpu_ns: int, loader: int) -> None:
         """A batch was used: so long has the thread of the loop worked since it got it."""
         self._batches += 1
-        self.fed[loader] = self.fed.get(loader, 0) + 1
+        self.fed.add(loader)
         self._cpu_total_ns += cpu_ns
 
     def end_step(self, number: int | None, now_ns: int) -> None:
@@ -148,6 +174,29 @@ class Track:
         if self.start_ns is not None:
             self.start_ns += spent_ns
 
+    def take_back(self, passed: Passed) -> None:
+        """What a pass waited was for something else than the step under way."""
+        self._waits = max(0, self._waits - passed.waits)
+        self._wait_ns = max(0, self._wait_ns - passed.wait_ns)
+
+    def take_out(self, passed: Passed, spent_ns: int, has_waited: bool) -> None:
+        """A pass inside the step under way is no part of it; not if the step began inside the pass.
+
+        `has_waited`: its waits and batches were counted here.
+        """
+        start_ns = self.start_ns
+        if start_ns is None or start_ns > passed.began_ns:
+            return
+        if has_waited:
+            self.take_back(passed)
+            self._batches -= passed.batches
+            self._cpu_total_ns -= passed.cpu_ns
+            self.fed.add(passed.loop.loader, -passed.batches)
+        if start_ns == passed.began_ns:
+            self.leave()  # its first wait was taken for the beginning of a step
+        else:
+            self.start_ns = start_ns + spent_ns
+
     def end_epoch(self) -> tuple[int, int, int]:
         """(steps, their time, their waits) since the epoch before."""
         found = self._epoch_steps, self._epoch_steps_ns, self._epoch_wait_ns
@@ -174,34 +223,68 @@ class Track:
         )
 
 
+class Passed(NamedTuple):
+    """A pass that is over, and what it told."""
+
+    loop: Loop
+    began_ns: int
+    leader: Track | None
+    """Whose companion it was taken for."""
+    waits: int
+    wait_ns: int
+    batches: int
+    cpu_ns: int
+
+
 class Loops:
     """The tracks of all loops.
 
     One loader that is asked by one function is one loop, wherever in it; so is a line that asks a loader which is made
     anew for every epoch. A second loader that a function asks while a pass over the first is under way (`zip`) feeds
-    the same steps: it is a companion, which ends none of them.
+    the same steps: it is a companion, which ends none of them. One whose pass is over before the first is asked again
+    was none (`take_out`).
     """
 
     def __init__(self) -> None:
         self.tracks: list[Track] = []
         self._known: dict[tuple[Any, ...], Track] = {}
+        self._most_known = MAX_LOADERS
         self._around: dict[int, tuple[Any, ...]] = {}
 
     def find(self, loop: Loop, by: Any = None) -> tuple[Track, bool]:
         """(the track of a loop, whether the pass `by` is a companion there)."""
-        found = self._known.get(loop.by_loader) if loop.loader and not (by is not None and by.follows) else None
+        leader = None if by is None else by.leader
+        if leader is not None and leader in self.tracks:
+            return leader, True  # to its end, which may come after that of the first
+        found = self._known.get(loop.by_loader) if loop.loader else None
         if found is not None and not self._is_held(found, by):
             return found, False
         leader = next((each for each in self.tracks if self._leads(each, loop, by)), None)
         if leader is not None:
-            by.follows = True  # to its end, which may come after that of the first
-        found = leader or self._known.get(loop.by_place) or self._new(loop)
-        if by is not None and by.follows:
-            return found, True
+            by.leader = leader
+            return leader, True
+        found = self._known.get(loop.by_place) or self._new(loop)
         if loop.loader:
             self._known[loop.by_loader] = found
         self._known[loop.by_place] = found
+        if len(self._known) > self._most_known:
+            self._forget_loaders()
         return found, False
+
+    def take_out(self, passed: Passed, spent: Sequence[tuple[Any, int]]) -> None:
+        """A pass began and ended inside steps of others; `spent`: so much of each of those was this pass."""
+        for by, spent_ns in spent:
+            for track in self.tracks:
+                if track.holder is not None and track.holder() is by:
+                    track.shift(spent_ns)
+                    if track is passed.leader:
+                        track.take_back(passed)
+
+    def _forget_loaders(self) -> None:
+        """Of loaders that are gone nobody asks again."""
+        known = self._known.items()
+        self._known = {key: each for key, each in known if key[0] != "loader" or serials.is_living(key[1])}
+        self._most_known = max(MAX_LOADERS, 2 * len(self._known))
 
     def _leads(self, track: Track, loop: Loop, by: Any) -> bool:
         return by is not None and self._around[id(track)] == loop.around and self._is_held(track, by)

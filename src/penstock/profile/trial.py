@@ -135,7 +135,7 @@ def _variant(subject: Any, change: Mapping[str, Any]) -> Any:
     if vary is None:
         raise UsageError(f"{type(subject).__name__} cannot be varied", hint="it has no variant(**options)")
     made = vary(**change)
-    unregister(made)  # only tried: snapshots speak of what is trained with
+    unregister(made, forget=True)  # only tried: snapshots speak of what is trained with
     return made
 
 

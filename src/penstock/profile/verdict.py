@@ -26,7 +26,7 @@ from penstock.profile.marks import marks
 from penstock.profile.model import Pace, Situation, Stage, compute_stages_of
 from penstock.profile.reckoning import case_of, handed
 from penstock.profile.snapshot import Snapshot
-from penstock.profile.subject import Way, subjects
+from penstock.profile.subject import Way, subject_of, subjects
 from penstock.profile.trial import Replay, Step, Trial, batch_cost, try_fix
 from penstock.profile.words import WORKER_START, Language, Said, fix_name, lines_of, said, sentence_of
 
@@ -128,6 +128,7 @@ def verdict(
     and `check=True` runs it instead of a sleep of the same length. It really runs, on a few real batches: where that
     must not touch the training, give one that works on a copy. `seconds` is the length of each of three windows.
     """
+    began_ns = perf_counter_ns()
     if snapshot is None:
         from penstock.profile.taking import snapshot as take
 
@@ -139,25 +140,24 @@ def verdict(
             "no step was recorded: there is nothing to judge yet",
             hint="iterate a penstock.Loader or profile.attach(dataloader), or call profile.mark_step() in the loop",
         )
-    with _unrecorded():
+    with _unrecorded(began_ns):
         return _judged(snapshot, check, step, subject, calibrate, seconds)
 
 
 @contextmanager
-def _unrecorded() -> Iterator[None]:
+def _unrecorded(since_ns: int) -> Iterator[None]:
     """What is measured and tried here is no part of the run: not of its spans, its steps, or its random numbers."""
-    began_ns = perf_counter_ns()
     try:
         with spans.paused(), same_chance():
             yield
     finally:
-        marks().shift(perf_counter_ns() - began_ns)
+        marks().shift(perf_counter_ns() - since_ns)
 
 
 def _judged(
     snapshot: Snapshot, check: bool, step: Step | None, subject: Any, calibrate: bool, seconds: float
 ) -> Verdict:
-    subject = subject if subject is not None else _live(snapshot)
+    subject = subject_of(subject) if subject is not None else _live(snapshot)
     told = _told(snapshot, subject)
     notes = _early(snapshot)
     ways: Mapping[str, Way] = {}
@@ -205,11 +205,14 @@ def _verdict(
 
 
 def _live(snapshot: Snapshot) -> Any:
-    """The loader of this process that the run speaks of; of several the one that fed most of the steps."""
+    """The loader of this process that the run speaks of; of several the one that fed most of the steps. None where
+    those that did are gone."""
     if snapshot.process not in (0, os.getpid()):
         return None
-    found = subjects()
-    return max(found, key=lambda each: fed(each.describe()), default=None)
+    found = max(subjects(), key=lambda each: fed(each.describe()), default=None)
+    if found is None or fed(found.describe())[0]:
+        return found
+    return None if any(fed(each)[0] for each in snapshot.subjects if each.get("ended")) else found
 
 
 def _told(snapshot: Snapshot, subject: Any) -> dict[str, Any]:
@@ -217,7 +220,8 @@ def _told(snapshot: Snapshot, subject: Any) -> dict[str, Any]:
     if subject is not None:
         told = dict(subject.describe())
         named = told.get("text")
-        return dict(next((each for each in snapshot.subjects if named and each.get("text") == named), told))
+        living = [each for each in snapshot.subjects if not each.get("ended")]
+        return dict(next((each for each in living if named and each.get("text") == named), told))
     found: Mapping[str, Any] = max(snapshot.subjects, key=fed, default={})
     return dict(found)
 

@@ -1,0 +1,47 @@
+"""Numbers that a user's code tells: numpy's, and tensors of one element, become plain ones at the door.
+
+A tensor that is kept would hold the graph behind it, and no file takes what is no plain number.
+"""
+
+from __future__ import annotations
+
+import operator
+from math import inf
+from typing import Any
+
+from penstock.errors import UsageError
+
+_MOST = 1 << 63
+
+
+def real(value: Any, call: str) -> float:
+    """A float; infinity where none holds it. `call` names who asks: `gauge(name, value)`."""
+    if type(value) is float:
+        return value
+    try:
+        if isinstance(value, (str, bytes, bytearray)):
+            raise TypeError("a text is none")
+        # Not float() alone: torch warns of it where there is a graph.
+        return float(getattr(value, "item", lambda: value)())
+    except OverflowError:
+        return inf
+    except (TypeError, ValueError, RuntimeError) as error:
+        hint = "of a tensor with several elements, tell one number: value.mean()"
+        raise UsageError(f"{call}: a number is needed, not {_kind(value)}: {error}", hint=hint) from error
+
+
+def whole(value: Any, call: str) -> int:
+    """An int that a word of 64 bits holds."""
+    if type(value) is not int:
+        try:
+            value = operator.index(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            message = f"{call}: a whole number is needed, not {_kind(value)}"
+            raise UsageError(message, hint="int(value) makes one of a float or a text") from error
+    if not -_MOST <= value < _MOST:
+        raise UsageError(f"{call}: the number is beyond 64 bits: {value.bit_length()} bits")
+    return int(value)
+
+
+def _kind(value: Any) -> str:
+    return f"a {type(value).__name__}"

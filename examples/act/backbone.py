@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +49,7 @@ class FrozenBatchNorm2d(nn.Module):
 
 def _norm_for(kind: Norm) -> Callable[[int], nn.Module]:
     if kind == "group":
-        return lambda channels: nn.GroupNorm(max(1, channels // 16), channels)
+        return lambda channels: nn.GroupNorm(math.gcd(channels, max(1, channels // 16)), channels)
     return FrozenBatchNorm2d if kind == "frozen" else nn.BatchNorm2d
 
 

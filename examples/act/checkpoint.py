@@ -19,6 +19,7 @@ VERSION = 1
 LAST, BEST = "policy_last.ckpt", "policy_best.ckpt"
 HISTORY = "history.json"
 
+_MOST_SAID = 200  # letters of another library's error
 _TO_ACT = ("settings", "policy_class", "shape", "columns", "stats", "model")
 _TO_GO_ON = ("stats", "epoch", "step", "model", "optimizer", "random", "loader", "sums", "history", "best_l1")
 
@@ -53,17 +54,21 @@ def _beside(path: Path) -> Iterator[Path]:
     except BaseException as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+        stop = _inside(error, KeyboardInterrupt)
+        if stop is not None and stop is not error:  # torch's writer complains of the file that Ctrl-C left cut
+            raise stop from None
         if isinstance(error, (OSError, RuntimeError)):  # torch tells a full disk in its own way
-            raise OutputFailed(path, "cannot be written", _cause(error)) from error
+            said = _inside(error, OSError) or RuntimeError(str(error).partition("\n")[0])
+            raise OutputFailed(path, "cannot be written", said) from error
         raise
 
 
-def _cause(error: BaseException) -> BaseException:
-    """What the system said, where a library wrapped it."""
+def _inside(error: BaseException, kind: type[BaseException]) -> BaseException | None:
+    """The error of this kind that others were raised on top of."""
     inner: BaseException | None = error
-    while inner is not None and not isinstance(inner, OSError):
+    while inner is not None and not isinstance(inner, kind):
         inner = inner.__cause__ or inner.__context__
-    return inner or RuntimeError(str(error).partition("\n")[0])
+    return inner
 
 
 def _finite(content: Any) -> Any:
@@ -113,6 +118,19 @@ def _with(names: Sequence[str], path: Path, found: dict[str, Any]) -> dict[str, 
     if missing:
         raise UsageError(f"{path} is no checkpoint for this: it has no {', '.join(missing)}", hint=_way_out(path))
     return found
+
+
+@contextmanager
+def fitting(path: Path) -> Iterator[None]:
+    """The body takes over what the checkpoint at `path` holds; what does not fit is told in a line."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, KeyError, ValueError, AttributeError) as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        said = said if len(said) <= _MOST_SAID else f"{said[:_MOST_SAID]} …"
+        raise UsageError(f"{path}: what it holds does not fit: {said}", hint=_way_out(path)) from error
 
 
 def _way_out(path: Path) -> str:

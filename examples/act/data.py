@@ -1,4 +1,4 @@
-"""Episodes for a policy: which columns, which episodes train and which validate, their statistics, the loaders."""
+"""Episodes for a policy: which of them train and which validate, their statistics, the loaders."""
 
 from __future__ import annotations
 
@@ -14,21 +14,15 @@ from numpy.typing import NDArray
 import penstock
 from penstock.errors import PenstockError, UsageError
 
+from .columns import Columns, check_cameras, choose_columns, open_for, unused_cameras
 from .faults import Faults
 from .loading import Loading, make_loaders
+from .ranges import format_ranges
 from .task import task_of
+from .words import in_words
 
 _BLOCK_BYTES = 4 << 20
 _LEAST_STD = 1e-2  # joints that hardly move would be blown up to noise
-
-
-@dataclass(frozen=True)
-class Columns:
-    """What a policy takes from a store."""
-
-    state: str
-    action: str
-    cameras: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -57,34 +51,6 @@ class Split:
 
     train: tuple[int, ...]
     val: tuple[int, ...]
-
-
-def choose_columns(store: penstock.Store, cameras: Sequence[str] = ()) -> Columns:
-    """By the roles that the store knows; all colour cameras unless some are named (by their last word, too)."""
-    for role in ("state", "action"):
-        if role not in store.roles:
-            raise UsageError(f"{store.path} has no column that is known as {role}: {', '.join(store.columns)}")
-    seen = [name for name, column in store.columns.items() if column.kind == "image" and column.shape[2] == 3]
-    chosen = [_named(camera, seen, store) for camera in cameras] if cameras else seen
-    if not chosen:
-        raise UsageError(f"{store.path} has no camera: ACT looks at pictures")
-    return Columns(store.roles["state"], store.roles["action"], tuple(chosen))
-
-
-def _named(camera: str, seen: Sequence[str], store: penstock.Store) -> str:
-    found = [name for name in seen if camera in (name, name.replace("/", ".").rsplit(".", 1)[-1])]
-    if len(found) != 1:
-        raise UsageError(f"{store.path} has no camera {camera!r}", hint=f"cameras: {', '.join(seen)}")
-    return found[0]
-
-
-def open_for(path: Path, cameras: Sequence[str], episodes: Sequence[int] | None) -> penstock.Store:
-    """The store of these episodes; where cameras are named, without the others: a file may lack one of those."""
-    if not cameras:
-        return penstock.open(path, episodes=episodes)
-    with penstock.open(path, episodes=[0] if episodes is None else episodes[:1]) as first:
-        columns = choose_columns(first, cameras)
-    return penstock.open(path, episodes=episodes, columns=[columns.state, columns.action, *columns.cameras])
 
 
 def split_episodes(count: int, val_share: float, seed: int) -> Split:
@@ -152,17 +118,22 @@ class Data:
         cameras: Sequence[str] = (),
         val_share: float = 0.2,
         episodes: Sequence[int] | None = None,
+        goes_on: bool = False,
     ) -> None:
+        """`goes_on`: a run that was begun without a camera that only some files have may be resumed."""
         self.path, self._chunk_size, self._batch_size = path, chunk_size, batch_size
         with open_for(path, cameras, episodes) as whole:
             self.columns = choose_columns(whole, cameras)
+            if not goes_on:
+                check_cameras(whole, self.columns)
+            self._store_notes = [*map(in_words, whole.notes), *unused_cameras(whole)]
             self.split = split_episodes(whole.episodes, val_share, seed)
             self.kind = whole.kind
             self.episode_rows: list[int] = np.diff(whole.episode_starts).tolist()
-            numbers = [whole.episode_number(place) for place in range(whole.episodes)]
+            self.numbers = [whole.episode_number(place) for place in range(whole.episodes)]
         names = [self.columns.state, self.columns.action, *self.columns.cameras]
         self._stores = [
-            penstock.open(path, episodes=[numbers[place] for place in places], columns=names)
+            penstock.open(path, episodes=[self.numbers[place] for place in places], columns=names)
             for places in (self.split.train, self.split.val)
         ]
         self.image_size = _picture_size(self._stores[0], self.columns, loading.image_size)
@@ -170,17 +141,17 @@ class Data:
             int(np.prod(self._stores[0].columns[name].shape)) for name in (self.columns.state, self.columns.action)
         )
         self.task = task_of(self._stores[0], self.columns.cameras[0])
-        self.stats, self.val_stats = self._take_stats(numbers)
+        self.stats, self.val_stats = self._take_stats()
         self.train, self.val = make_loaders(
             self._stores, loading, batch_size, seed=seed, output="torch",
             window=penstock.Window({self.columns.action: range(chunk_size)}, columns=names),
         )  # fmt: skip
 
-    def _take_stats(self, numbers: Sequence[int]) -> list[dict[str, Stats]]:
+    def _take_stats(self) -> list[dict[str, Stats]]:
         """Of both sides of the split; what is no number on either is refused before the first step."""
         faults = Faults()
         found = [streamed_stats(store, [self.columns.state, self.columns.action], faults) for store in self._stores]
-        faults.check(self.path, numbers)
+        faults.check(self.path, self.numbers)
         for name, stats in found[0].items():
             if not np.isfinite([*stats.mean, *stats.std]).all():
                 raise PenstockError(f"{self.path}: the numbers of {name} are too large to have a mean and a spread")
@@ -202,9 +173,10 @@ class Data:
         return {each.name: f"{'×'.join(map(str, each.shape)) or '1'} {each.dtype}" for each in columns}
 
     def notes(self) -> list[str]:
-        """Sizes that work, but hardly as they were meant."""
+        """What is left out of the data, and what works, but hardly as it was meant."""
         rows = [self.episode_rows[number] for number in self.split.train]
-        return size_notes(rows, self._chunk_size, self._batch_size)
+        sizes = size_notes(rows, self._chunk_size, self._batch_size)
+        return [*self._store_notes, *spread_notes(self.stats), *sizes]
 
     def close(self) -> None:
         """End threads and give memory back."""
@@ -220,6 +192,19 @@ class Data:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def spread_notes(stats: Mapping[str, Stats]) -> list[str]:
+    """Which numbers hardly move, so that they are not divided by their own spread."""
+    notes = []
+    for name, each in stats.items():
+        small = [at for at, std in enumerate(each.std) if std < _LEAST_STD]
+        if small:
+            notes.append(
+                f"{name}: the spread of {len(small):,} of {len(each.std):,} numbers ({format_ranges(small)}) is below "
+                f"{_LEAST_STD:g}: they are divided by {_LEAST_STD:g} instead, and so is their L1"
+            )
+    return notes
 
 
 def size_notes(episode_rows: Sequence[int], chunk_size: int, batch_size: int) -> list[str]:

@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 import penstock
 from penstock.errors import PenstockError
 
-from .ranges import format_ranges
-
-_MOST_WRITTEN = 60  # letters of a list of episodes in a line
+from .ranges import way_without
 
 
 @dataclass
@@ -50,19 +48,10 @@ class Faults:
             return
         told = "; ".join(_told(name, fault) for name, fault in self._found.items())
         bad = set().union(*(fault.episodes for fault in self._found.values()))
-        left = format_ranges(number for number in all_episodes if number not in bad)
-        hint = f"mend episode{'s' if len(bad) > 1 else ''} {_cut(format_ranges(sorted(bad)))}"
-        if len(all_episodes) - len(bad) >= 2:
-            is_short = len(left) <= _MOST_WRITTEN
-            hint += f", or train without: --episodes {left}" if is_short else ", or leave them out with --episodes"
-        raise PenstockError(f"{path}: {told}", hint=hint)
+        raise PenstockError(f"{path}: {told}", hint=way_without(all_episodes, bad))
 
 
 def _told(name: str, fault: _Fault) -> str:
     episode, row = fault.first or (0, 0)
     are = "value is" if fault.values == 1 else "values are"
     return f"{fault.values:,} {are} NaN or infinity in {name}, the first in row {row:,} of episode {episode:,}"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_WRITTEN else f"{text[:_MOST_WRITTEN].rsplit(',', 1)[0]},…"

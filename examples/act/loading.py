@@ -80,7 +80,7 @@ def _refusal(loading: Loading, memory: int, refused: dict[str, BudgetExceeded]) 
         f"{format_bytes(val_bytes)}, for validation, but {told}",
         size=enough,
         limit=memory,
-        hint=f"--memory {-(-enough // MIB) + 1}MiB, a smaller --batch_size or a smaller --image_size",
+        hint=f"--memory {-(-enough // MIB) + 1}MiB, a smaller --batch_size, --chunk_size or --image_size",
     )
 
 

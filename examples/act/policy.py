@@ -9,10 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .data import Columns, Stats
+from .columns import Columns
+from .data import Stats
 from .model import ActModel, CnnMlpModel, Shape
 
-_WIDE = (torch.float64, torch.int64, torch.int32)  # more digits than float32 holds
+_WIDE_NAMES = ("float64", "int64", "int32", "uint64", "uint32")  # more digits than float32 holds
+_WIDE = tuple(getattr(torch, name) for name in _WIDE_NAMES if hasattr(torch, name))  # older ones have no uint32
 
 
 class Losses(NamedTuple):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 
 from penstock.errors import UsageError
 
 _MOST = 10_000_000
+_MOST_WRITTEN = 60  # letters of a list of episodes in a line
 
 
 def parse_ranges(text: str) -> list[int]:
@@ -36,3 +37,17 @@ def format_ranges(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def way_without(all_episodes: Sequence[int], bad: Collection[int]) -> str:
+    """What to do about bad episodes: mend them, or train without them, where two are left."""
+    way = f"mend episode{'s' if len(bad) > 1 else ''} {_cut(format_ranges(sorted(bad)))}"
+    if len(all_episodes) - len(bad) < 2:
+        return way
+    left = format_ranges(number for number in all_episodes if number not in bad)
+    is_short = len(left) <= _MOST_WRITTEN
+    return way + (f", or train without: --episodes {left}" if is_short else ", or leave them out with --episodes")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_WRITTEN else f"{text[:_MOST_WRITTEN].rsplit(',', 1)[0]},…"

@@ -15,7 +15,8 @@ from penstock.demo.reach_scene import CAMERAS, Scene
 from penstock.errors import UsageError
 from penstock.load.pictures import Fit, Fitter
 
-from .data import Columns, Stats
+from .columns import Columns, own_name
+from .data import Stats
 from .model import Shape
 from .policy import Policy, make_policy
 
@@ -54,14 +55,14 @@ class Outcome(NamedTuple):
         return f"{self.reached} of {self.tries} reached ({share:.0f} %), hands {100 * self.mean_distance_m:.1f} cm away"
 
 
-def load_policy(found: Mapping[str, Any], device: torch.device) -> tuple[Policy, Shape]:
+def load_policy(found: Mapping[str, Any]) -> tuple[Policy, Shape]:
     """The policy of a checkpoint (`read_to_act`), ready to act."""
     columns = Columns(**{**found["columns"], "cameras": tuple(found["columns"]["cameras"])})
     stats = {name: Stats(**each) for name, each in found["stats"].items()}
     shape = Shape(**found["shape"])
     policy = make_policy(found["policy_class"], shape, columns, stats, found["settings"]["kl_weight"])
     policy.load_state_dict(found["model"])
-    return policy.to(device).eval(), shape
+    return policy.eval(), shape
 
 
 class PolicyActs:
@@ -69,7 +70,7 @@ class PolicyActs:
 
     def __init__(self, policy: Policy, shape: Shape, script: ReachScript, device: torch.device) -> None:
         self._policy, self._device = policy, device
-        self._cameras = [_own_name(column) for column in policy.columns.cameras]
+        self._cameras = [own_name(column) for column in policy.columns.cameras]
         if set(self._cameras) - set(CAMERAS) or shape.state_dim != 14 or shape.action_dim != 14:
             raise UsageError(
                 f"the policy looks at {', '.join(self._cameras)} and moves {shape.action_dim} joints: it was not "
@@ -105,18 +106,12 @@ def roll_out(act: Act, script: ReachScript, tries: int, rows: int = _ROWS) -> Ou
     return Outcome(tries, sum(task.reached for task in tasks), float(np.mean(distances)))
 
 
-def evaluate(found: Mapping[str, Any], script: ReachScript, tries: int, device: str) -> dict[str, Outcome]:
-    """A checkpoint on the synthetic task, beside the demonstrator and what the mean action would do."""
-    where = torch.device(device)
-    policy, shape = load_policy(found, where)
+def evaluate(policy: Policy, shape: Shape, script: ReachScript, tries: int, device: torch.device) -> dict[str, Outcome]:
+    """A policy on the synthetic task, beside the demonstrator and what the mean action would do."""
     mean = policy.action_mean.double().cpu().numpy()
     acts: dict[str, Any] = {
-        "policy": PolicyActs(policy, shape, script, where),
+        "policy": PolicyActs(policy.to(device), shape, script, device),
         "predict the mean": lambda tasks: np.repeat(mean[None], len(tasks), 0),
         "demonstrator": lambda tasks: np.stack([task.expert() for task in tasks]),
     }
     return {name: roll_out(act, script, tries) for name, act in acts.items()}
-
-
-def _own_name(column: str) -> str:
-    return column.replace("/", ".").rsplit(".", 1)[-1]

@@ -19,7 +19,7 @@ from penstock.profile.marks import marks
 from penstock.profile.table import epoch_line
 from penstock.units import format_duration_ns
 
-from .checkpoint import BEST, HISTORY, LAST, random_state, set_random_state, write_checkpoint, write_json
+from .checkpoint import BEST, HISTORY, LAST, fitting, random_state, set_random_state, write_checkpoint, write_json
 from .curve import draw_curve
 from .data import Data
 from .model import Shape
@@ -134,7 +134,11 @@ class Trainer:
         return self.epoch >= self.settings.num_epochs
 
     def run(self) -> None:
-        """Train until the last epoch."""
+        """Train until the last epoch; whatever was resumed, its losses are written and its last epoch is validated."""
+        if self.is_done:
+            self._validate_last()
+        if self.history:
+            self._write_losses()
         while not self.is_done:
             began = time.perf_counter_ns()
             self._saving_ns = 0
@@ -149,6 +153,17 @@ class Trainer:
             self._tell(row, ended - began - saving_ns, ended - trained)
             if last or (self.epoch % self.settings.table_every == 0):
                 profile.print_timing_stats(lang=self.settings.lang)
+
+    def _validate_last(self) -> None:
+        """Of a run that is done already: it may have been stopped where no validation was due."""
+        row = self.history[-1]
+        if "val_l1" in row:
+            return
+        found = self._checked(self.validate())
+        if not self.sums[3]:  # else the weights are those of a later step
+            row.update(found)
+        self._save_with(found["val_l1"])
+        print(f"  val l1 {found['val_l1']:.4f} (predict the mean {found['val_mean_l1']:.4f})", flush=True)
 
     def _train_epoch(self) -> dict[str, Any]:
         settings, loader, pace = self.settings, self.data.train, Pace(self.device)
@@ -270,16 +285,21 @@ class Trainer:
         self.history.append(row)
         self.epoch += 1
         self.sums = self._no_sums()
-        found = row.get("val_l1", math.inf)
-        is_best = found < self.best_l1
-        self.best_l1 = min(self.best_l1, found)
-        folder, seed = self.settings.ckpt_dir, self.settings.seed
         with self._saving():
-            if is_best:
-                self.save(BEST)
-            self.save(LAST)
-            write_json(folder / HISTORY, self.history)
-            draw_curve(folder / f"train_val_seed_{seed}.png", self.history, f"{self.settings.task_name} seed {seed}")
+            self._save_with(row.get("val_l1", math.inf))
+            self._write_losses()
+
+    def _save_with(self, val_l1: float) -> None:
+        """The last checkpoint, and the best one before it where this is it."""
+        if val_l1 < self.best_l1:
+            self.best_l1 = val_l1
+            self.save(BEST)
+        self.save(LAST)
+
+    def _write_losses(self) -> None:
+        folder, seed = self.settings.ckpt_dir, self.settings.seed
+        write_json(folder / HISTORY, self.history)
+        draw_curve(folder / f"train_val_seed_{seed}.png", self.history, f"{self.settings.task_name} seed {seed}")
 
     def save(self, name: str) -> None:
         """Everything that what comes next depends on; the best one is for acting alone."""
@@ -309,16 +329,23 @@ class Trainer:
             self._saved_step = self.step
 
     def _restore(self, found: Mapping[str, Any]) -> None:
-        check_same(self.settings.ckpt_dir / LAST, found, self.data)
-        self.policy.load_state_dict(found["model"])
-        self.optimizer.load_state_dict(found["optimizer"])
-        self.data.train.load_state_dict(found["loader"])
-        self.epoch, self.step, self.best_l1 = found["epoch"], found["step"], found["best_l1"]
-        self._saved_step = self.step
-        self.sums = found["sums"].to(self.device)
-        self.history = list(found["history"])
-        set_random_state(found["random"], self.device)
-        print(f"resumed {self.settings.ckpt_dir / LAST} at epoch {self.epoch}, step {self.step:,}", flush=True)
+        path = self.settings.ckpt_dir / LAST
+        with fitting(path):
+            check_same(path, found, self.data)
+            self.policy.load_state_dict(found["model"])
+            self.optimizer.load_state_dict(self._for_this_device(found["optimizer"]))
+            self.data.train.load_state_dict(found["loader"])
+            self.epoch, self.step, self.best_l1 = found["epoch"], found["step"], found["best_l1"]
+            self._saved_step = self.step
+            self.sums = found["sums"].to(self.device)
+            self.history = list(found["history"])
+            set_random_state(found["random"], self.device)
+        print(f"resumed {path} at epoch {self.epoch}, step {self.step:,}", flush=True)
+
+    def _for_this_device(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """An optimiser's state of any device: whether steps are fused is this run's own matter."""
+        fused = self.optimizer.param_groups[0]["fused"]
+        return {**state, "param_groups": [{**group, "fused": fused} for group in state["param_groups"]]}
 
     def _tell(self, row: dict[str, Any], total_ns: int, validation_ns: int) -> None:
         """The line holds what `penstock profile` says of the epoch; the checkpoints are beside it."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -13,9 +15,14 @@ from penstock.errors import UsageError
 torch = pytest.importorskip("torch")
 
 from act import data as act_data  # noqa: E402
-from act.data import Data, choose_columns, split_episodes, streamed_stats  # noqa: E402
+from act.columns import choose_columns  # noqa: E402
+from act.data import Data, split_episodes, streamed_stats  # noqa: E402
 from act.loading import Loading  # noqa: E402
 
+from tests.examples.making import write_walks  # noqa: E402
+from tests.examples.running import run  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = Loading(memory="512MiB", threads="1")
 
 
@@ -72,3 +79,16 @@ def test_a_lerobot_data_set_is_the_same_to_a_policy(reach: Path, tmp_path: Path)
         assert torch.equal(batches[0]["action"], batches[1]["action"])
         for name, other in zip(there.columns.cameras, here.columns.cameras, strict=True):
             assert torch.equal(batches[0][name], batches[1][other])
+
+
+def test_numbers_that_hardly_move_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_walks(tmp_path / "data")
+    for number in range(4):
+        with h5py.File(data / f"episode_{number}.hdf5", "r+") as file:
+            file["action"][:, 1] = np.linspace(0, 1e-3, 6)
+    assert run(data, tmp_path / "ck") == 0
+    told = capsys.readouterr().out
+    assert "note: action: the spread of 1 of 3 numbers (1) is below 0.01: they are divided by 0.01 instead" in told
+    kept = json.loads((tmp_path / "ck" / "dataset_stats.json").read_text())
+    assert kept["action"]["scale"][1] == 0.01 > 0.001 > kept["action"]["std"][1] > 0
+    assert kept["action"]["scale"][0] == kept["action"]["std"][0] and "note: observations/qpos" not in told

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import h5py
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -109,3 +111,17 @@ def test_a_validation_that_is_none_closes_no_epoch(
     assert run(write_walks(tmp_path / "data"), tmp_path / "ck") == 1
     assert "the validation's l1 is inf: training has diverged" in capsys.readouterr().err
     assert not (tmp_path / "ck" / "policy_last.ckpt").exists()
+
+
+def test_a_broken_picture_is_told_with_the_episodes_that_are_left(
+    reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = Path(shutil.copytree(reach, tmp_path / "data"))
+    with h5py.File(data / "episode_2.hdf5", "r+") as file:
+        pictures = file["observations/images/cam_low"]
+        pictures[5] = np.frombuffer(b"junk" * (pictures.shape[1] // 4 + 1), np.uint8)[: pictures.shape[1]]
+    assert run(data, tmp_path / "ck") == 1
+    told = capsys.readouterr().err
+    assert "(row 5 of episode 2)" in told and "on_error" not in told
+    assert "→ mend episode 2, or train without: --episodes 0-1,3\n" in told
+    assert run(data, tmp_path / "ck", "--episodes", "0-1,3") == 0

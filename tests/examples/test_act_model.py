@@ -12,7 +12,8 @@ from penstock.errors import UsageError
 torch = pytest.importorskip("torch")
 
 from act.backbone import FrozenBatchNorm2d, Narrowing, ResNet18  # noqa: E402
-from act.data import Columns, Stats  # noqa: E402
+from act.columns import Columns  # noqa: E402
+from act.data import Stats  # noqa: E402
 from act.layers import sine_grid, sine_positions  # noqa: E402
 from act.model import ActModel, CnnMlpModel, Shape  # noqa: E402
 from act.policy import ActPolicy, CnnMlpPolicy, Sample, make_policy, masked_mean, style_divergence  # noqa: E402
@@ -169,3 +170,12 @@ def test_positions_differ(dim: int) -> None:
     assert sine_positions(22, dim).shape == (22, dim)
     grid = sine_grid(3, 4, dim)
     assert grid.shape == (12, dim) and len(torch.unique(grid, dim=0)) == 12
+
+
+def test_groups_divide_the_channels_of_any_width() -> None:
+    for width in (56, 24, 40, 8, 64):
+        norms = [each for each in ResNet18(width, "group").modules() if isinstance(each, torch.nn.GroupNorm)]
+        assert {each.num_channels for each in norms} == {width << number for number in range(4)}
+        for each in norms:
+            usual = max(1, each.num_channels // 16)
+            assert each.num_groups == usual or each.num_channels % usual  # where it divides, as it always was

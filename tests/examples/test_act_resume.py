@@ -16,8 +16,10 @@ from penstock.errors import UsageError
 
 torch = pytest.importorskip("torch")
 
+from act.checkpoint import read_checkpoint  # noqa: E402
 from act.data import Stats, split_episodes  # noqa: E402
 from act.same_data import check_same, facts_of  # noqa: E402
+from act.train import Trainer  # noqa: E402
 
 from tests.examples.running import TINY, run  # noqa: E402
 
@@ -168,3 +170,106 @@ def test_a_best_checkpoint_of_junk_is_told_in_a_line(
     (ckpt / "policy_best.ckpt").write_bytes(b"hello junk" * 50)
     assert run(reach, ckpt, "--eval") == 2
     assert "policy_best.ckpt (500 bytes) is cut or is no checkpoint" in capsys.readouterr().err
+
+
+def _changed(ckpt: Path, name: str, **parts: Any) -> None:
+    path = ckpt / name
+    content = torch.load(path, weights_only=True)
+    torch.save({**content, **parts}, path)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"model": {"odd": torch.zeros(2)}},
+        {"model": 7},
+        {"optimizer": {}},
+        {"optimizer": {"param_groups": [], "state": {}}},
+        {"random": {}},
+        {"sums": None},
+        {"stats": {"action": {}}, "data": {}},
+    ],
+)
+def test_content_that_does_not_fit_is_told_in_a_line(
+    parts: dict[str, Any], reach: Path, ckpt: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _changed(ckpt, "policy_last.ckpt", **parts)
+    assert run(reach, ckpt, "--resume", "--num_epochs", "2") == 2
+    told = capsys.readouterr().err
+    assert "policy_last.ckpt: what it holds does not fit: " in told and len(told) < 900
+    assert "→ put a whole copy in its place, or train anew with --overwrite; policy_best.ckpt beside it" in told
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"model": {"odd": torch.zeros(2)}},
+        {"shape": {"sides": 3}},
+        {"columns": {}},
+        {"stats": {"action": {"mean": 1}}},
+        {"task": {"name": "reach"}},
+    ],
+)
+def test_a_policy_that_does_not_fit_is_told_in_a_line(
+    parts: dict[str, Any], reach: Path, ckpt: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _changed(ckpt, "policy_best.ckpt", **parts)
+    assert run(reach, ckpt, "--eval", "--tries", "1") == 2
+    told = capsys.readouterr().err
+    assert "policy_best.ckpt: what it holds does not fit: " in told and "→ put a whole copy in its place" in told
+
+
+def test_whether_steps_are_fused_is_no_matter_of_the_checkpoint(reach: Path, ckpt: Path) -> None:
+    last = read_checkpoint(ckpt / "policy_last.ckpt")
+    groups = [{**group, "fused": True} for group in last["optimizer"]["param_groups"]]  # of a run on CUDA
+    _changed(ckpt, "policy_last.ckpt", optimizer={**last["optimizer"], "param_groups": groups})
+    assert run(reach, ckpt, "--resume", "--num_epochs", "2") == 0
+    saved = read_checkpoint(ckpt / "policy_last.ckpt")["optimizer"]["param_groups"]
+    assert [group["fused"] for group in saved] == [False, False]
+
+
+def test_losses_that_were_not_written_any_more_are_written(reach: Path, ckpt: Path) -> None:
+    before = _content(ckpt)
+    for name in ("history.json", "train_val_seed_0.png"):
+        (ckpt / name).unlink()  # stopped after the checkpoint of the last epoch, before these
+    assert run(reach, ckpt, "--resume") == 0
+    assert _content(ckpt) == before
+
+
+@pytest.mark.parametrize("words", [[], ["--save_every", "2"]])
+def test_a_run_that_is_done_has_a_best(
+    words: list[str], reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ck, train_step = tmp_path / "ck", Trainer._train_step
+
+    def stops(self: Trainer, batch: Any) -> None:
+        if self.step == 8:  # of the second epoch's five, one or two after what is saved
+            raise KeyboardInterrupt
+        train_step(self, batch)
+
+    monkeypatch.setattr(Trainer, "_train_step", stops)
+    assert run(reach, ck, "--num_epochs", "9", "--val_every", "7", *words) == 130
+    monkeypatch.undo()
+    assert not (ck / "policy_best.ckpt").exists()
+    capsys.readouterr()
+    assert run(reach, ck, "--resume", "--num_epochs", "1", "--val_every", "7") == 0
+    told = capsys.readouterr().out
+    assert "already at epoch 1 of 1: nothing to train" in told and "inf" not in told
+    best, last = (read_checkpoint(ck / f"policy_{name}.ckpt") for name in ("best", "last"))
+    assert best["step"] == last["step"] == (8 if words else 5) and 0 < last["best_l1"] < 9
+    assert ("val_l1" in last["history"][-1]) is not bool(words)  # of weights in the midst of an epoch it tells nothing
+    assert [*last["history"]] == json.loads((ck / "history.json").read_text())
+
+
+def test_a_validation_at_the_end_changes_nothing_in_what_comes_next(reach: Path, tmp_path: Path) -> None:
+    for name in ("whole", "cut"):
+        assert run(reach, tmp_path / name, "--num_epochs", "1") == 0
+    last = read_checkpoint(tmp_path / "cut" / "policy_last.ckpt")
+    rows = [{key: value for key, value in row.items() if not key.startswith("val")} for row in last["history"]]
+    _changed(tmp_path / "cut", "policy_last.ckpt", history=rows, best_l1=float("inf"))
+    assert run(reach, tmp_path / "cut", "--resume", "--num_epochs", "1") == 0
+    for name in ("whole", "cut"):
+        assert run(reach, tmp_path / name, "--resume", "--num_epochs", "2") == 0
+    one, two = (read_checkpoint(tmp_path / name / "policy_last.ckpt") for name in ("whole", "cut"))
+    assert one["best_l1"] == two["best_l1"] and one["loader"] == two["loader"]
+    assert all(torch.equal(one["model"][name], two["model"][name]) for name in one["model"])

@@ -12,7 +12,8 @@ from penstock.errors import UsageError
 
 torch = pytest.importorskip("torch")
 
-from act.data import Columns, Stats  # noqa: E402
+from act.columns import Columns  # noqa: E402
+from act.data import Stats  # noqa: E402
 from act.model import Shape  # noqa: E402
 from act.policy import Policy, make_policy  # noqa: E402
 from act.rollout import PolicyActs, TemporalEnsemble, roll_out  # noqa: E402

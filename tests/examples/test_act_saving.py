@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import resource
@@ -20,9 +21,10 @@ from penstock.errors import OutputFailed
 
 torch = pytest.importorskip("torch")
 
-from act import train  # noqa: E402
+from act import checkpoint, train  # noqa: E402
 from act.checkpoint import forget, write_bytes, write_checkpoint, write_json  # noqa: E402
 from act.curve import draw_curve  # noqa: E402
+from act.ending import Terminated  # noqa: E402
 from act.progress import Progress  # noqa: E402
 
 from tests.examples.running import TINY, run  # noqa: E402
@@ -135,3 +137,29 @@ def test_when_nobody_reads_any_more_it_ends_quietly(reach: Path, tmp_path: Path)
             assert process.wait(60) == 1 and told == b""
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_a_signal_while_a_checkpoint_is_written_is_no_disk_failure(
+    stop: type[BaseException], code: int, reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    writes = []
+
+    class Stopped(io.FileIO):
+        def write(self, data: Any) -> int:
+            writes.append(len(data))
+            if len(writes) == 9:
+                raise stop
+            return super().write(data)
+
+    def opened(path: Path, mode: str) -> Any:
+        return (Stopped if mode == "wb" and (tmp_path / "ck" / "history.json").exists() else open)(path, mode)
+
+    monkeypatch.setattr(checkpoint, "open", opened, raising=False)  # torch's writer raises its own on top
+    assert run(reach, tmp_path / "ck", "--num_epochs", "2") == code
+    told = capsys.readouterr().err
+    assert "--resume goes on from the last checkpoint" in told and "cannot be written" not in told
+    assert not list((tmp_path / "ck").glob("*.part"))
+    monkeypatch.undo()
+    assert checkpoint.read_checkpoint(tmp_path / "ck" / "policy_last.ckpt")["epoch"] == 1

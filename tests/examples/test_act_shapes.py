@@ -13,7 +13,8 @@ import penstock
 
 torch = pytest.importorskip("torch")
 
-from act.data import Columns, Data, Stats  # noqa: E402
+from act.columns import Columns  # noqa: E402
+from act.data import Data, Stats  # noqa: E402
 from act.loading import Loading  # noqa: E402
 from act.model import Shape  # noqa: E402
 from act.policy import make_policy  # noqa: E402
@@ -57,6 +58,20 @@ def test_one_number_of_a_lerobot_data_set(tmp_path: Path) -> None:
         policy = make_policy("CNNMLP", shape, data.columns, data.stats, 0.0)
         sample = policy.sample(next(iter(data.train)))
     assert sample.state.shape == (2, 1) and sample.actions.shape == (2, 4, 1)
+
+
+@pytest.mark.parametrize("kind", [np.uint32, np.uint64, np.int32, np.int64])
+def test_whole_numbers_far_from_zero_keep_their_digits(kind: type[Any]) -> None:
+    if not hasattr(torch, np.dtype(kind).name):
+        pytest.skip("this torch has no such numbers")
+    values = (2_000_000_000 + np.arange(30).reshape(5, 3, 2)).astype(kind)
+    flat = values.reshape(-1, 2).astype(np.float64)
+    stats = Stats(15, flat.mean(0).tolist(), flat.std(0).tolist(), flat.min(0).tolist(), flat.max(0).tolist())
+    shape = Shape(2, 2, 1, 32, 32, 3, hidden_dim=16, heads=2, backbone_width=8)
+    policy = make_policy("CNNMLP", shape, Columns("qpos", "action", ("a",)), {"qpos": stats, "action": stats}, 0.0)
+    want = (flat.reshape(5, 3, 2) - stats.mean) / stats.scale
+    assert np.abs(policy.normal_state(torch.tensor(values[:, 0])).numpy() - want[:, 0]).max() < 1e-6
+    assert np.abs(policy.stay(torch.tensor(values[:, 0])).numpy()[:, 0] - want[:, 0]).max() < 1e-6
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])

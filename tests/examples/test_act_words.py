@@ -149,6 +149,12 @@ def test_hints_name_options() -> None:
         ('memory="9MiB", a smaller batch_size or a smaller image_size',
          "--memory 9MiB, a smaller --batch_size or a smaller --image_size"),
         ("image_size=(224, 224), or None; --batch_size 3", "--image_size 224x224, or None; --batch_size 3"),
+        ("those that are whole: episodes=[1, 2, 4, 5] (4 of 6)", "those that are whole: --episodes 1-2,4-5 (4 of 6)"),
+        ("episodes=[0, 1, 2, 7, …] (90 of 99)", "--episodes 0-2,7,… (90 of 99)"),
+        ("episodes=[…] opens the others", "--episodes 0-40,45 opens the others"),
+        ("episodes=[…] without 7", "--episodes 0-40,45 without 7"),
+        ('on_error="skip" leaves such samples out and counts them; `penstock doctor` tells',
+         "leave its episode out with --episodes; `penstock doctor` tells"),
     ):  # fmt: skip
         assert in_options(UsageError("no", hint=hint)).hint == told
 
@@ -160,3 +166,56 @@ def test_a_last_batch_that_batch_norm_cannot_take(tmp_path: Path, capsys: pytest
     assert "6 samples in batches of 5 leave a batch of one" in told and "32×32" in told and "→ --batch_size 6" in told
     for number, words in enumerate((["--batch_size", "6"], ["--norm", "group"], ["--image_size", "64x64"])):
         assert run(data, tmp_path / str(number), *words) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--threads 0", "--threads: '0' is not"),
+        ("--threads abc", "--threads: 'abc' is not"),
+        ("--threads cpu*0", "--threads: 'cpu*0' asks for no CPU"),
+        ("--val_share 0", "--val_share 0 is not between 0 and 1\n  → a fifth: --val_share 0.2"),
+        ("--val_share 1", "--val_share 1 is not between 0 and 1"),
+        ("--val_share nan", "--val_share nan is not between 0 and 1"),
+        ("--chunk_size 20000000", "--chunk_size 20,000,000 is more than 10,000\n  → 20 to 100 are usual"),
+    ],
+)
+def test_words_that_do_not_fit_are_told_by_their_own_names(
+    words: str, told: str, reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(reach, tmp_path / "ck", *words.split()) == 2
+    assert f"imitate_episodes: {told}" in capsys.readouterr().err and not (tmp_path / "ck").exists()
+
+
+def test_a_directory_that_is_a_file_is_told(reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ck").touch()
+    for words in ([], ["--resume"], ["--eval"]):
+        assert run(reach, tmp_path / "ck", *words) == 2
+        assert f"--ckpt_dir {tmp_path / 'ck'} is a file\n  → " in capsys.readouterr().err
+
+
+def test_what_cnnmlp_has_not_is_no_reason_to_refuse_it(
+    reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--hidden_dim", "9", "--heads", "2", "--chunk_size", "20000"]
+    assert run(reach, tmp_path / "ck", *words, "--policy_class", "CNNMLP") == 0
+    assert run(reach, tmp_path / "act", *words) == 2
+    assert "--hidden_dim 9 cannot be split into 2 --heads" in capsys.readouterr().err
+
+
+def test_a_long_chunk_is_among_the_causes_of_too_little_memory(
+    reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(reach, tmp_path / "ck", "--chunk_size", "10000", "--memory", "90MiB") == 1
+    assert "a smaller --batch_size, --chunk_size or --image_size" in capsys.readouterr().err
+
+
+def test_a_cache_that_is_full_is_told_in_options(
+    reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_CACHE_LIMIT", "4KiB")
+    assert run(reach, tmp_path / "ck", "--view", "disk") == 1
+    told = capsys.readouterr().err
+    assert "→ --view ram keeps what --memory has room for; or take a smaller --image_size" in told
+    assert "build_view" not in told
+    assert run(reach, tmp_path / "ck", "--view", "ram") == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,6 +29,7 @@ from penstock.profile.gpu import gpu_span
 from penstock.profile.spans import span
 
 _AHEAD = 2  # batches that lie complete on the device
+_HOLD_BACK_S = 0.002  # where one is complete: the step that has just got another gives its first work to the device
 _RESIZE_PIXELS = 32 << 20  # that are resized at a time: three floats each are 384 MiB
 
 
@@ -178,6 +180,8 @@ def _deliver(
         work = _DeviceWork(target)
         while not stop.is_set():
             free.acquire()
+            if not ready.empty():
+                time.sleep(_HOLD_BACK_S)
             job = None if stop.is_set() else own.next()
             if job is None and (stop.is_set() or own.is_over):
                 break

@@ -60,6 +60,54 @@ def test_the_next_epoch_is_begun_while_the_last_batch_is_used() -> None:
         assert len(store.log) <= ROWS + 5 * 8  # it was not made anew
 
 
+def _counting(loader: Loader) -> list[int]:
+    """A loop that counts batches, and never asks whether there is one more."""
+    batches = iter(loader)
+    return [int(row) for _ in range(len(loader)) for row in next(batches)["index"]]
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_loops_that_never_ask_for_more_lose_nothing_of_what_was_made_ahead(keeps: bool) -> None:
+    store = ArrayStore([ROWS])
+    with _loader(store, prefetch=2) as loader:
+        expected = [loader._order.at(epoch, np.arange(ROWS)).tolist() for epoch in range(6)]
+        kept = []
+        for epoch in range(5):
+            if keeps:
+                kept.append(iter(loader))
+                found = [int(row) for _ in range(len(loader)) for row in next(kept[-1])["index"]]
+            else:
+                found = _counting(loader)
+            assert found == expected[epoch]
+            assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (epoch, ROWS)
+        if keeps:
+            current = kept.pop()
+            for stale in kept:
+                with pytest.raises(UsageError, match="this pass has ended"):
+                    next(stale)
+            assert next(current, None) is None and loader.epoch == 5
+            kept.clear()
+        assert _indices(loader) == expected[5]
+        assert len(store.log) <= 7 * ROWS  # six epochs, and what is ahead now
+
+
+def test_a_break_at_the_last_batch_is_no_end_of_what_was_made_ahead() -> None:
+    store = ArrayStore([ROWS])
+    with _loader(store, prefetch=2) as loader:
+        for epoch in range(6):
+            found: list[int] = []
+            for number, batch in enumerate(loader, 1):
+                found += batch["index"].tolist()
+                if number == len(loader):
+                    break
+            assert found == loader._order.at(epoch, np.arange(ROWS)).tolist()
+        assert len(store.log) <= 7 * ROWS
+        state = loader.state_dict()
+        loader.load_state_dict(state)  # at the end of an epoch: that pass has no batches left
+        assert _indices(loader) == [] and loader.epoch == 6
+        assert _indices(loader) == loader._order.at(6, np.arange(ROWS)).tolist()
+
+
 def test_no_picture_is_decoded_twice_for_a_view() -> None:
     store = ArrayStore([9, 11])
     with _loader(store, view="ram", prefetch=8) as loader:
@@ -126,6 +174,8 @@ def test_a_profile_counts_the_epochs_that_were_used() -> None:
             found = profile.snapshot().by_name()
             assert found["00_TOTAL_getitem"].count == found["03b_image_decode"].count == (epoch + 1) * ROWS
             assert profile.snapshot().counters["pictures_decoded"] == (epoch + 1) * ROWS
+            assert found["plan_batch"].count == (epoch + 1) * len(loader)
+            assert found["wait_for_slot"].total_ns < 40_000_000 * (epoch + 1)  # not the time between epochs
         profile.reset()
         _indices(loader)
         assert profile.snapshot().by_name()["03b_image_decode"].count == ROWS

@@ -85,6 +85,15 @@ def test_a_view_that_may_only_be_read_counts_by_the_rows_it_has(monkeypatch: pyt
         assert [view.path for view in loader._views] == [path], "it can still be filled"
 
 
+def test_one_row_that_cannot_be_decoded_is_no_reason_to_decode_all_others_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ArrayStore([ROWS], broken=[7])
+    built = _built(store, where="disk", on_error="skip")
+    opened = view_opening._open
+    monkeypatch.setattr(view_opening, "_open", lambda path: (opened(path)[0], False, ""))
+    with _loader(store, on_error="skip") as loader:
+        assert [view.path for view in loader._views] == [built.path]
+
+
 # Numbers
 
 

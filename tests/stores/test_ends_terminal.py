@@ -59,6 +59,21 @@ def test_terminal_rows_are_samples(tmp_path: Path, limits: dict[str, int]) -> No
         assert samples(store) == list(range(6)), "which rows are samples does not depend on the columns"
 
 
+@pytest.mark.parametrize("episodes", [None, [2, 0]])
+def test_a_store_of_pictures_alone_knows_them_too(tmp_path: Path, episodes: list[int] | None) -> None:
+    root = version21.make(tmp_path / "set", (12, 9, 11))
+    with LeRobotStore(root, episodes=episodes) as whole:
+        cameras = [name for name, column in whole.columns.items() if column.is_picture]
+        expected = whole.ends_terminal
+    assert expected is not None and expected.any()
+    with LeRobotStore(root, episodes=episodes, columns=cameras) as store:
+        assert store.ends_terminal is not None and store.ends_terminal.tolist() == expected.tolist()
+    for table in (root / "data").glob("*/*.parquet"):
+        table.unlink()
+    with LeRobotStore(root, episodes=episodes, columns=cameras) as store:
+        assert store.ends_terminal is None, "fetched without its tables"
+
+
 def test_v21_too(tmp_path: Path) -> None:
     root = version21.make(tmp_path / "set", (12, 9, 11))
     with LeRobotStore(root, episodes=[2, 0]) as store:

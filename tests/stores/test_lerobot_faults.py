@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +52,34 @@ def refused(root: Path, said: str, **options: object) -> None:
 
 
 # 14: metadata that disagrees
+
+
+@pytest.mark.parametrize(
+    ("declared", "stored", "value"), [("int32", pa.int64(), 1 << 40), ("uint8", pa.uint16(), 256),
+                                      ("float32", pa.float64(), 1e300)],
+)  # fmt: skip
+def test_numbers_that_the_declared_type_cannot_hold_are_refused(
+    old: Path, declared: str, stored: pa.DataType, value: float
+) -> None:
+    path = version21.data_path(old, 1)
+    table = pq.ParquetFile(path).read()
+    numbers = [7] * (len(table) - 1)
+    for last, is_held in ((9, True), (value, False)):
+        column = pa.array([*numbers, last], stored)
+        pq.write_table(table.set_column(table.schema.get_field_index("counter"), "counter", column), path)
+        information = old / "meta/info.json"
+        told = json.loads(information.read_text())
+        told["features"]["counter"]["dtype"] = declared
+        information.write_text(json.dumps(told))
+        store = open_store(old, episodes=[1])
+        if is_held:
+            assert store.numbers("counter", np.array([0, 8])).tolist() == [7, 9]
+            continue
+        for read in (
+            lambda: store.numbers("counter", np.array([8])), lambda: list(store.number_blocks(["counter"], 1 << 20)),  # noqa: B023
+        ):  # fmt: skip
+            with pytest.raises(DataSetCorrupt, match=f"which {declared} cannot hold"):
+                read()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from penstock.load.source import PictureColumn, Source
 from penstock.load.view import View, ViewSpec
 from penstock.units import format_bytes
 
+_ENOUGH = 0.9  # of the rows that memory would hold: a view on disk is filled, that in memory is not yet
 _LEAST_SHARE = 0.02  # of the rows: below, a view in memory is not worth its bookkeeping
 _OVERHEAD_BYTES = 16 << 10  # header and alignment of one view
 
@@ -44,7 +45,7 @@ def attach_views(
 
 
 def _found_on_disk(wanted: Sequence[_Wanted], left_bytes: int) -> tuple[list[View], list[str]]:
-    """Views that are there already, where they hold as many rows as one in memory would."""
+    """Views that are there already, where they hold about as many rows as one in memory would."""
     made: list[View] = []
     notes: list[str] = []
     if not cache.has_directory():
@@ -55,7 +56,7 @@ def _found_on_disk(wanted: Sequence[_Wanted], left_bytes: int) -> tuple[list[Vie
         if found is None:
             continue
         in_memory = int(share * source.store.rows) if share >= _LEAST_SHARE else 0
-        if found.n_possible < in_memory:
+        if found.n_possible < _ENOUGH * in_memory:
             notes.append(f"{_told(found)}; it is not used, for memory holds {in_memory:,}")
             found.close()
             continue

@@ -11,6 +11,8 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -24,8 +26,8 @@ from penstock.load.job import Job, Ledger, Part, Sign
 from penstock.load.shard import Batches
 from penstock.load.slots import Ring
 from penstock.load.source import SOURCE, PictureColumn
-from penstock.load.stages import PLAN, SLOT
-from penstock.profile.spans import span
+from penstock.load.stages import PLAN, SLOT, now_ns
+from penstock.profile.spans import record_calls, show, span
 
 _T = TypeVar("_T")
 _LOOK_S = 0.05  # how often a wait without news asks whether anything can still come
@@ -95,8 +97,9 @@ class Feed:
 
     def _begin(self, planned: Planned) -> bool:
         """Whether a batch was begun: not so where all is stopped."""
+        is_used = self.ledger.has_begun(planned.epoch)  # else it is made ahead, and waits as long as the user likes
         self.waits_for_slot = True
-        with span(SLOT):
+        with span(SLOT) if is_used else nullcontext():
             lease = self.ring.take(self.stop)
         self.waits_for_slot = False
         if lease is None or self.stop.is_set():
@@ -106,12 +109,15 @@ class Feed:
         job.lease, job.ledger = lease.slot, self.ledger
         job.epoch, job.after, job.is_last = planned.epoch, planned.after, planned.is_last
         lease.drop()
-        with span(PLAN):
-            parts = self.parts(planned.epoch, planned.positions)
-            for part in parts:
-                if part.source.number is not None:
-                    job.arrays[SOURCE][part.places] = part.source.number
-            begin_job(job, parts, self.crew, self.encoded)
+        began_ns = now_ns()
+        parts = self.parts(planned.epoch, planned.positions)
+        for part in parts:
+            if part.source.number is not None:
+                job.arrays[SOURCE][part.places] = part.source.number
+        begin_job(job, parts, self.crew, self.encoded)
+        took_ns = now_ns() - began_ns
+        show(PLAN, began_ns, took_ns)
+        self.ledger.add(planned.epoch, partial(record_calls, PLAN, took_ns, 1))
         self.given += 1
         self.jobs.put(job)
         return True

@@ -113,6 +113,10 @@ class Ledger:
         if epoch <= self._epoch:  # it began just now, perhaps before this batch was held
             _record_all(held)
 
+    def has_begun(self, epoch: int) -> bool:
+        """Whether the user has come to an epoch."""
+        return epoch <= self._epoch
+
     def begin(self, epoch: int) -> None:
         """The user has come to this epoch."""
         self._epoch = epoch

@@ -233,28 +233,28 @@ class Loader:
         own = self._start_pass()
         try:
             handed = own.begin(self.epoch, self)
-            while True:
+            while self._turn is turn:
                 found = handed.next()
-                if self._pass is not own:
-                    raise UsageError(_ENDED)
-                if found is None:
+                if self._turn is not turn:
                     break
+                if found is None:
+                    own.rest(self.epoch + 1, end_is_due=False)
+                    self.epoch, self._position, self._resumes = self.epoch + 1, 0, False
+                    return
                 job, batch = found
                 self._count(job)
                 kept = self._losses.without(job, batch)
                 self._position, self._resumes = job.after, False  # not before: what is refused was not handed out
+                if job.is_last:
+                    own.rest(self.epoch + 1, end_is_due=True)  # not all loops ask whether there is more
                 del job, batch, found
                 if kept is not None:
                     yield kept
                     del kept
-            self.epoch, self._position, self._resumes = self.epoch + 1, 0, False
-            own.rest(self.epoch)
-            self._rest = own
         finally:
-            if self._pass is own:
-                self._pass = None
-            if self._rest is not own:
-                own.close()
+            if self._turn is turn:
+                self._end_pass()
+        raise UsageError(_ENDED)
 
     def _start_pass(self) -> Running:
         rest, self._rest = self._rest, None
@@ -308,7 +308,9 @@ class Loader:
     def _end_pass(self) -> None:
         self._turn = None
         own, self._pass = self._pass, None  # first: one who waits for a batch must not take it for the epoch's end
-        if own is not None:
+        if own is not None and own.is_at_rest:
+            self._rest = own
+        elif own is not None:
             own.close()
 
     # What happened

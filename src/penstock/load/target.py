@@ -68,20 +68,6 @@ def target_for(device: Any, output: str, gpu_decode: bool | str, shaping: Shapin
     return made
 
 
-class Waited:
-    """The batches of one epoch, and how long the user's thread waits for each."""
-
-    def __init__(self, handing: Handing, loader: object) -> None:
-        self._handing = handing
-        self._feeding = Feeding(loader)
-
-    def next(self) -> Handed | None:
-        start_ns = self._feeding.ask()
-        found = self._handing.next()
-        self._feeding.take(start_ns, found is not None)
-        return found
-
-
 class Running:
     """A pass that goes on from epoch to epoch, and the batches that it hands out."""
 
@@ -90,16 +76,35 @@ class Running:
         self._handing = target.begin(own)
         self._pid = os.getpid()
         self._rests_at: int | None = None
+        self._end_is_due = self._skips_end = False
 
     def begin(self, epoch: int, loader: object) -> Waited:
         """The user comes to an epoch."""
+        self._skips_end = self._rests_at is not None and self._end_is_due
         self._rests_at = None
         self._own.begin_epoch(epoch)
-        return Waited(self._handing, loader)
+        return Waited(self, loader)
 
-    def rest(self, epoch: int) -> None:
-        """The user has taken all of an epoch: batches of this one, the next, are made."""
-        self._rests_at = epoch
+    def next(self) -> Handed | None:
+        """The next batch; None at the end of the epoch, and where all has ended."""
+        self._rests_at = None
+        found = self._handing.next()
+        if found is None and self._skips_end and not self._own.is_over:
+            found = self._handing.next()
+        self._skips_end = False
+        return found
+
+    def rest(self, epoch: int, *, end_is_due: bool) -> None:
+        """The user has all batches of an epoch: those of this one, the next, are made.
+
+        `end_is_due`: nobody has asked yet whether it had more.
+        """
+        self._rests_at, self._end_is_due = epoch, end_is_due
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the user has all batches of one epoch, and none of the next."""
+        return self._rests_at is not None
 
     def rests_at(self, epoch: int, position: int) -> bool:
         """Whether the user finds it there."""
@@ -112,6 +117,20 @@ class Running:
             self._handing.close()
         finally:
             self._own.close()
+
+
+class Waited:
+    """The batches of one epoch, and how long the user's thread waits for each."""
+
+    def __init__(self, running: Running, loader: object) -> None:
+        self._running = running
+        self._feeding = Feeding(loader)
+
+    def next(self) -> Handed | None:
+        start_ns = self._feeding.ask()
+        found = self._running.next()
+        self._feeding.take(start_ns, found is not None)
+        return found
 
 
 class HostTarget:

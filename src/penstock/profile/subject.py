@@ -18,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 from penstock.errors import UsageError
 from penstock.lazy import dataclass
 from penstock.profile.board import current_board
+from penstock.profile.spans import is_enabled
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def unregister(subject: Any, *, forget: bool = False) -> None:
     with _lock:
         is_known = any(each.subject() is subject for each in _registered)
         _registered[:] = _without(subject)
-    if is_known and not forget:
+    if is_known and not forget and is_enabled():
         try:
             keep(_Ended(dict(subject.describe())))
         except Exception:  # it is half closed: an end must not fail for it

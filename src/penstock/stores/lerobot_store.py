@@ -26,6 +26,7 @@ from penstock.lerobot.features import Feature
 from penstock.lerobot.reader import DataSet, open_data_set
 from penstock.stores.held import Lru, OpenFile, content_sample
 from penstock.stores.lerobot_columns import TASK, Opened, column_of, open_part
+from penstock.stores.lerobot_part import Presence, row_spans
 from penstock.stores.lerobot_pictures import PictureSource
 from penstock.stores.lerobot_rows import RowTable
 from penstock.stores.lerobot_videos import CameraFiles, VideoSource
@@ -106,10 +107,20 @@ class LeRobotStore(Store):
         """By the terminal column, also where `columns` left it out: which rows are samples does not depend on that."""
         features = self.data.info.features
         name = next((name for name in _ROLES["terminal"] if name in features), None)
-        if name is None or self._table is None or not features[name].is_numeric or not features[name].is_scalar:
+        if name is None or not features[name].is_numeric or not features[name].is_scalar:
             return None
-        found = self._rows().values(name, self._part.starts[1:] - 1, ())
+        table = self._rows() if self._table is not None else self._table_of_ends()
+        if table is None:
+            return None
+        found = table.values(name, self._part.starts[1:] - 1, ())
         return np.asarray((found != 0) & (found == found), np.bool_)  # a NaN says nothing
+
+    def _table_of_ends(self) -> RowTable | None:
+        """Of a store that has pictures alone, and perhaps was fetched without its tables."""
+        presence = Presence(self.data, (), with_rows=True)
+        if any(presence.absent_of(number) is not None for number in self._part.numbers.tolist()):
+            return None
+        return RowTable(self.data, row_spans(self.data, self._part.numbers, presence, self._is_whole))
 
     @property
     def index_bytes(self) -> int:
@@ -261,7 +272,18 @@ class LeRobotStore(Store):
                 f"{self.path}: {column.name!r} is {values.dtype} in the data files, info.json says {column.dtype}",
                 hint="correct the dtype in meta/info.json",
             )
-        return values.astype(column.dtype, copy=False)
+        if values.dtype == column.dtype:
+            return values
+        with np.errstate(over="ignore"):
+            made = values.astype(column.dtype)
+        is_lost = made != values if made.dtype.kind in "iu" else np.isinf(made) & ~np.isinf(values)
+        if is_lost.any():
+            raise DataSetCorrupt(
+                f"{self.path}: {column.name!r} holds {values[is_lost][0]}, which {column.dtype} cannot hold, as "
+                "info.json says it does",
+                hint="correct the dtype in meta/info.json",
+            )
+        return made
 
     def _checked(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         wanted = np.asarray(rows, np.int64)

@@ -199,6 +199,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "_cuda", Cuda)
     monkeypatch.setattr(gpu, "_stages", gpu._Stages())
     monkeypatch.setattr(gpu, "_see_autocast", lambda: None)
+    monkeypatch.setattr(gpu, "_used", set())
+    monkeypatch.setattr(gpu, "tell_machine", lambda **_: None)
 
 
 def test_by_the_device_too_a_stage_ends_as_often_as_it_began(device: None) -> None:

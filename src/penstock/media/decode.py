@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.errors import VideoError
+from penstock.media.colour import rgb_options
+from penstock.media.frame_times import FrameTimes, WholeFrames
 from penstock.media.mp4_index import VideoIndex, read_index
 
 if TYPE_CHECKING:
@@ -38,32 +40,34 @@ def frames(
     if wanted and not 0 <= wanted[0] <= wanted[-1] < len(order):
         bad = wanted[0] if wanted[0] < 0 else wanted[-1]
         raise VideoError(f"{name}: frame {bad} of a video with {len(order):,} frames")
+    times = FrameTimes.of(index.pts[order], index.key[order])
     with _opened(name, threads) as (container, stream):
         position = 0
         while position < len(wanted):
             run = _run_from(index, order, wanted, position)
-            yield from _decoded_run(index, order, run, container, stream)
+            yield from _decoded_run(name, times, run, container, stream)
             position += len(run)
 
 
 def _decoded_run(
-    index: VideoIndex, order: NDArray[np.int64], run: Sequence[int], container: Any, stream: Any
+    name: str, times: FrameTimes, run: Sequence[int], container: Any, stream: Any
 ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     done = 0
-    # Some key frames are none: where the decoder skips a frame after the seek, it begins anew with the file.
+    # Some key frames are none: where a seek does not lead to the whole frame, the decoder begins anew with the file.
     for first in (run[0], 0):
-        by_pts = {int(index.pts[order[number]]): number for number in run[done:]}
-        for frame in _decoded(index.path, container, stream, int(index.pts[order[first]])):
-            number = by_pts.get(frame.pts)
-            if number is None:
+        whole = WholeFrames(times, from_start=first == 0)
+        for frame in _decoded(name, container, stream, times.of_frame(times.key_of(first))):
+            number = times.number(frame.pts)
+            is_whole = whole.follow(number, frame)
+            if number < run[done]:
                 continue
-            if number != run[done]:
+            if number > run[done] or not is_whole:
                 break
-            yield number, frame.to_ndarray(format="rgb24")
+            yield number, frame.to_ndarray(format="rgb24", **rgb_options(frame))
             done += 1
             if done == len(run):
                 return
-    raise VideoError(f"{index.path}: frame {run[done]} of {len(order):,} does not decode")
+    raise VideoError(f"{name}: frame {run[done]} of {times.count:,} does not decode")
 
 
 def pixel_format(path: str | os.PathLike[str]) -> str:

@@ -21,7 +21,8 @@ _TAIL_STEP_BYTES = 4096
 _SOF_READABLE = frozenset({0xC0, 0xC1, 0xC2})  # baseline, extended, progressive: what every reader decodes alike
 _SOF_OTHER = frozenset({0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # TEM and RSTn carry no length
-_SOI, _EOI, _SOS, _APP14 = 0xD8, 0xD9, 0xDA, 0xEE
+_SOI, _EOI, _SOS, _APP14, _COM = 0xD8, 0xD9, 0xDA, 0xEE, 0xFE
+_LIMITED_RANGE = b"CS=ITU601"
 _AFTER_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # in picture data, ff stands before 00, RSTn or a fill byte
 
 # (horizontal, vertical) sampling of luma, over chroma sampled (1, 1)
@@ -81,6 +82,25 @@ def end_of(data: memoryview | bytes) -> int | None:
                 position = found.start()
     except ImageError:
         return None
+
+
+def is_limited_range(head: bytes) -> bool:
+    """Whether brightness goes from 16 to 235, as FFmpeg says in a comment before the tables; JPEG itself knows no such
+    thing, and other decoders show such pictures pale. The first kilobytes of a JPEG are enough."""
+    position = 2
+    try:
+        while True:
+            marker, position = _next_marker(head, position, len(head))
+            if marker in _STANDALONE:
+                continue
+            length = int.from_bytes(head[position : position + 2], "big")
+            if marker in (0x00, _SOI, _EOI, _SOS) or length < 2:
+                return False
+            if marker == _COM and head[position + 2 : position + length].rstrip(b"\0") == _LIMITED_RANGE:
+                return True
+            position += length
+    except ImageError:
+        return False
 
 
 class JpegProbe:

@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.errors import VideoError
 from penstock.media import h265
+from penstock.media.colour import rgb_options
 from penstock.media.h26x import StreamCodec, annex_b, nal_units
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 # Behind the end of a whole slice no decoder reads on, but behind a cut one it does.
 _TAIL = bytes(range(0xA5, 0xD5, 3))
-_BT709, _BT601 = 1, 5  # FFmpeg's numbers of colour matrices
 
 
 class Decoded:
@@ -35,15 +35,7 @@ class Decoded:
 
     def rgb(self) -> NDArray[np.uint8]:
         """The pixels, as the readers of a data set convert them: shape (height, width, 3)."""
-        frame = self._frame
-        if frame.colorspace == _BT709:  # PyAV < 16 takes every stream for BT.601 unless it is told
-            frame = frame.reformat(
-                format="rgb24",
-                src_colorspace=_BT709,
-                dst_colorspace=_BT601,
-                src_color_range=frame.color_range,
-            )
-        pixels: NDArray[np.uint8] = frame.to_ndarray(format="rgb24")
+        pixels: NDArray[np.uint8] = self._frame.to_ndarray(format="rgb24", **rgb_options(self._frame))
         return pixels
 
     def _same_as(self, other: Decoded) -> bool:

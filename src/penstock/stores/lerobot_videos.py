@@ -16,13 +16,16 @@ from penstock.lerobot import layout
 from penstock.lerobot.features import Feature
 from penstock.lerobot.frames import FrameFinder
 from penstock.lerobot.reader import DataSet
+from penstock.media import jpeg
+from penstock.media.frame_times import FrameTimes
 from penstock.media.mp4_index import VideoIndex
 from penstock.profile.spans import span
 from penstock.stores.held import FILE_CACHE, Lru, OpenFile, Pool
 from penstock.stores.lerobot_pictures import FILE_SHIFT, check_rows
 from penstock.stores.store import ImageSource, Picture, Scratch
-from penstock.stores.video_decoders import NEAR_FRAMES, Decoder, DepthScale, FrameTimes
+from penstock.stores.video_decoders import NEAR_FRAMES, Decoder, DepthScale
 
+_HEAD_BYTES = 4096  # of a JPEG: its comments lie before its tables
 _DECODER_FRAMES = 8  # that a decoder keeps for reference
 _DECODER_BYTES = 2 << 20  # and what it takes beside them
 
@@ -39,7 +42,7 @@ class FileIndex:
     sizes: NDArray[np.uint32] | None
     """Of JPEG packets, 8 bytes per frame together (12 in files above 4 GiB)."""
     times: FrameTimes | None
-    """Of other codecs."""
+    """Of other codecs, and of JPEGs of limited range, which only FFmpeg decodes right."""
 
     @property
     def n_bytes(self) -> int:
@@ -112,13 +115,22 @@ class CameraFiles:
 
 def _compact(index: VideoIndex, firsts: dict[int, int | DataSetCorrupt]) -> FileIndex:
     order = index.presentation_order()
-    if index.codec != "mjpeg":
+    if index.codec != "mjpeg" or _is_limited_range(index, order):
         times = FrameTimes.of(index.pts[order], index.key[order])
         return FileIndex(index.path, index.codec, firsts, None, None, times)
     offsets: NDArray[Any] = index.offsets[order]
     if not len(offsets) or int(offsets.max()) < 1 << 32:
         offsets = offsets.astype(np.uint32)
     return FileIndex(index.path, index.codec, firsts, offsets, index.sizes[order].astype(np.uint32), None)
+
+
+def _is_limited_range(index: VideoIndex, order: NDArray[np.int64]) -> bool:
+    """Whether the JPEGs of a file are not what decoders of JPEGs take them for; the first stands for all."""
+    if not len(order):
+        return False
+    with open(index.path, "rb") as file:
+        file.seek(int(index.offsets[order[0]]))
+        return jpeg.is_limited_range(file.read(min(int(index.sizes[order[0]]), _HEAD_BYTES)))
 
 
 class VideoSource(ImageSource):
@@ -136,10 +148,11 @@ class VideoSource(ImageSource):
         self.decoder_threads = 1
         pixels = feature.shape[0] * feature.shape[1]
         self._is_packets = codec == "mjpeg"
+        self._decoding_bytes = decoder_bytes(feature) + 6 * pixels
         if self._is_packets:
             self.scratch_bytes = min(4 * mean_bytes, max(3 * pixels, 1024))
         else:
-            self.scratch_bytes = decoder_bytes(feature) + 6 * pixels
+            self.scratch_bytes = self._decoding_bytes
 
     def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
         camera = self._camera
@@ -213,6 +226,7 @@ class VideoSource(ImageSource):
         times = index.times
         if times is None:
             raise VideoError(f"{index.path}: {index.codec} needs no decoder")
+        self.scratch_bytes = max(self.scratch_bytes, self._decoding_bytes)
         pixel_format = "rgb24" if self._depth is None else "gray12le"
         threads = self.decoder_threads
         row, frame = rows[0], self._camera.frame(index, rows[0])

@@ -12,57 +12,14 @@ from numpy.typing import NDArray
 
 from penstock.errors import UsageError, VideoError
 from penstock.lazy import dataclass
+from penstock.media.colour import rgb_options
+from penstock.media.frame_times import FrameTimes, WholeFrames
 from penstock.memory import give_back_freed
 
 _CLOSED_BETWEEN = 8  # decoders, until what they left in the heap is given back: glibc keeps it, and it would pile up
 _closed = itertools.count(1)
 NEAR_FRAMES = 3
 """A seek costs about as much as so many frames; so far ahead of a key frame, going on is cheaper."""
-
-
-@dataclass(frozen=True)
-class FrameTimes:
-    """The presentation times of a file's frames: a line where they are one, else an array of 8 bytes per frame."""
-
-    count: int
-    first: int
-    step: int
-    ticks: NDArray[np.int64] | None
-    keys: NDArray[np.int32]
-    """The numbers of the key frames, rising."""
-
-    @staticmethod
-    def of(ticks: NDArray[np.int64], is_key: NDArray[np.bool_]) -> FrameTimes:
-        """From the times of all frames in the order in which they are shown."""
-        keys = np.flatnonzero(is_key).astype(np.int32)
-        steps = np.diff(ticks)
-        first, step = (int(ticks[0]) if len(ticks) else 0), (int(steps[0]) if len(steps) else 1)
-        is_line = step > 0 and bool((steps == step).all())
-        return FrameTimes(len(ticks), first, step, None if is_line else ticks, keys)
-
-    def of_frame(self, number: int) -> int:
-        return self.first + number * self.step if self.ticks is None else int(self.ticks[number])
-
-    def number(self, ticks: int | None) -> int:
-        """The frame that is shown at a time; -1 where there is none."""
-        if ticks is None:
-            return -1
-        if self.ticks is None:
-            number, rest = divmod(ticks - self.first, self.step)
-            return number if rest == 0 and 0 <= number < self.count else -1
-        number = int(np.searchsorted(self.ticks, ticks))
-        return number if number < self.count and int(self.ticks[number]) == ticks else -1
-
-    def key_before(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The key frame at or before each frame; 0 where the file has none."""
-        place = np.searchsorted(self.keys, numbers, side="right") - 1
-        if not len(self.keys):
-            return np.zeros(len(numbers), np.int64)
-        return np.where(place >= 0, self.keys[np.maximum(place, 0)], 0).astype(np.int64)
-
-    @property
-    def n_bytes(self) -> int:
-        return self.keys.nbytes + (0 if self.ticks is None else self.ticks.nbytes)
 
 
 class Decoder:
@@ -93,16 +50,15 @@ class Decoder:
             if threads > 1:
                 self._stream.thread_type = "AUTO"
             self._frames: Iterator[Any] = self._container.decode(self._stream)
+            self._whole = WholeFrames(times, from_start=True)
             self.position = 0
 
     def frames_to(self, number: int) -> int | None:
         """How many frames going on to a frame takes; None where a seek is cheaper."""
         if self.position < 0 or number < self.position:
             return None
-        if number - self.position > NEAR_FRAMES:
-            key = int(self.times.key_before(np.array([number]))[0])
-            if key > self.position + NEAR_FRAMES:
-                return None
+        if number - self.position > NEAR_FRAMES and self.times.key_of(number) > self.position + NEAR_FRAMES:
+            return None
         return number - self.position
 
     def frame(self, number: int) -> Any:
@@ -112,7 +68,7 @@ class Decoder:
                 self._seek(number)
             found = self._on_to(number)
             if found is None:
-                # Some key frames are none: where the decoder skips the frame after a seek, it begins anew.
+                # Some key frames are none: where a seek does not lead to the whole frame, the decoder begins anew.
                 self._seek(0)
                 found = self._on_to(number)
         if found is None:
@@ -124,7 +80,8 @@ class Decoder:
         """(height, width, 3) uint8 for "rgb24", (height, width) uint16 for "gray12le"; valid as long as it is held."""
         with _ffmpeg_errors(self.path):
             if frame.format.name != pixel_format:
-                frame = self._reformatter.reformat(frame, format=pixel_format)
+                options = rgb_options(frame) if pixel_format == "rgb24" else {}
+                frame = self._reformatter.reformat(frame, format=pixel_format, **options)
             plane = frame.planes[0]
             height, width = frame.height, frame.width
             if pixel_format == "gray12le":
@@ -144,15 +101,20 @@ class Decoder:
 
     def _seek(self, number: int) -> None:
         self.seeks += 1
-        self._container.seek(self.times.of_frame(number), backward=True, any_frame=False, stream=self._stream)
+        key = self.times.key_of(number)
+        self._container.seek(self.times.of_frame(key), backward=True, any_frame=False, stream=self._stream)
         self._frames = self._container.decode(self._stream)
+        self._whole = WholeFrames(self.times, from_start=number == 0)
 
     def _on_to(self, number: int) -> Any:
-        """Decode until the frame comes out; None where a later one comes, or the end."""
+        """Decode until the frame comes out; None where it is damaged, where a later one comes, or the end."""
         self.position = -1
         for frame in self._frames:
             shown = self.times.number(frame.pts)
+            is_whole = self._whole.follow(shown, frame)
             if shown == number:
+                if not is_whole:
+                    return None
                 self.position = number + 1
                 return frame
             if shown > number:

@@ -29,7 +29,7 @@ from penstock.profile.gpu import gpu_span
 from penstock.profile.spans import span
 
 _AHEAD = 2  # batches that lie complete on the device
-_HOLD_BACK_S = 0.002  # where one is complete: the step that has just got another gives its first work to the device
+_HOLD_BACK_S = 0.002  # that a step which has just got a batch, and has another ready, has Python's lock for itself
 _RESIZE_PIXELS = 32 << 20  # that are resized at a time: three floats each are 384 MiB
 
 
@@ -116,6 +116,12 @@ def _pinned(n_bytes: int) -> Any:
     return torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True).numpy()
 
 
+class _Asked:
+    """Whether somebody waits for a batch."""
+
+    now = False
+
+
 class _CudaHanding:
     """A thread takes jobs, brings them to the device, and puts complete batches into a short queue."""
 
@@ -124,8 +130,9 @@ class _CudaHanding:
         self._device = target.device
         self._stop = threading.Event()
         self._free = threading.Semaphore(_AHEAD)
+        self._is_asked = _Asked()
         self._ready: queue.SimpleQueue[tuple[Job, dict[str, Any], Any] | BaseException | None] = queue.SimpleQueue()
-        work = (own, target, self._stop, self._free, self._ready)
+        work = (own, target, self._stop, self._free, self._is_asked, self._ready)
         self._thread = threading.Thread(target=_deliver, args=work, name="penstock-device", daemon=True)
         start_thread(self._thread)
         self._end = weakref.finalize(self, _end, own, self._stop, self._free, self._thread)
@@ -134,7 +141,9 @@ class _CudaHanding:
         import torch
 
         gauge("queue_depth", self._ready.qsize())
+        self._is_asked.now = True
         found = self._ready.get()
+        self._is_asked.now = False
         if isinstance(found, BaseException):
             self.close()
             raise found
@@ -171,6 +180,7 @@ def _deliver(
     target: CudaTarget,
     stop: threading.Event,
     free: threading.Semaphore,
+    asked: _Asked,
     ready: queue.SimpleQueue[tuple[Job, dict[str, Any], Any] | BaseException | None],
 ) -> None:
     import torch
@@ -180,7 +190,7 @@ def _deliver(
         work = _DeviceWork(target)
         while not stop.is_set():
             free.acquire()
-            if not ready.empty():
+            if not asked.now and not ready.empty():
                 time.sleep(_HOLD_BACK_S)
             job = None if stop.is_set() else own.next()
             if job is None and (stop.is_set() or own.is_over):

@@ -272,6 +272,7 @@ class Loader:
         plan = plan_from(self.epoch, replace(self._batches, start=self._position), self._batches)
         grow = weakref.WeakMethod(self._one_more_slot)  # its threads know the pass, and must not know the loader
         feed = Feed(plan, Chosen(self._order, self._sources), ring, crew, self._encoded)
+        feed.ledger.begin(self.epoch)  # before its thread starts: nothing of this epoch is made ahead
         return Running(Pass(feed, grow), self._target)
 
     def _drop_rest(self) -> None:

@@ -7,7 +7,9 @@ import importlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
+from typing import Any
 
 from penstock import __version__
 from penstock.errors import PenstockError
@@ -67,13 +69,29 @@ def entry() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # A batch system that ends the job is a user who does: what is half done is cleared away.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.unraisablehook = _hear_again
     code = main()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)  # it ends anyway
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except (OSError, ValueError):  # nobody reads any more
         code = code or 1
     os._exit(code)
+
+
+def _hear_again(lost: Any) -> None:
+    """Ctrl-C that comes just as Python clears something away (a weak reference, a `__del__`) is told and forgotten by
+    it: here it comes once more."""
+    if lost.exc_type is None or not issubclass(lost.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    main_thread = threading.main_thread().ident
+    # Not at once: that would be in the midst of clearing away.
+    again = threading.Timer(0.01, signal.pthread_kill, (main_thread, signal.SIGINT))
+    again.daemon = True
+    again.start()
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -1,0 +1,40 @@
+"""Ctrl-C is heard wherever Python stands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_LOST_ONCE = """
+import signal, time, weakref
+from penstock import cli
+from penstock.cli import env
+
+class Thing:
+    pass
+
+def pressed(_):
+    signal.raise_signal(signal.SIGINT)
+
+def run(args):
+    thing = Thing()
+    kept = weakref.ref(thing, pressed)  # Python ignores whatever its callback raises
+    del thing
+    time.sleep(60)
+    return 0
+
+env.run = run
+cli.entry()
+"""
+
+
+def test_a_press_while_python_clears_away_is_not_lost() -> None:
+    done = subprocess.run([sys.executable, "-c", _LOST_ONCE, "env"], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 130, done
+    assert done.stderr == "penstock: interrupted\n"
+
+
+def test_other_faults_of_clearing_away_are_told_as_ever() -> None:
+    code = _LOST_ONCE.replace("signal.raise_signal(signal.SIGINT)", "raise OSError('no disk')").replace("60", "0")
+    done = subprocess.run([sys.executable, "-c", code, "env"], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0 and "Exception ignored" in done.stderr and "no disk" in done.stderr

@@ -275,8 +275,12 @@ def test_a_cut_packet_is_found_and_its_group_is_lost(codec: str, number: int, tm
         assert max(psnr_db(expected[n], rgb) for n in whole) > 24
 
 
-def test_a_stream_that_may_reorder_and_does_not_loses_only_the_rest_of_its_group(tmp_path: Path) -> None:
-    """Its decoder is fed by whole groups, which must not bring the damaged message back."""
+@pytest.mark.parametrize("cpus", [1, 2, 16, 64])
+def test_a_stream_that_may_reorder_and_does_not_loses_only_the_rest_of_its_group(
+    cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its decoder is fed by whole groups, which must not bring the damaged message back; with many CPUs all at once."""
+    monkeypatch.setattr("penstock.conversion.job.read_cpu_limit", lambda: type("Cpus", (), {"count": cpus}))
     sent = streams.stream("h264", 30, gop=4, b_frames=1, crf=10, more="b-adapt=1")
     tape = with_data(packets(sent), 6, sent[6][: len(sent[6]) // 2])
     report = convert(tmp_path, tape, encoding={"crf": 10})

@@ -42,6 +42,7 @@ class StreamWorker(CameraWorker):
         self._place = 0  # in the feed
         self._fed: int | None = None  # the message before; None: the decoder is empty
         self._dead_until = -1  # messages below are lost already
+        self._has_lost = False  # a message that rows need: they are written again without it
         self._first = int(feed.runs[0])
 
     def repeat(self, rows: int) -> None:
@@ -100,6 +101,7 @@ class StreamWorker(CameraWorker):
     def _lose_with(self, number: int) -> None:
         """Give up what depends on a message; rows that are committed keep what they have."""
         group = self._feed.index.rest_of_group(number)
+        self._has_lost = self._has_lost or group.stop > self._first
         for each in group:
             if each != number and each >= max(self._first, self._dead_until):
                 self._note_loss(each, depends_on(number))
@@ -165,6 +167,9 @@ class DecodingWorker(StreamWorker):
 
     def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None:
         for picture in self._decode(shots):
+            # A picture that does not come would hold up all behind it, as many as come in one go.
+            if self._has_lost:
+                continue
             if picture.number < len(self._wanted) and self._wanted[picture.number]:
                 self._pending[picture.number] = picture.rgb()
                 self._show()

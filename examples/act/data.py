@@ -56,7 +56,10 @@ class Split:
 def split_episodes(count: int, val_share: float, seed: int) -> Split:
     """At random, but always the same for one seed; at least one episode on either side."""
     if count < 2:
-        raise UsageError(f"{count} episode: one to train on and one to validate on are needed")
+        raise UsageError(
+            f"{count} episode: one to train on and one to validate on are needed",
+            hint="a --dataset with more of them, or more of it by --episodes",
+        )
     shuffled = np.random.default_rng(seed).permutation(count).tolist()
     val = min(count - 1, max(1, round(count * val_share)))
     return Split(tuple(sorted(shuffled[val:])), tuple(sorted(shuffled[:val])))

@@ -169,6 +169,10 @@ def _write_hint(number: int | None) -> str:
         return "make room on that file system (`df -h` shows it), then run the same command again"
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "choose an output directory that may be written"
+    if number in (errno.ENOENT, errno.ENOTDIR):
+        return "make the directory first (`mkdir -p`), or choose another one"
+    if number == errno.EISDIR:
+        return "name a file in it"
     return "check the free space and the health of the disk, then run the same command again"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,4 +29,9 @@ def start(reach: Path, directory: Path, *words: str) -> subprocess.Popen[str]:
     places = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": places}
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+    # A shell's background job ignores Ctrl-C, and so would what it starts: a program that is begun hears it again.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+    finally:
+        signal.signal(signal.SIGINT, before)

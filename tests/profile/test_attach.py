@@ -37,15 +37,6 @@ SAMPLES, BATCH = 22, 4
 BATCHES = 6
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    profile.enable()
-    reset()
-    yield
-    profile.enable()
-    reset()
-
-
 def counts() -> dict[str, int]:
     return {name: each.count for name, each in snapshot().by_name().items()}
 
@@ -222,8 +213,8 @@ class Slow(Squares):
         self.works = works
 
     def __getitem__(self, index: int) -> Any:
-        end = time.perf_counter() + 0.004
-        while self.works and time.perf_counter() < end:
+        end = time.thread_time() + 0.004  # of a CPU, which others may use as well
+        while self.works and time.thread_time() < end:
             pass
         if not self.works:
             time.sleep(0.004)
@@ -247,7 +238,7 @@ def test_what_cpus_work_in_the_workers_is_counted_once(workers: int) -> None:
         taken(attach(batches))
         told = snapshot()
         spent = sum(each.self_ns for each in told.spans if each.name in ("fetch", "collate", "00_TOTAL_getitem"))
-        assert 0.3 * SAMPLES * 4e6 < told.counters["fetch_cpu_ns"] < 1.2 * spent
+        assert SAMPLES * 4e6 <= told.counters["fetch_cpu_ns"] < 1.2 * spent
     reset()
     taken(attach(DataLoader(Slow(False), batch_size=BATCH, **words)))
     assert snapshot().counters["fetch_cpu_ns"] < 0.5 * SAMPLES * 4e6

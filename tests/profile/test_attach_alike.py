@@ -30,15 +30,6 @@ SAMPLES, BATCH = 20, 4
 TOTAL = "00_TOTAL_getitem"
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    profile.enable()
-    profile.reset()
-    yield
-    profile.enable()
-    profile.reset()
-
-
 def workers(count: int) -> dict[str, Any]:
     return {"num_workers": count, "timeout": 120 if count else 0}
 

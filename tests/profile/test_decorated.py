@@ -13,20 +13,16 @@ from typing import Any
 import pytest
 
 from penstock import profile
-from penstock.profile import gpu, gpu_span, reset, snapshot, span
+from penstock.profile import gpu, gpu_span, snapshot, span
 
 BOTH = pytest.mark.parametrize("timed", [span, gpu_span])
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
+def no_cuda() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         pytest.skip("CUDA is in use in this process")
-    profile.enable()
-    reset()
-    yield
-    reset()
 
 
 @BOTH

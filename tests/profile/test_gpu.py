@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,15 +13,6 @@ from penstock import profile
 from penstock.profile import gpu, gpu_span, reset, snapshot
 
 _LONG_CYCLES = 1 << 31  # of the device's clock: about a second
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    profile.enable()
-    reset()
-    yield
-    profile.enable()
-    reset()
 
 
 def cuda() -> Any:

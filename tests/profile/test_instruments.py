@@ -34,15 +34,6 @@ pytestmark = [
 ROWS, CAMERAS, BATCH = 45, 2, 8
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    profile.enable()
-    reset()
-    yield
-    profile.enable()
-    reset()
-
-
 def counts() -> dict[str, int]:
     return {name: each.count for name, each in snapshot().by_name().items()}
 

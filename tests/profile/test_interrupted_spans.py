@@ -5,25 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from penstock import profile
 from penstock.profile import lane as lanes
-from penstock.profile import layout, reset, snapshot, span, spans
+from penstock.profile import layout, snapshot, span, spans
 
 N = layout.FOLD_EVERY
 ROUNDS = 6  # quarters of the ring: more than the whole of it
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    profile.enable()
-    reset()
-    yield
-    reset()
 
 
 class Interrupted(Exception):
@@ -190,11 +180,13 @@ for _ in range(1500):
     with span("a"): pass
 profile.reset()
 signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
-for _ in range(150_000):
+calls = 0
+while calls < 50_000 or ticks < 20:  # on a fast machine more calls
     with span("a"): pass
+    calls += 1
 signal.setitimer(signal.ITIMER_REAL, 0)
 found = profile.snapshot().by_name()
-print(json.dumps([found["a"].count, found["tick"].count, ticks]))
+print(json.dumps([found["a"].count, calls, found["tick"].count, ticks]))
 """
 
 
@@ -210,5 +202,5 @@ def test_timeouts_lose_no_more_than_the_calls_that_they_interrupt() -> None:
 
 
 def test_a_timer_whose_handler_enters_a_span_is_counted_exactly() -> None:
-    calls, recorded, ticks = said(_RECORDING)
-    assert (calls, recorded) == (150_000, ticks) and ticks > 10
+    counted_calls, calls, recorded, ticks = said(_RECORDING)
+    assert (counted_calls, recorded) == (calls, ticks) and ticks >= 20

@@ -20,6 +20,15 @@ from tests.profile.made import MS, empty_run, stats, training_run
 _SOON_S = 60.0
 
 
+@pytest.fixture(autouse=True)
+def a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of a usual size that can move its cursor, whatever the tests are run in."""
+    for name, value in {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+
+
 class _Board:
     """Gives snapshots and says how often it was asked; may fail."""
 

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 
-import pytest
-
-from penstock import profile
-from penstock.profile import reset, snapshot, span
+from penstock.profile import snapshot, span
 from penstock.profile.figures import stage_rows
 from penstock.profile.page import render_page
 from penstock.profile.recent import between
 from penstock.profile.snapshot import Snapshot, merge_spans
 from penstock.profile.table import table
 from tests.profile.made import MS, empty_run, stats
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    profile.enable()
-    reset()
-    yield
-    reset()
 
 
 def nested_run() -> Snapshot:

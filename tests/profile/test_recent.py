@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-
-import pytest
 
 from penstock import profile
 from penstock.profile.epochs import of_epoch
 from penstock.profile.recent import between
 from penstock.profile.snapshot import Snapshot
 from tests.profile.made import MAIN, MS, stats
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    profile.enable()
-    profile.reset()
-    yield
-    profile.reset()
 
 
 def read(_: int) -> None:

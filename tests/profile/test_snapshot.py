@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,15 +27,6 @@ from penstock.profile.trace import trace_events
 from penstock.profile.track import MAX_POINTS, Series
 from penstock.profile.verdict import verdict
 from tests.cli.test_profile_damaged import WRONG, Way, ways_to, with_value
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    profile.enable()
-    reset()
-    yield
-    reset()
-
 
 # JSON
 

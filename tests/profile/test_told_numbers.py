@@ -15,19 +15,16 @@ import pytest
 
 from penstock import profile
 from penstock.errors import UsageError
-from penstock.profile import reset, snapshot
+from penstock.profile import snapshot
 from penstock.profile.taking import _machine
 
 torch = pytest.importorskip("torch")
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    profile.enable()
-    reset()
+def machine_as_before() -> Iterator[None]:
     before = dict(_machine)
     yield
-    reset()
     _machine.clear()
     _machine.update(before)
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from penstock.load.loader import Loader
 from penstock.load.settings import Mix
 from penstock.load.subject import from_description, window_from
 from penstock.load.window import Clip, Transition, Window
-from penstock.profile import words
+from penstock.profile import trial, words
 from penstock.profile.case import Fix
 from penstock.profile.snapshot import Snapshot
 from penstock.profile.subject import Way, descriptions, register, subjects
@@ -245,7 +246,15 @@ def test_what_shows_only_over_epochs_that_take_minutes_is_not_tried() -> None:
     assert any("persistent workers was not tried" in note and "190 s" in note for note in found.notes)
 
 
-def test_whole_passes_are_measured_with_their_beginnings() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What trials are timed by, in seconds; the test moves it."""
+    now = [1000.0]
+    monkeypatch.setattr(trial, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    return now
+
+
+def test_whole_passes_are_measured_with_their_beginnings(clock: list[float]) -> None:
     class Slow:
         made = 0
 
@@ -254,12 +263,12 @@ def test_whole_passes_are_measured_with_their_beginnings() -> None:
 
         def __iter__(self) -> Iterator[int]:
             Slow.made += 1
-            time.sleep(0.03)  # at the first `next`
+            clock[0] += 0.03  # at the first `next`
             yield from range(3)
 
     fix = Fix("persistent workers", {}, 10.0, "")
-    trial = try_fix(Slow(), fix, lambda batch: None, seconds=0.0001, whole_passes=True)
-    assert all(10.0 <= each < 30.0 for each in trial.windows_ms) and trial.batches == 3
+    found = try_fix(Slow(), fix, lambda batch: None, seconds=0.0001, whole_passes=True)
+    assert found.windows_ms == pytest.approx((10.0, 10.0, 10.0)) and found.batches == 3
     assert Slow.made == 4  # the first one does not count
 
 
@@ -461,10 +470,10 @@ def test_a_view_is_filled_before_it_is_measured(loader: Loader) -> None:
             return made[-1]
 
     fix = Fix("view in RAM", {"view": "ram"}, 1.0, "", needs_filling=True)
-    trial = try_fix(Watched(), fix, lambda batch: None, seconds=0.0)
+    found = try_fix(Watched(), fix, lambda batch: None, seconds=0.0)
     stats = made[0].stats()
     assert stats["pictures_made"] == 100 and stats["view_hits"] > 0  # each picture was made once, in the first pass
-    assert trial.batches == 13
+    assert found.batches == 13
 
 
 def test_the_users_own_step_is_replayed_for_half_and_whole_batches(loader: Loader) -> None:
@@ -480,10 +489,15 @@ def test_the_users_own_step_is_replayed_for_half_and_whole_batches(loader: Loade
 
 
 @pytest.mark.parametrize(("step_ms", "is_told"), [(61.0, True), (2.0, False)])
-def test_what_the_loader_takes_from_the_step_is_told(loader: Loader, step_ms: float, is_told: bool) -> None:
+def test_what_the_loader_takes_from_the_step_is_told(
+    loader: Loader, clock: list[float], step_ms: float, is_told: bool
+) -> None:
+    def step(batch: Any) -> None:
+        clock[0] += 0.01
+
     made = run(step_ms, 0.02, {"03b_image_decode": 1.0})
-    found = verdict(made, subject=loader, calibrate=False, step=lambda batch: time.sleep(0.01))
-    notes = [note for note in found.notes if "your step alone takes 1" in note]
+    found = verdict(made, subject=loader, calibrate=False, step=step)
+    notes = [note for note in found.notes if "your step alone takes 10" in note]
     assert found.bound == "compute" and bool(notes) == is_told
     assert not notes or "in the run 61.0 ms" in notes[0]
 

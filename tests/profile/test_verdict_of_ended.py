@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,15 +27,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    profile.enable()
-    profile.reset()
-    yield
-    profile.enable()
-    profile.reset()
-
-
 class Slow(TorchDataset[Any]):
     def __init__(self, count: int, seconds: float) -> None:
         self.count, self.seconds = count, seconds
@@ -56,35 +46,44 @@ def evaluate() -> None:
             pass
 
 
+def gone_through(loader: Any) -> float:
+    """How many milliseconds a pass took, however slow the machine is: what its batches took lies inside."""
+    began = time.perf_counter()
+    for _ in loader:
+        pass
+    return (time.perf_counter() - began) * 1e3
+
+
 def test_batches_of_a_validation_whose_loader_is_gone_are_not_in_the_mean() -> None:
     training = profile.attach(DataLoader(Slow(80, 0.002), batch_size=4))
-    for _ in training:
-        time.sleep(0.001)
+    spent_ms = gone_through(training)
     evaluate()
-    assert 8 < profile.verdict().now.service_ms < 20  # four samples of 2 ms; of the validation they take 80 ms
+    assert 8 < profile.verdict().now.service_ms <= spent_ms / 20  # four samples of 2 ms; of the validation 80 ms
 
 
 def test_steps_of_several_batches_are_told_by_all_of_them() -> None:
+    began = time.perf_counter()
     for number, _ in enumerate(profile.attach(DataLoader(Slow(96, 0.002), batch_size=2))):
         if number % 4 == 3:
             profile.mark_step()
-    assert 16 < profile.verdict().now.service_ms < 40
+    spent_ms = (time.perf_counter() - began) * 1e3
+    assert 16 < profile.verdict().now.service_ms <= spent_ms / 12
 
 
-def train(workers: int) -> None:
+def train(workers: int) -> float:
     loader = profile.attach(DataLoader(Slow(96, 0.004), batch_size=4, num_workers=workers, timeout=120))
-    for _ in loader:
-        time.sleep(0.001)
+    return gone_through(loader)
 
 
 def test_a_run_can_be_judged_after_its_loader_is_gone(tmp_path: Path) -> None:
     validation = profile.attach(DataLoader(Slow(40, 0.0), batch_size=4))
-    train(2)
+    spent_ms = train(2)
     with torch.no_grad():
         for _ in validation:
             pass
     for found in (profile.verdict(), verdict(profile.load(profile.save(tmp_path / "run.json")))):
-        assert found.now.threads == 2 and found.bound == "input" and 16 < found.now.service_ms < 40
+        assert found.now.threads == 2 and found.bound == "input"
+        assert 16 < found.now.service_ms <= 2 * spent_ms / 24  # two workers, 24 batches
         assert not [fix for fix in found.fixes if fix.name == "threads"]
     tried = profile.verdict(check=True, seconds=0.01)
     assert tried.trial is None and "not at hand" in "".join(tried.notes)
@@ -95,8 +94,8 @@ def test_of_loaders_made_anew_the_one_that_lives_is_judged() -> None:
         loader = profile.attach(DataLoader(Slow(24, 0.004), batch_size=4))
         for _ in loader:
             pass
-    told = profile.snapshot().subjects
-    assert [each.get("ended", False) for each in told] == [True, True, False]
+    told = profile.snapshot().subjects  # before the last one may stand loaders that other tests hold
+    assert sum(each.get("ended", False) for each in told) == 2 and not told[-1].get("ended", False)
     assert profile.verdict(check=True, seconds=0.01, subject=loader).now.threads == 0
 
 

@@ -105,11 +105,12 @@ def judged(snapshot: Snapshot, *, check: bool, seconds: float) -> tuple[Verdict 
 def _loader(snapshot: Snapshot) -> tuple[Loader | None, list[str], bool]:
     """The loader of the run made again, where its data lies on this machine; False where data cannot be opened."""
     from penstock.load.subject import KIND, from_description
-    from penstock.profile.verdict import fed, missing_data
+    from penstock.profile.reckoning import leading
+    from penstock.profile.verdict import missing_data
     from penstock.profile.words import said
 
-    told = max(snapshot.subjects, key=fed, default=None)
-    if told is None:
+    told = leading(snapshot.subjects)
+    if not snapshot.subjects:
         return None, [said("no loader")], True
     if told.get("kind") != KIND:
         return None, [said("lives elsewhere", kind=told.get("kind"))], True

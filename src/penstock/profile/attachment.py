@@ -6,6 +6,7 @@ The DataLoader itself keeps the methods that its class has, and no others.
 from __future__ import annotations
 
 import copy
+import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -96,6 +97,11 @@ class Attachment:
 
     # The subject
 
+    @property
+    def serial(self) -> int:
+        """The number of the loader that it speaks for."""
+        return self._number
+
     def describe(self) -> dict[str, Any]:
         """How it is set up, JSON-safe."""
         loader = self._loader()
@@ -173,9 +179,16 @@ def _setting(loader: Any) -> dict[str, Any]:
         "pin_memory": bool(loader.pin_memory),
         "persistent_workers": bool(loader.persistent_workers),
         "dataset": type(loader.dataset).__name__,
+        "is_stream": _is_stream(loader.dataset),
         "samples": _length(loader.dataset),
         "batches": _batches(loader),
     }
+
+
+def _is_stream(dataset: Any) -> bool:
+    """Whether every worker goes through all of it, unless it divides itself."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and isinstance(dataset, data.IterableDataset)
 
 
 def _batches(loader: Any) -> int | None:

@@ -8,8 +8,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from penstock.errors import UsageError
+
 Entered = AbstractContextManager[Any, None]
 Awaited = Callable[[Awaitable[Any]], Awaitable[Any]]
+_OF_CACHES = ("cache_info", "cache_clear", "cache_parameters")  # functools.lru_cache: no part of what `wraps` copies
 
 
 def decorate(entered: Entered, awaited: Awaited, function: Any) -> Any:
@@ -17,7 +20,13 @@ def decorate(entered: Entered, awaited: Awaited, function: Any) -> Any:
 
     A stretch of an async generator is timed as a coroutine is: from the asking for a value until it is there.
     `entered` is entered for each call, from any thread and again inside itself; `awaited` times what is waited for.
+    Of a class its making is timed; a staticmethod or classmethod stays one.
     """
+    if isinstance(function, (staticmethod, classmethod)):
+        return type(function)(decorate(entered, awaited, function.__func__))
+    if isinstance(function, type):
+        return _made(entered, awaited, function)
+    check_callable(function)
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
@@ -40,7 +49,29 @@ def decorate(entered: Entered, awaited: Awaited, function: Any) -> Any:
         with entered:
             return function(*args, **named)
 
+    for name in _OF_CACHES:
+        if hasattr(function, name):
+            setattr(timed, name, getattr(function, name))
     return timed
+
+
+def check_callable(function: Any) -> None:
+    """Refuse what a wrapper would silently make another thing of: a property, say."""
+    if not callable(function):
+        kind = type(function).__name__
+        raise UsageError(f"@span above a {kind}: it cannot be called", hint=f"put @span below the {kind}")
+
+
+def _made(entered: Entered, awaited: Awaited, made: type) -> type:
+    """The class itself, with a timed `__init__`: whatever is derived from it or asks for it still finds a class."""
+    known: Any = made
+    if known.__init__ is object.__init__:
+        raise UsageError(
+            f"@span above a class: {made.__name__} has no __init__ of its own that could be timed",
+            hint="put @span on the methods that take time",
+        )
+    known.__init__ = decorate(entered, awaited, known.__init__)
+    return made
 
 
 class _Stretches(Generator[Any, Any, Any]):

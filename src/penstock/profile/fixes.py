@@ -119,6 +119,7 @@ def _workers(case: Case, changed: Situation, why: Said) -> Fix:
     if stays and not had:
         change["persistent_workers"] = True
         why += said("and stay")
+    why += said("of a stream") if case.told.get("is_stream") else ""
     return Fix(_WORKERS, change, changed.step_ms + _start_ms(case, changed, stays), why)
 
 
@@ -178,9 +179,10 @@ def _wanted(case: Case) -> int:
     if not case.told.get("is_cpu_known"):
         return min(now.cores, _MOST_THREADS)
     others = [ms for name, ms in now.bounds_ms.items() if name != "threads"]
-    target = max(*others, now.compute_ms / now.unexplained, 1e-3)
+    target = max(*others, max(now.compute_ms, now.beside_ms) / now.unexplained, 1e-3)
     wanted = math.ceil(now.service_ms / target - 0.05)
-    if now.service_ms - now.cpu_ms < _WAITS * now.service_ms:
+    waits_ms = now.service_ms - now.cpu_ms - float(case.told.get("queued_ms") or 0.0)
+    if waits_ms < _WAITS * now.service_ms:
         return min(wanted, now.cores, _MOST_THREADS)
     most = min(_MOST_PER_CPU * now.cores, _MOST_THREADS)
     each, left = case.told.get("worker_bytes"), case.told.get("memory_available_bytes")
@@ -213,7 +215,8 @@ def _decode_once(case: Case) -> Fix | None:
     if "workers" not in case.told or not case.waits_between or not case.stages:
         return None
     now, leading = case.now, case.stages[0].name
-    works = bool(case.told.get("is_cpu_known")) and now.cpu_ms > 0.5 * now.service_ms
+    ready_ms = now.service_ms - float(case.told.get("queued_ms") or 0.0)
+    works = bool(case.told.get("is_cpu_known")) and now.cpu_ms > 0.5 * ready_ms
     if leading != DECODE and not (leading == SAMPLES and works):
         return None
     why = said("decode once", if_pictures="" if leading == DECODE else said("if pictures"))

@@ -59,12 +59,15 @@ class Marks:
         """The training loop waited for data; `loop` and `by`: which one and in which pass, where a loader tells."""
         with self.lock:
             self._has_waits = True
-            if self._is_of_marked(loop):
+            is_of_marked = self._is_of_marked(loop)
+            if is_of_marked:
                 self._waiting_threads.add(threading.get_ident())
                 self._marked.add_wait(start_ns, duration_ns, anew=loop is None)
             if loop is not None:
                 track, is_companion = self._loops.find(loop, by)
                 track.add_wait(start_ns, duration_ns)
+                for each in (track, self._marked) if is_of_marked else (track,):
+                    each.note_wait(loop.loader, duration_ns, is_companion)
                 if not is_companion and by is not None:
                     track.holder = weakref.ref(by)
             if self._epoch_start_ns is None:
@@ -129,6 +132,12 @@ class Marks:
         """How many batches of a loader went into training steps."""
         with self.lock:
             return self._main().fed.get(loader, 0)
+
+    def waited_for(self, loader: int) -> tuple[int, bool]:
+        """How many nanoseconds training steps waited for a loader, and whether it only accompanies another there."""
+        with self.lock:
+            main = self._main()
+            return max(main.waited_ns.get(loader), 0), main.beside_ns.get(loader) > 0
 
     def mark_step(self, number: int | None, now_ns: int) -> None:
         """A step ends, as the user's code says."""

@@ -78,6 +78,8 @@ class Situation:
     """What a batch took over what the model says, where that was seen."""
     hand_over_ms: float = 0.0
     """Of a step, what taking batches from worker processes costs the loop, where that was seen."""
+    beside_ms: float = 0.0
+    """What other loaders of the same steps need for a batch: no change of this one makes a step shorter."""
 
     @property
     def bounds_ms(self) -> dict[str, float]:
@@ -105,7 +107,7 @@ class Situation:
     @property
     def step_ms(self) -> float:
         both = max(self.batch_ms, self.compute_ms) if self.threads else self.batch_ms + self.compute_ms
-        return both + self.hand_over_ms
+        return max(both, self.beside_ms) + self.hand_over_ms
 
 
 def pace_of(series: Sequence[StepPoint], count: int, total_ns: int, wait_ns: int) -> Pace:

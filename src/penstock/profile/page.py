@@ -10,7 +10,6 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import OutputFailed
 from penstock.profile.figures import memory_limit_bytes, peak_bytes, wait_figures
 from penstock.profile.page_charts import html
 from penstock.profile.page_sections import (
@@ -21,6 +20,7 @@ from penstock.profile.page_sections import (
     table_section,
     wait_section,
 )
+from penstock.profile.writing import replacing
 from penstock.units import format_bytes, format_duration_ns
 
 if TYPE_CHECKING:
@@ -35,16 +35,10 @@ def export_html(
     snapshot: Snapshot, path: str | os.PathLike[str], *, verdict: object = None, title: str | None = None
 ) -> Path:
     """Write the page; a file of that name is replaced in one go. `verdict` is a `Verdict`, or a sentence."""
-    target = Path(path)
-    scratch = target.with_name(f".{target.name}.{os.getpid()}.part")
     page = render_page(snapshot, verdict=verdict, title=title)
-    try:
+    with replacing(path, "the page") as scratch:
         scratch.write_text(page, encoding="utf-8", errors="replace")  # a name may hold half a letter
-        scratch.replace(target)
-    except OSError as error:
-        scratch.unlink(missing_ok=True)
-        raise OutputFailed(target, "the page cannot be written", error) from error
-    return target
+    return Path(path)
 
 
 def render_page(snapshot: Snapshot, *, verdict: object = None, title: str | None = None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,31 @@ from penstock.profile.subject import Way
 _UNEXPLAINED = (0.7, 1.6)  # beyond, something else is at work that a factor must not hide
 _FAR_AHEAD = 0.5  # of the computing: a loader that needs less for a batch lets nobody wait for its work
 _HAND_OVER_MS = 5.0  # per batch, at most
+
+
+def leading(subjects: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The loader that a run is judged by: the one that fed most of the steps; of several that are asked in turn for
+    each step, the one that was waited for longest."""
+    told = list(subjects)
+    if any(each.get("is_companion") for each in told):
+        return max(told, key=_waited_ms)
+    return max(told, key=fed, default={})
+
+
+def fed(told: Mapping[str, Any]) -> tuple[int, int]:
+    """Batches that went into training steps, and all that were handed out."""
+    return int(told.get("step_batches") or 0), handed(told)
+
+
+def others_of(snapshot: Snapshot, told: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Other loaders that feed the same steps."""
+    if not any(each.get("is_companion") for each in snapshot.subjects):
+        return []
+    return [each for each in snapshot.subjects if _waited_ms(each) and each.get("text") != told.get("text")]
+
+
+def _waited_ms(told: Mapping[str, Any]) -> float:
+    return float(told.get("steps_waited_ms") or 0.0)
 
 
 def handed(told: Mapping[str, Any]) -> int:
@@ -37,15 +62,17 @@ def case_of(snapshot: Snapshot, told: dict[str, Any], ways: Mapping[str, Way]) -
     pace, starts = _starts(pace, steps, told, service)
     threads = int(told.get("threads", told.get("workers", 1)))
     bandwidth = bandwidth_of(ways, threads)
+    beside_ms, inline_ms = _beside(snapshot, told)
     now = Situation(
         service_ms=service,
         threads=threads,
         cores=int(told.get("cores") or snapshot.machine.get("cores") or os.cpu_count() or 1),
-        compute_ms=pace.compute_ms,
+        compute_ms=pace.compute_ms + inline_ms,
         cpu_ms=_counted_cpu_ms(snapshot, told, service, batches / part) or _cpu_ms(service, stages, ways),
         compute_cpu_ms=steps.cpu_total_ns / 1e6 / max(steps.count, 1),
         read_bytes=float(told.get("stored_bytes_per_batch") or 0.0) * (1 - hit_share),
         bandwidth=bandwidth,
+        beside_ms=beside_ms,
     )
     if told.get("workers") and any(stage.name == SAMPLES for stage in stages):
         now = replace(now, hand_over_ms=_hand_over_ms(now, pace.wait_ms - starts.per_step_ms, pace, steps))
@@ -68,6 +95,19 @@ def _own_part(snapshot: Snapshot, told: Mapping[str, Any], mean_ms: float) -> fl
     per_step = steps.batches / steps.count if steps.batches and steps.count else 1.0
     own_ms = snapshot.counters.get(str(told.get("service_counter")), 0) / 1e6 / max(handed(told), 1) * per_step
     return own_ms / mean_ms if own_ms > 0 and mean_ms > 0 else 1.0
+
+
+def _beside(snapshot: Snapshot, told: Mapping[str, Any]) -> tuple[float, float]:
+    """Of a step: (what other loaders with workers need for their batches, the longest; what those without take)."""
+    steps = max(snapshot.steps.count, 1)
+    need_ms = inline_ms = 0.0
+    for each in others_of(snapshot, told):
+        if each.get("workers") == 0:
+            inline_ms += _waited_ms(each) / steps
+        elif each.get("workers"):
+            service_ms = snapshot.counters.get(str(each.get("service_counter")), 0) / 1e6 / steps
+            need_ms = max(need_ms, service_ms / int(each["workers"]))
+    return need_ms, inline_ms
 
 
 def _starts(pace: Pace, steps: StepStats, told: Mapping[str, Any], service_ms: float) -> tuple[Pace, Starts]:
@@ -124,6 +164,8 @@ def _counted_cpu_ms(snapshot: Snapshot, told: dict[str, Any], service_ms: float,
     """What CPUs worked for a batch in the workers of an attached DataLoader; 0 where nobody counted."""
     counted = snapshot.counters.get("fetch_cpu_ns", 0) / 1e6 / max(batches, 1e-9)
     told["is_cpu_known"] = bool(counted) and "workers" in told
+    queued = snapshot.counters.get("fetch_queued_ns", 0) / 1e6 / max(batches, 1e-9)
+    told["queued_ms"] = min(queued, max(service_ms - counted, 0.0))
     if not told["is_cpu_known"]:
         return 0.0
     workers = int(told["workers"] or 0)

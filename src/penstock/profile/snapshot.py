@@ -9,10 +9,11 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.errors import OutputFailed, UsageError
+from penstock.errors import UsageError
 from penstock.lazy import dataclass
 from penstock.profile.histogram import N_BUCKETS, Pairs, merge_pairs, percentile_ns
 from penstock.profile.snapshot_parts import ANY, COUNT, Part, plain_value
+from penstock.profile.writing import replacing
 
 VERSION = 1
 OTHER = "…other"  # where the calls of spans go for which a page has no room
@@ -284,15 +285,9 @@ class Snapshot:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write JSON; a file of that name is replaced in one go."""
-        target = Path(path)
-        scratch = target.with_name(f".{target.name}.{os.getpid()}.part")
-        try:
+        with replacing(path, "the profile") as scratch:
             scratch.write_text(json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False), encoding="utf-8")
-            scratch.replace(target)
-        except OSError as error:
-            scratch.unlink(missing_ok=True)
-            raise OutputFailed(target, "the profile cannot be written", error) from error
-        return target
+        return Path(path)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Snapshot:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar, cast, overload
 
 from penstock.errors import UsageError
 from penstock.profile.board import after_fork, open_board
-from penstock.profile.decorating import decorate
+from penstock.profile.decorating import check_callable, decorate
 from penstock.profile.lane import Lane, pack_event
 from penstock.profile.layout import CALLS_BITS, CALLS_MASK, PACKED
 from penstock.profile.node import Node
@@ -155,7 +155,7 @@ def span(name: Any) -> Any:
     """A context manager and decorator that records how long its body takes, under the spans that are open."""
     try:
         return _spans[name]
-    except KeyError:
+    except (KeyError, TypeError):  # new, or without a hash
         return _first(name)
 
 
@@ -167,7 +167,8 @@ def _first(name: Any) -> Any:
         if len(_spans) < _MAX_KEPT:  # names without end must not fill the memory
             _spans[name] = made
         return made
-    if callable(name):
+    if callable(name) or hasattr(name, "__get__"):
+        check_callable(getattr(name, "__func__", name))
         return span(getattr(name, "__qualname__", type(name).__name__))(name)
     raise TypeError(f"span(name): a text or a function is needed, not {type(name).__name__}")
 

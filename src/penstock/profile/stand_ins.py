@@ -12,11 +12,14 @@ from typing import Any
 from penstock.profile.counters import count
 from penstock.profile.feeding import begin_sample, end_sample
 from penstock.profile.node import Node
+from penstock.profile.queue_time import queued_ns
 from penstock.profile.spans import is_enabled, own_lane, record_calls, span
 
 TOTAL, FETCH, COLLATE = "00_TOTAL_getitem", "fetch", "collate"
 FETCH_CPU = "fetch_cpu_ns"
 """Counter: what CPUs worked for samples and batches; beside their time it tells how much of that was waiting."""
+FETCH_QUEUED = "fetch_queued_ns"
+"""Counter: how long the thread that makes them stood in line for a CPU."""
 
 
 @contextmanager
@@ -45,7 +48,7 @@ class _Working:
     Not nested: the time of what is inside would count twice.
     """
 
-    __slots__ = ("_began_ns", "_clock", "_counter", "_worked_ns")
+    __slots__ = ("_began_ns", "_clock", "_counter", "_queued_ns", "_worked_ns")
 
     def __init__(self, counter: str) -> None:
         self._counter = counter
@@ -53,6 +56,7 @@ class _Working:
     def __enter__(self) -> None:
         self._clock = process_time_ns if _is_worker() else thread_time_ns
         self._worked_ns = self._clock() if is_enabled() else None
+        self._queued_ns = queued_ns() if is_enabled() else 0
         self._began_ns = perf_counter_ns()
 
     def __exit__(
@@ -60,6 +64,7 @@ class _Working:
     ) -> None:
         if self._worked_ns is not None:
             count(FETCH_CPU, self._clock() - self._worked_ns)
+            count(FETCH_QUEUED, max(queued_ns() - self._queued_ns, 0))
             if self._counter:
                 count(self._counter, perf_counter_ns() - self._began_ns)
 

@@ -121,7 +121,7 @@ def unregister(subject: Any, *, forget: bool = False) -> None:
         _registered[:] = _without(subject)
     if is_known and not forget and is_enabled():
         try:
-            keep(_Ended(dict(subject.describe())))
+            keep(_Ended(told_of(subject)))
         except Exception:  # it is half closed: an end must not fail for it
             pass
 
@@ -161,11 +161,22 @@ def descriptions() -> list[dict[str, Any]]:
     return gone + _told(subjects())
 
 
+def told_of(subject: Any) -> dict[str, Any]:
+    """What a subject says of itself, and how long training steps waited for it."""
+    from penstock.profile.marks import marks
+
+    told = dict(subject.describe())
+    if "step_batches" in told and "steps_waited_ms" not in told:
+        waited_ns, is_companion = marks().waited_for(getattr(subject, "serial", id(subject)))
+        told.update(steps_waited_ms=waited_ns / 1e6, is_companion=is_companion)
+    return told
+
+
 def _told(those: Sequence[Any]) -> list[dict[str, Any]]:
     told = []
     for subject in those:
         try:
-            told.append(dict(subject.describe()))
+            told.append(told_of(subject))
         except Exception:  # closed meanwhile: a snapshot must not fail for it
             continue
     return told

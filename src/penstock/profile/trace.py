@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import OutputFailed
 from penstock.profile.figures import MAIN_THREAD, stage_rows
+from penstock.profile.writing import replacing
 
 if TYPE_CHECKING:
     from penstock.profile.snapshot import Event, Snapshot, ThreadEvents
@@ -24,25 +24,18 @@ Record = dict[str, Any]
 
 def export_trace(snapshot: Snapshot, path: str | os.PathLike[str]) -> Path:
     """Write the trace as JSON (compressed where `path` ends in .gz); a file of that name is replaced in one go."""
-    target = Path(path)
-    scratch = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with (
-            gzip.open(scratch, "wt", encoding="utf-8")
-            if target.suffix == ".gz"
-            else scratch.open("w", encoding="utf-8") as out
-        ):
-            out.write('{"displayTimeUnit":"ms","otherData":' + _dumps(_about(snapshot)) + ',"traceEvents":[\n')
-            before = ""
-            for record in trace_events(snapshot):
-                out.write(before + _dumps(record))
-                before = ",\n"
-            out.write("\n]}\n")
-        scratch.replace(target)
-    except OSError as error:
-        scratch.unlink(missing_ok=True)
-        raise OutputFailed(target, "the trace cannot be written", error) from error
-    return target
+    is_packed = Path(path).suffix == ".gz"
+    with (
+        replacing(path, "the trace") as scratch,
+        gzip.open(scratch, "wt", encoding="utf-8") if is_packed else scratch.open("w", encoding="utf-8") as out,
+    ):
+        out.write('{"displayTimeUnit":"ms","otherData":' + _dumps(_about(snapshot)) + ',"traceEvents":[\n')
+        before = ""
+        for record in trace_events(snapshot):
+            out.write(before + _dumps(record))
+            before = ",\n"
+        out.write("\n]}\n")
+    return Path(path)
 
 
 def trace_events(snapshot: Snapshot) -> Iterator[Record]:

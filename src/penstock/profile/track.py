@@ -80,17 +80,17 @@ def _mean(points: list[StepPoint]) -> StepPoint:
 
 
 class Fed:
-    """Batches by loader, asked for by its number or by the id of one that lives; of very many the fewest are forgotten.
+    """A sum by loader (batches, nanoseconds), asked for by its number or by the id of one that lives.
 
-    Some code makes a new loader for every epoch.
+    Of very many the least are forgotten: some code makes a new loader for every epoch.
     """
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
 
-    def add(self, loader: int, batches: int = 1) -> None:
+    def add(self, loader: int, more: int = 1) -> None:
         """So many more; below 0: fewer."""
-        self._counts[loader] = self._counts.get(loader, 0) + batches
+        self._counts[loader] = self._counts.get(loader, 0) + more
         if len(self._counts) > MAX_LOADERS:
             del self._counts[min((each for each in self._counts if each != loader), key=self._counts.__getitem__)]
 
@@ -119,6 +119,7 @@ class Track:
         self._wait_total_ns = self._cpu_total_ns = self._next_step = self._batches = 0
         self._epoch_steps = self._epoch_steps_ns = self._epoch_wait_ns = 0
         self.fed = Fed()
+        self.waited_ns, self.beside_ns = Fed(), Fed()  # by loader: all, and those that only accompany another
 
     @property
     def has_waited(self) -> bool:
@@ -137,6 +138,12 @@ class Track:
             self.start_ns, self._wait_ns, self._waits = start_ns, 0, 0
         self._wait_ns += duration_ns
         self._waits += 1
+
+    def note_wait(self, loader: int, duration_ns: int, is_companion: bool) -> None:
+        """For which loader it was that the loop waited."""
+        self.waited_ns.add(loader, duration_ns)
+        if is_companion:
+            self.beside_ns.add(loader, duration_ns)
 
     def add_batch(self, cpu_ns: int, loader: int) -> None:
         """A batch was used: so long has the thread of the loop worked since it got it."""
@@ -178,6 +185,7 @@ class Track:
         """What a pass waited was for something else than the step under way."""
         self._waits = max(0, self._waits - passed.waits)
         self._wait_ns = max(0, self._wait_ns - passed.wait_ns)
+        self.note_wait(passed.loop.loader, -passed.wait_ns, passed.leader is not None)
 
     def take_out(self, passed: Passed, spent_ns: int, has_waited: bool) -> None:
         """A pass inside the step under way is no part of it; not if the step began inside the pass.

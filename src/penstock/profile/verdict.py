@@ -24,9 +24,9 @@ from penstock.profile.chance import same_chance
 from penstock.profile.fixes import best_of, fixes_for
 from penstock.profile.marks import marks
 from penstock.profile.model import Pace, Situation, Stage, compute_stages_of
-from penstock.profile.reckoning import case_of, handed
+from penstock.profile.reckoning import case_of, fed, leading, others_of
 from penstock.profile.snapshot import Snapshot
-from penstock.profile.subject import Way, subject_of, subjects
+from penstock.profile.subject import Way, subject_of, subjects, told_of
 from penstock.profile.trial import Replay, Step, Trial, batch_cost, try_fix
 from penstock.profile.words import WORKER_START, Language, Said, fix_name, lines_of, said, sentence_of
 
@@ -37,6 +37,7 @@ _CALIBRATED_PER_CPU = 8  # threads, where with more of them each hardly takes lo
 _HARDLY_LONGER = 1.25
 _DISTURBED = 0.1  # of the step: by so much it may differ between the run and a trial of the same thing
 _BESIDE = 1.2  # times the step alone: what is less may be the machine's moods
+_IN_LINE = 0.2  # of the work for a batch, that stands in line for a CPU
 _STARTS_MATTER = 0.02  # of the step: then a trial has to go through whole epochs
 _LONG_EPOCH_S = 20.0  # nobody waits for several of these
 
@@ -103,6 +104,7 @@ class Verdict:
                 "unexplained": round(now.unexplained, 3),
                 "epoch_start_ms": round(self.starts.per_step_ms, 3),
                 "hand_over_ms": round(now.hand_over_ms, 3),
+                "beside_ms": round(now.beside_ms, 3),
             },
             "stages": [{"name": each.name, "self_ms_per_batch": round(each.ms, 4)} for each in self.stages],
             "fixes": [fix.to_dict() for fix in self.fixes],
@@ -159,7 +161,7 @@ def _judged(
 ) -> Verdict:
     subject = subject_of(subject) if subject is not None else _live(snapshot)
     told = _told(snapshot, subject)
-    notes = _early(snapshot)
+    notes = _of_several(snapshot, told) + _early(snapshot)
     ways: Mapping[str, Way] = {}
     if calibrate and subject is not None:
         ways, failed = _calibrated(subject, told)
@@ -170,6 +172,7 @@ def _judged(
     if step is not None and not case.is_input_bound and subject is not None:
         case = _with_cost(case, subject, step)
         notes += _beside(case)
+    notes += _in_line(case)
     fixes = fixes_for(case)
     best = best_of(fixes, pace.step_ms)
     trial = None
@@ -209,26 +212,40 @@ def _live(snapshot: Snapshot) -> Any:
     those that did are gone."""
     if snapshot.process not in (0, os.getpid()):
         return None
-    found = max(subjects(), key=lambda each: fed(each.describe()), default=None)
-    if found is None or fed(found.describe())[0]:
+    those = [(each, told_of(each)) for each in subjects()]
+    told = leading(each for _, each in those)
+    found = next((each for each, known in those if known is told), None)
+    if found is None or is_fed(told):
         return found
-    return None if any(fed(each)[0] for each in snapshot.subjects if each.get("ended")) else found
+    return None if any(is_fed(each) for each in snapshot.subjects if each.get("ended")) else found
 
 
 def _told(snapshot: Snapshot, subject: Any) -> dict[str, Any]:
     """How the loader was set up in the run, and what it is now."""
     if subject is not None:
-        told = dict(subject.describe())
+        told = told_of(subject)
         named = told.get("text")
         living = [each for each in snapshot.subjects if not each.get("ended")]
         return dict(next((each for each in living if named and each.get("text") == named), told))
-    found: Mapping[str, Any] = max(snapshot.subjects, key=fed, default={})
-    return dict(found)
+    return dict(leading(snapshot.subjects))
 
 
-def fed(told: Mapping[str, Any]) -> tuple[int, int]:
-    """Batches that went into training steps, and all that were handed out: by which of several a run is told."""
-    return int(told.get("step_batches") or 0), handed(told)
+def is_fed(told: Mapping[str, Any]) -> bool:
+    """Whether training steps had batches of it."""
+    return bool(fed(told)[0] or told.get("is_companion"))
+
+
+def _of_several(snapshot: Snapshot, told: Mapping[str, Any]) -> tuple[str, ...]:
+    """Which of several loaders of the same steps it is about."""
+    others = others_of(snapshot, told)
+    if not others:
+        return ()
+    name = f"DataLoader({told['dataset']})" if "dataset" in told else told.get("text") or told.get("kind")
+    waits = [float(each.get("steps_waited_ms") or 0.0) for each in (told, *others)]
+    steps = max(snapshot.steps.count, 1)
+    own, whole = waits[0] / steps, sum(waits) / steps
+    place = said("asked later" if told.get("is_companion") else "asked first")
+    return (said("several loaders", count=len(waits), name=str(name), place=place, own=own, whole=whole),)
 
 
 def missing_data(told: Mapping[str, Any]) -> list[str]:
@@ -281,6 +298,14 @@ def _beside(case: Case) -> tuple[str, ...]:
     return (said("beside the loader", alone=alone, there=there),) if there > _BESIDE * alone else ()
 
 
+def _in_line(case: Case) -> tuple[str, ...]:
+    """Whether samples are late because others have the CPUs."""
+    queued, service = float(case.told.get("queued_ms") or 0.0), case.now.service_ms
+    if not case.is_input_bound or queued < _IN_LINE * service:
+        return ()
+    return (said("in line", queued=queued, service=service),)
+
+
 # Checking
 
 
@@ -298,7 +323,7 @@ def _checked(
     epoch_s = (case.told.get("batches") or case.starts.steps) * case.step_ms / 1e3
     if whole and epoch_s > _LONG_EPOCH_S:
         return None, (said("long epoch", fix=fix_name(best), seconds=epoch_s),)
-    replay = step if step is not None else Replay(now.compute_ms, now.compute_cpu_ms)
+    replay = step if step is not None else Replay(max(now.compute_ms, now.beside_ms), now.compute_cpu_ms)
     # A view fills while it is measured: there is no steady state without the change to compare with.
     steady = bool(best.change) and not any(each.get("view") for each in case.pictures)
     try:

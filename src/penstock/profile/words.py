@@ -115,6 +115,10 @@ _SAID: dict[str, tuple[str, str]] = {
         "{more} 个可同时等待；每个都占用内存",
     ),
     "and stay": ("; starting them takes time, so they stay from epoch to epoch", "；启动需要时间，因此各 epoch 间常驻"),
+    "of a stream": (
+        "; a stream has to give each worker another part (get_worker_info), or every sample comes once from each",
+        "；流式数据集须按 worker 分片（get_worker_info），否则每个样本会由每个 worker 各给一次",
+    ),
     "persistent": (
         "each epoch starts {workers} worker processes anew and waits {wait} for its first batch, every {steps:.0f} "
         "steps; workers that stay need {first} for it",
@@ -198,6 +202,20 @@ _SAID: dict[str, tuple[str, str]] = {
         "每步等待的 {wait:.1f} ms 是从 worker 进程取 batch 的开销，因为 worker 每 {batch:.1f} ms 就能给出一个: "
         "每个 batch 大致相同，与数据集做什么无关；更大的 batch，或其中张量更少更大，才能改变它，"
         "更多 worker 或更少解码则不能",
+    ),
+    "several loaders": (
+        "{count} loaders feed each step; this is about {name}, {place}, for which it waits {own:.1f} of {whole:.1f} "
+        "ms; the others stay as they are",
+        "每步由 {count} 个加载器供给；这里说的是{place}的 {name}，等待它 {own:.1f} ms（共 {whole:.1f} ms）；"
+        "其他保持不变",
+    ),
+    "asked first": ("the one that is asked first", "首先取 batch"),
+    "asked later": ("one that is asked after another", "随后取 batch"),
+    "in line": (
+        "of {service:.1f} ms for a batch, {queued:.1f} stand in line for a CPU: other programs have the CPUs, or there "
+        "are more workers and threads than CPUs; workers beyond the CPUs do not change that",
+        "每个 batch 的 {service:.1f} ms 中有 {queued:.1f} ms 在排队等待 CPU: CPU 被其他程序占用，"
+        "或 worker 和线程多于 CPU；超出 CPU 数的 worker 无济于事",
     ),
     "measuring failed": ("nothing could be measured on the data: {error}", "无法在数据上测量: {error}"),
     "unmeasured": (

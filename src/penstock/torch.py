@@ -10,6 +10,7 @@ batch, which has no name and is not taken from /dev/shm.
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -32,7 +33,7 @@ from penstock.load.stages import now_ns
 from penstock.load.view import View
 from penstock.load.window import Sampling
 from penstock.stores.opening import open_store
-from penstock.stores.store import Store
+from penstock.stores.store import Store, row_numbers
 
 if TYPE_CHECKING:  # checked alike where torch is installed and where it is not
     torch: Any
@@ -133,7 +134,7 @@ class Dataset(_MapStyle):
 
     def __getitem__(self, index: int) -> Sample:
         """One sample: tensors without a batch dimension, texts as `str`."""
-        number = int(index)
+        number = operator.index(index)
         if not -len(self) <= number < len(self):
             raise IndexError(f"sample {number:,} of {len(self):,}")
         return self.__getitems__([number + len(self) if number < 0 else number])[0]
@@ -141,7 +142,7 @@ class Dataset(_MapStyle):
     def __getitems__(self, indices: Sequence[int]) -> Fetched:
         """These samples, fetched together: rows that several need are read once. `collate` takes the batch as it is."""
         began_ns = now_ns()
-        samples = np.asarray(indices, np.int64)
+        samples = row_numbers(indices, "samples")
         layout = lay_out(self._gatherer.shapes(len(samples)))
         if torch.utils.data.get_worker_info() is None:
             arrays = self._recycler.arrays(layout)
@@ -239,13 +240,15 @@ class Sampler(_SamplerStyle):
         shard: tuple[int, int] | None = None,
         drop_last: bool | None = None,
     ) -> None:
+        if not isinstance(dataset, Dataset):
+            hint = "penstock.torch.Sampler(dataset, …) takes a penstock.torch.Dataset"
+            raise UsageError(f"{type(dataset).__name__} is no data set of penstock's", hint=hint)
         self._order = settings.order_for(len(dataset), shuffle, seed)
         self._window = dataset.window.describe()
         self._shard = settings.shard_for(shard)
         self._is_batched = batch_size is not None
-        drop = drop_last if drop_last is not None else self._shard.world > 1
         size = batch_size if batch_size is not None else self._shard.world  # one sample for each process
-        self._batches = Batches(len(dataset), size, drop, self._shard.rank, self._shard.world)
+        self._batches = settings.batches_for(len(dataset), size, drop_last, self._shard)
         self.epoch = 0
         self._position = 0
         self._resumes = False

@@ -206,6 +206,7 @@ class SlowStore(ArrayStore):
     def images(self, name):
         return Slow(self.jpeg, frozenset(), self.log)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the background job of a shell ignores it
 store = SlowStore([2000], name='slow')
 try:
     build_view(store, 'cam', (24, 32), threads=2, progress=lambda done, total: print(done, flush=True))

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from penstock.budget import Budget
 from penstock.errors import BudgetExceeded, StoreCorrupt, UsageError
+from penstock.load import gather
 from penstock.load.chosen import encoded_by_all
 from penstock.load.crew import Crew, Worker
 from penstock.load.gather import Gatherer
+from penstock.load.job import Job
 from penstock.load.loader import Loader
 from penstock.load.pictures import Fitter, fit_for
 from penstock.load.settings import Mix
@@ -182,6 +184,27 @@ def test_samples_gathered_by_two_threads_at_once_do_not_mix() -> None:
     crew.close()
 
 
+def test_a_child_that_is_interrupted_as_its_threads_start_does_not_wait_for_its_parents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gatherer = Gatherer(ArrayStore([4]), Window(columns=["raw"]), image_size=SIZE, view="off", threads=1)
+    expected = gatherer.gather([1])["raw"]
+    parents = gatherer._crew
+    assert parents is not None
+    gatherer._pid = -1  # as a child of a fork finds it
+
+    def interrupted(threads: int) -> Crew:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gather, "Crew", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            gatherer.gather([1])
+    assert np.array_equal(gatherer.gather([1])["raw"], expected) and gatherer._crew is not parents
+    gatherer.close()
+    parents.close()
+
+
 class _LateWriter(ArrayStore):
     """Row 0 fails at once; the others come when told."""
 
@@ -204,15 +227,22 @@ class _LateWriter(ArrayStore):
         return Late(self.raw, frozenset(), [])
 
 
-def test_arrays_of_a_gathering_that_failed_are_written_no_more() -> None:
+def test_arrays_of_a_gathering_that_failed_are_written_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     store = _LateWriter([2])
     gatherer = Gatherer(store, Window(columns=["raw"]), image_size=SIZE, view="off", threads=2)
     out = gatherer.arrays(2)
     out["raw"][...] = 0
-    threading.Timer(0.2, store.go_on.set).start()
+    settle = Job.settle
+
+    def settled(job: Job) -> None:
+        store.go_on.set()  # not before somebody waits for the writer
+        settle(job)
+
+    monkeypatch.setattr(Job, "settle", settled)
     with pytest.raises(RuntimeError, match="a fault"):
         gatherer.gather([0, 1], out)
     before = out["raw"].copy()
+    assert store.go_on.is_set(), "nobody has waited"
     gatherer.close()
     assert np.array_equal(out["raw"], before)
 

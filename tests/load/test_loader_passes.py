@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from penstock.errors import StoreCorrupt, UsageError
 from penstock.load.crew import start_thread
 from penstock.load.loader import Loader
+from penstock.load.slots import Lease, Ring
 from penstock.load.window import Window
 from penstock.stores.store import ImageSource, Picture, Scratch
 from tests.load.picture_store import ArraySource, ArrayStore
@@ -94,6 +96,93 @@ def test_closing_while_another_thread_iterates() -> None:
     assert not thread.is_alive() and len(ended) == 1
 
 
+def _in_the_midst(
+    loader: Loader, monkeypatch: pytest.MonkeyPatch, of: str, act: Callable[[], None]
+) -> list[BaseException]:
+    """What a loop over the loader raises where another thread acts while it is within that method; nothing where the
+    method lets the other one wait for so long that the loop has ended before."""
+    inside, go_on, raised = threading.Event(), threading.Event(), []
+    method = getattr(Loader, of)
+
+    def waiting(self: Loader, *words: Any) -> Any:
+        if not inside.is_set():
+            inside.set()
+            go_on.wait(60)
+        return method(self, *words)
+
+    def use() -> None:
+        try:
+            for _ in loader:
+                pass
+        except BaseException as error:
+            raised.append(error)
+
+    monkeypatch.setattr(Loader, of, waiting)
+    threads = [threading.Thread(target=each, daemon=True) for each in (use, act)]
+    threads[0].start()
+    assert inside.wait(60)
+    threads[1].start()
+    threads[1].join(0.2)  # it may have to wait for the method
+    go_on.set()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    return raised
+
+
+@pytest.mark.parametrize("of", ["_start_pass", "_begin_work", "_new_pass", "_count"])
+def test_closing_just_as_another_thread_begins(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = earlier_threads()
+    loader = _loader(ArrayStore([40]), view="off")
+    raised = _in_the_midst(loader, monkeypatch, of, loader.close)
+    assert all(isinstance(each, UsageError) for each in raised)
+    assert left_running(before) == []
+
+
+def test_closing_between_the_call_of_iter_and_its_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = earlier_threads()
+    loader = _loader(ArrayStore([40]), view="off")
+    end_pass = Loader._end_pass
+
+    def and_closed(self: Loader) -> None:
+        end_pass(self)
+        self.close()  # as another thread would just now
+
+    monkeypatch.setattr(Loader, "_end_pass", and_closed)
+    with pytest.raises(UsageError, match="this pass has ended"):
+        _indices(loader)
+    assert left_running(before) == []
+
+
+@pytest.mark.parametrize("of", ["_start_pass", "_begin_work", "_new_pass", "_count"])
+def test_a_place_that_is_set_just_as_another_thread_takes_a_batch_stays(
+    of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _loader(ArrayStore([40]), Window(columns=["state"])) as loader:
+        raised = _in_the_midst(loader, monkeypatch, of, lambda: loader.set_epoch(5))
+        assert all(isinstance(each, UsageError) for each in raised)
+        assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (5, 0)
+
+
+def test_a_feeder_that_is_slow_to_go_on_is_not_taken_for_one_without_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Ring.take
+
+    def slow(self: Ring, stop: object) -> Lease | None:
+        lease = take(self, stop)
+        time.sleep(0.2)  # on a busy machine; whoever waits for the batch looks every 0.05 s
+        return lease
+
+    monkeypatch.setattr(Ring, "take", slow)
+    options: dict[str, Any] = {"window": Window(columns=["raw"]), "view": "off", "prefetch": 1}
+    with _loader(ArrayStore([40]), **options) as plain:
+        limit = plain.shares.fixed_bytes
+    with _loader(ArrayStore([40]), memory=limit, **options) as loader:  # three slots, and no memory for a fourth
+        held: list[Any] = []
+        for batch in loader:
+            held = [*held[-1:], batch]  # so that the third slot is the last
+        assert loader.epoch == 1 and loader._ring is not None and len(loader._ring.slots) == 3
+
+
 def test_a_feeder_that_nobody_ended_does_not_keep_others_from_ending() -> None:
     loader = _loader(ArrayStore([80]), Window(columns=["state"]), batch_size=4)
     first = iter(loader)
@@ -131,7 +220,7 @@ def test_interrupts_at_any_moment_leave_a_loader_that_works() -> None:
 
 
 class _Slow(ArrayStore):
-    """A store that gives so many pictures at once; the next one waits for a sign, and its thread collects garbage."""
+    """A store that gives the first rows at once; others wait for a sign, and their thread collects garbage."""
 
     def __init__(self, lengths: Sequence[int], at_once: int) -> None:
         super().__init__(lengths)
@@ -143,8 +232,7 @@ class _Slow(ArrayStore):
 
         class Waiting(ArraySource):
             def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
-                store.at_once -= len(rows)
-                if store.at_once < 0:
+                if max(rows) >= store.at_once:
                     store.asked.set()
                     if store.go_on.wait(60):
                         gc.collect()
@@ -164,7 +252,8 @@ def test_a_forgotten_loader_that_its_own_thread_collects_ends() -> None:
     try:
         trainer = Trainer()
         trainer.me = trainer  # type: ignore[attr-defined]
-        trainer.loader = _loader(store, Window(columns=["raw"]), threads=1, view="off")  # type: ignore[attr-defined]
+        options: dict[str, Any] = {"threads": 1, "view": "off", "shuffle": False}
+        trainer.loader = _loader(store, Window(columns=["raw"]), **options)  # type: ignore[attr-defined]
         taken = iter(trainer.loader)  # type: ignore[attr-defined]
         trainer.batches = taken  # type: ignore[attr-defined]
         next(taken)
@@ -223,7 +312,7 @@ def test_several_threads_take_from_one_iterator() -> None:
 
 def test_closing_ends_all_threads_that_wait_for_one_iterator() -> None:
     store = _Slow([60], at_once=8)
-    loader = _loader(store, Window(columns=["raw"]), view="off")
+    loader = _loader(store, Window(columns=["raw"]), view="off", shuffle=False)
     batches, ended = iter(loader), []
     next(batches)
 

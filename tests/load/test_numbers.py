@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +24,7 @@ from penstock.load.tables import Numbers
 from penstock.load.window import Window
 from tests.lerobot import making
 from tests.load.picture_store import ArrayStore
+from tests.load.view_rows import open_files
 
 ROWS, WIDTH, STEPS, BATCH = 120, 50_000, 3, 24
 ROW_BYTES = WIDTH * 4
@@ -145,13 +145,13 @@ def test_a_table_in_a_file_travels_as_a_place(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_file_goes_with_the_last_who_has_it(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     samples = Gatherer(PointStore("table"), WINDOW, memory=1 << 20)
     samples.numbers.fill()
     again = pickle.loads(pickle.dumps(samples))
     assert not list(tmp_path.iterdir())
     del samples, again
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not open_files() - before
 
 
 @pytest.mark.filterwarnings("ignore:.*worker processes in total:UserWarning")

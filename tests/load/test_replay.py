@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,13 @@ import pytest
 
 from penstock.errors import BudgetExceeded, PenstockError, StoreCorrupt, StoreError, UsageError
 from penstock.load import recycle
+from penstock.load.gather import Gatherer
 from penstock.load.replay import AsyncSampleBuffer, MultimodalReplayBuffer
+from penstock.load.window import Window
+from penstock.stores.store import ImageSource, Picture, Scratch
+from tests.load.picture_store import ArraySource, ArrayStore
 from tests.load.replay_files import Naive, write_replay
-from tests.threads import earlier_threads, penstock_threads
+from tests.threads import earlier_threads, left_running, penstock_threads
 
 
 def buffer(**options: Any) -> MultimodalReplayBuffer:
@@ -393,11 +398,17 @@ def test_a_fork_samples_by_itself(replay: Path) -> None:
 # Ahead
 
 
-def threads_ahead() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "penstock-ahead"]
+@pytest.fixture(name="earlier")
+def threads_before() -> set[threading.Thread]:
+    """Those that other tests of this process left."""
+    return earlier_threads()
 
 
-def test_batches_ahead_are_those_of_the_buffer_in_order(replay: Path) -> None:
+def threads_ahead(earlier: set[threading.Thread]) -> set[threading.Thread]:
+    return penstock_threads("penstock-ahead") - earlier
+
+
+def test_batches_ahead_are_those_of_the_buffer_in_order(replay: Path, earlier: set[threading.Thread]) -> None:
     with buffer(image_size=8) as alone, buffer(image_size=8) as made:
         alone.load_from_hdf5(replay, **TRUSTED)
         made.load_from_hdf5(replay, **TRUSTED)
@@ -405,10 +416,10 @@ def test_batches_ahead_are_those_of_the_buffer_in_order(replay: Path) -> None:
             for _ in range(6):
                 for got, expected in zip(ahead.get_batch(), alone.sample(8), strict=True):
                     assert np.array_equal(got, expected)
-    assert not threads_ahead()
+    assert not threads_ahead(earlier)
 
 
-def test_stop_ends_a_full_queue_twice_and_for_good(replay: Path) -> None:
+def test_stop_ends_a_full_queue_twice_and_for_good(replay: Path, earlier: set[threading.Thread]) -> None:
     with buffer(image_size=8) as made:
         made.load_from_hdf5(replay, **TRUSTED)
         ahead = AsyncSampleBuffer(made, 4, queue_size=1)
@@ -416,7 +427,7 @@ def test_stop_ends_a_full_queue_twice_and_for_good(replay: Path) -> None:
             time.sleep(0.001)  # the thread now waits for room
         ahead.stop()
         ahead.stop()
-        assert not threads_ahead()
+        assert not threads_ahead(earlier)
         with pytest.raises(UsageError, match="stopped"):
             ahead.get_batch()
 
@@ -434,7 +445,7 @@ class Broken:
         return batch_size
 
 
-def test_an_error_of_the_thread_is_raised_and_stays() -> None:
+def test_an_error_of_the_thread_is_raised_and_stays(earlier: set[threading.Thread]) -> None:
     broken = Broken()
     ahead = AsyncSampleBuffer(broken, 4)
     for _ in range(4):
@@ -447,7 +458,7 @@ def test_an_error_of_the_thread_is_raised_and_stays() -> None:
             ahead.get_batch()
     assert broken.calls == 2
     ahead.stop()
-    assert not threads_ahead()
+    assert not threads_ahead(earlier)
 
 
 def test_a_closed_buffer_ends_the_thread_with_its_error(replay: Path) -> None:
@@ -461,15 +472,64 @@ def test_a_closed_buffer_ends_the_thread_with_its_error(replay: Path) -> None:
                 ahead.get_batch()
 
 
-def test_a_forgotten_one_ends_its_thread(replay: Path) -> None:
+def test_a_forgotten_one_ends_its_thread(replay: Path, earlier: set[threading.Thread]) -> None:
     with buffer(image_size=8) as made:
         made.load_from_hdf5(replay, **TRUSTED)
         ahead = AsyncSampleBuffer(made, 4)
-        gone = weakref.ref(ahead)
+        gone, thread = weakref.ref(ahead), ahead._thread
         del ahead
         gc.collect()
         assert gone() is None
-        assert not threads_ahead()
+        thread.join(60)
+        assert not threads_ahead(earlier)
+
+
+class _Collecting(ArrayStore):
+    """From the second batch on, reading waits for a sign, and its thread collects garbage."""
+
+    def __init__(self) -> None:
+        super().__init__([8])
+        self.batches = 0
+        self.asked, self.go_on = threading.Event(), threading.Event()
+
+    def images(self, name: str) -> ImageSource:
+        store = self
+
+        class Collecting(ArraySource):
+            def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+                if store.batches > 1:
+                    store.asked.set()
+                    if store.go_on.wait(60):
+                        gc.collect()
+                yield from super().read(rows, scratch)
+
+        return Collecting(self.raw, frozenset(), [])
+
+
+def test_a_forgotten_one_that_a_thread_of_its_buffer_collects_ends(earlier: set[threading.Thread]) -> None:
+    store = _Collecting()
+    samples = Gatherer(store, Window(columns=["raw"]), image_size=(24, 32), view="off", threads=1)
+
+    class Samples:
+        def sample(self, batch_size: int) -> Any:
+            store.batches += 1
+            return samples.gather(range(batch_size))
+
+    class Trainer:
+        pass
+
+    gc.disable()
+    try:
+        trainer = Trainer()
+        trainer.me = trainer  # type: ignore[attr-defined]
+        trainer.ahead = AsyncSampleBuffer(Samples(), 4)  # type: ignore[attr-defined]
+        assert store.asked.wait(60)  # the only thread of the buffer is at work for it
+        del trainer
+        store.go_on.set()  # … and collects what waits for it
+        assert [name for name in left_running(earlier) if name == "penstock-ahead"] == [], "they wait for each other"
+    finally:
+        gc.enable()
+    samples.close()
 
 
 def test_fewer_batches_are_prepared_where_memory_is_short(replay: Path) -> None:

@@ -23,6 +23,7 @@ from penstock.load.replay import MultimodalReplayBuffer
 from tests.lerobot import making
 from tests.load.picture_store import ArrayStore
 from tests.load.replay_files import Naive, write_replay
+from tests.threads import earlier_threads, penstock_threads
 
 torch = pytest.importorskip("torch")
 
@@ -298,21 +299,31 @@ def test_workers_share_a_view_in_memory(path: Path, start: str) -> None:
 
 
 def test_batches_of_workers_take_nothing_from_dev_shm(dataset: Dataset) -> None:
+    before = _torchs_shared_memory()
     (batch, *_) = with_workers(dataset, Sampler(dataset, 8), 1)
     pictures, index = batch[making.CAMERA], batch["index"]
     assert pictures.is_shared()
     assert pictures.untyped_storage().data_ptr() == index.untyped_storage().data_ptr()
-    targets = Path("/proc/self/maps").read_text()
-    assert "memfd:penstock-batch" in targets
-    assert "/dev/shm/torch" not in targets
+    assert "memfd:penstock-batch" in Path("/proc/self/maps").read_text()
+    assert not _torchs_shared_memory() - before
+
+
+def _torchs_shared_memory() -> set[str]:
+    """What of /dev/shm this process has mapped by torch; other tests may have left some."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {line.partition("/dev/shm/")[2] for line in lines if "/dev/shm/torch" in line}
+
+
+_EARLIER: set[threading.Thread] = set()  # those that other tests left
 
 
 def _names_of_threads(samples: Any) -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")]
+    return [thread.name for thread in penstock_threads() - _EARLIER]
 
 
 def test_a_worker_works_in_its_own_thread(path: Path) -> None:
     with Dataset(path, image_size=(16, 24), view="off", threads=3) as dataset:
+        _EARLIER.update(earlier_threads())
         dataset[0]  # starts threads here, which a fork does not take along
         words: dict[str, Any] = {"batch_size": 8, "collate_fn": _names_of_threads}
         assert [len(names) for names in DataLoader(dataset, **words)] == [3] * 4

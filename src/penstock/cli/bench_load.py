@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -128,6 +129,9 @@ def lines(bench: LoadBench, plan: Plan, store: dict[str, Any]) -> list[str]:
     for gone in bench.left_out:
         which = gone.view if gone.batch_size is None else f"{gone.view}, batch {gone.batch_size}"
         text.append(row("left out", f"{which}: {gone.reason}"))
+    if bench.samples < min(plan.batch_sizes):
+        most = 1 << max(bench.samples // 2, 1).bit_length() - 1  # two batches at least, where there are two samples
+        text.append(row("next", f"penstock bench load {shlex.quote(plan.path)} --batch-sizes {most}"))
     return text + [row("note", note) for note in bench.notes]
 
 

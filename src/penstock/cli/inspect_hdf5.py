@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -43,6 +44,10 @@ def inspect_hdf5(files: Sequence[Path], args: argparse.Namespace) -> int:
     described: list[dict[str, Any]] = []
     words = _words(means, args.episodes)
     inputs = list(_inputs(files, {Path(path) for path in args.paths}, words))
+    if len(inputs) > 1 and not args.json and not _is_configured(args) and all(map(os.path.isdir, args.paths)):
+        from penstock.cli.inspect_listing import list_stores
+
+        return list_stores((place, load or describe_store(place, **words)) for place, _, load in inputs)
     for place, first, load in inputs:
         try:
             found = describe(first, means, place, load or describe_store(place, **words))
@@ -60,6 +65,11 @@ def inspect_hdf5(files: Sequence[Path], args: argparse.Namespace) -> int:
         whole: Any = described[0] if len(described) == 1 else described
         sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
     return max(codes)
+
+
+def _is_configured(args: argparse.Namespace) -> bool:
+    """Whether the predicted conversion is what was asked for."""
+    return bool(args.config or [word for word in args.words if not word.startswith("hdf5.")])
 
 
 def _words(means: Means, episodes: Sequence[int] | None) -> dict[str, Any]:

@@ -22,9 +22,18 @@ _KINDS = {"ros1": "ROS 1 bag", "db3": "ROS 2 db3", "mcap": "mcap"}
 
 def list_contents(found: Sequence[Found], args: argparse.Namespace) -> int:
     """One line each, with what `penstock inspect` of it alone begins with; 1 where one of them cannot be read."""
-    described = [_described(kind, path, load) for kind, path, load in _places(found, args.allow_external)]
+    return _listed(_places(found, args.allow_external), args.json)
+
+
+def list_stores(stores: Iterable[tuple[Path, dict[str, Any]]]) -> int:
+    """The same of HDF5 files, and directories of them, with how each is loaded."""
+    return _listed((("hdf5", path, load) for path, load in stores), as_json=False)
+
+
+def _listed(places: Iterable[tuple[str, Path, dict[str, Any]]], as_json: bool) -> int:
+    described = [_described(kind, path, load) for kind, path, load in places]
     failed = [each for each in described if "error" in each]
-    if args.json:
+    if as_json:
         sys.stdout.write(json.dumps(described, indent=2, ensure_ascii=False) + "\n")
     else:
         for each in described:

@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from penstock.errors import BudgetExceeded, UsageError
-from penstock.load.crew import start_thread
+from penstock.load import settings
+from penstock.load.crew import FORGOTTEN_S, start_thread
 from penstock.profile.counters import gauge
 from penstock.profile.feeding import Feeding, work_ahead
 
@@ -81,14 +82,16 @@ class AsyncSampleBuffer:
     """
 
     def __init__(self, buffer: Samples, batch_size: int, queue_size: int = 4) -> None:
-        if queue_size < 1:
-            raise UsageError(f"queue_size={queue_size}: it must be 1 or more")
-        self._shared = _Shared(buffer, batch_size, queue_size)
+        if not callable(getattr(buffer, "sample", None)):
+            hint = "AsyncSampleBuffer(buffer, batch_size=256)"
+            raise UsageError(f"{type(buffer).__name__} has no sample(batch_size)", hint=hint)
+        sizes = (settings.count_for("batch_size", batch_size), settings.count_for("queue_size", queue_size))
+        self._shared = _Shared(buffer, *sizes)
         self._feeding = Feeding(self)
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._shared.run, name="penstock-ahead", daemon=True)
         start_thread(self._thread)
-        self._end = weakref.finalize(self, _stop, self._shared, self._thread, self._pid)
+        self._end = weakref.finalize(self, _stop, self._shared, self._thread, self._pid, weakref.ref(self))
 
     def get_batch(self) -> Any:
         """The next batch, in the order in which they were sampled."""
@@ -132,7 +135,7 @@ class AsyncSampleBuffer:
         return f"<AsyncSampleBuffer of {shared.buffer!r}, batches of {shared.batch_size}: {state}>"
 
 
-def _stop(shared: _Shared, thread: threading.Thread, pid: int) -> None:
+def _stop(shared: _Shared, thread: threading.Thread, pid: int, whole: weakref.ref[AsyncSampleBuffer]) -> None:
     if os.getpid() != pid:
         return  # a child of a fork: the thread is the parent's
     with shared.changed:
@@ -140,4 +143,5 @@ def _stop(shared: _Shared, thread: threading.Thread, pid: int) -> None:
         shared.ready.clear()
         shared.changed.notify_all()
     if thread is not threading.current_thread():
-        thread.join()
+        # What was forgotten is ended by whatever thread collects garbage: that may be one which makes its batches.
+        thread.join(FORGOTTEN_S if whole() is None else None)

@@ -75,6 +75,9 @@ class _Run:
         if view == "off":
             self._sizes(view, store, window, samples, "off")
             return
+        if samples < min(self.plan.batch_sizes):  # a view is not filled for nothing
+            self._leave_out(view, None, f"{samples:,} samples do not make a batch of {min(self.plan.batch_sizes)}")
+            return
         columns = self._viewable(store)
         if not columns:
             self._leave_out(view, None, "there are no pictures that a view would spare a decode or a resize")
@@ -190,10 +193,7 @@ class _Run:
         if view == "ram":
             limit = self._left_bytes(store, window, samples)
             if limit is None:
-                few = min(self.plan.batch_sizes) > samples
-                reason = f"{samples:,} samples do not make a batch of {min(self.plan.batch_sizes)}"
-                held = f"{self.plan.memory} hold no batch size that was asked for"
-                self._leave_out(view, None, reason if few else held)
+                self._leave_out(view, None, f"{self.plan.memory} hold no batch size that was asked for")
                 return None
         began = time.perf_counter()
         deadline = _Deadline(began + self.plan.fill_seconds)

@@ -33,7 +33,7 @@ def attach_views(
     """Give the sources their views; the views that were made here (to be closed by the loader), and notes."""
     wanted = [(source, column) for source in sources for column in source.pictures if column.view_row_bytes]
     if not isinstance(choice, str):
-        return [], _attach_given(wanted, choice)
+        return [], _attach_given(sources, wanted, choice)
     if choice == "off" or not wanted:
         return [], ["view: none, pictures are decoded each time"] if wanted else []
     if choice == "disk":
@@ -86,7 +86,8 @@ def stats_of_views(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:
     return told
 
 
-def _attach_given(wanted: Sequence[_Wanted], given: Mapping[str, View]) -> list[str]:
+def _attach_given(sources: Sequence[Source], wanted: Sequence[_Wanted], given: Mapping[str, View]) -> list[str]:
+    _check_given(sources, given)
     notes = []
     for source, column in wanted:
         view = given.get(column.name)
@@ -100,6 +101,18 @@ def _attach_given(wanted: Sequence[_Wanted], given: Mapping[str, View]) -> list[
         source.views[column.name] = view
         notes.append(f"{_told(view)}, as given")
     return notes
+
+
+def _check_given(sources: Sequence[Source], given: Mapping[str, View]) -> None:
+    """A name that is no column, or what is no view: a slip would go unseen, and every picture be decoded again."""
+    for name, view in given.items():
+        if not any(name in source.store.columns for source in sources):
+            names = ", ".join(column.name for column in sources[0].pictures) or "none"
+            hint = f"pictures there: {names}; build_view returns what goes here"
+            raise UsageError(f"{sources[0].store.path}: view= names {name!r}, which is no column", hint=hint)
+        if not isinstance(view, View):
+            hint = "view=penstock.build_view(store, image_size=…)"
+            raise UsageError(f"view={{{name!r}: …}}: {type(view).__name__} is no view", hint=hint)
 
 
 def _pixels_of(spec: ViewSpec) -> tuple[object, ...]:

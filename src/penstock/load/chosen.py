@@ -82,14 +82,24 @@ def check_alike(sources: list[Source]) -> None:
                 hint = "name those they share: Window(columns=[…])"
                 if any(column.name == name for column in sources[0].pictures) and name in first and name in other:
                     hint = "image_size=(224, 224) makes pictures of one size; " + hint
+                one, two = _told_apart(first.get(name), other.get(name))
                 raise UsageError(
-                    f"{name!r} is {_shape_text(first.get(name))} in {sources[0].store.path}, and "
-                    f"{_shape_text(other.get(name))} in {source.store.path}: stores of a mix must give the same "
-                    "outputs",
+                    f"{name!r} is {one} in {sources[0].store.path}, and {two} in {source.store.path}: stores of a mix "
+                    "must give the same outputs",
                     hint=hint,
                 )
 
 
-def _shape_text(found: tuple[tuple[int, ...], str] | None) -> str:
+_Found = tuple[tuple[int, ...], str] | None
+
+
+def _told_apart(one: _Found, two: _Found) -> tuple[str, str]:
+    said = (_shape_text(one), _shape_text(two))
+    if said[0] != said[1] or one is None or two is None:
+        return said
+    return f"{one[0][1:]} {one[1]}", f"{two[0][1:]} {two[1]}"  # a number, and a list of one
+
+
+def _shape_text(found: _Found) -> str:
     """Of one sample."""
     return "absent" if found is None else f"{'×'.join(map(str, found[0][1:])) or '1'} {found[1]}"

@@ -24,13 +24,14 @@ from penstock.load.crew import FORGOTTEN_S, Crew, start_thread
 from penstock.load.engine import begin_job
 from penstock.load.job import Job, Ledger, Part, Sign
 from penstock.load.shard import Batches
-from penstock.load.slots import Ring
+from penstock.load.slots import Question, Ring
 from penstock.load.source import SOURCE, PictureColumn
 from penstock.load.stages import PLAN, SLOT, now_ns
 from penstock.profile.spans import record_calls, show, span
 
 _T = TypeVar("_T")
 _LOOK_S = 0.05  # how often a wait without news asks whether anything can still come
+_ANSWER_S = 0.002  # how often it looks for the answer
 
 
 @dataclass(frozen=True)
@@ -191,16 +192,26 @@ class Pass:
         return self._feed.given - self._taken
 
     def _get(self) -> Job | BaseException | None:
+        feed = self._feed
         refused: BudgetExceeded | None = None
+        question: Question | None = None
         while True:
             try:
-                return self._feed.jobs.get(timeout=_LOOK_S)
+                return feed.jobs.get(timeout=_LOOK_S if question is None else _ANSWER_S)
             except queue.Empty:
-                if self._feed.stop.is_set():
+                if feed.stop.is_set():
                     return None
-                feed = self._feed
-                if not feed.waits_for_slot or feed.given != self._taken or not feed.ring.is_dry:
+                if not feed.waits_for_slot or feed.given != self._taken:
+                    question = None
                     continue  # a batch is in the making
+                if not feed.ring.is_dry:
+                    continue
+                if question is None:  # on a busy machine, the feeder may have the last slot, and not be further yet
+                    question = feed.ring.ask()
+                    continue
+                if not question.is_answered:
+                    continue
+                question = None
                 if refused is not None:
                     raise refused from None
                 # Every slot is held by arrays that the user's code still has, or by a cycle nobody collected yet.

@@ -142,8 +142,8 @@ class Gatherer:
 
     def _workers(self) -> Crew:
         if self._crew is None or self._pid != os.getpid():  # a child of a fork has none of its parent's threads
-            self._pid = os.getpid()
-            self._crew = Crew(self.threads)
+            # The crew first: neither another thread nor Ctrl-C in between may take the parent's for this process's own.
+            self._crew, self._pid = Crew(self.threads), os.getpid()
         return self._crew
 
     def close(self) -> None:

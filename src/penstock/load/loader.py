@@ -10,6 +10,7 @@ is, one that is dropped costs no memory.
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +28,6 @@ from penstock.load.job import Job
 from penstock.load.losses import Losses
 from penstock.load.resume import STATE_VERSION, resumed
 from penstock.load.settings import Mix
-from penstock.load.shard import Batches
 from penstock.load.shares import TABLE_SHARE, share_out
 from penstock.load.slots import Ring, lay_out
 from penstock.load.source import ImageSize, Normalize, Shaping, sources_of
@@ -88,6 +88,7 @@ class Loader:
         self._rest: Running | None = None  # made ahead, for the epoch that follows
         self._closed = False
         self._pid = os.getpid()
+        self._guard = (self._pid, threading.RLock())
         if gpu_decode == "auto" and view not in ("auto", "off"):
             gpu_decode = False  # a view was asked for: its pictures are decoded once, not in every epoch
         shaping = Shaping(image_size, exact, resize, dtype, normalize)
@@ -102,7 +103,7 @@ class Loader:
         self._sources = sources_of(bound, self._target.shaping, tables_bytes, is_mix=isinstance(store, Mix))
         check_alike(self._sources)
         self._order = order_of(self._mix, [each.bound.count for each in self._sources], shuffle, seed)
-        self._batches = self._make_batches(batch_size, drop_last)
+        self._batches = settings.batches_for(self._total, batch_size, drop_last, self._shard)
         self._losses = Losses(self._batches, skips, most_skipped)
         self._encoded = encoded_by_all(self._sources, self._target.keeps_encoded)
         self._reserved: list[Reservation] = []
@@ -125,14 +126,6 @@ class Loader:
         self._counts = {"batches": 0, "view_hits": 0, "pictures_made": 0}
 
     # Sharing out
-
-    def _make_batches(self, batch_size: int, drop_last: bool | None) -> Batches:
-        drop = drop_last if drop_last is not None else self._shard.world > 1
-        batches = Batches(self._total, batch_size, drop, self._shard.rank, self._shard.world)
-        if not len(batches):
-            hint = "a smaller batch_size, or drop_last=False"
-            raise UsageError(f"{self._total:,} samples make no batch of {batch_size:,}", hint=hint)
-        return batches
 
     @property
     def _total(self) -> int:
@@ -230,23 +223,24 @@ class Loader:
     def _batches_of_epoch(self, turn: object) -> Generator[Batch, None, None]:
         if self._turn is not turn:
             raise UsageError(_ENDED)
-        own = self._start_pass()
+        own = self._start_pass(turn)
         try:
             handed = own.begin(self.epoch, self)
             while self._turn is turn:
                 found = handed.next()
-                if self._turn is not turn:
-                    break
-                if found is None:
-                    own.rest(self.epoch + 1, end_is_due=False)
-                    self.epoch, self._position, self._resumes = self.epoch + 1, 0, False
-                    return
-                job, batch = found
-                self._count(job)
-                kept = self._losses.without(job, batch)
-                self._position, self._resumes = job.after, False  # not before: what is refused was not handed out
-                if job.is_last:
-                    own.rest(self.epoch + 1, end_is_due=True)  # not all loops ask whether there is more
+                with self._placing():
+                    if self._turn is not turn:
+                        break
+                    if found is None:
+                        own.rest(self.epoch + 1, end_is_due=False)
+                        self.epoch, self._position, self._resumes = self.epoch + 1, 0, False
+                        return
+                    job, batch = found
+                    self._count(job)
+                    kept = self._losses.without(job, batch)
+                    self._position, self._resumes = job.after, False  # not before: what is refused was not handed out
+                    if job.is_last:
+                        own.rest(self.epoch + 1, end_is_due=True)  # not all loops ask whether there is more
                 del job, batch, found
                 if kept is not None:
                     yield kept
@@ -256,15 +250,24 @@ class Loader:
                 self._end_pass()
         raise UsageError(_ENDED)
 
-    def _start_pass(self) -> Running:
-        rest, self._rest = self._rest, None
-        if rest is not None and not rest.rests_at(self.epoch, self._position):
-            rest.close()
-            rest = None
-        if self._crew is None or self._pid != os.getpid():
-            self._begin_work()
-        self._pass = rest if rest is not None else self._new_pass()
-        return self._pass
+    def _placing(self) -> threading.RLock:
+        """Held where a pass begins or ends, and where the place in the order changes: any thread may end a pass."""
+        if self._guard[0] != os.getpid():
+            self._guard = (os.getpid(), threading.RLock())  # a thread of the parent may have held it at the fork
+        return self._guard[1]
+
+    def _start_pass(self, turn: object) -> Running:
+        with self._placing():
+            if self._turn is not turn or self._closed:
+                raise UsageError(_ENDED)  # meanwhile, by another thread
+            rest, self._rest = self._rest, None
+            if rest is not None and not rest.rests_at(self.epoch, self._position):
+                rest.close()
+                rest = None
+            if self._crew is None or self._pid != os.getpid():
+                self._begin_work()
+            self._pass = rest if rest is not None else self._new_pass()
+            return self._pass
 
     def _new_pass(self) -> Running:
         crew, ring = self._crew, self._ring
@@ -307,11 +310,13 @@ class Loader:
         ring.add()
 
     def _end_pass(self) -> None:
-        self._turn = None
-        own, self._pass = self._pass, None  # first: one who waits for a batch must not take it for the epoch's end
-        if own is not None and own.is_at_rest:
-            self._rest = own
-        elif own is not None:
+        with self._placing():
+            self._turn = None
+            own, self._pass = self._pass, None  # first: one who waits for a batch must not take it for the epoch's end
+            if own is not None and own.is_at_rest:
+                self._rest = own
+                return
+        if own is not None:
             own.close()
 
     # What happened

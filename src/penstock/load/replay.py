@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import threading
 import weakref
@@ -21,15 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.budget import Budget
-from penstock.errors import MissingExtra, StoreError, UsageError
+from penstock.errors import StoreError, UsageError
 from penstock.load import settings
 from penstock.load.ahead import AsyncSampleBuffer
 from penstock.load.crew import Crew
 from penstock.load.engine import begin_job
 from penstock.load.job import Job, Part
 from penstock.load.recycle import Recycler
-from penstock.load.replay_columns import Asked
 from penstock.load.replay_file import ReplayFile, load_file, load_text, moments
+from penstock.load.replay_words import ReplayOutput, asked_for, paths_for, seed_for
 from penstock.load.shares import LIBRARIES_BYTES, TABLE_SHARE
 from penstock.load.slots import lay_out
 from penstock.load.source import ImageSize, Shaping
@@ -107,25 +106,20 @@ class MultimodalReplayBuffer:
         output: str = "auto",
         quiet: bool = False,
     ) -> None:
-        for name, value in (("action_dim", action_dim), ("joint_dim", joint_dim), ("max_size", max_size)):
-            if isinstance(value, bool) or int(value) != value or value < 1:
-                raise UsageError(f"{name}={value!r}: it must be a whole number from 1")
-        if isinstance(images, str) or (images is not None and not len(images)):
-            raise UsageError(f"images={images!r}", hint="names of cameras: images=('left_image', 'wrist_image')")
-        self._asked = Asked(
-            int(action_dim), int(joint_dim), None if images is None else tuple(images), joint, action, reward, terminal
-        )
-        self.max_size = int(max_size)
+        names = {"joint": joint, "action": action, "reward": reward, "terminal": terminal}
+        self._asked = asked_for(action_dim, joint_dim, images, names)
+        self.max_size = settings.count_for("max_size", max_size)
         self._shaping = Shaping(image_size, exact)
         self._view = settings.one_of("view", view, settings.VIEWS)
         self._threads = settings.threads_for(threads)
-        self._output = _Output(settings.one_of("output", output, settings.OUTPUTS), device)
+        self._output = ReplayOutput(settings.one_of("output", output, settings.OUTPUTS), device)
         self._quiet = quiet
         self._budget = Budget.parse(memory)
-        self._reserved = [self._budget.reserve("libraries", LIBRARIES_BYTES)]
+        self._seed = seed_for(seed)
+        with settings.memory_word():
+            self._reserved = [self._budget.reserve("libraries", LIBRARIES_BYTES)]
         self._scratch = self._budget.reserve("threads", 0)
         self._recycler = Recycler(self._budget)
-        self._seed = np.random.SeedSequence(seed)
         self._loaded = _Loaded((), np.zeros(0, np.int64))
         self._left_out: tuple[str, ...] = ()
         self._begin(self._seed)
@@ -160,20 +154,18 @@ class MultimodalReplayBuffer:
         `num_traj` limits how many transitions are taken, from the beginning. `options` are those of `penstock.open`:
         `channels="first"`, `mask="train"`, `allow_external=True`.
         """
-        if num_traj is not None and num_traj < 1:
-            raise UsageError(f"num_traj={num_traj}: it must be 1 or more")
-        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-        with self._in_use(), self._loading:
-            left = num_traj
+        left = None if num_traj is None else settings.count_for("num_traj", num_traj)
+        paths = paths_for(path)
+        with self._in_use(), self._loading, settings.memory_word():
             for number, each in enumerate(paths):
                 if number and (left == 0 or self.size == self.max_size):
                     self._leave(paths[number:], "num_traj" if left == 0 else "max_size")
                     break
-                taken = self._load(Path(each), left, options)
+                taken = self._load(each, left, options)
                 left = None if left is None else left - taken
 
-    def _leave(self, paths: Sequence[str | os.PathLike[str]], reason: str) -> None:
-        names = ", ".join(os.fspath(each) for each in paths[:8]) + (", …" if len(paths) > 8 else "")
+    def _leave(self, paths: Sequence[Path], reason: str) -> None:
+        names = ", ".join(str(each) for each in paths[:8]) + (", …" if len(paths) > 8 else "")
         text = f"not opened, for {reason} is reached: {len(paths):,} files ({names})"
         self._left_out = (*self._left_out, text)
         if not self._quiet:
@@ -209,11 +201,13 @@ class MultimodalReplayBuffer:
             return
         first = self._loaded.files[0]
         if file.picture_shapes != first.picture_shapes:
+            channels = [[shape[0] for shape in each.picture_shapes] for each in (file, first)]
             raise StoreError(
                 f"pictures of {file.store.path} are {file.picture_shapes}, those of {first.store.path} "
                 f"{first.picture_shapes}: files of one buffer must give the same batches",
-                hint="image_size=(height, width) brings all cameras to one size",
-            )
+                hint="image_size=(height, width) brings all cameras to one size" if channels[0] == channels[1] else
+                "their cameras or channels are others: give each kind of file a buffer of its own",
+            )  # fmt: skip
 
     def _charge(self, file: ReplayFile) -> None:
         """Hold the memory that the file's numbers, its threads and its view take."""
@@ -244,11 +238,11 @@ class MultimodalReplayBuffer:
             loaded = self._loaded
             if not loaded.size:
                 raise UsageError("the replay buffer is empty", hint="buffer.load_from_hdf5('data.hdf5') first")
-            if batch_size < 1:
-                raise UsageError(f"batch_size={batch_size}: it must be 1 or more")
+            size = settings.count_for("batch_size", batch_size)
+            # The memory first: a batch that does not fit takes none, and no samples of the seed's order either.
+            arrays = self._recycler.arrays(lay_out(self._shapes(loaded.files[0], size)))
             with self._changed:
-                numbers = self._random.integers(0, loaded.size, batch_size)
-            arrays = self._recycler.arrays(lay_out(self._shapes(loaded.files[0], batch_size)))
+                numbers = self._random.integers(0, loaded.size, size)
             self._fill(arrays, loaded, numbers)
             return self._output.convert(arrays)
 
@@ -288,8 +282,8 @@ class MultimodalReplayBuffer:
     def _workers(self) -> Crew:
         with self._changed:
             if self._crew is None or self._pid != os.getpid():  # a child of a fork has none of its parent's threads
-                self._pid = os.getpid()
-                self._crew = Crew(self._threads)
+                # The crew first: where Ctrl-C comes into its start, the parent's is not taken for this process's own.
+                self._crew, self._pid = Crew(self._threads), os.getpid()
             return self._crew
 
     def __reduce__(self) -> NoReturn:
@@ -388,30 +382,3 @@ class MultimodalReplayBuffer:
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.size:,} of at most {self.max_size:,} transitions"
         return f"<MultimodalReplayBuffer of {len(self._loaded.files)} files: {state}>"
-
-
-class _Output:
-    """What a batch is handed out as."""
-
-    def __init__(self, output: str, device: Any) -> None:
-        self._torch: Any = None
-        self._device = device
-        if output == "numpy" and device is None:
-            return
-        try:
-            self._torch = importlib.import_module("torch")
-        except ImportError:
-            if output == "torch" or device is not None:
-                raise MissingExtra("torch", "torch", f"output={output!r}, device={device!r}") from None
-            return
-
-    def convert(self, arrays: dict[str, NDArray[Any]]) -> tuple[Any, ...]:
-        """Tensors are views of the arrays; on a device, copies."""
-        if self._torch is None:
-            return tuple(arrays.values())
-        tensors = tuple(self._torch.from_numpy(each) for each in arrays.values())
-        return tensors if self._device is None else tuple(each.to(self._device) for each in tensors)
-
-    def single(self, values: NDArray[np.float64]) -> Any:
-        """One array of its own."""
-        return self.convert({"": values.astype(np.float32)})[0]

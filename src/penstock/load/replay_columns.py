@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from penstock.errors import StoreError, UsageError
 from penstock.lazy import dataclass
+from penstock.load.source import Shaping
 from penstock.load.transition import Transition, own_next
 from penstock.stores.hdf5_layout import TERMINALS
 from penstock.stores.store import Store
@@ -65,6 +67,17 @@ def columns_for(store: Store, asked: Asked) -> Columns:
         if name is not None and _size(store, name) != 1:
             raise StoreError(f"{store.path}: {name} has {_size(store, name):,} numbers a row, one is expected")
     return Columns(images, joint, action, reward, terminal)
+
+
+def sizes_for(store: Store, shaping: Shaping) -> Shaping:
+    """Sizes by camera, with whole names; what follows a picture in a column of its own has the size of the picture."""
+    if not isinstance(shaping.image_size, Mapping):
+        return shaping
+    sizes = {_named(store, name): size for name, size in shaping.image_size.items()}
+    following = {after: sizes[name] for name, after in own_next(store).items() if name in sizes}
+    found = replace(shaping, image_size={**following, **sizes})
+    found.check_names(store)
+    return found
 
 
 def _images(store: Store, asked: Sequence[str] | None) -> tuple[str, ...]:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from penstock.budget import Reservation
 from penstock.errors import StoreError
 from penstock.load import choose_views
-from penstock.load.replay_columns import Asked, Columns, columns_for, cut_at
+from penstock.load.replay_columns import Asked, Columns, columns_for, cut_at, sizes_for
 from penstock.load.source import Shaping, Source
+from penstock.load.transition import own_next
 from penstock.load.view import View
 from penstock.stores.hdf5_layout import TERMINALS
 from penstock.stores.opening import open_store
@@ -119,14 +120,28 @@ def _opened(
         columns = columns_for(store, asked)
         if columns.terminal is not None and columns.terminal != store.roles.get("terminal"):
             cut_at(store, columns.terminal)
-        source = Source(columns.window().bind(store), shaping, table_limit_bytes)
+        source = Source(columns.window().bind(store), sizes_for(store, shaping), table_limit_bytes)
         for column in source.pictures:
             if column.dtype != "uint8":
                 raise StoreError(f"{path}: {column.name} is {column.dtype}, pictures of uint8 are expected")
+        _check_following(store, columns, source)
         return ReplayFile(store, columns, source, min(source.bound.count, limit))
     except BaseException:
         store.close()
         raise
+
+
+def _check_following(store: Store, columns: Columns, source: Source) -> None:
+    """What follows in columns of its own goes into arrays of the same shape."""
+    shapes: dict[str, tuple[int, ...]] = {column.name: column.shape for column in source.pictures}
+    following = own_next(store)
+    for name in (*columns.images, columns.joint):
+        after = following.get(name, name)
+        one, two = (shapes.get(each, store.column(each).shape) for each in (name, after))
+        if one != two:
+            is_size = name in shapes and one[0] == two[0]
+            hint = "image_size=(height, width) brings both to one size" if is_size else None
+            raise StoreError(f"{store.path}: {after} is {two}, and {name}, which it follows, {one}", hint=hint)
 
 
 def moments(files: Sequence[ReplayFile]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -156,7 +171,7 @@ def moments(files: Sequence[ReplayFile]) -> tuple[NDArray[np.float64], NDArray[n
 def load_text(file: ReplayFile, size: int, room: int, limit: int | None, grown_bytes: int) -> str:
     """What was loaded, what was left out and why, and what it costs."""
     store = file.store
-    lines = [f"loaded {store.path}: {file.count:,} transitions, {size:,} in the buffer"]
+    lines = [f"loaded {store.path}: {file.count:,} transition{'s' if file.count != 1 else ''}, {size:,} in the buffer"]
     without_next = store.rows - file.source.bound.count
     lines.append(
         f"  rows     {store.rows:,} in {store.episodes:,} episode{'s' if store.episodes != 1 else ''}"

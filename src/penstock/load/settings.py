@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import index
 from typing import Any, Literal
 
 from penstock.budget import Budget
-from penstock.errors import UsageError
+from penstock.errors import BudgetExceeded, UsageError
 from penstock.lazy import dataclass
 from penstock.limits import read_cpu_limit, read_memory_limit
 from penstock.load.order import Local, Order, Sequential, Shuffled
+from penstock.load.shard import Batches
 from penstock.load.window import Sampling, Window
 from penstock.stores.store import Store
 from penstock.units import format_bytes
@@ -104,7 +106,7 @@ def threads_for(asked: int | str) -> int:
     if isinstance(asked, str):
         from penstock.units import parse_workers
 
-        return max(1, parse_workers(asked, granted))
+        return max(1, parse_workers(asked, granted, "threads"))
     if isinstance(asked, bool) or not isinstance(asked, int) or not 1 <= asked <= 1024:
         raise UsageError(f"threads={asked!r}", hint='a number from 1, "auto" or "cpu*0.5"')
     return asked
@@ -128,11 +130,45 @@ def shard_for(asked: tuple[int, int] | None) -> Shard:
     return Shard(rank, world)
 
 
+def batches_for(total: int, batch_size: int, drop_last: bool | None, shard: Shard) -> Batches:
+    """The batches of an epoch; the last one may be short, unless processes would have different numbers of them."""
+    drop = drop_last if drop_last is not None else shard.world > 1
+    batches = Batches(total, batch_size, drop, shard.rank, shard.world)
+    if not len(batches):
+        hint = "a smaller batch_size, or drop_last=False"
+        raise UsageError(f"{total:,} samples make no batch of {batch_size:,}", hint=hint)
+    return batches
+
+
 def rate_for(asked: float) -> float:
     """The share of samples that may be lost."""
     if isinstance(asked, bool) or not isinstance(asked, (int, float)) or not 0 <= asked <= 1:
         raise UsageError(f"max_skip_rate={asked!r}", hint="a part of all samples, from 0 to 1: 0.01")
     return float(asked)
+
+
+def count_for(name: str, asked: Any) -> int:
+    """A number of things, from 1; also one such as 1e6."""
+    try:
+        found = int(asked) if isinstance(asked, float) and asked.is_integer() else index(asked)
+    except TypeError:
+        found = 0
+    if isinstance(asked, bool) or found < 1:
+        raise UsageError(f"{name}={asked!r}: it must be a whole number, 1 or more")
+    return found
+
+
+@contextmanager
+def memory_word() -> Iterator[None]:
+    """A budget's hint names the option of the command line: here it is a word of Python."""
+    try:
+        yield
+    except BudgetExceeded as error:
+        option, _, size = (error.hint or "").partition("--memory ")
+        if not size:
+            raise
+        hint = f'{option}memory="{size}"'
+        raise BudgetExceeded(error.message, size=error.size, limit=error.limit, hint=hint) from None
 
 
 def epoch_for(asked: int) -> int:

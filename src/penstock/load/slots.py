@@ -86,6 +86,12 @@ class Lease:
         self.root = None
 
 
+class Question:
+    """Whether anybody waits for a slot: who does comes to it, behind all slots that were free before."""
+
+    is_answered = False
+
+
 class Ring:
     """The slots of a loader. `take` waits until one is free."""
 
@@ -110,6 +116,8 @@ class Ring:
                 # from there, and no Ctrl-C can come in between and be lost together with the slot.
                 self._watches[found.number] = weakref.ref(lease.root, functools.partial(self._free.put, found))
                 return lease
+            if isinstance(found, Question):
+                found.is_answered = True
             if found is stop:
                 return None  # another object is the end of an earlier run, which nobody waited for any more
 
@@ -117,6 +125,12 @@ class Ring:
     def is_dry(self) -> bool:
         """Whether no slot is free."""
         return self._free.empty()
+
+    def ask(self) -> Question:
+        """Whether anybody waits in `take`: answered at once where so. Until then, the ring is not dry."""
+        question = Question()
+        self._free.put(question)
+        return question
 
     def add(self) -> None:
         """One slot more."""

@@ -63,8 +63,8 @@ class ViewSpec:
         known = (1, 3, 4) if self.encoding == "raw" else (1, 3)
         if self.channels not in known:
             raise UsageError(f"a view of {self.channels} channels as {self.encoding}: {known} are possible")
-        if not 1 <= self.quality <= 100:
-            raise UsageError(f"JPEG quality {self.quality} is outside 1…100")
+        if not isinstance(self.quality, (int, np.integer)) or not 1 <= self.quality <= 100:
+            raise UsageError(f"JPEG quality {self.quality!r} is outside 1…100")
 
     @property
     def shape(self) -> tuple[int, int, int]:

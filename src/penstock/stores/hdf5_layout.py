@@ -124,7 +124,8 @@ def recognise(file: Hdf5File, channels: Literal["auto", "first", "last"] = "auto
             hint="put the groups under data/, as robomimic does, or write one file for each",
         )
     if not members:
-        raise StoreError(f"{file.path} holds no data set with rows", hint="penstock inspect shows what is in a file")
+        hint = "rows lie in data sets such as actions and observations/…: docs/stores.md"
+        raise StoreError(f"{file.path} holds no data set with rows", hint=hint)
     return Layout("aloha", f"{UNKNOWN}: the file is taken as one episode", ("",), members, singles=singles)
 
 

@@ -63,7 +63,7 @@ class Handle:
         """The file is what it was when the store was opened."""
         now = os.fstat(self.descriptor)
         if (now.st_size, now.st_mtime_ns) != self._stamp:
-            grown = f": {now.st_size:,} bytes, then {self._stamp[0]:,}" if now.st_size != self._stamp[0] else ""
+            grown = f": {now.st_size:,} bytes, it had {self._stamp[0]:,}" if now.st_size != self._stamp[0] else ""
             raise StoreCorrupt(
                 f"{self.path} was changed since the store was opened{grown}", hint="open the store again"
             )

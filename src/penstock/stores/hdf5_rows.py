@@ -20,6 +20,7 @@ from penstock.stores.hdf5_read import read_exactly
 from penstock.stores.hdf5_scouts import Survey
 from penstock.stores.hdf5_spots import LONGEST_TEXT_BYTES
 from penstock.stores.held import Lru
+from penstock.stores.store import row_numbers
 
 _HEAP_BYTES = 32 << 20  # places of texts of their own lengths: two million
 _LOCAL_BITS = 40  # rows of one part
@@ -276,7 +277,7 @@ def as_native(values: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 def checked_rows(rows: Any, count: int, where: str) -> NDArray[np.int64]:
     """Row numbers as an array, all of them there."""
-    found = np.asarray(rows, np.int64).reshape(-1)
+    found = row_numbers(rows, where)
     if len(found) and (int(found.min()) < 0 or int(found.max()) >= count):
         wrong = int(found.min()) if int(found.min()) < 0 else int(found.max())
         raise StoreError(f"{where}: there is no row {wrong:,}, it has {count:,}")

@@ -30,7 +30,7 @@ from penstock.stores.lerobot_part import Presence, row_spans
 from penstock.stores.lerobot_pictures import PictureSource
 from penstock.stores.lerobot_rows import RowTable
 from penstock.stores.lerobot_videos import CameraFiles, VideoSource
-from penstock.stores.store import Column, ImageSource, Store
+from penstock.stores.store import Column, ImageSource, Store, row_numbers
 
 OPEN_FILES = 128
 INDEX_BYTES = 64 << 20
@@ -286,7 +286,7 @@ class LeRobotStore(Store):
         return made
 
     def _checked(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        wanted = np.asarray(rows, np.int64)
+        wanted = row_numbers(rows, str(self.path))
         if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < self.rows:
             bad = int(wanted.min()) if int(wanted.min()) < 0 else int(wanted.max())
             raise StoreError(f"{self.path}: row {bad:,} asked, there are {self.rows:,}")

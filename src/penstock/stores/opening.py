@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,31 +29,61 @@ def open_store(
 
     >>> penstock.open("datasets/run", episodes=[0, 3])                                # doctest: +SKIP
     """
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+        raise UsageError(f"{reprlib.repr(path)} is no path", hint='penstock.open("datasets/run")')
     place = Path(path)
-    if not place.exists():
-        raise StoreError(f"{place} does not exist", hint="penstock.open takes a LeRobot data set, an HDF5 file or a "
-                         "directory of HDF5 episodes")
+    try:
+        kind, suffixes = _look_at(place)
+    except OSError as error:
+        raise StoreError(f"{place} cannot be read: {error.strerror}") from error
+    if kind == "absent":
+        home = "~ is not looked up: os.path.expanduser(path) does it; " if place.parts[:1] == ("~",) else ""
+        hint = f"{home}penstock.open takes a LeRobot data set, an HDF5 file or a directory of HDF5 episodes"
+        raise StoreError(f"{place} does not exist", hint=hint)
     _check_words(episodes, options)
     episodes = whole_numbers(episodes, place)
-    from penstock.lerobot.reader import is_data_set
-
-    if place.is_dir() and is_data_set(place):
+    columns = _names(columns, place)
+    if kind == "lerobot":
         from penstock.stores.lerobot_store import LeRobotStore
 
         if options:
             raise StoreError(f"{place} is a LeRobot data set: {next(iter(options))}= is an option of HDF5")
         return LeRobotStore(place, episodes=episodes, columns=columns)
-    if place.is_file():
-        _refuse_recording(place, [place.suffix])
-    if place.is_file() or any(each.suffix.lower() in HDF5_SUFFIXES for each in place.iterdir()):
+    if kind == "file":
+        _refuse_recording(place, suffixes)
+    if kind == "file" or any(suffix.lower() in HDF5_SUFFIXES for suffix in suffixes):
         from penstock.stores.hdf5_store import open_hdf5
 
         return open_hdf5(place, episodes=episodes, columns=columns, **options)
-    _refuse_recording(place, [each.suffix for each in place.iterdir()])
+    _refuse_recording(place, suffixes)
     raise StoreError(
         f"{place} is a directory without meta/info.json and without HDF5 files",
         hint="give the root of a LeRobot data set, or a directory of episode_0.hdf5, episode_1.hdf5, …",
     )
+
+
+def _look_at(place: Path) -> tuple[str, list[str]]:
+    """Whether it is absent, a data set of LeRobot, a file or another directory; and the suffixes of what is there."""
+    from penstock.lerobot.reader import is_data_set
+
+    if not place.exists():
+        return "absent", []
+    if not place.is_dir():
+        return "file", [place.suffix]
+    return ("lerobot", []) if is_data_set(place) else ("directory", [each.suffix for each in place.iterdir()])
+
+
+def _names(columns: Sequence[str] | None, place: Path) -> Sequence[str] | None:
+    """Names of columns, at least one; None stands for all."""
+    if columns is None or isinstance(columns, str):
+        return columns  # a text is refused by the store, with what to write instead
+    found = list(columns)
+    wrong = [each for each in found if not isinstance(each, str)]
+    if wrong:
+        raise StoreError(f"columns: {wrong[0]!r} is not the name of a column", hint="e.g. columns=['action']")
+    if not found:
+        raise StoreError(f"{place}: columns=[] opens nothing", hint="leave it out to open all of them")
+    return found
 
 
 def _check_words(episodes: Any, options: Mapping[str, Any]) -> None:

@@ -220,3 +220,12 @@ class Store(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def row_numbers(rows: Any, where: str) -> NDArray[np.int64]:
+    """Rows as an array of one dimension; a mask or a fraction would be taken for other rows, and is refused."""
+    found = np.asarray(rows).reshape(-1)
+    if len(found) and found.dtype.kind not in "iu":
+        hint = "np.flatnonzero(mask) gives the rows of a mask" if found.dtype.kind == "b" else None
+        raise StoreError(f"{where}: rows are whole numbers, not {found.dtype}", hint=hint)
+    return found.astype(np.int64, copy=False)

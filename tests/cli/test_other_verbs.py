@@ -29,7 +29,10 @@ def data_set(bag: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("verb", [None, *VERBS])
-def test_every_verb_explains_itself(verb: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_explains_itself(
+    verb: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")  # lines are broken by the width of the terminal
     with pytest.raises(SystemExit) as caught:
         main([verb, "--help"] if verb else ["--help"])
     assert caught.value.code == 0

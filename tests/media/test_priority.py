@@ -11,7 +11,12 @@ import os, numpy, sys
 from penstock.media.encode import EncoderSettings, VideoEncoder
 with VideoEncoder(EncoderSettings(sys.argv[1]), 64, 64, 30) as encoder:
     encoder.encode(numpy.zeros((64, 64, 3), numpy.uint8))
-    policies = {os.sched_getscheduler(int(name)) for name in os.listdir("/proc/self/task")}
+    policies = set()
+    for name in os.listdir("/proc/self/task"):
+        try:
+            policies.add(os.sched_getscheduler(int(name)))
+        except ProcessLookupError:
+            pass  # it has ended meanwhile
 print(sorted(policies - {os.sched_getscheduler(os.getppid())}))
 """
 

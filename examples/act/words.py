@@ -23,7 +23,7 @@ def _episodes(found: re.Match[str]) -> str:
 _OPTIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"episodes=\[([^\]]*)\]( without \d+)?", _episodes),
     (r"columns=\[[^\]]*\]( without '[^']*')?", r"--cameras A,B\1"),
-    (r'memory="([^"]*)"', r"--memory \1"),
+    (r'memory="([^"]*)"( \(of a command: [^)]*\))?', r"--memory \1"),
     (r"memory=…", "--memory"),
     (r"image_size=\((\d+), (\d+)\)", r"--image_size \1x\2"),
     (r"(?<![-\w])(batch_size|image_size|threads)\b(?!=)", r"--\1"),

@@ -195,12 +195,13 @@ class Budget:
         held = ", ".join(f"{who} {format_bytes(size)}" for who, size in holders[:6]) or "nobody"
         more = f", {len(holders) - 6} more" if len(holders) > 6 else ""
         after = "" if waited_s is None else f", still after {waited_s:g} s of waiting"
+        enough = f"{_round_up(self._used_bytes + n_bytes) // MIB}MiB"
         return BudgetExceeded(
             f"the memory budget of {format_bytes(self.limit_bytes)} cannot hold {name}: "
             f"needs {format_bytes(n_bytes)}, {format_bytes(self.free_bytes)} free{after} (held by {held}{more})",
             size=n_bytes,
             limit=self.limit_bytes,
-            hint=f"give a larger budget, for example --memory {_round_up(self._used_bytes + n_bytes) // MIB}MiB",
+            hint=f'give a larger budget, for example memory="{enough}" (of a command: --memory {enough})',
         )
 
     def __repr__(self) -> str:

@@ -151,6 +151,7 @@ def test_hints_name_options() -> None:
         ("image_size=(224, 224), or None; --batch_size 3", "--image_size 224x224, or None; --batch_size 3"),
         ("those that are whole: episodes=[1, 2, 4, 5] (4 of 6)", "those that are whole: --episodes 1-2,4-5 (4 of 6)"),
         ("episodes=[0, 1, 2, 7, …] (90 of 99)", "--episodes 0-2,7,… (90 of 99)"),
+        ('memory="48MiB" (of a command: --memory 48MiB)', "--memory 48MiB"),
         ("episodes=[…] opens the others", "--episodes 0-40,45 opens the others"),
         ("episodes=[…] without 7", "--episodes 0-40,45 without 7"),
         ('on_error="skip" leaves such samples out and counts them; `penstock doctor` tells',

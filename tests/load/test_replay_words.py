@@ -146,10 +146,10 @@ def test_pictures_that_follow_in_a_column_of_their_own_have_the_size_of_the_othe
             assert np.array_equal(following[number], small.transpose(2, 0, 1))
 
 
-def test_the_hint_about_memory_is_one_for_python() -> None:
+def test_the_hint_about_memory_can_be_followed_in_python() -> None:
     with pytest.raises(BudgetExceeded) as told:
         buffer_of(memory="1MiB")
-    assert 'memory="' in str(told.value) and "--memory" not in str(told.value)
+    assert 'for example memory="48MiB"' in str(told.value)
 
 
 def test_nothing_is_kept_of_a_shared_budget_by_a_buffer_that_was_refused() -> None:

@@ -18,7 +18,6 @@ from penstock.limits import read_cpu_limit, read_memory_limit
 from penstock.load.choose_views import views_on_disk
 from penstock.load.crew import start_thread
 from penstock.load.pictures import Fit, Fitter, begin_quiet, end_quiet, fit_for
-from penstock.load.settings import memory_word
 from penstock.load.source import ImageSize, Shaping
 from penstock.load.stages import Clock, Sums, now_ns
 from penstock.load.view import View, ViewSpec
@@ -86,8 +85,7 @@ def build_view(
             for name, spec in specs.items():
                 views[name] = View.in_ram(spec, store.rows, limits[name])
         tasks = [_Task(name, views[name], fits[name], store.images(name), _piece_rows(store, name)) for name in fits]
-        with memory_word():
-            _Build(store, tasks, on_error).run(Budget.parse(memory), threads, progress or (lambda done, total: None))
+        _Build(store, tasks, on_error).run(Budget.parse(memory), threads, progress or (lambda done, total: None))
         for view in views.values():
             view.sync()
     except BaseException:

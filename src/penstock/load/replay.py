@@ -116,8 +116,7 @@ class MultimodalReplayBuffer:
         self._quiet = quiet
         self._budget = Budget.parse(memory)
         self._seed = seed_for(seed)
-        with settings.memory_word():
-            self._reserved = [self._budget.reserve("libraries", LIBRARIES_BYTES)]
+        self._reserved = [self._budget.reserve("libraries", LIBRARIES_BYTES)]
         self._scratch = self._budget.reserve("threads", 0)
         self._recycler = Recycler(self._budget)
         self._loaded = _Loaded((), np.zeros(0, np.int64))
@@ -156,7 +155,7 @@ class MultimodalReplayBuffer:
         """
         left = None if num_traj is None else settings.count_for("num_traj", num_traj)
         paths = paths_for(path)
-        with self._in_use(), self._loading, settings.memory_word():
+        with self._in_use(), self._loading:
             for number, each in enumerate(paths):
                 if number and (left == 0 or self.size == self.max_size):
                     self._leave(paths[number:], "num_traj" if left == 0 else "max_size")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Any, Literal
 
 from penstock.budget import Budget
-from penstock.errors import BudgetExceeded, UsageError
+from penstock.errors import UsageError
 from penstock.lazy import dataclass
 from penstock.limits import read_cpu_limit, read_memory_limit
 from penstock.load.order import Local, Order, Sequential, Shuffled
@@ -156,19 +155,6 @@ def count_for(name: str, asked: Any) -> int:
     if isinstance(asked, bool) or found < 1:
         raise UsageError(f"{name}={asked!r}: it must be a whole number, 1 or more")
     return found
-
-
-@contextmanager
-def memory_word() -> Iterator[None]:
-    """A budget's hint names the option of the command line: here it is a word of Python."""
-    try:
-        yield
-    except BudgetExceeded as error:
-        option, _, size = (error.hint or "").partition("--memory ")
-        if not size:
-            raise
-        hint = f'{option}memory="{size}"'
-        raise BudgetExceeded(error.message, size=error.size, limit=error.limit, hint=hint) from None
 
 
 def epoch_for(asked: int) -> int:

@@ -120,8 +120,8 @@ _SAID: dict[str, tuple[str, str]] = {
         "；流式数据集须按 worker 分片（get_worker_info），否则每个样本会由每个 worker 各给一次",
     ),
     "persistent": (
-        "each epoch starts {workers} worker processes anew and waits {wait} for its first batch, every {steps:.0f} "
-        "steps; workers that stay need {first} for it",
+        "each epoch starts its worker processes anew ({workers}) and waits {wait} for its first batch, every "
+        "{steps:.0f} steps; workers that stay need {first} for it",
         "每个 epoch 都重新启动 {workers} 个 worker 进程，等待首个 batch {wait}，每 {steps:.0f} 步一次；"
         "常驻的 worker 只需 {first}",
     ),
@@ -305,6 +305,8 @@ def fix_name(fix: Fix) -> Said:
 
 def ms_text(ms: float) -> str:
     """As many digits as matter."""
+    if ms >= 10_000:
+        return f"{ms / 1e3:.1f} s"
     return f"{ms:.0f} ms" if ms >= 20 else f"{ms:.1f} ms" if ms >= 1 else f"{ms:.2f} ms"
 
 

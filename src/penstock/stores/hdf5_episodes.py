@@ -57,7 +57,8 @@ def check_numbers(numbers: Sequence[int], count: int, path: Path) -> NDArray[np.
     found = np.asarray(list(numbers), np.int64).reshape(-1)
     wrong = found[(found < 0) | (found >= count)]
     if len(wrong):
-        raise StoreError(f"{path}: there is no episode {int(wrong[0]):,}, it has {count:,}")
+        hint = f"its episodes are 0 to {count - 1:,}"
+        raise StoreError(f"{path}: there is no episode {int(wrong[0]):,}, it has {count:,}", hint=hint)
     if len(np.unique(found)) != len(found):
         values, counts = np.unique(found, return_counts=True)
         raise StoreError(f"{path}: episode {int(values[counts > 1][0]):,} is named more than once")

@@ -109,7 +109,8 @@ def _wanted(file: Hdf5File, layout: Layout, groups: list[str], asked: Asked) -> 
         return set(groups)
     beyond = [number for number in asked.only if not 0 <= number < len(groups)]
     if beyond:
-        raise StoreError(f"{file.path}: there is no episode {beyond[0]:,}, it has {len(groups):,}")
+        hint = f"its episodes are 0 to {len(groups) - 1:,}"
+        raise StoreError(f"{file.path}: there is no episode {beyond[0]:,}, it has {len(groups):,}", hint=hint)
     return {groups[number] for number in asked.only}
 
 

@@ -57,7 +57,7 @@ def test_a_quality_that_is_no_number(path: Path) -> None:
         penstock.build_view(store, image_size=(8, 8), where="ram", encoding="jpeg", quality="a")  # type: ignore[arg-type]
 
 
-def test_the_hint_about_the_memory_of_a_build_is_one_for_python(path: Path) -> None:
+def test_the_hint_about_the_memory_of_a_build_can_be_followed_in_python(path: Path) -> None:
     with penstock.open(path) as store, pytest.raises(BudgetExceeded) as told:
         penstock.build_view(store, image_size=(8, 8), where="ram", memory="64KiB")
-    assert 'memory="' in str(told.value) and "--memory" not in str(told.value)
+    assert 'for example memory="16MiB"' in str(told.value)

@@ -53,7 +53,7 @@ def test_batches_of_a_validation_are_no_steps(validates_first: bool) -> None:
 
 def test_a_loop_without_gradients_is_no_training_where_another_has_them() -> None:
     marks = Marks()
-    evaluation = TRAIN._replace(is_training=False)
+    evaluation = Loop("train.py", 10, False)
     now = fed(marks, evaluation, 0, 50, wait_ns=4, step_ns=100)
     assert marks.steps().count == 50  # all there is: inference
     fed(marks, TRAIN, now, 5, wait_ns=2, step_ns=10)

@@ -16,6 +16,7 @@ import sys
 import threading
 import weakref
 from time import perf_counter_ns, thread_time_ns
+from types import CodeType, FrameType
 
 from penstock.profile import spans
 from penstock.profile.counters import count
@@ -36,6 +37,7 @@ class _Local(threading.local):
 
 _local = _Local()
 _NOT_THE_LOOP = ("penstock.", "torch.utils.data")
+_inside: dict[int, CodeType] = {}  # code of these, by its id, which is its own while it is kept
 
 
 def work_ahead() -> None:
@@ -63,15 +65,14 @@ def is_in_sample() -> bool:
     return _local.samples > 0
 
 
-def _asking(loader: int) -> Loop:
-    """The loop that asks: the innermost code that is neither penstock's nor torch's loader, and whether gradients are
-    computed there."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_NOT_THE_LOOP):
-        frame = frame.f_back
-    is_grad = getattr(sys.modules.get("torch"), "is_grad_enabled", None)  # a thread may be importing it just now
-    code, is_training = frame.f_code, is_grad is None or bool(is_grad())
-    return Loop(code.co_filename, frame.f_lineno, is_training, code.co_firstlineno, loader)
+def _is_inside(frame: FrameType) -> bool:
+    """Whether code is penstock's, or torch's loader."""
+    if id(frame.f_code) in _inside:
+        return True
+    if not str(frame.f_globals.get("__name__")).startswith(_NOT_THE_LOOP):
+        return False
+    _inside[id(frame.f_code)] = frame.f_code
+    return True
 
 
 class _Inside:
@@ -101,7 +102,9 @@ class _Inside:
 class Feeding:
     """A loop over a loader, pass by pass."""
 
-    __slots__ = ("__weakref__", "_has_given", "_inside", "_loop", "apart_ns", "cpu_from_ns", "leader", "loader", "turn")
+    __slots__ = (
+        "__weakref__", "_code", "_has_given", "_inside", "_loop", "apart_ns", "cpu_from_ns", "leader", "loader", "turn"
+    )  # fmt: skip
 
     def __init__(self, loader: object = None) -> None:
         self._inside: _Inside | None = None
@@ -113,6 +116,7 @@ class Feeding:
         self.apart_ns = self.cpu_from_ns = 0
         self._has_given = False
         self._loop = Loop("", 0, True)
+        self._code: CodeType | None = None
 
     def ask(self) -> int:
         """The loop asks for a batch: the step before it is over."""
@@ -127,7 +131,7 @@ class Feeding:
                     self._inside.batches += 1
                     self._inside.cpu_ns += cpu_ns
                 marks().feed_step(start_ns, cpu_ns, self._loop, self)
-            self._loop = _asking(self.loader)
+            self._look_who_asks()
             if not self._has_given:
                 marks().end_feed(self._loop, self)  # of a pass before, which may have been left in its midst
                 self._begin(start_ns)
@@ -151,6 +155,19 @@ class Feeding:
             marks().end_feed(self._loop, self)
             self._end(is_freed=False)
             self.leader = None
+
+    def _look_who_asks(self) -> None:
+        """The innermost code that is neither penstock's nor torch's loader, and whether gradients are computed there;
+        mostly the same as before."""
+        frame = sys._getframe(2)
+        while frame.f_back is not None and _is_inside(frame):
+            frame = frame.f_back
+        is_grad = getattr(sys.modules.get("torch"), "is_grad_enabled", None)  # a thread may be importing it just now
+        is_training = is_grad is None or bool(is_grad())
+        code, line, loop = frame.f_code, frame.f_lineno, self._loop
+        if code is not self._code or line != loop.line or is_training != loop.is_training:
+            self._code = code
+            self._loop = Loop(code.co_filename, line, is_training, code.co_firstlineno, self.loader)
 
     def _begin(self, start_ns: int) -> None:
         """A pass begins, perhaps inside steps of others that this thread is at."""

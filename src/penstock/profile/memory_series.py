@@ -11,8 +11,8 @@ from penstock.profile.snapshot import MemoryPoint
 
 INTERVAL_S = 0.5
 MAX_POINTS = 2048
-# Reading the memory of a tree of processes may take the kernel milliseconds: at most one part in 400 of the time.
-_RARITY = 400
+# Reading the memory of a tree of processes may take the kernel milliseconds: at most one part in 1,000 of the time.
+_RARITY = 1000
 
 
 class MemorySeries:

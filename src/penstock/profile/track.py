@@ -18,29 +18,19 @@ Holder = weakref.ref[Any] | None
 """The pass over a loader that is under way."""
 
 
-class Loop(NamedTuple):
-    """A place in the user's code that asks a loader for batches, with or without gradients."""
+class Loop:
+    """A place in the user's code that asks a loader for batches, with or without gradients.
 
-    file: str
-    line: int
-    is_training: bool
-    function: int = 0
-    """The line where the function begins that asks."""
-    loader: int = 0
-    """Its number (`serials`); 0: not known."""
+    `function` is the line where the function begins that asks, `loader` its number (`serials`; 0: not known).
+    """
 
-    @property
-    def around(self) -> tuple[Any, ...]:
-        """The function."""
-        return self.file, self.function, self.is_training
+    __slots__ = ("around", "by_loader", "by_place", "is_training", "line", "loader")
 
-    @property
-    def by_loader(self) -> tuple[Any, ...]:
-        return "loader", self.loader, *self.around
-
-    @property
-    def by_place(self) -> tuple[Any, ...]:
-        return "line", self.line, *self.around
+    def __init__(self, file: str, line: int, is_training: bool, function: int = 0, loader: int = 0) -> None:
+        self.line, self.is_training, self.loader = line, is_training, loader
+        self.around: tuple[Any, ...] = (file, function, is_training)
+        self.by_loader: tuple[Any, ...] = ("loader", loader, *self.around)
+        self.by_place: tuple[Any, ...] = ("line", line, *self.around)
 
 
 class Series:
@@ -53,11 +43,18 @@ class Series:
 
     def add(self, point: StepPoint) -> None:
         """Append one step."""
+        if self.steps_per_point == 1:
+            self._points.append(point)
+            self._merge()
+            return
         self._pending.append(point)
         if len(self._pending) < self.steps_per_point:
             return
         self._points.append(_mean(self._pending))
         self._pending.clear()
+        self._merge()
+
+    def _merge(self) -> None:
         if len(self._points) >= MAX_POINTS:
             self._points = [_mean(self._points[i : i + 2]) for i in range(0, len(self._points), 2)]
             self.steps_per_point *= 2

@@ -121,6 +121,12 @@ def test_what_is_no_file_is_told(replay: Path) -> None:
                 buffer.load_from_hdf5(given)  # type: ignore[arg-type]
 
 
+def test_files_may_come_one_by_one(replay: Path) -> None:
+    with buffer_of(replay) as one, buffer_of() as several:
+        several.load_from_hdf5(replay.parent.glob("*.hdf5"))
+        assert several.size == one.size > 0
+
+
 def test_a_size_by_camera_goes_by_the_last_part_of_its_name(replay: Path, tmp_path: Path) -> None:
     with buffer_of(replay, image_size={"left_image": (8, 9), "observations/right_image": 7}) as buffer:
         shapes = [each.shape[1:] for each in buffer.sample(2)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -144,7 +144,7 @@ class MultimodalReplayBuffer:
 
     def load_from_hdf5(
         self,
-        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         num_traj: int | None = None,
         **options: Any,
     ) -> None:

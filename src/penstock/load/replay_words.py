@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,8 @@ def paths_for(path: Any) -> list[Path]:
     """A file, or several of them."""
     if isinstance(path, (str, os.PathLike)):
         return [Path(path)]
-    several = list(path) if isinstance(path, (Sequence, np.ndarray)) and not isinstance(path, bytes) else [path]
+    is_many = isinstance(path, Iterable) and not isinstance(path, (bytes, Mapping))  # an open HDF5 file is a mapping
+    several = list(path) if is_many else [path]
     for each in several:
         if not isinstance(each, (str, os.PathLike)):
             hint = "buffer.load_from_hdf5('data.hdf5'), or a list of such names"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -22,9 +23,15 @@ print(alone.tree_peak_bytes == alone.peak_bytes)
 _HOLD = "import sys; block = bytearray(64 << 20); print('ready', flush=True); sys.stdin.read()"
 
 
+def _touched(size_bytes: int) -> mmap.mmap:
+    """Pages of the system's own, all of them in memory: a bytearray may lie in what the heap keeps of earlier tests."""
+    block = mmap.mmap(-1, size_bytes)
+    block[:: mmap.PAGESIZE] = b"\1" * (size_bytes // mmap.PAGESIZE)
+    return block
+
+
 def _touch_and_free(size_bytes: int) -> None:
-    block = bytearray(size_bytes)
-    del block
+    _touched(size_bytes).close()
 
 
 def test_a_spike_that_is_gone_before_anyone_looks_is_still_the_peak() -> None:
@@ -64,9 +71,8 @@ def test_without_leave_to_reset_the_mark_memory_is_sampled(monkeypatch: pytest.M
     monkeypatch.setattr(memory, "_reset_high_water", lambda: False)
     _touch_and_free(128 * MIB)
     with memory.PeakMeter() as meter:
-        block = bytearray(48 * MIB)
-        assert meter.peak_bytes > meter.start_bytes + 40 * MIB
-        del block
+        with _touched(48 * MIB):
+            assert meter.peak_bytes > meter.start_bytes + 40 * MIB
     assert not meter.exact
     assert meter.start_bytes + 40 * MIB < meter.peak_bytes < meter.start_bytes + 100 * MIB
 

@@ -20,9 +20,9 @@ def earlier_threads() -> set[threading.Thread]:
     return penstock_threads()
 
 
-def left_running(before: set[threading.Thread]) -> list[str]:
+def left_running(before: set[threading.Thread], prefix: str = "penstock") -> list[str]:
     """The names of those that are new and do not end: what was forgotten is ended by itself, a moment later."""
     end = time.monotonic() + _PATIENCE_S
-    while (left := penstock_threads() - before) and time.monotonic() < end:
+    while (left := penstock_threads(prefix) - before) and time.monotonic() < end:
         time.sleep(0.005)
     return sorted(thread.name for thread in left)

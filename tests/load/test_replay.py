@@ -526,7 +526,7 @@ def test_a_forgotten_one_that_a_thread_of_its_buffer_collects_ends(earlier: set[
         assert store.asked.wait(60)  # the only thread of the buffer is at work for it
         del trainer
         store.go_on.set()  # … and collects what waits for it
-        assert [name for name in left_running(earlier) if name == "penstock-ahead"] == [], "they wait for each other"
+        assert left_running(earlier, "penstock-ahead") == [], "they wait for each other"
     finally:
         gc.enable()
     samples.close()

@@ -70,9 +70,8 @@ def test_a_closed_meter_keeps_its_peak() -> None:
 def test_without_leave_to_reset_the_mark_memory_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_reset_high_water", lambda: False)
     _touch_and_free(128 * MIB)
-    with memory.PeakMeter() as meter:
-        with _touched(48 * MIB):
-            assert meter.peak_bytes > meter.start_bytes + 40 * MIB
+    with memory.PeakMeter() as meter, _touched(48 * MIB):
+        assert meter.peak_bytes > meter.start_bytes + 40 * MIB
     assert not meter.exact
     assert meter.start_bytes + 40 * MIB < meter.peak_bytes < meter.start_bytes + 100 * MIB
 

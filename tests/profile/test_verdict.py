@@ -22,7 +22,7 @@ from penstock.load.loader import Loader
 from penstock.load.settings import Mix
 from penstock.load.subject import from_description, window_from
 from penstock.load.window import Clip, Transition, Window
-from penstock.profile import trial, words
+from penstock.profile import said, trial
 from penstock.profile.case import Fix
 from penstock.profile.snapshot import Snapshot
 from penstock.profile.subject import Way, descriptions, register, subjects
@@ -306,9 +306,9 @@ def test_a_verdict_in_chinese_is_chinese_throughout() -> None:
 
 
 def test_every_text_has_the_same_numbers_in_both_languages() -> None:
-    for english, chinese in words._SAID.values():
+    for english, chinese in said._SAID.values():
         assert sorted(re.findall("{.*?}", english)) == sorted(re.findall("{.*?}", chinese))
-    both = words.said("few steps", count=3)
+    both = said.said("few steps", count=3)
     again = pickle.loads(pickle.dumps(both))
     assert (again, again.zh) == (both, both.zh) == ("3 steps are few: the numbers may still move", both.zh)
 

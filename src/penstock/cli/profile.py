@@ -90,8 +90,8 @@ def judged(snapshot: Snapshot, *, check: bool, seconds: float) -> tuple[Verdict 
 
     The verdict is None where nothing marked a step.
     """
+    from penstock.profile.said import said
     from penstock.profile.verdict import verdict
-    from penstock.profile.words import said
 
     if not snapshot.steps.count:
         return None, [said("no step")], True
@@ -106,8 +106,8 @@ def _loader(snapshot: Snapshot) -> tuple[Loader | None, list[str], bool]:
     """The loader of the run made again, where its data lies on this machine; False where data cannot be opened."""
     from penstock.load.subject import KIND, from_description
     from penstock.profile.reckoning import leading
+    from penstock.profile.said import said
     from penstock.profile.verdict import missing_data
-    from penstock.profile.words import said
 
     told = leading(snapshot.subjects)
     if not snapshot.subjects:

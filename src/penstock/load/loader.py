@@ -82,19 +82,13 @@ class Loader:
         skips = settings.one_of("on_error", on_error, ("raise", "skip")) == "skip"
         most_skipped = settings.rate_for(max_skip_rate)
         self._shard = settings.shard_for(shard)
-        self.notes: tuple[str, ...] = ()
-        self._views: list[View] = []
-        self._pass: Running | None = None  # the user is within an epoch of it
-        self._rest: Running | None = None  # made ahead, for the epoch that follows
-        self._closed = False
+        self._hold_nothing()
         self._pid = os.getpid()
         self._guard = (self._pid, threading.RLock())
-        if gpu_decode == "auto" and view not in ("auto", "off"):
-            gpu_decode = False  # a view was asked for: its pictures are decoded once, not in every epoch
         shaping = Shaping(image_size, exact, resize, dtype, normalize)
         for each in self._mix.stores:
             shaping.check_names(each)
-        self._target = target_for(device, output, gpu_decode, shaping)
+        self._target = target_for(device, output, settings.gpu_decode_for(gpu_decode, view), shaping)
         self._budget, ruled_by = settings.budget_for(memory)
         self.notes += (f"memory: {ruled_by}",) if ruled_by else ()
         self._limit_bytes = self._budget.free_bytes  # others may hold a part of a budget that is shared
@@ -106,7 +100,6 @@ class Loader:
         self._batches = settings.batches_for(self._total, batch_size, drop_last, self._shard)
         self._losses = Losses(self._batches, skips, most_skipped)
         self._encoded = encoded_by_all(self._sources, self._target.keeps_encoded)
-        self._reserved: list[Reservation] = []
         self._share_out(self._threads(threads), prefetch)
         try:
             self._attach(view)
@@ -115,6 +108,15 @@ class Loader:
             raise
         self._stand_at_the_beginning()
         register(self)
+
+    def _hold_nothing(self) -> None:
+        """So that a loader whose making fails can be let go as any other."""
+        self.notes: tuple[str, ...] = ()
+        self._reserved: list[Reservation] = []
+        self._views: list[View] = []
+        self._pass: Running | None = None  # the user is within an epoch of it
+        self._rest: Running | None = None  # made ahead, for the epoch that follows
+        self._closed = False
 
     def _stand_at_the_beginning(self) -> None:
         self._crew: Crew | None = None

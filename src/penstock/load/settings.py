@@ -173,6 +173,12 @@ def one_of(name: str, value: Any, known: Sequence[str]) -> str:
     return str(value)
 
 
+def gpu_decode_for(asked: bool | str, view: object) -> bool | str:
+    """Where a view was asked for, its pictures are decoded once, not in every epoch: not on the device by itself."""
+    is_chosen = not isinstance(view, str) or view not in ("auto", "off")
+    return False if asked == "auto" and is_chosen else asked
+
+
 def slots_for(prefetch: int | str) -> int:
     """Slots for a number of batches that are prepared ahead: those, and two that the training step may hold."""
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or not 1 <= prefetch <= 64:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import OutputFailed, StoreError, UsageError
+from penstock.errors import OutputFailed, UsageError
 from penstock.load import cache, jpeg_rows, view_file, view_opening
 from penstock.load.view_file import HEADER_BYTES, PLACE, SUM, Layout, ViewSpec, write_all
 from penstock.load.view_opening import Owner
@@ -53,19 +53,10 @@ class View:
         self.n_refused = 0
         """Rows that found no room, or that the system refused to write."""
         self._shape = spec.shape
+        self._map: mmap.mmap | None = view_opening.mapped(fd, spec, layout, path)
         self._fd = fd
         self._token = token
         self._is_writable = is_writable
-        try:
-            self._map: mmap.mmap | None = mmap.mmap(fd, layout.n_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
-        except OSError as error:
-            self._fd = -1
-            os.close(fd)
-            raise StoreError(
-                f"the view of {spec.column!r} ({path or 'in RAM'}): {format_bytes(layout.n_bytes)} cannot be mapped: "
-                f"{error.strerror}",
-                hint="raise the address space of the process (ulimit -v), or give the view a smaller limit",
-            ) from error
         everything = np.frombuffer(self._map, np.uint8)
         self._flags = everything[HEADER_BYTES : HEADER_BYTES + layout.capacity]
         self._table = everything[layout.table_at : layout.rows_at]
@@ -80,16 +71,8 @@ class View:
     @classmethod
     def in_ram(cls, spec: ViewSpec, rows: int, limit_bytes: int | None = None) -> View:
         """A view in shared memory without a name: it goes when the last process that holds it ends."""
-        layout = view_file.layout_within(spec, rows, limit_bytes, checked=False)
-        needed_bytes = layout.n_bytes
-        if spec.encoding == "jpeg":
-            if limit_bytes is None:
-                limit_bytes = jpeg_rows.expected_bytes(spec, layout)
-            needed_bytes = min(limit_bytes, jpeg_rows.most_bytes(spec, layout))
-        view_opening.check_memory(spec, layout, needed_bytes)
-        token = secrets.token_hex(16)
-        fd = view_opening.memory_file(view_file.pack_header(spec, layout, token), layout.n_bytes)
-        return cls(spec, layout, fd, token=token, limit_bytes=limit_bytes)
+        made = view_opening.fresh_memory(spec, rows, limit_bytes)
+        return cls(spec, made.layout, made.fd, token=made.token, limit_bytes=made.limit_bytes)
 
     @classmethod
     def on_disk(

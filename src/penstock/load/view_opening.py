@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
+import secrets
 import stat
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +39,43 @@ class Opened(NamedTuple):
     is_writable: bool
 
 
-def memory_file(header: bytes, n_bytes: int) -> int:
+class Memory(NamedTuple):
+    """Fresh memory for a view, and what it may come to hold; None: what its rows take."""
+
+    layout: Layout
+    fd: int
+    token: str
+    limit_bytes: int | None
+
+
+def fresh_memory(spec: ViewSpec, rows: int, limit_bytes: int | None) -> Memory:
+    """Shared memory without a name for as many rows as the limit lets in, refused where the machine has less."""
+    layout = view_file.layout_within(spec, rows, limit_bytes, checked=False)
+    needed_bytes = layout.n_bytes
+    if spec.encoding == "jpeg":
+        if limit_bytes is None:
+            limit_bytes = jpeg_rows.expected_bytes(spec, layout)
+        needed_bytes = min(limit_bytes, jpeg_rows.most_bytes(spec, layout))
+    _check_memory(spec, layout, needed_bytes)
+    token = secrets.token_hex(16)
+    fd = _memory_file(view_file.pack_header(spec, layout, token), layout.n_bytes)
+    return Memory(layout, fd, token, limit_bytes)
+
+
+def mapped(fd: int, spec: ViewSpec, layout: Layout, path: Path | None) -> mmap.mmap:
+    """The whole file, for reading; where that fails, the file is closed."""
+    try:
+        return mmap.mmap(fd, layout.n_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+    except OSError as error:
+        os.close(fd)
+        raise StoreError(
+            f"the view of {spec.column!r} ({path or 'in RAM'}): {format_bytes(layout.n_bytes)} cannot be mapped: "
+            f"{error.strerror}",
+            hint="raise the address space of the process (ulimit -v), or give the view a smaller limit",
+        ) from error
+
+
+def _memory_file(header: bytes, n_bytes: int) -> int:
     """A file in memory that has no name: nothing is left when the last process ends, and /dev/shm plays no part."""
     fd = -1
     try:
@@ -59,7 +97,7 @@ def _nameless_file() -> int:
     return fd
 
 
-def check_memory(spec: ViewSpec, layout: Layout, needed_bytes: int) -> None:
+def _check_memory(spec: ViewSpec, layout: Layout, needed_bytes: int) -> None:
     """Refuse what the machine, the container or the process may not hold, with the numbers."""
     memory = read_memory_limit()
     if needed_bytes > memory.available_bytes:

@@ -11,6 +11,8 @@ from penstock.profile.model import WAIT_SHARE, Situation, Stage
 from penstock.profile.subject import Way
 
 SAME, CLOSE, OTHER = "same batches", "nearly the same pictures", "another training"
+WORTH = 0.02  # of the step: a change that wins less is not listed
+KEPT_FREE = 0.1  # of the memory that is available: a loader that takes the last of it is no fix
 _PREFETCHED = 2  # batches that a worker makes ahead where nobody says otherwise: torch's own choice
 
 

@@ -25,10 +25,11 @@ from penstock.profile.fixes import best_of, fixes_for
 from penstock.profile.marks import marks
 from penstock.profile.model import Pace, Situation, Stage, compute_stages_of
 from penstock.profile.reckoning import case_of, fed, leading, others_of
+from penstock.profile.said import Language, Said, said
 from penstock.profile.snapshot import Snapshot
 from penstock.profile.subject import Way, subject_of, subjects, told_of
 from penstock.profile.trial import Replay, Step, Trial, batch_cost, try_fix
-from penstock.profile.words import WORKER_START, Language, Said, fix_name, lines_of, said, sentence_of
+from penstock.profile.words import WORKER_START, fix_name, lines_of, sentence_of
 
 _WAYS = ("now", "scaled", "read", "ram", "disk", "gpu")
 _FEW_STEPS = 20

@@ -233,6 +233,15 @@ def test_a_process_budget_counts_the_interpreter_once() -> None:
     assert Budget.for_process(budget).by_name()["interpreter"] == held
 
 
+def test_auto_is_what_is_held_and_half_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    candidate = MemoryCandidate("cgroup v2 / memory.max", 64 * GIB, GIB)
+    limit = MemoryLimit(64 * GIB, GIB, candidate.name, candidate.name, (candidate,))
+    monkeypatch.setattr(budget_module, "read_memory_limit", lambda: limit)
+    monkeypatch.setattr(budget_module, "rss_bytes", lambda: 3 * GIB)  # a notebook
+    budget = Budget.for_process(" Auto")
+    assert budget.free_bytes == 512 * MIB and budget.by_name() == {"interpreter": 3 * GIB}
+
+
 def test_a_budget_below_the_interpreter_itself_is_refused() -> None:
     with pytest.raises(BudgetExceeded, match="interpreter"):
         Budget.for_process("1MiB")

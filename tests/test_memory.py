@@ -34,10 +34,16 @@ def _touch_and_free(size_bytes: int) -> None:
     _touched(size_bytes).close()
 
 
+def _skip_without_marks(meter: memory.PeakMeter) -> None:
+    if not meter.exact:
+        pytest.skip("this kernel does not let a process reset its high-water mark")
+
+
 def test_a_spike_that_is_gone_before_anyone_looks_is_still_the_peak() -> None:
     with memory.PeakMeter() as meter:
         _touch_and_free(96 * MIB)
         assert memory.rss_bytes() < meter.start_bytes + 48 * MIB
+    _skip_without_marks(meter)
     assert meter.start_bytes + 90 * MIB < meter.peak_bytes < meter.start_bytes + 130 * MIB
 
 
@@ -45,8 +51,7 @@ def test_an_earlier_peak_is_not_charged_to_a_later_meter() -> None:
     _touch_and_free(128 * MIB)
     with memory.PeakMeter() as meter:
         pass
-    if not meter.exact:
-        pytest.skip("this kernel does not let a process reset its high-water mark")
+    _skip_without_marks(meter)
     assert meter.peak_bytes < meter.start_bytes + 32 * MIB
 
 
@@ -55,6 +60,7 @@ def test_a_meter_inside_a_meter_does_not_erase_what_the_outer_one_saw() -> None:
         _touch_and_free(96 * MIB)
         with memory.PeakMeter() as inner:
             pass
+    _skip_without_marks(outer)
     assert outer.peak_bytes > outer.start_bytes + 90 * MIB
     assert inner.peak_bytes < outer.peak_bytes
 
@@ -102,7 +108,7 @@ def test_the_sampler_sees_a_child_without_being_asked() -> None:
     class Watched(memory.PeakMeter):
         def sample(self) -> int:
             tree_bytes = super().sample()
-            if tree_bytes > 60 * MIB:
+            if tree_bytes > self.start_bytes + 50 * MIB:
                 seen.set()
             return tree_bytes
 
@@ -110,7 +116,7 @@ def test_the_sampler_sees_a_child_without_being_asked() -> None:
         child = subprocess.Popen([sys.executable, "-c", _HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert seen.wait(60)
         child.communicate()
-    assert meter.tree_peak_bytes > 60 * MIB
+    assert meter.tree_peak_bytes > meter.start_bytes + 50 * MIB
 
 
 def test_the_meter_leaves_no_thread_behind() -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 
 _PATIENCE_S = 60.0
+_MOMENT_S = 2.0
 
 
 def penstock_threads(prefix: str = "penstock") -> set[threading.Thread]:
@@ -18,6 +19,16 @@ def earlier_threads() -> set[threading.Thread]:
     """Those of loaders that earlier tests forgot, once these are collected: to be left out of what comes."""
     gc.collect()
     return penstock_threads()
+
+
+def settle() -> None:
+    """What earlier tests forgot ends now, and not in the midst of what is counted next."""
+    if not penstock_threads():
+        return
+    gc.collect()
+    end = time.monotonic() + _MOMENT_S  # those that somebody still holds do not end
+    while penstock_threads() and time.monotonic() < end:
+        time.sleep(0.005)
 
 
 def left_running(before: set[threading.Thread], prefix: str = "penstock") -> list[str]:

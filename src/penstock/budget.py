@@ -85,7 +85,7 @@ class Budget:
         at least 256 MiB, at most 2 GiB."""
         if isinstance(value, Budget):
             return value
-        if isinstance(value, str) and value.strip().lower() == "auto":
+        if _is_auto(value):
             memory = read_memory_limit()
             limit_bytes = min(max(memory.available_bytes // 2, AUTO_LEAST_BYTES), AUTO_MOST_BYTES)
             free = f"{format_bytes(memory.available_bytes)} free by {memory.available_ruled_by}"
@@ -94,10 +94,16 @@ class Budget:
 
     @classmethod
     def for_process(cls, value: str | int | Budget = "auto") -> Budget:
-        """The same, with what the interpreter holds now reserved for good under the name "interpreter"."""
+        """The same, with what the interpreter holds now reserved for good under the name "interpreter".
+
+        "auto" is half of what is free, which leaves out what is held: in a notebook that may be more than all of it.
+        """
         budget = cls.parse(value)
         if "interpreter" not in budget.by_name():
-            budget.reserve("interpreter", rss_bytes(), lasting=True)
+            held_bytes = rss_bytes()
+            if _is_auto(value):
+                budget.limit_bytes += held_bytes
+            budget.reserve("interpreter", held_bytes, lasting=True)
         return budget
 
     @property
@@ -209,6 +215,10 @@ class Budget:
             f"Budget({format_bytes(self.limit_bytes)}, used {format_bytes(self._used_bytes)}, "
             f"peak {format_bytes(self._peak_bytes)})"
         )
+
+
+def _is_auto(value: object) -> bool:
+    return isinstance(value, str) and value.strip().lower() == "auto"
 
 
 def _whole(name: str, n_bytes: int) -> int:

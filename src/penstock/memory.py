@@ -47,13 +47,19 @@ def descendants(pid: int) -> list[int]:
     while pending:
         parent = pending.pop()
         try:
-            for task in (_PROC / str(parent) / "task").iterdir():
-                children = [int(word) for word in (task / "children").read_bytes().split()]
-                found += children
-                pending += children
-        except OSError:  # the process ended while we looked, or the kernel has no `children` file
-            if parent == pid and not (_PROC / str(pid) / "task" / str(pid) / "children").exists():
-                return _descendants_by_parent(pid)
+            tasks = os.listdir(_PROC / str(parent) / "task")
+        except OSError:  # the process ended while we looked
+            continue
+        for task in tasks:
+            try:
+                words = (_PROC / str(parent) / "task" / task / "children").read_bytes().split()
+            except OSError:  # the thread ended while we looked, or the kernel has no `children` file
+                if parent == pid and not (_PROC / str(pid) / "task" / str(pid) / "children").exists():
+                    return _descendants_by_parent(pid)
+                continue
+            children = [int(word) for word in words]
+            found += children
+            pending += children
     return found
 
 

@@ -9,6 +9,7 @@ The bytes of the messages come from the `rosbags` library, so nothing here share
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -140,8 +141,13 @@ def messages(topic: str, at_ns: Sequence[int], content: Callable[[int], Content]
     return [Message(topic, at, content(number), at - stamp_late_ns) for number, at in enumerate(at_ns)]
 
 
-def camera(topic: str, at_ns: Sequence[int], *, seed: int = 0, stamp_late_ns: int = 0, **size: int) -> Tape:
-    return messages(topic, at_ns, lambda n: Jpeg(jpeg(n, seed=seed, **size)), stamp_late_ns=stamp_late_ns)
+def camera(
+    topic: str, at_ns: Sequence[int], *, seed: int = 0, stamp_late_ns: int = 0, distinct: int = sys.maxsize, **size: int
+) -> Tape:
+    def content(number: int) -> Jpeg:
+        return Jpeg(jpeg(number % distinct, seed=seed, **size))
+
+    return messages(topic, at_ns, content, stamp_late_ns=stamp_late_ns)
 
 
 def angles(number: int, count: int, seed: int = 0) -> tuple[float, ...]:
@@ -177,7 +183,10 @@ STATE, COMMAND = "/joint_states", "/joint_cmd"
 
 
 def robot(seconds: float = 1.0, *, fps: float = 30.0, hz: float = 100.0, seed: int = 0, **size: int) -> Tape:
-    """Two cameras, states and commands, each with its own rate, offset and jitter."""
+    """Two cameras, states and commands, each with its own rate, offset and jitter.
+
+    Of pictures: width, height, and how many are `distinct`.
+    """
     return [
         *camera(CAM_H, times(fps, seconds, jitter_s=0.002, seed=seed), seed=seed, **size),
         *camera(CAM_L, times(fps, seconds, offset_s=0.004, jitter_s=0.002, seed=seed + 1), seed=seed + 1, **size),

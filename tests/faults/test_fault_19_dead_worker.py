@@ -20,7 +20,7 @@ from tests.faults.jobs import leftovers
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     directory = tmp_path_factory.mktemp("recordings")
-    long = write(directory / "a_long.bag", robot(30.0, hz=50, width=320, height=240))
+    long = write(directory / "a_long.bag", robot(30.0, hz=50, width=320, height=240, distinct=30))
     return [long, *(write(directory / f"b_{n}.bag", robot(0.4, hz=50, width=320, height=240)) for n in range(2))]
 
 

@@ -25,7 +25,10 @@ def rows(loader):
 
 if __name__ == "__main__":
     path, start = sys.argv[1:]
-    before = set(os.listdir("/dev/shm"))
+    def shared():
+        return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+
+    before = shared()
     dataset = Dataset(path, image_size=(16, 24), view="ram", memory="256MiB", threads=1)
     words = dict(num_workers=2, collate_fn=collate, multiprocessing_context=start)
     going = iter(DataLoader(dataset, batch_sampler=Sampler(dataset, 1, shuffle=False), **words))
@@ -48,10 +51,10 @@ if __name__ == "__main__":
     psutil.wait_procs(psutil.Process().children() if start == "fork" else [], timeout=60)
     print("children:", [child.cmdline() for child in psutil.Process().children() if "resource_tracker" not in
                         " ".join(child.cmdline()) and child.status() != psutil.STATUS_ZOMBIE])
-    left, until = set(os.listdir("/dev/shm")) - before, time.monotonic() + 60
+    left, until = shared() - before, time.monotonic() + 60
     while left and time.monotonic() < until:  # other processes of this machine come and go there
         time.sleep(0.05)
-        left &= set(os.listdir("/dev/shm"))
+        left &= shared()
     print("left in /dev/shm:", sorted(left))
 
     # What the dead worker put into the view is whole, and the data set serves the next workers.

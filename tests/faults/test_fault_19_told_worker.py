@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,16 +15,22 @@ import pytest
 
 import penstock
 from penstock.errors import OutputExists
-from tests.conversion.bags import robot, write
+from tests.conversion.bags import Tape, robot, write
 from tests.faults.jobs import leftovers
 
 # A worker that does not end when it is told to would hold the job for an hour, not for the usual moment.
 CONVERT = """
+import sys
 from penstock.conversion import parallel
 parallel._LAST_WORDS_S = 3600.0
+parallel._TOLD_LAST_S = float(sys.argv.pop(1))
 from penstock.cli import entry
 entry()
 """
+
+
+def _robot(seconds: float) -> Tape:
+    return robot(seconds, hz=50, width=320, height=240, distinct=30)
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +38,19 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """A short recording, and one that takes a while to encode."""
     directory = tmp_path_factory.mktemp("recordings")
     seconds = {"run_0.bag": 0.2, "run_1.bag": 20.0}
-    return [write(directory / name, robot(long, hz=50, width=320, height=240)) for name, long in seconds.items()]
+    return [write(directory / name, _robot(long)) for name, long in seconds.items()]
 
 
 class Converting:
     """A conversion by two processes; entered when the first recording is joined and its worker has nothing to do."""
 
-    def __init__(self, sources: list[Path], out: Path) -> None:
+    def __init__(self, sources: list[Path], out: Path, told_last_s: float = 0.1) -> None:
         words = [*map(str, sources), str(out), "--jobs", "2", "--memory", "1GiB"]
         words += ["video=h264", "split_episodes=true", "rosbag.chunk_size=60"]  # it can be stopped between episodes
         self._partial = Path(str(out) + ".penstock-partial")
         self._parcels = self._partial / ".parcels"
         self.process = subprocess.Popen(
-            [sys.executable, "-c", CONVERT, "convert", *words],
+            [sys.executable, "-c", CONVERT, str(told_last_s), "convert", *words],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
@@ -97,6 +104,15 @@ def _has_episode(directory: Path) -> bool:
     return journal.exists() and b'"type":"episode"' in journal.read_bytes()
 
 
+def _wait_until_ended(worker: psutil.Process) -> None:
+    """Whether or not its parent has asked what it ended with."""
+    end = time.monotonic() + 60
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while worker.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < end
+            time.sleep(0.005)
+
+
 def test_19_a_worker_that_is_told_to_stop_fails_its_recording_by_name(sources: list[Path], tmp_path: Path) -> None:
     with Converting(sources, tmp_path / "out") as converting:
         converting.busy_worker().send_signal(signal.SIGTERM)
@@ -106,14 +122,17 @@ def test_19_a_worker_that_is_told_to_stop_fails_its_recording_by_name(sources: l
     assert "--resume goes on" in said
 
 
-@pytest.mark.parametrize("told", ["the job", "everybody"])
+@pytest.mark.parametrize("told", ["the job", "everybody", "everybody, the job last"])
 def test_19_a_worker_without_work_does_not_hold_a_job_that_is_told_to_stop(
     told: str, sources: list[Path], tmp_path: Path
 ) -> None:
-    with Converting(sources, tmp_path / "out") as converting:
-        workers = converting.workers()
-        for worker in workers if told == "everybody" else []:
+    with Converting(sources, tmp_path / "out", told_last_s=60) as converting:
+        workers, busy = converting.workers(), converting.busy_worker()
+        for worker in workers if told != "the job" else []:
             worker.send_signal(signal.SIGTERM)  # as a batch system does, which knows all processes of a job
+        if told == "everybody, the job last":
+            _wait_until_ended(busy)
+            time.sleep(0.5)  # and the job sees it
         converting.process.send_signal(signal.SIGTERM)
         said = converting.end()
     assert converting.process.returncode == 130
@@ -144,7 +163,7 @@ def test_19_workers_do_not_import_what_lies_in_the_working_directory(
 def test_19_what_workers_committed_outlives_a_job_that_has_joined_nothing(end: signal.Signals, tmp_path: Path) -> None:
     """The first recording is the longest: all others may be through when the job ends."""
     seconds = {"run_0.bag": 20.0, "run_1.bag": 0.2}
-    sources = [write(tmp_path / name, robot(long, hz=50, width=320, height=240)) for name, long in seconds.items()]
+    sources = [write(tmp_path / name, _robot(long)) for name, long in seconds.items()]
     out = tmp_path / "out"
     converting = Converting(sources, out)
     try:

@@ -259,14 +259,14 @@ def test_bad_values_are_counted_and_stay_in_the_rows(tmp_path: Path) -> None:
 
 
 LONG_WRITE = """
-import sys
+import os, sys
 import numpy as np
 from penstock.lerobot.features import Feature
 from penstock.lerobot.writer import DataSetWriter
 
 def rss_bytes():
     with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * 4096
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 rows = np.random.default_rng(0).normal(size=(20_000, 4)).astype(np.float32)
 with DataSetWriter(sys.argv[1], fps=30, features=[Feature("state", "float32", (4,))], fsync=False) as writer:

@@ -148,7 +148,7 @@ def test_a_broken_row_raises_with_its_place_and_the_rest_is_kept() -> None:
     with pytest.raises(StoreError, match=r"arrays: column 'cam', row 17: row 17 is broken on purpose") as refused:
         build_view(store, "cam", SIZE, threads=1)
     assert "skip" in str(refused.value) and store.log == list(range(39, 17, -1))
-    assert open_files() == before
+    assert not open_files() - before
     assert not penstock_threads("penstock-view")
     views = build_view(store, "cam", SIZE, on_error="skip")
     with views["cam"] as view:
@@ -181,7 +181,7 @@ def test_a_progress_that_raises_stops_the_build_which_goes_on_later() -> None:
     before = open_files()
     with pytest.raises(Enough):
         build_view(store, "cam", SIZE, progress=progress, threads=2)
-    assert open_files() == before
+    assert not open_files() - before
     assert not penstock_threads("penstock-view")
     first: list[tuple[int, int]] = []
     views = build_view(store, "cam", SIZE, progress=lambda done, total: first.append((done, total)))

@@ -340,6 +340,7 @@ def test_a_forked_child_has_a_loader_of_its_own() -> None:
     loader.set_epoch(0)
     child = os.fork()
     if child == 0:
+        signal.alarm(60)  # nobody waits for ever for a child that hangs
         os._exit(0 if _indices(loader) == expected else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert _indices(loader) == expected

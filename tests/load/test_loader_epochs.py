@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import threading
 import time
 import weakref
@@ -22,7 +23,7 @@ from penstock.load.loader import Loader
 from penstock.load.target import Running
 from penstock.load.window import Window
 from tests.load.picture_store import ArrayStore
-from tests.threads import earlier_threads, left_running
+from tests.threads import earlier_threads, left_running, settle
 
 SIZE = (24, 32)
 ROWS = 40
@@ -167,6 +168,7 @@ def test_any_walk_through_epochs_gives_the_order(data: st.DataObject) -> None:
 
 
 def test_a_profile_counts_the_epochs_that_were_used() -> None:
+    settle()
     profile.reset()
     store = ArrayStore([ROWS])
     with _loader(store, prefetch=9) as loader:
@@ -193,6 +195,7 @@ def _is_made(loader: Loader, store: ArrayStore, epoch: int) -> bool:
 
 
 def test_the_time_between_epochs_is_no_wait_for_a_slot() -> None:
+    settle()
     profile.reset()
     store = ArrayStore([ROWS])
     with _loader(store, prefetch=1) as loader:
@@ -217,6 +220,7 @@ def test_a_first_epoch_is_counted_however_late_it_is_asked_for(monkeypatch: pyte
         return begin(running, *arguments)
 
     monkeypatch.setattr(Running, "begin", late)
+    settle()
     profile.reset()
     with _loader(store, prefetch=9) as loader:
         _indices(loader)
@@ -272,6 +276,7 @@ def test_a_fork_between_epochs_begins_anew_in_the_child() -> None:
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
+            signal.alarm(60)  # nobody waits for ever for a child that hangs
             try:
                 os.write(write, json.dumps(_indices(loader)).encode())
             finally:

@@ -568,13 +568,14 @@ def _rewards_of_children(made: MultimodalReplayBuffer, count: int) -> list[list[
         reading, writing = os.pipe()
         pid = os.fork()
         if not pid:
+            signal.alarm(60)  # nobody waits for ever for a child that hangs
             try:
                 os.write(writing, made.sample(40)[9].tobytes())
                 made.close()
             finally:
                 os._exit(0)
         os.close(writing)
-        os.waitpid(pid, 0)
+        assert os.waitpid(pid, 0)[1] == 0
         found.append(np.frombuffer(os.read(reading, 1 << 16), np.float32).tolist())
         os.close(reading)
     return found

@@ -158,7 +158,7 @@ print(view.n_filled, view.n_bytes)
         assert_holds(view, range(10))
         with pickle.loads(pickle.dumps(view)) as again:
             assert_holds(again, range(10))
-        assert open_files() == before
+        assert not open_files() - before
 
 
 def test_multiprocessing_spawn_and_forkserver_share_it() -> None:
@@ -226,10 +226,10 @@ def test_closing_leaves_no_descriptor_and_arrays_stay_valid() -> None:
             use()
     assert "closed" in repr(view)
     del kept
-    assert open_files() == before
+    assert not open_files() - before
     forgotten = View.in_ram(spec_of(), 10, None)
     del forgotten
-    assert open_files() == before
+    assert not open_files() - before
 
 
 def test_the_picture_of_a_view_says_shape_and_bytes_never_data() -> None:

@@ -153,7 +153,7 @@ def _expected(whole: Path, encoding: str) -> list[bytes | None]:
     return rows
 
 
-@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_changed_byte_anywhere_never_gives_other_pixels(
     data: st.DataObject, whole_view: Path, tmp_path_factory: pytest.TempPathFactory
@@ -348,4 +348,4 @@ def test_closing_leaves_no_descriptor(tmp_path: Path) -> None:
     for path in tmp_path.glob("*.view"):
         path.write_bytes(b"broken")
     View.on_disk(spec_of(), 10, tmp_path).close()
-    assert open_files() == before
+    assert not open_files() - before

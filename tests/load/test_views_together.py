@@ -50,7 +50,7 @@ def test_what_does_not_fit_together_leaves_nothing(
         make(ArrayStore([40]))
     assert (caught.value.size, caught.value.limit) == (2 * VIEW_BYTES, VIEW_BYTES * 3 // 2)
     assert "build_view(store, limit=…)" in str(caught.value) and "give the view a limit" not in str(caught.value)
-    assert list(views.iterdir()) == [old.path] and open_files() == before
+    assert list(views.iterdir()) == [old.path] and not open_files() - before
     with _loader(ArrayStore([40])) as loader:  # "auto" finds no empty file where RAM is meant
         assert [view.path for view in loader._views] == [None, None]
 
@@ -83,7 +83,7 @@ def test_a_disk_that_fails_at_the_second_view_leaves_none(views: Path, monkeypat
     before = open_files()
     with pytest.raises(OutputFailed, match="asked to fail"):
         _load(ArrayStore([40]))
-    assert made and not list(views.iterdir()) and open_files() == before
+    assert made and not list(views.iterdir()) and not open_files() - before
 
 
 def test_one_store_twice_in_a_mix_shares_its_views(views: Path, monkeypatch: pytest.MonkeyPatch) -> None:

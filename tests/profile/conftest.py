@@ -9,10 +9,12 @@ import pytest
 
 from penstock import profile
 from penstock.profile.subject import subjects, unregister
+from tests.threads import settle
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
+    settle()
     if subjects():
         gc.collect()  # loaders that tests of this process left: they end before the record begins
     for kept in subjects():

@@ -70,7 +70,10 @@ def entry() -> None:
     # A batch system that ends the job is a user who does: what is half done is cleared away.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.unraisablehook = _hear_again
-    code = main()
+    try:
+        code = main()
+    except KeyboardInterrupt:  # one more, while the first was being told
+        code = 130
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)  # it ends anyway
     try:

@@ -300,7 +300,7 @@ class Job:
             seconds=round(seconds, 4),
             bytes_in=sum(entry.size_bytes for entry in self.ledger.entries if entry.outcome is not None),
             bytes_out=sum(entry.stat().st_size for entry in self.root.rglob("*") if entry.is_file()),
-            peak_rss_bytes=meter.tree_peak_bytes,
+            peak_rss_bytes=max([meter.tree_peak_bytes, *(stage.rss_bytes for stage in self.stages)]),
             predicted_peak_bytes=self.predicted_bytes,
             budget_bytes=self.budget.limit_bytes,
             processes=self.processes,

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import deque
 from dataclasses import field
 from pathlib import Path
@@ -32,6 +33,7 @@ _WAIT_S = 0.2
 # Modules come from where this process has them, not from whatever lies in the working directory.
 _WORKER = "import sys; sys.path = [p for p in sys.path if p]; from penstock.conversion.worker import entry; entry()"
 _LAST_WORDS_S = 20.0  # how long a process may take to put its parcel in order when it is told to stop
+_TOLD_LAST_S = 1.0
 
 
 @dataclass
@@ -159,13 +161,20 @@ class Parallel:
         code = process.popen.wait()
         _close(process.popen.stdin)
         _close(process.popen.stdout)
-        if process.number is None or self._job.stop.asked:
+        if process.number is None or self._is_stopping(code):
             return
         path = self._job.ledger.entries[process.number].found.path
         self._results[process.number] = RecordingError(
             f"{path}: the process that converted it ended: {_cause(code)}",
             hint="the system's log may say why; fewer --jobs or a smaller --memory take less",
         )
+
+    def _is_stopping(self, code: int) -> bool:
+        """Whether the job was told to stop. Who tells all processes of it may tell this one last, in a moment."""
+        end_s = time.monotonic() + _TOLD_LAST_S
+        while code == Interrupted.exit_code and not self._job.stop.asked and time.monotonic() < end_s:
+            time.sleep(0.01)
+        return self._job.stop.asked
 
     def _join_finished(self) -> None:
         job = self._job

@@ -84,7 +84,10 @@ def test_payloads_outlive_a_block_that_was_never_released(paths: dict[str, Path]
             assert payload == whole[names[topic]][number][1]
 
 
-def test_holding_all_blocks_beyond_the_memory_is_an_error_that_says_so(paths: dict[str, Path]) -> None:
+def test_holding_all_blocks_beyond_the_memory_is_an_error_that_says_so(
+    paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.recordings.fetch._WAIT_S", 0.2)  # other threads of this process might release them
     with recordings.open(paths["bag"]) as recording:
         ids, numbers = all_of(recording)
         with pytest.raises(RecordingError, match="were not released"):

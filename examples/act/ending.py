@@ -26,11 +26,17 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def hearing_sigterm() -> Iterator[None]:
-    """SIGTERM raises `Terminated` meanwhile; elsewhere than in the main thread nothing changes."""
-    if threading.current_thread() is not threading.main_thread():
+    """SIGTERM raises `Terminated` meanwhile; elsewhere than in the main thread nothing changes.
+
+    A signal that comes just as Python clears something away (a weak reference, a `__del__`) is told and forgotten by
+    it: such a one, and such a Ctrl-C, comes once more.
+    """
+    main_thread = threading.main_thread()
+    if threading.current_thread() is not main_thread:
         yield
         return
     heard_s = -_DEAF_S
+    tell = sys.unraisablehook
 
     def hear(_number: int, _frame: FrameType | None) -> None:
         nonlocal heard_s
@@ -38,10 +44,24 @@ def hearing_sigterm() -> Iterator[None]:
             heard_s = time.monotonic()
             raise Terminated
 
+    def hear_again(lost: sys.UnraisableHookArgs) -> None:
+        nonlocal heard_s
+        if lost.exc_type is None or not issubclass(lost.exc_type, KeyboardInterrupt):
+            tell(lost)
+            return
+        heard_s = -_DEAF_S
+        number = signal.SIGTERM if issubclass(lost.exc_type, Terminated) else signal.SIGINT
+        # Not at once: that would be in the midst of clearing away.
+        again = threading.Timer(0.01, signal.pthread_kill, (main_thread.ident, number))
+        again.daemon = True
+        again.start()
+
     before = signal.signal(signal.SIGTERM, hear)
+    sys.unraisablehook = hear_again
     try:
         yield
     finally:
+        sys.unraisablehook = tell
         signal.signal(signal.SIGTERM, before)
 
 

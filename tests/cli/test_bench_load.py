@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -117,10 +118,11 @@ def test_cold_says_that_the_page_cache_was_dropped(data_set: Path) -> None:
 def test_what_is_in_the_page_cache_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(1 << 20))
-    path.read_bytes()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert not any(mapped[:: mmap.PAGESIZE])  # by way of the page cache, which some file systems leave out
     assert page_cache.files_of(tmp_path) == [path] == page_cache.files_of(path)
     before = page_cache.resident_share([path])
-    assert before is None or before == 1.0
+    assert before is None or before > 0.9  # a machine short of memory may have taken some back
     page_cache.drop([path])
     after = page_cache.resident_share([path])
     assert after is None or 0.0 <= after <= 1.0

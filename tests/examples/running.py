@@ -22,10 +22,11 @@ def run(reach: Path, directory: Path, *words: str) -> int:
     return imitate_episodes.main([*TINY, "--dataset", str(reach), "--ckpt_dir", str(directory), *words])
 
 
-def start(reach: Path, directory: Path, *words: str) -> subprocess.Popen[str]:
-    """A run of its own, to be sent signals; its output can be read line by line."""
+def start(reach: Path, directory: Path, *words: str, code: str = "") -> subprocess.Popen[str]:
+    """A run of its own, to be sent signals, of the script or of `code`; its output can be read line by line."""
     script = Path(__file__).resolve().parents[2] / "examples" / "imitate_episodes.py"
-    command = [sys.executable, str(script), *TINY, "--dataset", str(reach), "--ckpt_dir", str(directory), *words]
+    program = ["-c", code] if code else [str(script)]
+    command = [sys.executable, *program, *TINY, "--dataset", str(reach), "--ckpt_dir", str(directory), *words]
     places = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": places}
     pipe = subprocess.PIPE

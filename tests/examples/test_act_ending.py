@@ -61,6 +61,40 @@ def test_a_second_sigterm_at_once_does_not_disturb_what_the_first_began() -> Non
             pytest.fail("the second signal was heard")
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_that_python_would_forget_is_heard(number: int, code: int, reach: Path, tmp_path: Path) -> None:
+    """One that comes in the callback of a weak reference."""
+    program = f"""
+import os, sys, weakref
+import imitate_episodes
+from act.train import Trainer
+step = Trainer._train_step
+
+class Thing:
+    pass
+
+def cleared(_):
+    os.kill(os.getpid(), {int(number)})
+
+def with_a_signal(trainer, *words):
+    if trainer.step == 2:
+        thing = Thing()
+        gone = weakref.ref(thing, cleared)
+        del thing
+    return step(trainer, *words)
+
+Trainer._train_step = with_a_signal
+sys.exit(imitate_episodes.entry())
+"""
+    process = start(reach, tmp_path / "ck", "--num_epochs", "100000", "--table_every", "100000", code=program)
+    try:
+        _, told = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == code, told
+    assert told.count("\n") == 1 and ("terminated" if code == 143 else "interrupted") in told
+
+
 def test_without_a_checkpoint_resuming_is_not_promised(
     reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

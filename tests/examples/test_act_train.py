@@ -27,17 +27,26 @@ def _losses(directory: Path) -> list[list[float]]:
     return [[row[key] for key in keys] for row in json.loads((directory / "history.json").read_text())]
 
 
+_KILLED = """
+import os, signal, sys
+import imitate_episodes
+from act import train
+write = train.write_checkpoint
+
+def write_and_die(*words):
+    write(*words)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+train.write_checkpoint = write_and_die
+imitate_episodes.main(sys.argv[1:])
+"""
+
+
 def _killed(reach: Path, directory: Path, *words: str) -> None:
-    """A run of its own that is killed when it says that it has saved in the midst of an epoch."""
-    with start(reach, directory, *words) as process:
-        assert process.stdout is not None
-        try:
-            for line in iter(process.stdout.readline, ""):
-                if "saved" in line:
-                    break
-        finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait(60)
+    """A run of its own that is killed when it has saved in the midst of an epoch."""
+    process = start(reach, directory, *words, code=_KILLED)
+    process.communicate(timeout=240)
+    assert process.returncode == -signal.SIGKILL
 
 
 def test_a_killed_run_resumes_to_the_same_losses_and_weights(

@@ -97,7 +97,7 @@ def reference(events: list[Event]) -> dict[str, tuple[int, int, int]]:
         if stack:
             stack[-1][1].append(event.duration_ns)
 
-    for event in sorted(events, key=lambda each: (each.start_ns, -each.duration_ns)):
+    for event in sorted(events, key=lambda each: (each.start_ns, -each.duration_ns, each.depth)):
         while stack and event.start_ns >= stack[-1][0].start_ns + stack[-1][0].duration_ns:
             close()
         stack.append((event, []))

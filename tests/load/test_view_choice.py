@@ -65,6 +65,20 @@ def test_a_view_on_disk_that_holds_more_than_memory_would_is_taken() -> None:
         assert [view.path for view in loader._views] == [whole.path]
 
 
+@pytest.mark.parametrize("spare", [0, 200_000])
+def test_how_much_memory_would_hold_all_rows_is_told(spare: int) -> None:
+    store = ArrayStore([ROWS * 40])
+    with _loader(store, view="off") as without:
+        memory = without.shares.fixed_bytes + spare
+    with _loader(store, memory=memory, view="ram") as loader:
+        (told,) = [note for note in loader.notes if "more memory all rows have a place" in note]
+        assert bool(loader._views) == bool(spare) and ("view: none" in told) != bool(spare)
+    memory += int(told.partition("with ")[2].partition(" MiB")[0]) << 20
+    with _loader(store, memory=memory, view="ram") as loader:
+        assert [view.capacity for view in loader._views] == [store.rows]
+        assert not [note for note in loader.notes if "more memory" in note]
+
+
 def test_a_view_that_may_only_be_read_counts_by_the_rows_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     store = ArrayStore([ROWS])
     with _loader(store, view="disk") as loader:

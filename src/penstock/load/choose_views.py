@@ -11,7 +11,7 @@ from penstock.errors import LimitExceeded, UsageError
 from penstock.load import cache, view_file, view_opening
 from penstock.load.source import PictureColumn, Source
 from penstock.load.view import View, ViewSpec
-from penstock.units import format_bytes
+from penstock.units import MIB, format_bytes
 
 _ENOUGH = 0.9  # of the rows that memory would hold: a view on disk is filled, that in memory is not yet
 _LEAST_SHARE = 0.02  # of the rows: below, a view in memory is not worth its bookkeeping
@@ -183,12 +183,13 @@ def _in_ram(wanted: Sequence[_Wanted], left_bytes: int, asked: bool) -> tuple[li
     if not wanted:
         return [], []
     share = _share(wanted, left_bytes)
+    total = sum(_full_bytes(source, column) for source, column in wanted)
+    more = f"with {-((left_bytes - total) // MIB):,} MiB more memory all rows have a place"
     if share < (_LEAST_SHARE if not asked else 1e-9):
-        total = sum(_full_bytes(source, column) for source, column in wanted)
         needed = f"{format_bytes(max(left_bytes, 0))} of memory are left for views of {format_bytes(total)}"
-        return [], [f"view: none, {needed}"]
+        return [], [f"view: none, {needed}; {more}"]
     made: list[View] = []
-    notes: list[str] = []
+    notes: list[str] = [] if share == 1 else [f"view: {more}"]
     for source, column in wanted:
         spec, rows = spec_for(source, column), source.store.rows
         limit = int(_full_bytes(source, column) * share)

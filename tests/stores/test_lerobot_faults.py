@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.errors import DataSetCorrupt, PenstockError
+from penstock.load.loader import Loader
+from penstock.load.window import Window
 from penstock.stores.opening import open_store
 from penstock.stores.store import Scratch
 from tests.conversion import version21
@@ -124,6 +126,28 @@ def test_a_gap_in_the_index_of_rows_is_refused(shared: Path, new: Path, statisti
     replace(second, "index", {place: place + 13 for place in range(7)}, write_statistics=statistics)
     refused(new, "begins with row 13, the file before ends with row 11: an index gap")
     refused(new, "an index gap", episodes=[1])
+
+
+@pytest.mark.parametrize("block_bytes", [1, 100, 1 << 20])
+def test_rows_that_are_out_of_order_are_refused(shared: Path, block_bytes: int) -> None:
+    def read(episodes: list[int] | None = None) -> list[int]:
+        store = open_store(shared, episodes=episodes)
+        return [len(block["action"]) for _, block in store.number_blocks(["action"], block_bytes)]
+
+    path = shared / "data/chunk-000/file-000.parquet"
+    kept = path.read_bytes()
+    assert sum(read()) == 28 and sum(read([2, 0])) == 21
+    table = pq.ParquetFile(path).read()
+    pq.write_table(table.take([*range(5, 9), *range(5), *range(9, 28)]), path)
+    with pytest.raises(DataSetCorrupt, match=r"row 4 has frame_index 0, the one before it 8: rows are out of order"):
+        read()
+    assert sum(read([1, 2])) == 16  # the others are in order
+    path.write_bytes(kept)
+    replace(path, "episode_index", {14: 0})
+    with pytest.raises(DataSetCorrupt, match=r"row 14 is of episode 0, the episodes table has 1 there"):
+        read()
+    with pytest.raises(DataSetCorrupt, match="`penstock doctor`"):
+        list(Loader(open_store(shared), Window(columns=["action"]), batch_size=4, threads=1, memory="256MiB"))
 
 
 def test_rows_that_are_fewer_than_promised_are_named(old: Path, shared: Path) -> None:

@@ -48,6 +48,20 @@ def has_directory() -> bool:
     return True
 
 
+def lies_in_memory(directory: Path) -> bool:
+    """Whether files there are memory (a tmpfs); what is not there yet lies where its parent does."""
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    try:
+        device = os.stat(directory).st_dev
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    number = f"{os.major(device)}:{os.minor(device)}"
+    found = [line.partition(" - ")[2].split(" ")[0] for line in mounts if line.split(" ")[2] == number]
+    return bool(found) and found[0] in ("tmpfs", "ramfs")
+
+
 def views_directory(directory: str | os.PathLike[str] | None = None) -> Path:
     """Where views lie: `directory` itself where one is given, else `views` in the cache directory."""
     return cache_directory() / "views" if directory is None else _expanded(directory)

@@ -156,6 +156,7 @@ class Gatherer:
         self._crew = None
         for view in self._views:
             view.close()
+        self._source.numbers.close()
         self._release()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -370,6 +370,8 @@ class Loader:
         self._target.close()
         for view in self._views:
             view.close()
+        for source in self._sources:
+            source.numbers.close()
         self._release()
 
     def _release(self) -> None:

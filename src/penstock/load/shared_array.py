@@ -14,28 +14,14 @@ from numpy.typing import NDArray
 from penstock.errors import StoreError
 
 
-class SharedArray:
-    """A copy of an array that travels by pickle as a place, not as data; read-only once made."""
+class SharedPlace:
+    """An array in a file without a name, which travels by pickle as a place, not as data."""
 
-    def __init__(self, values: NDArray[Any]) -> None:
-        self.shape, self.dtype = values.shape, values.dtype.str
-        fd = _memory_file()
-        try:
-            os.ftruncate(fd, max(values.nbytes, 1))
-            with mmap.mmap(fd, max(values.nbytes, 1)) as memory:
-                target = np.frombuffer(memory, values.dtype, values.size).reshape(values.shape)
-                target[...] = values
-                del target
-            self._open(fd)
-        except BaseException:
-            os.close(fd)
-            raise
+    shape: tuple[int, ...]
+    dtype: str
+    _fd: int
 
     def _open(self, fd: int) -> None:
-        # Shared memory without the right to write: a mistake of one process cannot change the numbers of another.
-        memory = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
-        count = int(np.prod(self.shape, dtype=np.int64))
-        self.values: NDArray[Any] = np.frombuffer(memory, self.dtype, count).reshape(self.shape)
         self._fd = fd
 
     def __getstate__(self) -> dict[str, Any]:
@@ -71,6 +57,31 @@ class SharedArray:
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if getattr(self, "_fd", -1) >= 0:
             close(self._fd)  # as an argument: when the interpreter ends, the module's names are gone before this
+
+
+class SharedArray(SharedPlace):
+    """A copy of an array in shared memory; read-only once made."""
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self.shape, self.dtype = values.shape, values.dtype.str
+        fd = _memory_file()
+        try:
+            os.ftruncate(fd, max(values.nbytes, 1))
+            with mmap.mmap(fd, max(values.nbytes, 1)) as memory:
+                target = np.frombuffer(memory, values.dtype, values.size).reshape(values.shape)
+                target[...] = values
+                del target
+            self._open(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def _open(self, fd: int) -> None:
+        # Shared memory without the right to write: a mistake of one process cannot change the numbers of another.
+        memory = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
+        count = int(np.prod(self.shape, dtype=np.int64))
+        self.values: NDArray[Any] = np.frombuffer(memory, self.dtype, count).reshape(self.shape)
+        self._fd = fd
 
 
 def _memory_file() -> int:

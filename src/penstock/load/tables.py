@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,12 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import OutputFailed, StoreCorrupt
-from penstock.load.cache import cache_directory
-from penstock.load.shared_array import SharedArray
+from penstock.load.cache import cache_directory, lies_in_memory
+from penstock.load.shared_array import SharedPlace
+from penstock.load.view_file import write_all
+from penstock.stores.scattered import gather_bytes
 from penstock.stores.store import Column, Store
 
 DIRECT_WAYS = ("file", "chunks")  # a row is one read at a known place: random access needs no table
 BLOCK_BYTES = 4 << 20
+_UNNAMED = Path("the temporary file of numbers")
 _ROWS_AT_ONCE = 3  # a store holds rows as they are stored, in this machine's numbers, and in the order asked for
 
 
@@ -28,32 +30,46 @@ def table_bytes(columns: Iterable[Column], rows: int) -> int:
     return sum(column.row_bytes for column in columns) * rows
 
 
-class LaidOut(SharedArray):
-    """A table in a file without a name. It travels by pickle as a place: other processes map the same file."""
+class LaidOut(SharedPlace):
+    """A table in a file without a name, read and written by the system: mapped, its pages would be memory of this
+    process."""
 
     def __init__(self, directory: Path, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype = shape, dtype
+        self._directory = directory
         with tempfile.TemporaryFile(dir=directory, prefix="numbers-") as file:
-            # A full disk is told now, not by a signal later.
+            # A full disk is told now, not in the midst of filling.
             os.posix_fallocate(file.fileno(), 0, max(math.prod(shape) * np.dtype(dtype).itemsize, 1))
-            fd = os.dup(file.fileno())
-        try:
-            self._open(fd)
-        except BaseException:
-            os.close(fd)
-            raise
+            self._open(os.dup(file.fileno()))
 
-    def writable(self) -> NDArray[Any]:
-        """The same rows, to be filled."""
-        return np.frombuffer(mmap.mmap(self._fd, 0), self.dtype, self.values.size).reshape(self.shape)
+    def write(self, first: int, values: NDArray[Any]) -> None:
+        """Rows from `first` on."""
+        block = np.ascontiguousarray(values, self.dtype)
+        try:
+            write_all(self._fd, block.reshape(-1).view(np.uint8).data, first * self._row_bytes)
+        except OSError as error:
+            raise OutputFailed(self._directory, "a temporary file of numbers cannot be written", error) from error
+
+    def rows(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Rows in any order and with repeats, (n, *shape)."""
+        flat = rows.reshape(-1)
+        keys, places = flat, None
+        if (flat[1:] <= flat[:-1]).any():
+            keys, places = np.unique(flat, return_inverse=True)
+        found = np.empty((len(keys), *self.shape[1:]), self.dtype)
+        gather_bytes(self._fd, _UNNAMED, keys * self._row_bytes, self._row_bytes, found)
+        return found if places is None else found[places.reshape(-1)]
+
+    @property
+    def _row_bytes(self) -> int:
+        return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
 
 
 class Numbers:
     """The numbers columns of one store, gathered by row.
 
     Up to `limit_bytes` they lie in memory. Beyond that, columns whose rows lie at known places are read from there;
-    those in parquet or packed chunks are laid out once in a file without a name, of which the system keeps in memory
-    what it likes.
+    those in parquet or packed chunks are laid out once in a file without a name.
     """
 
     def __init__(self, store: Store, names: Sequence[str], limit_bytes: int) -> None:
@@ -90,11 +106,10 @@ class Numbers:
         if self._filled:
             return
         tables = {name: self._empty(name) for name in self._in_memory if name not in self._tables}
-        files = {name: self._file(name) for name in self._in_file if name not in self._tables}
-        filling = tables | {name: file.writable() for name, file in files.items()}
-        if filling and self._store.rows:
-            self._copy(filling)
-        self._tables = {**self._tables, **tables}
+        files = {name: self._file(name) for name in self._in_file if name not in self.laid_out}
+        if (tables or files) and self._store.rows:
+            self._copy(tables, files)
+        self.adopt(tables)
         self.adopt_files(files)
         self._filled = True
 
@@ -109,7 +124,13 @@ class Numbers:
     def adopt_files(self, files: Mapping[str, LaidOut]) -> None:
         """The same for tables in files."""
         self.laid_out = {**self.laid_out, **files}
-        self.adopt({name: file.values for name, file in files.items()})
+
+    def close(self) -> None:
+        """Give back what lies in memory and in files."""
+        self._tables, files, self.laid_out = {}, self.laid_out, {}
+        self._filled = False
+        for file in files.values():
+            file.close()
 
     def gather(
         self, name: str, rows: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64] | None = None
@@ -140,25 +161,31 @@ class Numbers:
         table = self._tables.get(name)
         if table is not None:
             return np.take(table, rows, axis=0)
-        found = self._store.numbers(name, rows.reshape(-1))
+        file = self.laid_out.get(name)
+        found = self._store.numbers(name, rows.reshape(-1)) if file is None else file.rows(rows)
         return found.reshape(*rows.shape, *found.shape[1:])
 
     def describe(self) -> list[str]:
         """For people: what was laid out how."""
         told = []
         if self._in_file:
-            names = ", ".join(self._in_file)
-            told.append(f"numbers: {names} are laid out in a temporary file, for they do not fit in memory")
+            place = _place()
+            names, where = ", ".join(self._in_file), f"a temporary file in {place}"
+            where += " (memory beyond the budget: PENSTOCK_CACHE may name a disk)" if lies_in_memory(place) else ""
+            told.append(f"numbers: {names} are laid out in {where}, for they do not fit in memory")
         in_place = [name for name in self._names if name not in self._in_memory and name not in self._in_file]
         if in_place:
             told.append(f"numbers: {', '.join(in_place)} are read where they lie, for they do not fit in memory")
         return told
 
-    def _copy(self, tables: dict[str, NDArray[Any]]) -> None:
+    def _copy(self, tables: Mapping[str, NDArray[Any]], files: Mapping[str, LaidOut]) -> None:
         filled = 0
-        for first, block in self._store.number_blocks(list(tables), BLOCK_BYTES):
+        for first, block in self._store.number_blocks([*tables, *files], BLOCK_BYTES):
             for name, values in block.items():
-                tables[name][first : first + len(values)] = values
+                if name in tables:
+                    tables[name][first : first + len(values)] = values
+                else:
+                    files[name].write(first, values)
                 filled = max(filled, first + len(values))
         if filled != self._store.rows:
             raise StoreCorrupt(f"{self._store.path}: {filled:,} of {self._store.rows:,} rows of numbers were found")
@@ -169,10 +196,19 @@ class Numbers:
 
     def _file(self, name: str) -> LaidOut:
         column = self._store.column(name)
-        directory = cache_directory()
+        directory = _place()
         try:
             directory.mkdir(parents=True, exist_ok=True)
             return LaidOut(directory, (self._store.rows, *column.shape), column.dtype)
         except OSError as error:
             n_bytes = column.row_bytes * self._store.rows
             raise OutputFailed(directory, f"laying out {name} ({n_bytes:,} bytes)", error) from error
+
+
+def _place() -> Path:
+    """Where tables are laid out: the cache directory, or where that is memory, a disk for what is temporary."""
+    own = cache_directory()
+    others = (Path(tempfile.gettempdir()), Path("/var/tmp"))
+    if not lies_in_memory(own):
+        return own
+    return next((each for each in others if os.access(each, os.W_OK) and not lies_in_memory(each)), own)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,13 +19,13 @@ from penstock.stores.hdf5_read import read_exactly
 from penstock.stores.hdf5_scouts import Survey
 from penstock.stores.hdf5_spots import LONGEST_TEXT_BYTES
 from penstock.stores.held import Lru
+from penstock.stores.scattered import gather_bytes, stretches
 from penstock.stores.store import row_numbers
 
 _HEAP_BYTES = 32 << 20  # places of texts of their own lengths: two million
 _LOCAL_BITS = 40  # rows of one part
 _LOCAL_MASK = (1 << _LOCAL_BITS) - 1
 _FEW_ROWS = 12  # found one by one faster than by numpy
-_READ_COST_BYTES = 8192  # one more read takes as long as this many more bytes
 
 
 class RowMap:
@@ -141,7 +140,7 @@ class ColumnRows:
         handle = self.handle(part)
         offset, row_bytes = int(self.offsets[part]), int(self.row_bytes[part])
         if offset >= 0:
-            gather_bytes(handle, offset + rows * row_bytes, row_bytes, out)
+            gather_bytes(handle.descriptor, handle.path, offset + rows * row_bytes, row_bytes, out)
             return
         chunks = self.chunks(part, handle)
         if chunks is not None and chunks.is_direct:
@@ -149,10 +148,10 @@ class ColumnRows:
             if offsets.min() < 0:
                 out[offsets < 0] = chunks.fill
                 written = np.empty((int(np.count_nonzero(offsets >= 0)), *out.shape[1:]), out.dtype)
-                gather_bytes(handle, offsets[offsets >= 0], row_bytes, written)
+                gather_bytes(handle.descriptor, handle.path, offsets[offsets >= 0], row_bytes, written)
                 out[offsets >= 0] = written
             else:
-                gather_bytes(handle, offsets, row_bytes, out)
+                gather_bytes(handle.descriptor, handle.path, offsets, row_bytes, out)
             return
         array = None if chunks is not None else self.array(part, handle)
         step = chunks.chunks[0] if chunks is not None else max(int(self.chunk_rows[part]), 1)
@@ -201,48 +200,6 @@ class ColumnRows:
             self.gather(part, rows, fixed)
             found = fixed.tolist()
         return [each.decode("utf-8", "replace") for each in found]
-
-
-def gather_bytes(handle: Handle, offsets: NDArray[np.int64], row_bytes: int, out: NDArray[Any]) -> None:
-    """Rows of equal size from any places; what lies close together is read together."""
-    if not len(offsets) or not row_bytes:
-        return
-    steps = offsets[1:] - offsets[:-1]
-    if steps.min(initial=0) < 0:  # chunks lie where the file had room for them
-        order = np.argsort(offsets, kind="stable")
-        found = np.empty_like(out)
-        gather_bytes(handle, offsets[order], row_bytes, found)
-        out[order] = found
-        return
-    flat = out.reshape(len(out), -1).view(np.uint8) if out.ndim > 1 else out.view(np.uint8).reshape(len(out), -1)
-    gaps = steps != row_bytes
-    reads = int(np.count_nonzero(gaps)) + 1
-    span = int(offsets[-1] - offsets[0]) + row_bytes
-    if reads > 1 and span <= reads * _READ_COST_BYTES and not ((offsets - offsets[0]) % row_bytes).any():
-        block = np.empty(span, np.uint8)
-        read_exactly(handle.descriptor, block.data, int(offsets[0]), handle.path)
-        flat[:] = block.reshape(-1, row_bytes)[(offsets - offsets[0]) // row_bytes]
-        return
-    target = flat.reshape(-1).data
-    descriptor, preadv = handle.descriptor, os.preadv
-    for begin, end in stretches(gaps):
-        view = target[begin * row_bytes : end * row_bytes]
-        offset = int(offsets[begin])
-        try:
-            got = preadv(descriptor, (view,), offset)
-        except OSError:
-            got = -1  # asked again below, where it becomes an error in words
-        if got != len(view):
-            read_exactly(descriptor, view, offset, handle.path)
-
-
-def stretches(changes: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """[begin, end) of the runs between changes from one element to the next."""
-    begin = 0
-    for end in (np.flatnonzero(changes) + 1).tolist():
-        yield begin, end
-        begin = end
-    yield begin, len(changes) + 1
 
 
 def gather_rows(column: ColumnRows, row_map: RowMap, rows: NDArray[np.int64]) -> NDArray[Any]:

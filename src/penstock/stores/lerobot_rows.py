@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from penstock.lerobot.row_stream import RowStream
 from penstock.stores.held import Lru, Pool
 from penstock.stores.lerobot_part import Spans, TableFile
 
+EPISODE, FRAME = "episode_index", "frame_index"
 BLOCK_BYTES = 2 << 20
 """Of one column, read and kept at a time."""
 BLOCKS_KEPT = 8
@@ -56,6 +57,39 @@ class Footer:
     @property
     def n_bytes(self) -> int:
         return 512 + self.ends.nbytes + 256 * sum(len(each) for each in self.leaves.values())
+
+
+class RowPlaces:
+    """Whether rows lie where the metadata says, block by block and in order: pictures are found by place alone."""
+
+    def __init__(self, where: Path, starts: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
+        self._where, self._starts, self._numbers = where, starts, numbers
+        self._before: int | None = None
+
+    def __call__(self, first: int, values: Mapping[str, NDArray[Any]]) -> None:
+        count = len(next(iter(values.values())))
+        rows = np.arange(first, first + count)
+        places = np.searchsorted(self._starts, rows, side="right") - 1
+        if EPISODE in values:
+            wrong = np.flatnonzero(values[EPISODE].reshape(-1) != self._numbers[places])
+            if len(wrong):
+                at = int(wrong[0])
+                found, expected = values[EPISODE].reshape(-1)[at], int(self._numbers[places[at]])
+                self._refuse(first + at, f"is of episode {found}, the episodes table has {expected} there")
+        if FRAME in values:
+            frames = values[FRAME].reshape(-1)
+            before = np.concatenate([[frames[0] - 1 if self._before is None else self._before], frames[:-1]])
+            wrong = np.flatnonzero((frames != before + 1) & (rows != self._starts[places]))
+            if len(wrong):
+                at = int(wrong[0])
+                self._refuse(first + at, f"has frame_index {frames[at]}, the one before it {before[at]}")
+            self._before = int(frames[-1])
+
+    def _refuse(self, row: int, what: str) -> NoReturn:
+        raise DataSetCorrupt(
+            f"{self._where}: row {row:,} {what}: rows are out of order, and would be paired with the wrong pictures",
+            hint="`penstock doctor` lists what disagrees",
+        )
 
 
 class _Stand:

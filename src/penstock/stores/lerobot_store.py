@@ -28,7 +28,7 @@ from penstock.stores.held import Lru, OpenFile, content_sample
 from penstock.stores.lerobot_columns import TASK, Opened, column_of, open_part
 from penstock.stores.lerobot_part import Presence, row_spans
 from penstock.stores.lerobot_pictures import PictureSource
-from penstock.stores.lerobot_rows import RowTable
+from penstock.stores.lerobot_rows import EPISODE, FRAME, RowPlaces, RowTable
 from penstock.stores.lerobot_videos import CameraFiles, VideoSource
 from penstock.stores.store import Column, ImageSource, Store, row_numbers
 
@@ -143,7 +143,10 @@ class LeRobotStore(Store):
         if not columns:
             return
         row_bytes = max(sum(column.row_bytes for column in columns), 1)
-        for first, values in self._rows().batches(list(names), max(block_bytes // row_bytes, 1)):
+        placing = [name for name in (EPISODE, FRAME) if name in self.data.info.features and name not in names]
+        check = RowPlaces(self.path, self.episode_starts, self.episode_numbers)
+        for first, values in self._rows().batches([*names, *placing], max(block_bytes // row_bytes, 1)):
+            check(first, values)
             yield first, {column.name: self._declared(column, values[column.name]) for column in columns}
 
     def texts(self, name: str, rows: NDArray[np.int64]) -> list[str]:

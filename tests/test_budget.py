@@ -184,7 +184,7 @@ def test_many_threads_that_wait_never_exceed_the_limit_and_all_finish() -> None:
     assert 0 < budget.peak_bytes <= 100
 
 
-@pytest.mark.parametrize("bad", [0, -1, True, "12", 1.5, None])
+@pytest.mark.parametrize("bad", [0, -1, True, "twelve", "auto", 1.5, None])
 def test_a_budget_is_a_positive_number_of_bytes(bad: object) -> None:
     with pytest.raises(UsageError):
         Budget(bad)  # type: ignore[arg-type]
@@ -217,7 +217,7 @@ def test_auto_is_half_of_what_is_free_within_bounds(
 
 
 def test_a_budget_is_parsed_from_text_number_and_itself() -> None:
-    assert Budget.parse("512MiB").limit_bytes == 512 * MIB
+    assert Budget.parse("512MiB").limit_bytes == 512 * MIB == Budget("512MiB").limit_bytes
     assert Budget.parse(4096).limit_bytes == 4096
     budget = Budget(5)
     assert Budget.parse(budget) is budget

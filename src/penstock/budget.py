@@ -67,8 +67,9 @@ class Reservation:
 class Budget:
     """A number of bytes that all parts of a run share."""
 
-    def __init__(self, limit_bytes: int, *, source: str = "given") -> None:
-        self.limit_bytes = _whole("a budget", limit_bytes)
+    def __init__(self, limit_bytes: int | str, *, source: str = "given") -> None:
+        given = parse_bytes(limit_bytes) if isinstance(limit_bytes, str) else limit_bytes
+        self.limit_bytes = _whole("a budget", given)
         if not self.limit_bytes:
             raise UsageError("a memory budget of 0 bytes holds nothing", hint="try 512MiB, or auto")
         self.source = source

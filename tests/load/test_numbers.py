@@ -144,6 +144,37 @@ def test_a_table_in_a_file_travels_as_a_place(monkeypatch: pytest.MonkeyPatch) -
     third.close()
 
 
+def test_a_table_in_a_file_is_no_memory_of_this_process() -> None:
+    samples = Gatherer(PointStore("table"), WINDOW, memory=1 << 20)
+    expected = samples.store.numbers("points", np.arange(ROWS))
+    out = np.empty((ROWS, WIDTH), np.float32)
+    samples.numbers.fill()
+    order = np.random.default_rng(1).permutation(ROWS)
+    samples.numbers.gather("points", order, out)
+    assert np.array_equal(out, expected[order])
+    assert "numbers-" not in Path("/proc/self/maps").read_text()
+    samples.close()
+
+
+def test_closing_gives_numbers_back(tmp_path: Path) -> None:
+    before = open_files()
+    with Loader(PointStore("table"), Window(columns=["points", "state"]), batch_size=2, memory="64MiB") as loader:
+        next(iter(loader))
+        assert loader._sources[0].numbers.in_memory() and loader._sources[0].numbers.laid_out
+    assert not loader._sources[0].numbers._tables and not loader._sources[0].numbers.laid_out
+    assert not open_files() - before
+
+
+def test_a_cache_in_memory_is_no_place_for_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "lies_in_memory", lambda place: place == tmp_path)
+    monkeypatch.setattr(tables.tempfile, "gettempdir", lambda: str(tmp_path.parent))
+    (note,) = Numbers(PointStore("table"), ["points"], 0).describe()
+    assert f"a temporary file in {tmp_path.parent}, for" in note
+    monkeypatch.setattr(tables, "lies_in_memory", lambda place: True)
+    (note,) = Numbers(PointStore("table"), ["points"], 0).describe()
+    assert f"in {tmp_path} (memory beyond the budget" in note
+
+
 def test_the_file_goes_with_the_last_who_has_it(tmp_path: Path) -> None:
     before = open_files()
     samples = Gatherer(PointStore("table"), WINDOW, memory=1 << 20)

@@ -66,6 +66,19 @@ def test_jpegs_are_scaled_while_they_are_decoded(size: tuple[int, int], reductio
     assert error == 0 if reduction == 1 else 10 * np.log10(255**2 / error) > 35
 
 
+@pytest.mark.parametrize("stored", [(481, 641), (450, 601), (225, 401), (1081, 1923)])
+def test_scaled_pictures_stay_in_place_whatever_their_size(stored: tuple[int, int]) -> None:
+    """A spot in the far corner, where a last pixel that is only partly of the picture would move it most."""
+    height, width = stored
+    rgb = np.zeros((height, width, 3), np.uint8)
+    rgb[int(0.9 * height) : int(0.95 * height), int(0.9 * width) : int(0.95 * width)] = 255
+    data, centres = _jpeg(rgb), []
+    for exact in (False, True):
+        found = _fitted(data, Fit("cam", stored, (50, 50), 3, exact=exact, resize="area"))[0].astype(float)
+        centres.append([(found.sum(axis=1 - axis) @ np.arange(50)) / found.sum() for axis in (0, 1)])
+    assert np.abs(np.subtract(*centres)).max() < 0.15
+
+
 def test_gray_jpegs_and_pngs() -> None:
     gray = _picture(40, 60, 1)
     for suffix in (".jpg", ".png"):

@@ -20,6 +20,7 @@ from penstock.media.jpeg import JpegProbe
 from penstock.stores.store import Column, Picture
 
 RESIZES = ("linear", "area", "nearest")
+_MOST_SHIFT = 0.1  # of an output pixel, at the far edge of a picture that is decoded at a fraction of its size
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,16 @@ class Fit:
 
     @property
     def reduction(self) -> int:
-        """By how much a JPEG is scaled while it is decoded."""
+        """By how much a JPEG is scaled while it is decoded.
+
+        A side that the factor does not divide ends with a pixel that is only partly of the picture, and the resize
+        takes it for a whole one: everything moves, at the far edge by that part.
+        """
         if self.exact:
             return 1
+        sides = tuple(zip(self.stored, self.size, strict=True))
         for factor in (8, 4, 2):
-            if all(-(-have // factor) >= want for have, want in zip(self.stored, self.size, strict=True)):
+            if all(-(-have // factor) >= want and -have % factor * want <= _MOST_SHIFT * have for have, want in sides):
                 return factor
         return 1
 

@@ -22,6 +22,7 @@ from penstock.profile.subject import Way, keep
 FETCH_NS = "fetch_ns of loader {}"
 """Counter: what samples and batches of one loader took."""
 
+_PATIENCE_S = 60.0  # for a batch of workers that are only tried
 _MOST_COUNTED = 32  # loaders one by one: some code makes a new one for every epoch, and names take room
 
 
@@ -149,6 +150,19 @@ class Variant(Attachment):
         super().__init__(loader, is_counted=False)
         self.loader = loader
 
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from super().__iter__()
+        except RuntimeError as error:
+            if "DataLoader timed out" not in str(error):
+                raise
+            workers = f"{self.loader.num_workers} worker{'s' if self.loader.num_workers != 1 else ''}"
+            raise UsageError(
+                f"no batch came from {workers} within {self.loader.timeout:.0f} s: a data set "
+                "that was used here may have threads or locks that a forked worker has not",
+                hint="make such things in the worker, when the first sample is asked for",
+            ) from error
+
 
 _attachments: dict[int, Attachment] = {}
 
@@ -221,6 +235,8 @@ def _varied(loader: Any, options: dict[str, Any]) -> Any:
     made.__dict__.update({"_iterator": None, **_own_order(loader), **options})
     if made.num_workers and made.prefetch_factor is None:
         made.__dict__["prefetch_factor"] = 2  # torch's own choice
+    if made.num_workers and not made.timeout:
+        made.__dict__["timeout"] = _PATIENCE_S
     return instrument(made)
 
 

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from penstock.profile.snapshot import Snapshot, SpanStats
 
 MAIN_THREAD = "MainThread"
+_VALIDATION = "10_val"  # how stages of a validation begin
 
 
 class StageRow(NamedTuple):
-    """One stage of all threads and processes together; `share` is of the time of all steps, None without steps.
+    """One stage of all threads and processes together; `share` is of the time of all steps, None without steps and
+    for stages of a validation, which is in none of them.
 
     A call inside a call of the same name (recursion, tasks at once) is in the total by the outer one; its own duration
     is in `nested_ns`, and counts for the mean as that of any other call.
@@ -100,7 +102,6 @@ def where_text(threads: Iterable[tuple[int, str]], main_process: int) -> str:
 
 def _row(name: str, spans: list[SpanStats], snapshot: Snapshot, *, is_gpu: bool) -> StageRow:
     merged = merge_spans(name, spans)
-    steps_ns = snapshot.steps.total_ns
     where = "GPU" if is_gpu else where_text(((each.process, each.thread) for each in spans), snapshot.process)
     return StageRow(
         name=name,
@@ -114,9 +115,18 @@ def _row(name: str, spans: list[SpanStats], snapshot: Snapshot, *, is_gpu: bool)
         p50_ns=merged.p50_ns,
         p95_ns=merged.p95_ns,
         p99_ns=merged.p99_ns,
-        share=merged.total_ns / steps_ns if steps_ns else None,
+        share=_share(name, merged.total_ns, snapshot),
         nested_ns=merged.nested_ns,
     )
+
+
+def _share(name: str, total_ns: int, snapshot: Snapshot) -> float | None:
+    steps = snapshot.steps
+    if not steps.total_ns or name.startswith(_VALIDATION):
+        return None
+    if name == WAIT:  # a validation waits, too: that is no part of a step
+        return steps.wait_share
+    return total_ns / steps.total_ns
 
 
 def memory_limit_bytes(snapshot: Snapshot) -> int:

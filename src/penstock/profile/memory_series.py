@@ -11,8 +11,10 @@ from penstock.profile.snapshot import MemoryPoint
 
 INTERVAL_S = 0.5
 MAX_POINTS = 2048
-# Reading the memory of a tree of processes may take the kernel milliseconds: at most one part in 1,000 of the time.
+# Reading the memory of a tree of processes may take the kernel milliseconds: one part in 1,000 of the time, or every
+# five seconds. In between, what this process holds takes microseconds.
 _RARITY = 1000
+_TREE_S = 5.0
 
 
 class MemorySeries:
@@ -21,14 +23,25 @@ class MemorySeries:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._points: list[MemoryPoint] = []
+        self._tree: MemoryPoint | None = None
         self.interval_s = INTERVAL_S
 
     def sample(self) -> float:
         """Take a point; returns how many seconds that took."""
         began_ns = perf_counter_ns()
-        point = MemoryPoint(began_ns, rss_bytes(), tree_pss_bytes())
-        self.add(point)
+        self._tree = MemoryPoint(began_ns, rss_bytes(), tree_pss_bytes())
+        self.add(self._tree)
         return (perf_counter_ns() - began_ns) / 1e9
+
+    def glance(self) -> None:
+        """A point of what this process holds; the tree is taken to have changed by as much since it was looked at."""
+        known = self._tree
+        if known is None:
+            self.sample()
+            return
+        held_bytes = rss_bytes()
+        tree_bytes = max(known.tree_pss_bytes + held_bytes - known.rss_bytes, 0)
+        self.add(MemoryPoint(perf_counter_ns(), held_bytes, tree_bytes))
 
     def add(self, point: MemoryPoint) -> None:
         """Append a point."""
@@ -48,11 +61,12 @@ class MemorySeries:
         """Begin anew."""
         with self._lock:
             self._points = []
+            self._tree = None
             self.interval_s = INTERVAL_S
 
 
 _series = MemorySeries()
-_due_ns = 0
+_due_ns = _tree_due_ns = 0
 
 
 def memory_series() -> MemorySeries:
@@ -62,16 +76,21 @@ def memory_series() -> MemorySeries:
 
 def look_at_memory() -> None:
     """Take a point where it is time for one: at the end of a step, since a thread for it would disturb who forks."""
-    global _due_ns
+    global _due_ns, _tree_due_ns
     now_ns = perf_counter_ns()
-    if now_ns >= _due_ns:
+    if now_ns < _due_ns:
+        return
+    _due_ns = now_ns + round(_series.interval_s * 1e9)
+    if now_ns >= _tree_due_ns:
         took_s = _series.sample()
-        _due_ns = now_ns + round(max(_series.interval_s, took_s * _RARITY) * 1e9)
+        _tree_due_ns = now_ns + round(max(_series.interval_s, min(took_s * _RARITY, _TREE_S)) * 1e9)
+    else:
+        _series.glance()
 
 
 def _begin_anew() -> None:
-    global _series, _due_ns
-    _series, _due_ns = MemorySeries(), 0
+    global _series, _due_ns, _tree_due_ns
+    _series, _due_ns, _tree_due_ns = MemorySeries(), 0, 0
 
 
 after_fork(_begin_anew)

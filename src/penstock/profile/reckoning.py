@@ -161,7 +161,8 @@ def _steps_of_a_pass(steps: StepStats, told: Mapping[str, Any]) -> float:
 
 
 def _counted_cpu_ms(snapshot: Snapshot, told: dict[str, Any], service_ms: float, batches: float) -> float:
-    """What CPUs worked for a batch in the workers of an attached DataLoader; 0 where nobody counted."""
+    """What CPUs worked for a batch in the workers of an attached DataLoader; 0 where nobody counted. More than a batch
+    takes where the data set has threads of its own."""
     counted = snapshot.counters.get("fetch_cpu_ns", 0) / 1e6 / max(batches, 1e-9)
     told["is_cpu_known"] = bool(counted) and "workers" in told
     queued = snapshot.counters.get("fetch_queued_ns", 0) / 1e6 / max(batches, 1e-9)
@@ -171,7 +172,7 @@ def _counted_cpu_ms(snapshot: Snapshot, told: dict[str, Any], service_ms: float,
     workers = int(told["workers"] or 0)
     own = max((point.tree_pss_bytes - point.rss_bytes for point in snapshot.memory), default=0)
     told["worker_bytes"] = own / workers if workers and own > 0 else None
-    return min(counted, service_ms)
+    return counted
 
 
 def _pictures(snapshot: Snapshot, told: Mapping[str, Any]) -> tuple[float, float]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from time import perf_counter_ns, process_time_ns, thread_time_ns
+from time import perf_counter_ns, process_time_ns
 from types import TracebackType
 from typing import Any
 
@@ -42,20 +41,19 @@ def _is_pipe(dataset: Any) -> bool:
 
 
 class _Working:
-    """Counts the time inside, and what CPUs work: of a worker process all its threads, since a data set may have some,
-    else this one.
+    """Counts the time inside, and what CPUs work meanwhile in all threads of the process, since a data set may have
+    some: the loop itself does nothing then.
 
     Not nested: the time of what is inside would count twice.
     """
 
-    __slots__ = ("_began_ns", "_clock", "_counter", "_queued_ns", "_worked_ns")
+    __slots__ = ("_began_ns", "_counter", "_queued_ns", "_worked_ns")
 
     def __init__(self, counter: str) -> None:
         self._counter = counter
 
     def __enter__(self) -> None:
-        self._clock = process_time_ns if _is_worker() else thread_time_ns
-        self._worked_ns = self._clock() if is_enabled() else None
+        self._worked_ns = process_time_ns() if is_enabled() else None
         self._queued_ns = queued_ns() if is_enabled() else 0
         self._began_ns = perf_counter_ns()
 
@@ -63,15 +61,10 @@ class _Working:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._worked_ns is not None:
-            count(FETCH_CPU, self._clock() - self._worked_ns)
+            count(FETCH_CPU, process_time_ns() - self._worked_ns)
             count(FETCH_QUEUED, max(queued_ns() - self._queued_ns, 0))
             if self._counter:
                 count(self._counter, perf_counter_ns() - self._began_ns)
-
-
-def _is_worker() -> bool:
-    data = sys.modules.get("torch.utils.data")
-    return data is not None and data.get_worker_info() is not None
 
 
 def _leave_out_own_total() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from penstock.errors import UsageError
 from penstock.profile.figures import StageRow, stage_rows, wait_figures
+from penstock.profile.spans import is_enabled
 from penstock.units import format_duration_ns
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ _WORDS: dict[str, dict[str, str]] = {
         "share": "share",
         "times": "×",
         "none": "(no span was recorded)",
-        "of": "share: of the time of all {steps} steps ({time}); above 100 % where several threads work at once",
+        "off": "(no span was recorded: profiling is off, by PENSTOCK_PROFILE=0 or profile.disable())",
+        "of": "share: of the time of all {steps} steps ({time}); above 100 % where several threads work at once, or "
+        "beside the steps (a validation)",
         "no steps": "share: unknown, no step was marked",
         "nested": "total: a call inside a call of the same name is in it once; mean: of all calls ({names})",
         "wait": "data wait: {share} of the step ({wait} of {step})",
@@ -51,7 +54,8 @@ _WORDS: dict[str, dict[str, str]] = {
         "share": "占比",
         "times": "次",
         "none": "（没有记录任何环节）",
-        "of": "占比: 相对全部 {steps} 步的时间 ({time})；多线程同时工作时可超过 100 %",
+        "off": "（没有记录任何环节: 性能分析已关闭，PENSTOCK_PROFILE=0 或 profile.disable()）",
+        "of": "占比: 相对全部 {steps} 步的时间 ({time})；多线程同时工作，或在训练步之外（如验证）也工作时可超过 100 %",
         "no steps": "占比: 未知，没有标记训练步",
         "nested": "总计: 同名嵌套的调用只计一次；平均: 针对所有调用 ({names})",
         "wait": "数据等待: 占训练步的 {share}（{step} 中的 {wait}）",
@@ -74,7 +78,8 @@ def table(
     rows = stage_rows(snapshot)
     lines = ["=" * _RULE, plain(title) if title else words["title"], "=" * _RULE]
     if not rows:
-        return "\n".join([*lines, words["none"], "=" * _RULE])
+        is_off = not is_enabled() and not snapshot.steps.count
+        return "\n".join([*lines, words["off" if is_off else "none"], "=" * _RULE])
     lines += [_heading(words, detail), "-" * _RULE]
     lines += [_line(row, words, detail) for row in rows[:limit]]
     if left := rows[limit:]:

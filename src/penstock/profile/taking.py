@@ -31,6 +31,8 @@ def snapshot(*, events: bool = True) -> Snapshot:
     lanes = [] if board is None else read_lanes(board, events=events)
     now_ns = time.perf_counter_ns()
     told = marks()
+    if memory_series().points:
+        memory_series().glance()  # as it is now, however long ago a step looked
     return Snapshot(
         spans=tuple(span for lane in lanes for span in lane.spans),
         counters=merge_counters(lanes),

@@ -138,6 +138,11 @@ def verdict(
         snapshot = take()
     if not (seconds > 0 and math.isfinite(seconds)):
         raise UsageError(f"seconds={seconds!r}: a window has to have some length", hint="seconds=1.5")
+    if not snapshot.steps.count and not spans.is_enabled():
+        raise UsageError(
+            "no step was recorded: profiling is off, by PENSTOCK_PROFILE=0 or profile.disable()",
+            hint="profile.enable(), or leave PENSTOCK_PROFILE unset, and record some steps",
+        )
     if not snapshot.steps.count:
         raise UsageError(
             "no step was recorded: there is nothing to judge yet",
@@ -302,7 +307,7 @@ def _beside(case: Case) -> tuple[str, ...]:
 def _in_line(case: Case) -> tuple[str, ...]:
     """Whether samples are late because others have the CPUs."""
     queued, service = float(case.told.get("queued_ms") or 0.0), case.now.service_ms
-    if not case.is_input_bound or queued < _IN_LINE * service:
+    if not case.is_input_bound or not queued or queued < _IN_LINE * service:
         return ()
     return (said("in line", queued=queued, service=service),)
 

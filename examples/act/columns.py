@@ -107,9 +107,15 @@ def _instead(message: str, path: Path, episodes: Sequence[int] | None) -> str:
     try:
         with _open_first(path, episodes) as first:
             needed = [first.roles[role] for role in ("state", "action") if role in first.roles]
+            cameras = [name for name, channels in _channels(first).items() if channels == _CHANNELS]
     except PenstockError:
         return _DO_WITHOUT
     for name in needed:
-        if re.search(rf": (a row of |there is no )?(\S+/)?{re.escape(name)}( is | has |, which )", message):
+        if _is_about(name, message):
             return f"; a policy needs {name} whole and in one shape in all of them"
-    return _DO_WITHOUT
+    others = [own_name(name) for name in cameras if not _is_about(name, message)]
+    return f", --cameras {','.join(others)} does without it" if 0 < len(others) < len(cameras) else _DO_WITHOUT
+
+
+def _is_about(name: str, message: str) -> bool:
+    return bool(re.search(rf": (a row of |there is no )?(\S+/)?{re.escape(name)}( is | has |, which )", message))

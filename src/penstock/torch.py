@@ -57,6 +57,8 @@ __all__ = ["Dataset", "Fetched", "Sampler", "collate"]
 
 Sample = dict[str, Any]
 
+_OF_LOADERS = {"batch_size", "shuffle", "seed", "shard", "device", "on_error", "max_skip_rate", "output", "drop_last",
+               "prefetch", "gpu_decode"}  # fmt: skip
 _FREE_BATCHES = 2  # kept for the next ones where no worker is between
 _BLOCK = 4096  # samples of the order computed at a time
 
@@ -90,6 +92,12 @@ class Dataset(_MapStyle):
                 f"a Dataset is of one store, not of a Mix of {len(store.stores)}",
                 hint="penstock.Loader takes a Mix; for a DataLoader make one Dataset per store, and "
                 "torch.utils.data.ConcatDataset of them (with torch's own shuffle=True)",
+            )
+        if strange := sorted(_OF_LOADERS & options.keys()):
+            raise UsageError(
+                f"{', '.join(strange)}: a Dataset has no such option",
+                hint="DataLoader(batch_size=…) and penstock.torch.Sampler(batch_size, shuffle, seed, shard, drop_last) "
+                "choose what is asked for; leaving out damaged pictures, devices and the rest are penstock.Loader's",
             )
         self._own_store = None
         if not isinstance(store, Store):

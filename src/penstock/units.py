@@ -168,3 +168,8 @@ def parse_workers(value: str | int, cpus: float, what: str = "workers") -> int:
     if not re.fullmatch(r"\d{1,6}", text) or int(text) < 1:
         raise UsageError(f"{what}: {value!r} is not {expected}")
     return int(text)
+
+
+def plain(text: str) -> str:
+    """A name that a terminal shows and does not obey: escape codes and line breaks as their escapes."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

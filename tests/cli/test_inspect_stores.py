@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
 import pytest
 
 from penstock.cli import main
@@ -104,6 +106,18 @@ def test_an_hdf5_file(
     assert columns(found)[camera]["encoding"] == encoding
     assert columns(found)[camera]["why"]
     assert found["datasets"]  # what lies in the file is told as well
+
+
+def test_names_from_files_are_shown_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "red.hdf5"
+    with h5py.File(path, "w") as file:
+        file["action"] = np.zeros((5, 2))
+        file["observations/\x1b[31mred"] = np.zeros((5, 2))
+    main(["inspect", str(path)])
+    (tmp_path / "\x1b[2Jgone.hdf5").write_bytes(b"")
+    main(["inspect", str(tmp_path / "\x1b[2Jgone.hdf5")])
+    told = capsys.readouterr()
+    assert "\x1b" not in told.out + told.err and "observations/\\x1b[31mred" in told.out and "\\x1b[2Jgone" in told.err
 
 
 def test_an_hdf5_file_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,4 +104,10 @@ def test_no_cameras_do_without_the_state(
     assert "→ --episodes 0-40,45 opens the others; a policy needs observations/qpos whole and in one shape" in told
     write_episode(data / "episode_2.hdf5", walk(2, 3), walk(102, 3), width=64)  # of a camera it is true
     assert run(data, tmp_path / "ck", *cameras) == 1
-    assert "--cameras A,B does without the column" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "--cameras A,B does without the column" in told  # it has no other
+    rich = write_walks(tmp_path / "rich", cameras=("cam_high", "cam_low", "cam_back"))
+    with h5py.File(rich / "episode_1.hdf5", "r+") as file:
+        del file[f"{IMAGES}/cam_low"]
+    assert run(rich, tmp_path / "ck") == 1
+    assert "--cameras cam_back,cam_high does without it" in capsys.readouterr().err

@@ -31,6 +31,13 @@ def test_a_part_of_a_number_is_no_sample(dataset: Dataset) -> None:
         dataset.__getitems__([True, False])
 
 
+@pytest.mark.parametrize("word", ["on_error", "batch_size", "shuffle", "device"])
+def test_options_of_the_loader_alone_are_told_from_those_of_stores(word: str) -> None:
+    with pytest.raises(UsageError, match=f"^{word}: a Dataset has no such option") as refused:
+        Dataset("nowhere", **{word: "skip"})
+    assert "penstock.Loader" in str(refused.value.hint)
+
+
 def test_numbers_of_any_library_are_samples(dataset: Dataset) -> None:
     expected = dataset[3]["state"]
     for number in (np.int64(3), torch.tensor(3), 3 - ROWS):

@@ -327,5 +327,20 @@ def test_a_variant_has_other_workers_and_the_same_samples() -> None:
     made = other.loader
     assert (batches.num_workers, made.num_workers, made.prefetch_factor) == (0, 2, 2)
     assert taken(other) == taken(batches)
+    larger = subject_of(batches).variant(batch_size=8)
+    assert [len(batch) for batch in larger] == [8, 8, 6] and taken(larger) == taken(batches)
+    own = attach(DataLoader(Squares(), batch_sampler=[[0, 1], [2]]))
     with pytest.raises(UsageError, match="batch_size"):
-        subject_of(batches).variant(batch_size=8)
+        subject_of(own).variant(batch_size=8)
+
+
+def test_a_larger_batch_of_a_dataloader_is_tried() -> None:
+    def step(batch: Any) -> None:
+        time.sleep(0.05 + 0.002 * len(batch))
+
+    batches = attach(DataLoader(Squares(), batch_size=2))
+    for batch in batches:
+        step(batch)
+    found = profile.verdict(check=True, step=step, seconds=0.01, subject=batches)
+    assert found.best is not None and found.best.change == {"batch_size": 4}, found.lines()
+    assert found.trial is not None and found.trial.is_gain

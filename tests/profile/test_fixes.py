@@ -296,7 +296,9 @@ def test_threads_do_not_get_past_a_bandwidth() -> None:
 
 
 def test_a_loader_that_keeps_up_gets_no_advice() -> None:
-    assert fixes_for(case(input_bound=False, compute_ms=200.0)) == ()
+    (only,) = fixes_for(case(input_bound=False, compute_ms=200.0))
+    assert (only.name, only.predicted_step_ms, only.alters_training) == ("larger batch", None, True)
+    assert fixes_for(case(input_bound=False, compute_ms=200.0, told={"batch_size": None})) == ()
 
 
 def test_a_larger_batch_is_predicted_from_the_users_own_step_alone() -> None:
@@ -311,9 +313,11 @@ def test_a_larger_batch_is_predicted_from_the_users_own_step_alone() -> None:
 def test_mixed_precision_is_advice_without_a_number() -> None:
     made = case(input_bound=False, compute_ms=100.0)
     on_gpu = Case(**{**vars(made), "on_gpu": True})
-    assert [(fix.name, fix.predicted_step_ms) for fix in fixes_for(on_gpu)] == [("mixed precision", None)]
+    assert {(fix.name, fix.predicted_step_ms) for fix in fixes_for(on_gpu)} == {
+        ("mixed precision", None), ("larger batch", None)
+    }  # fmt: skip
     has_it = Case(**{**vars(on_gpu), "told": {**made.told, "autocast": "bfloat16"}})
-    assert fixes_for(has_it) == ()
+    assert [fix.name for fix in fixes_for(has_it)] == ["larger batch"]
 
 
 # Which one

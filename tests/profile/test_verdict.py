@@ -77,11 +77,14 @@ def test_a_step_that_hardly_waits_is_compute_bound() -> None:
     made = run(61, 1.0, DECODING, computing_ms={"21_backward": 36.0, "20_train_forward_pass": 20.0})
     found = verdict(made, subject=Measured(loader_told(), *WAYS))
     assert (found.bound, found.stage) == ("compute", "21_backward")
-    assert found.fixes == () and found.best is None
-    assert found.sentence == (
+    assert [(fix.name, fix.predicted_step_ms) for fix in found.fixes] == [("larger batch", None)] and found.best is None
+    sentence = (
         "compute-bound: the step takes 61 ms, 1.0 ms of it waiting for data; the backward pass (21_backward) is 60% of "
-        "the computing; the loader would have a batch every 59 ms; no change is known here that would make it shorter"
+        "the computing; the loader would have a batch every 59 ms"
     )
+    assert found.sentence == sentence and "verdict(step=…) measures" in found.lines()[-1]
+    unsized = Measured({**loader_told(), "batch_size": None}, *WAYS)
+    assert verdict(made, subject=unsized).sentence == sentence + "; no change is known here that would make it shorter"
 
 
 def test_a_loader_that_waits_for_its_storage_is_told_by_the_reading_stage() -> None:

@@ -45,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PenstockError as error:
         if args.traceback:
             raise
-        print(f"penstock: {error}", file=sys.stderr)
+        from penstock.cli.display import say
+
+        say(f"penstock: {error}", sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         flags = "--append --resume" if getattr(args, "append", False) else "--resume"

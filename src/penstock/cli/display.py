@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from penstock import memory, units
 
@@ -119,6 +119,11 @@ class Bar(Lines):
 def display(*, results: bool) -> Lines:
     """The display that fits where stderr goes."""
     return Bar(results=results) if sys.stderr.isatty() else Lines(results=results)
+
+
+def say(text: str, file: TextIO | None = None) -> None:
+    """Print lines that hold names from files: a terminal shows them and does not obey them."""
+    print("\n".join(units.plain(line) for line in text.split("\n")), file=file)
 
 
 def row(label: str, text: str) -> str:

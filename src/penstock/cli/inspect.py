@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import units
 from penstock.cli.convert import split_words
+from penstock.cli.display import say
 from penstock.cli.inspect_store import parse_episodes
 from penstock.errors import PenstockError, UsageError
 
@@ -111,7 +112,7 @@ def _inspect_recordings(args: argparse.Namespace) -> int:
             if len(paths) == 1 or args.suggest_config or args.traceback:
                 raise
             # One broken recording of many does not hide the others.
-            print(f"penstock: {error}", file=sys.stderr)
+            say(f"penstock: {error}", file=sys.stderr)
             codes.add(error.exit_code)
             described.append({"path": str(path), "error": error.message, "hint": error.hint})
             continue
@@ -202,31 +203,31 @@ def _show(found: dict[str, Any]) -> None:
     kinds = {"ros1": "ROS 1 bag", "db3": "ROS 2 db3", "mcap": "mcap"}
     span = units.format_duration_ns(max(found["end_ns"] - found["start_ns"], 0))
     compression = "" if found["compression"] == "none" else f", {found['compression']}"
-    print(f"{found['path']}: {units.format_size(found['bytes'])} · {span} · {kinds[found['kind']]}{compression}")
+    say(f"{found['path']}: {units.format_size(found['bytes'])} · {span} · {kinds[found['kind']]}{compression}")
     width = max((len(topic["name"]) for topic in found["topics"]), default=0)
     types = max((len(topic["type"]) for topic in found["topics"]), default=0)
     for topic in found["topics"]:
         rate = "" if topic["rate_hz"] is None else f"{topic['rate_hz']:,.1f} Hz"
         line = f"  {topic['name']:<{width}}  {topic['type']:<{types}}  {topic['messages']:>9,}  {rate:>12}"
-        print(line.rstrip() + (f"  ! {topic['problem']}" if topic["problem"] else ""))
+        say(line.rstrip() + (f"  ! {topic['problem']}" if topic["problem"] else ""))
     for loss in found["losses"]:
-        print(f"lost           {loss['count']:,} · {loss['cause']} ({loss['where']})")
+        say(f"lost           {loss['count']:,} · {loss['cause']} ({loss['where']})")
     for note in found["notes"]:
-        print(f"note           {note}")
+        say(f"note           {note}")
     plan = found["conversion"]
     if not plan["possible"]:
-        print(f"convert        not as it is: {plan['reason']}")
+        say(f"convert        not as it is: {plan['reason']}")
         if plan["hint"]:
-            print(f"               → {plan['hint']}")
+            say(f"               → {plan['hint']}")
         return
-    print(f"convert        {plan['rows']:,} rows at {plan['fps']} fps · timeline {plan['timeline']}")
+    say(f"convert        {plan['rows']:,} rows at {plan['fps']} fps · timeline {plan['timeline']}")
     for key, feature in plan["features"].items():
         size = "×".join(str(n) for n in feature["size_px"]) if "size_px" in feature else str(feature["size"])
-        print(f"  {key} {size} ← {' + '.join(feature['topics'])}{_fate(feature)}")
+        say(f"  {key} {size} ← {' + '.join(feature['topics'])}{_fate(feature)}")
     peak, budget = units.format_bytes(plan["predicted_peak_bytes"]), units.format_bytes(plan["budget_bytes"])
-    print(f"memory         predicted peak {peak} of a budget of {budget}")
+    say(f"memory         predicted peak {peak} of a budget of {budget}")
     for note in plan["notes"]:
-        print(f"note           {note}")
+        say(f"note           {note}")
 
 
 def _fate(feature: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import units
-from penstock.cli.display import count, row
+from penstock.cli.display import count, row, say
 from penstock.cli.inspect_store import describe_store, load_lines
 from penstock.errors import PenstockError
 
@@ -27,13 +27,13 @@ def inspect_data_sets(paths: Sequence[Path], args: argparse.Namespace) -> int:
         except PenstockError as error:
             if len(paths) == 1 or args.traceback:
                 raise
-            print(f"penstock: {error}", file=sys.stderr)
+            say(f"penstock: {error}", file=sys.stderr)
             codes.add(error.exit_code)
             described.append({"path": str(path), "error": error.message, "hint": error.hint})
             continue
         described.append(found)
         if not args.json:
-            print("\n".join(_lines(found)))
+            say("\n".join(_lines(found)))
     if args.json:
         whole: Any = described[0] if len(described) == 1 else described
         sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")

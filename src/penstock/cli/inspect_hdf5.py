@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import units
-from penstock.cli.display import count
+from penstock.cli.display import count, say
 from penstock.cli.inspect_store import describe_store, episode_directory, hdf5_files, load_lines
 from penstock.errors import PenstockError
 
@@ -55,7 +55,7 @@ def inspect_hdf5(files: Sequence[Path], args: argparse.Namespace) -> int:
             if len(inputs) == 1 or args.traceback:
                 raise
             # One broken file of many does not hide the others.
-            print(f"penstock: {error}", file=sys.stderr)
+            say(f"penstock: {error}", file=sys.stderr)
             codes.add(error.exit_code)
             found = {"path": str(place), "error": error.message, "hint": error.hint}
         described.append(found)
@@ -192,30 +192,30 @@ def suggest_yaml(planned: Input) -> str:
 def _show(found: dict[str, Any]) -> None:
     files = "" if found["files"] == 1 else f"{found['files']:,} files, "
     counts = f"{count(found['episodes'], 'episodes')} · {count(found['rows'], 'rows')}"
-    print(f"{found['path']}: {files}{units.format_size(found['bytes'])} · HDF5, {found['layout']} · {counts}")
-    print(f"{'layout':<15}{found['why']}")
+    say(f"{found['path']}: {files}{units.format_size(found['bytes'])} · HDF5, {found['layout']} · {counts}")
+    say(f"{'layout':<15}{found['why']}")
     for label, value in (("task", found["task"]), ("robot", found["robot"]), ("masks", ", ".join(found["masks"]))):
         if value:
-            print(f"{label:<15}{value}")
-    print("\n".join(load_lines(found["load"])))
+            say(f"{label:<15}{value}")
+    say("\n".join(load_lines(found["load"])))
     if not found["load"]["possible"]:
         _show_data_sets(found["datasets"])
     for target in found["reads_besides"]:
-        print(f"reads besides  {target}")
+        say(f"reads besides  {target}")
     plan = found["conversion"]
     if not plan["possible"]:
-        print(f"convert        not as it is: {plan['reason']}")
+        say(f"convert        not as it is: {plan['reason']}")
         if plan["hint"]:
-            print(f"               → {plan['hint']}")
+            say(f"               → {plan['hint']}")
         return
     if found["files"] > 1:
-        print(f"convert        file by file; {Path(plan['of']).name} like this:")
+        say(f"convert        file by file; {Path(plan['of']).name} like this:")
     for label, text in plan["lines"]:
-        print(f"{label:<15}{text}")
+        say(f"{label:<15}{text}")
     peak, budget = units.format_bytes(plan["predicted_peak_bytes"]), units.format_bytes(plan["budget_bytes"])
-    print(f"memory         predicted peak {peak} of a budget of {budget}")
+    say(f"memory         predicted peak {peak} of a budget of {budget}")
     for note in plan["notes"]:
-        print(f"note           {note}")
+        say(f"note           {note}")
 
 
 def _show_data_sets(found: Sequence[dict[str, Any]]) -> None:
@@ -224,6 +224,6 @@ def _show_data_sets(found: Sequence[dict[str, Any]]) -> None:
     for each in found:
         shape = "×".join(f"{size:,}" for size in each["shape"])
         what = each["content"] + (f", channels {each['channels']}" if each["channels"] != "none" else "")
-        print(
+        say(
             f"  {each['name']:<{width}}  {each['dtype']:<8} {shape:<18} {what:<24} {each['read_by']}: {each['because']}"
         )

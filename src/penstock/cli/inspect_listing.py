@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import units
-from penstock.cli.display import count
+from penstock.cli.display import count, say
 from penstock.cli.inspect_store import describe_store, episode_directory, hdf5_files
 from penstock.errors import PenstockError
 
@@ -38,11 +38,11 @@ def _listed(places: Iterable[tuple[str, Path, dict[str, Any]]], as_json: bool) -
     else:
         for each in described:
             if "error" not in each:
-                print(_line(each))
+                say(_line(each))
         for each in failed:
             hint = f"\n  → {each['hint']}" if each["hint"] else ""
-            print(f"penstock: {each['error']}{hint}", file=sys.stderr)
-        print(f"{count(len(described) - len(failed), 'inputs')}; `penstock inspect PATH` shows one of them whole")
+            say(f"penstock: {each['error']}{hint}", file=sys.stderr)
+        say(f"{count(len(described) - len(failed), 'inputs')}; `penstock inspect PATH` shows one of them whole")
     return 1 if failed else 0
 
 

@@ -122,4 +122,4 @@ def _cells(column: dict[str, Any]) -> tuple[str, ...]:
     role = f" ({column['role']})" if column["role"] and column["role"] != column["name"] else ""
     what = f"{shape} {column['dtype']}" if column["kind"] != "text" else ""
     encoding = column["encoding"] if column["encoding"] != column["kind"] else ""
-    return column["name"], column["kind"] + role, what, encoding, units.format_size(column["stored_bytes"])
+    return units.plain(column["name"]), column["kind"] + role, what, encoding, units.format_size(column["stored_bytes"])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from penstock.errors import UsageError
 from penstock.load.job import Part
 from penstock.load.mixture import Mixture, seed_of
+from penstock.load.order import Local
 from penstock.load.settings import Mix, order_for
 from penstock.load.source import PictureColumn, Source
 
@@ -23,6 +24,12 @@ def order_of(mix: Mix, counts: Sequence[int], shuffle: bool | str, seed: int) ->
     if len(orders) == 1 and mix.length is None:
         return orders[0]
     return Mixture(orders, mix.weights, seed, mix.length)
+
+
+def notes_of_order(order: Any) -> tuple[str, ...]:
+    """For people: what an order that is not fully shuffled costs in randomness."""
+    orders = order.orders if isinstance(order, Mixture) else [order]
+    return tuple(f"order: {each.randomness()[1]}" for each in orders if isinstance(each, Local))
 
 
 class Chosen:

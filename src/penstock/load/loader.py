@@ -21,7 +21,7 @@ from penstock.budget import Budget, Reservation
 from penstock.errors import BudgetExceeded, UsageError
 from penstock.load import settings, subject
 from penstock.load.choose_views import attach_views, stats_of_views
-from penstock.load.chosen import Batch, Chosen, check_alike, encoded_by_all, order_of
+from penstock.load.chosen import Batch, Chosen, check_alike, encoded_by_all, notes_of_order, order_of
 from penstock.load.crew import Crew
 from penstock.load.epoch import Feed, Pass, Taking, plan_from
 from penstock.load.job import Job
@@ -165,7 +165,7 @@ class Loader:
             self.notes += (f"memory: {self.shares.threads} of {threads} threads, for each holds "
                            f"{format_bytes(self.shares.thread_bytes)}",)  # fmt: skip
         ring = f"{self.shares.slots} slots of {format_bytes(self.shares.slot_bytes)} for batches"
-        self.notes += (f"threads: {self.shares.threads}, {ring}",)
+        self.notes += (f"threads: {self.shares.threads}, {ring}", *notes_of_order(self._order))
         self.notes += tuple(note for source in self._sources for note in source.describe())
 
     def _attach(self, choice: str | Mapping[str, View]) -> None:
@@ -397,5 +397,4 @@ class Loader:
         )
 
     def __repr__(self) -> str:
-        size = self._batches.batch_size
-        return f"<Loader: {self._total:,} samples in {len(self):,} batches of {size}, {self.window!r}>"
+        return f"<Loader: {self._total:,} samples in {len(self):,} × {self._batches.batch_size}, {self.window!r}>"

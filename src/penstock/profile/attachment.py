@@ -121,7 +121,8 @@ class Attachment:
         }
 
     def variant(self, **options: Any) -> Variant:
-        """The same DataLoader with other num_workers, prefetch_factor, pin_memory or persistent_workers."""
+        """The same DataLoader with other num_workers, prefetch_factor, pin_memory, persistent_workers, or batch_size
+        where torch itself makes batches of what its sampler gives."""
         return Variant(_varied(self._living(), options))
 
     def calibrate(self, ways: Sequence[str], threads: Sequence[int]) -> dict[str, Way]:
@@ -228,11 +229,15 @@ def _length(of: Any) -> int | None:
 def _varied(loader: Any, options: dict[str, Any]) -> Any:
     from penstock.profile.attach import instrument
 
-    unknown = set(options) - {"num_workers", "prefetch_factor", "pin_memory", "persistent_workers"}
-    if unknown:
-        raise UsageError(f"a DataLoader has no option {', '.join(sorted(unknown))} that can be varied")
+    data = sys.modules["torch.utils.data"]
+    known = {"num_workers", "prefetch_factor", "pin_memory", "persistent_workers"}
+    known |= {"batch_size"} if type(loader.batch_sampler) is data.BatchSampler else set()
+    if unknown := set(options) - known:
+        raise UsageError(f"this DataLoader has no option {', '.join(sorted(unknown))} that can be varied")
     made = copy.copy(loader)
     made.__dict__.update({"_iterator": None, **_own_order(loader), **options})
+    if "batch_size" in options:
+        made.__dict__["batch_sampler"] = data.BatchSampler(made.sampler, options["batch_size"], made.drop_last)
     if made.num_workers and made.prefetch_factor is None:
         made.__dict__["prefetch_factor"] = 2  # torch's own choice
     if made.num_workers and not made.timeout:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import UsageError
 from penstock.profile.figures import StageRow, peak_bytes, stage_rows
 from penstock.profile.recent import between
-from penstock.profile.table import plain
+from penstock.units import plain
 
 if TYPE_CHECKING:
     from penstock.profile.snapshot import Snapshot

@@ -261,10 +261,12 @@ def _storage(case: Case) -> Fix | None:
 def _batch(case: Case) -> Fix | None:
     """Twice the samples per step: what is fixed in a step is paid half as often. Only with the user's step replayed."""
     cost = case.cost
-    if case.is_input_bound or cost is None or cost.fixed_ms <= 0:
-        return None
     size = int(case.told.get("batch_size") or 0)
-    if not size:
+    if case.is_input_bound or not size:
+        return None
+    if cost is None:
+        return Fix("larger batch", {}, None, said("larger batch unknown"), OTHER)
+    if cost.fixed_ms <= 0:
         return None
     scale = case.now.compute_ms / cost.ms(size)  # beside a working loader it takes a little longer than alone
     compute = cost.ms(2 * size) * scale

@@ -88,6 +88,11 @@ _SAID: dict[str, tuple[str, str]] = {
         "您的训练步处理 {half} 个样本需 {low:.1f} ms，{size} 个需 {high:.1f} ms: 其中 {fixed:.1f} ms 是固定开销，"
         "batch 更大则分摊更少；但训练会因此不同（学习率），占用内存也更多",
     ),
+    "larger batch unknown": (
+        "what is fixed in a step is paid less often; verdict(step=…) measures how much that is here; it is another "
+        "training (learning rate), and takes more memory",
+        "每步的固定开销分摊得更少；给出 step=… 可实测其大小；但训练会因此不同（学习率），占用内存也更多",
+    ),
     "mixed precision": (
         "bfloat16 autocast on the GPU (none was seen around a gpu_span); what it brings depends on the model: measure "
         "it (no number is made up here)",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from penstock.errors import UsageError
 from penstock.profile.figures import StageRow, stage_rows, wait_figures
 from penstock.profile.spans import is_enabled
-from penstock.units import format_duration_ns
+from penstock.units import format_duration_ns, plain
 
 if TYPE_CHECKING:
     from penstock.profile.snapshot import Snapshot
@@ -121,11 +121,6 @@ def epoch_line(
     if steps is not None:
         parts.append(f"{words['steps']}: {steps}")
     return " | ".join(parts)
-
-
-def plain(text: str) -> str:
-    """A name that a terminal shows and does not obey: escape codes and line breaks as their escapes."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def columns(text: str) -> int:

@@ -156,7 +156,7 @@ def sentence_of(found: Verdict, lang: Language = "en") -> str:
         parts.append(words["spare"].format(batch=ms_text(_own_ms(found))))
     told = _first_told(found)
     if told is None:
-        parts += [words["nothing"]] if found.bound == "compute" else []
+        parts += [words["nothing"]] if found.bound == "compute" and not found.fixes else []
     elif told.predicted_step_ms is None:
         parts.append(words["gives some"].format(fix=fix_text(told, lang)))
     else:

@@ -16,6 +16,7 @@ from penstock.profile.subject import Way
 _UNEXPLAINED = (0.7, 1.6)  # beyond, something else is at work that a factor must not hide
 _FAR_AHEAD = 0.5  # of the computing: a loader that needs less for a batch lets nobody wait for its work
 _HAND_OVER_MS = 5.0  # per batch, at most
+_ELSEWHERE = 0.5  # of the work on samples: then the thread that asks tells little of what they wait for
 
 
 def leading(subjects: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -165,6 +166,7 @@ def _counted_cpu_ms(snapshot: Snapshot, told: dict[str, Any], service_ms: float,
     takes where the data set has threads of its own."""
     counted = snapshot.counters.get("fetch_cpu_ns", 0) / 1e6 / max(batches, 1e-9)
     told["is_cpu_known"] = bool(counted) and "workers" in told
+    told["works_elsewhere"] = snapshot.counters.get("fetch_cpu_elsewhere_ns", 0) / 1e6 > _ELSEWHERE * counted * batches
     queued = snapshot.counters.get("fetch_queued_ns", 0) / 1e6 / max(batches, 1e-9)
     told["queued_ms"] = min(queued, max(service_ms - counted, 0.0))
     if not told["is_cpu_known"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from time import perf_counter_ns, process_time_ns
+from time import perf_counter_ns, process_time_ns, thread_time_ns
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +17,8 @@ from penstock.profile.spans import is_enabled, own_lane, record_calls, span
 TOTAL, FETCH, COLLATE = "00_TOTAL_getitem", "fetch", "collate"
 FETCH_CPU = "fetch_cpu_ns"
 """Counter: what CPUs worked for samples and batches; beside their time it tells how much of that was waiting."""
+FETCH_ELSEWHERE = "fetch_cpu_elsewhere_ns"
+"""Counter: what of it other threads worked than the one that asks: what those wait for, nobody sees."""
 FETCH_QUEUED = "fetch_queued_ns"
 """Counter: how long the thread that makes them stood in line for a CPU."""
 
@@ -47,13 +49,14 @@ class _Working:
     Not nested: the time of what is inside would count twice.
     """
 
-    __slots__ = ("_began_ns", "_counter", "_queued_ns", "_worked_ns")
+    __slots__ = ("_began_ns", "_counter", "_own_ns", "_queued_ns", "_worked_ns")
 
     def __init__(self, counter: str) -> None:
         self._counter = counter
 
     def __enter__(self) -> None:
         self._worked_ns = process_time_ns() if is_enabled() else None
+        self._own_ns = thread_time_ns()
         self._queued_ns = queued_ns() if is_enabled() else 0
         self._began_ns = perf_counter_ns()
 
@@ -61,7 +64,9 @@ class _Working:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._worked_ns is not None:
-            count(FETCH_CPU, process_time_ns() - self._worked_ns)
+            worked_ns, own_ns = process_time_ns() - self._worked_ns, thread_time_ns() - self._own_ns
+            count(FETCH_CPU, worked_ns)
+            count(FETCH_ELSEWHERE, max(worked_ns - own_ns, 0))
             count(FETCH_QUEUED, max(queued_ns() - self._queued_ns, 0))
             if self._counter:
                 count(self._counter, perf_counter_ns() - self._began_ns)

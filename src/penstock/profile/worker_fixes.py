@@ -112,7 +112,7 @@ def _wanted(case: Case) -> int:
     target = max(*others, max(now.compute_ms, now.beside_ms) / now.unexplained, 1e-3)
     wanted = math.ceil(now.service_ms / target - 0.05)
     waits_ms = now.service_ms - now.cpu_ms - float(case.told.get("queued_ms") or 0.0)
-    if waits_ms < _WAITS * now.service_ms:
+    if waits_ms < _WAITS * now.service_ms or case.told.get("works_elsewhere"):
         return min(wanted, now.cores, _MOST_THREADS)
     most = min(_MOST_PER_CPU * now.cores, _MOST_THREADS)
     each, left = case.told.get("worker_bytes"), case.told.get("memory_available_bytes")

@@ -292,10 +292,11 @@ def test_a_generator_that_holds_a_span_open_does_not_disturb_the_counts() -> Non
         held = holding()
         next(held)
     with span("later"):
+        time.sleep(0.002)
         assert next(held, None) is None
     told = snapshot().by_name()
     assert {name: each.count for name, each in told.items()} == {"outer": 1, "held": 1, "later": 1}
-    assert told["held"].total_ns >= told["later"].self_ns
+    assert told["held"].total_ns >= 2_000_000  # until it was let go, within another span
     with span("clean"):
         pass
     assert ("clean",) in by_path()

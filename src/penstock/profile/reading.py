@@ -1,8 +1,10 @@
 """Reading the board: what every lane recorded, each as it stood at one moment, while its owner goes on.
 
-The ring is copied twice and only events that were there both times are taken, from the second copy: none is half
-written. If the owner folded meanwhile, the lane is read again. So count, total, self time and percentiles of a thread
-are those of the same calls; between threads there may be microseconds.
+The ring is copied twice. The owner writes one event after the other: when the first copy holds an event, all events
+before it are written. The second copy gives those, and nothing newer. (The first may lack an event that the owner was
+just writing, and hold the one after it.) If the owner folded meanwhile, the lane is read again, until it did not. So
+count, total, self time and percentiles of a thread are those of the same calls; between threads there may be
+microseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_ATTEMPTS = 100
 _NODE_MASK = (1 << at.TAG_BITS) - 1
 _HEADER = Struct(f"={at.PAGE_HEADER_BYTES // at.WORD}q")
 _GAUGE = Struct("=dddddd")
@@ -94,18 +95,20 @@ def _consistent(fd: int, start: int, reset_ns: int) -> tuple[NDArray[np.int64], 
     """(the rows of the sums with all events in them, the last events since the reset, oldest first)."""
     import numpy as np
 
-    for _ in range(_ATTEMPTS):
+    while True:  # a fold comes every 1,024 events, and copying takes the time of a hundred: this ends soon
         folds, nodes = _HEADER.unpack(os.pread(fd, at.PAGE_HEADER_BYTES, start))[:2]
         copy = start + at.SUMS_AT + (folds & 1) * at.SUMS_WORDS * at.WORD
         used_bytes = (at.SUMS_HEADER + min(nodes, at.N_NODES) * at.ROW_WORDS) * at.WORD
         sums = np.frombuffer(os.pread(fd, used_bytes, copy), np.int64)
-        before, after = (_ring(fd, start) for _ in range(2))
+        newest = int(_ring(fd, start)[:, 3].max()) >> at.TAG_BITS
+        ring = _ring(fd, start)
         if _HEADER.unpack(os.pread(fd, at.PAGE_HEADER_BYTES, start))[at.P_FOLDS] == folds:
             break
-    whole = after[(after[:, 3] == before[:, 3]) & (after[:, 3] > 0)]
+    sequences = ring[:, 3] >> at.TAG_BITS
+    # Until its next fold the owner may overwrite the places of one quarter: the one in which the newest event lies.
+    overwritable = -(-newest // at.FOLD_EVERY) * at.FOLD_EVERY - at.N_EVENTS
+    whole = ring[(sequences > max(overwritable, 0)) & (sequences <= newest)]
     whole = whole[np.argsort(whole[:, 3])]
-    # The oldest may just be overwritten; less than a quarter of the ring can be, or the owner would have folded.
-    whole = whole[-(at.N_EVENTS - at.FOLD_EVERY) :]
     recent = whole[:, 0] + whole[:, 1] >= reset_ns
     rows = np.zeros((at.N_NODES, at.ROW_WORDS), np.int64)
     if sums[at.S_RESET_NS] == reset_ns:

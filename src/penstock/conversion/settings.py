@@ -241,6 +241,7 @@ class Settings:
     split_episodes: bool = False
     image_samples: int | None = option(default=None, metadata={"parse": _positive})
     features: dict[str, FeatureSettings] = option(default_factory=dict, metadata={"parse": _features})
+    leave_out: tuple[str, ...] = ()  # cameras and columns that the new data set does not have
     rosbag: Flushing = option(default_factory=Flushing)
     files: Files = option(default_factory=Files)
     hdf5: Hdf5 = option(default_factory=Hdf5)

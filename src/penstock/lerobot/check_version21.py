@@ -45,7 +45,7 @@ def _check_rows(data: DataSet, number: int, columns: list[str], findings: Findin
     expected = int(data.episodes.length[number])
     for span in data.row_spans(number):
         with open_parquet(span.path) as parquet:
-            data.check_columns(span.path, parquet, columns)
+            data.stored_columns(span.path, parquet, columns)
             found = parquet.metadata.num_rows
         findings.counted["rows"] += found
         if found != expected:

@@ -18,8 +18,10 @@ _MOST_EPISODES = 10_000_000
 _SIZE = 4  # the cell of bytes on disk
 
 
-def parse_episodes(text: str) -> list[int]:
-    """`0-9,12` as numbers, in the order given."""
+def parse_episodes(text: str) -> list[int] | str:
+    """`0-9,12` as numbers, in the order given; `whole` as it is."""
+    if text.strip() == "whole":
+        return "whole"
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")

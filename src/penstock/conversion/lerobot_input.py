@@ -12,13 +12,12 @@ import numpy as np
 
 from penstock import memory as process_memory
 from penstock import units
-from penstock.config import did_you_mean
 from penstock.conversion.dataset_cameras import DataSetCamera, plan_camera
 from penstock.conversion.dataset_episode import Reading, Retimed, columns_to_read, stream_episode
 from penstock.conversion.dataset_survey import Survey, survey
 from penstock.conversion.inputs import Begun, EpisodePlan, Input, Means, Outcome, Run, State
-from penstock.conversion.settings import Settings, without_effect
-from penstock.errors import ConfigError, DataSetError
+from penstock.conversion.settings import Settings, kept, without_effect
+from penstock.errors import DataSetError
 from penstock.lerobot.features import ROW_KEYS, Feature
 from penstock.lerobot.frames import FrameFinder, ends_note
 from penstock.lerobot.reader import DataSet
@@ -51,7 +50,9 @@ class DataSetInput(Input):
 
     def __init__(self, data: DataSet, means: Means, begun: Begun | None) -> None:
         settings = means.settings if begun is None else begun.settings
-        data = data.without(_left_out(data, settings, begun))
+        own = {feature.key: feature for feature in _own_features(data)}
+        chosen = kept(own, settings, data.root, strict=begun is None)
+        data = data.without([key for key in own if key not in chosen])
         self.path = data.root
         self.fps = data.info.fps
         self._data = data
@@ -114,9 +115,8 @@ class DataSetInput(Input):
         notes = [f"{self._survey.bad:,} episodes left out, the first: {self._survey.first_problem}"] if lost else []
         if retimed := (state or {}).get("retimed", 0):
             apart_s = (state or {}).get("apart_s", 0.0)
-            notes.append(
-                f"{retimed:,} rows had another timestamp than their frame's, by up to {apart_s:.3g} s; they have that now"
-            )
+            apart = f"by up to {apart_s:.3g} s"
+            notes.append(f"{retimed:,} rows had another timestamp than their frame's, {apart}; they have that now")
         return Outcome(lost, tuple(notes))
 
     def describe(self) -> dict[str, Any]:
@@ -223,21 +223,6 @@ class DataSetInput(Input):
         flush_rows = plan(reads=LargestReads(largest, passing_bytes=passing)).rows_per_flush
         passing += _COPIES_OF_PICTURES * flush_rows * sum(found.picture_bytes.values())
         return plan(reads=LargestReads(largest, passing_bytes=passing))
-
-
-def _left_out(data: DataSet, settings: Settings, begun: Begun | None) -> list[str]:
-    """The features of this data set that the user leaves out; what the first one does not have is refused."""
-    own = [feature.key for feature in _own_features(data)]
-    for name in settings.leave_out:
-        if name in ROW_KEYS:
-            raise ConfigError(f"leave_out: every row of a data set has {name}", hint="it is made anew")
-        if name not in own and begun is None:
-            raise ConfigError(
-                f"leave_out: {data.root} has no {name!r}{did_you_mean(name, own)}", hint=f"it has {', '.join(own)}"
-            )
-    if set(own) <= set(settings.leave_out):
-        raise ConfigError(f"leave_out: nothing of {data.root} is left", hint=f"it has {', '.join(own)}")
-    return [name for name in settings.leave_out if name in own]
 
 
 def _own_features(data: DataSet) -> list[Feature]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field as option
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from penstock import config, units
 from penstock.conversion.episode_settings import Episodes
@@ -19,6 +19,7 @@ Clock = Literal["log", "header"]
 Video = Literal["copy", "images", "mjpeg", "h264", "hevc", "av1"]
 Depth = Literal["metric", "8bit", "off"]
 
+Kept = TypeVar("Kept")
 _NO_CODEC = ("copy", "images", "mjpeg")  # kinds of video that no video encoder makes
 FIXED = "fixed"  # the timeline that follows no topic
 
@@ -267,6 +268,20 @@ def read_settings(
         raise ConfigError("timeline: fixed needs a rate", hint="add fps: 30 (rows per second)")
     _check_encoding(settings)
     return settings
+
+
+def kept(features: Mapping[str, Kept], settings: Settings, where: object, *, strict: bool) -> dict[str, Kept]:
+    """The features without those that `leave_out` names; `strict` refuses names of none of them."""
+    for name in settings.leave_out if strict else ():
+        if name not in features:
+            near = config.did_you_mean(name, features)
+            raise ConfigError(
+                f"leave_out: {where} has no feature {name!r}{near}", hint=f"there are {', '.join(features) or 'none'}"
+            )
+    left = {key: feature for key, feature in features.items() if key not in settings.leave_out}
+    if features and not left:
+        raise ConfigError(f"leave_out: no feature of {where} is left", hint=f"there are {', '.join(features)}")
+    return left
 
 
 def without_effect(settings: Settings, names: Sequence[str], on: str) -> list[str]:

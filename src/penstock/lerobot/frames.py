@@ -150,11 +150,14 @@ class FrameFinder:
         return EpisodeFrames(path, video.index, first, samples, float(apart.max(initial=0.0)))
 
 
-def file_codec(data: DataSet, relatives: Sequence[str]) -> str | None:
-    """What the first file of a camera is, whatever info.json says; None where it cannot be read."""
-    for relative in relatives[:1]:
-        with contextlib.suppress(PenstockError):
-            return read_codec(layout.path_in(data.root, relative))
+def file_codec(data: DataSet, key: str, relatives: Sequence[str] | None = None) -> str | None:
+    """What the first file of a camera is that can be read, whatever info.json says; of `relatives` or of all files."""
+    with contextlib.suppress(PenstockError):
+        for relative in data.named_files(key)[0] if relatives is None else relatives:
+            path = layout.path_in(data.root, relative)
+            if os.path.isfile(path):
+                with contextlib.suppress(PenstockError):
+                    return read_codec(path)
     return None
 
 

@@ -86,7 +86,7 @@ def open_part(data: DataSet, episodes: Iterable[int] | str | None, columns: Sequ
         table_shares, table_notes = _table_shares(data, spans, with_notes=columns is None)
         shares |= table_shares
         notes += table_notes
-    codecs = {key: file_codec(data, cameras[key][0]) or _VIDEO for key in keys}
+    codecs = {key: file_codec(data, key, cameras[key][0][:1]) or _VIDEO for key in keys}
     notes += [note for key in keys for note in _camera_notes(data, key, numbers, codecs[key])]
     starts = np.concatenate([[0], np.cumsum(data.episodes.length[numbers])]).astype(np.int64)
     return Opened(numbers, starts, tuple(names), spans, cameras, shares, codecs, is_whole, tuple(notes))

@@ -34,14 +34,6 @@ class ColumnFiles:
         present = np.append(self.sizes >= SMALLEST_FILE_BYTES, False)
         return np.asarray(present[self.of_episode], np.bool_)
 
-    def size_of(self, relative: str) -> int:
-        """Bytes of a file; 0 where it is not there or not named."""
-        return max(self._sizes.get(relative, 0), 0)
-
-    @property
-    def _sizes(self) -> dict[str, int]:
-        return dict(zip(self.relatives, self.sizes.tolist(), strict=True))
-
 
 class EpisodeFiles:
     """The files of the episodes, of some cameras (`keys`) and of the rows."""
@@ -74,25 +66,35 @@ class EpisodeFiles:
     def problem(self, number: int) -> DataSetCorrupt:
         """What the episode at a place of the table lacks, and what to do."""
         data, index = self._data, self._data.episodes.index
-        key, column = next((key, each) for key, each in self._columns.items() if not each.is_there[number])
+        key, _ = self._first_absent(number)
         whole = index[self.whole].tolist()
         elsewhere = data.elsewhere(key)
         hints = [elsewhere] if elsewhere else []
         if whole:
-            hints.append(f'episodes="{WHOLE}" opens those that are whole: episodes={listed(whole)} '
-                         f"({len(whole)} of {len(index)})")  # fmt: skip
+            some = f"episodes={listed(whole)} ({len(whole)} of {len(index)})"
+            hints.append(f'episodes="{WHOLE}" opens those that are whole: {some}')
         elif not elsewhere:
             hints.append("fetch the data set again")
         if key is not None and len(self._columns) > 1:
             hints.append(f"columns=[…] without {key!r} opens the others")
-        what = _what_is_wrong(column, number, key)
-        return DataSetCorrupt(f"{data.root}: {what} (episode {int(index[number])})", hint="; ".join(hints))
+        return DataSetCorrupt(self._message(number), hint="; ".join(hints))
+
+    def _first_absent(self, number: int) -> tuple[str | None, ColumnFiles]:
+        return next((key, each) for key, each in self._columns.items() if not each.is_there[number])
+
+    def _message(self, number: int) -> str:
+        key, column = self._first_absent(number)
+        return (
+            f"{self._data.root}: {_what_is_wrong(column, number, key)} "
+            f"(episode {int(self._data.episodes.index[number])})"
+        )
 
     def note(self, numbers: NDArray[np.int64]) -> str:
         """Which episodes `episodes="whole"` left out, and why."""
         left = np.setdiff1d(np.arange(len(self._data.episodes)), numbers)
         names = listed(self._data.episodes.index[left].tolist())
-        return f"{len(left):,} episodes are left out: {names}; the first: {self.problem(int(left[0])).message}"
+        every = len(self._data.episodes)
+        return f"{len(left):,} of {every:,} episodes are left out: {names}; {self._message(int(left[0]))}"
 
 
 def _what_is_wrong(column: ColumnFiles, number: int, key: str | None) -> str:

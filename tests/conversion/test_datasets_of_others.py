@@ -168,7 +168,7 @@ def test_an_input_without_an_episode_does_not_stop_the_others(tmp_path: Path) ->
     [
         (lambda times: times + 0.01, "9 rows had another timestamp than their frame's, by up to 0.01 s"),
         (lambda times: times * 2, "8 rows had another timestamp than their frame's, by up to 0.267 s"),
-        (lambda times: times + 2.17 * (times > 0.2), "2 rows had another timestamp than their frame's, by up to 2.17 s"),
+        (lambda times: times + 2.17 * (times > 0.2), "2 rows had another timestamp than their frame's, by up to 2.17"),
     ],
 )
 def test_timestamps_that_are_replaced_are_noted_with_how_much_they_differed(

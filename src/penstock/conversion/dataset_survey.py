@@ -130,7 +130,8 @@ def _look_at_rows(data: DataSet, number: int, columns: Sequence[str], files: set
         if span.path in files:
             continue
         if not span.path.is_file():
-            raise DataSetCorrupt(f"{where}: the file of its rows is missing: {span.path}", hint=_FETCH_OR_DROP)
+            hint = data.elsewhere(None) or _FETCH_OR_DROP
+            raise DataSetCorrupt(f"{where}: the file of its rows is missing: {span.path}", hint=hint)
         with open_parquet(span.path) as parquet:
             held = parquet.metadata.num_rows
             if not data.is_v30 and held != rows:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from penstock.errors import StoreError
 from penstock.lazy import dataclass
 from penstock.lerobot import layout
+from penstock.lerobot.check_videos import KNOWN_CODECS
 from penstock.lerobot.features import ROW_FEATURES, Feature
 from penstock.lerobot.frames import ends_note, file_codec
 from penstock.lerobot.metadata import open_parquet
@@ -20,7 +21,6 @@ from penstock.stores.lerobot_videos import decoder_bytes
 from penstock.stores.store import Column
 
 TASK = "task"
-_VIDEO = "video"  # the encoding of a camera whose first file cannot be read: what is wrong is said when it is
 _WHY_TABLE = "parquet: a block of rows is unpacked at a time; loaders read all numbers once, in order"
 _WHY_PACKETS = "every frame is a JPEG in the MP4 file, read by its byte offset"
 _WHY_VIDEO = "frames depend on others: a seek decodes from the key frame before, reading on is one pass"
@@ -86,8 +86,8 @@ def open_part(data: DataSet, episodes: Iterable[int] | str | None, columns: Sequ
         table_shares, table_notes = _table_shares(data, spans, with_notes=columns is None)
         shares |= table_shares
         notes += table_notes
-    codecs = {key: file_codec(data, key, cameras[key][0][:1]) or _VIDEO for key in keys}
-    notes += [note for key in keys for note in _camera_notes(data, key, numbers, codecs[key])]
+    codecs = {key: _codec(data, key, cameras[key][0], notes) for key in keys}
+    notes += [note for key in keys if (note := ends_note(data, key, numbers)) is not None]
     starts = np.concatenate([[0], np.cumsum(data.episodes.length[numbers])]).astype(np.int64)
     return Opened(numbers, starts, tuple(names), spans, cameras, shares, codecs, is_whole, tuple(notes))
 
@@ -102,13 +102,15 @@ def _cameras_without_files(data: DataSet, keys: Sequence[str], files: EpisodeFil
     return empty
 
 
-def _camera_notes(data: DataSet, key: str, numbers: NDArray[np.int64], codec: str) -> list[str]:
+def _codec(data: DataSet, key: str, relatives: Sequence[str], notes: list[str]) -> str:
+    """What the first file is; where that cannot be read, what info.json says. What is wrong is said when it is read."""
     claimed = (data.info.features[key].info or {}).get("video.codec")
-    notes = []
-    if claimed is not None and claimed != codec and codec != _VIDEO:
-        notes.append(f"{key} is {codec}, as its files say; meta/info.json says {claimed}")
-    ends = ends_note(data, key, numbers)
-    return [*notes, ends] if ends else notes
+    found = file_codec(data, key, relatives[:1])
+    if found is None:
+        return str(claimed) if claimed in KNOWN_CODECS else "video"
+    if claimed is not None and claimed != found:
+        notes.append(f"{key} is {found}, as its files say; meta/info.json says {claimed}")
+    return found
 
 
 def column_of(data: DataSet, name: str, feature: Feature | None, part: Opened, stored_bytes: int) -> Column:

@@ -14,6 +14,7 @@ import pytest
 
 from penstock.cli import main
 from penstock.errors import DataSetCorrupt, StoreError, UsageError
+from penstock.lerobot.check import check
 from penstock.load.loader import Loader
 from penstock.load.window import Window
 from penstock.stores.opening import open_store
@@ -119,6 +120,17 @@ def test_a_camera_without_any_file_is_left_out_and_the_rest_is_loaded(root: Path
     assert len(batch["action"]) == len(batch[camera(root)]) == 4
     with pytest.raises(DataSetCorrupt, match=r"observation\.images\.ghost"):
         open_store(root, columns=["action", "observation.images.ghost"])
+    assert not check(root).is_clean
+
+
+def test_cameras_of_a_data_set_without_video_path_are_left_out_or_found(root: Path) -> None:
+    template = json.loads((root / "meta/info.json").read_text())["video_path"]
+    version21.edit_info(root, video_path=None)
+    with pytest.raises(DataSetCorrupt) as caught:
+        open_store(root)
+    assert f'in meta/info.json set "video_path": "{template}"' in str(caught.value.hint)
+    shutil.rmtree(root / "videos")
+    assert open_store(root).notes == (f"{camera(root)} is left out: none of its video files is there",)
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.float64()])
@@ -133,7 +145,7 @@ def test_an_episode_of_which_the_table_names_no_video_is_not_whole(
         values = [0, None, 0 if name == "chunk_index" else 2]
         table = table.set_column(table.column_names.index(key), key, pa.array(values, kind))
     pq.write_table(table, path)
-    with pytest.raises(DataSetCorrupt, match=r"names no video of .* \(episode 1\)"):
+    with pytest.raises(DataSetCorrupt, match=r"the metadata names no video of .* \(episode 1\)"):
         open_store(root)
     store = open_store(root, episodes="whole")
     assert np.array_equal(pictures(store.images(making.CAMERA), [0])[0].shape, (32, 48, 3))

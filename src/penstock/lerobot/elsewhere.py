@@ -14,7 +14,7 @@ from penstock.errors import DataSetCorrupt
 if TYPE_CHECKING:
     from penstock.lerobot.reader import DataSet
 
-_MOST_FILES = 200_000
+_MOST_FILES = 50_000
 _CHUNK = re.compile(r"(chunk[-_]?)(\d+)\Z")
 _LAST_NUMBER = re.compile(r"(\d+)(?=\D*\Z)")
 

@@ -183,13 +183,19 @@ class DataSet:
 
     def video_file(self, number: int, key: str) -> Path:
         """The file with the frames of the episode at a place of the episodes table, in any version."""
+        without = f"'leave_out=[{key}]' converts the data set without it"
+        if self.info.video_path is None:
+            raise DataSetCorrupt(
+                f"{self.root}: camera {key!r} is a video, but info.json has no video_path",
+                hint=self.elsewhere(key) or without,
+            )
         if not self.is_v30:
             return version21.video_path(self.root, self.info, int(self.episodes.index[number]), key)
         place = self.episodes.videos.get(key)
         if place is None or place.chunk[number] < 0:
             raise DataSetCorrupt(
                 f"{self.root}: the episodes table names no video of {key!r} (episode {self.episodes.index[number]})",
-                hint=f"'leave_out=[{key}]' converts the data set without it",
+                hint=without,
             )
         return self.video_path(key, FilePosition(int(place.chunk[number]), int(place.file[number])))
 
@@ -200,8 +206,9 @@ class DataSet:
         """
         info, episodes = self.info, self.episodes
         template = template or (info.data_path if key is None else info.video_path)
+        nothing: tuple[list[str], NDArray[np.int32]] = [], np.full(len(episodes), -1, np.int32)
         if template is None:
-            raise DataSetCorrupt(f"{self.root}: camera {key!r} is a video, but info.json has no video_path")
+            return nothing
         if not self.is_v30:
             pattern = layout.path_pattern(template, ("episode_index", "episode_chunk"), key)
             numbers = episodes.index.tolist()
@@ -210,7 +217,7 @@ class DataSet:
             return files, np.arange(len(files), dtype=np.int32)
         place = None if key is None else episodes.videos.get(key)
         if key is not None and place is None:
-            return [], np.full(len(episodes), -1, np.int32)
+            return nothing
         chunk, file = (episodes.data_chunk, episodes.data_file) if place is None else (place.chunk, place.file)
         pairs, of_episode = np.unique(np.stack([chunk, file], axis=1), axis=0, return_inverse=True)
         pattern = layout.path_pattern(template, ("chunk_index", "file_index"), key)

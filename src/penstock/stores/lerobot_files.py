@@ -100,7 +100,7 @@ class EpisodeFiles:
 def _what_is_wrong(column: ColumnFiles, number: int, key: str | None) -> str:
     place = int(column.of_episode[number])
     if place < 0:
-        return f"the episodes table names no video of {key!r}"
+        return f"the metadata names no video of {key!r}"
     size = int(column.sizes[place])
     if size < 0:
         return f"{column.relatives[place]} is absent"

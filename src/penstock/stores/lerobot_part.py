@@ -162,7 +162,7 @@ def _line_up(
     places = {relative: place for place, relative in enumerate(named.relatives)}
     for relative in relatives:
         path = layout.path_in(data.root, relative)
-        first, rows = _extent(data, path, named.of_episode == places.get(relative, -1))
+        first, rows = _extent(data, path, named, places.get(relative, -1))
         if not rows:
             continue
         if first < end or (whole and first != end):
@@ -205,10 +205,10 @@ def _cut(
     ), None
 
 
-def _extent(data: DataSet, path: Path, begins: NDArray[np.bool_]) -> tuple[int, int]:
+def _extent(data: DataSet, path: Path, named: ColumnFiles, place: int) -> tuple[int, int]:
     """(`index` of the first row, rows) of a data file, from its footer where that says it.
 
-    `begins`: which episodes begin in the file. Without the column, its first row is that of the first of them.
+    Without the column, its first row is that of the first episode which begins in the file.
     """
     with open_parquet(path) as file, tables.arrow_errors(path, "cannot be read", DataSetCorrupt):
         rows = int(file.metadata.num_rows)
@@ -216,7 +216,7 @@ def _extent(data: DataSet, path: Path, begins: NDArray[np.bool_]) -> tuple[int, 
             return 0, 0
         names = [file.schema.column(number).path for number in range(len(file.schema))]
         if "index" not in names:
-            episodes = data.episodes
+            episodes, begins = data.episodes, named.of_episode == place
             first = int(episodes.first_row[begins].min()) if begins.any() else -1
             if first < 0 or int(episodes.end_row[begins].max()) != first + rows:
                 raise DataSetCorrupt(

@@ -19,7 +19,6 @@ Clock = Literal["log", "header"]
 Video = Literal["copy", "images", "mjpeg", "h264", "hevc", "av1"]
 Depth = Literal["metric", "8bit", "off"]
 
-Kept = TypeVar("Kept")
 _NO_CODEC = ("copy", "images", "mjpeg")  # kinds of video that no video encoder makes
 FIXED = "fixed"  # the timeline that follows no topic
 
@@ -268,6 +267,9 @@ def read_settings(
         raise ConfigError("timeline: fixed needs a rate", hint="add fps: 30 (rows per second)")
     _check_encoding(settings)
     return settings
+
+
+Kept = TypeVar("Kept")
 
 
 def kept(features: Mapping[str, Kept], settings: Settings, where: object, *, strict: bool) -> dict[str, Kept]:

@@ -54,8 +54,8 @@ def test_video_ends_one_frame_short_are_noted_and_every_frame_is_moved(tmp_path:
         jpeg for number, rows in enumerate((12, 7, 9)) for jpeg in making.jpegs(rows, number)
     ]
     assert any("to_timestamp of 3 episodes is not where their frames end" in note for note in report.notes)
-    told = check(tmp_path / "set")
-    assert told.is_clean and len([each for each in told.problems if "to_timestamp" in each.message]) == 3
+    checked = check(tmp_path / "set")
+    assert checked.is_clean and len([each for each in checked.problems if "to_timestamp" in each.message]) == 3
     assert datasets.problems(tmp_path / "new", full=True) == []
 
 
@@ -106,16 +106,16 @@ def test_any_camera_and_column_can_be_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         (["observation.images.tpo"], "did you mean 'observation.images.top'"),
         (["timestamp"], "has no feature 'timestamp'"),
         ([*version21.FEATURES, CAMERA], "no feature of .* is left"),
     ],
 )
-def test_names_that_cannot_be_left_out_are_refused(tmp_path: Path, names: list[str], said: str) -> None:
+def test_names_that_cannot_be_left_out_are_refused(tmp_path: Path, names: list[str], message: str) -> None:
     root = version21.make(tmp_path / "old", (4,))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         penstock.convert(root, tmp_path / "new", leave_out=names)
 
 
@@ -164,7 +164,7 @@ def test_an_input_without_an_episode_does_not_stop_the_others(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda times: times + 0.01, "9 rows had another timestamp than their frame's, by up to 0.01 s"),
         (lambda times: times * 2, "8 rows had another timestamp than their frame's, by up to 0.267 s"),
@@ -172,7 +172,7 @@ def test_an_input_without_an_episode_does_not_stop_the_others(tmp_path: Path) ->
     ],
 )
 def test_timestamps_that_are_replaced_are_noted_with_how_much_they_differed(
-    tmp_path: Path, change: Callable[[np.ndarray], np.ndarray], said: str
+    tmp_path: Path, change: Callable[[np.ndarray], np.ndarray], message: str
 ) -> None:
     root = version21.make(tmp_path / "old", (12, 9), None)
     path = version21.data_path(root, 1)
@@ -180,7 +180,7 @@ def test_timestamps_that_are_replaced_are_noted_with_how_much_they_differed(
     times = pa.array(change(np.arange(9) / FPS).astype(np.float32))
     pq.write_table(table.set_column(table.column_names.index("timestamp"), "timestamp", times), path)
     report = penstock.convert(root, tmp_path / "new", overrides=["rosbag.chunk_size=4"])
-    assert any(said in note for note in report.notes), report.notes
+    assert any(message in note for note in report.notes), report.notes
     assert not check(root).is_clean  # LeRobot would look for frames at these times
 
 
@@ -205,13 +205,13 @@ def test_a_path_that_leaves_the_data_set_is_refused_by_all(
     else:
         making.make(root, (4,))
     version21.edit_info(root, **{key: start + datasets.info(root)[key]})
-    said = "would leave the data set"
-    with pytest.raises(DataSetCorrupt, match=said):
+    message = "would leave the data set"
+    with pytest.raises(DataSetCorrupt, match=message):
         penstock.open(root)
     for words in (["inspect", str(root)], ["doctor", str(root)], ["convert", str(root), str(tmp_path / "new")]):
         assert main(words) == 1
         shown = capsys.readouterr()
-        assert said in shown.out + shown.err, words
+        assert message in shown.out + shown.err, words
     assert not (tmp_path / "new").exists()
 
 

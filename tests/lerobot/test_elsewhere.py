@@ -43,15 +43,15 @@ def moved(root: Path, to: str) -> Path:
 )
 def test_the_template_to_write_into_info_is_named_and_right(tmp_path: Path, template: str) -> None:
     root = moved(version21.make(tmp_path / "old"), template)
-    told = []
+    hints = []
     with pytest.raises(DataSetCorrupt, match="is absent") as caught:
         open_store(root)
-    told.append(str(caught.value.hint))
+    hints.append(str(caught.value.hint))
     with pytest.raises(DataSetCorrupt, match="the video file is missing") as caught:
         penstock.convert(root, tmp_path / "new")
-    told.append(str(caught.value.hint))
-    told += [str(problem.hint) for problem in check(root).problems if "the video file is missing" in problem.message]
-    assert len(told) == 5 and all(f'in meta/info.json set "video_path": "{template}"' in hint for hint in told), told
+    hints.append(str(caught.value.hint))
+    hints += [str(problem.hint) for problem in check(root).problems if "the video file is missing" in problem.message]
+    assert len(hints) == 5 and all(f'in meta/info.json set "video_path": "{template}"' in hint for hint in hints), hints
     version21.edit_info(root, video_path=template)
     assert open_store(root).rows == 32 and check(root).is_clean
 

@@ -137,9 +137,9 @@ def test_the_doctor_names_them_and_says_where_lerobot_needs_them(
     tmp_path: Path, made: Path, version: str, undeclared: set[str], missing: set[str], severity: str
 ) -> None:
     report = check(prepared(made, version, tmp_path / "set", undeclared, missing))
-    told = [problem for problem in report.problems if "column '" in problem.message]
-    assert {problem.severity for problem in told} == {severity}
-    assert {key for key in KEYS if any(f"column {key!r}" in each.message for each in told)} == undeclared | missing
+    found = [problem for problem in report.problems if "column '" in problem.message]
+    assert {problem.severity for problem in found} == {severity}
+    assert {key for key in KEYS if any(f"column {key!r}" in each.message for each in found)} == undeclared | missing
     assert report.is_clean is (severity == "info")
     assert report.counted["rows"] == 15
 

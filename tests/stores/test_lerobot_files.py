@@ -58,17 +58,17 @@ def break_video(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "said"), [("absent", "is absent"), ("empty", "has 0 bytes"), ("pointer", "`git lfs pull`")]
+    ("how", "message"), [("absent", "is absent"), ("empty", "has 0 bytes"), ("pointer", "`git lfs pull`")]
 )
-def test_opening_names_the_whole_episodes_and_opens_them(root: Path, how: str, said: str) -> None:
+def test_opening_names_the_whole_episodes_and_opens_them(root: Path, how: str, message: str) -> None:
     break_video(video(root, 1), how)
     with pytest.raises(DataSetCorrupt) as caught:
         open_store(root)
-    assert said in caught.value.message and "(episode 1)" in caught.value.message
+    assert message in caught.value.message and "(episode 1)" in caught.value.message
     assert 'episodes="whole" opens those that are whole: episodes=[0, 2] (2 of 3)' in str(caught.value.hint)
     store = open_store(root, episodes="whole")
     assert store.episode_numbers is not None and store.episode_numbers.tolist() == [0, 2]
-    assert any("1 of 3 episodes are left out: [1]" in note and said in note for note in store.notes)
+    assert any("1 of 3 episodes are left out: [1]" in note and message in note for note in store.notes)
     for _ in Loader(store, Window(columns=[camera(root), "action"]), batch_size=4, threads=1, memory="256MiB"):
         pass
     again = pickle.loads(pickle.dumps(store))
@@ -103,6 +103,8 @@ def test_whole_is_a_word_of_data_sets_and_the_only_one(tmp_path: Path, root: Pat
 
 def test_inspect_opens_the_whole_episodes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     video(root, 1).unlink()
+    assert main(["inspect", str(root)]) == 0
+    assert "→ --episodes whole opens those that are whole" in capsys.readouterr().out
     assert main(["inspect", str(root), "--episodes", "whole"]) == 0
     shown = capsys.readouterr().out
     assert "2 episodes" in shown and "1 of 3 episodes are left out: [1]" in shown

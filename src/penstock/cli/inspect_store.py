@@ -93,7 +93,8 @@ def store_facts(store: Store) -> dict[str, Any]:
 def load_lines(load: dict[str, Any]) -> list[str]:
     """For people: one line for the whole, one per column, and what to know besides."""
     if not load["possible"]:
-        hint = [row("", f"→ {load['hint']}")] if load["hint"] else []
+        option = (load["hint"] or "").replace('episodes="whole"', "--episodes whole")
+        hint = [row("", f"→ {option}")] if option else []
         return [row("load", f"not as it is: {load['reason']}"), *hint]
     rate = f" · {load['fps']:g} fps" if load["fps"] else ""
     sizes = f"{units.format_size(load['stored_bytes'])} stored · {units.format_size(load['decoded_bytes'])} decoded"

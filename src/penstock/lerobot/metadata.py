@@ -180,7 +180,7 @@ def read_episodes(root: Path, info: Info) -> Episodes:
     layout.path_in(root, paths[0].relative_to(root).as_posix())
     with open_parquet(paths[0]) as first:
         known = set(first.schema_arrow.names)
-    # A camera of which the table has no column has no videos: whoever asks for one is told so.
+    # A camera of which the table has no column has no videos; `DataSet.video_file` refuses to name one.
     video_columns = {
         key: names
         for key in info.video_keys

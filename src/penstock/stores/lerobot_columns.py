@@ -103,7 +103,7 @@ def _cameras_without_files(data: DataSet, keys: Sequence[str], files: EpisodeFil
 
 
 def _codec(data: DataSet, key: str, relatives: Sequence[str], notes: list[str]) -> str:
-    """What the first file is; where that cannot be read, what info.json says. What is wrong is said when it is read."""
+    """What the first file is; where that cannot be read, what info.json says: reading a row gives the error."""
     claimed = (data.info.features[key].info or {}).get("video.codec")
     found = file_codec(data, key, relatives[:1])
     if found is None:

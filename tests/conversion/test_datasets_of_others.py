@@ -105,6 +105,14 @@ def test_any_camera_and_column_can_be_left_out(tmp_path: Path) -> None:
     assert datasets.problems(tmp_path / "new", full=True) == []
 
 
+def test_one_name_needs_no_list(tmp_path: Path) -> None:
+    root = version21.make(tmp_path / "old", (4,))
+    penstock.convert(root, tmp_path / "new", overrides=["leave_out=remark"])
+    assert "remark" not in datasets.info(tmp_path / "new")["features"]
+    with pytest.raises(ConfigError, match="3 is not a name or a list of names"):
+        penstock.convert(root, tmp_path / "other", leave_out=3)
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [

@@ -116,3 +116,15 @@ def test_the_metadata_is_not_looked_at(tmp_path: Path) -> None:
     version21.edit_info(root, data_path=template)
     assert np.array_equal(open_store(root).numbers("index", np.arange(32)), np.arange(32))
     assert json.loads((root / "meta/info.json").read_text())["data_path"] == template
+
+
+def test_rows_of_version_30_are_to_be_moved_back(tmp_path: Path) -> None:
+    making.make(tmp_path / "set")
+    root = tmp_path / "set"
+    shutil.move(root / "data", root / "rows")
+    for attempt in (lambda: open_store(root), lambda: penstock.convert(root, tmp_path / "new")):
+        with pytest.raises(DataSetCorrupt) as caught:
+            attempt()
+        assert "e.g. rows/chunk-000/file-000.parquet: readers of v3.0 look for rows in data/" in str(caught.value.hint)
+    shutil.move(root / "rows", root / "data")
+    assert open_store(root).rows == 28

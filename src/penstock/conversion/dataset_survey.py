@@ -117,7 +117,8 @@ def check_metadata(data: DataSet) -> None:
     held = sum(file.rows for file in data.data_files)
     if held != rows:
         raise DataSetCorrupt(
-            f"{data.root}: the files of rows have {held:,} rows, the episodes together {rows:,}", hint=doctor
+            f"{data.root}: the files of rows have {held:,} rows, the episodes together {rows:,}",
+            hint=data.elsewhere(None) or doctor,
         )
 
 

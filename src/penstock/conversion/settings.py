@@ -107,6 +107,14 @@ def _not_negative(value: Any) -> int:
     return value
 
 
+def _names(value: Any) -> tuple[str, ...]:
+    """One name, or a list of names."""
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{value!r} is not a name or a list of names")
+    return tuple(names)
+
+
 @dataclass(frozen=True)
 class Source:
     """One topic's contribution to a feature: which value it gives, and how it is paired with the rows."""
@@ -241,7 +249,7 @@ class Settings:
     split_episodes: bool = False
     image_samples: int | None = option(default=None, metadata={"parse": _positive})
     features: dict[str, FeatureSettings] = option(default_factory=dict, metadata={"parse": _features})
-    leave_out: tuple[str, ...] = ()  # cameras and columns that the new data set does not have
+    leave_out: tuple[str, ...] = option(default=(), metadata={"parse": _names})  # of features, not taken over
     rosbag: Flushing = option(default_factory=Flushing)
     files: Files = option(default_factory=Files)
     hdf5: Hdf5 = option(default_factory=Hdf5)

@@ -33,6 +33,8 @@ def find_elsewhere(data: DataSet, key: str | None) -> str | None:
         found = sorted(_named(data, key, candidate) & others) if candidate is not None else []
         if found:
             where = f"{len(found):,} files lie elsewhere, e.g. {found[0]}"
+            if key is None and data.is_v30:
+                return f"{where}: readers of v3.0 look for rows in data/ alone, so move them there"
             return f'{where}: in meta/info.json set "{setting}": "{candidate}"'
     return None if key is None else _renamed(named, others, key)
 

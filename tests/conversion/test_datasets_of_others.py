@@ -18,6 +18,7 @@ from penstock.conversion.inputs import Found, Input, Means, open_input
 from penstock.conversion.settings import Settings
 from penstock.errors import ConfigError, DataSetCorrupt, DataSetError
 from penstock.lerobot.check import check
+from penstock.media.mp4_index import read_index
 from tests.conversion import bags, datasets, version21
 from tests.conversion.version21 import CAMERA, FPS, STILL, Video
 from tests.lerobot import making
@@ -243,3 +244,16 @@ def test_rows_of_version_21_are_looked_at(tmp_path: Path) -> None:
     assert any("row 12: frame_index is 1, expected 0 (2 of 9 rows)" in each.message for each in report.problems)
     with pytest.raises(DataSetCorrupt, match="frame_index is 1, not 0"):
         penstock.convert(root, tmp_path / "new")
+
+
+@pytest.mark.parametrize("codec", ["h264", "mjpeg"])
+def test_all_frames_of_version_21_are_decoded_when_asked(tmp_path: Path, codec: str) -> None:
+    root = version21.make(tmp_path / "old", (6, 5), Video(codec))
+    whole = check(root, full=True)
+    assert whole.is_clean and whole.counted["frames decoded"] == 11
+    path = version21.video_path(root, 1)
+    index, data = read_index(path), bytearray(path.read_bytes())
+    at, size = int(index.offsets[3]), int(index.sizes[3])
+    data[at : at + size] = bytes(size)
+    path.write_bytes(data)
+    assert check(root).is_clean and not check(root, full=True).is_clean

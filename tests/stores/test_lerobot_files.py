@@ -53,12 +53,15 @@ def camera(root: Path) -> str:
 
 def break_video(path: Path, how: str) -> None:
     path.unlink()
-    if how != "absent":
+    if how == "folder":
+        path.mkdir()
+    elif how != "absent":
         path.write_bytes(b"" if how == "empty" else POINTER)
 
 
 @pytest.mark.parametrize(
-    ("how", "message"), [("absent", "is absent"), ("empty", "has 0 bytes"), ("pointer", "`git lfs pull`")]
+    ("how", "message"),
+    [("absent", "is absent"), ("folder", "is absent"), ("empty", "has 0 bytes"), ("pointer", "`git lfs pull`")],
 )
 def test_opening_names_the_whole_episodes_and_opens_them(root: Path, how: str, message: str) -> None:
     break_video(video(root, 1), how)

@@ -28,9 +28,10 @@ _KNOWN_AT_ROOT = {"README.md", ".gitattributes", ".gitignore", ".git", ".cache",
 
 
 def check(root: Path | str, *, full: bool = False, samples: int = 8) -> Report:
-    """Check a LeRobot v3.0 data set end to end.
+    """Check a LeRobot data set end to end; of v2.x no statistics.
 
-    `samples` pictures per video file (and per picture column) are decoded; `full` decodes all of them.
+    `samples` pictures per video file (and per picture column) are decoded; `full` decodes all of them. Of v2.x, which
+    has a file per episode, only `full` decodes.
 
     >>> check("datasets/run").is_clean                                                # doctest: +SKIP
     True
@@ -48,10 +49,11 @@ def check(root: Path | str, *, full: bool = False, samples: int = 8) -> Report:
             "version",
             folder / layout.INFO_PATH,
             f"this is a LeRobot {data.info.version} data set ({data.info.total_episodes:,} episodes, "
-            f"{data.info.total_frames:,} frames): files, rows and frames are checked, statistics are not",
+            f"{data.info.total_frames:,} frames): files, places of rows and numbers of frames are checked"
+            f"{', all frames are decoded' if full else ' (--full decodes the frames)'}; statistics are not",
             f"penstock convert {folder} OUT makes {layout.CODEBASE_VERSION} of it, without touching its frames",
         )
-        check_version21(data, findings)
+        check_version21(data, findings, full=full)
         return findings.report()
     _Check(data, findings, full=full, samples=samples).run()
     return findings.report()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from penstock.errors import DataSetCorrupt, PenstockError
 from penstock.lerobot import layout
 from penstock.lerobot.check_rows import check_places, check_row_columns
+from penstock.lerobot.check_videos import decode_all
 from penstock.lerobot.findings import Findings
 from penstock.lerobot.frames import FrameFinder
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.reader import DataFile, DataSet
 
 
-def check_version21(data: DataSet, findings: Findings) -> None:
+def check_version21(data: DataSet, findings: Findings, *, full: bool) -> None:
     """Hold every episode's files against the metadata: the places of rows, and frames by the indexes of the videos."""
     try:
         episodes, tasks = data.episodes, data.tasks
@@ -37,7 +38,10 @@ def check_version21(data: DataSet, findings: Findings) -> None:
             findings.error("data file", f"{data.root}: episode {episodes.index[number]}", error.message, error.hint)
         for key in data.info.video_keys:
             try:
-                findings.counted["frames"] += finder.find(number, key).count
+                frames = finder.find(number, key)
+                findings.counted["frames"] += frames.count
+                if full:
+                    decode_all(frames.index, data.info.features[key], findings)
             except PenstockError as error:
                 findings.error("video", f"{data.root}: episode {episodes.index[number]}", error.message, error.hint)
 

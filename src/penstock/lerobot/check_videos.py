@@ -83,8 +83,18 @@ def _check_file(
     wanted = (
         range(frames) if full else sorted(set(np.linspace(0, frames - 1, min(samples, frames)).astype(int).tolist()))
     )
+    _decode(index, feature, wanted, findings)
+
+
+def decode_all(index: VideoIndex, feature: Feature, findings: Findings) -> None:
+    """Decode every frame of a file, whatever codec it has."""
+    _decode(index, feature, range(len(index.presentation_order())), findings)
+
+
+def _decode(index: VideoIndex, feature: Feature, wanted: Sequence[int], findings: Findings) -> None:
+    path = Path(index.path)
     if index.codec == "mjpeg":
-        _decode_jpegs(path, index, feature, wanted, findings, full=full)
+        _decode_jpegs(path, index, feature, wanted, findings)
     else:
         _decode_frames(path, wanted, findings)
 
@@ -134,7 +144,7 @@ def _check_times(path: Path, index: VideoIndex, fps: int, findings: Findings) ->
 
 
 def _decode_jpegs(
-    path: Path, index: VideoIndex, feature: Feature, wanted: Sequence[int], findings: Findings, *, full: bool
+    path: Path, index: VideoIndex, feature: Feature, wanted: Sequence[int], findings: Findings
 ) -> None:
     probe = jpeg.JpegProbe()
     order = index.presentation_order()

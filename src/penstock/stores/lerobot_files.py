@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 
 import numpy as np
@@ -117,9 +118,10 @@ def _column_files(data: DataSet, key: str | None) -> ColumnFiles:
 
 def _size_of(path: str) -> int:
     try:
-        return os.stat(path).st_size
+        state = os.stat(path)
     except OSError:
         return -1
+    return state.st_size if stat.S_ISREG(state.st_mode) else -1
 
 
 def listed(values: Sequence[int]) -> str:

@@ -23,6 +23,7 @@ from tests.conversion.version21 import CAMERA, Video
 from tests.lerobot import making
 from tests.stores.lerobot_sets import LENGTHS, jpegs, pictures
 
+SHARED = Path(__file__).resolve().parents[3] / "shared/data/lerobot/g1_v21"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
 
 
@@ -200,3 +201,11 @@ def test_a_video_end_one_frame_short_is_noted_and_the_frames_are_read(tmp_path: 
         f"{making.CAMERA}: to_timestamp of 3 episodes is not where their frames end (episode 0: 11 frames for 12 "
         "rows); the frames in the file count",
     )
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared data are not here")
+def test_a_public_data_set_that_was_fetched_in_part() -> None:
+    store = open_store(SHARED, episodes="whole")
+    assert store.episode_numbers is not None and store.episode_numbers.tolist() == [1, 2, 4, 5]
+    assert store.columns["observation.images.cam_high"].encoding == "av1"
+    assert any("96 of 100 episodes are left out" in note for note in store.notes)

@@ -21,6 +21,7 @@ def _episodes(found: re.Match[str]) -> str:
 
 
 _OPTIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r'episodes="whole" opens ', ""),
     (r"episodes=\[([^\]]*)\]( without \d+)?", _episodes),
     (r"columns=\[[^\]]*\]( without '[^']*')?", r"--cameras A,B\1"),
     (r'memory="([^"]*)"( \(of a command: [^)]*\))?', r"--memory \1"),

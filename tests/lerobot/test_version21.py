@@ -96,7 +96,7 @@ def test_files_of_an_episode_are_found_by_the_templates(tmp_path: Path) -> None:
     root = making.make(tmp_path / "old", (4, 3), chunks_size=1)
     data = open_data_set(root)
     assert data.video_file(1, making.CAMERA) == root / f"videos/chunk-001/{making.CAMERA}/episode_000001.mp4"
-    assert data.row_spans(1) == [RowSpan(root / "data/chunk-001/episode_000001.parquet", 0, 3)]
+    assert data.row_spans(1) == [RowSpan(root / "data/chunk-001/episode_000001.parquet", 0, 3, 4)]
 
 
 @settings(max_examples=20)

@@ -280,10 +280,11 @@ def test_a_frame_that_does_not_decode_is_named_and_the_others_are_read(old: Path
 def test_only_the_episode_whose_frames_are_missing_fails(shared: Path) -> None:
     written = jpegs()
     path = shared / "meta/episodes/chunk-000/file-000.parquet"
-    column = f"videos/{making.CAMERA}/to_timestamp"
-    replace(path, column, {1: 25 / 30})
+    replace(path, "videos/" + making.CAMERA + "/to_timestamp", {1: 25 / 30})
+    replace(path, "videos/" + making.CAMERA + "/from_timestamp", {1: 13 / 30})
     source = open_store(shared).images(making.CAMERA)
-    with pytest.raises(DataSetCorrupt, match=r"episode 1, camera .* are 13.00 frames at 30 fps for 7 rows"):
+    said = r"episode 1, camera .* are 12.00 frames at 30 fps, and the file has 6 until the next episode, for 7 rows"
+    with pytest.raises(DataSetCorrupt, match=said):
         next(source.read([13], Scratch()))
     assert [each.tobytes() for each in source.read([3, 27], Scratch())] == [written[0, 3], written[2, 8]]
 

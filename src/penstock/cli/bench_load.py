@@ -53,7 +53,9 @@ def add_load(kinds: Any) -> None:
     parser.add_argument("--view", default="off,ram,disk", metavar="LIST", help="of off, ram and disk (off,ram,disk)")
     parser.add_argument("--fill-seconds", type=float, default=120.0, metavar="S", help="a view may take to fill (120)")
     parser.add_argument("--cold", action="store_true", help="measure without the page cache, too: it is dropped first")
-    parser.add_argument("--episodes", metavar="NUMBERS", help="open only these episodes: 0-9,12")
+    parser.add_argument(
+        "--episodes", metavar="NUMBERS", help="open only these episodes: 0-9,12; whole: those with all files"
+    )
     parser.add_argument("--allow-external", action="store_true", help="let HDF5 files refer to other files")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.set_defaults(run=run)
@@ -98,7 +100,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
         threads=int(args.threads) if args.threads.isdecimal() else args.threads,
         seconds=args.seconds,
         fill_seconds=args.fill_seconds,
-        episodes=None if args.episodes is None else tuple(parse_episodes(args.episodes)),
+        episodes=None if args.episodes is None else parse_episodes(args.episodes),
         options={"allow_external": True} if args.allow_external and not is_data_set(args.path) else None,
     )
 

@@ -39,7 +39,9 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument("--config", metavar="FILE", help="YAML configuration for the predicted conversion")
     parser.add_argument("--suggest-config", action="store_true", help="print the YAML that convert would use")
     parser.add_argument("--memory", default="auto", metavar="SIZE", help="the budget of the predicted conversion")
-    parser.add_argument("--episodes", metavar="NUMBERS", help="open only these episodes of a data set: 0-9,12")
+    parser.add_argument(
+        "--episodes", metavar="NUMBERS", help="open only these episodes of a data set: 0-9,12; whole: with all files"
+    )
     parser.add_argument("--allow-external", action="store_true", help="let HDF5 files refer to other files")
     parser.add_argument("--json", action="store_true", help="print one JSON object, of several inputs a list")
     parser.set_defaults(run=run)

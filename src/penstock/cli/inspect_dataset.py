@@ -40,16 +40,19 @@ def inspect_data_sets(paths: Sequence[Path], args: argparse.Namespace) -> int:
     return max(codes)
 
 
-def describe_data_set(path: Path, episodes: Sequence[int] | None = None) -> dict[str, Any]:
+def describe_data_set(path: Path, episodes: Sequence[int] | str | None = None) -> dict[str, Any]:
     """What inspect shows of a LeRobot data set, as plain data; reads its metadata alone."""
+    from penstock.lerobot.frames import file_codec
     from penstock.lerobot.reader import open_data_set
 
     data = open_data_set(path)
+    load = describe_store(path, episodes=episodes)
+    codecs = {column["name"]: column["encoding"] for column in load.get("columns", ())}
     features = {
         key: {
             "dtype": feature.dtype,
             "shape": list(feature.shape),
-            "codec": (feature.info or {}).get("video.codec"),
+            "codec": (codecs.get(key) or file_codec(data, key)) if feature.dtype == "video" else None,
             "names": feature.names,
         }
         for key, feature in data.info.features.items()
@@ -64,7 +67,7 @@ def describe_data_set(path: Path, episodes: Sequence[int] | None = None) -> dict
         "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
         "tasks": data.tasks,
         "features": features,
-        "load": describe_store(path, episodes=episodes),
+        "load": load,
     }
 
 

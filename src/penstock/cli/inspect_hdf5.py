@@ -72,7 +72,7 @@ def _is_configured(args: argparse.Namespace) -> bool:
     return bool(args.config or [word for word in args.words if not word.startswith("hdf5.")])
 
 
-def _words(means: Means, episodes: Sequence[int] | None) -> dict[str, Any]:
+def _words(means: Means, episodes: Sequence[int] | str | None) -> dict[str, Any]:
     """What `penstock.open` is told."""
     options = means.settings.hdf5
     words = {"channels": options.channels, "mask": options.mask, "allow_external": options.allow_external}

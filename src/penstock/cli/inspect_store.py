@@ -18,8 +18,10 @@ _MOST_EPISODES = 10_000_000
 _SIZE = 4  # the cell of bytes on disk
 
 
-def parse_episodes(text: str) -> list[int]:
-    """`0-9,12` as numbers, in the order given."""
+def parse_episodes(text: str) -> list[int] | str:
+    """`0-9,12` as numbers, in the order given; `whole` as it is."""
+    if text.strip() == "whole":
+        return "whole"
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -91,7 +93,8 @@ def store_facts(store: Store) -> dict[str, Any]:
 def load_lines(load: dict[str, Any]) -> list[str]:
     """For people: one line for the whole, one per column, and what to know besides."""
     if not load["possible"]:
-        hint = [row("", f"→ {load['hint']}")] if load["hint"] else []
+        option = (load["hint"] or "").replace('episodes="whole"', "--episodes whole")
+        hint = [row("", f"→ {option}")] if option else []
         return [row("load", f"not as it is: {load['reason']}"), *hint]
     rate = f" · {load['fps']:g} fps" if load["fps"] else ""
     sizes = f"{units.format_size(load['stored_bytes'])} stored · {units.format_size(load['decoded_bytes'])} decoded"

@@ -102,8 +102,8 @@ def _from_video(
         notes.append(_why(source, camera, encoded, target, len(found.usable), size_px))
     if camera.retimed and len(encoded) < len(everything):
         notes.append(
-            f"{source.key}: the frames of {camera.retimed:,} episodes lay at other times than their rows; "
-            "each is now at the time of its row"
+            f"{source.key}: the frames of {camera.retimed:,} episodes lay at other times than their rows, by up to "
+            f"{camera.apart_s:.3g} s; each is now at the time of its row"
         )
     moved_jpeg = codec == "mjpeg" and asked == "copy" and target == "mjpeg" and not encoded
     stored_as = "copy" if moved_jpeg else target

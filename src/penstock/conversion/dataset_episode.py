@@ -42,24 +42,35 @@ class Reading:
     threads: int
 
 
+@dataclass(frozen=True)
+class Retimed:
+    """Rows whose timestamp is replaced by that of their frame, and by how much it differed at most."""
+
+    rows: int = 0
+    apart_s: float = 0.0
+
+    def and_also(self, other: Retimed) -> Retimed:
+        return Retimed(self.rows + other.rows, max(self.apart_s, other.apart_s))
+
+
 def stream_episode(
     reading: Reading,
     number: int,
     episode: EpisodeWriter,
     on_frames: Callable[[int], None],
     on_rows: Callable[[int], None],
-) -> int:
-    """Write the episode at a place of the episodes table (not yet committed); how many rows had another timestamp."""
+) -> Retimed:
+    """Write the episode at a place of the episodes table (not yet committed); the timestamps that are replaced."""
     count = int(reading.data.episodes.length[number])
     with contextlib.ExitStack() as held:
         feeds = {camera.key: held.enter_context(_feed(reading, camera, number, episode)) for camera in reading.cameras}
         pool = held.enter_context(ThreadPoolExecutor(max(1, min(reading.threads, len(feeds) or 1))))
         reading.rows.begin(reading.data.row_spans(number))
-        retimed = 0
+        retimed = Retimed()
         for start in range(0, count, reading.rows_per_flush):
             rows = range(start, min(start + reading.rows_per_flush, count))
             # In a function of its own, so that the rows are gone before the next ones are read.
-            retimed += _flush(reading, number, episode, feeds, rows, pool, on_frames)
+            retimed = retimed.and_also(_flush(reading, number, episode, feeds, rows, pool, on_frames))
             on_rows(rows.stop)
         _finish(reading, number, feeds, pool)
     return retimed
@@ -73,8 +84,8 @@ def _flush(
     rows: range,
     pool: ThreadPoolExecutor,
     on_frames: Callable[[int], None],
-) -> int:
-    """Some rows of the episode with their frames; how many of them had another timestamp."""
+) -> Retimed:
+    """Some rows of the episode with their frames; those of them that had another timestamp."""
     taken = reading.rows.take(len(rows))
     retimed = _check_place(reading, number, rows.start, taken)
     tasks = _tasks(reading.data, number, taken)
@@ -181,8 +192,8 @@ def _values(feature: Feature, taken: ReadRows, number: int) -> Any:
     return values
 
 
-def _check_place(reading: Reading, number: int, start: int, taken: ReadRows) -> int:
-    """Rows stand in the order of their frames and belong to the episode; how many have another time than theirs."""
+def _check_place(reading: Reading, number: int, start: int, taken: ReadRows) -> Retimed:
+    """Rows stand in the order of their frames and belong to the episode; those that have another time than theirs."""
     data = reading.data
     episode = int(data.episodes.index[number])
     frame, owner, index = (np.asarray(taken[key]) for key in ("frame_index", "episode_index", "index"))
@@ -193,7 +204,9 @@ def _check_place(reading: Reading, number: int, start: int, taken: ReadRows) -> 
         _refuse(data, episode, start, "index", index, expected + int(data.episodes.first_row[number]))
     should_s = (expected / data.info.fps).astype(np.float32)
     allowed_s = np.maximum(TOLERANCE_S, np.spacing(np.abs(should_s)))
-    return int(np.count_nonzero(~(np.abs(np.asarray(taken["timestamp"]) - should_s) <= allowed_s)))
+    apart_s = np.abs(np.asarray(taken["timestamp"], np.float64) - should_s)
+    wrong = ~(apart_s <= allowed_s)
+    return Retimed(int(np.count_nonzero(wrong)), float(np.max(apart_s[wrong & np.isfinite(apart_s)], initial=0.0)))
 
 
 def _refuse(data: DataSet, episode: int, start: int, key: str, found: Any, expected: Any) -> None:

@@ -30,16 +30,18 @@ _VALUES_PER_PAGE = 1024
 class CameraSurvey:
     """What the videos of one camera are, over all episodes that can be used."""
 
+    declared: str = ""  # the codec that info.json names
     codecs: list[str] = field(default_factory=list)  # one per usable episode
     unmovable: dict[int, str] = field(default_factory=dict)  # episode → why its samples cannot be moved
     retimed: int = 0  # episodes whose frames lie at other times than their rows
+    apart_s: float = 0.0  # how far at most
     largest_sample_bytes: int = 0
     index_bytes: int = 0
 
     @property
     def codec(self) -> str:
-        """The codec of the most episodes, the first of equals."""
-        return Counter(self.codecs).most_common(1)[0][0] if self.codecs else ""
+        """The codec of the most episodes, the first of equals; without an episode, the declared one."""
+        return Counter(self.codecs).most_common(1)[0][0] if self.codecs else self.declared
 
 
 @dataclass
@@ -53,6 +55,7 @@ class Survey:
     picture_bytes: dict[str, int] = field(default_factory=dict)  # one picture in the table, by feature
     page_bytes: int = 0
     undeclared: list[str] = field(default_factory=list)
+    derived: list[str] = field(default_factory=list)  # columns of the row's place that files lack
     recast: dict[str, str] = field(default_factory=dict)  # feature → how the files store it instead
     size_bytes: int = 0
 
@@ -60,7 +63,9 @@ class Survey:
 def survey(data: DataSet, *, drop: bool) -> Survey:
     """Look at every episode; the first that cannot be used is raised with a count, or with `drop` left out."""
     check_metadata(data)
-    found = Survey(cameras={key: CameraSurvey() for key in data.info.video_keys})
+    features = data.info.features
+    declared = {key: (features[key].info or {}).get("video.codec") for key in data.info.video_keys}
+    found = Survey(cameras={key: CameraSurvey(str(codec or "")) for key, codec in declared.items()})
     finder = FrameFinder(data)
     files: set[Path] = set()
     problem: PenstockError | None = None
@@ -112,7 +117,8 @@ def check_metadata(data: DataSet) -> None:
     held = sum(file.rows for file in data.data_files)
     if held != rows:
         raise DataSetCorrupt(
-            f"{data.root}: the files of rows have {held:,} rows, the episodes together {rows:,}", hint=doctor
+            f"{data.root}: the files of rows have {held:,} rows, the episodes together {rows:,}",
+            hint=data.elsewhere(None) or doctor,
         )
 
 
@@ -125,22 +131,27 @@ def _look_at_rows(data: DataSet, number: int, columns: Sequence[str], files: set
         if span.path in files:
             continue
         if not span.path.is_file():
-            raise DataSetCorrupt(f"{where}: the file of its rows is missing: {span.path}", hint=_FETCH_OR_DROP)
+            hint = data.elsewhere(None) or _FETCH_OR_DROP
+            raise DataSetCorrupt(f"{where}: the file of its rows is missing: {span.path}", hint=hint)
         with open_parquet(span.path) as parquet:
             held = parquet.metadata.num_rows
             if not data.is_v30 and held != rows:
                 raise DataSetCorrupt(
                     f"{where}: {held:,} rows in {span.path}, meta/episodes.jsonl says {rows:,}", hint=_FETCH_OR_DROP
                 )
-            data.check_columns(span.path, parquet, columns)
+            data.stored_columns(span.path, parquet, columns)
             _look_at_columns(data, parquet, found)
         files.add(span.path)
 
 
 def _look_at_columns(data: DataSet, parquet: pq.ParquetFile, found: Survey) -> None:
+    names = parquet.schema_arrow.names
+    found.derived += [key for key in sorted(ROW_KEYS) if key not in names and key not in found.derived]
+    declared = data.info.raw["features"]
     for column in parquet.schema_arrow:
         feature = data.info.features.get(column.name)
-        if feature is None and column.name not in ROW_KEYS and column.name not in found.undeclared:
+        is_known = column.name in declared or column.name in ROW_KEYS
+        if not is_known and column.name not in found.undeclared:
             found.undeclared.append(column.name)
         if feature is not None and feature.is_numeric and column.name not in ROW_KEYS:
             stored = _leaf_type(column.type)
@@ -184,6 +195,7 @@ def _look_at_videos(data: DataSet, number: int, finder: FrameFinder, files: set[
         if reason is not None:
             camera.unmovable[number] = reason
         camera.retimed += frames.retimed
+        camera.apart_s = max(camera.apart_s, frames.apart_s)
         camera.largest_sample_bytes = max(camera.largest_sample_bytes, int(frames.index.sizes[frames.samples].max()))
         camera.index_bytes = max(camera.index_bytes, frames.index.count * 48)
         files.add(frames.path)

@@ -23,7 +23,7 @@ from penstock.conversion.hdf5_episode import (
 )
 from penstock.conversion.hdf5_mapping import TEXT_NAMES, Facts, map_members, read_facts
 from penstock.conversion.inputs import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
-from penstock.conversion.settings import Settings, without_effect
+from penstock.conversion.settings import Settings, kept, without_effect
 from penstock.errors import ConfigError, StoreError
 from penstock.media.hardware import device_notes
 from penstock.plan.conversion_memory import FETCH_MIN_BYTES, CameraLoad, MemoryPlan, plan_memory
@@ -81,6 +81,7 @@ class Hdf5Input(Input):
             found = map_members(self.layout, rows, with_depth=settings.depth != "off")
             settings = replace(settings, features=found.features)
             notes += found.notes
+        settings = replace(settings, features=kept(settings.features, settings, self.path, strict=begun is None))
         self.columns = open_columns(file, first.group, settings)
         self.settings = replace(settings, fps=self.fps, robot_type=_robot(settings, self._facts))
         self.robot_type = self.settings.robot_type

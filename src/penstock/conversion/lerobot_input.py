@@ -8,16 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from penstock import memory as process_memory
 from penstock import units
 from penstock.conversion.dataset_cameras import DataSetCamera, plan_camera
-from penstock.conversion.dataset_episode import Reading, columns_to_read, stream_episode
+from penstock.conversion.dataset_episode import Reading, Retimed, columns_to_read, stream_episode
 from penstock.conversion.dataset_survey import Survey, survey
 from penstock.conversion.inputs import Begun, EpisodePlan, Input, Means, Outcome, Run, State
-from penstock.conversion.settings import Settings, without_effect
+from penstock.conversion.settings import Settings, kept, without_effect
 from penstock.errors import DataSetError
 from penstock.lerobot.features import ROW_KEYS, Feature
-from penstock.lerobot.frames import FrameFinder
+from penstock.lerobot.frames import FrameFinder, ends_note
 from penstock.lerobot.reader import DataSet
 from penstock.lerobot.reader import open_data_set as open_lerobot
 from penstock.lerobot.row_stream import RowStream
@@ -48,6 +50,9 @@ class DataSetInput(Input):
 
     def __init__(self, data: DataSet, means: Means, begun: Begun | None) -> None:
         settings = means.settings if begun is None else begun.settings
+        own = {feature.key: feature for feature in _own_features(data)}
+        chosen = kept(own, settings, data.root, strict=begun is None)
+        data = data.without([key for key in own if key not in chosen])
         self.path = data.root
         self.fps = data.info.fps
         self._data = data
@@ -101,13 +106,17 @@ class DataSetInput(Input):
             run.on_moved(self.size_bytes * (before + rows) // total)
 
         retimed = stream_episode(self._reading, number, episode, on_frames, run.on_rows)
-        return {"next": number + 1, "retimed": (state or {}).get("retimed", 0) + retimed}
+        before_it = Retimed(*((state or {}).get(name, 0) for name in ("retimed", "apart_s")))
+        together = before_it.and_also(retimed)
+        return {"next": number + 1, "retimed": together.rows, "apart_s": together.apart_s}
 
     def finish(self, state: State | None) -> Outcome:
         lost = {"episode of a data set that cannot be used": self._survey.bad} if self._survey.bad else {}
         notes = [f"{self._survey.bad:,} episodes left out, the first: {self._survey.first_problem}"] if lost else []
         if retimed := (state or {}).get("retimed", 0):
-            notes.append(f"{retimed:,} rows had another timestamp than their frame's; they have that now")
+            apart_s = (state or {}).get("apart_s", 0.0)
+            apart = f"by up to {apart_s:.3g} s"
+            notes.append(f"{retimed:,} rows had another timestamp than their frame's, {apart}; they have that now")
         return Outcome(lost, tuple(notes))
 
     def describe(self) -> dict[str, Any]:
@@ -133,6 +142,8 @@ class DataSetInput(Input):
             (f"{self.path.name} ", f"{units.format_size(self.size_bytes)} · LeRobot {info.version}"),
             ("rows", f"{rows:,} at {self.fps} fps · {usable:,} episode{'s' if usable != 1 else ''}"),
         ]
+        if not usable:
+            return lines
         by_fate: dict[str, list[str]] = {}
         for camera in self._cameras:
             by_fate.setdefault(camera.fate(usable), []).append(camera.key.removeprefix("observation.images."))
@@ -178,6 +189,10 @@ class DataSetInput(Input):
         if self._survey.undeclared:
             shown = ", ".join(self._survey.undeclared[:8])
             notes.append(f"left out, for info.json does not declare them: {shown}")
+        if self._survey.derived:
+            notes.append(f"{', '.join(self._survey.derived)}: derived, data files have no such column")
+        usable = np.array(self._survey.usable, np.int64)
+        notes += [note for key in info.video_keys if (note := ends_note(self._data, key, usable)) is not None]
         for key, stored in self._survey.recast.items():
             notes.append(f"{key} is stored as {stored} and declared as {info.features[key].dtype}, which it becomes")
         return notes

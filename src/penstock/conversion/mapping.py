@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.conversion.camera_topics import camera_names, find_cameras, is_image
 from penstock.conversion.numeric_topics import choose, find_numbers
-from penstock.conversion.settings import FIXED, FeatureSettings, Settings, Source
+from penstock.conversion.settings import FIXED, FeatureSettings, Settings, Source, kept
 from penstock.errors import AlignError
 from penstock.lazy import dataclass
 from penstock.recordings.recording import Recording, Topic
@@ -30,9 +30,10 @@ class Mapping:
 def map_topics(recording: Recording, settings: Settings) -> Mapping:
     """Fill in `features` and `timeline` where the settings leave them open."""
     notes: list[str] = []
-    features = dict(settings.features)
+    features = kept(settings.features, settings, recording.path, strict=False)
     if not features:
-        features, notes = _find_features(recording, settings)
+        found, notes = _find_features(recording, settings)
+        features = kept(found, settings, recording.path, strict=True)
     timeline = settings.timeline or _first_camera(recording, features)
     return Mapping(replace(settings, features=features, timeline=timeline), tuple(notes))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field as option
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from penstock import config, units
 from penstock.conversion.episode_settings import Episodes
@@ -105,6 +105,14 @@ def _not_negative(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"{value!r} is not a whole number, 0 or more")
     return value
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """One name, or a list of names."""
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{value!r} is not a name or a list of names")
+    return tuple(names)
 
 
 @dataclass(frozen=True)
@@ -241,6 +249,7 @@ class Settings:
     split_episodes: bool = False
     image_samples: int | None = option(default=None, metadata={"parse": _positive})
     features: dict[str, FeatureSettings] = option(default_factory=dict, metadata={"parse": _features})
+    leave_out: tuple[str, ...] = option(default=(), metadata={"parse": _names})  # of features, not taken over
     rosbag: Flushing = option(default_factory=Flushing)
     files: Files = option(default_factory=Files)
     hdf5: Hdf5 = option(default_factory=Hdf5)
@@ -266,6 +275,23 @@ def read_settings(
         raise ConfigError("timeline: fixed needs a rate", hint="add fps: 30 (rows per second)")
     _check_encoding(settings)
     return settings
+
+
+Kept = TypeVar("Kept")
+
+
+def kept(features: Mapping[str, Kept], settings: Settings, where: object, *, strict: bool) -> dict[str, Kept]:
+    """The features without those that `leave_out` names; `strict` refuses names of none of them."""
+    for name in settings.leave_out if strict else ():
+        if name not in features:
+            near = config.did_you_mean(name, features)
+            raise ConfigError(
+                f"leave_out: {where} has no feature {name!r}{near}", hint=f"there are {', '.join(features) or 'none'}"
+            )
+    left = {key: feature for key, feature in features.items() if key not in settings.leave_out}
+    if features and not left:
+        raise ConfigError(f"leave_out: no feature of {where} is left", hint=f"there are {', '.join(features)}")
+    return left
 
 
 def without_effect(settings: Settings, names: Sequence[str], on: str) -> list[str]:

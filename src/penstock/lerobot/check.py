@@ -28,9 +28,10 @@ _KNOWN_AT_ROOT = {"README.md", ".gitattributes", ".gitignore", ".git", ".cache",
 
 
 def check(root: Path | str, *, full: bool = False, samples: int = 8) -> Report:
-    """Check a LeRobot v3.0 data set end to end.
+    """Check a LeRobot data set end to end; of v2.x no statistics.
 
-    `samples` pictures per video file (and per picture column) are decoded; `full` decodes all of them.
+    `samples` pictures per video file (and per picture column) are decoded; `full` decodes all of them. Of v2.x, which
+    has a file per episode, only `full` decodes.
 
     >>> check("datasets/run").is_clean                                                # doctest: +SKIP
     True
@@ -43,14 +44,16 @@ def check(root: Path | str, *, full: bool = False, samples: int = 8) -> Report:
         findings.error("info.json", folder / layout.INFO_PATH, error.message, error.hint)
         return findings.report()
     if data.info.version != layout.CODEBASE_VERSION:
-        findings.error(
+        findings.add(
+            "info",
             "version",
             folder / layout.INFO_PATH,
             f"this is a LeRobot {data.info.version} data set ({data.info.total_episodes:,} episodes, "
-            f"{data.info.total_frames:,} frames); only its files can be checked",
+            f"{data.info.total_frames:,} frames): files, places of rows and numbers of frames are checked"
+            f"{', all frames are decoded' if full else ' (--full decodes the frames)'}; statistics are not",
             f"penstock convert {folder} OUT makes {layout.CODEBASE_VERSION} of it, without touching its frames",
         )
-        check_version21(data, findings)
+        check_version21(data, findings, full=full)
         return findings.report()
     _Check(data, findings, full=full, samples=samples).run()
     return findings.report()
@@ -64,7 +67,7 @@ class _Check:
         self._samples = samples
 
     def run(self) -> None:
-        if not self._templates() or not self._metadata():
+        if not self._metadata():
             return
         self._info()
         self._episodes()
@@ -73,18 +76,6 @@ class _Check:
         check_videos(self._data, self._findings, full=self._full, samples=self._samples)
         self._orphans(referenced)
         self._findings.counted["episodes"] = len(self._data.episodes)
-
-    def _templates(self) -> bool:
-        """Path templates are checked first: nothing is opened through a hostile one."""
-        where = self._data.root / layout.INFO_PATH
-        try:
-            self._data.data_path(layout.FIRST_FILE)
-            for key in self._data.info.video_keys:
-                self._data.video_path(key, layout.FIRST_FILE)
-        except PenstockError as error:
-            self._findings.error("path template", where, error.message, error.hint)
-            return False
-        return True
 
     def _metadata(self) -> bool:
         """Read the tables that everything else needs; without them there is nothing to compare."""
@@ -101,8 +92,8 @@ class _Check:
         data, info = self._data, self._data.info
         where = data.root / layout.INFO_PATH
         for feature in ROW_FEATURES:
-            found = info.features.get(feature.key)
-            if found is None or (found.dtype, found.shape) != (feature.dtype, feature.shape):
+            found = info.features[feature.key]
+            if (found.dtype, found.shape) != (feature.dtype, feature.shape):
                 self._findings.error("features", where, f"{feature.key!r} is not declared as {feature.dtype} (1,)")
         if info.total_tasks != len(data.tasks):
             self._findings.error(
@@ -145,10 +136,12 @@ class _Check:
         """Every file that the metadata names must be there; returns their paths."""
         data, episodes = self._data, self._data.episodes
         named: set[Path] = set()
+        videos: dict[str, set[Path]] = {}
         try:
             named |= {data.data_path(position) for position in _positions(episodes.data_chunk, episodes.data_file)}
             for key, place in episodes.videos.items():
-                named |= {data.video_path(key, position) for position in _positions(place.chunk, place.file)}
+                videos[key] = {data.video_path(key, position) for position in _positions(place.chunk, place.file)}
+                named |= videos[key]
         except PenstockError as error:
             self._findings.error("paths", data.root, error.message, error.hint)
         for path in sorted(named):
@@ -156,7 +149,13 @@ class _Check:
                 self._findings.counted["files"] += 1
                 self._findings.counted["bytes"] += path.stat().st_size
             else:
-                self._findings.error("missing file", path, "named by the episodes table, but not there")
+                camera = next((key for key, paths in videos.items() if path in paths), None)
+                hint = data.elsewhere(camera) or "fetch it again"
+                self._findings.error("missing file", path, "named by the episodes table, but not there", hint)
+        for key in sorted(set(data.info.video_keys) - set(episodes.videos)):
+            self._findings.error(
+                "missing file", data.root, f"info.json declares camera {key!r}, the episodes table names no video of it"
+            )
         return named
 
     def _orphans(self, named: set[Path]) -> None:
@@ -187,4 +186,5 @@ class _Check:
 
 def _positions(chunk: NDArray[np.int64], file: NDArray[np.int64]) -> list[FilePosition]:
     """The different file numbers of a column, in order."""
-    return [FilePosition(*pair) for pair in sorted(set(zip(chunk.tolist(), file.tolist(), strict=True)))]
+    pairs = set(zip(chunk.tolist(), file.tolist(), strict=True))
+    return [FilePosition(*pair) for pair in sorted(pairs) if pair[0] >= 0]  # -1: the table names none

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from penstock.lerobot import layout
 from penstock.lerobot.episode import bad_values
 from penstock.lerobot.features import ROW_KEYS, Feature
 from penstock.lerobot.findings import Findings, Severity
+from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.reader import DataFile, DataSet, ReadRows
 from penstock.lerobot.stats import QUANTILES, STATISTICS, NumericStats
 from penstock.media import depth, image
@@ -71,12 +73,14 @@ def check_rows(data: DataSet, findings: Findings, *, full: bool, samples: int) -
 def _check_file(data: DataSet, file: DataFile, seen: _Rows, findings: Findings, *, full: bool, samples: int) -> None:
     keys = [key for key, feature in data.info.features.items() if feature.dtype != "video" and not feature.is_text]
     images = [key for key in keys if data.info.features[key].dtype == "image"]
-    missing = [key for key in _PLACE_KEYS if key not in keys]
-    if missing:
-        raise DataSetCorrupt(f"{file.path}: the columns {missing} are not declared")
+    with open_parquet(file.path) as parquet:
+        check_row_columns(data, file.path, parquet.schema_arrow.names, findings)
     for first_row, group in data.batches(file, keys, _BATCH_PICTURES if images else _BATCH_ROWS):
         count = len(group["index"])
-        _check_place(data, file.path, first_row, group, seen, findings)
+        _check_place(data, file.path, first_row, group, findings)
+        episode = np.asarray(group["episode_index"])
+        known = (episode >= 0) & (episode < len(data.episodes))
+        np.add.at(seen.rows_per_episode, episode[known], 1)
         for key, stats in seen.stats.items():
             stats.add(np.asarray(group[key]))
         for key in images:
@@ -86,14 +90,41 @@ def _check_file(data: DataSet, file: DataFile, seen: _Rows, findings: Findings, 
         seen.rows += count
 
 
-def _check_place(data: DataSet, path: Path, first_row: int, group: ReadRows, seen: _Rows, findings: Findings) -> None:
+def check_row_columns(data: DataSet, path: Path, stored: Sequence[str], findings: Findings) -> None:
+    """`frame_index` and the like that a file or info.json lacks: penstock derives them, LeRobot v3.0 needs most."""
+    convert = f"penstock convert {data.root} OUT writes it"
+    for key in _PLACE_KEYS:
+        is_declared = key not in data.info.undeclared_row_keys
+        if key in stored and is_declared:
+            continue
+        what = f"no column {key!r}, which is derived from the episodes table"
+        if key in stored:
+            what = f"column {key!r} is not declared in info.json"
+        # LeRobot 0.6.1 reads a data set without frame_index, and fails on all else (tried).
+        needed = data.is_v30 and (key in stored or key != "frame_index")
+        findings.add(
+            "error" if needed else "info", "row columns", path, what,
+            f"LeRobot cannot read the data set like that; {convert}" if needed else convert,
+        )  # fmt: skip
+
+
+def check_places(data: DataSet, file: DataFile, findings: Findings) -> None:
+    """The places of a file's rows alone: index, episode, frame, time and task."""
+    for first_row, group in data.batches(file, _PLACE_KEYS, _BATCH_ROWS):
+        _check_place(data, file.path, first_row, group, findings)
+
+
+def _check_place(data: DataSet, path: Path, first_row: int, group: ReadRows, findings: Findings) -> None:
     index, episode, frame, time_s, task = (np.asarray(group[key]) for key in _PLACE_KEYS)
     expected = np.arange(first_row, first_row + len(index))
     _first_wrong(
-        findings, "index", path, first_row, index != expected, lambda i: f"index is {index[i]}, expected {expected[i]}"
-    )
+        findings, "index", path, first_row, index != expected, lambda i: f"index is {index[i]}, expected {expected[i]}",
+        "error" if data.is_v30 else "info",  # readers of v2.x go by the files alone
+    )  # fmt: skip
     ends = data.episodes.end_row
     owner = np.searchsorted(ends, expected, side="right")
+    if not data.is_v30 and len(ends):
+        owner = data.episodes.index[np.minimum(owner, len(ends) - 1)]
     _first_wrong(
         findings,
         "episode_index",
@@ -102,9 +133,8 @@ def _check_place(data: DataSet, path: Path, first_row: int, group: ReadRows, see
         episode != owner,
         lambda i: f"episode_index is {episode[i]}, not {owner[i]}",
     )
-    known = (episode >= 0) & (episode < len(data.episodes))
-    np.add.at(seen.rows_per_episode, episode[known], 1)
-    starts = data.episodes.first_row[np.clip(owner, 0, max(len(ends) - 1, 0))] if len(ends) else np.zeros_like(owner)
+    place = np.clip(np.searchsorted(ends, expected, side="right"), 0, max(len(ends) - 1, 0))
+    starts = data.episodes.first_row[place] if len(ends) else np.zeros_like(expected)
     _first_wrong(
         findings,
         "frame_index",
@@ -134,13 +164,16 @@ def _check_place(data: DataSet, path: Path, first_row: int, group: ReadRows, see
     )
 
 
-def _first_wrong(findings: Findings, kind: str, path: Path, first_row: int, wrong: NDArray[np.bool_], say: Any) -> None:
+def _first_wrong(
+    findings: Findings, kind: str, path: Path, first_row: int, wrong: NDArray[np.bool_], say: Any,
+    severity: Severity = "error",
+) -> None:  # fmt: skip
     """One finding per batch: the first wrong row, and how many there are."""
     places = np.flatnonzero(wrong)
     if len(places):
         first = int(places[0])
         message = f"row {first_row + first}: {say(first)} ({len(places)} of {len(wrong)} rows)"
-        findings.error(kind, path, message)
+        findings.add(severity, kind, path, message)
 
 
 def _check_pictures(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from penstock.errors import PenstockError
+from penstock.errors import DataSetCorrupt, PenstockError
 from penstock.lerobot import layout
+from penstock.lerobot.check_rows import check_places, check_row_columns
+from penstock.lerobot.check_videos import decode_all
 from penstock.lerobot.findings import Findings
 from penstock.lerobot.frames import FrameFinder
 from penstock.lerobot.metadata import open_parquet
-from penstock.lerobot.reader import DataSet
+from penstock.lerobot.reader import DataFile, DataSet
 
 
-def check_version21(data: DataSet, findings: Findings) -> None:
-    """Hold every episode's files against the metadata: rows by their footers, frames by the indexes of the videos."""
+def check_version21(data: DataSet, findings: Findings, *, full: bool) -> None:
+    """Hold every episode's files against the metadata: the places of rows, and frames by the indexes of the videos."""
     try:
         episodes, tasks = data.episodes, data.tasks
     except PenstockError as error:
@@ -36,7 +38,10 @@ def check_version21(data: DataSet, findings: Findings) -> None:
             findings.error("data file", f"{data.root}: episode {episodes.index[number]}", error.message, error.hint)
         for key in data.info.video_keys:
             try:
-                findings.counted["frames"] += finder.find(number, key).count
+                frames = finder.find(number, key)
+                findings.counted["frames"] += frames.count
+                if full:
+                    decode_all(frames.index, data.info.features[key], findings)
             except PenstockError as error:
                 findings.error("video", f"{data.root}: episode {episodes.index[number]}", error.message, error.hint)
 
@@ -44,10 +49,15 @@ def check_version21(data: DataSet, findings: Findings) -> None:
 def _check_rows(data: DataSet, number: int, columns: list[str], findings: Findings) -> None:
     expected = int(data.episodes.length[number])
     for span in data.row_spans(number):
+        if not span.path.is_file():
+            raise DataSetCorrupt(f"{span.path}: the file is missing", hint=data.elsewhere(None) or "fetch it again")
         with open_parquet(span.path) as parquet:
-            data.check_columns(span.path, parquet, columns)
+            data.stored_columns(span.path, parquet, columns)
+            check_row_columns(data, span.path, parquet.schema_arrow.names, findings)
             found = parquet.metadata.num_rows
         findings.counted["rows"] += found
         if found != expected:
             message = f"{found:,} rows, meta/episodes.jsonl says {expected:,}"
             findings.error("episode length", span.path, message, "fetch the episode again")
+        else:
+            check_places(data, DataFile(span.path, span.first_row, found), findings)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import DataSetCorrupt, LimitExceeded, VideoError
+from penstock.errors import DataSetCorrupt, LimitExceeded, PenstockError, VideoError
 from penstock.lazy import dataclass
+from penstock.lerobot import layout
 from penstock.lerobot.check_videos import KNOWN_CODECS
 from penstock.lerobot.reader import DataSet
-from penstock.media.mp4_index import VideoIndex, read_index
+from penstock.media.mp4_index import VideoIndex, read_codec, read_index
 
 _FETCH_OR_DROP = "fetch it again, or bad_episodes=drop leaves the episode out and counts it (exit code 3)"
 TOLERANCE_S = 1e-4  # LeRobot finds a frame within this much of its row's time
@@ -27,8 +30,8 @@ class EpisodeFrames:
     first: int
     samples: NDArray[np.int64]
     """The sample of every row, in the order of the rows."""
-    retimed: bool
-    """Whether the frames lie at other times than their rows, though there is one for each."""
+    apart_s: float
+    """How far the frames lie from the times of their rows, at most; there is one for each all the same."""
 
     def __repr__(self) -> str:
         return f"EpisodeFrames({str(self.path)!r}, {self.index.codec}, frames {self.first}…{self.first + self.count})"
@@ -36,6 +39,11 @@ class EpisodeFrames:
     @property
     def count(self) -> int:
         return len(self.samples)
+
+    @property
+    def retimed(self) -> bool:
+        """Whether the frames lie at other times than their rows."""
+        return self.apart_s > TOLERANCE_S
 
 
 @dataclass(frozen=True)
@@ -68,16 +76,17 @@ class FrameFinder:
                 hint=f"every row needs exactly one frame: {_FETCH_OR_DROP}",
             )
         apart = np.abs(video.times_s - video.times_s[:1] - np.arange(rows) / data.info.fps)
-        return EpisodeFrames(path, video.index, 0, video.order, bool(apart.max(initial=0.0) > TOLERANCE_S))
+        return EpisodeFrames(path, video.index, 0, video.order, float(apart.max(initial=0.0)))
 
     def _open(self, key: str, path: Path, where: str) -> _Opened:
         last = self._last.get(key)
         if last is not None and last.path == path:
             return last
         if not os.path.isfile(path):
+            elsewhere = self._data.elsewhere(key)
             raise DataSetCorrupt(
                 f"{where}: the video file is missing: {path}",
-                hint=_FETCH_OR_DROP,
+                hint=elsewhere or f"{_FETCH_OR_DROP}; 'leave_out=[{key}]' leaves the camera out",
             )
         try:
             index = read_index(path)
@@ -108,13 +117,20 @@ class FrameFinder:
         place = self._data.episodes.videos[key]
         from_s, to_s = float(place.from_s[number]), float(place.to_s[number])
         path, times = video.path, video.times_s
-        if not np.isfinite(from_s) or from_s < 0 or abs((to_s - from_s) * fps - rows) > 0.5:
+        if not np.isfinite(from_s) or from_s < 0:
             raise DataSetCorrupt(
-                f"{where}: from {from_s} s to {to_s} s are {(to_s - from_s) * fps:.2f} frames at {fps} fps "
-                f"for {rows:,} rows",
-                hint="`penstock doctor` lists what else disagrees",
+                f"{where}: from_timestamp is {from_s} s", hint="`penstock doctor` lists what else disagrees"
             )
         first = _nearest(times, from_s)
+        next_s = float(place.next_from_s[number])
+        until = _nearest(times, next_s) if np.isfinite(next_s) else len(times)
+        if until - first != rows and not abs((to_s - from_s) * fps - rows) <= 0.5:
+            # Neither the metadata nor the frames say that the episode has as many frames as rows.
+            raise DataSetCorrupt(
+                f"{where}: from {from_s} s to {to_s} s are {(to_s - from_s) * fps:.2f} frames at {fps} fps, and the "
+                f"file has {until - first:,} until the next episode, for {rows:,} rows",
+                hint="`penstock doctor` lists what else disagrees",
+            )
         held = times[first : first + rows]
         if len(held) != rows:
             raise DataSetCorrupt(
@@ -131,7 +147,36 @@ class FrameFinder:
                 hint="the rate of the video changes within the episode; `penstock doctor` lists all such files",
             )
         samples = video.order[first : first + rows]
-        return EpisodeFrames(path, video.index, first, samples, bool(apart.max(initial=0.0) > TOLERANCE_S))
+        return EpisodeFrames(path, video.index, first, samples, float(apart.max(initial=0.0)))
+
+
+def file_codec(data: DataSet, key: str, relatives: Sequence[str] | None = None) -> str | None:
+    """What the first file of a camera is that can be read, whatever info.json says; of `relatives` or of all files."""
+    with contextlib.suppress(PenstockError):
+        for relative in data.named_files(key)[0] if relatives is None else relatives:
+            path = layout.path_in(data.root, relative)
+            if os.path.isfile(path):
+                with contextlib.suppress(PenstockError):
+                    return read_codec(path)
+    return None
+
+
+def ends_note(data: DataSet, key: str, numbers: NDArray[np.int64]) -> str | None:
+    """A sentence about episodes whose to_timestamp is not where their frames end, by the metadata alone."""
+    place = data.episodes.videos.get(key)
+    if place is None or not len(numbers):
+        return None
+    claimed = (place.to_s[numbers] - place.from_s[numbers]) * data.info.fps
+    rows = data.episodes.length[numbers]
+    wrong = np.flatnonzero(~(np.abs(claimed - rows) <= 0.5))
+    if not len(wrong):
+        return None
+    first = int(wrong[0])
+    return (
+        f"{key}: to_timestamp of {len(wrong):,} episodes is not where their frames end (episode "
+        f"{int(data.episodes.index[numbers[first]])}: {claimed[first]:.0f} frames for {int(rows[first]):,} rows); "
+        "the frames in the file count"
+    )
 
 
 def _nearest(times_s: NDArray[np.float64], wanted_s: float) -> int:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -112,23 +112,31 @@ def _names(directory: Path) -> list[str]:
 
 
 def fill_template(template: str, *, key: str | None = None, **numbers: int) -> str:
-    """A path template of info.json with its fields filled in; `str.format` is not used, it can reach into objects."""
+    """A path template of info.json with its fields filled in."""
+    return path_pattern(template, tuple(numbers), key) % numbers
+
+
+def path_pattern(template: str, fields: Sequence[str], key: str | None = None) -> str:
+    """A path template of info.json as a pattern for `%` and a mapping of numbers: made once, filled for many files.
+
+    `str.format` is not used, it can reach into objects.
+    """
 
     def replace(match: re.Match[str]) -> str:
         field = match.group(1)
         if field == "video_key" and key is not None:
-            return key
+            return key.replace("%", "%%")
         number = _NUMBER_FIELD.match(field)
-        if number is None or number.group(1) not in numbers:
+        if number is None or number.group(1) not in fields:
             raise DataSetCorrupt(
                 f"path template {template!r}: unknown field {{{field}}}", hint=f"LeRobot writes {DATA_PATH!r}"
             )
-        return f"{numbers[number.group(1)]:0{int(number.group(2) or 0)}d}"
+        return f"%({number.group(1)})0{int(number.group(2) or 0)}d"
 
-    filled = _FIELD.sub(replace, template)
-    if "{" in filled.replace(key or "", "") or "}" in filled.replace(key or "", ""):
+    left = _FIELD.sub("", template)
+    if "{" in left or "}" in left:
         raise DataSetCorrupt(f"path template {template!r}: unbalanced braces")
-    return filled
+    return _FIELD.sub(replace, template.replace("%", "%%"))
 
 
 def path_in(root: Path, relative: str) -> Path:
@@ -136,7 +144,9 @@ def path_in(root: Path, relative: str) -> Path:
     posix = PurePosixPath(relative)
     if posix.is_absolute() or ".." in posix.parts or "\x00" in relative or "\\" in relative or not posix.parts:
         raise DataSetCorrupt(
-            f"{root}: the path {relative!r} would leave the data set", hint="refused; see meta/info.json"
+            f"{root}: the path {relative!r} would leave the data set",
+            hint="refused: files are read from the data set's own folder only; correct data_path or video_path in "
+            "meta/info.json",
         )
     path = root.joinpath(*posix.parts)
     real_root = Path(os.path.realpath(root))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,14 @@ from numpy.typing import NDArray
 from penstock.errors import DataSetCorrupt, DataSetError, LimitExceeded
 from penstock.lazy import dataclass
 from penstock.lerobot import columns, layout, tables
-from penstock.lerobot.features import Feature, parse_feature
+from penstock.lerobot.features import ROW_FEATURES, Feature, parse_feature
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
 LARGEST_JSON_BYTES = 256 * layout.MIB
+_VIDEO_COLUMNS = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,30 @@ class Info:
     def video_keys(self) -> list[str]:
         return [key for key, feature in self.features.items() if feature.dtype == "video"]
 
+    @property
+    def undeclared_row_keys(self) -> list[str]:
+        """`frame_index` and the like that info.json lacks; `features` has them all the same."""
+        return [feature.key for feature in ROW_FEATURES if feature.key not in self.raw["features"]]
+
 
 @dataclass(frozen=True)
 class VideoColumns:
-    """Where the episodes lie in the files of one camera; one entry per episode."""
+    """Where the episodes lie in the files of one camera; one entry per episode, chunk -1 where the table has none."""
 
     chunk: NDArray[np.int64]
     file: NDArray[np.int64]
     from_s: NDArray[np.float64]
     to_s: NDArray[np.float64]
+
+    @cached_property
+    def next_from_s(self) -> NDArray[np.float64]:
+        """Where the next episode in the same file begins; infinity for the last one."""
+        order = np.lexsort((self.from_s, self.file, self.chunk))
+        before, after = order[:-1], order[1:]
+        same = (self.chunk[before] == self.chunk[after]) & (self.file[before] == self.file[after])
+        found = np.full(len(order), np.inf)
+        found[before[same]] = self.from_s[after[same]]
+        return found
 
 
 @dataclass(frozen=True)
@@ -81,9 +98,12 @@ def read_info(root: Path) -> Info:
     version = raw.get("codebase_version")
     if version not in ("v2.0", "v2.1", layout.CODEBASE_VERSION):
         raise DataSetError(f"{path}: codebase_version {version!r}; penstock knows v2.0, v2.1 and v3.0")
-    features = raw.get("features")
-    if not isinstance(features, dict):
+    declared = raw.get("features")
+    if not isinstance(declared, dict):
         raise DataSetCorrupt(f"{path}: 'features' is not an object")
+    features = {key: parse_feature(key, entry, str(path)) for key, entry in declared.items()}
+    for feature in ROW_FEATURES:
+        features.setdefault(feature.key, feature)
     return Info(
         version=version,
         fps=_whole(raw, "fps", path, least=1),
@@ -94,7 +114,7 @@ def read_info(root: Path) -> Info:
         chunks_size=_whole(raw, "chunks_size", path, least=1),
         data_path=_text(raw, "data_path", path),
         video_path=None if raw.get("video_path") is None else _text(raw, "video_path", path),
-        features={key: parse_feature(key, entry, str(path)) for key, entry in features.items()},
+        features=features,
         raw=raw,
     )
 
@@ -154,14 +174,20 @@ def read_episodes(root: Path, info: Info) -> Episodes:
     import pyarrow as pa
 
     whole = ("episode_index", "length", "dataset_from_index", "dataset_to_index", "data/chunk_index", "data/file_index")
-    video_columns = {
-        key: [f"videos/{key}/{name}" for name in ("chunk_index", "file_index", "from_timestamp", "to_timestamp")]
-        for key in info.video_keys
-    }
-    wanted = [*whole, "tasks", *(name for names in video_columns.values() for name in names)]
     paths = sorted((root / "meta/episodes").glob("*/*.parquet"))
     if not paths:
         raise DataSetCorrupt(f"{root}: meta/episodes holds no parquet file")
+    layout.path_in(root, paths[0].relative_to(root).as_posix())
+    with open_parquet(paths[0]) as first:
+        known = set(first.schema_arrow.names)
+    # A camera of which the table has no column has no videos; `DataSet.video_file` refuses to name one.
+    video_columns = {
+        key: names
+        for key in info.video_keys
+        for names in ([f"videos/{key}/{name}" for name in _VIDEO_COLUMNS],)
+        if known.intersection(names)
+    }
+    wanted = [*whole, "tasks", *(name for names in video_columns.values() for name in names)]
     parts = []
     for path in paths:
         layout.path_in(root, path.relative_to(root).as_posix())
@@ -172,7 +198,7 @@ def read_episodes(root: Path, info: Info) -> Episodes:
         parts.append(part.select(wanted))
     with tables.arrow_errors(root, "the files of meta/episodes do not fit together", DataSetCorrupt):
         table = pa.concat_tables([part.replace_schema_metadata(None) for part in parts])
-    read = {name: columns.to_numpy(table.column(name), where=f"{root}: {name}") for name in wanted if name != "tasks"}
+    read = {name: columns.to_numpy(table.column(name), where=f"{root}: {name}") for name in whole}
     index, length, first_row, end_row, data_chunk, data_file = (read[name].astype(np.int64) for name in whole)
     return Episodes(
         index,
@@ -182,8 +208,23 @@ def read_episodes(root: Path, info: Info) -> Episodes:
         data_chunk,
         data_file,
         tasks=[tuple(tasks or ()) for tasks in table.column("tasks").to_pylist()],
-        videos={key: VideoColumns(*(read[name] for name in names)) for key, names in video_columns.items()},
+        videos={key: _video_columns(table, names, root) for key, names in video_columns.items()},
     )
+
+
+def _video_columns(table: pa.Table, names: Sequence[str], root: Path) -> VideoColumns:
+    """The columns of one camera; an episode without a video has empty values, or NaN where pandas wrote the table."""
+
+    def read(name: str) -> NDArray[np.float64]:
+        column = table.column(name)
+        if column.null_count:
+            return np.array([np.nan if value is None else value for value in column.to_pylist()], np.float64)
+        return columns.to_numpy(column, where=f"{root}: {name}").astype(np.float64)
+
+    chunk, file, from_s, to_s = (read(name) for name in names)
+    unnamed = np.isnan(chunk) | np.isnan(file)
+    chunk_index, file_index = (np.where(unnamed, -1, each).astype(np.int64) for each in (chunk, file))
+    return VideoColumns(chunk_index, file_index, from_s, to_s)
 
 
 def _whole(raw: Mapping[str, Any], name: str, path: Path, least: int = 0) -> int:

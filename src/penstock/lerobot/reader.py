@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from penstock.errors import DataSetCorrupt, DataSetError, ImageError, LimitExceeded
 from penstock.lazy import dataclass
 from penstock.lerobot import columns, layout, metadata, tables, version21
+from penstock.lerobot.features import ROW_KEYS
 from penstock.lerobot.layout import FilePosition
 from penstock.lerobot.metadata import Episodes, Info, open_parquet
 from penstock.media import depth
@@ -51,6 +53,8 @@ class RowSpan:
     path: Path
     start: int
     stop: int
+    first_row: int = 0
+    """The number that the file's first row has in the data set."""
 
 
 class DataSet:
@@ -64,6 +68,7 @@ class DataSet:
     def __init__(self, root: Path, info: Info) -> None:
         self.root = root
         self.info = info
+        self._elsewhere: dict[str | None, str | None] = {}
 
     def __repr__(self) -> str:
         shown = f"{self.info.version}, episodes={self.info.total_episodes:,}, frames={self.info.total_frames:,}"
@@ -153,13 +158,11 @@ class DataSet:
 
         first_row = file.first_row
         with open_parquet(file.path) as parquet:
-            self.check_columns(file.path, parquet, keys)
+            stored = self.stored_columns(file.path, parquet, keys)
             with tables.arrow_errors(file.path, "cannot read rows", DataSetCorrupt):
-                for batch in parquet.iter_batches(batch_size=batch_rows, columns=list(keys), use_threads=False):
-                    yield (
-                        first_row,
-                        self.columns_of(pa.Table.from_batches([batch]), keys, f"{file.path}: row {first_row}"),
-                    )
+                for batch in parquet.iter_batches(batch_size=batch_rows, columns=stored, use_threads=False):
+                    table = pa.Table.from_batches([self.completed(batch, keys, first_row)])
+                    yield first_row, self.columns_of(table, keys, f"{file.path}: row {first_row}")
                     first_row += batch.num_rows
 
     def row_spans(self, number: int) -> list[RowSpan]:
@@ -167,7 +170,7 @@ class DataSet:
         episodes = self.episodes
         if not self.is_v30:
             path = version21.data_path(self.root, self.info, int(episodes.index[number]))
-            return [RowSpan(path, 0, int(episodes.length[number]))]
+            return [RowSpan(path, 0, int(episodes.length[number]), int(episodes.first_row[number]))]
         start, stop = int(episodes.first_row[number]), int(episodes.end_row[number])
         spans = []
         for file in self.data_files[max(bisect_right(self._first_rows, start) - 1, 0) :]:
@@ -175,15 +178,77 @@ class DataSet:
                 break
             low, high = max(start, file.first_row), min(stop, file.first_row + file.rows)
             if low < high:
-                spans.append(RowSpan(file.path, low - file.first_row, high - file.first_row))
+                spans.append(RowSpan(file.path, low - file.first_row, high - file.first_row, file.first_row))
         return spans
 
     def video_file(self, number: int, key: str) -> Path:
         """The file with the frames of the episode at a place of the episodes table, in any version."""
+        without = f"'leave_out=[{key}]' converts the data set without it"
+        if self.info.video_path is None:
+            raise DataSetCorrupt(
+                f"{self.root}: camera {key!r} is a video, but info.json has no video_path",
+                hint=self.elsewhere(key) or without,
+            )
         if not self.is_v30:
             return version21.video_path(self.root, self.info, int(self.episodes.index[number]), key)
-        place = self.episodes.videos[key]
+        place = self.episodes.videos.get(key)
+        if place is None or place.chunk[number] < 0:
+            raise DataSetCorrupt(
+                f"{self.root}: the episodes table names no video of {key!r} (episode {self.episodes.index[number]})",
+                hint=without,
+            )
         return self.video_path(key, FilePosition(int(place.chunk[number]), int(place.file[number])))
+
+    def named_files(self, key: str | None, template: str | None = None) -> tuple[list[str], NDArray[np.int32]]:
+        """The files of a camera, or of the rows (None), relative to the root; and the file of every episode.
+
+        -1 stands for an episode whose file the episodes table does not name. `template` replaces that of info.json.
+        """
+        info, episodes = self.info, self.episodes
+        template = template or (info.data_path if key is None else info.video_path)
+        nothing: tuple[list[str], NDArray[np.int32]] = [], np.full(len(episodes), -1, np.int32)
+        if template is None:
+            return nothing
+        if not self.is_v30:
+            pattern = layout.path_pattern(template, ("episode_index", "episode_chunk"), key)
+            numbers = episodes.index.tolist()
+            size = info.chunks_size
+            files = [pattern % {"episode_index": each, "episode_chunk": each // size} for each in numbers]
+            return files, np.arange(len(files), dtype=np.int32)
+        place = None if key is None else episodes.videos.get(key)
+        if key is not None and place is None:
+            return nothing
+        chunk, file = (episodes.data_chunk, episodes.data_file) if place is None else (place.chunk, place.file)
+        pairs, of_episode = np.unique(np.stack([chunk, file], axis=1), axis=0, return_inverse=True)
+        pattern = layout.path_pattern(template, ("chunk_index", "file_index"), key)
+        unnamed = int(np.count_nonzero(pairs[:, 0] < 0))  # they sort before the others
+        files = [pattern % {"chunk_index": a, "file_index": b} for a, b in pairs[unnamed:].tolist()]
+        return files, np.maximum(of_episode.reshape(-1) - unnamed, -1).astype(np.int32)
+
+    def without(self, keys: Sequence[str]) -> DataSet:
+        """The same data set as if info.json did not declare some features."""
+        if not keys:
+            return self
+        features = {key: feature for key, feature in self.info.features.items() if key not in keys}
+        return DataSet(self.root, replace(self.info, features=features))
+
+    def elsewhere(self, key: str | None) -> str | None:
+        """Where files lie that are not where info.json says, and what to change; looked for once per camera."""
+        from penstock.lerobot.elsewhere import find_elsewhere
+
+        if key not in self._elsewhere:
+            self._elsewhere[key] = find_elsewhere(self, key)
+        return self._elsewhere[key]
+
+    def check_paths(self) -> None:
+        """Refuse path templates that lead out of the data set, before anything is opened through them."""
+        info = self.info
+        fields = ("chunk_index", "file_index", "episode_index", "episode_chunk")  # of any version
+        patterns = [layout.path_pattern(info.data_path, fields)]
+        if info.video_path is not None:
+            patterns += [layout.path_pattern(info.video_path, fields, key) for key in info.video_keys]
+        for pattern in patterns:
+            layout.path_in(self.root, pattern % dict.fromkeys(fields, 0))
 
     @cached_property
     def _first_rows(self) -> list[int]:
@@ -222,22 +287,67 @@ class DataSet:
                 count = parquet.metadata.row_group(number).num_rows
                 low, high = max(start - first_row, 0), min(stop - first_row, count)
                 if low < high:
-                    group = self._read_group(file.path, parquet, number, keys)
+                    group = self._read_group(file.path, parquet, number, keys, first_row)
                     yield {key: values[low:high] for key, values in group.items()}
                 first_row += count
 
-    def _read_group(self, path: Path, parquet: pq.ParquetFile, number: int, keys: Sequence[str]) -> ReadRows:
-        self.check_columns(path, parquet, keys)
+    def _read_group(
+        self, path: Path, parquet: pq.ParquetFile, number: int, keys: Sequence[str], first_row: int
+    ) -> ReadRows:
+        stored = self.stored_columns(path, parquet, keys)
         with tables.arrow_errors(path, f"cannot read row group {number}", DataSetCorrupt):
-            table = parquet.read_row_group(number, columns=list(keys), use_threads=False)
-        return self.columns_of(table, keys, f"{path}: row group {number}")
+            table = parquet.read_row_group(number, columns=stored, use_threads=False)
+        return self.columns_of(self.completed(table, keys, first_row), keys, f"{path}: row group {number}")
 
-    def check_columns(self, path: Path, parquet: pq.ParquetFile, keys: Sequence[str]) -> None:
-        """Refuse a data file that lacks columns which info.json declares."""
-        present = set(parquet.schema_arrow.names)
-        missing = [key for key in keys if key not in present]
+    def stored_columns(self, path: Path, parquet: pq.ParquetFile, keys: Sequence[str]) -> list[str]:
+        """The columns to read for `keys`; a file that lacks others than `frame_index` and the like is refused."""
+        names = parquet.schema_arrow.names
+        present = set(names)
+        missing = [key for key in keys if key not in present and key not in ROW_KEYS]
         if missing:
-            raise DataSetCorrupt(f"{path}: columns {missing} of info.json are missing")
+            raise DataSetCorrupt(
+                f"{path}: columns {missing} of info.json are missing",
+                hint=f"'leave_out=[{','.join(missing)}]' converts the data set without them",
+            )
+        return [key for key in keys if key in present] or names[:1]  # without any column nobody knows how many rows
+
+    def completed(self, read: Any, keys: Sequence[str], first_row: int) -> Any:
+        """A table or batch from `first_row` of the data set on; row columns that the file lacks are derived."""
+        if set(keys) <= set(read.schema.names):
+            return read
+        rows = np.arange(first_row, first_row + read.num_rows)
+        present = set(read.schema.names)
+        values = [read.column(key) if key in present else columns.numbers(self.derived(key, rows)) for key in keys]
+        return type(read).from_arrays(values, names=list(keys))
+
+    def derived(self, key: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """`frame_index` and the like of rows of the data set, from the episodes table alone."""
+        if key == "index":
+            return rows
+        episodes = self.episodes
+        last = max(len(episodes) - 1, 0)
+        place = np.minimum(np.searchsorted(episodes.end_row, rows, side="right"), last)
+        if key == "episode_index":
+            return episodes.index[place]
+        if key == "task_index":
+            return self._tasks_of_episodes[place]
+        frame: NDArray[np.int64] = rows - episodes.first_row[place]
+        return frame if key == "frame_index" else (frame / self.info.fps).astype(np.float32)
+
+    @cached_property
+    def _tasks_of_episodes(self) -> NDArray[np.int64]:
+        """The one task of each episode, where the rows do not say theirs."""
+        numbers = {text: number for number, text in enumerate(self.tasks)}
+        found = np.zeros(len(self.episodes), np.int64)
+        for place, named in enumerate(self.episodes.tasks):
+            if len(named) > 1 or (len(self.tasks) > 1 and not named) or any(text not in numbers for text in named):
+                raise DataSetCorrupt(
+                    f"{self.root}: the rows have no task_index, and episode {int(self.episodes.index[place])} names "
+                    f"{len(named)} tasks: {', '.join(named[:3]) or 'none'}",
+                    hint="name one task of meta/tasks for each episode in meta/episodes",
+                )
+            found[place] = numbers[named[0]] if named else 0
+        return found
 
     def columns_of(self, table: pa.Table, keys: Sequence[str], where: str) -> ReadRows:
         """Columns of a table that was read from one of the data files, as `rows` gives them."""
@@ -265,7 +375,9 @@ class DataSet:
 def open_data_set(root: Path | str) -> DataSet:
     """Open a LeRobot data set: v3.0 in full, v2.x for what a conversion needs."""
     folder = Path(root)
-    return DataSet(folder, metadata.read_info(folder))
+    data = DataSet(folder, metadata.read_info(folder))
+    data.check_paths()
+    return data
 
 
 def is_data_set(root: Path | str) -> bool:

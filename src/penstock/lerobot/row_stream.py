@@ -55,9 +55,9 @@ class RowStream:
             where = where or f"{span.path}: row {span.start:,}"
             with tables.arrow_errors(span.path, "cannot read rows", DataSetCorrupt):
                 part = self._next(min(missing, span.stop - span.start))
-            parts.append(part)
+            parts.append(self._data.completed(part, self._keys, span.first_row + span.start))
             missing -= part.num_rows
-            after = RowSpan(span.path, span.start + part.num_rows, span.stop)
+            after = RowSpan(span.path, span.start + part.num_rows, span.stop, span.first_row)
             self._spans[:1] = [after] if after.start < after.stop else []
         return self._data.columns_of(pa.Table.from_batches(parts), self._keys, where)
 
@@ -74,7 +74,7 @@ class RowStream:
         self.close()
         self._file = open_parquet(span.path)
         self._path = span.path
-        self._data.check_columns(span.path, self._file, self._keys)
+        stored = self._data.stored_columns(span.path, self._file, self._keys)
         groups, first, skipped = [], 0, 0
         for number in range(self._file.num_row_groups):
             count = self._file.metadata.row_group(number).num_rows
@@ -88,7 +88,7 @@ class RowStream:
         self._at = skipped
         with tables.arrow_errors(span.path, "cannot read rows", DataSetCorrupt):
             self._batches = self._file.iter_batches(
-                batch_size=self._batch_rows, row_groups=groups, columns=self._keys, use_threads=False
+                batch_size=self._batch_rows, row_groups=groups, columns=stored, use_threads=False
             )
             while self._at < span.start:
                 self._next(span.start - self._at)

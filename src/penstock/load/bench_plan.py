@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.errors import UsageError
@@ -30,7 +30,7 @@ class Plan:
     threads: int | str = "auto"
     seconds: float = 3.0
     fill_seconds: float = 120.0
-    episodes: tuple[int, ...] | None = None
+    episodes: Sequence[int] | str | None = None
     options: Mapping[str, Any] | None = None
     """Of `penstock.open`."""
 

@@ -73,6 +73,18 @@ def read_index(path: str | os.PathLike[str]) -> VideoIndex:
     >>> index = read_index("cam.mp4")                                                # doctest: +SKIP
     >>> os.pread(fd, index.sizes[7], index.offsets[7])                               # doctest: +SKIP
     """
+    moov, file_bytes = _open_moov(path)
+    return _parse_track(moov, _video_track(moov), file_bytes)
+
+
+def read_codec(path: str | os.PathLike[str]) -> str:
+    """The codec of an MP4 file as `read_index` names it, without a look at its samples."""
+    moov, _ = _open_moov(path)
+    return _sample_entry(_video_track(moov).need("mdia", "minf", "stbl", "stsd"))[0]
+
+
+def _open_moov(path: str | os.PathLike[str]) -> tuple[Box, int]:
+    """The index of a file, not yet looked at, and the size of the file."""
     name = os.fspath(path)
     try:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
@@ -85,7 +97,7 @@ def read_index(path: str | os.PathLike[str]) -> VideoIndex:
         raise VideoError(f"{name}: cannot be read: {error.strerror}") from error
     finally:
         os.close(fd)
-    return _parse_moov(Box(name, "moov", moov, 0, len(moov), moov_offset), file_bytes)
+    return Box(name, "moov", moov, 0, len(moov), moov_offset), file_bytes
 
 
 def _read_moov(fd: int, name: str, file_bytes: int) -> tuple[int, bytes]:
@@ -133,7 +145,7 @@ def _read_moov(fd: int, name: str, file_bytes: int) -> tuple[int, bytes]:
 _REMUX = "ffmpeg -i IN -c copy OUT.mp4 rewrites it with one index"
 
 
-def _parse_moov(moov: Box, file_bytes: int) -> VideoIndex:
+def _video_track(moov: Box) -> Box:
     if moov.find("mvex") is not None:
         raise VideoError(f"{moov.path}: a fragmented MP4, whose index is scattered over the file", hint=_REMUX)
     for trak in moov.children():
@@ -141,7 +153,7 @@ def _parse_moov(moov: Box, file_bytes: int) -> VideoIndex:
             continue
         handler = trak.find("mdia", "hdlr")
         if handler is not None and len(handler) >= 12 and handler.letters(8) == "vide":
-            return _parse_track(moov, trak, file_bytes)
+            return trak
     raise VideoError(f"{moov.path}: the file has no video track")
 
 

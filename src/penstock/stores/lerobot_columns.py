@@ -7,15 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import PenstockError, StoreError
+from penstock.errors import StoreError
 from penstock.lazy import dataclass
 from penstock.lerobot import layout
 from penstock.lerobot.check_videos import KNOWN_CODECS
-from penstock.lerobot.features import Feature
+from penstock.lerobot.features import ROW_FEATURES, Feature
+from penstock.lerobot.frames import ends_note, file_codec
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.reader import DataSet
-from penstock.media.mp4_index import read_index
-from penstock.stores.lerobot_part import Presence, Spans, check_metadata, choose, row_spans, video_file
+from penstock.stores.lerobot_files import WHOLE, ColumnFiles, EpisodeFiles
+from penstock.stores.lerobot_part import Spans, check_metadata, choose, row_spans
 from penstock.stores.lerobot_videos import decoder_bytes
 from penstock.stores.store import Column
 
@@ -39,40 +40,77 @@ class Opened:
     """Per camera: its files, relative to the root, and the file of every episode."""
     shares: Mapping[str, int]
     """Bytes on disk per column."""
-    undeclared: tuple[str, ...] = ()
-    """Columns of the first data file that info.json does not know."""
+    codecs: Mapping[str, str]
+    """Per camera: what its first file is. A file that is another is read as what it is."""
+    is_whole: bool
+    """All episodes are open."""
+    notes: tuple[str, ...]
 
     def stored_bytes(self, name: str) -> int:
         return self.shares.get(name, 0)
 
     def decoder_bytes_beside(self, data: DataSet, name: str) -> int:
         """What decoders of the other cameras hold for a thread that reads from this one now."""
-        others = [key for key in self.cameras if key != name and _codec(data, key, self) != "mjpeg"]
+        others = [key for key in self.cameras if key != name and self.codecs[key] != "mjpeg"]
         return sum(decoder_bytes(data.info.features[key]) for key in others)
 
 
-def open_part(data: DataSet, episodes: Iterable[int] | None, columns: Sequence[str] | None) -> Opened:
+def open_part(data: DataSet, episodes: Iterable[int] | str | None, columns: Sequence[str] | None) -> Opened:
     """Check the metadata, choose episodes and columns, and find their files; no row and no frame is read."""
     check_metadata(data)
     names = _names(data, columns)
-    numbers = choose(data, episodes)
-    starts = np.concatenate([[0], np.cumsum(data.episodes.length[numbers])]).astype(np.int64)
     features = data.info.features
     keys = [name for name in names if name in features and features[name].dtype == "video"]
     with_rows = len(keys) < len(names)
-    presence = Presence(data, keys, with_rows)
-    if len(numbers):
-        presence.require(numbers)
-    spans = row_spans(data, numbers, presence, episodes is None) if with_rows else None
+    files = EpisodeFiles(data, keys, with_rows)
+    notes: list[str] = []
+    if columns is None:
+        empty = _cameras_without_files(data, keys, files)
+        names = tuple(name for name in names if name not in empty)
+        keys = [key for key in keys if key not in empty]
+        notes += [f"{key} is left out: none of its video files is there" for key in empty]
+    numbers = choose(data, None if isinstance(episodes, str) else episodes)
+    if episodes == WHOLE and not files.whole.all():
+        numbers = np.flatnonzero(files.whole)
+        if not len(numbers):
+            raise files.problem(0)
+        notes.append(files.note(numbers))
+    files.require(numbers)
+    is_whole = (episodes is None or episodes == WHOLE) and len(numbers) == len(data.episodes)
+    spans = row_spans(data, numbers, files.of(None), is_whole) if with_rows else None
     cameras: dict[str, tuple[Sequence[str], NDArray[np.int32]]] = {}
     shares: dict[str, int] = {}
     for key in keys:
-        cameras[key], shares[key] = _camera(data, key, numbers, presence)
-    undeclared: tuple[str, ...] = ()
+        cameras[key], shares[key] = _camera(data, numbers, files.of(key))
     if spans is not None:
-        table_shares, undeclared = _table_shares(data, spans)
+        table_shares, table_notes = _table_shares(data, spans, with_notes=columns is None)
         shares |= table_shares
-    return Opened(numbers, starts, names, spans, cameras, shares, undeclared)
+        notes += table_notes
+    codecs = {key: _codec(data, key, cameras[key][0], notes) for key in keys}
+    notes += [note for key in keys if (note := ends_note(data, key, numbers)) is not None]
+    starts = np.concatenate([[0], np.cumsum(data.episodes.length[numbers])]).astype(np.int64)
+    return Opened(numbers, starts, tuple(names), spans, cameras, shares, codecs, is_whole, tuple(notes))
+
+
+def _cameras_without_files(data: DataSet, keys: Sequence[str], files: EpisodeFiles) -> list[str]:
+    """Cameras that are declared, and of which no file is there; refused where their files lie elsewhere."""
+    empty = [key for key in keys if len(data.episodes) and not files.of(key).is_there.any()]
+    for key in empty:
+        if data.elsewhere(key) is not None:
+            raise files.problem(0)
+        files.without_camera(key)
+    return empty
+
+
+def _codec(data: DataSet, key: str, relatives: Sequence[str], notes: list[str]) -> str:
+    """What the first file is; where that cannot be read, what info.json says: reading a row gives the error."""
+    claimed = (data.info.features[key].info or {}).get("video.codec")
+    found = file_codec(data, key, relatives[:1])
+    if found is None:
+        return str(claimed) if claimed in KNOWN_CODECS else "video"
+    if claimed is not None and claimed != found:
+        notes.append(f"{key} is {found}, as its files say; meta/info.json says {claimed}")
+    return found
 
 
 def column_of(data: DataSet, name: str, feature: Feature | None, part: Opened, stored_bytes: int) -> Column:
@@ -82,7 +120,7 @@ def column_of(data: DataSet, name: str, feature: Feature | None, part: Opened, s
     if feature.is_text:
         return Column(name, "text", (), "str", "text", "table", _WHY_TABLE, stored_bytes)
     if feature.dtype == "video":
-        codec = _codec(data, name, part)
+        codec = part.codecs[name]
         way, why = ("packets", _WHY_PACKETS) if codec == "mjpeg" else ("video", _WHY_VIDEO)
         kind, dtype = ("depth", "uint16") if feature.is_depth else ("image", "uint8")
         return Column(name, kind, feature.shape, dtype, codec, way, why, stored_bytes)  # type: ignore[arg-type]
@@ -97,9 +135,7 @@ def column_of(data: DataSet, name: str, feature: Feature | None, part: Opened, s
 
 def _names(data: DataSet, columns: Sequence[str] | None) -> tuple[str, ...]:
     features = data.info.features
-    known = [*features]
-    if TASK not in features and "task_index" in features:
-        known.append(TASK)
+    known = [*features] if TASK in features else [*features, TASK]
     if columns is None:
         return tuple(known)
     if isinstance(columns, str):
@@ -115,45 +151,41 @@ def _names(data: DataSet, columns: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _camera(
-    data: DataSet, key: str, numbers: NDArray[np.int64], presence: Presence
+    data: DataSet, numbers: NDArray[np.int64], files: ColumnFiles
 ) -> tuple[tuple[Sequence[str], NDArray[np.int32]], int]:
     """The files of a camera, the file of each opened episode, and the bytes that their frames take."""
-    by_name: dict[str, int] = {}
-    file_of = np.empty(len(numbers), np.int32)
-    for place, number in enumerate(numbers.tolist()):
-        file_of[place] = by_name.setdefault(video_file(data, number, key), len(by_name))
-    sizes = np.array([max(presence.size_of(relative), 0) for relative in by_name], np.float64)
-    opened = np.bincount(file_of, data.episodes.length[numbers], len(by_name))
-    if not data.is_v30:
-        return (tuple(by_name), file_of), int(sizes.sum())
-    # Files are shared with episodes that are not open: each has its share by the number of frames.
-    videos = data.episodes.videos[key]
-    pairs = dict.fromkeys(zip(videos.chunk[numbers].tolist(), videos.file[numbers].tolist(), strict=True), 0)
-    for pair, length in zip(
-        zip(videos.chunk.tolist(), videos.file.tolist(), strict=True), data.episodes.length.tolist(), strict=True
-    ):
-        if pair in pairs:
-            pairs[pair] += length
-    whole = np.array(list(pairs.values()), np.float64)
-    return (tuple(by_name), file_of), int((sizes * np.minimum(opened / np.maximum(whole, 1), 1)).sum())
+    used, first, place = np.unique(files.of_episode[numbers], return_index=True, return_inverse=True)
+    order = np.argsort(first)  # in the order of the opened episodes
+    rank = np.empty(len(order), np.int32)
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    used, file_of = used[order], rank[place.reshape(-1)]
+    relatives = tuple(files.relatives[each] for each in used.tolist())
+    sizes = files.sizes[used].astype(np.float64)
+    if data.is_v30:  # files are shared with episodes that are not open: each has its share by the number of frames
+        lengths = data.episodes.length
+        named = files.of_episode >= 0
+        whole = np.bincount(files.of_episode[named], lengths[named], len(files.relatives))[used]
+        opened = np.bincount(file_of, lengths[numbers], len(used))
+        sizes *= np.minimum(opened / np.maximum(whole, 1), 1)
+    return (relatives, file_of), int(sizes.sum())
 
 
-def _table_shares(data: DataSet, spans: Spans) -> tuple[dict[str, int], tuple[str, ...]]:
+def _table_shares(data: DataSet, spans: Spans, *, with_notes: bool) -> tuple[dict[str, int], list[str]]:
     """Bytes per column: those of the opened rows' files, divided as the footer of the first file divides them; and
-    the columns there that info.json does not declare."""
+    what to know of the columns there."""
     counts = np.bincount(spans.file, np.diff(spans.starts), len(spans.files)) if len(spans.file) else np.zeros(0)
     total = sum(
         file.n_bytes * min(float(count) / max(file.rows, 1), 1.0)
         for file, count in zip(spans.files, counts.tolist(), strict=False)
     )
     if not len(spans.file):
-        return {}, ()
+        return {}, []
     features = data.info.features
     path = layout.path_in(data.root, spans.files[int(spans.file[0])].relative)
     with open_parquet(path) as parquet:
-        undeclared = tuple(name for name in parquet.schema_arrow.names if name not in features)
+        notes = _column_notes(data, parquet.schema_arrow.names) if with_notes else []
         if not parquet.num_row_groups:
-            return {}, undeclared
+            return {}, notes
         group = parquet.metadata.row_group(0)
         leaves = [(group.column(number).path_in_schema, group.column(number).total_compressed_size)
                   for number in range(group.num_columns)]  # fmt: skip
@@ -163,18 +195,20 @@ def _table_shares(data: DataSet, spans: Spans) -> tuple[dict[str, int], tuple[st
         for name, feature in features.items()
         if feature.dtype != "video"
     }
-    return shares, undeclared
+    return shares, notes
 
 
-def _codec(data: DataSet, key: str, part: Opened) -> str:
-    """What info.json says the codec is; else what the first file is. A file that is another is read as what it is."""
-    claimed = (data.info.features[key].info or {}).get("video.codec")
-    if claimed in KNOWN_CODECS:
-        return str(claimed)
-    relatives, _ = part.cameras[key]
-    if not relatives:
-        return "video"
-    try:
-        return read_index(layout.path_in(data.root, relatives[0])).codec
-    except PenstockError:
-        return "video"  # what is wrong with the file is said when it is read
+def _column_notes(data: DataSet, stored: Sequence[str]) -> list[str]:
+    """Columns of the first data file that info.json does not know, and columns of the row's place that it lacks."""
+    notes = [
+        f"{name} is left out: it is a column of the data files that meta/info.json does not declare"
+        for name in stored
+        if name not in data.info.features
+    ]
+    derived = [key for key in (each.key for each in ROW_FEATURES) if key not in stored]
+    undeclared = [key for key in data.info.undeclared_row_keys if key in stored]
+    if derived:
+        notes.append(f"{', '.join(derived)}: derived from the episodes table, the data files have no such column")
+    if undeclared:
+        notes.append(f"{', '.join(undeclared)}: taken from the data files, meta/info.json does not declare it")
+    return notes

@@ -15,9 +15,9 @@ from penstock.lerobot import columns as arrow_columns
 from penstock.lerobot import layout, tables
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.reader import DataSet
+from penstock.stores.lerobot_files import ColumnFiles, listed
 from penstock.stores.opening import whole_numbers
 
-_MOST_SHOWN = 12
 _DOCTOR = "`penstock doctor` lists what else disagrees"
 
 
@@ -28,6 +28,8 @@ class TableFile:
     relative: str
     rows: int
     n_bytes: int
+    first_row: int
+    """The number that its first row has in the data set."""
 
 
 @dataclass(frozen=True)
@@ -117,115 +119,28 @@ def choose(data: DataSet, episodes: Iterable[int] | None) -> NDArray[np.int64]:
 def _numbers(values: Sequence[int]) -> str:
     if len(values) and list(values) == list(range(values[0], values[0] + len(values))):
         return f"{values[0]}…{values[-1]}"
-    return _listed(values)
+    return listed(values)
 
 
-def _listed(values: Sequence[int]) -> str:
-    shown = ", ".join(str(value) for value in values[:_MOST_SHOWN])
-    return f"[{shown}, …]" if len(values) > _MOST_SHOWN else f"[{shown}]"
-
-
-def data_file(data: DataSet, number: int) -> str:
-    """The file where the rows of an episode begin, relative to the root."""
-    info, episodes = data.info, data.episodes
-    if data.is_v30:
-        chunk, file = int(episodes.data_chunk[number]), int(episodes.data_file[number])
-        return layout.fill_template(info.data_path, chunk_index=chunk, file_index=file)
-    index = int(episodes.index[number])
-    return layout.fill_template(info.data_path, episode_index=index, episode_chunk=index // info.chunks_size)
-
-
-def video_file(data: DataSet, number: int, key: str) -> str:
-    """The file with the frames of an episode, relative to the root."""
-    info, episodes = data.info, data.episodes
-    if info.video_path is None:
-        raise DataSetCorrupt(f"{data.root}: camera {key!r} is a video, but info.json has no video_path")
-    if data.is_v30:
-        place = episodes.videos[key]
-        chunk, file = int(place.chunk[number]), int(place.file[number])
-        return layout.fill_template(info.video_path, key=key, chunk_index=chunk, file_index=file)
-    index = int(episodes.index[number])
-    chunk = index // info.chunks_size
-    return layout.fill_template(info.video_path, key=key, episode_index=index, episode_chunk=chunk)
-
-
-class Presence:
-    """Which files are there: each is asked for once."""
-
-    def __init__(self, data: DataSet, keys: Sequence[str], with_rows: bool) -> None:
-        self._data = data
-        self._keys = keys
-        self._with_rows = with_rows
-        self._sizes: dict[str, int] = {}
-
-    def size_of(self, relative: str) -> int:
-        """Bytes of a file; -1 where it is not there."""
-        size = self._sizes.get(relative)
-        if size is None:
-            try:
-                size = os.stat(self._data.root / relative).st_size
-            except OSError:
-                size = -1
-            self._sizes[relative] = size
-        return size
-
-    def absent_of(self, number: int) -> str | None:
-        """The first file of an episode that is not there."""
-        for relative in self._files_of(number):
-            if self.size_of(relative) < 0:
-                return relative
-        return None
-
-    def require(self, numbers: NDArray[np.int64]) -> None:
-        """Refuse where a file of these episodes is absent; says which episodes are whole."""
-        for relative in self._files_of(int(numbers[0])):
-            layout.path_in(self._data.root, relative)  # all of a template's paths leave the root, or none
-        for number in numbers.tolist():
-            absent = self.absent_of(number)
-            if absent is not None:
-                raise self._absent(absent, number)
-
-    def _files_of(self, number: int) -> Iterable[str]:
-        if self._with_rows:
-            yield data_file(self._data, number)
-        for key in self._keys:
-            yield video_file(self._data, number, key)
-
-    def _absent(self, relative: str, number: int) -> DataSetCorrupt:
-        index = self._data.episodes.index
-        whole = [int(index[each]) for each in range(len(index)) if self.absent_of(each) is None]
-        hint = "fetch the data set again"
-        if whole:
-            hint = f"open those that are whole: episodes={_listed(whole)} ({len(whole)} of {len(index)})"
-        key = next((key for key in self._keys if relative == video_file(self._data, number, key)), None)
-        if key is not None and (self._with_rows or len(self._keys) > 1):
-            hint += f"; columns=[…] without {key!r} opens the others"
-        return DataSetCorrupt(
-            f"{self._data.root}: {relative} is absent (episode {int(index[number])})", hint=hint
-        )
-
-
-def row_spans(data: DataSet, numbers: NDArray[np.int64], presence: Presence, whole: bool) -> Spans:
+def row_spans(data: DataSet, numbers: NDArray[np.int64], files: ColumnFiles, whole: bool) -> Spans:
     """Where the rows of the opened episodes lie; `whole`: all episodes, so that all files must line up."""
     if data.is_v30:
-        return _spans_of_shared(data, numbers, presence, whole)
-    files = [
-        TableFile(relative, int(data.episodes.length[number]), presence.size_of(relative))
-        for number in numbers.tolist()
-        for relative in (data_file(data, number),)
-    ]
-    starts = np.concatenate([[0], np.cumsum(data.episodes.length[numbers])]).astype(np.int64)
-    return Spans(files, starts, np.arange(len(files), dtype=np.int32), np.zeros(len(files), np.int64))
+        return _spans_of_shared(data, numbers, files, whole)
+    places, lengths = files.of_episode[numbers], data.episodes.length[numbers]
+    rows = zip(lengths.tolist(), files.sizes[places].tolist(), data.episodes.first_row[numbers].tolist(), strict=True)
+    found = [TableFile(files.relatives[place], *each) for place, each in zip(places.tolist(), rows, strict=True)]
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return Spans(found, starts, np.arange(len(found), dtype=np.int32), np.zeros(len(found), np.int64))
 
 
-def _spans_of_shared(data: DataSet, numbers: NDArray[np.int64], presence: Presence, whole: bool) -> Spans:
+def _spans_of_shared(data: DataSet, numbers: NDArray[np.int64], named: ColumnFiles, whole: bool) -> Spans:
     present = [path.relative_to(data.root).as_posix() for path in sorted((data.root / "data").glob("*/*.parquet"))]
-    named = {data_file(data, number) for number in numbers.tolist()}
-    wanted = [relative for relative in present if relative in named] if not whole else present
-    first_rows, files = _line_up(data, wanted, presence, whole)
+    used = {named.relatives[place] for place in np.unique(named.of_episode[numbers]).tolist()}
+    wanted = [relative for relative in present if relative in used] if not whole else present
+    first_rows, files = _line_up(data, wanted, named, whole)
     spans, missing = _cut(data, numbers, first_rows, files)
     if missing is not None and not whole:  # an episode that goes on in the next file, which is named by no other
-        first_rows, files = _line_up(data, present, presence, whole)
+        first_rows, files = _line_up(data, present, named, whole)
         spans, missing = _cut(data, numbers, first_rows, files)
     if missing is not None:
         number, row = missing
@@ -238,15 +153,16 @@ def _spans_of_shared(data: DataSet, numbers: NDArray[np.int64], presence: Presen
 
 
 def _line_up(
-    data: DataSet, relatives: Sequence[str], presence: Presence, whole: bool
+    data: DataSet, relatives: Sequence[str], named: ColumnFiles, whole: bool
 ) -> tuple[NDArray[np.int64], list[TableFile]]:
     """The files with the number of their first row; they must not overlap, and all of them leave no gap."""
     firsts: list[int] = []
     files: list[TableFile] = []
     end = 0
+    places = {relative: place for place, relative in enumerate(named.relatives)}
     for relative in relatives:
         path = layout.path_in(data.root, relative)
-        first, rows = _extent(path)
+        first, rows = _extent(data, path, named, places.get(relative, -1))
         if not rows:
             continue
         if first < end or (whole and first != end):
@@ -256,7 +172,8 @@ def _line_up(
             )
         end = first + rows
         firsts.append(first)
-        files.append(TableFile(relative, rows, presence.size_of(relative)))
+        size = int(named.sizes[places[relative]]) if relative in places else os.stat(path).st_size
+        files.append(TableFile(relative, rows, size, first))
     if whole and end != data.info.total_frames:
         raise DataSetCorrupt(
             f"{data.root}: info.json says {data.info.total_frames:,} rows, the data files have {end:,}", hint=_DOCTOR
@@ -288,15 +205,26 @@ def _cut(
     ), None
 
 
-def _extent(path: Path) -> tuple[int, int]:
-    """(`index` of the first row, rows) of a data file, from its footer where that says it."""
+def _extent(data: DataSet, path: Path, named: ColumnFiles, place: int) -> tuple[int, int]:
+    """(`index` of the first row, rows) of a data file, from its footer where that says it.
+
+    Without the column, its first row is that of the first episode which begins in the file.
+    """
     with open_parquet(path) as file, tables.arrow_errors(path, "cannot be read", DataSetCorrupt):
         rows = int(file.metadata.num_rows)
         if not rows:
             return 0, 0
         names = [file.schema.column(number).path for number in range(len(file.schema))]
         if "index" not in names:
-            raise DataSetCorrupt(f"{path}: the column 'index' is missing")
+            episodes, begins = data.episodes, named.of_episode == place
+            first = int(episodes.first_row[begins].min()) if begins.any() else -1
+            if first < 0 or int(episodes.end_row[begins].max()) != first + rows:
+                raise DataSetCorrupt(
+                    f"{path}: the column 'index' is missing, and the episodes of the file do not have its {rows:,} "
+                    "rows together",
+                    hint="nothing says which rows these are; " + _DOCTOR,
+                )
+            return first, rows
         column = names.index("index")
         groups = [number for number in range(file.num_row_groups) if file.metadata.row_group(number).num_rows]
         low = file.metadata.row_group(groups[0]).column(column).statistics

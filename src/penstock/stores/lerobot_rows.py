@@ -144,7 +144,7 @@ class RowTable:
         """One value by itself, of which nothing is kept; `place` begins a row group: no other is passed over."""
         stream = RowStream(self._data, [key], 1)
         try:
-            stream.begin([RowSpan(self.path(file), place, place + 1)])
+            stream.begin([self._span(file, place, place + 1)])
             return stream.take(1)[key][0]
         finally:
             stream.close()
@@ -186,7 +186,7 @@ class RowTable:
                 row, end = int(spans.starts[number]), int(spans.starts[number + 1])
                 first = int(spans.first[number])
                 self.footer(file)
-                stream.begin([RowSpan(self.path(file), first, first + end - row)])
+                stream.begin([self._span(file, first, first + end - row)])
                 while row < end:
                     rows = min(batch_rows, end - row)
                     yield row, stream.take(rows)
@@ -198,6 +198,9 @@ class RowTable:
         self._stands.close()
         self._footers.clear()
         self._blocks.clear()
+
+    def _span(self, file: int, start: int, stop: int) -> RowSpan:
+        return RowSpan(self.path(file), start, stop, self.files[file].first_row)
 
     def _read_block(self, key: str, file: int, first: int, rows: int) -> Any:
         end = min(first + rows, self.files[file].rows)
@@ -213,14 +216,13 @@ class RowTable:
         stand = self._stands.take(away, lambda: _Stand(self._data, key, rows))
         whole = False
         try:
-            path = self.path(file)
             if stand.file == file and stand.at < first:
-                stand.stream.begin([RowSpan(path, stand.at, first)])
+                stand.stream.begin([self._span(file, stand.at, first)])
                 while stand.at < first:
                     skipped = min(rows, first - stand.at)
                     stand.stream.take(skipped)
                     stand.at += skipped
-            stand.stream.begin([RowSpan(path, first, end)])
+            stand.stream.begin([self._span(file, first, end)])
             values = stand.stream.take(end - first)[key]
             stand.file, stand.at = file, end
             whole = True

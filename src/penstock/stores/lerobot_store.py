@@ -26,7 +26,8 @@ from penstock.lerobot.features import Feature
 from penstock.lerobot.reader import DataSet, open_data_set
 from penstock.stores.held import Lru, OpenFile, content_sample
 from penstock.stores.lerobot_columns import TASK, Opened, column_of, open_part
-from penstock.stores.lerobot_part import Presence, row_spans
+from penstock.stores.lerobot_files import EpisodeFiles
+from penstock.stores.lerobot_part import row_spans
 from penstock.stores.lerobot_pictures import PictureSource
 from penstock.stores.lerobot_rows import EPISODE, FRAME, RowPlaces, RowTable
 from penstock.stores.lerobot_videos import CameraFiles, VideoSource
@@ -46,13 +47,14 @@ _ROLES = {
 
 
 class LeRobotStore(Store):
-    """An open LeRobot data set. `episodes` are the numbers that the data set gives them, in the order wanted."""
+    """An open LeRobot data set. `episodes` are the numbers that the data set gives them, in the order wanted, or
+    "whole": those whose files are all there."""
 
     has_doctor = True
     episode_numbers: NDArray[np.int64]
 
     def __init__(
-        self, path: str | os.PathLike[str], *, episodes: Sequence[int] | None = None,
+        self, path: str | os.PathLike[str], *, episodes: Sequence[int] | str | None = None,
         columns: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         self.path = Path(path)
@@ -60,11 +62,7 @@ class LeRobotStore(Store):
         self.data: DataSet = open_data_set(self.path.absolute())
         self._part: Opened = open_part(self.data, episodes, columns)
         self._columns_asked = None if columns is None else list(columns)
-        self._is_whole = episodes is None
-        self.notes = tuple(
-            f"{name} is left out: it is a column of the data files that meta/info.json does not declare"
-            for name in (self._part.undeclared if columns is None else ())
-        )
+        self.notes = self._part.notes
         self.kind = f"LeRobot {self.data.info.version}"
         self.fps = float(self.data.info.fps)
         self.episode_starts = self._part.starts
@@ -117,10 +115,10 @@ class LeRobotStore(Store):
 
     def _table_of_ends(self) -> RowTable | None:
         """Of a store that has pictures alone, and perhaps was fetched without its tables."""
-        presence = Presence(self.data, (), with_rows=True)
-        if any(presence.absent_of(number) is not None for number in self._part.numbers.tolist()):
+        files = EpisodeFiles(self.data, (), with_rows=True)
+        if not files.whole[self._part.numbers].all():
             return None
-        return RowTable(self.data, row_spans(self.data, self._part.numbers, presence, self._is_whole))
+        return RowTable(self.data, row_spans(self.data, self._part.numbers, files.of(None), self._part.is_whole))
 
     @property
     def index_bytes(self) -> int:
@@ -198,7 +196,7 @@ class LeRobotStore(Store):
         self._files.clear()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        episodes = None if self._is_whole else self.episode_numbers.tolist()
+        episodes = None if self._part.is_whole else self.episode_numbers.tolist()
         return _opened, (str(self.data.root), episodes, self._columns_asked)
 
     @cached_property

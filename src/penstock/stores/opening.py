@@ -19,12 +19,13 @@ _RECORDING_SUFFIXES = (".bag", ".active", ".db3", ".mcap")
 
 
 def open_store(
-    path: str | os.PathLike[str], *, episodes: Sequence[int] | None = None, columns: Sequence[str] | None = None,
-    **options: Any,
+    path: str | os.PathLike[str], *, episodes: Sequence[int] | str | None = None,
+    columns: Sequence[str] | None = None, **options: Any,
 ) -> Store:
     """A store for a LeRobot data set, an HDF5 file, or a directory of ALOHA episodes.
 
-    `episodes` opens a part, by the numbers that the data set gives its episodes; `columns` leaves the others out.
+    `episodes` opens a part, by the numbers that the data set gives its episodes; `episodes="whole"` opens those of a
+    LeRobot data set whose files are all there. `columns` leaves the other columns out.
     Options of HDF5: `channels="first"|"last"`, `mask="train"` (robomimic), `allow_external=True`.
 
     >>> penstock.open("datasets/run", episodes=[0, 3])                                # doctest: +SKIP
@@ -41,20 +42,23 @@ def open_store(
         hint = f"{home}penstock.open takes a LeRobot data set, an HDF5 file or a directory of HDF5 episodes"
         raise StoreError(f"{place} does not exist", hint=hint)
     _check_words(episodes, options)
-    episodes = whole_numbers(episodes, place)
     columns = _names(columns, place)
     if kind == "lerobot":
         from penstock.stores.lerobot_store import LeRobotStore
 
         if options:
             raise StoreError(f"{place} is a LeRobot data set: {next(iter(options))}= is an option of HDF5")
-        return LeRobotStore(place, episodes=episodes, columns=columns)
+        chosen = episodes if isinstance(episodes, str) else whole_numbers(episodes, place)
+        return LeRobotStore(place, episodes=chosen, columns=columns)
+    if isinstance(episodes, str):
+        raise StoreError(f"{place} is no LeRobot data set: episodes={episodes!r} is for those", hint="episodes=[0, 3]")
+    numbers = whole_numbers(episodes, place)
     if kind == "file":
         _refuse_recording(place, suffixes)
     if kind == "file" or any(suffix.lower() in HDF5_SUFFIXES for suffix in suffixes):
         from penstock.stores.hdf5_store import open_hdf5
 
-        return open_hdf5(place, episodes=episodes, columns=columns, **options)
+        return open_hdf5(place, episodes=numbers, columns=columns, **options)
     _refuse_recording(place, suffixes)
     raise StoreError(
         f"{place} is a directory without meta/info.json and without HDF5 files",
@@ -91,9 +95,11 @@ def _check_words(episodes: Any, options: Mapping[str, Any]) -> None:
     if unknown:
         known = ", ".join(("episodes", "columns", *_OPTIONS))
         raise UsageError(f"penstock.open has no option {unknown[0]!r}", hint=f"there are {known}")
-    if episodes is None or (isinstance(episodes, Iterable) and not isinstance(episodes, (str, bytes))):
+    if episodes is None or episodes == "whole":
         return
-    wanted = f"episodes=[{episodes!r}]" if isinstance(episodes, int) else "episodes=[0, 3] or range(10)"
+    if isinstance(episodes, Iterable) and not isinstance(episodes, (str, bytes)):
+        return
+    wanted = f"episodes=[{episodes!r}]" if isinstance(episodes, int) else 'episodes=[0, 3], range(10) or "whole"'
     raise UsageError(f"episodes={episodes!r} is no list of numbers", hint=wanted)
 
 

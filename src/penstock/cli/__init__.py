@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import signal
 import sys
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from penstock.cli.display import say
 
         say(f"penstock: {error}", sys.stderr)
-        return error.exit_code
+        return _refused(args, error.message, error.hint, error.exit_code)
     except KeyboardInterrupt:
         flags = "--append --resume" if getattr(args, "append", False) else "--resume"
         kept = f"; what was committed stays: {flags} goes on" if args.verb == "convert" else ""
@@ -62,7 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         where = f"{error.filename}: " if error.filename else ""
         print(f"penstock: {where}{error.strerror or error}", file=sys.stderr)
-        return 1
+        return _refused(args, f"{where}{error.strerror or error}", None, 1)
+
+
+def _refused(args: argparse.Namespace, message: str, hint: str | None, exit_code: int) -> int:
+    """With --json a program reads why, where it expects the result."""
+    if getattr(args, "json", False):
+        print(json.dumps({"error": message, "hint": hint, "exit_code": exit_code}, indent=2, ensure_ascii=False))
+    return exit_code
 
 
 def entry() -> None:

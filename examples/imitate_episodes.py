@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from act.ending import ProfileOut, Terminated, hearing_sigterm
+from act.messages import message
 from act.options import build_parser, settings_from
 from act.ranges import parse_ranges
 from act.settings import Settings
@@ -72,7 +73,7 @@ def dataset_for(settings: Settings) -> Path:
             hint = "--dataset with the data of that run"
             raise UsageError(f"--resume without --dataset, and {directory} holds no episodes", hint=hint)
         made = make_demo(directory)
-        print(f"no --dataset: the demo task is in {directory} ({made / 1e6:.1f} MB)", flush=True)
+        print(message("demo", settings.lang, directory=directory, mb=made / 1e6), flush=True)
     return directory
 
 
@@ -106,7 +107,7 @@ def open_data(settings: Settings) -> Data:
         dataset_for(settings), settings.chunk, settings.batch_size, settings.seed, loading, settings.cameras,
         settings.val_share, None if settings.episodes is None else parse_ranges(settings.episodes), settings.resume,
     )  # fmt: skip
-    print(data.describe(), flush=True)
+    print(data.describe(settings.lang), flush=True)
     for note in (*data.notes(), *data.train.notes):
         print(f"note: {note}", flush=True)
     return data
@@ -132,13 +133,15 @@ def train(settings: Settings) -> None:
         stats = {name: {**each.to_dict(), "scale": each.scale} for name, each in data.stats.items()}
         write_json(settings.ckpt_dir / "dataset_stats.json", stats)
         count = sum(each.numel() for each in trainer.policy.parameters())
-        print(f"{settings.policy_class}: {count / 1e6:.1f} million parameters on {settings.device}", flush=True)
+        model = {"policy": settings.policy_class, "millions": count / 1e6, "device": settings.device}
+        print(message("model", settings.lang, **model), flush=True)
         was_done = trainer.is_done
         with ProfileOut(settings.profile_out, trainer), leaving_out(data.numbers):
             trainer.run()
             if was_done:
-                print(f"already at epoch {trainer.epoch} of {settings.num_epochs}: nothing to train", flush=True)
-            print(f"best val l1 {trainer.best_l1:.4f} · {settings.ckpt_dir}", flush=True)
+                epochs = {"epoch": trainer.epoch, "epochs": settings.num_epochs}
+                print(message("nothing", settings.lang, **epochs), flush=True)
+            print(message("best", settings.lang, l1=trainer.best_l1, directory=settings.ckpt_dir), flush=True)
 
 
 def try_out(settings: Settings, tries: int) -> None:

@@ -161,7 +161,7 @@ def read_last(directory: Path, now: Mapping[str, Any]) -> dict[str, Any]:
     differ = [name for name in now if saved.get(name) != now[name]]
     if differ:
         told = ", ".join(f"{name} was {saved.get(name)!r}, is {now[name]!r}" for name in differ)
-        raise UsageError(f"{path} was trained otherwise: {told}", hint="resume with the same words, or train anew")
+        raise UsageError(f"{path} was trained otherwise: {told}", hint="use the same options, or train anew")
     return _with(_TO_GO_ON, path, found)
 
 

@@ -17,6 +17,7 @@ from penstock.errors import PenstockError, UsageError
 from .columns import Columns, check_cameras, choose_columns, open_for, unused_cameras
 from .faults import Faults
 from .loading import Loading, make_loaders
+from .messages import Language, message
 from .ranges import format_ranges
 from .task import task_of
 from .words import in_words
@@ -160,14 +161,14 @@ class Data:
                 raise PenstockError(f"{self.path}: the numbers of {name} are too large to have a mean and a spread")
         return found
 
-    def describe(self) -> str:
+    def describe(self, language: Language = "en") -> str:
         """In a line."""
         height, width = self.image_size
-        return (
-            f"{self.kind}: {len(self.split.train)} episodes to train ({self.train.samples:,} samples), "
-            f"{len(self.split.val)} to validate ({self.val.samples:,}); {len(self.columns.cameras)} cameras "
-            f"{height}×{width}, state {self.state_dim}, action {self.action_dim}"
-        )
+        return message(
+            "data", language, kind=self.kind, train=len(self.split.train), train_samples=self.train.samples,
+            val=len(self.split.val), val_samples=self.val.samples, cameras=len(self.columns.cameras), height=height,
+            width=width, state=self.state_dim, action=self.action_dim,
+        )  # fmt: skip
 
     @property
     def shapes(self) -> dict[str, str]:

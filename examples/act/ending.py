@@ -13,6 +13,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
 from penstock import profile
+from penstock.conversion.stop import resend_signal
 
 if TYPE_CHECKING:
     from .train import Trainer
@@ -51,10 +52,7 @@ def hearing_sigterm() -> Iterator[None]:
             return
         heard_s = -_DEAF_S
         number = signal.SIGTERM if issubclass(lost.exc_type, Terminated) else signal.SIGINT
-        # Not at once: that would be in the midst of clearing away.
-        again = threading.Timer(0.01, signal.pthread_kill, (main_thread.ident, number))
-        again.daemon = True
-        again.start()
+        resend_signal(number, hear_again)
 
     before = signal.signal(signal.SIGTERM, hear)
     sys.unraisablehook = hear_again

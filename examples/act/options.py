@@ -87,13 +87,13 @@ def _add_loading(group: Any) -> None:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1")
+        raise argparse.ArgumentTypeError(f"{text!r}: must be 1 or more")
     return int(text)
 
 
 def _whole(text: str) -> int:
     if not text.isdecimal() or int(text) >= 2**63:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, 0 or more")
     return int(text)
 
 
@@ -101,20 +101,20 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
 
 
 def _positive(text: str) -> float:
     value = _number(text)
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+        raise argparse.ArgumentTypeError(f"{text!r}: must be above 0")
     return value
 
 
 def _from_zero(text: str) -> float:
     value = _number(text)
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0")
+        raise argparse.ArgumentTypeError(f"{text!r}: must be 0 or more")
     return value
 
 

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 
 from penstock.units import format_duration_ns
 
+from .messages import Language, message
+
 _LONGEST_SILENCE_S = 30.0
 
 
 class Progress:
     """Decides which steps get a line, and writes it; `every` 0 asks for none."""
 
-    def __init__(self, total: int, every: int) -> None:
-        self._total, self._every = total, every
+    def __init__(self, total: int, every: int, language: Language = "en") -> None:
+        self._total, self._every, self._language = total, every, language
         self._is_first = True
         self._told_step, self._told_s = 0, time.perf_counter()
 
@@ -40,4 +42,5 @@ class Progress:
         self._is_first, self._told_step, self._told_s = False, step, now_s
         loss, l1, kl, count = sums
         means = f"loss {loss / count:.4f} l1 {l1 / count:.4f} kl {kl / count:.4f}"
-        return f"  step {step:,} of {self._total:,}, {format_duration_ns(each_ns)} a step, {means}"
+        each = format_duration_ns(each_ns)
+        return message("step", self._language, step=step, total=self._total, each=each, means=means)

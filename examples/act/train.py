@@ -22,6 +22,7 @@ from penstock.units import format_duration_ns
 from .checkpoint import BEST, HISTORY, LAST, fitting, random_state, set_random_state, write_checkpoint, write_json
 from .curve import draw_curve
 from .data import Data
+from .messages import message
 from .model import Shape
 from .policy import Policy, make_policy, masked_mean
 from .progress import Progress
@@ -106,7 +107,7 @@ class Trainer:
         self.sums = self._no_sums()
         self.history: list[dict[str, Any]] = []
         self.best_l1 = math.inf
-        self._progress = Progress(len(data.train) * settings.num_epochs, settings.log_every)
+        self._progress = Progress(len(data.train) * settings.num_epochs, settings.log_every, settings.lang)
         if self.device.type == "cuda":
             torch.backends.cudnn.benchmark = True
             torch.set_float32_matmul_precision("high")
@@ -163,7 +164,7 @@ class Trainer:
         if not self.sums[3]:  # else the weights are those of a later step
             row.update(found)
         self._save_with(found["val_l1"])
-        print(f"  val l1 {found['val_l1']:.4f} (predict the mean {found['val_mean_l1']:.4f})", flush=True)
+        print("  " + self._validated(found).removeprefix(" · "), flush=True)
 
     def _train_epoch(self) -> dict[str, Any]:
         settings, loader, pace = self.settings, self.data.train, Pace(self.device)
@@ -183,7 +184,7 @@ class Trainer:
                 with self._saving():
                     self._check_finite()
                     self.save(LAST)
-                print(f"  step {self.step:,}: saved", flush=True)
+                print(message("saved", settings.lang, step=self.step), flush=True)
         self._check_finite()
         loss, l1, kl, count = self.sums.tolist()
         ms = (time.perf_counter_ns() - began_ns - self._saving_ns) / 1e6 / max(self.step - begun, 1)
@@ -263,7 +264,7 @@ class Trainer:
         amp = " and without --amp" if settings.amp else ""
         return PenstockError(
             f"epoch {self.epoch}, step {self.step:,}: {what}: training has diverged; {kept}",
-            hint=f"train anew, slower{amp}: the same words with --overwrite {slower}"
+            hint=f"train anew, slower{amp}: the same options with --overwrite {slower}"
             f"{' instead of --resume' if settings.resume else ''}",
         )
 
@@ -340,7 +341,8 @@ class Trainer:
             self.sums = found["sums"].to(self.device)
             self.history = list(found["history"])
             set_random_state(found["random"], self.device)
-        print(f"resumed {path} at epoch {self.epoch}, step {self.step:,}", flush=True)
+        at = {"path": path, "epoch": self.epoch, "step": self.step}
+        print(message("resumed", self.settings.lang, **at), flush=True)
 
     def _for_this_device(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """An optimiser's state of any device: whether steps are fused is this run's own matter."""
@@ -357,9 +359,13 @@ class Trainer:
             wait_ns=wait_ns, steps=row["steps"], lang=self.settings.lang,
         )  # fmt: skip
         print(line, flush=True)
-        told = f"  train loss {row['train_loss']:.4f} l1 {row['train_l1']:.4f} kl {row['train_kl']:.4f}"
-        if "val_l1" in row:
-            told += f" · val l1 {row['val_l1']:.4f} (predict the mean {row['val_mean_l1']:.4f}"
-            told += f", stay {row['val_stay_l1']:.4f})" if "val_stay_l1" in row else ")"
+        means = f"loss {row['train_loss']:.4f} l1 {row['train_l1']:.4f} kl {row['train_kl']:.4f}"
+        parts = [message("train", self.settings.lang, means=means), self._validated(row) if "val_l1" in row else ""]
         saving = format_duration_ns(self._saving_ns)
-        print(f"{told} · {row['ms_per_step']:.1f} ms/step, checkpoints {saving} beside", flush=True)
+        parts.append(message("pace", self.settings.lang, ms=row["ms_per_step"], saving=saving))
+        print("".join(parts), flush=True)
+
+    def _validated(self, row: Mapping[str, Any]) -> str:
+        lang = self.settings.lang
+        stay = message("stay", lang, stay=row["val_stay_l1"]) if "val_stay_l1" in row else ""
+        return message("val", lang, l1=row["val_l1"], mean=row["val_mean_l1"], stay=stay)

@@ -123,7 +123,7 @@ def build(cls: type[T], tree: Any, where: str = "") -> T:
     for key in tree:
         if key not in fields:
             raise ConfigError(
-                f"unknown key {key!r} in {where or 'the configuration'}{did_you_mean(str(key), fields)}",
+                f"unknown key {key!r} in {where or 'the configuration'}{_nearest_key(str(key), hints)}",
                 hint=f"known keys: {', '.join(fields)}",
             )
     values: Tree = {}
@@ -272,6 +272,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     by_folded = {name.lower().replace("-", "_"): name for name in known}
     close = difflib.get_close_matches(word.lower().replace("-", "_"), by_folded, n=1, cutoff=0.6)
     return f"; did you mean {by_folded[close[0]]!r}?" if close else ""
+
+
+def _nearest_key(key: str, hints: Mapping[str, Any]) -> str:
+    """The key that was probably meant: of this level, or the same key one level down."""
+    for name, hint in hints.items():
+        if dataclasses.is_dataclass(hint) and key in {field.name for field in dataclasses.fields(hint)}:
+            return f"; did you mean '{name}.{key}'?"
+    return did_you_mean(key, hints)
 
 
 def _fields_text(cls: type) -> str:

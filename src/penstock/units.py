@@ -153,7 +153,7 @@ def duration_text(duration_ns: int) -> str:
 
 def parse_workers(value: str | int, cpus: float, what: str = "workers") -> int:
     """How many workers: "auto" (0.8 × the CPUs granted), "cpu*0.9", "cpu" or a number; at least one."""
-    expected = "'auto', 'cpu*0.8' or a whole number from 1"
+    expected = "'auto', 'cpu*0.8' or a whole number, 1 or more"
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise UsageError(f"{what}: expected {expected}, not {value!r}")
     text = str(value).strip().lower()

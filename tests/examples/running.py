@@ -11,7 +11,7 @@ from pathlib import Path
 TINY = [
     "--task_name", "tiny", "--hidden_dim", "16", "--dim_feedforward", "16", "--heads", "2", "--enc_layers", "1",
     "--dec_layers", "1", "--backbone_width", "8", "--chunk_size", "4", "--batch_size", "5", "--lr", "1e-3", "--threads",
-    "1", "--memory", "512MiB", "--device", "cpu", "--log_every", "2",
+    "1", "--memory", "512MiB", "--device", "cpu", "--log_every", "2", "--lang", "en",
 ]  # fmt: skip
 
 

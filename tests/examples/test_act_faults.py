@@ -78,7 +78,7 @@ def test_a_run_that_diverges_keeps_the_last_good_checkpoint(
     assert run(data, tmp_path / "ck", *words, "--save_every", "1") == 1
     told = capsys.readouterr().err
     assert "epoch 0, step 4: the loss is nan: training has diverged; policy_last.ckpt of step 3 is kept\n" in told
-    assert "→ train anew, slower and without --amp: the same words with --overwrite --lr 0.0001\n" in told
+    assert "→ train anew, slower and without --amp: the same options with --overwrite --lr 0.0001\n" in told
     assert read_checkpoint(tmp_path / "ck" / "policy_last.ckpt")["step"] == 3
     assert run(data, tmp_path / "none", *words) == 1
     assert "step 6: the loss is nan: training has diverged; there is no checkpoint yet" in capsys.readouterr().err

@@ -72,7 +72,7 @@ def test_checkpoints_belong_to_no_step(
     epochs = [line for line in printed.splitlines() if line.startswith("Epoch ")]
     for line, each in zip(epochs, profile.snapshot().epochs, strict=True):
         assert line.split(" | ")[0].endswith(f"took: {each.duration_ns / 1e9:.2f}s")
-    assert printed.count("checkpoints ") == 2 and "beside" in printed
+    assert printed.count(" for checkpoints") == 2
 
 
 def test_a_line_of_progress_leaves_checkpoints_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,10 +132,12 @@ def _environment(**words: str) -> dict[str, str]:
 
 def test_a_terminal_that_lacks_letters_gets_question_marks(reach: Path, tmp_path: Path) -> None:
     done = subprocess.run(
-        _command(reach, tmp_path / "ck"), capture_output=True, env=_environment(PYTHONIOENCODING="ascii")
+        [*_command(reach, tmp_path / "ck"), "--lang", "zh"],
+        capture_output=True,
+        env=_environment(PYTHONIOENCODING="ascii"),
     )
     assert done.returncode == 0 and done.stderr == b""
-    assert b"4 cameras 32?48" in done.stdout and b"Epoch 0 ???" in done.stdout
+    assert b" 32?48" in done.stdout and b"Epoch 0 ???" in done.stdout
 
 
 def test_when_nobody_reads_any_more_it_ends_quietly(reach: Path, tmp_path: Path) -> None:

@@ -81,9 +81,12 @@ def test_a_run_leaves_what_it_promises(reach: Path, tmp_path: Path, capsys: pyte
 
     out = tmp_path / "run"
     profile.reset()
-    assert _run(reach, out, "--amp", "--image_size", "32x32", "--profile-out", str(tmp_path / "RUN.json")) == 0
+    words = ["--amp", "--image_size", "32x32", "--profile-out", str(tmp_path / "RUN.json"), "--lang", "zh"]
+    assert _run(reach, out, *words) == 0
     printed = capsys.readouterr().out
     assert "Epoch 0 总耗时" in printed and "训练耗时:" in printed and "性能分析统计" in printed
+    english = ("million", "samples", "train loss", "val l1 ", "ms/step", "checkpoints", " a step", "best ")
+    assert not [word for word in english if word in printed], "one language throughout"
     stages = ("10_val_forward_pass", "20_train_forward_pass", "21_backward", "22_optimizer_step")
     assert all(name in printed for name in stages)
     assert {path.name for path in out.iterdir()} == {

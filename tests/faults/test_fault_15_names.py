@@ -110,4 +110,4 @@ def test_15_a_type_of_any_name_is_left_out_with_its_reason(tmp_path: Path) -> No
             bag.write(odd, message.time_ns, b"\0" * 8)
     report = penstock.convert(tmp_path / "run.bag", tmp_path / "out")
     assert report.frames == 10
-    assert any("topics without a feature: /odd" in note for note in report.notes)
+    assert any("/odd left out: " in note for note in report.notes)

@@ -179,7 +179,7 @@ def test_a_profile_counts_the_epochs_that_were_used() -> None:
             assert found["00_TOTAL_getitem"].count == found["03b_image_decode"].count == (epoch + 1) * ROWS
             assert profile.snapshot().counters["pictures_decoded"] == (epoch + 1) * ROWS
             assert found["plan_batch"].count == (epoch + 1) * len(loader)
-            assert found["wait_for_slot"].count == len(loader)  # of the first epoch: the others were made ahead
+            assert found["loader idle"].count == len(loader)  # of the first epoch: the others were made ahead
         profile.reset()
         _indices(loader)
         assert profile.snapshot().by_name()["03b_image_decode"].count == ROWS
@@ -203,12 +203,12 @@ def test_the_time_between_epochs_is_no_wait_for_a_slot() -> None:
         assert loader._rest is not None
         feed = loader._rest._own._feed
         assert _until(lambda: len(store.log) == ROWS + 3 * 8 and feed.waits_for_slot)  # all three slots are full
-        before = profile.snapshot().by_name()["wait_for_slot"].count
+        before = profile.snapshot().by_name()["loader idle"].count
         batches = iter(loader)
         for _ in range(2):
             next(batches)  # the second lets go of the first
         assert before == len(loader) and _until(lambda: len(store.log) == ROWS + 4 * 8)
-        assert profile.snapshot().by_name()["wait_for_slot"].count == before  # the wait began before its epoch did
+        assert profile.snapshot().by_name()["loader idle"].count == before  # the wait began before its epoch did
 
 
 def test_a_first_epoch_is_counted_however_late_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_a_first_epoch_is_counted_however_late_it_is_asked_for(monkeypatch: pyte
     with _loader(store, prefetch=9) as loader:
         _indices(loader)
         found = profile.snapshot().by_name()
-        assert found["wait_for_slot"].count == found["plan_batch"].count == len(loader)
+        assert found["loader idle"].count == found["plan_batch"].count == len(loader)
 
 
 def test_a_ledger_loses_nothing_where_an_epoch_begins_just_as_batches_are_held() -> None:

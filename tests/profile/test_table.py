@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -101,3 +102,12 @@ def test_an_epoch_line_tells_validation_and_training_where_known() -> None:
 def test_an_unknown_language_is_refused_with_those_there_are() -> None:
     with pytest.raises(UsageError, match="en and zh, not 'de'"):
         table(empty_run(), lang="de")  # type: ignore[arg-type]
+
+
+def test_idle_time_of_a_loader_comes_last_and_checkpoints_have_no_share_of_the_step() -> None:
+    run = training_run()
+    extra = (stats("loader idle", [10**12]), stats("30_checkpoint", [10**11]))
+    lines = table(replace(run, spans=(*run.spans, *extra))).splitlines()
+    stages = [line for line in lines if " | total: " in line and "calls:" in line]
+    assert stages[0].startswith("30_checkpoint ") and stages[0].endswith("–")
+    assert stages[-1].startswith("loader idle ")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from penstock.cli.display import say
 
         say(f"penstock: {error}", sys.stderr)
-        return error.exit_code
+        return _refused(args, error.message, error.hint, error.exit_code)
     except KeyboardInterrupt:
         flags = "--append --resume" if getattr(args, "append", False) else "--resume"
         kept = f"; what was committed stays: {flags} goes on" if args.verb == "convert" else ""
@@ -62,7 +62,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         where = f"{error.filename}: " if error.filename else ""
         print(f"penstock: {where}{error.strerror or error}", file=sys.stderr)
-        return 1
+        return _refused(args, f"{where}{error.strerror or error}", None, 1)
+
+
+def _refused(args: argparse.Namespace, message: str, hint: str | None, exit_code: int) -> int:
+    """With --json a program reads why, where it expects the result."""
+    if getattr(args, "json", False):
+        print(json.dumps({"error": message, "hint": hint, "exit_code": exit_code}, indent=2, ensure_ascii=False))
+    return exit_code
 
 
 def entry() -> None:
@@ -71,7 +78,7 @@ def entry() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # A batch system that ends the job is a user who does: what is half done is cleared away.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.unraisablehook = _hear_again
+    sys.unraisablehook = _resend_sigint
     try:
         code = main()
     except KeyboardInterrupt:  # one more, while the first was being told
@@ -86,17 +93,14 @@ def entry() -> None:
     os._exit(code)
 
 
-def _hear_again(lost: Any) -> None:
-    """Ctrl-C that comes just as Python clears something away (a weak reference, a `__del__`) is told and forgotten by
-    it: here it comes once more."""
+def _resend_sigint(lost: Any) -> None:
+    """Ctrl-C that comes just as Python clears something away is shown and forgotten by it: here it comes once more."""
+    from penstock.conversion.stop import resend_signal
+
     if lost.exc_type is None or not issubclass(lost.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return
-    main_thread = threading.main_thread().ident
-    # Not at once: that would be in the midst of clearing away.
-    again = threading.Timer(0.01, signal.pthread_kill, (main_thread, signal.SIGINT))
-    again.daemon = True
-    again.start()
+    resend_signal(signal.SIGINT, _resend_sigint)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -14,6 +14,8 @@ from penstock.errors import UsageError
 
 _OVERRIDE = re.compile(r"^[A-Za-z_](?:[\w.\-/]|\[[^\]=]+\])*=")
 
+_HYDRA = re.compile(r"^(\+{1,2}|~)" + _OVERRIDE.pattern[1:])
+
 _EPILOG = """\
 examples:
   penstock convert run.bag datasets/run
@@ -52,12 +54,17 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace an output that penstock wrote before")
     parser.add_argument("--allow-external", action="store_true", help="let HDF5 files refer to other files")
     parser.add_argument("--strict", action="store_true", help="stop at the first loss instead of counting it")
+    parser.add_argument("--verbose", action="store_true", help="show every note instead of grouping like ones")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     parser.set_defaults(run=run)
 
 
 def split_words(words: list[str]) -> tuple[list[str], list[str]]:
     """Paths, and `a.b=c` words; a path that exists is a path even with '=' in it."""
+    for word in words:
+        if _HYDRA.match(word) and not Path(word).exists():
+            plain = word.lstrip("+~")
+            raise UsageError(f"{word!r}: Hydra's '+' and '~' are not supported", hint=f"write {plain}")
     overrides = [word for word in words if _OVERRIDE.match(word) and not Path(word).exists()]
     return [word for word in words if word not in overrides], overrides
 
@@ -86,7 +93,7 @@ def _run(args: argparse.Namespace) -> int:
         raise UsageError(
             "convert needs at least one source and an output", hint="penstock convert run.bag datasets/run"
         )
-    shown = display(results=not args.json)
+    shown = display(results=not args.json, verbose=args.verbose)
     try:
         for note in notes:
             shown.note(note)

@@ -22,8 +22,8 @@ _STAGE_EVERY_S = 0.5  # flushes may follow one another faster than anybody reads
 class Lines:
     """Progress as plain lines on stderr, one every few seconds."""
 
-    def __init__(self, *, results: bool) -> None:
-        self._results = results
+    def __init__(self, *, results: bool, verbose: bool = False) -> None:
+        self._results, self._verbose = results, verbose
         self._began = self._shown = time.monotonic()
         self._stage_shown = 0.0
 
@@ -53,6 +53,13 @@ class Lines:
     def note(self, text: str) -> None:
         self._say(f"note: {text}")
 
+    def notes(self, source: str, notes: Sequence[str]) -> None:
+        """Of one input: like ones are grouped."""
+        from penstock.conversion.left_out import group_left_out
+
+        for note in notes if self._verbose else group_left_out(notes):
+            self.note(f"{source}: {note}")
+
     def close(self) -> None: ...
 
     def _say(self, text: str) -> None:
@@ -62,8 +69,8 @@ class Lines:
 class Bar(Lines):
     """Progress as one moving bar (rich), for terminals."""
 
-    def __init__(self, *, results: bool) -> None:
-        super().__init__(results=results)
+    def __init__(self, *, results: bool, verbose: bool = False) -> None:
+        super().__init__(results=results, verbose=verbose)
         self._progress: Any = None
         self._task: Any = None
 
@@ -116,9 +123,9 @@ class Bar(Lines):
             self._progress.console.print(text, highlight=False, markup=False)
 
 
-def display(*, results: bool) -> Lines:
+def display(*, results: bool, verbose: bool = False) -> Lines:
     """The display that fits where stderr goes."""
-    return Bar(results=results) if sys.stderr.isatty() else Lines(results=results)
+    return (Bar if sys.stderr.isatty() else Lines)(results=results, verbose=verbose)
 
 
 def say(text: str, file: TextIO | None = None) -> None:

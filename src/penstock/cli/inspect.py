@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from penstock import units
 from penstock.cli.convert import split_words
 from penstock.cli.display import say
 from penstock.cli.inspect_store import parse_episodes
+from penstock.conversion.left_out import group_left_out
 from penstock.errors import PenstockError, UsageError
 
 if TYPE_CHECKING:
@@ -31,18 +33,30 @@ def add_parser(verbs: Any) -> None:
     )
     parser.add_argument(
         "words",
-        nargs="+",
+        nargs="*",
         metavar="PATH… [a.b=c …]",
         help=".bag, .db3, .mcap or .hdf5 files, LeRobot data sets, directories with them, or globs; "
         "configuration for the predicted conversion",
     )
     parser.add_argument("--config", metavar="FILE", help="YAML configuration for the predicted conversion")
-    parser.add_argument("--suggest-config", action="store_true", help="print the YAML that convert would use")
+    parser.add_argument(
+        "--suggest-config",
+        action="store_true",
+        help="print the YAML that convert would use, or one to edit, with the reasons as comments",
+    )
+    parser.add_argument(
+        "--fields",
+        nargs="?",
+        const="",
+        metavar="TOPIC",
+        help="list every field of the messages of a topic, or of all topics: path, type, shape and one value",
+    )
     parser.add_argument("--memory", default="auto", metavar="SIZE", help="the budget of the predicted conversion")
     parser.add_argument(
         "--episodes", metavar="NUMBERS", help="open only these episodes of a data set: 0-9,12; whole: with all files"
     )
     parser.add_argument("--allow-external", action="store_true", help="let HDF5 files refer to other files")
+    parser.add_argument("--verbose", action="store_true", help="list every topic that is left out, with its reason")
     parser.add_argument("--json", action="store_true", help="print one JSON object, of several inputs a list")
     parser.set_defaults(run=run)
 
@@ -51,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.inspect_dataset import inspect_data_sets
     from penstock.lerobot.reader import is_data_set
 
+    if args.fields and Path(args.fields).exists():  # `--fields run.bag`: all topics of it
+        args.words, args.fields = [args.fields, *args.words], ""
     args.paths, args.words = split_words(args.words)
     args.words += ["hdf5.allow_external=true"] if args.allow_external else []
     args.episodes = None if args.episodes is None else parse_episodes(args.episodes)
@@ -58,6 +74,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("inspect needs a recording or a data set", hint="penstock inspect run.bag")
     if args.suggest_config and args.json:
         raise UsageError("--suggest-config prints YAML, --json prints JSON: give one of them")
+    if args.suggest_config and args.fields is not None:
+        raise UsageError("--suggest-config prints YAML, --fields a table: give one of them")
     data_sets = [Path(path) for path in args.paths if is_data_set(path)]
     if data_sets and len(args.paths) > len(data_sets):
         raise UsageError(f"{data_sets[0]} is a data set: inspect shows data sets, or recordings, not both at once")
@@ -69,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
     if kinds == {"hdf5"}:
         from penstock.cli.inspect_hdf5 import inspect_hdf5
 
+        _refuse_fields(str(found[0].path), args)
         return inspect_hdf5([each.path for each in found], args)
     if kinds and kinds != {"recording"}:
         _refuse_configuration(f"{args.paths[0]} holds {found[0].path}, which", args)
@@ -92,6 +111,12 @@ def _contents(paths: Sequence[str]) -> list[Found]:
 def _refuse_configuration(what: str, args: argparse.Namespace) -> None:
     if args.suggest_config or args.words or args.config:
         raise UsageError(f"{what} is a data set: there is no conversion to configure")
+    _refuse_fields(what, args)
+
+
+def _refuse_fields(what: str, args: argparse.Namespace) -> None:
+    if args.fields is not None:
+        raise UsageError(f"{what} holds no messages: --fields is for recordings", hint="inspect lists its columns")
 
 
 def _inspect_recordings(args: argparse.Namespace) -> int:
@@ -109,7 +134,10 @@ def _inspect_recordings(args: argparse.Namespace) -> int:
             with recordings.open(path, on_corrupt="count") as recording:
                 if args.suggest_config:
                     return _suggest(recording, args)
-                found = describe(recording, args)
+                if args.fields is not None:
+                    found = describe_fields(recording, args.fields)
+                else:
+                    found = describe(recording, args)
         except PenstockError as error:
             if len(paths) == 1 or args.suggest_config or args.traceback:
                 raise
@@ -121,7 +149,7 @@ def _inspect_recordings(args: argparse.Namespace) -> int:
         codes.add(3 if found["losses"] else 0)
         described.append(found)
         if not args.json:
-            _show(found)
+            _show_fields(found) if args.fields is not None else _show(found, verbose=args.verbose)
     if args.json:
         sys.stdout.write(
             json.dumps(described[0] if len(described) == 1 else described, indent=2, ensure_ascii=False) + "\n"
@@ -133,11 +161,16 @@ def _suggest(recording: Recording, args: argparse.Namespace) -> int:
     from penstock.budget import Budget
     from penstock.conversion.recording_input import plan_recording
     from penstock.conversion.settings import read_settings
-    from penstock.conversion.suggest import suggest_yaml
+    from penstock.conversion.suggest import draft_yaml, suggest_yaml
 
     settings = read_settings(args.config, args.words)
-    plan, _ = plan_recording(recording, settings, Budget.parse(args.memory).limit_bytes)
-    sys.stdout.write(suggest_yaml(plan))
+    try:
+        plan, notes = plan_recording(recording, settings, Budget.parse(args.memory).limit_bytes)
+    except PenstockError as error:
+        sys.stdout.write(draft_yaml(recording, settings, error))
+        say(f"penstock: not convertible as it is: {error}", file=sys.stderr)
+        return 0
+    sys.stdout.write(suggest_yaml(plan, notes))
     return 0
 
 
@@ -175,6 +208,39 @@ def describe(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def describe_fields(recording: Recording, topic: str) -> dict[str, Any]:
+    """The fields of the first message of a topic, or of every topic."""
+    from penstock.conversion.first_messages import first_payloads
+    from penstock.recordings.fields import list_fields
+
+    topics: list[dict[str, Any]] = []
+    for each in [recording.topic(topic)] if topic else recording.topics:
+        found: dict[str, Any] = {"name": each.name, "type": each.type, "messages": each.count, "fields": []}
+        try:
+            payload = next(first_payloads(recording, each), None) if each.count else None
+            if payload is not None:
+                found["fields"] = [asdict(field) for field in list_fields(recording.decoder(each), payload)]
+        except PenstockError as error:
+            found["problem"] = error.message
+        topics.append(found)
+    losses = [{"cause": loss.cause, "count": loss.count, "where": loss.where} for loss in recording.losses]
+    return {"path": str(recording.path), "topics": topics, "losses": losses}
+
+
+def _show_fields(found: dict[str, Any]) -> None:
+    for topic in found["topics"]:
+        say(f"{topic['name']}  {topic['type']}  {topic['messages']:,} messages")
+        if "problem" in topic:
+            say(f"  ! {topic['problem']}")
+        cells = [
+            (each["path"], each["type"] + "".join(f"[{n}]" for n in each["shape"]).replace("[][", "["), each["value"])
+            for each in topic["fields"]
+        ]
+        widths = [max((len(cell[column]) for cell in cells), default=0) for column in (0, 1)]
+        for path, kind, value in cells:
+            say(f"  {path:<{widths[0]}}  {kind:<{widths[1]}}  {value}".rstrip())
+
+
 def _predict(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
     """What converting would give, or why it cannot be."""
     from penstock.budget import Budget
@@ -201,7 +267,7 @@ def _predict(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(found: dict[str, Any], *, verbose: bool) -> None:
     kinds = {"ros1": "ROS 1 bag", "db3": "ROS 2 db3", "mcap": "mcap"}
     span = units.format_duration_ns(max(found["end_ns"] - found["start_ns"], 0))
     compression = "" if found["compression"] == "none" else f", {found['compression']}"
@@ -228,7 +294,7 @@ def _show(found: dict[str, Any]) -> None:
         say(f"  {key} {size} ← {' + '.join(feature['topics'])}{_fate(feature)}")
     peak, budget = units.format_bytes(plan["predicted_peak_bytes"]), units.format_bytes(plan["budget_bytes"])
     say(f"memory         predicted peak {peak} of a budget of {budget}")
-    for note in plan["notes"]:
+    for note in plan["notes"] if verbose else group_left_out(plan["notes"]):
         say(f"note           {note}")
 
 

@@ -174,19 +174,29 @@ def _predict(path: Path, means: Means) -> dict[str, Any]:
 
 def _suggest(path: Path, means: Means) -> int:
     from penstock.conversion.hdf5_input import open_hdf5
+    from penstock.conversion.suggest import comment, draft_head
 
-    with open_hdf5(path, means, None) as planned:
-        sys.stdout.write(suggest_yaml(planned))
+    try:
+        with open_hdf5(path, means, None) as planned:
+            text = _HEAD.format(name=path.name) + comment(planned.notes) + settings_yaml(planned)
+    except PenstockError as error:
+        if means.settings.fps is not None:
+            raise
+        # The rate is what files leave out: all else is shown with one that has to be changed.
+        with open_hdf5(path, replace(means, settings=replace(means.settings, fps=30)), None) as planned:
+            text = draft_head(path.name, error) + settings_yaml(planned).replace("fps: 30\n", "# fps: 30\n", 1)
+        say(f"penstock: not convertible as it is: {error}", file=sys.stderr)
+    sys.stdout.write(text)
     return 0
 
 
-def suggest_yaml(planned: Input) -> str:
+def settings_yaml(planned: Input) -> str:
     """A configuration that gives the same data set as the settings that the file was opened with."""
     from penstock import config
 
     rest = config.dump_yaml(replace(planned.settings, features={})).replace("features: {}\n", "")
     features = {"features": dict(planned.settings.features)}
-    return _HEAD.format(name=planned.path.name) + rest + config.dump_yaml(features, skip_defaults=True)
+    return rest + config.dump_yaml(features, skip_defaults=True)
 
 
 def _show(found: dict[str, Any]) -> None:

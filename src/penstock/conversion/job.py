@@ -135,6 +135,13 @@ class Job:
             self.notes.append(text)
             self.progress.note(text)
 
+    def _note_all(self, source: str, notes: Sequence[str]) -> None:
+        """The notes of one input: all of them go into the report, and a person sees like ones grouped."""
+        fresh = [note for note in notes if f"{source}: {note}" not in self.notes]
+        self.notes += [f"{source}: {note}" for note in fresh]
+        if fresh:
+            self.progress.notes(source, fresh)
+
     def stage(self, at: str) -> None:
         stage = Stage(at, process_memory.rss_bytes())
         if len(self.stages) >= _STAGES_KEPT:
@@ -152,7 +159,12 @@ class Job:
 
     def give_up(self, number: int, error: PenstockError) -> None:
         """An input failed: the job ends with it, or goes on without it."""
-        if not self.keep_going or isinstance(error, _ENDS_THE_JOB):
+        if isinstance(error, _ENDS_THE_JOB):
+            raise error
+        if not self.keep_going:
+            if (others := len(self.ledger.entries) - 1) > 0:
+                go_on = f"--keep-going leaves it out and converts the other {others:,} input{'s' if others > 1 else ''}"
+                error.hint = f"{error.hint}; {go_on}" if error.hint else go_on
             raise error
         path = self.ledger.entries[number].found.path
         reason = error.message.removeprefix(f"{path}: ")
@@ -217,8 +229,7 @@ class Job:
         source = open_input(self.ledger.entries[number].found, self.means(), self.begun)
         self.predicted_bytes = max(self.predicted_bytes, source.memory.peak_bytes)
         self.progress.plan([*source.lines(), self._memory_line(source)])
-        for note in source.notes:
-            self.note(f"{source.path.name}: {note}")
+        self._note_all(source.path.name, source.notes)
         if self.begun is None:
             self._begin_data_set(source)
         return source
@@ -259,8 +270,7 @@ class Job:
 
     def say_outcome(self, number: int) -> None:
         entry = self.ledger.entries[number]
-        for note in entry.outcome.notes if entry.outcome else ():
-            self.note(f"{entry.found.path.name}: {note}")
+        self._note_all(entry.found.path.name, entry.outcome.notes if entry.outcome else ())
 
     def _close(self) -> DataSetSummary:
         writer = self.writing().writer

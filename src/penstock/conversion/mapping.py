@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.conversion.camera_topics import camera_names, find_cameras, is_image
+from penstock.conversion.left_out import left_out
 from penstock.conversion.numeric_topics import choose, find_numbers
 from penstock.conversion.settings import FIXED, FeatureSettings, Settings, Source, kept
 from penstock.errors import AlignError
@@ -17,6 +19,7 @@ from penstock.recordings.recording import Recording, Topic
 
 IMAGE_PREFIX = "observation.images."
 _STEADY_SHARE = 0.9  # a secondary topic joins only when it covers this share of the cameras' time without long holes
+_NO_FIELD = "no numbers that its type is known for; name a field under features: (penstock inspect --fields lists them)"
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ def map_topics(recording: Recording, settings: Settings) -> Mapping:
     notes: list[str] = []
     features = kept(settings.features, settings, recording.path, strict=False)
     if not features:
-        found, notes = _find_features(recording, settings)
+        found, notes = find_features(recording, settings)
         features = kept(found, settings, recording.path, strict=True)
     timeline = settings.timeline or _first_camera(recording, features)
     return Mapping(replace(settings, features=features, timeline=timeline), tuple(notes))
@@ -56,7 +59,8 @@ def _first_camera(recording: Recording, features: dict[str, FeatureSettings]) ->
     )
 
 
-def _find_features(recording: Recording, settings: Settings) -> tuple[dict[str, FeatureSettings], list[str]]:
+def find_features(recording: Recording, settings: Settings) -> tuple[dict[str, FeatureSettings], list[str]]:
+    """The features that the topics offer, and notes about what is left out."""
     notes: list[str] = []
     cameras, depth = find_cameras(recording, notes, use_depth=settings.depth != "off")
     shared = _shared_time(recording, cameras or depth)
@@ -72,10 +76,15 @@ def _find_features(recording: Recording, settings: Settings) -> tuple[dict[str, 
     numeric = [each for each in find_numbers(recording, notes) if each.name not in marking]
     features |= choose(numeric, lambda topic: _is_steady(recording, topic, shared), list(features), notes)
     taken = {source.topic for feature in features.values() for source in feature.sources} | marking
-    others = sorted({topic.name for topic in recording.topics if topic.name not in taken and topic.count})
-    if others:
-        notes.append(f"topics without a feature: {', '.join(others)}")
+    notes += _unexplained(recording, taken, notes)
     return features, notes
+
+
+def _unexplained(recording: Recording, taken: Collection[str], notes: Sequence[str]) -> list[str]:
+    """A note for each topic that becomes no feature and that no note names yet."""
+    named = {*taken, *re.split(r"[\s,:]+", "\n".join(notes))}
+    others = {topic.name: topic for topic in recording.topics if topic.name not in named and topic.count}
+    return [left_out(name, topic.problem or _NO_FIELD) for name, topic in sorted(others.items())]
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from penstock import config
+from penstock.conversion.mapping import find_features
 from penstock.conversion.recording_input import RecordingPlan
-from penstock.conversion.settings import FeatureSettings, Source
+from penstock.conversion.settings import FIXED, FeatureSettings, Settings, Source
+from penstock.errors import PenstockError
+from penstock.recordings.recording import Recording, Topic
 
 _HEAD = """\
 # What `penstock convert` would do with {name}: keep this file, change what you like, and give it as --config.
@@ -14,7 +18,15 @@ _HEAD = """\
 """
 
 
-def suggest_yaml(plan: RecordingPlan) -> str:
+_DRAFT_HEAD = """\
+# `penstock convert` cannot use {name} as it is:
+{reason}
+# Remove the '# ' before what you need, change it, and give this file as --config.
+# docs/configuration.md explains every key.
+"""
+
+
+def suggest_yaml(plan: RecordingPlan, notes: Sequence[str] = ()) -> str:
     """A configuration that gives the same data set as the settings that the plan was made with."""
     settings = plan.settings
     head = _HEAD.format(name=plan.recording.path.name, rows=plan.paired.rows, fps=plan.paired.fps)
@@ -24,7 +36,56 @@ def suggest_yaml(plan: RecordingPlan) -> str:
     rest = config.dump_yaml(replace(settings, features={}, episodes=episodes)).replace("features: {}\n", "")
     vectors = {vector.key for vector in plan.columns.vectors}
     features = {key: _written(feature, key in vectors) for key, feature in settings.features.items()}
-    return head + rest + config.dump_yaml({"features": features}, skip_defaults=True)
+    return head + comment(notes) + rest + config.dump_yaml({"features": features}, skip_defaults=True)
+
+
+def comment(lines: Iterable[str], indent: str = "") -> str:
+    """Lines of YAML, or of anything else, as comments."""
+    return "".join(f"# {indent}{line}".rstrip() + "\n" for text in lines for line in text.splitlines())
+
+
+def draft_head(name: str, error: PenstockError) -> str:
+    """Why a conversion is not possible as it is, and what to do, as the first lines of a file to edit."""
+    reason = [error.message, *([f"→ {error.hint}"] if error.hint else [])]
+    return _DRAFT_HEAD.format(name=name, reason=comment(reason, "  ").rstrip("\n"))
+
+
+def draft_yaml(recording: Recording, settings: Settings, error: PenstockError) -> str:
+    """A file to edit where the plan failed: the reason, and all that is known, commented out."""
+    try:
+        features, notes = (settings.features, []) if settings.features else find_features(recording, settings)
+    except PenstockError:  # what fails here is the reason that is given already
+        features, notes = {}, []
+    rate = {"timeline": settings.timeline or FIXED, "fps": settings.fps or 30}
+    written = config.dump_yaml(rate)
+    if not features and recording.topics:
+        written += f"features:\n  observation.state: {{topic: {recording.topics[0].name}, field: FIELD}}\n"
+    if features:
+        written += config.dump_yaml(
+            {"features": {key: _written(each, False) for key, each in features.items()}}, skip_defaults=True
+        )
+    width = max((len(topic.name) for topic in recording.topics), default=0)
+    topics = [
+        f"{topic.name:<{width}}  {topic.type}  {topic.count:,} messages{_seconds(recording, topic)}"
+        for topic in recording.topics
+    ]
+    return (
+        draft_head(recording.path.name, error)
+        + comment(written.splitlines())
+        + comment(["", "topics (`penstock inspect FILE --fields TOPIC` lists their fields):"])
+        + comment(topics, "  ")
+        + comment(notes and ["notes:"])
+        + comment(notes, "  ")
+    )
+
+
+def _seconds(recording: Recording, topic: Topic) -> str:
+    """From when to when a topic has messages."""
+    if not topic.count:
+        return ""
+    times = recording.times_ns(topic)
+    first, last = ((int(edge) - recording.start_ns) / 1e9 for edge in (times.min(), times.max()))
+    return f", {first:.2f} s to {last:.2f} s"
 
 
 def _written(feature: FeatureSettings, is_vector: bool) -> FeatureSettings | Source | tuple[Source, ...]:

@@ -108,7 +108,7 @@ def _parsed(path: Path, number: int, line: bytes, whole: tuple[str, ...]) -> dic
     for name in whole:
         value = entry.get(name)
         if type(value) is not int or not 0 <= value < 2**53:
-            raise _bad_line(path, number, f"{name} is {value!r}, not a whole number from 0")
+            raise _bad_line(path, number, f"{name} is {value!r}, not a whole number, 0 or more")
     return entry
 
 

@@ -38,7 +38,7 @@ def seed_for(seed: int | None) -> np.random.SeedSequence:
     try:
         return np.random.SeedSequence(seed)
     except (TypeError, ValueError):
-        raise UsageError(f"seed={seed!r}", hint="a whole number from 0, or None for another one every time") from None
+        raise UsageError(f"seed={seed!r}", hint="a whole number, 0 or more, or None: another each time") from None
 
 
 def paths_for(path: Any) -> list[Path]:

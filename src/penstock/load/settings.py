@@ -107,7 +107,7 @@ def threads_for(asked: int | str) -> int:
 
         return max(1, parse_workers(asked, granted, "threads"))
     if isinstance(asked, bool) or not isinstance(asked, int) or not 1 <= asked <= 1024:
-        raise UsageError(f"threads={asked!r}", hint='a number from 1, "auto" or "cpu*0.5"')
+        raise UsageError(f"threads={asked!r}", hint='must be 1 or more, "auto" or "cpu*0.5"')
     return asked
 
 

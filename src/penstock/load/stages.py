@@ -22,6 +22,7 @@ import time
 from typing import Any
 
 from penstock.profile.counters import count
+from penstock.profile.figures import IDLE
 from penstock.profile.spans import is_enabled, record_calls, show
 from penstock.stores.store import Column
 
@@ -38,7 +39,7 @@ HAND_OUT = "05_to_tensor_normalize"
 FLOATS = "05a_normalize_picture"
 DEVICE = "06_to_device"
 PLAN = "plan_batch"
-SLOT = "wait_for_slot"
+SLOT = IDLE
 
 now_ns = time.perf_counter_ns
 _AS_STORED = ("file", "chunks", "heap", "packets")  # ways by which a picture comes as its bytes lie on disk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.profile.marks import WAIT
@@ -13,12 +14,13 @@ if TYPE_CHECKING:
     from penstock.profile.snapshot import Snapshot, SpanStats
 
 MAIN_THREAD = "MainThread"
-_VALIDATION = "10_val"  # how stages of a validation begin
+IDLE = "loader idle"  # a loader that is ahead of the training
+BETWEEN_STEPS = re.compile(r"1\d[a-z]?_val|30_checkpoint")  # stages that are part of no step
 
 
 class StageRow(NamedTuple):
     """One stage of all threads and processes together; `share` is of the time of all steps, None without steps and
-    for stages of a validation, which is in none of them.
+    for validation and checkpoints, which are in none of them.
 
     A call inside a call of the same name (recursion, tasks at once) is in the total by the outer one; its own duration
     is in `nested_ns`, and counts for the mean as that of any other call.
@@ -63,7 +65,7 @@ class WaitFigures(NamedTuple):
 
 
 def stage_rows(snapshot: Snapshot) -> list[StageRow]:
-    """The stages of host and GPU, the largest total first."""
+    """The stages of host and GPU, the largest total first; idle time comes last."""
     grouped: dict[str, list[SpanStats]] = {}
     for each in snapshot.spans:
         grouped.setdefault(each.name, []).append(each)
@@ -72,7 +74,8 @@ def stage_rows(snapshot: Snapshot) -> list[StageRow]:
     for each in snapshot.gpu:
         on_gpu.setdefault(each.name, []).append(each)
     rows += [_row(name, spans, snapshot, is_gpu=True) for name, spans in on_gpu.items()]
-    return sorted((row for row in rows if row.calls), key=lambda row: (-row.total_ns, row.name, row.is_gpu))
+    called = [row for row in rows if row.calls]
+    return sorted(called, key=lambda row: (row.name == IDLE, -row.total_ns, row.name, row.is_gpu))
 
 
 def wait_figures(snapshot: Snapshot) -> WaitFigures | None:
@@ -122,7 +125,7 @@ def _row(name: str, spans: list[SpanStats], snapshot: Snapshot, *, is_gpu: bool)
 
 def _share(name: str, total_ns: int, snapshot: Snapshot) -> float | None:
     steps = snapshot.steps
-    if not steps.total_ns or name.startswith(_VALIDATION):
+    if not steps.total_ns or BETWEEN_STEPS.match(name):
         return None
     if name == WAIT:  # a validation waits, too: that is no part of a step
         return steps.wait_share

@@ -9,11 +9,11 @@ What handing over a batch takes the loop itself comes on top, whatever the loade
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.lazy import dataclass
+from penstock.profile.figures import BETWEEN_STEPS, IDLE
 from penstock.profile.histogram import PER_OCTAVE, middle_ns
 from penstock.profile.marks import WAIT
 from penstock.profile.snapshot import OTHER, Snapshot, SpanStats, StepPoint
@@ -30,9 +30,8 @@ LOADER_STAGES = frozenset({
 """The names of load/stages.py, stores/held.py and an attached DataLoader, which a user's own data set may use as well;
 any other number before a name means nothing."""
 # Waits, and what a sample's total holds already.
-_NO_STAGES = (WAIT, "wait_for_slot", "plan_batch", OTHER)
+_NO_STAGES = (WAIT, IDLE, "plan_batch", OTHER)
 _WARM_SHARE, _WARM_MOST = 0.1, 20  # of the first steps: files are opened, views mapped, kernels chosen
-_BETWEEN_STEPS = re.compile(r"1\d[a-z]?_val|30_checkpoint")
 _OUTLIER = 8.0  # times the median: a checkpoint or a validation between two steps, if it is rare
 _RARE = 0.03
 
@@ -174,7 +173,7 @@ def compute_stages_of(snapshot: Snapshot, steps: float) -> tuple[Stage, ...]:
     def computing(spans: Sequence[SpanStats]) -> list[SpanStats]:
         here = [span for span in spans if not _is_named(span, loops) and not _is_elsewhere(span, snapshot.process)]
         own = [span for span in here if span.name not in _NO_STAGES]
-        return [_steady(span) for span in own if not _BETWEEN_STEPS.match(span.name)]
+        return [_steady(span) for span in own if not BETWEEN_STEPS.match(span.name)]
 
     return _summed(computing(snapshot.gpu) or computing(snapshot.spans), steps)
 

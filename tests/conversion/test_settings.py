@@ -25,7 +25,7 @@ from penstock.errors import ConfigError
         ("video=gif", "video: expected one of"),
         ("timeline=fixed", "timeline: fixed needs a rate"),
         ("fpss=3", "did you mean 'fps'"),
-        ("features.observation.state=/joint_states", "^features.observation: neither topic nor sources"),
+        ("features.observation.state=/joint_states", "^features.observation: topic, tf or sources is missing"),
         ("features[a]={topic: /a, vido: h264}", "^unknown key 'vido' in features.a; did you mean 'video'"),
         ("features[a]={sources: [{topic: /a, fild: x}]}", "^unknown key 'fild' in features.a.*; did you mean 'field'"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from penstock.media import raw_image
 from penstock.media.depth import DepthInfo
 from penstock.recordings.images import ImageReader, RawPicture
 from penstock.recordings.recording import Recording, Topic
+from penstock.recordings.transforms import NAMES, EdgeMessages, TransformReader, TransformTree, compose, parse_chain
 from penstock.recordings.values import VectorReader
 from penstock.recordings.video_messages import VIDEO_TYPES, VideoReader, scan_stream
 
@@ -107,10 +109,11 @@ class VectorPart:
     stream: str  # its name in the alignment
     source: Source
     topic: Topic
-    reader: VectorReader
+    reader: VectorReader | TransformReader
     size: int
     quaternions: tuple[tuple[int, int, int, int], ...] = ()
     prefix: str = ""  # of its dimension names, where the vector has several parts
+    messages: EdgeMessages | None = None  # of a transform: the messages of the topic that hold it
 
 
 @dataclass(frozen=True)
@@ -121,10 +124,15 @@ class VectorColumn:
     dtype: str
     parts: tuple[VectorPart, ...]
     names: tuple[str, ...]
+    inverse: tuple[bool, ...] | None = None  # of a chain of transforms: which of its parts lead upwards
 
     @property
     def size(self) -> int:
-        return sum(part.size for part in self.parts)
+        return len(self.names)
+
+    def join(self, values: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """One array (rows, size) from those of the parts."""
+        return np.concatenate(values, axis=1) if self.inverse is None else compose(values, self.inverse)
 
 
 @dataclass(frozen=True)
@@ -144,7 +152,12 @@ def open_columns(recording: Recording, settings: Settings) -> Columns:
     """Find every topic, read its first message, and settle sizes, names and encodings."""
     cameras: list[CameraColumn] = []
     vectors: list[VectorColumn] = []
+    tree: TransformTree | None = None
     for key, feature in settings.features.items():
+        if any(source.tf is not None for source in feature.sources):
+            tree = tree or TransformTree(recording)
+            vectors.append(_transform(recording, key, feature, tree))
+            continue
         topics = [recording.topic(source.topic) for source in feature.sources]
         if any(is_image(topic) for topic in topics):
             if len(topics) != 1:
@@ -302,6 +315,29 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
     if feature.names is not None and len(feature.names) != len(names):
         raise ConfigError(f"features.{key}.names: {len(feature.names)} names for {len(names)} values")
     return VectorColumn(key, feature.dtype, tuple(parts), feature.names or tuple(names))
+
+
+def _transform(recording: Recording, key: str, feature: FeatureSettings, tree: TransformTree) -> VectorColumn:
+    """A transform between two frames: one part for each step of the chain, each interpolated by itself."""
+    source = feature.sources[0]
+    if len(feature.sources) > 1 or source.tf is None or source.field is not None:
+        raise ConfigError(
+            f"features.{key}: a transform is a feature of its own", hint=f"write features.{key}: {{tf: base→tool}}"
+        )
+    parts = []
+    links = tree.chain(*parse_chain(source.tf))
+    for link in links:
+        messages, name = link.messages, "→".join(link.messages.edge)
+        # What is sent once holds for the whole recording; everything else lies between two messages.
+        still = {"policy": "hold", "missing": "hold"} if messages.is_static else {"policy": source.policy or "slerp"}
+        own = replace(source, topic=messages.topic.name, **still)
+        quaternions = ((3, 4, 5, 6),) if own.policy == "slerp" else ()
+        reader = TransformReader(recording.decoder(messages.topic), messages.edge)
+        parts.append(VectorPart(f"{key} ← {name}", own, messages.topic, reader, 7, quaternions, messages=messages))
+    names = feature.names or NAMES
+    if len(names) != len(NAMES):
+        raise ConfigError(f"features.{key}.names: {len(names)} names for {len(NAMES)} values")
+    return VectorColumn(key, feature.dtype, tuple(parts), names, tuple(link.inverse for link in links))
 
 
 def _owner(feature: FeatureSettings, source: Source, path: str) -> str:

@@ -74,4 +74,6 @@ class Relations:
 
 def _moving(vector: VectorColumn) -> NDArray[np.bool_]:
     """Which values of a vector are made relative: all but those of absolute sources."""
+    if vector.inverse is not None:
+        return np.full(vector.size, not vector.parts[0].source.absolute)
     return np.concatenate([np.full(part.size, not part.source.absolute) for part in vector.parts])

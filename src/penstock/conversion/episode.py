@@ -201,7 +201,7 @@ class _Stream:
         placed: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
         for (vector, part), need, found in zip(self._parts, needs, values, strict=True):
             placed[vector.key].append(thresholded(part, _per_row(part, need, found)))
-        joined = {key: np.concatenate(parts, axis=1) for key, parts in placed.items()}
+        joined = {vector.key: vector.join(placed[vector.key]) for vector in self._columns.vectors}
         self._relations.apply(joined)
         for vector in self._columns.vectors:
             values_of = joined[vector.key]

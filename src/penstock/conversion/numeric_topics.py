@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from penstock.conversion.camera_topics import distinct_name, is_image, safe_name
 from penstock.conversion.first_messages import first_payloads
 from penstock.conversion.settings import FeatureSettings, Source
 from penstock.errors import ConfigError, MessageError, PenstockError
 from penstock.lazy import dataclass
-from penstock.recordings.obvious import PER_JOINT, is_joint_vector, obvious_paths
+from penstock.recordings.obvious import DOUBLE_PRECISION, NO_VECTOR, PER_JOINT, is_joint_vector, obvious_paths
 from penstock.recordings.recording import Recording, Topic
-from penstock.recordings.values import VectorReader
+from penstock.recordings.values import MAX_DIMENSIONS, VectorReader
 
 STATE = "observation.state"
 ACTION = "action"
@@ -24,6 +25,7 @@ _COMMAND_WORDS = frozenset(
 ) | {"target", "targets", "traj", "trajectory"}
 _NOT_COMMANDS = frozenset(("state", "states", "status", "feedback", "measured", "actual"))
 _ARRAYS = frozenset(("std_msgs/msg/Float64MultiArray", "std_msgs/msg/Float32MultiArray"))
+_SCAN = "sensor_msgs/msg/LaserScan"  # one value for each direction, always as many
 _POSES = ("Pose", "Transform", "Odometry")
 
 
@@ -56,8 +58,13 @@ class NumericTopic:
         kind = _words(self.topic.type.rsplit("/", 1)[-1])
         return bool(kind & _COMMAND_WORDS) and not (kind | words) & _NOT_COMMANDS
 
+    @property
+    def most_dimensions(self) -> int:
+        return MAX_DIMENSIONS if self.topic.type == _SCAN else _MOST_DIMENSIONS
+
     def feature(self) -> FeatureSettings:
-        return FeatureSettings((Source(self.topic.name, field=self.field),))
+        dtype: Literal["float32", "float64"] = "float64" if self.topic.type in DOUBLE_PRECISION else "float32"
+        return FeatureSettings((Source(self.topic.name, field=self.field),), dtype=dtype)
 
 
 def _words(name: str) -> set[str]:
@@ -80,7 +87,9 @@ def find_numbers(recording: Recording, notes: list[str]) -> list[NumericTopic]:
         except PenstockError as error:
             notes.append(f"{topic.name} left out: {error.message}")
             continue
-        if numbers is not None and numbers.size > _MOST_DIMENSIONS:
+        if topic.type in NO_VECTOR:
+            notes.append(f"{topic.name} left out: {NO_VECTOR[topic.type]}")
+        elif numbers is not None and numbers.size > numbers.most_dimensions:
             notes.append(f"{topic.name} left out: {numbers.size:,} numbers in a message (name it under features:)")
         elif numbers is not None:
             found.append(numbers)

@@ -14,6 +14,7 @@ from penstock.conversion.settings import FIXED, Settings, Source
 from penstock.errors import AlignError
 from penstock.lazy import dataclass
 from penstock.recordings.recording import Recording, Topic
+from penstock.recordings.transforms import EdgeMessages
 
 TIMELINE = "timeline"
 
@@ -36,8 +37,8 @@ def pair(recording: Recording, columns: Columns, settings: Settings, unusable: U
     """Align every column of a recording; message numbers in the result are those of the recording."""
     kept: dict[str, NDArray[np.int32] | None] = {}
     streams: list[Stream] = []
-    for name, topic, source in _all_sources(columns):
-        stream, numbers = _stream(recording, name, topic, source, settings, unusable)
+    for name, topic, source, messages in _all_sources(columns):
+        stream, numbers = _stream(recording, name, topic, source, settings, unusable, messages)
         streams.append(stream)
         kept[name] = numbers
     timeline: FixedTimeline | TopicTimeline
@@ -45,7 +46,8 @@ def pair(recording: Recording, columns: Columns, settings: Settings, unusable: U
         timeline = FixedTimeline(fps=settings.fps)
     else:
         main = recording.topic(str(settings.timeline))
-        owner = next((name for name, topic, _ in _all_sources(columns) if topic.id == main.id), None)
+        whole = [(name, topic) for name, topic, _, messages in _all_sources(columns) if messages is None]
+        owner = next((name for name, topic in whole if topic.id == main.id), None)
         if owner is None:
             owner = TIMELINE
             streams.append(_stream(recording, owner, main, Source(main.name), settings, unusable)[0])
@@ -58,25 +60,35 @@ def pair(recording: Recording, columns: Columns, settings: Settings, unusable: U
     return Paired(alignment.fps, len(alignment.row_times_ns), picks, alignment, unusable)
 
 
-def _all_sources(columns: Columns) -> list[tuple[str, Topic, Source]]:
-    found = [(camera.key, camera.topic, camera.source) for camera in columns.cameras]
+def _all_sources(columns: Columns) -> list[tuple[str, Topic, Source, EdgeMessages | None]]:
+    found: list[tuple[str, Topic, Source, EdgeMessages | None]] = [
+        (camera.key, camera.topic, camera.source, None) for camera in columns.cameras
+    ]
     for vector in columns.vectors:
         for part in vector.parts:
-            found.append((part.stream, part.topic, part.source))
+            found.append((part.stream, part.topic, part.source, part.messages))
     return found
 
 
 def _stream(
-    recording: Recording, name: str, topic: Topic, source: Source, settings: Settings, unusable: Unusable
+    recording: Recording,
+    name: str,
+    topic: Topic,
+    source: Source,
+    settings: Settings,
+    unusable: Unusable,
+    messages: EdgeMessages | None = None,
 ) -> tuple[Stream, NDArray[np.int32] | None]:
     clock = source.time or settings.time
-    times = recording.header_times_ns(topic) if clock == "header" else recording.times_ns(topic)
-    bad = unusable.get(topic.id)
     numbers: NDArray[np.int32] | None = None
-    if bad:
-        mask = np.ones(len(times), dtype=bool)
-        mask[list(bad)] = False
-        numbers = np.flatnonzero(mask).astype(np.int32)
+    if messages is not None:
+        numbers = messages.numbers
+        times = messages.stamps_ns if clock == "header" else recording.times_ns(topic)[numbers]
+    else:
+        times = recording.header_times_ns(topic) if clock == "header" else recording.times_ns(topic)
+    if bad := unusable.get(topic.id):
+        mask = ~np.isin(np.arange(len(times)) if numbers is None else numbers, list(bad))
+        numbers = (np.arange(len(times), dtype=np.int32) if numbers is None else numbers)[mask]
         times = times[mask]
     tolerance = settings.tolerance if source.tolerance is None else source.tolerance
     stream = Stream(

@@ -20,6 +20,7 @@ Video = Literal["copy", "images", "mjpeg", "h264", "hevc", "av1"]
 Depth = Literal["metric", "8bit", "off"]
 
 _NO_CODEC = ("copy", "images", "mjpeg")  # kinds of video that no video encoder makes
+TRANSFORM_TOPIC = "/tf"
 FIXED = "fixed"  # the timeline that follows no topic
 
 
@@ -132,6 +133,7 @@ class Source:
     missing: Missing | None = None
     threshold: float | None = None  # 1 above it, 0 elsewhere
     absolute: bool = False  # left as it is where the feature is relative to something
+    tf: str | None = None  # base→tool: a transform, composed along the tree of frames at each row's time
 
 
 @dataclass(frozen=True)
@@ -163,16 +165,17 @@ def _features(value: Any) -> dict[str, FeatureSettings]:
             tree: dict[str, Any] = {"sources": [{"topic": entry}]}
         elif isinstance(entry, (list, tuple)):
             tree = {"sources": list(entry)}
-        elif isinstance(entry, Mapping) and not {"topic", "sources"} & set(entry):
+        elif isinstance(entry, Mapping) and not {"topic", "tf", "sources"} & set(entry):
             raise ConfigError(
-                f"features.{key}: neither topic nor sources is given, but {', '.join(map(str, entry)) or 'nothing'}",
+                f"features.{key}: topic, tf or sources is missing; given: {', '.join(map(str, entry)) or 'nothing'}",
                 hint="`penstock inspect SRC --suggest-config` prints the features to change, for --config; "
                 "a name with dots is written in brackets: 'features[observation.state]=/joint_states'",
             )
         elif isinstance(entry, Mapping) and "sources" not in entry:
             _check_keys(entry, [*(each.name for each in fields(Source)), *of_feature], f"features.{key}")
             tree = {name: entry[name] for name in of_feature if name in entry}
-            tree["sources"] = [{name: each for name, each in entry.items() if name not in of_feature}]
+            source = {name: each for name, each in entry.items() if name not in of_feature}
+            tree["sources"] = [{"topic": TRANSFORM_TOPIC, **source} if "tf" in source else source]
         else:
             tree = entry
         built[str(key)] = config.build(FeatureSettings, tree, where=f"features.{key}")

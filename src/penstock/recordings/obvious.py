@@ -16,6 +16,11 @@ _PATHS: Mapping[str, tuple[str, ...]] = {
     "sensor_msgs/msg/Joy": (".", "axes"),
     "sensor_msgs/msg/Imu": (".",),
     "sensor_msgs/msg/Range": ("range",),
+    "sensor_msgs/msg/NavSatFix": ("latitude,longitude,altitude",),
+    "sensor_msgs/msg/LaserScan": ("ranges",),
+    "sensor_msgs/msg/BatteryState": ("voltage,current,percentage",),
+    "interbotix_xs_msgs/msg/JointSingleCommand": ("cmd",),
+    "interbotix_xs_msgs/msg/JointGroupCommand": ("cmd",),
     "sensor_msgs/msg/Temperature": ("temperature",),
     "sensor_msgs/msg/FluidPressure": ("fluid_pressure",),
     "sensor_msgs/msg/Illuminance": ("illuminance",),
@@ -37,6 +42,18 @@ _STEMS = ("Pose", "Twist", "Wrench", "Accel", "Transform", "Vector3", "Point", "
 _STAMPED_FIELDS = {"Vector3": "vector"}
 # Types with one message per joint: how many there are only a message tells.
 PER_JOINT: Mapping[str, str] = {"sensor_msgs/msg/MultiDOFJointState": "transforms"}
+# Types with one value of one joint in a message: the field that names the joint.
+ONE_JOINT: Mapping[str, str] = {"interbotix_xs_msgs/msg/JointSingleCommand": "name"}
+# Degrees of latitude: single precision is half a metre.
+DOUBLE_PRECISION = frozenset(("sensor_msgs/msg/NavSatFix",))
+# What is recorded, and is no vector.
+NO_VECTOR: Mapping[str, str] = {
+    "sensor_msgs/msg/PointCloud2": "a point cloud has a different number of points in each message",
+    "sensor_msgs/msg/PointCloud": "a point cloud has a different number of points in each message",
+    "nav_msgs/msg/OccupancyGrid": "a map is no vector of numbers",
+    "tf2_msgs/msg/TFMessage": "transforms: name two frames under features:, as in {tf: base→tool}",
+    "tf/msg/tfMessage": "transforms: name two frames under features:, as in {tf: base→tool}",
+}
 # What robots call the positions of their joints, where a message has several arrays.
 _POSITIONS = frozenset(("angle", "angles", "pos", "position", "positions", "q", "qpos")) | frozenset(
     ("joint_angle", "joint_angles", "joint_pos", "joint_position", "joint_positions", "joint_q")
@@ -56,7 +73,7 @@ def default_path(type_name: str, definitions: Mapping[str, MessageDef]) -> str |
 def obvious_paths(type_name: str, definitions: Mapping[str, MessageDef]) -> tuple[str, ...]:
     """The fields that may be meant, best first; nothing where it is not clear."""
     message = definitions.get(type_name)
-    if message is None:
+    if message is None or type_name in NO_VECTOR:
         return ()
     if type_name in _PATHS:
         return tuple(path for path in _PATHS[type_name] if _exists(definitions, message, path))
@@ -80,6 +97,8 @@ def is_joint_vector(type_name: str, path: str) -> bool:
 
 
 def _exists(definitions: Mapping[str, MessageDef], message: MessageDef, path: str) -> bool:
+    if "," in path:
+        return all(_exists(definitions, message, each) for each in path.split(","))
     for part in path.split(".") if path != "." else ():
         field = message.field(part.split("[")[0])
         if field is None:

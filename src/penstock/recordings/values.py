@@ -25,7 +25,7 @@ from penstock.recordings.definitions import (
     FieldType,
     MessageDef,
 )
-from penstock.recordings.obvious import default_path
+from penstock.recordings.obvious import ONE_JOINT, default_path
 from penstock.recordings.paths import FieldPath, PathPart, Span, parse_path
 
 __all__ = ["FieldPath", "VectorReader", "default_path", "parse_path"]
@@ -83,7 +83,8 @@ class VectorReader:
     """Reads the numbers at one path of every message of a topic as a vector of one size.
 
     A path that ends at a message takes all its numbers in declared order, without headers, times, texts and
-    covariances. The result is `value * scale + offset`, after degrees became radians when `unit` is "deg".
+    covariances; several paths are separated by commas. The result is `value * scale + offset`, after degrees became
+    radians when `unit` is "deg".
 
     Where the message names its values (the `name` of a JointState; `names_path` says where if it is elsewhere), values
     go by name: `names` picks and orders them, and without `names` the first message fixes the order. `names_path=""`
@@ -101,17 +102,22 @@ class VectorReader:
         offset: float | Sequence[float] = 0.0,
         unit: Unit | None = None,
     ) -> None:
-        self.path = parse_path(path) if isinstance(path, str) else path
-        self._where = f"{decoder.type_name} {self.path}"
+        paths = [parse_path(each.strip()) for each in path.split(",")] if isinstance(path, str) else [path]
+        self.path = paths[0]
+        self._where = f"{decoder.type_name} {path}"
         if unit not in (None, "deg", "rad"):
             raise ConfigError(f"unit {unit!r} of {self._where} is unknown; known are 'deg' and 'rad'")
-        self._leaves = list(_leaves(decoder, self.path))
+        self._leaves = [leaf for each in paths for leaf in _leaves(decoder, each)]
         if not self._leaves:
             raise ConfigError(f"{self._where} holds no numbers")
         self._names = _checked_names(names, self._where)
         self._names_path = self._find_names_path(decoder, names_path)
-        paths = [leaf.path for leaf in self._leaves]
-        self._read = decoder.reader([*paths, self._names_path] if self._names_path else paths)
+        places = [leaf.path for leaf in self._leaves]
+        self._joint_path = ONE_JOINT.get(decoder.type_name)
+        self._joint: str | None = None  # whose messages these are; the first tells
+        if self._joint_path is not None:
+            places.append(parse_path(self._joint_path))
+        self._read = decoder.reader([*places, self._names_path] if self._names_path else places)
         self._collect = _collector(self._leaves)
         self._seen_names: list[str] | None = None
         self._order: NDArray[np.intp] | None = None
@@ -153,11 +159,19 @@ class VectorReader:
         """The vector of one message, in memory of its own."""
         values = self._read(payload)
         vector = self._collect(values)
+        if self._joint_path is not None:
+            self._check_joint(values[len(self._leaves)])
         if self._names_path is not None:
             vector = self._by_name(vector, values[-1])
         if vector.shape[0] != self._size:
             self._settle_size(vector.shape[0], values)
         return vector if self._is_plain else vector * self._scale + self._offset
+
+    def _check_joint(self, joint: str) -> None:
+        """All messages are of one joint: a value of another one is not the next value of this one."""
+        self._joint = self._joint or joint
+        if joint != self._joint:
+            raise MessageError(f"{self._where} is of {joint!r} in this message, and of {self._joint!r} in the first")
 
     def _settle_size(self, size: int, values: Sequence[Any]) -> None:
         if self._size is None:

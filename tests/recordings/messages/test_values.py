@@ -261,7 +261,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], problem: str) -> Non
         ("geometry_msgs/msg/PointStamped", "point"),
         ("geometry_msgs/msg/PolygonStamped", None),
         ("sensor_msgs/msg/Range", "range"),
-        ("sensor_msgs/msg/NavSatFix", None),
+        ("sensor_msgs/msg/NavSatFix", "latitude,longitude,altitude"),
         ("sensor_msgs/msg/Image", None),
         ("sensor_msgs/msg/CameraInfo", None),
         ("std_msgs/msg/UInt8MultiArray", None),

@@ -36,11 +36,12 @@ class Outcome:
 
 TURTLE = ("timeline=/turtle1/pose", 'features={action: /turtle1/cmd_vel, pose: {topic: /turtle1/pose, field: x}}')
 IMAGE = "observation.images."
+SCANNED = ("observation.state", "observation.base_scan")
 
 OUTCOMES = {
     "ros1/embag/array_test.bag": Outcome(20, NOTHING),
     "ros1/embag/test_2.bag": Outcome(2, NOTHING),
-    "ros1/embag/test_v1.bag": Outcome(3454, NO_CAMERA, ("timeline=fixed", "fps=10"), 1727, ("observation.state",)),
+    "ros1/embag/test_v1.bag": Outcome(3454, NO_CAMERA, ("timeline=fixed", "fps=10"), 1727, SCANNED),
     "ros1/fiducials/aruco_images.bag": Outcome(16, ONE_PICTURE, ("fps=30",), 1, (IMAGE + "raspicam_node",)),
     "ros1/pydtk/can.bag": Outcome(1121, NOTHING),
     "ros1/pydtk/records.bag": Outcome(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -45,6 +45,8 @@ def _first_camera(recording: Recording, features: dict[str, FeatureSettings]) ->
     if not features:
         if not any(topic.count for topic in recording.topics):
             raise AlignError(f"{recording.path} has nothing that becomes a feature: it holds no messages")
+        if problem := next((topic.problem for topic in recording.topics if topic.count and topic.problem), None):
+            raise AlignError(f"{recording.path} has nothing that becomes a feature: {problem}")
         raise AlignError(
             f"{recording.path} has nothing that becomes a feature: no camera and no known numeric topic",
             hint="penstock inspect lists the topics; name the fields in a configuration under features:",
@@ -67,6 +69,7 @@ def _find_features(recording: Recording, settings: Settings) -> tuple[dict[str, 
         IMAGE_PREFIX + name: FeatureSettings((Source(topic.name),))
         for name, topic in camera_names(cameras, depth).items()
     }
+    notes += _undecodable(recording)
     marking = settings.episodes.topics
     numeric = [each for each in find_numbers(recording, notes) if each.name not in marking]
     features |= choose(numeric, lambda topic: _is_steady(recording, topic, shared), list(features), notes)
@@ -75,6 +78,15 @@ def _find_features(recording: Recording, settings: Settings) -> tuple[dict[str, 
     if others:
         notes.append(f"topics without a feature: {', '.join(others)}")
     return features, notes
+
+
+def _undecodable(recording: Recording) -> Iterator[str]:
+    """A note for each reason why messages cannot be decoded, with the topics that it holds for."""
+    topics: dict[str, list[str]] = {}
+    for topic in recording.topics:
+        if topic.problem is not None and topic.count:
+            topics.setdefault(topic.problem, []).append(topic.name)
+    return (f"{', '.join(names)} left out: {problem}" for problem, names in topics.items())
 
 
 @dataclass(frozen=True, eq=False)

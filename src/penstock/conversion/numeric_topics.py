@@ -45,7 +45,7 @@ class NumericTopic:
 
     @property
     def is_pose(self) -> bool:
-        return self.topic.type.rsplit("/", 1)[-1].startswith(_POSES)
+        return _last_name(self.topic.type).startswith(_POSES)
 
     @property
     def is_command(self) -> bool:
@@ -53,11 +53,16 @@ class NumericTopic:
         words = _words(self.topic.name)
         if words & _COMMAND_WORDS:
             return not words & _NOT_COMMANDS
-        kind = _words(self.topic.type.rsplit("/", 1)[-1])
+        kind = _words(_last_name(self.topic.type))
         return bool(kind & _COMMAND_WORDS) and not (kind | words) & _NOT_COMMANDS
 
     def feature(self) -> FeatureSettings:
         return FeatureSettings((Source(self.topic.name, field=self.field),))
+
+
+def _last_name(type_name: str) -> str:
+    """Of sensor_msgs/msg/JointState and foxglove.JointStates what comes last."""
+    return re.split(r"[/.]", type_name)[-1]
 
 
 def _words(name: str) -> set[str]:
@@ -98,7 +103,8 @@ def _look_at(recording: Recording, topic: Topic) -> NumericTopic | None:
     for payload in first_payloads(recording, topic):
         try:
             if per_joint is not None:
-                paths = (f"{per_joint}[0:{len(decoder.reader([per_joint])(payload)[0])}]",)
+                joints = decoder.reader([per_joint.split("[")[0]])(payload)[0]
+                paths = (per_joint.format(len(joints)),)
             for path in paths:
                 try:
                     size = int(VectorReader(decoder, path)(payload).size)

@@ -90,7 +90,7 @@ class _Parser:
         self._messages: dict[str, Any] = {}
         self._enums: dict[str, Any] = {}
         for file in files.file:
-            self._collect(file.package, file.message_type, file.enum_type, 0)
+            self._collect(_text(file.package), file.message_type, file.enum_type, 0)
         self._types = ProtoTypes({}, {})
         self._open: list[str] = []
         self._total = 0
@@ -117,11 +117,11 @@ class _Parser:
         if depth > MAX_DEPTH:
             raise SchemaError(f"the descriptors of {shorten(self._root)} nest more than {MAX_DEPTH} types deep")
         for each in messages:
-            name = f"{scope}.{each.name}" if scope else each.name
+            name = _joined(scope, each)
             self._messages.setdefault(name, each)
             self._collect(name, each.nested_type, each.enum_type, depth + 1)
         for each in enums:
-            self._enums.setdefault(f"{scope}.{each.name}" if scope else each.name, each)
+            self._enums.setdefault(_joined(scope, each), each)
 
     def _add(self, name: str) -> None:
         """Describe a type and, before it, those that it is made of."""
@@ -141,19 +141,21 @@ class _Parser:
 
     def _fields(self, owner: str, message: Any) -> Iterator[ProtoField]:
         for field in message.field:
-            where = f"field {shorten(field.name)} of {shorten(owner)}"
-            if len(field.name) > MAX_NAME_CHARACTERS or not _NAME.fullmatch(field.name):
+            field_name = _text(field.name)
+            where = f"field {shorten(field_name)} of {shorten(owner)}"
+            if len(field_name) > MAX_NAME_CHARACTERS or not _NAME.fullmatch(field_name):
                 raise SchemaError(f"{where}: that is not the name of a field")
-            if not 1 <= field.number <= MAX_FIELD_NUMBER or not 1 <= field.type <= len(_TYPES):
-                raise SchemaError(f"{where} has number {field.number} and type {field.type}, which do not exist")
-            kind = _TYPES[field.type - 1]
+            number = field.type if field.HasField("type") else 0
+            if not 1 <= field.number <= MAX_FIELD_NUMBER or not 1 <= number <= len(_TYPES):
+                raise SchemaError(f"{where} has number {field.number} and type {number}, which do not exist")
+            kind = _TYPES[number - 1]
             repeated = field.label == _REPEATED
             if kind in ("message", "group"):
-                name = _full_name(field.type_name, owner, self._messages)
+                name = _full_name(_text(field.type_name), owner, self._messages)
                 if name not in self._open:  # what contains itself is read without its inner self
-                    yield self._message_field(field.number, field.name, name, repeated)
+                    yield self._message_field(field.number, field_name, name, repeated)
                 continue
-            found = FieldDef(field.name, _field_type(kind, repeated))
+            found = FieldDef(field_name, _field_type(kind, repeated))
             default = None if repeated else self._default(owner, field, kind, where)
             yield ProtoField(field.number, kind, found, repeated, default)
 
@@ -171,7 +173,7 @@ class _Parser:
 
     def _default(self, owner: str, field: Any, kind: str, where: str) -> Any:
         """The value of a field that a message lacks, as protobuf defines it."""
-        text = field.default_value
+        text = _text(field.default_value)
         try:
             if kind == "string":
                 return text
@@ -182,7 +184,7 @@ class _Parser:
             if kind == "bool":
                 return text == "true"
             if kind == "enum":
-                values = self._enums[_full_name(field.type_name, owner, self._enums)].value
+                values = self._enums[_full_name(_text(field.type_name), owner, self._enums)].value
                 return next((each.number for each in values if each.name == text), values[0].number if values else 0)
             if kind in ("double", "float"):
                 # `optional` says that a message may have no value: then it is no number, and not zero.
@@ -190,6 +192,16 @@ class _Parser:
             return int(text or 0)
         except (ValueError, KeyError) as error:
             raise SchemaError(f"{where} has the default {shorten(text)}: {shorten(str(error))}") from None
+
+
+def _text(value: str | bytes) -> str:
+    """The library gives the bytes of a text that is not UTF-8."""
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
+
+
+def _joined(scope: str, described: Any) -> str:
+    name = _text(described.name)
+    return f"{scope}.{name}" if scope else name
 
 
 def _field_type(kind: str, repeated: bool) -> FieldType:

@@ -24,7 +24,7 @@ def test_foreign_encodings_are_listed_counted_and_fetched_raw(tmp_path: Path) ->
         ros1 = writer.register_schema("std_msgs/String", "ros1msg", b"string data\n")
         channels = [
             writer.register_channel("/proto", "protobuf", proto),
-            writer.register_channel("/json", "json", 0),
+            writer.register_channel("/cbor", "cbor", 0),
             writer.register_channel("/ros1", "ros1", ros1),
         ]
         for channel in channels:
@@ -32,9 +32,9 @@ def test_foreign_encodings_are_listed_counted_and_fetched_raw(tmp_path: Path) ->
         writer.finish()
     with recordings.open(path) as recording:
         by_name = {topic.name: topic for topic in recording.topics}
-        assert {name: topic.count for name, topic in by_name.items()} == {"/proto": 1, "/json": 1, "/ros1": 1}
+        assert {name: topic.count for name, topic in by_name.items()} == {"/proto": 1, "/cbor": 1, "/ros1": 1}
         assert "protobuf" in (by_name["/proto"].problem or "")
-        assert "json" in (by_name["/json"].problem or "")
+        assert "cbor" in (by_name["/cbor"].problem or "")
         assert by_name["/ros1"].problem is None and by_name["/ros1"].type == "std_msgs/msg/String"
         assert recording.decoder(by_name["/ros1"]).decode(b"\x01\x00\x00\x00a") == {"data": "a"}
         assert all(rows == [(5, b"\x01\x00\x00\x00a")] for rows in everything(recording).values())

@@ -1,4 +1,4 @@
-"""mcap files of foxglove's messages, as protobuf and as JSON: converted, inspected, checked and recovered like ROS's."""
+"""mcap files of foxglove's messages, as protobuf and as JSON: converted, inspected, checked, recovered."""
 
 from __future__ import annotations
 
@@ -223,9 +223,11 @@ def test_inspect_shows_types_and_what_a_conversion_makes_of_them(
 
 # Without the extra
 
-WITHOUT = (
-    "import sys; sys.modules['google'] = None; sys.modules['google.protobuf'] = None\nfrom penstock.cli import main\n"
-)
+WITHOUT = """
+import sys
+sys.modules["google"] = sys.modules["google.protobuf"] = None
+from penstock.cli import main
+"""
 SENTENCE = "reading protobuf messages needs the package 'protobuf': pip install 'penstock[protobuf]'"
 
 

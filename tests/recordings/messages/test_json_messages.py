@@ -59,7 +59,7 @@ def test_references_and_choices_lead_to_types() -> None:
          "c": {"type": ["null", "integer"]}, "d": {"allOf": [{"$ref": "#/$defs/V"}]}, "e": {"$ref": "other.json#/V"},
          "f": {"$ref": "#/$defs/loop"}, "g": {"$ref": "#/$defs/self"}},
         **{"$defs": {"V": VECTOR, "loop": {"$ref": "#/$defs/loop"},
-                     "self": {"type": "object", "properties": {"k": {"type": "number"}, "s": {"$ref": "#/$defs/self"}}}}},
+                     "self": {"properties": {"k": {"type": "number"}, "s": {"$ref": "#/$defs/self"}}}}},
     )  # fmt: skip
     paths = ["a.x", "b", "c", "d.z", "g.k"]
     values = decoder.reader(paths)(coded({"a": {"x": 1}, "b": 2, "c": 3, "d": {"z": 4}, "g": {"k": 5, "s": {}}}))

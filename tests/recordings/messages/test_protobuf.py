@@ -104,7 +104,7 @@ def test_pictures_are_views_of_the_payload() -> None:
     read(payload)
     tracemalloc.start()
     form, view = read(payload)
-    held, peak = tracemalloc.get_traced_memory()
+    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (form, view == data, view.obj is payload.obj) == ("jpeg", True, True)
     assert peak < 50_000

@@ -148,6 +148,34 @@ def test_rows_go_by_the_stamps_where_asked(form: str, tmp_path: Path) -> None:
         assert found[0] == first if first else len(found) < ROWS
 
 
+def test_a_feature_without_a_field_takes_the_position_of_every_joint(tmp_path: Path) -> None:
+    path = write_protobuf(tmp_path / "a.mcap", FOXGLOVE, robot())
+    features = {CAM: {"topic": "/cam/image"}, "observation.state": {"topic": "/joint_states"}}
+    penstock.convert(path, tmp_path / "out", features=features)
+    assert datasets.info(tmp_path / "out")["features"]["observation.state"]["names"] == ["c", "b", "a"]
+
+
+@pytest.mark.parametrize("frames", [("tool",), ("tool", "wheel")])
+def test_transforms_of_one_frame_are_numbers_and_those_of_many_are_left_out(
+    frames: tuple[str, ...], tmp_path: Path
+) -> None:
+    turned = {"translation": {"x": 1.0, "y": 2.0, "z": 3.0}, "rotation": {"x": 0.0, "y": 0.0, "z": 0.0, "w": 1.0}}
+    names = {"parent_frame_id": "base"}
+    entries = [
+        Entry("/tf", "foxglove.FrameTransform", time_ns + place, {**names, "child_frame_id": frame, **turned})
+        for time_ns in TIMES
+        for place, frame in enumerate(frames)
+    ]
+    path = write_protobuf(tmp_path / "a.mcap", FOXGLOVE, robot() + entries)
+    report = penstock.convert(path, tmp_path / "out")
+    features = datasets.info(tmp_path / "out")["features"]
+    if len(frames) == 1:
+        assert datasets.values(tmp_path / "out", "observation.tf")[0].tolist() == [1, 2, 3, 0, 0, 0, 1]
+    else:
+        assert "observation.tf" not in features
+        assert any("/tf left out: its messages are transforms of several frames" in note for note in report.notes)
+
+
 # Faults
 
 

@@ -10,7 +10,8 @@ from penstock.conversion.first_messages import first_payloads
 from penstock.conversion.settings import FeatureSettings, Source
 from penstock.errors import ConfigError, MessageError, PenstockError
 from penstock.lazy import dataclass
-from penstock.recordings.obvious import PER_JOINT, is_joint_vector, obvious_paths
+from penstock.recordings.message_decoder import MessageDecoder
+from penstock.recordings.obvious import PER_JOINT, default_path, is_joint_vector, obvious_paths
 from penstock.recordings.recording import Recording, Topic
 from penstock.recordings.values import VectorReader
 
@@ -24,7 +25,8 @@ _COMMAND_WORDS = frozenset(
 ) | {"target", "targets", "traj", "trajectory"}
 _NOT_COMMANDS = frozenset(("state", "states", "status", "feedback", "measured", "actual"))
 _ARRAYS = frozenset(("std_msgs/msg/Float64MultiArray", "std_msgs/msg/Float32MultiArray"))
-_POSES = ("Pose", "Transform", "Odometry")
+_FRAMES = "foxglove.FrameTransform"
+_POSES = ("Pose", "FrameTransform", "Transform", "Odometry")
 
 
 @dataclass(frozen=True)
@@ -96,16 +98,14 @@ def _look_at(recording: Recording, topic: Topic) -> NumericTopic | None:
     """Read a first message: fields that it leaves empty are not what is meant."""
     decoder = recording.decoder(topic)
     paths: Sequence[str] = obvious_paths(topic.type, decoder.definitions)
-    per_joint = PER_JOINT.get(topic.type)
-    if not paths and per_joint is None:
+    if not paths and topic.type not in PER_JOINT:
         return None
+    if topic.type == _FRAMES:
+        _check_frames(recording, topic)
     last: PenstockError | None = None
     for payload in first_payloads(recording, topic):
         try:
-            if per_joint is not None:
-                joints = decoder.reader([per_joint.split("[")[0]])(payload)[0]
-                paths = (per_joint.format(len(joints)),)
-            for path in paths:
+            for path in paths or (_per_joint(decoder, payload),):
                 try:
                     size = int(VectorReader(decoder, path)(payload).size)
                 except (MessageError, ConfigError) as error:
@@ -118,6 +118,29 @@ def _look_at(recording: Recording, topic: Topic) -> NumericTopic | None:
     if last is not None:
         raise last
     return None
+
+
+def _per_joint(decoder: MessageDecoder, payload: memoryview) -> str:
+    """The path to one value of each joint, as many as the message holds."""
+    path = PER_JOINT[decoder.type_name]
+    return path.format(len(decoder.reader([path.split("[")[0]])(payload)[0]))
+
+
+def default_field(recording: Recording, topic: Topic) -> str | None:
+    """The field that a person means by a topic; where messages hold one message per joint, the first one is read."""
+    decoder = recording.decoder(topic)
+    path = default_path(topic.type, decoder.definitions)
+    if path is None and topic.type in PER_JOINT:
+        path = next((_per_joint(decoder, payload) for payload in first_payloads(recording, topic)), None)
+    return path
+
+
+def _check_frames(recording: Recording, topic: Topic) -> None:
+    """Refuse a topic of many transforms: one row would be that of a camera, the next that of a wheel."""
+    read = recording.decoder(topic).reader(["parent_frame_id", "child_frame_id"])
+    frames = {" → ".join(read(payload)) for payload in first_payloads(recording, topic)}
+    if len(frames) > 1:
+        raise ConfigError(f"its messages are transforms of several frames: {', '.join(sorted(frames)[:3])}")
 
 
 def choose(

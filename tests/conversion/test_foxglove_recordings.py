@@ -88,6 +88,8 @@ def test_json_without_a_schema_gives_its_numbers(tmp_path: Path) -> None:
         Entry("/arm", "", time_ns, {"q": [number, number / 2], "note": "x"}) for number, time_ns in enumerate(TIMES)
     ]
     path = write_json(tmp_path / "a.mcap", {}, entries, described=False)
+    with recordings.open(path) as recording:
+        assert recording.topic("/arm").type == "json"
     features = {"observation.state": {"topic": "/arm", "field": "q[0:2]"}}
     report = penstock.convert(path, tmp_path / "out", features=features, timeline="fixed", fps=30)
     assert report.exit_code == 0

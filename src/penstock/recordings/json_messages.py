@@ -28,16 +28,17 @@ class JsonDecoder(TreeDecoder):
         return f"JsonDecoder({self.type_name}, {len(self.message.fields)} fields)"
 
     def _tree_reader(self, tree: Tree | None) -> Callable[[memoryview], dict[str, Any]]:
-        convert, label = self._message(self.type_name, tree, self.label), self.label
+        type_name = self.type_name
+        convert = self._message(type_name, tree, type_name)
 
         def read(payload: memoryview) -> dict[str, Any]:
-            found: dict[str, Any] = convert(parse(payload, label))
+            found: dict[str, Any] = convert(parse(payload, type_name))
             return found
 
         return read
 
     def _message(self, name: str, tree: Tree | None, where: str) -> _Convert:
-        """From a parsed object to the wanted fields; read as a whole, it may lack some of them."""
+        """From a parsed object to the wanted fields; read as a whole, it may lack some of them, or have null there."""
         wanted = [
             (field.name, self._field(field, tree, f"{where}.{field.name}"))
             for field in self.definition(name).fields
@@ -49,7 +50,9 @@ class JsonDecoder(TreeDecoder):
                 raise _other(where, value, "an object")
             made: dict[str, Any] = {}
             for key, of_field in wanted:
-                if key in value:
+                if tree is None and value.get(key, 0) is None:
+                    made[key] = None
+                elif key in value:
                     made[key] = of_field(value[key])
                 elif tree is not None:
                     raise MessageError(f"{where}.{key} is missing in this message")
@@ -78,14 +81,14 @@ class JsonDecoder(TreeDecoder):
         return convert
 
 
-def parse(payload: Payload, label: str) -> Any:
+def parse(payload: Payload, type_name: str) -> Any:
     """The value that a payload spells; MessageError where it is no JSON or over the limit."""
     if len(payload) > MAX_JSON_BYTES:
-        raise MessageError(f"{label}: a JSON message of {len(payload):,} bytes, the limit is {MAX_JSON_BYTES:,}")
+        raise MessageError(f"{type_name}: a JSON message of {len(payload):,} bytes, the limit is {MAX_JSON_BYTES:,}")
     try:
         return json.loads(str(payload, "utf-8"))
     except (ValueError, RecursionError) as error:
-        raise MessageError(f"{label}: the message cannot be read as JSON: {error}") from None
+        raise MessageError(f"{type_name}: the message cannot be read as JSON: {error}") from None
 
 
 def _scalar(kind: FieldType, where: str) -> _Convert:

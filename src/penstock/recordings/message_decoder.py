@@ -101,7 +101,7 @@ def _field_of(message: MessageDef, part: PathPart, path: FieldPath) -> FieldDef:
         names = [other.name for other in message.fields]
         close = difflib.get_close_matches(part.name, names, 1)
         raise ConfigError(
-            f"field path '{path}': {message.name or 'the message'} has no field {part.name!r}",
+            f"field path '{path}': {message.name} has no field {part.name!r}",
             hint=f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names[:20]) or 'no fields'}",
         )
     if part.selector is not None and field.type.array is None:
@@ -145,7 +145,6 @@ class TreeDecoder(MessageDecoder):
         self.type_name = type_name
         self.definitions = definitions
         self.message = self.definition(type_name)
-        self.label = type_name or "message"
         self._whole: Callable[[memoryview], dict[str, Any]] | None = None
         self._stamp = self._find_stamp()
         self._read_stamp = None if self._stamp is None else self.reader([self._stamp])
@@ -165,7 +164,7 @@ class TreeDecoder(MessageDecoder):
     def header_stamp_ns(self, payload: Payload) -> int:
         if self._read_stamp is None:
             raise SchemaError(
-                f"{self.label} has none of {', '.join(_STAMPS)} and so no header time",
+                f"{self.type_name} has none of {', '.join(_STAMPS)} and so no header time",
                 hint="use the receive times of this topic (time: log)",
             )
         return int(self._read_stamp(payload)[0])
@@ -178,11 +177,14 @@ class TreeDecoder(MessageDecoder):
         for path in parsed:
             self.field_at(path)
         read_tree = self._tree_reader(_tree([path.parts for path in parsed if path.parts]))
-        label = self.label
+        type_name = self.type_name
 
         def read(payload: Payload) -> tuple[Any, ...]:
             root = read_tree(payload if type(payload) is memoryview else memoryview(payload))
-            values = (follow(root, path.parts, label) if path.parts else self.decode(payload) for path in parsed)
+            try:
+                values = [follow(root, path.parts, type_name) if path.parts else self.decode(payload) for path in parsed]
+            except (KeyError, TypeError):  # JSON that was read as a whole may lack it
+                raise MessageError(f"{type_name}: one of {', '.join(map(str, parsed))} is missing") from None
             return tuple(list(value) if isinstance(value, Elements) else value for value in values)
 
         return read

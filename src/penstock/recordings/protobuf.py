@@ -40,7 +40,7 @@ class ProtobufDecoder(TreeDecoder):
     def stamp_of_start(self, start: Payload) -> int | None:
         body = memoryview(start)
         try:
-            first = next(wire.fields(body, 0, len(body), self.label), None)
+            first = next(wire.fields(body, 0, len(body), self.type_name), None)
         except MessageError:
             return None  # it goes on behind the first bytes
         if first is None or first[0] != self._stamp_tag:
@@ -48,7 +48,7 @@ class ProtobufDecoder(TreeDecoder):
         return self.header_stamp_ns(body[: first[3]])
 
     def _tree_reader(self, tree: Tree | None) -> Callable[[memoryview], dict[str, Any]]:
-        read = self._message(self.type_name, tree, self.label)
+        read = self._message(self.type_name, tree, self.type_name)
         return lambda payload: cast("dict[str, Any]", read(payload, (0, len(payload))))
 
     def _message(self, name: str, tree: Tree | None, where: str) -> _Finish:

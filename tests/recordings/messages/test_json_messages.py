@@ -111,6 +111,15 @@ def test_null_is_what_json_makes_of_nan() -> None:
     assert np.isnan(q).tolist() == [True, False, True] and math.isnan(x)
 
 
+def test_read_as_a_whole_a_message_may_lack_fields() -> None:
+    decoder = described({"v": VECTOR, "name": {"type": "string"}, "x": {"type": "number"}})
+    assert decoder.decode(b'{"name": null, "x": null}') == {"name": None, "x": None}
+    assert decoder.decode(b'{"v": null}') == {"v": None}
+    for message in (b'{"v": {"y": 1}}', b'{"v": {}}'):
+        with pytest.raises(MessageError, match="missing"):
+            decoder.reader(["v", "v.x"])(message)
+
+
 @pytest.mark.parametrize(
     ("message", "reason"),
     [

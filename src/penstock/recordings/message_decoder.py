@@ -179,13 +179,16 @@ class TreeDecoder(MessageDecoder):
         read_tree = self._tree_reader(_tree([path.parts for path in parsed if path.parts]))
         type_name = self.type_name
 
+        def value_at(root: dict[str, Any], path: FieldPath) -> Any:
+            try:
+                value = follow(root, path.parts, type_name)
+            except (KeyError, TypeError):  # JSON that another path takes as a whole may lack it
+                raise MessageError(f"{type_name}.{path} is missing in this message") from None
+            return list(value) if isinstance(value, Elements) else value
+
         def read(payload: Payload) -> tuple[Any, ...]:
             root = read_tree(payload if type(payload) is memoryview else memoryview(payload))
-            try:
-                values = [follow(root, path.parts, type_name) if path.parts else self.decode(payload) for path in parsed]
-            except (KeyError, TypeError):  # JSON that was read as a whole may lack it
-                raise MessageError(f"{type_name}: one of {', '.join(map(str, parsed))} is missing") from None
-            return tuple(list(value) if isinstance(value, Elements) else value for value in values)
+            return tuple(value_at(root, path) if path.parts else self.decode(payload) for path in parsed)
 
         return read
 

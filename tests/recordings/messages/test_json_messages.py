@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError, MessageError, SchemaError
@@ -213,3 +213,27 @@ def test_any_message_is_read_or_refused(raw: bytes, other: Any) -> None:
             decoder.decode(payload)
         except MessageError:
             pass
+
+
+WORDS = st.sampled_from(
+    ("object", "array", "number", "integer", "string", "null", "base64", "#", "#/$defs/a", "#/properties/a", "a/~1~0")
+)
+KEYS = st.sampled_from(
+    "type properties items $ref $defs anyOf oneOf allOf title a sec nsec data contentEncoding".split()
+)
+SCHEMAS = st.recursive(
+    WORDS | st.none() | st.integers(-1, 1) | st.booleans(),
+    lambda inner: st.dictionaries(KEYS, inner, max_size=5) | st.lists(inner, max_size=3),
+    max_leaves=25,
+)
+
+
+@settings(max_examples=300)
+@given(st.dictionaries(KEYS, SCHEMAS, max_size=5), VALUES)
+def test_any_schema_is_read_or_refused(schema: dict[str, Any], message: Any) -> None:
+    store = SchemaStore()
+    described = Schema("foxglove.RawImage", "jsonschema", json.dumps(schema))
+    try:
+        store.decoder(described, "json").decode(coded(message))
+    except (SchemaError, MessageError):
+        pass

@@ -137,7 +137,7 @@ def test_header_times_are_the_stamps_in_the_messages(form: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("form", sorted(WRITERS))
 def test_rows_go_by_the_stamps_where_asked(form: str, tmp_path: Path) -> None:
-    """Poses are received 0.2 s late: by their stamps they belong to the pictures of their time."""
+    """Poses are received 0.2 s late: by their stamps they belong to the images of their time."""
     entries = [
         each._replace(time_ns=each.time_ns + 200_000_000) if each.topic == "/ee_pose" else each for each in robot()
     ]
@@ -196,9 +196,9 @@ def test_a_broken_message_is_left_out_and_counted(form: str, raw: bytes, clock: 
     assert any("/ee_pose: message 12" in note for note in report.notes)
     noted = any("/ee_pose: 1 messages have no readable header time" in note for note in report.notes)
     assert noted == (clock == "header")
-    told: list[str] = []
-    check_recording(path, lambda severity, kind, where, message, hint: told.append(f"{severity} {where}: {message}"))
-    assert [line for line in told if line.startswith("loss /ee_pose: 1 messages do not match their definition")]
+    found: list[str] = []
+    check_recording(path, lambda severity, kind, where, message, hint: found.append(f"{severity} {where}: {message}"))
+    assert [line for line in found if line.startswith("loss /ee_pose: 1 messages do not match their definition")]
 
 
 def test_a_definition_that_cannot_be_used_costs_its_own_topic_only(tmp_path: Path) -> None:
@@ -218,10 +218,10 @@ def test_a_definition_that_cannot_be_used_costs_its_own_topic_only(tmp_path: Pat
             channel = writer.register_channel(topic, encoding, writer.register_schema("t.T", form, text))
             writer.add_message(channel, 5, b'{"x": 2}', 5)
         writer.finish()
-    told: dict[str, str] = {}
-    check_recording(path, lambda severity, kind, where, message, hint: told.update({str(where): severity}))
-    assert {name: told[name] for name in ("/bad_proto", "/bad_json")} == {"/bad_proto": "loss", "/bad_json": "loss"}
-    assert told["/flat"] == "info" and "/good" not in told
+    found: dict[str, str] = {}
+    check_recording(path, lambda severity, kind, where, message, hint: found.update({str(where): severity}))
+    assert {name: found[name] for name in ("/bad_proto", "/bad_json")} == {"/bad_proto": "loss", "/bad_json": "loss"}
+    assert found["/flat"] == "info" and "/good" not in found
     with recordings.open(path) as recording:
         assert recording.decoder(recording.topic("/good")).decode(b'{"x": 2}') == {"x": 2}
         with pytest.raises(SchemaError, match=r"a\.mcap: topic /bad_proto: the descriptors of 't\.T' cannot be read"):

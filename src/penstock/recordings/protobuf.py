@@ -25,9 +25,9 @@ class ProtobufDecoder(TreeDecoder):
         self._whole_types: dict[str, _Finish] = {}
         super().__init__(self._types.definitions, type_name)
         numbers = {each.name: each.number for each in self._types.fields[type_name]}
-        self._stamp_tag: int | None = None
+        self._stamp_number: int | None = None
         if self._stamp is not None and numbers[self._stamp.parts[0].name] == min(numbers.values()):
-            self._stamp_tag = min(numbers.values())
+            self._stamp_number = min(numbers.values())
 
     def __repr__(self) -> str:
         return f"ProtobufDecoder({self.type_name}, {len(self.message.fields)} fields)"
@@ -35,7 +35,7 @@ class ProtobufDecoder(TreeDecoder):
     @property
     def stamp_is_first(self) -> bool:
         """Writers put fields in the order of their numbers."""
-        return self._stamp_tag is not None
+        return self._stamp_number is not None
 
     def stamp_of_start(self, start: Payload) -> int | None:
         body = memoryview(start)
@@ -43,7 +43,7 @@ class ProtobufDecoder(TreeDecoder):
             first = next(wire.fields(body, 0, len(body), self.type_name), None)
         except MessageError:
             return None  # it goes on behind the first bytes
-        if first is None or first[0] != self._stamp_tag:
+        if first is None or first[0] != self._stamp_number:
             return None
         return self.header_stamp_ns(body[: first[3]])
 

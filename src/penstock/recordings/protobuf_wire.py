@@ -1,6 +1,6 @@
 """The wire format of protobuf messages: where each field lies, and the numbers in it; nothing is copied.
 
-The protobuf library copies every `bytes` field, so that a picture would be held twice; here it is a view.
+The protobuf library copies every `bytes` field, so that an image would be held twice; here it is a view.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def test_slices_and_indices_take_what_they_name() -> None:
         decoder("t.T", types).reader(["m.a"])
 
 
-def test_pictures_are_views_of_the_payload() -> None:
+def test_images_are_views_of_the_payload() -> None:
     data = bytes(range(256)) * 4000
     payload = memoryview(TYPES.new("foxglove.CompressedImage", data=data, format="jpeg").SerializeToString())
     read = decoder("foxglove.CompressedImage").reader(["format", "data"])

@@ -13,10 +13,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-pytest.importorskip("google.protobuf", reason="protobuf is not installed")
-
-from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, message_factory, timestamp_pb2
-
 KINDS = ("double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool", "string", "group", "message",
          "bytes", "uint32", "enum", "sfixed32", "sfixed64", "sint32", "sint64")  # fmt: skip
 STAMP = "google.protobuf.Timestamp timestamp = 1"
@@ -51,6 +47,10 @@ class Types:
     """Message classes by full name; `descriptors(name)` is what a recording carries of one."""
 
     def __init__(self, types: Mapping[str, str], *, syntax: str = "proto3") -> None:
+        pytest.importorskip("google.protobuf", reason="protobuf is not installed")
+        from google.protobuf import descriptor_pb2, duration_pb2, timestamp_pb2
+
+        self._classes: dict[str, Any] = {}
         self.files = descriptor_pb2.FileDescriptorSet()
         for module in (timestamp_pb2, duration_pb2):
             module.DESCRIPTOR.CopyToProto(self.files.file.add())
@@ -85,13 +85,20 @@ class Types:
         return bytes(self.files.SerializeToString())
 
     def new(self, name: str, **fields: Any) -> Any:
+        if name not in self._classes:
+            self._classes[name] = self._class(name)
+        return self._classes[name](**fields)
+
+    def _class(self, name: str) -> Any:
+        from google.protobuf import descriptor_pool, message_factory
+
         pool = descriptor_pool.DescriptorPool()
         for file in self.files.file:
-            pool.Add(file) if hasattr(pool, "Add") else pool.AddSerializedFile(file.SerializeToString())
+            pool.AddSerializedFile(file.SerializeToString())
         found = pool.FindMessageTypeByName(name)
         if hasattr(message_factory, "GetMessageClass"):
-            return message_factory.GetMessageClass(found)(**fields)
-        return message_factory.MessageFactory(pool).GetPrototype(found)(**fields)
+            return message_factory.GetMessageClass(found)
+        return message_factory.MessageFactory(pool).GetPrototype(found)
 
 
 class Entry(NamedTuple):

@@ -13,6 +13,7 @@ from penstock.conversion.camera_topics import is_image
 from penstock.conversion.depth_camera import depth_mode, holds_depth, probe_depth, range_mm
 from penstock.conversion.derive import check_relations
 from penstock.conversion.first_messages import Picture, PictureKind, first_payloads, first_picture, probe_picture
+from penstock.conversion.numeric_topics import default_field
 from penstock.conversion.settings import FeatureSettings, Settings, Source, Video
 from penstock.errors import ConfigError, MessageError, PenstockError, RecordingError
 from penstock.lazy import dataclass
@@ -274,9 +275,7 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
     names: list[str] = []
     for source, topic in zip(feature.sources, topics, strict=True):
         if source.field is None:
-            from penstock.recordings.values import default_path
-
-            path = default_path(topic.type, recording.decoder(topic).definitions)
+            path = default_field(recording, topic)
             if path is None:
                 raise ConfigError(
                     f"features.{key}: {topic.name} ({topic.type}) has no obvious field",

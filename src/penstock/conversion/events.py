@@ -17,7 +17,7 @@ from penstock.recordings.paths import parse_path
 
 if TYPE_CHECKING:
     from penstock.conversion.settings import Clock
-    from penstock.recordings.decode import Decoder
+    from penstock.recordings.message_decoder import MessageDecoder
     from penstock.recordings.recording import Recording, Topic
 
 MAX_TEXT_CHARACTERS = 10_000
@@ -77,7 +77,7 @@ def read_said(recording: Recording, name: str, field: str | None, clock: Clock, 
     return collected.said(topic, _times_ns(recording, topic, decoder, clock))
 
 
-def text_field(decoder: Decoder) -> str | None:
+def text_field(decoder: MessageDecoder) -> str | None:
     """The field of a message that holds its word or text, None where that is not clear."""
     found = [field.name for field in decoder.message.fields if _is_word(field.type)]
     if len(found) == 1:
@@ -109,7 +109,7 @@ def _is_word(kind: FieldType) -> bool:
     return kind.kind in ("string", "wstring") or (kind.kind == "primitive" and kind.name not in ("time", "duration"))
 
 
-def _times_ns(recording: Recording, topic: Topic, decoder: Decoder, clock: Clock) -> NDArray[np.int64]:
+def _times_ns(recording: Recording, topic: Topic, decoder: MessageDecoder, clock: Clock) -> NDArray[np.int64]:
     """By the clock of the rows where the messages have it: a std_msgs/String has no stamp."""
     return recording.header_times_ns(topic) if clock == "header" and decoder.has_header else recording.times_ns(topic)
 
@@ -166,7 +166,7 @@ def _payloads(recording: Recording, topic: Topic) -> Iterator[tuple[int, memoryv
 
 
 def _collect_texts(
-    recording: Recording, topic: Topic, decoder: Decoder, path: str | None, collected: _Collected
+    recording: Recording, topic: Topic, decoder: MessageDecoder, path: str | None, collected: _Collected
 ) -> None:
     if path is None:
         for number in range(topic.count):
@@ -193,12 +193,12 @@ def _text_of(value: Any) -> str:
 # ── service calls: introspection records up to four messages for each ────────────────────────────────────────────────
 
 
-def _is_service_event(decoder: Decoder) -> bool:
+def _is_service_event(decoder: MessageDecoder) -> bool:
     info = decoder.message.field("info")
     return info is not None and info.type.name == EVENT_INFO_TYPE
 
 
-def _part(decoder: Decoder, name: str) -> MessageDef | None:
+def _part(decoder: MessageDecoder, name: str) -> MessageDef | None:
     field = decoder.message.field(name)
     return None if field is None or field.type.kind != "message" else decoder.definition(field.type.name)
 
@@ -209,7 +209,12 @@ def _only_word(message: MessageDef) -> str | None:
 
 
 def _collect_calls(
-    recording: Recording, topic: Topic, decoder: Decoder, field: str | None, collected: _Collected, need_text: bool
+    recording: Recording,
+    topic: Topic,
+    decoder: MessageDecoder,
+    field: str | None,
+    collected: _Collected,
+    need_text: bool,
 ) -> None:
     """Each call once, at its first message; calls that were answered with `success: false` did nothing."""
     request = _part(decoder, "request")

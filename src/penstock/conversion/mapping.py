@@ -49,6 +49,8 @@ def _first_camera(recording: Recording, features: dict[str, FeatureSettings]) ->
     if not features:
         if not any(topic.count for topic in recording.topics):
             raise AlignError(f"{recording.path} has nothing that becomes a feature: it holds no messages")
+        if problem := next((topic.problem for topic in recording.topics if topic.count and topic.problem), None):
+            raise AlignError(f"{recording.path} has nothing that becomes a feature: {problem}")
         raise AlignError(
             f"{recording.path} has nothing that becomes a feature: no camera and no known numeric topic",
             hint="penstock inspect lists the topics; name the fields in a configuration under features:",

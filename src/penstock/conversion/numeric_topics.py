@@ -11,7 +11,15 @@ from penstock.conversion.first_messages import first_payloads
 from penstock.conversion.settings import FeatureSettings, Source
 from penstock.errors import ConfigError, MessageError, PenstockError
 from penstock.lazy import dataclass
-from penstock.recordings.obvious import DOUBLE_PRECISION, NO_VECTOR, PER_JOINT, is_joint_vector, obvious_paths
+from penstock.recordings.message_decoder import MessageDecoder
+from penstock.recordings.obvious import (
+    DOUBLE_PRECISION,
+    NO_VECTOR,
+    PER_JOINT,
+    default_path,
+    is_joint_vector,
+    obvious_paths,
+)
 from penstock.recordings.recording import Recording, Topic
 from penstock.recordings.values import MAX_DIMENSIONS, VectorReader
 
@@ -25,8 +33,9 @@ _COMMAND_WORDS = frozenset(
 ) | {"target", "targets", "traj", "trajectory"}
 _NOT_COMMANDS = frozenset(("state", "states", "status", "feedback", "measured", "actual"))
 _ARRAYS = frozenset(("std_msgs/msg/Float64MultiArray", "std_msgs/msg/Float32MultiArray"))
-_SCAN = "sensor_msgs/msg/LaserScan"  # one value for each direction, always as many
-_POSES = ("Pose", "Transform", "Odometry")
+_SCANS = ("sensor_msgs/msg/LaserScan", "foxglove.LaserScan")  # one value for each direction, always as many
+_FRAMES = "foxglove.FrameTransform"
+_POSES = ("Pose", "FrameTransform", "Transform", "Odometry")
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,7 @@ class NumericTopic:
 
     @property
     def is_pose(self) -> bool:
-        return self.topic.type.rsplit("/", 1)[-1].startswith(_POSES)
+        return _last_name(self.topic.type).startswith(_POSES)
 
     @property
     def is_command(self) -> bool:
@@ -55,16 +64,21 @@ class NumericTopic:
         words = _words(self.topic.name)
         if words & _COMMAND_WORDS:
             return not words & _NOT_COMMANDS
-        kind = _words(self.topic.type.rsplit("/", 1)[-1])
+        kind = _words(_last_name(self.topic.type))
         return bool(kind & _COMMAND_WORDS) and not (kind | words) & _NOT_COMMANDS
 
     @property
     def most_dimensions(self) -> int:
-        return MAX_DIMENSIONS if self.topic.type == _SCAN else _MOST_DIMENSIONS
+        return MAX_DIMENSIONS if self.topic.type in _SCANS else _MOST_DIMENSIONS
 
     def feature(self) -> FeatureSettings:
         dtype: Literal["float32", "float64"] = "float64" if self.topic.type in DOUBLE_PRECISION else "float32"
         return FeatureSettings((Source(self.topic.name, field=self.field),), dtype=dtype)
+
+
+def _last_name(type_name: str) -> str:
+    """Of sensor_msgs/msg/JointState and foxglove.JointStates what comes last."""
+    return re.split(r"[/.]", type_name)[-1]
 
 
 def _words(name: str) -> set[str]:
@@ -100,15 +114,14 @@ def _look_at(recording: Recording, topic: Topic) -> NumericTopic | None:
     """Read a first message: fields that it leaves empty are not what is meant."""
     decoder = recording.decoder(topic)
     paths: Sequence[str] = obvious_paths(topic.type, decoder.definitions)
-    per_joint = PER_JOINT.get(topic.type)
-    if not paths and per_joint is None:
+    if not paths and topic.type not in PER_JOINT:
         return None
+    if topic.type == _FRAMES:
+        _check_frames(recording, topic)
     last: PenstockError | None = None
     for payload in first_payloads(recording, topic):
         try:
-            if per_joint is not None:
-                paths = (f"{per_joint}[0:{len(decoder.reader([per_joint])(payload)[0])}]",)
-            for path in paths:
+            for path in paths or (_per_joint(decoder, payload),):
                 try:
                     size = int(VectorReader(decoder, path)(payload).size)
                 except (MessageError, ConfigError) as error:
@@ -121,6 +134,29 @@ def _look_at(recording: Recording, topic: Topic) -> NumericTopic | None:
     if last is not None:
         raise last
     return None
+
+
+def _per_joint(decoder: MessageDecoder, payload: memoryview) -> str:
+    """The path to one value of each joint, as many as the message holds."""
+    path = PER_JOINT[decoder.type_name]
+    return path.format(len(decoder.reader([path.split("[")[0]])(payload)[0]))
+
+
+def default_field(recording: Recording, topic: Topic) -> str | None:
+    """The field that a person means by a topic; where messages hold one message per joint, the first one is read."""
+    decoder = recording.decoder(topic)
+    path = default_path(topic.type, decoder.definitions)
+    if path is None and topic.type in PER_JOINT:
+        path = next((_per_joint(decoder, payload) for payload in first_payloads(recording, topic)), None)
+    return path
+
+
+def _check_frames(recording: Recording, topic: Topic) -> None:
+    """Refuse a topic of many transforms: one row would be that of a camera, the next that of a wheel."""
+    read = recording.decoder(topic).reader(["parent_frame_id", "child_frame_id"])
+    frames = {" → ".join(read(payload)) for payload in first_payloads(recording, topic)}
+    if len(frames) > 1:
+        raise ConfigError(f"its messages are transforms of several frames: {', '.join(sorted(frames)[:3])}")
 
 
 def choose(

@@ -12,18 +12,21 @@ from penstock import recordings, units
 from penstock.errors import LimitExceeded, MessageError, RecordingCorrupt, SchemaError
 from penstock.lazy import dataclass
 from penstock.recordings.file_window import recover_hint
+from penstock.recordings.protobuf_schema import NO_PROTOBUF
+from penstock.recordings.schemas import ENCODINGS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from penstock.recordings.decode import Decoder
+    from penstock.recordings.message_decoder import MessageDecoder
     from penstock.recordings.recording import Recording, Topic
 
 # severity, kind, where, message, what to do
 Tell = Callable[[Literal["error", "loss", "info"], str, object, str, "str | None"], None]
 
+_DEFINITIONS = ("ros1msg", "ros2msg", "ros2idl", "protobuf", "jsonschema")
 DEFAULT_SKEW_NS = 1_000_000_000
 # A pause this long, and this much longer than the usual step, is told: a clock was set, or nothing was recorded.
 _JUMP_NS = 10_000_000_000
@@ -40,7 +43,7 @@ _CLOCK_HINT = (
 class _Stamps:
     """How far the stamps inside a topic's messages lie from the times of their reception."""
 
-    decoder: Decoder
+    decoder: MessageDecoder
     beyond: int = 0
     zero: int = 0
     largest_ns: int = 0
@@ -84,8 +87,8 @@ def _check_definition(recording: Recording, topic: Topic, tell: Tell) -> None:
     if topic.problem is None or not topic.count:
         return
     schema = recording.schema(topic)
-    is_broken = bool(schema.text.strip()) and schema.format in ("ros1msg", "ros2msg", "ros2idl")
-    severity: Literal["loss", "info"] = "loss" if is_broken and topic.encoding in ("ros1", "cdr") else "info"
+    is_broken = bool(schema.text.strip()) and schema.format in _DEFINITIONS and topic.problem != NO_PROTOBUF
+    severity: Literal["loss", "info"] = "loss" if is_broken and topic.encoding in ENCODINGS else "info"
     tell(severity, "definition", topic.name, f"{topic.count:,} messages cannot be decoded: {topic.problem}", None)
 
 

@@ -15,7 +15,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Any, Literal
 
-from penstock.errors import ConfigError, MessageError, SchemaError
+from penstock.errors import MessageError, SchemaError
 from penstock.recordings.definitions import (
     HEADER_TYPE,
     FieldDef,
@@ -23,22 +23,23 @@ from penstock.recordings.definitions import (
     check_definitions,
     normalise_type,
 )
+from penstock.recordings.message_decoder import MessageDecoder, Payload, Reader, find_field
 from penstock.recordings.paths import FieldPath, PathPart, follow, parse_path
 from penstock.recordings.steps import CDR_BIG, CDR_LITTLE, NS_PER_S, ROS1, Step
 from penstock.recordings.walk import TypeTable, Walk, Want
 
 Encoding = Literal["ros1", "cdr"]
-Payload = memoryview | bytes
-Reader = Callable[[Payload], tuple[Any, ...]]
 
 _CDR_HEADER_BYTES = 4
 # The last field can be followed by up to three bytes that fill a DDS payload to a multiple of four.
 _CDR_PADDING_BYTES = 3
+# ROS 1: seq u32, then the stamp; CDR: encapsulation u32, then the stamp.
+_STAMP_END_BYTES = 12
 _BARE_STAMP = "timestamp"  # what foxglove's messages begin with instead of a header
 
 
-class Decoder:
-    """Reads the messages of one type in one encoding."""
+class Decoder(MessageDecoder):
+    """Reads the messages of one ROS type in one encoding."""
 
     def __init__(self, definitions: Mapping[str, MessageDef], type_name: str, encoding: Encoding) -> None:
         if encoding not in ("ros1", "cdr"):
@@ -68,6 +69,10 @@ class Decoder:
         return self.stamp_offset is not None
 
     @property
+    def stamp_is_first(self) -> bool:
+        return True
+
+    @property
     def stamp_prefix_bytes(self) -> int:
         """How many of the payload's first bytes header_stamp_ns needs."""
         return 0 if self.stamp_offset is None else self.stamp_offset + 8
@@ -88,6 +93,9 @@ class Decoder:
                 f"{max(0, len(payload) - self.stamp_offset)} are left"
             ) from None
         return int(seconds) * NS_PER_S + int(nanoseconds)
+
+    def stamp_of_start(self, start: Payload) -> int | None:
+        return self.header_stamp_ns(start) if len(start) >= _STAMP_END_BYTES else None
 
     def reader(self, paths: Sequence[str | FieldPath]) -> Reader:
         """A function from a payload to the values at the paths, in their order; '.' is the whole message.
@@ -150,7 +158,8 @@ class Decoder:
 
     def field_at(self, path: FieldPath) -> FieldDef | None:
         """The field that a path ends at, None for the whole message; ConfigError for a path that does not exist."""
-        return _resolve(self._types["<"], self.type_name, path)
+        types = self._types["<"]
+        return find_field(types.message, types.time_codes, self.type_name, path)
 
     def definition(self, type_name: str) -> MessageDef:
         """The definition of a type that this message is made of."""
@@ -200,7 +209,7 @@ def _plan(types: TypeTable, type_name: str, paths: Sequence[FieldPath]) -> tuple
     """The steps of one walk, and how to put the values that come out into the order asked for (None: as they are)."""
     sources: list[tuple[Want, tuple[PathPart, ...], str] | None] = [None] * len(paths)
     for path in paths:
-        _resolve(types, type_name, path)
+        find_field(types.message, types.time_codes, type_name, path)
     root = _want(types, type_name, [(path.parts, number) for number, path in enumerate(paths)], sources, type_name)
     types.expanded = 0
     walk = Walk(types)
@@ -260,39 +269,3 @@ def _want(
                 plain = len(parts) == 1 and parts[0].selector is None
                 sources[number] = (child, () if plain else parts, label)
     return want
-
-
-def _resolve(types: TypeTable, type_name: str, path: FieldPath) -> FieldDef | None:
-    """The field that a path ends at, None for the whole message; ConfigError for a path that does not exist."""
-    message = types.message(type_name)
-    field: FieldDef | None = None
-    for number, part in enumerate(path.parts):
-        if field is not None:
-            last = path.parts[number - 1]
-            if field.type.kind != "message" or types.time_codes(field.type):
-                is_time = "a time in nanoseconds" if types.time_codes(field.type) else str(field.type)
-                raise ConfigError(f"field path '{path}': {field.name} is {is_time} and has no field {part.name!r}")
-            if field.type.array is not None and last.selector is None:
-                raise ConfigError(
-                    f"field path '{path}': {field.name} is an array of messages",
-                    hint=f"say which one, as in {field.name}[0].{part.name}",
-                )
-            message = types.message(field.type.name)
-        field = _find_field(message, part, path)
-    return field
-
-
-def _find_field(message: MessageDef, part: PathPart, path: FieldPath) -> FieldDef:
-    field = message.field(part.name)
-    if field is None:
-        import difflib
-
-        names = [other.name for other in message.fields]
-        close = difflib.get_close_matches(part.name, names, 1)
-        raise ConfigError(
-            f"field path '{path}': {message.name} has no field {part.name!r}",
-            hint=f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names[:20]) or 'no fields'}",
-        )
-    if part.selector is not None and field.type.array is None:
-        raise ConfigError(f"field path '{path}': {field.name} is {field.type} and no array, but has [{part.selector}]")
-    return field

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.lazy import dataclass
-from penstock.recordings.decode import Decoder, Payload
+from penstock.recordings.message_decoder import MessageDecoder, Payload
 from penstock.recordings.paths import FieldPath, PathPart
 
 _VALUES_SHOWN = 4
@@ -26,7 +26,7 @@ class MessageField:
     value: str
 
 
-def list_fields(decoder: Decoder, payload: Payload) -> list[MessageField]:
+def list_fields(decoder: MessageDecoder, payload: Payload) -> list[MessageField]:
     """All fields of one message, in declared order; of an array of messages, those of its first item."""
     found: list[MessageField] = []
     for field in _walk(decoder, (), decoder.decode(payload)):
@@ -36,7 +36,7 @@ def list_fields(decoder: Decoder, payload: Payload) -> list[MessageField]:
     return found
 
 
-def _walk(decoder: Decoder, parts: tuple[PathPart, ...], value: Any) -> Iterator[MessageField]:
+def _walk(decoder: MessageDecoder, parts: tuple[PathPart, ...], value: Any) -> Iterator[MessageField]:
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from _walk(decoder, (*parts, PathPart(name)), inner)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.errors import ImageError, SchemaError
-from penstock.recordings.decode import Decoder, Payload
+from penstock.recordings.message_decoder import MessageDecoder, Payload
 
-COMPRESSED_TYPES = frozenset(("sensor_msgs/msg/CompressedImage", "foxglove_msgs/msg/CompressedImage"))
-RAW_TYPES = frozenset(("sensor_msgs/msg/Image", "foxglove_msgs/msg/RawImage"))
+COMPRESSED_TYPES = frozenset(
+    ("sensor_msgs/msg/CompressedImage", "foxglove_msgs/msg/CompressedImage", "foxglove.CompressedImage")
+)
+RAW_TYPES = frozenset(("sensor_msgs/msg/Image", "foxglove_msgs/msg/RawImage", "foxglove.RawImage"))
 
 # Named tuples, since one is made per message and a frozen dataclass takes four times as long to make.
 
@@ -40,7 +42,7 @@ class RawPicture(NamedTuple):
 class ImageReader:
     """Reads the picture of every message of a topic; its data is a view into the payload."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: MessageDecoder) -> None:
         self._type_name = decoder.type_name
         self.is_compressed = decoder.type_name in COMPRESSED_TYPES
         self._has_byte_order = False

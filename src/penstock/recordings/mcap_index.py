@@ -233,7 +233,9 @@ class McapFileIndexer:
             if schema is None and not last_chance:
                 return None
             schema = schema or _NO_SCHEMA
-            described = Schema(type_name(schema.name), schema.encoding or "none", schema.text)
+            # JSON may go without a schema: its topics are shown as what they are.
+            name = type_name(schema.name) or ("json" if record.encoding == "json" else "")
+            described = Schema(name, schema.encoding or "none", schema.text)
             topic = self._topic_of_channel[channel] = self._shared.topic(record.topic, record.encoding, described)
         return topic
 

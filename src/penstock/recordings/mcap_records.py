@@ -138,7 +138,10 @@ class Footer:
 def read_schema(source: Bytes, at: int, length: int) -> SchemaRecord:
     fields = _Reader(source, at, length)
     number, name, encoding = fields.u16(), fields.text(), fields.text()
-    return SchemaRecord(number, name, encoding, fields.take(fields.u32()).decode("utf-8", errors="replace"))
+    data = fields.take(fields.u32())
+    # Descriptors of protobuf are no text: one character for each byte keeps them whole.
+    text = data.decode("latin-1") if encoding == "protobuf" else data.decode("utf-8", errors="replace")
+    return SchemaRecord(number, name, encoding, text)
 
 
 def read_channel(source: Bytes, at: int, length: int) -> ChannelRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from penstock.recordings.definitions import DURATION_TYPE, HEADER_TYPE, TIME_TYPE, MessageDef
+from penstock.recordings.definitions import DURATION_TYPE, HEADER_TYPE, TIME_TYPE, FieldDef, MessageDef
 
 _NOT_NUMBERS = ("uint8", "byte", "char", "time", "duration")
 _TIMES = ("time", "duration", TIME_TYPE, DURATION_TYPE)
@@ -35,17 +35,32 @@ _PATHS: Mapping[str, tuple[str, ...]] = {
     "control_msgs/msg/JointControllerState": ("process_value",),
     "ackermann_msgs/msg/AckermannDrive": (".",),
     "ackermann_msgs/msg/AckermannDriveStamped": ("drive",),
+    "foxglove.FrameTransform": (".",),
+    "foxglove.LaserScan": ("ranges",),
+    "foxglove.LocationFix": (".",),
+    "foxglove.Odometry": (".",),
+    "foxglove.Point3InFrame": ("point",),
+    "foxglove.Pose": (".",),
+    "foxglove.PoseInFrame": ("pose",),
+}
+# What a person means by all of a message that holds other numbers, too.
+MEANT: Mapping[str, tuple[str, ...]] = {
+    "foxglove.LocationFix": ("latitude", "longitude", "altitude"),
+    "foxglove.Odometry": ("pose", "linear_velocity", "angular_velocity"),
 }
 _GEOMETRY = {"": ".", "Stamped": "{0}", "WithCovariance": "{0}", "WithCovarianceStamped": "{0}.{0}"}
 _STEMS = ("Pose", "Twist", "Wrench", "Accel", "Transform", "Vector3", "Point", "Quaternion")
 # Of those the field inside of the stamped message has another name.
 _STAMPED_FIELDS = {"Vector3": "vector"}
 # Types with one message per joint: how many there are only a message tells.
-PER_JOINT: Mapping[str, str] = {"sensor_msgs/msg/MultiDOFJointState": "transforms"}
+PER_JOINT: Mapping[str, str] = {
+    "sensor_msgs/msg/MultiDOFJointState": "transforms[0:{}]",
+    "foxglove.JointStates": "joints[0:{}].position",
+}
 # Types with one value of one joint in a message: the field that names the joint.
 ONE_JOINT: Mapping[str, str] = {"interbotix_xs_msgs/msg/JointSingleCommand": "name"}
 # Degrees of latitude: single precision is half a metre.
-DOUBLE_PRECISION = frozenset(("sensor_msgs/msg/NavSatFix",))
+DOUBLE_PRECISION = frozenset(("sensor_msgs/msg/NavSatFix", "foxglove.LocationFix"))
 # What is recorded, and is no vector.
 NO_VECTOR: Mapping[str, str] = {
     "sensor_msgs/msg/PointCloud2": "a point cloud has a different number of points in each message",
@@ -118,10 +133,15 @@ def _by_contents(type_name: str, definitions: Mapping[str, MessageDef]) -> tuple
         if len(found) == 1:
             return (found[0],)
     message = definitions[type_name]
-    fields = [field.type for field in message.fields if field.type.name != HEADER_TYPE]
+    fields = [field.type for field in message.fields if field.type.name != HEADER_TYPE and not _is_stamp(field)]
     if fields and all(each.kind == "primitive" and each.array is None and each.name in _FLOATS for each in fields):
         return (".",)
     return ()
+
+
+def _is_stamp(field: FieldDef) -> bool:
+    """What foxglove's messages have instead of a header."""
+    return field.name == "timestamp" and field.type.name == "time"
 
 
 def _numeric_arrays(definitions: Mapping[str, MessageDef], type_name: str, prefix: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import numpy as np
 
-from penstock.errors import RecordingError, SchemaError
+from penstock.errors import MessageError, RecordingError, SchemaError
 from penstock.lazy import dataclass
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from penstock.recordings.decode import Decoder
     from penstock.recordings.fetch import Block as Block
+    from penstock.recordings.message_decoder import MessageDecoder
     from penstock.recordings.schemas import Schema, SchemaStore
     from penstock.recordings.split import Source
 
@@ -27,8 +27,7 @@ OnCorrupt = Literal["raise", "count"]
 
 # Record framing and a std_msgs/Header up to its stamp lie well within this, in every container.
 _HEADER_CLIP_BYTES = 512
-# ROS 1: seq u32, then the stamp; CDR: encapsulation u32, then the stamp.
-_STAMP_END_BYTES = 12
+_EXAMPLE_MESSAGES = 16  # how many are looked at for the fields of JSON that nothing describes
 
 
 @dataclass(frozen=True)
@@ -86,6 +85,7 @@ class Recording(ABC):
         self._topic_schemas: list[Schema] = []
         self._on_corrupt: OnCorrupt = on_corrupt
         self._lost: dict[int, NDArray[np.bool_]] = {}
+        self._by_example: dict[int, MessageDecoder] = {}
 
     def __enter__(self) -> Recording:
         return self
@@ -149,41 +149,70 @@ class Recording(ABC):
         """What the recording itself says of a topic's type."""
         return self._topic_schemas[topic.id]
 
-    def decoder(self, topic: Topic) -> Decoder:
+    def decoder(self, topic: Topic) -> MessageDecoder:
         """The decoder of a topic's payloads; SchemaError, with the reason, where its definition is unusable."""
+        schema = self._topic_schemas[topic.id]
         try:
-            return self._schemas.decoder(self._topic_schemas[topic.id], topic.encoding)
+            decoder = self._schemas.decoder(schema, topic.encoding)
         except SchemaError as error:
             raise SchemaError(f"{self.path}: topic {topic.name}: {error.message}", hint=error.hint) from None
+        if topic.encoding == "json" and not decoder.message.fields:
+            from penstock.recordings.schemas import json_decoder_by_example
+
+            if topic.id not in self._by_example:
+                self._by_example[topic.id] = json_decoder_by_example(schema, self._first_payloads(topic))
+            return self._by_example[topic.id]
+        return decoder
+
+    def _first_payloads(self, topic: Topic) -> Iterator[memoryview]:
+        numbers = np.arange(min(topic.count, _EXAMPLE_MESSAGES), dtype=np.int64)
+        for block in self.fetch(np.full(numbers.size, topic.id, np.int32), numbers):
+            try:
+                yield from (payload for payload in block.payloads if payload is not None)
+            finally:
+                block.release()
 
     def header_times_ns(self, topic: Topic) -> NDArray[np.int64]:
         """The stamps inside the messages, one per message number, reading little more than their bytes."""
         decoder = self.decoder(topic)
         if not decoder.has_header:
-            raise SchemaError(
-                f"{self.path}: topic {topic.name}: {topic.type} does not begin with a std_msgs/Header",
-                hint="use the receive time of this topic (time: log)",
-            )
+            try:
+                decoder.header_stamp_ns(b"")
+            except SchemaError as error:
+                raise SchemaError(f"{self.path}: topic {topic.name}: {error.message}", hint=error.hint) from None
         times_ns = np.zeros(topic.count, np.int64)
         ids = np.full(topic.count, topic.id, np.int32)
-        for block in self.fetch(ids, np.arange(topic.count, dtype=np.int64), clip_bytes=_HEADER_CLIP_BYTES):
+        clip_bytes = _HEADER_CLIP_BYTES if decoder.stamp_is_first else None
+        received_ns, unreadable = self.times_ns(topic), 0
+        for block in self.fetch(ids, np.arange(topic.count, dtype=np.int64), clip_bytes=clip_bytes):
             for number, payload in enumerate(block.payloads, block.first):
-                if payload is not None and len(payload) >= _STAMP_END_BYTES:
-                    times_ns[number] = decoder.header_stamp_ns(payload)
-                else:
-                    times_ns[number] = self._stamp_of_whole_message(decoder, topic, number)
+                try:
+                    times_ns[number] = self._stamp_ns(decoder, topic, number, payload, clipped=clip_bytes is not None)
+                except MessageError:
+                    times_ns[number] = received_ns[number]
+                    unreadable += 1
             block.release()
+        note = f"{topic.name}: {unreadable:,} messages have no readable header time: their receive time is taken"
+        if unreadable and note not in self.notes:
+            self.notes.append(note)
         return times_ns
 
-    def _stamp_of_whole_message(self, decoder: Decoder, topic: Topic, number: int) -> int:
-        """For a message whose record header alone is longer than the clip, or which is lost (then its receive time)."""
-        stamp_ns = int(self.times_ns(topic)[number])
-        for block in self.fetch(np.array([topic.id], np.int32), np.array([number], np.int64)):
-            payload = block.payloads[0]
-            if payload is not None:
-                stamp_ns = decoder.header_stamp_ns(payload)
-            block.release()
-        return stamp_ns
+    def _stamp_ns(
+        self, decoder: MessageDecoder, topic: Topic, number: int, payload: memoryview | None, *, clipped: bool
+    ) -> int:
+        """The header time of a message, of which the payload may be the beginning; of a lost one its receive time."""
+        if not clipped and payload is not None:
+            return decoder.header_stamp_ns(payload)
+        stamp_ns = None if payload is None or not clipped else decoder.stamp_of_start(payload)
+        if stamp_ns is not None:
+            return stamp_ns
+        for block in self.fetch(np.array([topic.id], np.int32), np.array([number], np.int64)) if clipped else ():
+            try:
+                if block.payloads[0] is not None:
+                    return decoder.header_stamp_ns(block.payloads[0])
+            finally:
+                block.release()
+        return int(self.times_ns(topic)[number])
 
     def _set_topics(self, found: Sequence[tuple[str, str, Schema, int]]) -> None:
         """(name, encoding, schema, count) per topic, in the order of their ids."""

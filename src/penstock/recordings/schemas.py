@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from penstock.errors import SchemaError
 from penstock.lazy import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from penstock.recordings.decode import Decoder
     from penstock.recordings.definitions import MessageDef
+    from penstock.recordings.message_decoder import MessageDecoder
 
-_ENCODINGS = ("ros1", "cdr")
+ENCODINGS = ("ros1", "cdr", "protobuf", "json")
 # The only ROS type whose definition is rightly the empty text.
 _EMPTY_TYPE = "std_msgs/msg/Empty"
 
 
 @dataclass(frozen=True)
 class Schema:
-    """What a recording says of one type; `format`: "ros1msg", "ros2msg", "ros2idl", "" (nothing), or a foreign one."""
+    """What a recording says of one type; `format`: "ros1msg", "ros2msg", "ros2idl", "protobuf", "jsonschema", "" or
+    "none" (nothing), or a foreign one. The descriptors of protobuf are bytes: `text` has one character for each.
+    """
 
     type: str
     format: str
@@ -68,9 +70,9 @@ class SchemaStore:
     """The decoders of one recording, once per schema and encoding: another recording may define a name differently."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[Schema, str], Decoder | SchemaError] = {}
+        self._made: dict[tuple[Schema, str], MessageDecoder | SchemaError] = {}
 
-    def decoder(self, schema: Schema, encoding: Literal["ros1", "cdr"] | str) -> Decoder:
+    def decoder(self, schema: Schema, encoding: str) -> MessageDecoder:
         """The decoder, or the SchemaError that says why there is none."""
         key = (schema, encoding)
         made = self._made.get(key)
@@ -93,11 +95,44 @@ class SchemaStore:
         return None
 
     @staticmethod
-    def _make(schema: Schema, encoding: str) -> Decoder:
+    def _make(schema: Schema, encoding: str) -> MessageDecoder:
         from penstock.recordings.decode import Decoder
 
         if encoding == "ros1":
             return Decoder(_definitions(schema), schema.type, "ros1")
         if encoding == "cdr":
             return Decoder(_definitions(schema), schema.type, "cdr")
-        raise SchemaError(f"messages are encoded as {encoding!r}; penstock decodes {' and '.join(_ENCODINGS)}")
+        if encoding == "protobuf" and schema.format == "protobuf":
+            from penstock.recordings.protobuf import ProtobufDecoder
+
+            return ProtobufDecoder(schema.text.encode("latin-1"), schema.type)
+        if encoding == "json" and schema.format in ("jsonschema", "none", ""):
+            return _json_decoder(schema)
+        if encoding in ENCODINGS:
+            raise SchemaError(f"{encoding} messages are described in {schema.format!r}, which penstock does not read")
+        raise SchemaError(f"messages are encoded as {encoding!r}; penstock decodes {', '.join(ENCODINGS)}")
+
+
+def _json_decoder(schema: Schema) -> MessageDecoder:
+    from penstock.recordings.json_messages import JsonDecoder
+    from penstock.recordings.json_schema import parse_json_schema, types_of_message
+
+    described = parse_json_schema(schema.text, schema.type) if schema.format == "jsonschema" else None
+    return JsonDecoder(described or types_of_message({}, schema.type), schema.type)
+
+
+def json_decoder_by_example(schema: Schema, payloads: Iterable[memoryview]) -> MessageDecoder:
+    """The decoder of a JSON topic whose schema names no fields, from its first message that is an object with some."""
+    from penstock.errors import MessageError
+    from penstock.recordings.json_messages import JsonDecoder, parse
+    from penstock.recordings.json_schema import types_of_message
+
+    types = types_of_message({}, schema.type)
+    for payload in payloads:
+        try:
+            types = types_of_message(parse(payload, schema.type), schema.type)
+        except MessageError:
+            continue
+        if types[schema.type].fields:
+            break
+    return JsonDecoder(types, schema.type)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import ConfigError, LimitExceeded, MessageError, RecordingError
 from penstock.lazy import dataclass
-from penstock.recordings.decode import Decoder, Payload, Reader
+from penstock.recordings.message_decoder import MessageDecoder, Payload, Reader
 from penstock.recordings.recording import Recording, Topic
 
 TRANSFORM_TYPES = frozenset(("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage"))
@@ -185,7 +185,7 @@ class TransformReader:
     recorded_names = None
     dimension_names = NAMES
 
-    def __init__(self, decoder: Decoder, edge: Edge) -> None:
+    def __init__(self, decoder: MessageDecoder, edge: Edge) -> None:
         self._read = decoder.reader(["transforms"])
         self._edge = edge
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 
 from penstock.errors import ConfigError, MessageError
 from penstock.lazy import dataclass
-from penstock.recordings.decode import Decoder, Payload
 from penstock.recordings.definitions import (
     DURATION_TYPE,
     HEADER_TYPE,
@@ -25,7 +25,8 @@ from penstock.recordings.definitions import (
     FieldType,
     MessageDef,
 )
-from penstock.recordings.obvious import ONE_JOINT, default_path
+from penstock.recordings.message_decoder import MessageDecoder, Payload
+from penstock.recordings.obvious import MEANT, ONE_JOINT, PER_JOINT, default_path
 from penstock.recordings.paths import FieldPath, PathPart, Span, parse_path
 
 __all__ = ["FieldPath", "VectorReader", "default_path", "parse_path"]
@@ -93,7 +94,7 @@ class VectorReader:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: MessageDecoder,
         path: str | FieldPath,
         *,
         names: Sequence[str] | None = None,
@@ -107,7 +108,7 @@ class VectorReader:
         self._where = f"{decoder.type_name} {path}"
         if unit not in (None, "deg", "rad"):
             raise ConfigError(f"unit {unit!r} of {self._where} is unknown; known are 'deg' and 'rad'")
-        self._leaves = [leaf for each in paths for leaf in _leaves(decoder, each)]
+        self._leaves = _with_distinct_labels([leaf for each in paths for leaf in _leaves(decoder, each)])
         if not self._leaves:
             raise ConfigError(f"{self._where} holds no numbers")
         self._names = _checked_names(names, self._where)
@@ -225,7 +226,7 @@ class VectorReader:
         order = [places[name] for name in self._names]
         return None if order == list(range(len(names))) else np.array(order, dtype=np.intp)
 
-    def _find_names_path(self, decoder: Decoder, given: str | None) -> FieldPath | None:
+    def _find_names_path(self, decoder: MessageDecoder, given: str | None) -> FieldPath | None:
         """Where the names of the values lie, with the same slice that the values have."""
         if given == "":
             return None
@@ -236,6 +237,8 @@ class VectorReader:
             if field is None or field.type.kind != "string" or field.type.array is None:
                 raise ConfigError(f"names_path '{given}' of {decoder.type_name} is no array of strings")
             return _with_selector(path, leaf) if path.parts[-1].selector is None else path
+        if decoder.type_name in PER_JOINT:
+            return self._names_of_joints(decoder)
         if len(self._leaves) != 1 or not leaf.is_array or leaf.path != self.path:
             return None
         for depth in range(len(self.path.parts) - 1, -1, -1):
@@ -245,6 +248,18 @@ class VectorReader:
             for field in message.fields:
                 if field.name in NAME_FIELDS and field.type.kind == "string" and field.type.array is not None:
                     return _with_selector(FieldPath((*parents, PathPart(field.name))), leaf)
+        return None
+
+    def _names_of_joints(self, decoder: MessageDecoder) -> FieldPath | None:
+        """Where each value lies in a message of its own, with its name beside it: `joints[0:7].position`."""
+        *owner, last = self.path.parts
+        if not owner or not isinstance(owner[-1].selector, Span) or last.selector is not None:
+            return None
+        array = decoder.field_at(FieldPath(tuple(owner)))
+        message = None if array is None else decoder.definition(array.type.name)
+        for field in message.fields if message else ():
+            if field.name in NAME_FIELDS and field.type.kind == "string" and field.type.array is None:
+                return FieldPath((*owner, PathPart(field.name)))
         return None
 
 
@@ -283,7 +298,7 @@ def _collector(leaves: Sequence[_Leaf]) -> Callable[[tuple[Any, ...]], NDArray[n
     return lambda values: np.concatenate([np.array(value, dtype=np.float64, ndmin=1) for value in values[:count]])
 
 
-def _leaves(decoder: Decoder, path: FieldPath) -> Iterator[_Leaf]:
+def _leaves(decoder: MessageDecoder, path: FieldPath) -> Iterator[_Leaf]:
     total = 0
     singles = _single_paths(decoder, path)
     for single in singles:
@@ -298,7 +313,13 @@ def _leaves(decoder: Decoder, path: FieldPath) -> Iterator[_Leaf]:
             yield leaf
 
 
-def _single_paths(decoder: Decoder, path: FieldPath) -> list[FieldPath]:
+def _with_distinct_labels(leaves: list[_Leaf]) -> list[_Leaf]:
+    """Leaves of several paths may end in the same name: then all of the path is the name."""
+    labels = [leaf.label for leaf in leaves]
+    return [replace(leaf, label=str(leaf.path)) if labels.count(leaf.label) > 1 else leaf for leaf in leaves]
+
+
+def _single_paths(decoder: MessageDecoder, path: FieldPath) -> list[FieldPath]:
     """The path with every slice of an array of messages written out as indices."""
     paths: list[tuple[PathPart, ...]] = [()]
     for depth, part in enumerate(path.parts, 1):
@@ -317,7 +338,13 @@ def _single_paths(decoder: Decoder, path: FieldPath) -> list[FieldPath]:
 
 
 def _leaves_of(
-    decoder: Decoder, field: FieldDef | None, path: FieldPath, label: str, *, top: bool = False, numbered: bool = False
+    decoder: MessageDecoder,
+    field: FieldDef | None,
+    path: FieldPath,
+    label: str,
+    *,
+    top: bool = False,
+    numbered: bool = False,
 ) -> Iterator[_Leaf]:
     """All numbers under a path; at its end (`top`) what holds none is an error, deeper it is left out."""
     kind = FieldType("message", decoder.type_name) if field is None else field.type
@@ -349,7 +376,7 @@ def _leaves_of(
 
 def _is_left_out(message: MessageDef, field: FieldDef) -> bool:
     """Headers are no measurement, and a covariance beside its value is not what a person means by that value."""
-    if field.type.name == HEADER_TYPE:
+    if field.type.name == HEADER_TYPE or field.name not in MEANT.get(message.name, (field.name,)):
         return True
     last = message.name.rsplit("/", 1)[-1]
     return (last.endswith("WithCovariance") and field.name == "covariance") or (

@@ -10,7 +10,7 @@ from penstock.errors import ImageError, LimitExceeded, MessageError, SchemaError
 from penstock.media.h26x import StreamCodec
 from penstock.media.stream_index import UNUSABLE, StreamIndex, StreamScanner
 from penstock.media.stream_pictures import KEY
-from penstock.recordings.decode import Decoder, Payload
+from penstock.recordings.message_decoder import MessageDecoder, Payload
 
 if TYPE_CHECKING:
     from penstock.recordings.recording import Recording, Topic
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Which field of each type names the codec.
 _CODEC_FIELD = {
     "foxglove_msgs/msg/CompressedVideo": "format",
+    "foxglove.CompressedVideo": "format",
     "ffmpeg_image_transport_msgs/msg/FFMPEGPacket": "encoding",
 }
 VIDEO_TYPES = frozenset(_CODEC_FIELD)
@@ -43,7 +44,7 @@ class VideoPacket(NamedTuple):
 class VideoReader:
     """Reads the coded picture of every message of a topic."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: MessageDecoder) -> None:
         if decoder.type_name not in VIDEO_TYPES:
             raise SchemaError(f"{decoder.type_name} holds no video; known are {', '.join(sorted(VIDEO_TYPES))}")
         self._type_name = decoder.type_name

@@ -24,7 +24,7 @@ def test_foreign_encodings_are_listed_counted_and_fetched_raw(tmp_path: Path) ->
         ros1 = writer.register_schema("std_msgs/String", "ros1msg", b"string data\n")
         channels = [
             writer.register_channel("/proto", "protobuf", proto),
-            writer.register_channel("/json", "json", 0),
+            writer.register_channel("/cbor", "cbor", 0),
             writer.register_channel("/ros1", "ros1", ros1),
         ]
         for channel in channels:
@@ -32,12 +32,29 @@ def test_foreign_encodings_are_listed_counted_and_fetched_raw(tmp_path: Path) ->
         writer.finish()
     with recordings.open(path) as recording:
         by_name = {topic.name: topic for topic in recording.topics}
-        assert {name: topic.count for name, topic in by_name.items()} == {"/proto": 1, "/json": 1, "/ros1": 1}
+        assert {name: topic.count for name, topic in by_name.items()} == {"/proto": 1, "/cbor": 1, "/ros1": 1}
         assert "protobuf" in (by_name["/proto"].problem or "")
-        assert "json" in (by_name["/json"].problem or "")
+        assert "cbor" in (by_name["/cbor"].problem or "")
         assert by_name["/ros1"].problem is None and by_name["/ros1"].type == "std_msgs/msg/String"
         assert recording.decoder(by_name["/ros1"]).decode(b"\x01\x00\x00\x00a") == {"data": "a"}
         assert all(rows == [(5, b"\x01\x00\x00\x00a")] for rows in everything(recording).values())
+
+
+def test_a_message_whose_stamp_cannot_be_read_keeps_its_receive_time(tmp_path: Path) -> None:
+    path = tmp_path / "a.mcap"
+    stamped = b"\0\1\0\0" + struct.pack("<iI", 3, 7) + struct.pack("<I", 1) + b"\0"
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        text = b"builtin_interfaces/Time timestamp\nstring frame_id\n"
+        channel = writer.register_channel("/x", "cdr", writer.register_schema("pkg/msg/T", "ros2msg", text))
+        for time_ns, payload in enumerate((stamped, b"\x09\x09" + stamped[2:], stamped)):
+            writer.add_message(channel, time_ns, payload, time_ns)
+        writer.finish()
+    with recordings.open(path) as recording:
+        for _ in range(2):
+            assert recording.header_times_ns(recording.topic("/x")).tolist() == [3_000_000_007, 1, 3_000_000_007]
+        assert recording.notes == ["/x: 1 messages have no readable header time: their receive time is taken"]
 
 
 def test_channels_of_one_topic_and_type_are_one_topic(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_what_is_left_out_is_said_with_its_reason(tmp_path: Path) -> None:
         topic("/empty", "sensor_msgs/msg/JointState", {"name": ["a"]}),
         topic("/gripper/command", "std_msgs/msg/Float64", {"data": 1.0}, count=3),
         topic("/bytes", "std_msgs/msg/UInt8MultiArray", {"data": [1, 2, 3]}),
-        topic("/unclear", "sensor_msgs/msg/PointCloud", {}),
+        topic("/unclear", "sensor_msgs/msg/MultiEchoLaserScan", {}),
     )
     chosen, said = settled(tmp_path, *groups)
     assert set(chosen.features) == {"observation.images.cam_h", "observation.state"}

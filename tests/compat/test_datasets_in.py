@@ -10,6 +10,7 @@ import pytest
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 import penstock
+from penstock.media.mp4_index import read_index
 from tests.conversion import bags, datasets, version21
 from tests.conversion.version21 import CAMERA, TASKS, Video
 
@@ -58,6 +59,22 @@ def test_every_frame_and_value_of_a_v21_data_set_is_read_back(tmp_path: Path, co
             assert item["remark"] == values["remark"][frame] and item["task"] == TASKS[tasks[frame]]
             assert np.array_equal(pixels(item, CAMERA), expected[row]), (episode, frame)
             row += 1
+
+
+@pytest.mark.parametrize("backend", ["torchcodec", "pyav"])
+@pytest.mark.parametrize("kind", version21.REORDERED)
+def test_b_frames_are_moved_and_read_at_random_as_the_source_shows_them(
+    tmp_path: Path, kind: str, backend: str
+) -> None:
+    lengths = (12, 9, 31)
+    source = version21.make(tmp_path / "old", lengths, version21.REORDERED[kind])
+    assert (np.diff(read_index(version21.video_path(source, 2)).pts) < 0).any(), "the source must have B-frames"
+    report = penstock.convert(source, tmp_path / "new", video="copy")
+    assert not any("anew" in note for note in report.notes)
+    expected = [rgb for episode in range(3) for rgb in decoded(version21.video_path(source, episode), backend)]
+    data = read(tmp_path / "new", video_backend=backend)
+    for row in np.random.default_rng(1).permutation(sum(lengths)).tolist():
+        assert np.array_equal(pixels(data[row], CAMERA), expected[row]), row
 
 
 @pytest.mark.parametrize("codec", ["av1", "h264"])

@@ -32,6 +32,14 @@ class Video:
 
 
 H264 = Video()
+REORDERED = {
+    "h264": Video("h264", gop=12, b_frames=2),
+    "h264 pyramid": Video("h264", gop=30, b_frames=3, options={"x264-params": "b-pyramid=normal:b-adapt=0"}),
+    "h264 open GOP": Video("h264", gop=6, b_frames=3, options={"x264-params": "open-gop=1:b-adapt=0:scenecut=0"}),
+    "hevc": Video("hevc", gop=12, b_frames=3, options={"x265-params": "open-gop=0"}),
+    "hevc open GOP": Video("hevc", gop=5, b_frames=3, options={"x265-params": "open-gop=1:scenecut=0"}),
+}
+"""Videos whose frames are stored in another order than they are shown."""
 
 
 def picture(episode: int, row: int) -> np.ndarray:
@@ -47,7 +55,8 @@ def encode(path: Path, pictures: list[np.ndarray], video: Video) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     options = {"g": str(video.gop), "bf": str(video.b_frames), **video.options}
     if video.codec == "hevc":
-        options["x265-params"] = f"log-level=error:bframes={video.b_frames}"
+        more = options.pop("x265-params", "")
+        options["x265-params"] = f"log-level=error:bframes={video.b_frames}{':' if more else ''}{more}"
     if video.codec == "av1":
         options |= {"preset": "12", "svtav1-params": "lp=1"}
         options.pop("bf")

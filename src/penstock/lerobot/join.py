@@ -159,7 +159,8 @@ def _copy_frames(root: Path, key: str, span: VideoSpan, kept: Mapping[str, Any],
             _read_into(stream.fileno(), data, offsets[0], path)
             pieces = [data[offset - offsets[0] :][:size] for offset, size in zip(offsets, sizes, strict=True)]
             keys = [bool(flag) for flag in table.keys[start:stop]] if encoded else None
-            sink.append(pieces, keys, checked=True)
+            shifts = table.shifts[start:stop].tolist() if len(table.shifts) else None
+            sink.append(pieces, keys, shifts=shifts, checked=True)
 
 
 def _runs(table: SampleTable) -> Iterator[tuple[int, int, bool]]:

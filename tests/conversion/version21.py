@@ -211,3 +211,24 @@ def edit_info(root: Path, **changes: Any) -> None:
 def psnr(one: np.ndarray, other: np.ndarray) -> float:
     error = float(np.mean((one.astype(np.float64) - other.astype(np.float64)) ** 2))
     return 99.0 if error == 0 else float(10 * np.log10(255**2 / error))
+
+
+ANNOTATION = "annotation.human.action.task_description"
+
+
+def set_tasks(root: Path, texts: list[str], task: list[list[int]], annotation: list[list[int]] | None = None) -> Path:
+    """Give a data set another task table, with numbers of tasks by episode and row; and a column as GR00T has it."""
+    for episode, numbers_of_rows in enumerate(task):
+        path = data_path(root, episode)
+        rows = pq.ParquetFile(path).read()
+        rows = rows.set_column(rows.column_names.index("task_index"), "task_index", pa.array(numbers_of_rows))
+        if annotation is not None:
+            rows = rows.append_column(ANNOTATION, pa.array(annotation[episode]))
+        pq.write_table(rows, path)
+    write_lines(root / "meta/tasks.jsonl", [{"task_index": n, "task": text} for n, text in enumerate(texts)])
+    info = json.loads((root / "meta/info.json").read_text())
+    info["total_tasks"] = len(texts)
+    if annotation is not None:
+        info["features"][ANNOTATION] = {"dtype": "int64", "shape": [1], "names": None}
+    (root / "meta/info.json").write_text(json.dumps(info, ensure_ascii=False))
+    return root

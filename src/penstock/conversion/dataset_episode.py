@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.conversion.dataset_cameras import DataSetCamera
 from penstock.conversion.dataset_frames import Feed, Statistics, open_feed
@@ -19,6 +20,7 @@ from penstock.lerobot.features import ROW_KEYS, Feature
 from penstock.lerobot.frames import TOLERANCE_S, FrameFinder
 from penstock.lerobot.reader import DataSet, ReadRows
 from penstock.lerobot.row_stream import RowStream
+from penstock.lerobot.tasks import points_into_tasks, renumbered
 
 if TYPE_CHECKING:
     from penstock.lerobot.writer import EpisodeWriter
@@ -77,7 +79,8 @@ def _flush(
     """Some rows of the episode with their frames; how many of them had another timestamp."""
     taken = reading.rows.take(len(rows))
     retimed = _check_place(reading, number, rows.start, taken)
-    tasks = _tasks(reading.data, number, taken)
+    numbers = episode.take_tasks(reading.data.tasks)
+    tasks = _tasks(reading.data, number, taken, numbers)
     pictures: dict[str, list[bytes]] = {key: [] for key in feeds}
     step = _STEP_ROWS if any(number in camera.encoded for camera in reading.cameras) else len(rows)
     for low in range(0, len(rows), step):
@@ -86,7 +89,7 @@ def _flush(
             pictures[key] += added
         on_frames(rows.start + part.stop)
     columns = {
-        feature.key: pictures[feature.key] if feature.dtype == "image" else _values(feature, taken, number)
+        feature.key: pictures[feature.key] if feature.dtype == "image" else _values(feature, taken, number, numbers)
         for feature in reading.features
         if feature.dtype != "video"
     }
@@ -174,8 +177,10 @@ def _pictures(key: str, taken: ReadRows, part: range) -> list[bytes]:
     return pictures
 
 
-def _values(feature: Feature, taken: ReadRows, number: int) -> Any:
+def _values(feature: Feature, taken: ReadRows, number: int, tasks: Sequence[int]) -> Any:
     values = taken[feature.key]
+    if points_into_tasks(feature):
+        return renumbered(np.asarray(values), tasks, f"column {feature.key!r} in episode {number}")
     if feature.dtype == "string" and any(value is None for value in values):
         raise DataSetCorrupt(f"column {feature.key!r}: an empty value in episode {number}", hint="fill it in first")
     return values
@@ -206,8 +211,8 @@ def _refuse(data: DataSet, episode: int, start: int, key: str, found: Any, expec
         )
 
 
-def _tasks(data: DataSet, number: int, taken: ReadRows) -> str | list[str]:
-    """The text of every row's task, or the one that all have."""
+def _tasks(data: DataSet, number: int, taken: ReadRows, numbers: Sequence[int]) -> NDArray[np.int64]:
+    """The task of every row, by the numbers that the tasks of the data set have in the new one."""
     chosen = np.asarray(taken["task_index"])
     used = np.unique(chosen)
     if int(used[0]) < 0 or int(used[-1]) >= len(data.tasks):
@@ -216,6 +221,4 @@ def _tasks(data: DataSet, number: int, taken: ReadRows) -> str | list[str]:
             f"there are {len(data.tasks)} tasks",
             hint="`penstock doctor` lists what else disagrees",
         )
-    if len(used) == 1:
-        return data.tasks[int(used[0])]
-    return [data.tasks[each] for each in chosen.tolist()]
+    return renumbered(chosen, numbers, f"{data.root}: task_index")

@@ -26,6 +26,7 @@ from penstock.conversion.stop import Stop
 from penstock.conversion.writing import Writing
 from penstock.errors import Interrupted, OutputExists, OutputFailed, PenstockError, RecordingError, UsageError
 from penstock.lazy import dataclass
+from penstock.lerobot.tasks import points_into_tasks
 from penstock.limits import read_cpu_limit
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class Job:
         self.note(f"{path}: failed: {reason}")
         self.ledger.entries[number].failed = reason
         if self.writer is not None:
+            self._say_tasks(self.ledger.entries[number])
             self.writing().fail(number, reason)
 
     def writing(self) -> Writing:
@@ -259,8 +261,15 @@ class Job:
 
     def say_outcome(self, number: int) -> None:
         entry = self.ledger.entries[number]
+        self._say_tasks(entry)
         for note in entry.outcome.notes if entry.outcome else ():
             self.note(f"{entry.found.path.name}: {note}")
+
+    def _say_tasks(self, entry: Entry) -> None:
+        if self.writer is not None and (changed := self.writer.tasks.end_input()):
+            pointing = [each.key for each in self.writer.features if points_into_tasks(each)]
+            columns = ", ".join(["task_index", *pointing])
+            self.note(f"{entry.found.path.name}: its tasks have other numbers in the merged table: {changed} ({columns})")
 
     def _close(self) -> DataSetSummary:
         writer = self.writing().writer

@@ -64,6 +64,9 @@ def survey(root: Path, journal: Journal) -> Survey:
         kind = entry.get("type")
         if kind in ("closed", "reopened"):
             found.closed = kind == "closed"
+        if kind == "tasks":
+            found.tasks += entry["tasks"]
+            seen_tasks.update(entry["tasks"])
         if kind != "episode":
             continue
         record = EpisodeRecord.from_json(entry, str(journal.path))

@@ -32,6 +32,7 @@ from penstock.lerobot.features import Feature, check_features
 from penstock.lerobot.journal import Header, Journal
 from penstock.lerobot.spool import DataFiles, Part, PartWriter
 from penstock.lerobot.stats import Stats
+from penstock.lerobot.tasks import TaskTable
 from penstock.lerobot.videos import VideoSink
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class DataSetWriter:
             if found.closed:
                 journal.append({"type": "reopened", "episodes": found.episodes})
             resume.clear(folder, journal, found, writer._names)
+            writer.tasks.add(found.tasks)
             if found.last is not None:
                 writer._restore(found, state or {})
         except BaseException:
@@ -146,8 +148,7 @@ class DataSetWriter:
         self.fsync = fsync
         self.episodes = 0
         self.frames = 0
-        self.tasks: list[str] = []
-        self.task_numbers: dict[str, int] = {}
+        self.tasks = TaskTable(journal)
         # Made when the first rows come: loading Arrow then falls into the time that the video files take.
         self.schema: tables.SchemaMaker = cache(lambda: tables.data_schema(self.features))
         self._stats = new_stats(self.features)
@@ -199,8 +200,7 @@ class DataSetWriter:
 
         `kept` is what a parcel keeps about the episode. With `last`, the line of the journal is left to `close`.
         """
-        for task in record.tasks:
-            self._take_task(task)
+        self.tasks.add([task for task in record.tasks if self.tasks.number(task) is None])
         for key, entry in stats.items():
             self._stats[key].merge(cast(Any, entry))
         self.episodes += 1
@@ -230,7 +230,7 @@ class DataSetWriter:
             closing.write_metadata(
                 self.root,
                 self.journal,
-                tasks=self.tasks,
+                tasks=self.tasks.texts,
                 stats=self.stats(),
                 info=self.info(),
                 fsync=self.fsync,
@@ -240,7 +240,7 @@ class DataSetWriter:
         finally:
             self.stop()
         sizes = closing.bytes_below(self.root)
-        return DataSetSummary(self.root, self.episodes, self.frames, len(self.tasks), *sizes)
+        return DataSetSummary(self.root, self.episodes, self.frames, len(self.tasks.texts), *sizes)
 
     def leave(self) -> None:
         """Stop without closing: the open episode is dropped, and everything committed can be resumed."""
@@ -285,7 +285,7 @@ class DataSetWriter:
         from penstock.lerobot.closing import info
 
         described = [self._described(feature) for feature in self.features]
-        return info(self.journal.header, described, episodes=self.episodes, frames=self.frames, tasks=len(self.tasks))
+        return info(self.journal.header, described, episodes=self.episodes, frames=self.frames, tasks=len(self.tasks.texts))
 
     def __enter__(self) -> DataSetWriter:
         return self
@@ -353,8 +353,6 @@ class DataSetWriter:
         if found.last is None:
             return
         self.episodes, self.frames, self._state = found.episodes, found.frames, found.last.state
-        for task in found.tasks:
-            self._take_task(task)
         try:
             self._stats = {key: type(entry).from_state(state["stats"][key]) for key, entry in self._stats.items()}
             for key, sink in self.sinks.items():
@@ -363,11 +361,6 @@ class DataSetWriter:
             raise DataSetCorrupt(f"{self.root}: the state of the data set cannot be used: {error!r}") from error
         if not self.is_parcel:
             self._data.restore(found.parts)
-
-    def _take_task(self, task: str) -> None:
-        if task not in self.task_numbers:
-            self.task_numbers[task] = len(self.tasks)
-            self.tasks.append(task)
 
     def _described(self, feature: Feature) -> Feature:
         sink = self.sinks.get(feature.key)

@@ -77,6 +77,20 @@ def test_b_frames_are_moved_and_read_at_random_as_the_source_shows_them(
         assert np.array_equal(pixels(data[row], CAMERA), expected[row]), row
 
 
+def test_the_task_of_every_row_is_what_the_sources_say(tmp_path: Path) -> None:
+    one, other = ["unused", "pick", "valid", "pick"], ["invalid", "wipe", "pick", "unused"]
+    first, second = ([[1, 3, 1]], [[2, 2, 2]]), ([[2, 1]], [[0, 2]])
+    version21.set_tasks(version21.make(tmp_path / "a", (3,), None), one, *first)
+    version21.set_tasks(version21.make(tmp_path / "b", (2,), None), other, *second)
+    penstock.convert([tmp_path / "a", tmp_path / "b"], tmp_path / "new")
+    data = read(tmp_path / "new")
+    assert [data[row]["task"] for row in range(5)] == ["pick", "pick", "pick", "pick", "wipe"]
+    table = data.meta.tasks.index.tolist()
+    assert table == ["unused", "pick", "valid", "pick", "invalid", "wipe"]
+    annotated = [table[int(data[row][version21.ANNOTATION])] for row in range(5)]
+    assert annotated == ["valid", "valid", "valid", "invalid", "pick"]
+
+
 @pytest.mark.parametrize("codec", ["av1", "h264"])
 def test_a_data_set_from_a_bag_is_encoded_later_with_the_same_numbers(tmp_path: Path, codec: str) -> None:
     bag = bags.write(tmp_path / "run.bag", bags.robot(0.6))

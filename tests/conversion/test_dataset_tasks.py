@@ -64,9 +64,7 @@ def test_merged_sets_share_one_table_and_every_column_follows(tmp_path: Path) ->
         OTHER, [[0, 0, 0], [0, 1]]
     )
     (note,) = [note for note in report.notes if "other numbers" in note]
-    assert note == (
-        f"b: its tasks have other numbers in the merged table: 0→6, 2→7, 3→0 (task_index, {ANNOTATION})"
-    )
+    assert note == (f"b: its tasks have other numbers in the merged table: 0→6, 2→7, 3→0 (task_index, {ANNOTATION})")
     assert datasets.problems(tmp_path / "new", full=True) == []
     stats = open_data_set(tmp_path / "new").stats
     assert stats is not None and stats[ANNOTATION]["max"] == [6] and stats["task_index"]["max"] == [7]

@@ -13,7 +13,7 @@ TABLES = st.lists(st.sampled_from(["", "lift", "pour", "wipe", "放下"]), max_s
 
 
 @given(table=TABLES, tasks=TABLES, data=st.data())
-def test_every_number_means_its_text_in_the_merged_table(table: list[str], tasks: list[str], data: st.DataObject) -> None:
+def test_every_number_means_its_text_in_a_merged_table(table: list[str], tasks: list[str], data: st.DataObject) -> None:
     numbers, added = place(table, tasks)
     merged = [*table, *added]
     assert [merged[number] for number in numbers] == tasks

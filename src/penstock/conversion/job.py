@@ -269,7 +269,8 @@ class Job:
         if self.writer is not None and (changed := self.writer.tasks.end_input()):
             pointing = [each.key for each in self.writer.features if points_into_tasks(each)]
             columns = ", ".join(["task_index", *pointing])
-            self.note(f"{entry.found.path.name}: its tasks have other numbers in the merged table: {changed} ({columns})")
+            name = entry.found.path.name
+            self.note(f"{name}: its tasks have other numbers in the merged table: {changed} ({columns})")
 
     def _close(self) -> DataSetSummary:
         writer = self.writing().writer

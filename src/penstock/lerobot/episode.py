@@ -268,7 +268,8 @@ class EpisodeWriter:
             task.encode()
         except (UnicodeEncodeError, AttributeError):
             raise DataSetError(f"{self._where}: the task {task!r} is not text that UTF-8 can hold") from None
-        return len(self._owner.tasks.texts) + sum(number >= len(self._owner.tasks.texts) for number in self._row_tasks.values())
+        count = len(self._owner.tasks.texts)
+        return count + sum(number >= count for number in self._row_tasks.values())
 
     def _final_tasks(self, task: str | None) -> list[str]:
         if self._row_tasks:

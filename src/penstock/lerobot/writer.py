@@ -285,7 +285,8 @@ class DataSetWriter:
         from penstock.lerobot.closing import info
 
         described = [self._described(feature) for feature in self.features]
-        return info(self.journal.header, described, episodes=self.episodes, frames=self.frames, tasks=len(self.tasks.texts))
+        tasks = len(self.tasks.texts)
+        return info(self.journal.header, described, episodes=self.episodes, frames=self.frames, tasks=tasks)
 
     def __enter__(self) -> DataSetWriter:
         return self

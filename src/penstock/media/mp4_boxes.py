@@ -108,9 +108,7 @@ def visual_stsd(name: bytes, width: int, height: int, record: bytes) -> bytes:
     return _full(b"stsd", 0, 0, struct.pack(">I", 1), _box(name, entry))
 
 
-def _sample_table(
-    track: Track, offsets: array[int], sizes: array[int], keys: bytearray, composition: bytes
-) -> bytes:
+def _sample_table(track: Track, offsets: array[int], sizes: array[int], keys: bytearray, composition: bytes) -> bytes:
     count = len(sizes)
     offset = np.frombuffer(offsets, np.int64)
     size = np.frombuffer(sizes, np.uint32)

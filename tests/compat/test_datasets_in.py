@@ -77,6 +77,23 @@ def test_b_frames_are_moved_and_read_at_random_as_the_source_shows_them(
         assert np.array_equal(pixels(data[row], CAMERA), expected[row]), row
 
 
+@pytest.mark.parametrize("kind", version21.REORDERED)
+def test_b_frames_that_lerobot_put_into_one_file_are_cut_out_again(tmp_path: Path, kind: str) -> None:
+    from lerobot.datasets.video_utils import concatenate_video_files
+
+    source = version21.make(tmp_path / "old", LENGTHS, version21.REORDERED[kind])
+    penstock.convert(source, tmp_path / "shared")
+    (path,) = datasets.video_files(tmp_path / "shared", CAMERA)
+    path.unlink()
+    concatenate_video_files([version21.video_path(source, episode) for episode in range(3)], path)
+    penstock.convert(tmp_path / "shared", tmp_path / "new", video="copy-only")
+    assert datasets.samples(tmp_path / "new", CAMERA) == datasets.samples(tmp_path / "shared", CAMERA)
+    data = read(tmp_path / "new", video_backend="torchcodec")
+    expected = [rgb for episode in range(3) for rgb in decoded(version21.video_path(source, episode), "torchcodec")]
+    for row in np.random.default_rng(2).permutation(sum(LENGTHS)).tolist():
+        assert np.array_equal(pixels(data[row], CAMERA), expected[row]), row
+
+
 def test_the_task_of_every_row_is_what_the_sources_say(tmp_path: Path) -> None:
     one, other = ["unused", "pick", "valid", "pick"], ["invalid", "wipe", "pick", "unused"]
     first, second = ([[1, 3, 1]], [[2, 2, 2]]), ([[2, 1]], [[0, 2]])

@@ -88,6 +88,25 @@ def test_videos_with_b_frames_are_moved_as_they_are(tmp_path: Path, kind: str) -
     assert all(np.array_equal(a, b) for a, b in zip(version21.decoded(path), expected, strict=True))
 
 
+@pytest.mark.parametrize("container", [{"use_editlist": "0"}, {"movflags": "negative_cts_offsets"}])
+def test_b_frames_begin_at_0_wherever_the_source_lets_them_begin(tmp_path: Path, container: dict[str, str]) -> None:
+    video = Video("h264", gop=12, b_frames=2, container=container)
+    source = version21.make(tmp_path / "old", LENGTHS, video)
+    penstock.convert(source, tmp_path / "new", video="copy-only")
+    assert datasets.problems(tmp_path / "new", full=True) == []
+    (path,) = datasets.video_files(tmp_path / "new", CAMERA)
+    expected = [rgb for episode in range(3) for rgb in version21.decoded(version21.video_path(source, episode))]
+    assert all(np.array_equal(a, b) for a, b in zip(version21.decoded(path), expected, strict=True))
+    path.unlink()  # a v3.0 file that several episodes share and that begins likewise
+    pictures = [version21.picture(n, row) for n, rows in enumerate(LENGTHS) for row in range(rows)]
+    version21.encode(path, pictures, Video("h264", gop=100, b_frames=2, container=container))
+    expected = version21.decoded(path)
+    penstock.convert(tmp_path / "new", tmp_path / "anew", overrides=["encoding.crf=8"])
+    found = [rgb for file in datasets.video_files(tmp_path / "anew", CAMERA) for rgb in version21.decoded(file)]
+    assert len(found) == ROWS and min(version21.psnr(a, b) for a, b in zip(found, expected, strict=True)) > 28
+    assert datasets.problems(tmp_path / "anew", full=True) == []
+
+
 def test_moved_b_frames_are_moved_again_joined_and_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     sources = [
         version21.make(tmp_path / name, (12, 9), video)

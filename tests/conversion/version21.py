@@ -29,6 +29,7 @@ class Video:
     b_frames: int = 0
     header_fps: int = FPS
     options: dict[str, str] = field(default_factory=dict)
+    container: dict[str, str] = field(default_factory=dict)
 
 
 H264 = Video()
@@ -60,7 +61,7 @@ def encode(path: Path, pictures: list[np.ndarray], video: Video) -> None:
     if video.codec == "av1":
         options |= {"preset": "12", "svtav1-params": "lp=1"}
         options.pop("bf")
-    with av.open(str(path), "w", format="mp4") as container:
+    with av.open(str(path), "w", format="mp4", options=video.container) as container:
         stream: Any = container.add_stream(ENCODERS[video.codec], rate=video.header_fps, options=options)
         stream.width, stream.height = pictures[0].shape[1], pictures[0].shape[0]
         stream.pix_fmt = "yuvj420p" if video.codec == "mjpeg" else "yuv420p"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -116,5 +117,37 @@ def test_a_number_beyond_the_table_is_refused_where_numbers_change(tmp_path: Pat
     set_tasks(version21.make(tmp_path / "b", (3,), None), OTHER, [[2, 2, 1]], [[0, 9, 0]])
     penstock.convert(tmp_path / "b", tmp_path / "kept")
     assert pq.ParquetFile(next((tmp_path / "kept/data").rglob("*.parquet"))).read().column(ANNOTATION)[1].as_py() == 9
-    with pytest.raises(DataSetCorrupt, match=rf"column '{ANNOTATION}' in episode 0: the value 9, there are 4 tasks"):
+    with pytest.raises(DataSetCorrupt, match=rf"episode 0, column '{ANNOTATION}': the value 9, the table has 4 texts"):
         penstock.convert([gr00t(tmp_path / "a"), tmp_path / "b"], tmp_path / "new", jobs=1)
+
+
+def with_subtasks(tmp_path: Path, name: str, texts_of_table: list[str], numbers: list[int]) -> Path:
+    """A v3.0 data set as LeRobot 0.5 annotates it: a column, and a table whose index are the texts."""
+    penstock.convert(version21.make(tmp_path / f"{name}-old", (len(numbers),), None), tmp_path / name)
+    root = tmp_path / name
+    (path,) = (root / "data").rglob("*.parquet")
+    rows = pq.ParquetFile(path).read().append_column("subtask_index", pa.array(numbers))
+    pq.write_table(rows, path)
+    table = {"subtask_index": pa.array(range(len(texts_of_table))), "subtask": pa.array(texts_of_table)}
+    pq.write_table(pa.table(table), root / "meta/subtasks.parquet")
+    features = datasets.info(root)["features"]
+    version21.edit_info(root, features={**features, "subtask_index": {"dtype": "int64", "shape": [1], "names": None}})
+    return root
+
+
+def test_subtasks_keep_their_table_and_follow_a_merge(tmp_path: Path) -> None:
+    sources = [
+        with_subtasks(tmp_path, "a", ["unused", "reach", "grasp"], [1, 1, 2]),
+        with_subtasks(tmp_path, "b", ["grasp", "lift"], [0, 1]),
+    ]
+    report = penstock.convert(sources, tmp_path / "new", jobs=1)
+    assert any("b: its subtasks have other numbers in the merged table: 0→2, 1→3 (subtask_index)" in note
+               for note in report.notes)  # fmt: skip
+    assert open_data_set(tmp_path / "new").tables["subtasks"] == ["unused", "reach", "grasp", "lift"]
+    assert datasets.table(tmp_path / "new").column("subtask_index").to_pylist() == [1, 1, 2, 2, 3]
+    assert datasets.problems(tmp_path / "new", full=True) == []
+    penstock.convert(sources, tmp_path / "two", jobs=2)
+    penstock.convert(sources[0], tmp_path / "grown")
+    penstock.convert(sources[1], tmp_path / "grown", append=True)
+    for made in ("two", "grown"):
+        assert datasets.digests(tmp_path / "new") == datasets.digests(tmp_path / made), made

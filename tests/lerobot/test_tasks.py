@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.lerobot.features import Feature
-from penstock.lerobot.tasks import changes, is_same, place, points_into_tasks, renumbered
+from penstock.lerobot.tasks import changes, is_same, place, renumbered, table_of
 
 TABLES = st.lists(st.sampled_from(["", "lift", "pour", "wipe", "放下"]), max_size=7)
 
@@ -26,11 +26,12 @@ def test_every_number_means_its_text_in_a_merged_table(table: list[str], tasks: 
         assert new.dtype == np.int32 and new.tolist() == [-1 if n < 0 else numbers[n] for n in values.tolist()]
 
 
-def test_whole_numbers_under_annotation_point_into_the_table() -> None:
-    assert points_into_tasks(Feature("annotation.human.validity", "int64", (1,)))
-    assert not points_into_tasks(Feature("annotation.human.score", "float32", (1,)))
-    assert not points_into_tasks(Feature("annotation.human.text", "string", (1,)))
-    assert not points_into_tasks(Feature("observation.annotation.x", "int64", (1,)))
+def test_which_columns_point_into_which_table() -> None:
+    assert table_of(Feature("annotation.human.validity", "int64", (1,))) == "tasks"
+    assert table_of(Feature("subtask_index", "int64", (1,))) == "subtasks"
+    assert table_of(Feature("annotation.human.score", "float32", (1,))) is None
+    assert table_of(Feature("annotation.human.text", "string", (1,))) is None
+    assert table_of(Feature("observation.annotation.x", "int64", (1,))) is None
 
 
 def test_changes_are_named_up_to_a_few() -> None:

@@ -20,7 +20,7 @@ from penstock.lerobot.features import ROW_KEYS, Feature
 from penstock.lerobot.frames import TOLERANCE_S, FrameFinder
 from penstock.lerobot.reader import DataSet, ReadRows
 from penstock.lerobot.row_stream import RowStream
-from penstock.lerobot.tasks import points_into_tasks, renumbered
+from penstock.lerobot.tasks import renumber, renumbered
 
 if TYPE_CHECKING:
     from penstock.lerobot.writer import EpisodeWriter
@@ -34,6 +34,7 @@ class Reading:
     """What an episode is read with."""
 
     data: DataSet
+    tables: Mapping[str, Sequence[str]]
     features: tuple[Feature, ...]
     cameras: tuple[DataSetCamera, ...]
     finder: FrameFinder
@@ -79,8 +80,8 @@ def _flush(
     """Some rows of the episode with their frames; how many of them had another timestamp."""
     taken = reading.rows.take(len(rows))
     retimed = _check_place(reading, number, rows.start, taken)
-    numbers = episode.take_tasks(reading.data.tasks)
-    tasks = _tasks(reading.data, number, taken, numbers)
+    numbers = episode.take_tables(reading.tables)
+    tasks = _tasks(reading.data, number, taken, numbers["tasks"])
     pictures: dict[str, list[bytes]] = {key: [] for key in feeds}
     step = _STEP_ROWS if any(number in camera.encoded for camera in reading.cameras) else len(rows)
     for low in range(0, len(rows), step):
@@ -88,11 +89,12 @@ def _flush(
         for key, added in _advance(reading, number, feeds, taken, part, pool).items():
             pictures[key] += added
         on_frames(rows.start + part.stop)
-    columns = {
-        feature.key: pictures[feature.key] if feature.dtype == "image" else _values(feature, taken, number, numbers)
+    columns: dict[str, Any] = {
+        feature.key: pictures[feature.key] if feature.dtype == "image" else _values(feature, taken, number)
         for feature in reading.features
         if feature.dtype != "video"
     }
+    renumber(reading.features, columns, numbers, f"{reading.data.root}: episode {number}")
     del taken, pictures
     episode.write_rows(columns, rows=len(rows), task=tasks)
     return retimed
@@ -177,10 +179,8 @@ def _pictures(key: str, taken: ReadRows, part: range) -> list[bytes]:
     return pictures
 
 
-def _values(feature: Feature, taken: ReadRows, number: int, tasks: Sequence[int]) -> Any:
+def _values(feature: Feature, taken: ReadRows, number: int) -> Any:
     values = taken[feature.key]
-    if points_into_tasks(feature):
-        return renumbered(np.asarray(values), tasks, f"column {feature.key!r} in episode {number}")
     if feature.dtype == "string" and any(value is None for value in values):
         raise DataSetCorrupt(f"column {feature.key!r}: an empty value in episode {number}", hint="fill it in first")
     return values

@@ -26,7 +26,7 @@ from penstock.conversion.stop import Stop
 from penstock.conversion.writing import Writing
 from penstock.errors import Interrupted, OutputExists, OutputFailed, PenstockError, RecordingError, UsageError
 from penstock.lazy import dataclass
-from penstock.lerobot.tasks import points_into_tasks
+from penstock.lerobot.tasks import table_of
 from penstock.limits import read_cpu_limit
 
 if TYPE_CHECKING:
@@ -266,11 +266,12 @@ class Job:
             self.note(f"{entry.found.path.name}: {note}")
 
     def _say_tasks(self, entry: Entry) -> None:
-        if self.writer is not None and (changed := self.writer.tasks.end_input()):
-            pointing = [each.key for each in self.writer.features if points_into_tasks(each)]
-            columns = ", ".join(["task_index", *pointing])
-            name = entry.found.path.name
-            self.note(f"{name}: its tasks have other numbers in the merged table: {changed} ({columns})")
+        for table in self.writer.tables.values() if self.writer is not None else ():
+            if self.writer is not None and (changed := table.end_input()):
+                pointing = [each.key for each in self.writer.features if table_of(each) == table.name]
+                columns = ", ".join([*(["task_index"] if table.name == "tasks" else []), *pointing])
+                name = entry.found.path.name
+                self.note(f"{name}: its {table.name} have other numbers in the merged table: {changed} ({columns})")
 
     def _close(self) -> DataSetSummary:
         writer = self.writing().writer

@@ -72,6 +72,7 @@ class DataSetInput(Input):
         self._rows = RowStream(data, columns_to_read(data), self.memory.rows_per_flush)
         self._reading = Reading(
             data=data,
+            tables=data.tables,
             features=self.features,
             cameras=self._cameras,
             finder=FrameFinder(data),

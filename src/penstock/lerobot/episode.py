@@ -80,10 +80,10 @@ class EpisodeWriter:
                 f"{self._where}: {key!r} is not a video feature; {sorted(self._owner.sinks)} are"
             ) from None
 
-    def take_tasks(self, table: Sequence[str]) -> list[int]:
-        """Make a whole task table part of the data set's; the number of each of its tasks there, for `write_rows`."""
+    def take_tables(self, tables: Mapping[str, Sequence[str]]) -> dict[str, list[int]]:
+        """Make whole tables of tasks and subtasks part of the data set's; the numbers of their texts there."""
         self._check_open()
-        return self._owner.tasks.take(table)
+        return {name: self._owner.tables[name].take(table) for name, table in tables.items()}
 
     def write_rows(
         self,
@@ -95,7 +95,7 @@ class EpisodeWriter:
         """Flush rows as one row group: for every feature but videos an array (n, *shape), or a list of n pictures.
 
         `rows` says how many they are; a data set of videos alone needs it. `task`, one text or one per row, is for
-        episodes whose task changes; else `commit` names it. Numbers of tasks are those that `take_tasks` gave.
+        episodes whose task changes; else `commit` names it. Numbers of tasks are those that `take_tables` gave.
         """
         self._check_open()
         expected = {feature.key for feature in self._columns}

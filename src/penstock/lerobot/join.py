@@ -26,7 +26,7 @@ from penstock.lerobot.features import Feature
 from penstock.lerobot.journal import Header, Journal
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.stats import ImageStats
-from penstock.lerobot.tasks import points_into_tasks, renumbered
+from penstock.lerobot.tasks import renumber, renumbered
 from penstock.lerobot.videos import VideoSink, VideoSpan, table_from
 from penstock.media.mp4 import SampleTable
 
@@ -47,8 +47,8 @@ class JoinedEpisode:
     record: EpisodeRecord
     # The numbers that the parcel gave to the tasks of this episode.
     task_texts: Mapping[int, str]
-    # The task table that its input has, by the numbers of the parcel; empty where the rows name texts.
-    task_table: Sequence[str] = ()
+    # The tables that its input has, by the numbers of the parcel; none where the rows name texts.
+    tables: Mapping[str, Sequence[str]]
 
     @property
     def rows(self) -> int:
@@ -71,10 +71,12 @@ def episodes_of(parcel_root: Path | str) -> Iterator[JoinedEpisode]:
     if not journal.header.parcel:
         raise DataSetError(f"{root}: this data set was not written as a parcel", hint="DataSetWriter(…, parcel=True)")
     numbers: dict[str, int] = {}
-    table = [task for entry in journal.records("tasks") for task in entry["tasks"]]
+    tables: dict[str, list[str]] = {}
+    for entry in journal.records("texts"):
+        tables.setdefault(entry["table"], []).extend(entry["texts"])
     for record in journal.episodes():
         texts = {numbers.setdefault(task, len(numbers)): task for task in record.tasks}
-        yield JoinedEpisode(root, journal.header, record, texts, table)
+        yield JoinedEpisode(root, journal.header, record, texts, tables)
 
 
 def join_episode(joined: JoinedEpisode, writer: DataSetWriter) -> EpisodeWriter:
@@ -122,7 +124,7 @@ def _copy_rows(joined: JoinedEpisode, episode: EpisodeWriter) -> None:
     """Each row group was one flush, and becomes one again."""
     path = layout.part_path(joined.root, joined.record.episode_index)
     stored = [feature for feature in joined.header.features if feature.dtype != "video"]
-    numbers = episode.take_tasks(joined.task_table) if joined.task_table else []
+    numbers = episode.take_tables(joined.tables)
     with open_parquet(path) as file:
         for number in range(file.num_row_groups):
             with tables.arrow_errors(path, f"cannot read row group {number}", DataSetCorrupt):
@@ -130,20 +132,14 @@ def _copy_rows(joined: JoinedEpisode, episode: EpisodeWriter) -> None:
             where = f"{path}: row group {number}"
             tasks: list[str] | NDArray[np.int64] | None = None
             values = {feature.key: _values(feature, table, where) for feature in stored}
+            renumber(stored, values, numbers, where)
             if joined.record.names_tasks:
                 of_parcel = columns.to_numpy(table.column("task_index"), (), where)
-                if joined.task_table:
-                    tasks = renumbered(of_parcel, numbers, where)
-                    _renumber(stored, values, numbers, where)
+                if "tasks" in numbers:
+                    tasks = renumbered(of_parcel, numbers["tasks"], where)
                 else:
                     tasks = [joined.task_texts[index] for index in of_parcel.tolist()]
             episode.write_rows(values, rows=table.num_rows, task=tasks)
-
-
-def _renumber(features: Sequence[Feature], values: dict[str, Any], numbers: Sequence[int], where: str) -> None:
-    for feature in features:
-        if points_into_tasks(feature):
-            values[feature.key] = renumbered(values[feature.key], numbers, f"{where}, {feature.key!r}")
 
 
 def _values(feature: Feature, table: pa.Table, where: str) -> Any:

@@ -1,8 +1,8 @@
-"""The task table of a data set: texts by number, and the columns that hold such numbers."""
+"""The tables of tasks and subtasks of a data set: texts by number, and the columns that hold such numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,15 +17,25 @@ if TYPE_CHECKING:
 _ANNOTATION = "annotation."  # GR00T: whole numbers under such a name are numbers of tasks
 
 
-def points_into_tasks(feature: Feature) -> bool:
-    """Whether the values of a column besides `task_index` are numbers of tasks."""
-    return feature.key.startswith(_ANNOTATION) and feature.is_numeric and np.dtype(feature.dtype).kind in "iu"
+TABLES = ("tasks", "subtasks")
+Numbers = Mapping[str, Sequence[int]]
+"""By table: the number that each of an input's texts has in the data set that is written."""
+
+
+def table_of(feature: Feature) -> str | None:
+    """The table into which the values of a column besides `task_index` point; None for other columns."""
+    if not feature.is_numeric or np.dtype(feature.dtype).kind not in "iu":
+        return None
+    if feature.key == "subtask_index":  # LeRobot 0.4 and 0.5
+        return "subtasks"
+    return "tasks" if feature.key.startswith(_ANNOTATION) else None
 
 
 class TaskTable:
-    """The tasks of a data set that is being written; a table that is taken whole is in the journal before its rows."""
+    """A table of a data set that is being written; one that is taken whole is in the journal before its rows."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, name: str, journal: Journal) -> None:
+        self.name = name
         self.texts: list[str] = []
         self._journal = journal
         self._numbers: dict[str, int] = {}
@@ -45,7 +55,7 @@ class TaskTable:
         if self._taken[0] is not table:  # once for all episodes of an input
             numbers, added = place(self.texts, table)
             if added:
-                self._journal.append({"type": "tasks", "tasks": added})
+                self._journal.append({"type": "texts", "table": self.name, "texts": added})
                 self.add(added)
             self._taken = (table, numbers)
         return self._taken[1]
@@ -91,11 +101,20 @@ def renumbered(values: NDArray[Any], numbers: Sequence[int], where: str) -> NDAr
     whole = np.asarray(values).astype(np.int64)
     if len(whole) and int(whole.max()) >= len(numbers):
         raise DataSetCorrupt(
-            f"{where}: the value {int(whole.max())}, there are {len(numbers)} tasks",
-            hint="its whole numbers are taken for numbers of tasks; give the column another name if they are not",
+            f"{where}: the value {int(whole.max())}, the table has {len(numbers)} texts",
+            hint="its whole numbers are taken for numbers of a table; give the column another name if they are not",
         )
     new: NDArray[Any] = np.where(whole < 0, whole, np.asarray(numbers, np.int64)[np.maximum(whole, 0)])
     return new.astype(values.dtype)
+
+
+def renumber(features: Sequence[Feature], values: dict[str, Any], numbers: Numbers, where: str) -> None:
+    """Bring the columns that point into a table to its new numbers."""
+    for feature in features:
+        table = table_of(feature)
+        if table in numbers:
+            found = f"{where}, column {feature.key!r}"
+            values[feature.key] = renumbered(np.asarray(values[feature.key]), numbers[table], found)
 
 
 def changes(numbers: Sequence[int], shown: int = 6) -> str:

@@ -32,7 +32,7 @@ from penstock.lerobot.features import Feature, check_features
 from penstock.lerobot.journal import Header, Journal
 from penstock.lerobot.spool import DataFiles, Part, PartWriter
 from penstock.lerobot.stats import Stats
-from penstock.lerobot.tasks import TaskTable
+from penstock.lerobot.tasks import TABLES, TaskTable
 from penstock.lerobot.videos import VideoSink
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ class DataSetWriter:
             if found.closed:
                 journal.append({"type": "reopened", "episodes": found.episodes})
             resume.clear(folder, journal, found, writer._names)
-            writer.tasks.add(found.tasks)
+            for name, texts in found.tables.items():
+                writer.tables[name].add(texts)
             if found.last is not None:
                 writer._restore(found, state or {})
         except BaseException:
@@ -148,7 +149,8 @@ class DataSetWriter:
         self.fsync = fsync
         self.episodes = 0
         self.frames = 0
-        self.tasks = TaskTable(journal)
+        self.tables = {name: TaskTable(name, journal) for name in TABLES}
+        self.tasks = self.tables["tasks"]
         # Made when the first rows come: loading Arrow then falls into the time that the video files take.
         self.schema: tables.SchemaMaker = cache(lambda: tables.data_schema(self.features))
         self._stats = new_stats(self.features)
@@ -230,7 +232,7 @@ class DataSetWriter:
             closing.write_metadata(
                 self.root,
                 self.journal,
-                tasks=self.tasks.texts,
+                texts={name: table.texts for name, table in self.tables.items()},
                 stats=self.stats(),
                 info=self.info(),
                 fsync=self.fsync,

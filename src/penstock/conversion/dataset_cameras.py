@@ -156,7 +156,7 @@ def _depth_camera(
         reason = camera.unmovable.get(number, "another codec than the other episodes")
         raise DataSetError(
             f"{source.key} holds distances, and the frames of episode {number} cannot be moved as they are: {reason}",
-            hint="encoding them anew would change the distances; let each episode begin with a key frame of a closed GOP",
+            hint="encoding would change the distances; each episode must begin with a key frame of a closed GOP",
         )
     notes.append(f"{source.key}: the statistics of a depth video are not computed")
     feature = _feature(source, source.shape[:2], camera.codec)

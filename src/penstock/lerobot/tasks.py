@@ -112,7 +112,7 @@ def renumber(features: Sequence[Feature], values: dict[str, Any], numbers: Numbe
     """Bring the columns that point into a table to its new numbers."""
     for feature in features:
         table = table_of(feature)
-        if table in numbers:
+        if table is not None and table in numbers:
             found = f"{where}, column {feature.key!r}"
             values[feature.key] = renumbered(np.asarray(values[feature.key]), numbers[table], found)
 

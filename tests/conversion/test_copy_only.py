@@ -11,7 +11,7 @@ import penstock
 from penstock.conversion.encoding_anew import Encoded, video_lines
 from penstock.conversion.progress import Silence
 from penstock.conversion.settings import Encoding
-from penstock.errors import VideoError
+from penstock.errors import DataSetError, VideoError
 from tests.conversion import bags, datasets, version21, video_bags
 from tests.conversion.bags import CAM_H, STATE
 from tests.conversion.version21 import CAMERA, STILL, Video
@@ -129,3 +129,15 @@ def test_cameras_of_one_fate_share_a_line_and_the_threads() -> None:
     assert one == ("video", "h264 encoded as av1, crf 20, about 22 min (estimate): a, c")
     assert kept == ("video", "copied as h264: b")
     assert video_lines(cameras, Encoding(), 8)[0][1] == "h264 encoded as av1, crf 30, about 11 min (estimate): a, c"
+
+
+def test_each_call_that_appends_says_for_itself_whether_only_copies_will_do(tmp_path: Path) -> None:
+    sources = [version21.make(tmp_path / "a", (6,)), shared(tmp_path)]
+    penstock.convert(sources[0], tmp_path / "new")
+    with pytest.raises(VideoError, match="does not begin with a key frame"):
+        penstock.convert(sources[1], tmp_path / "new", append=True, video="copy-only")
+    penstock.convert(version21.make(tmp_path / "b", (5,)), tmp_path / "new", append=True, video="copy-only")
+    penstock.convert(sources[1], tmp_path / "new", append=True)
+    assert datasets.info(tmp_path / "new")["total_frames"] == 6 + 5 + 32
+    with pytest.raises(DataSetError, match="video"):
+        penstock.convert(version21.make(tmp_path / "c", (5,)), tmp_path / "new", append=True, video="mjpeg")

@@ -84,6 +84,9 @@ def test_videos_with_b_frames_are_moved_as_they_are(tmp_path: Path, kind: str) -
     index = read_index(path)
     times = index.pts[index.presentation_order()]
     assert (times * FPS == np.arange(52) * index.timescale).all(), "from 0, one frame per row"
+    assert index.key[[0, 12, 21]].all(), "every episode begins with a place to seek to"
+    for key in np.flatnonzero(index.key).tolist():
+        assert (index.pts[key + 1 :] > index.pts[key]).all(), "a reader that seeks here finds every frame after it"
     expected = [rgb for episode in range(3) for rgb in version21.decoded(version21.video_path(source, episode))]
     assert all(np.array_equal(a, b) for a, b in zip(version21.decoded(path), expected, strict=True))
 

@@ -67,5 +67,5 @@ def refusal(where: str, camera: str, reason: str, hint: str = "") -> VideoError:
     """The error of `video=copy-only` for images that cannot be copied."""
     return VideoError(
         f"{where}, camera {camera!r}: video=copy-only, and its images would have to be encoded: {reason}",
-        hint=f"{hint or 'leave it out'}, or use video=copy, which encodes what cannot be copied",
+        hint=f"{hint}{'; ' if hint else ''}video=copy encodes what cannot be copied",
     )

@@ -91,6 +91,14 @@ def test_videos_with_b_frames_are_moved_as_they_are(tmp_path: Path, kind: str) -
     assert all(np.array_equal(a, b) for a, b in zip(version21.decoded(path), expected, strict=True))
 
 
+def test_b_frames_of_other_codecs_are_encoded_anew_and_the_reason_is_said(tmp_path: Path) -> None:
+    source = version21.make(tmp_path / "old", LENGTHS, Video("mpeg4", gop=12, b_frames=2))
+    report = penstock.convert(source, tmp_path / "new")
+    assert any("3 of 3 episodes are encoded anew as av1, crf 30" in note and "B-frames of mpeg4" in note
+               for note in report.notes)  # fmt: skip
+    assert datasets.problems(tmp_path / "new", full=True) == []
+
+
 @pytest.mark.parametrize("container", [{"use_editlist": "0"}, {"movflags": "negative_cts_offsets"}])
 def test_b_frames_begin_at_0_wherever_the_source_lets_them_begin(tmp_path: Path, container: dict[str, str]) -> None:
     video = Video("h264", gop=12, b_frames=2, container=container)

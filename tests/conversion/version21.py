@@ -17,7 +17,9 @@ HEIGHT, WIDTH, FPS = 48, 64, 30
 CAMERA = "observation.images.top"
 STILL = "observation.images.still"
 TASKS = ("lift the cup", "打开抽屉")
-ENCODERS = {"h264": "libx264", "hevc": "libx265", "av1": "libsvtav1", "mjpeg": "mjpeg", "vp9": "libvpx-vp9"}
+ENCODERS = {
+    "h264": "libx264", "hevc": "libx265", "av1": "libsvtav1", "mjpeg": "mjpeg", "vp9": "libvpx-vp9", "mpeg4": "mpeg4",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,8 @@ class Moved:
 def why_not_movable(frames: EpisodeFrames) -> str | None:
     """The reason for which the samples of an episode cannot stand in another file as they are, or None."""
     index, samples = frames.index, np.sort(frames.samples)
-    if index.codec == "mjpeg" and _shifts(frames) is not None:
-        return "frames are stored in another order than they are shown"
+    if index.codec not in _CONFIGURATION and (np.diff(frames.samples) < 0).any():
+        return f"frames are stored in another order than they are shown (B-frames of {index.codec})"
     if not index.key[samples[0]]:
         return "the episode does not begin with a key frame"
     if (np.diff(samples) != 1).any():
@@ -54,7 +54,7 @@ def why_not_movable(frames: EpisodeFrames) -> str | None:
         return "frames of another episode, or frames that are not shown, lie between its frames (B-frames, open GOP)"
     if int(index.sizes[samples].min(initial=1)) < 1:
         return "a frame has no bytes"
-    if not _begins_anew(frames):
+    if index.codec in _CONFIGURATION and not _begins_anew(frames):
         return "the first frame needs frames before it, though it is marked as a key frame"
     return None
 
@@ -161,22 +161,20 @@ def _read(fd: int, path: Path, offsets: list[int], sizes: list[int]) -> list[mem
 
 
 def _begins_anew(frames: EpisodeFrames) -> bool:
-    """Whether no decoder needs anything older than the first sample for any frame of the episode.
+    """H.264, HEVC: whether no decoder needs anything older than the first sample for any frame of the episode.
 
     H.264 begins anew with an IDR frame. In HEVC, frames that are shown before a CRA or BLA frame may refer to older
     ones; and where frames are reordered, a decoder behind other frames takes a CRA frame for one that goes on.
     """
     index, first = frames.index, int(frames.samples.min())
-    is_first_shown = int(frames.samples[0]) == first
+    kind = _first_unit(frames, first)
     if index.codec == "h264":
-        return _first_unit(frames, first) == _H264_IDR
-    if index.codec == "hevc":
-        kind = _first_unit(frames, first)
-        if kind in _HEVC_IDR:
-            return True
-        is_reordered = bool((np.diff(index.pts) < 0).any())
-        return kind in (_HEVC_BLA if is_reordered else (*_HEVC_BLA, _HEVC_CRA)) and is_first_shown
-    return is_first_shown
+        return kind == _H264_IDR
+    if kind in _HEVC_IDR:
+        return True
+    is_reordered = bool((np.diff(index.pts) < 0).any())
+    is_first_shown = int(frames.samples[0]) == first
+    return kind in (_HEVC_BLA if is_reordered else (*_HEVC_BLA, _HEVC_CRA)) and is_first_shown
 
 
 def _first_unit(frames: EpisodeFrames, sample: int) -> int | None:

@@ -10,6 +10,7 @@ import pytest
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 import penstock
+from penstock.media.mp4_index import read_index
 from tests.conversion import bags, datasets, version21
 from tests.conversion.version21 import CAMERA, TASKS, Video
 
@@ -58,6 +59,53 @@ def test_every_frame_and_value_of_a_v21_data_set_is_read_back(tmp_path: Path, co
             assert item["remark"] == values["remark"][frame] and item["task"] == TASKS[tasks[frame]]
             assert np.array_equal(pixels(item, CAMERA), expected[row]), (episode, frame)
             row += 1
+
+
+@pytest.mark.parametrize("backend", ["torchcodec", "pyav"])
+@pytest.mark.parametrize("kind", version21.REORDERED)
+def test_b_frames_are_moved_and_read_at_random_as_the_source_shows_them(
+    tmp_path: Path, kind: str, backend: str
+) -> None:
+    lengths = (12, 9, 31)
+    source = version21.make(tmp_path / "old", lengths, version21.REORDERED[kind])
+    assert (np.diff(read_index(version21.video_path(source, 2)).pts) < 0).any(), "the source must have B-frames"
+    report = penstock.convert(source, tmp_path / "new", video="copy-only")
+    assert not any("anew" in note for note in report.notes)
+    expected = [rgb for episode in range(3) for rgb in decoded(version21.video_path(source, episode), backend)]
+    data = read(tmp_path / "new", video_backend=backend)
+    for row in np.random.default_rng(1).permutation(sum(lengths)).tolist():
+        assert np.array_equal(pixels(data[row], CAMERA), expected[row]), row
+
+
+@pytest.mark.parametrize("kind", version21.REORDERED)
+def test_b_frames_that_lerobot_put_into_one_file_are_cut_out_again(tmp_path: Path, kind: str) -> None:
+    from lerobot.datasets.video_utils import concatenate_video_files
+
+    source = version21.make(tmp_path / "old", LENGTHS, version21.REORDERED[kind])
+    penstock.convert(source, tmp_path / "shared")
+    (path,) = datasets.video_files(tmp_path / "shared", CAMERA)
+    path.unlink()
+    concatenate_video_files([version21.video_path(source, episode) for episode in range(3)], path)
+    penstock.convert(tmp_path / "shared", tmp_path / "new", video="copy-only")
+    assert datasets.samples(tmp_path / "new", CAMERA) == datasets.samples(tmp_path / "shared", CAMERA)
+    data = read(tmp_path / "new", video_backend="torchcodec")
+    expected = [rgb for episode in range(3) for rgb in decoded(version21.video_path(source, episode), "torchcodec")]
+    for row in np.random.default_rng(2).permutation(sum(LENGTHS)).tolist():
+        assert np.array_equal(pixels(data[row], CAMERA), expected[row]), row
+
+
+def test_the_task_of_every_row_is_what_the_sources_say(tmp_path: Path) -> None:
+    one, other = ["unused", "pick", "valid", "pick"], ["invalid", "wipe", "pick", "unused"]
+    first, second = ([[1, 3, 1]], [[2, 2, 2]]), ([[2, 1]], [[0, 2]])
+    version21.set_tasks(version21.make(tmp_path / "a", (3,), None), one, *first)
+    version21.set_tasks(version21.make(tmp_path / "b", (2,), None), other, *second)
+    penstock.convert([tmp_path / "a", tmp_path / "b"], tmp_path / "new")
+    data = read(tmp_path / "new")
+    assert [data[row]["task"] for row in range(5)] == ["pick", "pick", "pick", "pick", "wipe"]
+    table = data.meta.tasks.index.tolist()
+    assert table == ["unused", "pick", "valid", "pick", "invalid", "wipe"]
+    annotated = [table[int(data[row][version21.ANNOTATION])] for row in range(5)]
+    assert annotated == ["valid", "valid", "valid", "invalid", "pick"]
 
 
 @pytest.mark.parametrize("codec", ["av1", "h264"])

@@ -72,13 +72,64 @@ def test_converting_the_result_again_moves_it_to_the_same_bytes(tmp_path: Path) 
     assert first == second
 
 
-def test_videos_with_b_frames_are_encoded_anew_and_the_reason_is_said(tmp_path: Path) -> None:
-    source = version21.make(tmp_path / "old", LENGTHS, Video("h264", gop=12, b_frames=2))
-    assert (np.diff(read_index(version21.video_path(source, 0)).pts) < 0).any(), "the source must have B-frames"
-    report = penstock.convert(source, tmp_path / "new", overrides=["encoding.crf=18"])
-    assert any("B-frames" in note and "3 of 3 episodes are encoded anew as h264" in note for note in report.notes)
+@pytest.mark.parametrize("kind", version21.REORDERED)
+def test_videos_with_b_frames_are_moved_as_they_are(tmp_path: Path, kind: str) -> None:
+    source = version21.make(tmp_path / "old", (12, 9, 31), version21.REORDERED[kind])
+    assert (np.diff(read_index(version21.video_path(source, 2)).pts) < 0).any(), "the source must have B-frames"
+    report = penstock.convert(source, tmp_path / "new")
+    assert report.lost == {} and not any("anew" in note for note in report.notes)
+    assert datasets.samples(tmp_path / "new", CAMERA) == source_samples(source)
     assert datasets.problems(tmp_path / "new", full=True) == []
-    _assert_alike(tmp_path / "new", source)
+    (path,) = datasets.video_files(tmp_path / "new", CAMERA)
+    index = read_index(path)
+    times = index.pts[index.presentation_order()]
+    assert (times * FPS == np.arange(52) * index.timescale).all(), "from 0, one frame per row"
+    assert index.key[[0, 12, 21]].all(), "every episode begins with a place to seek to"
+    for key in np.flatnonzero(index.key).tolist():
+        assert (index.pts[key + 1 :] > index.pts[key]).all(), "a reader that seeks here finds every frame after it"
+    expected = [rgb for episode in range(3) for rgb in version21.decoded(version21.video_path(source, episode))]
+    assert all(np.array_equal(a, b) for a, b in zip(version21.decoded(path), expected, strict=True))
+
+
+def test_b_frames_of_other_codecs_are_encoded_anew_and_the_reason_is_said(tmp_path: Path) -> None:
+    source = version21.make(tmp_path / "old", LENGTHS, Video("mpeg4", gop=12, b_frames=2))
+    report = penstock.convert(source, tmp_path / "new")
+    assert any("3 of 3 episodes are encoded anew as av1, crf 30" in note and "B-frames of mpeg4" in note
+               for note in report.notes)  # fmt: skip
+    assert datasets.problems(tmp_path / "new", full=True) == []
+
+
+@pytest.mark.parametrize("container", [{"use_editlist": "0"}, {"movflags": "negative_cts_offsets"}])
+def test_b_frames_begin_at_0_wherever_the_source_lets_them_begin(tmp_path: Path, container: dict[str, str]) -> None:
+    video = Video("h264", gop=12, b_frames=2, container=container)
+    source = version21.make(tmp_path / "old", LENGTHS, video)
+    penstock.convert(source, tmp_path / "new", video="copy-only")
+    assert datasets.problems(tmp_path / "new", full=True) == []
+    (path,) = datasets.video_files(tmp_path / "new", CAMERA)
+    expected = [rgb for episode in range(3) for rgb in version21.decoded(version21.video_path(source, episode))]
+    assert all(np.array_equal(a, b) for a, b in zip(version21.decoded(path), expected, strict=True))
+    path.unlink()  # a v3.0 file that several episodes share and that begins likewise
+    pictures = [version21.picture(n, row) for n, rows in enumerate(LENGTHS) for row in range(rows)]
+    version21.encode(path, pictures, Video("h264", gop=100, b_frames=2, container=container))
+    expected = version21.decoded(path)
+    penstock.convert(tmp_path / "new", tmp_path / "anew", overrides=["encoding.crf=8"])
+    found = [rgb for file in datasets.video_files(tmp_path / "anew", CAMERA) for rgb in version21.decoded(file)]
+    assert len(found) == ROWS and min(version21.psnr(a, b) for a, b in zip(found, expected, strict=True)) > 28
+    assert datasets.problems(tmp_path / "anew", full=True) == []
+
+
+def test_moved_b_frames_are_moved_again_joined_and_resumed_to_the_same_bytes(tmp_path: Path) -> None:
+    sources = [
+        version21.make(tmp_path / name, (12, 9), video)
+        for name, video in (("a", version21.REORDERED["h264"]), ("b", Video("h264", gop=12)))
+    ]
+    penstock.convert(sources, tmp_path / "one", jobs=1)
+    penstock.convert(sources, tmp_path / "two", jobs=2)
+    penstock.convert(sources[0], tmp_path / "grown")
+    penstock.convert(sources[1], tmp_path / "grown", append=True)
+    penstock.convert(tmp_path / "one", tmp_path / "again")
+    for other in ("two", "grown", "again"):
+        assert datasets.digests(tmp_path / "one") == datasets.digests(tmp_path / other), other
 
 
 def test_a_codec_that_cannot_be_written_is_moved_and_only_encoded_when_it_must(tmp_path: Path) -> None:
@@ -161,13 +212,6 @@ def test_other_timestamps_are_counted_and_said(tmp_path: Path) -> None:
     report = penstock.convert(source, tmp_path / "new")
     assert any("9 rows had another timestamp" in note for note in report.notes)
     assert datasets.problems(tmp_path / "new") == []
-
-
-def _assert_alike(out: Path, source: Path) -> None:
-    pictures = version21.decoded(datasets.video_files(out, CAMERA)[0])
-    expected = [rgb for episode in range(3) for rgb in version21.decoded(version21.video_path(source, episode))]
-    assert len(pictures) == len(expected) == ROWS
-    assert min(version21.psnr(a, b) for a, b in zip(pictures, expected, strict=True)) > 28
 
 
 def _without_report(found: dict[str, str]) -> dict[str, str]:

@@ -101,6 +101,33 @@ def test_a_key_frame_that_needs_older_ones_is_no_place_to_cut(tmp_path: Path) ->
     assert min(version21.psnr(a, b) for a, b in zip(found, expected, strict=True)) > 28
 
 
+def test_b_frames_are_cut_out_of_a_shared_file_at_closed_borders_only(tmp_path: Path) -> None:
+    """A key frame of a closed GOP at every border; then B-frames that lie across the borders."""
+    lengths = (12, 12, 12, 12)
+    penstock.convert(version21.make(tmp_path / "old", lengths), tmp_path / "shared")
+    (path,) = datasets.video_files(tmp_path / "shared", CAMERA)
+    path.unlink()
+    pictures = [version21.picture(n, row) for n, rows in enumerate(lengths) for row in range(rows)]
+    closed = Video("h264", gop=12, b_frames=3, options={"x264-params": "b-adapt=0:scenecut=0", "crf": "10"})
+    version21.encode(path, pictures, closed)
+    index = read_index(path)
+    assert index.key[[0, 12, 24, 36]].all() and (np.diff(index.pts) < 0).any()
+    expected = version21.decoded(path)
+    penstock.convert(tmp_path / "shared", tmp_path / "new", video="copy-only")
+    (moved,) = datasets.video_files(tmp_path / "new", CAMERA)
+    assert all(np.array_equal(a, b) for a, b in zip(version21.decoded(moved), expected, strict=True))
+
+    path.unlink()
+    version21.encode(path, pictures, Video("h264", gop=13, b_frames=3, options=closed.options | {
+        "x264-params": "b-adapt=0:scenecut=0:open-gop=1", "crf": "10"}))  # fmt: skip
+    expected = version21.decoded(path)
+    report = penstock.convert(tmp_path / "shared", tmp_path / "anew", overrides=["encoding.crf=12"])
+    assert any("4 of 4 episodes are encoded anew as h264" in note for note in report.notes)
+    found = [rgb for file in datasets.video_files(tmp_path / "anew", CAMERA) for rgb in version21.decoded(file)]
+    assert len(found) == 48 and min(version21.psnr(a, b) for a, b in zip(found, expected, strict=True)) > 28
+    assert datasets.problems(tmp_path / "anew", full=True) == []
+
+
 def test_distances_are_moved_whatever_is_asked_of_the_pictures(tmp_path: Path) -> None:
     key = "observation.images.depth"
     depth = [np.full((48, 64), 1000 + row, np.uint16) for row in range(7)]

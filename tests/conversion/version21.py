@@ -17,7 +17,9 @@ HEIGHT, WIDTH, FPS = 48, 64, 30
 CAMERA = "observation.images.top"
 STILL = "observation.images.still"
 TASKS = ("lift the cup", "打开抽屉")
-ENCODERS = {"h264": "libx264", "hevc": "libx265", "av1": "libsvtav1", "mjpeg": "mjpeg", "vp9": "libvpx-vp9"}
+ENCODERS = {
+    "h264": "libx264", "hevc": "libx265", "av1": "libsvtav1", "mjpeg": "mjpeg", "vp9": "libvpx-vp9", "mpeg4": "mpeg4",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,18 @@ class Video:
     b_frames: int = 0
     header_fps: int = FPS
     options: dict[str, str] = field(default_factory=dict)
+    container: dict[str, str] = field(default_factory=dict)
 
 
 H264 = Video()
+REORDERED = {
+    "h264": Video("h264", gop=12, b_frames=2),
+    "h264 pyramid": Video("h264", gop=30, b_frames=3, options={"x264-params": "b-pyramid=normal:b-adapt=0"}),
+    "h264 open GOP": Video("h264", gop=6, b_frames=3, options={"x264-params": "open-gop=1:b-adapt=0:scenecut=0"}),
+    "hevc": Video("hevc", gop=12, b_frames=3, options={"x265-params": "open-gop=0"}),
+    "hevc open GOP": Video("hevc", gop=5, b_frames=3, options={"x265-params": "open-gop=1:scenecut=0"}),
+}
+"""Videos whose frames are stored in another order than they are shown."""
 
 
 def picture(episode: int, row: int) -> np.ndarray:
@@ -47,11 +58,12 @@ def encode(path: Path, pictures: list[np.ndarray], video: Video) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     options = {"g": str(video.gop), "bf": str(video.b_frames), **video.options}
     if video.codec == "hevc":
-        options["x265-params"] = f"log-level=error:bframes={video.b_frames}"
+        more = options.pop("x265-params", "")
+        options["x265-params"] = f"log-level=error:bframes={video.b_frames}{':' if more else ''}{more}"
     if video.codec == "av1":
         options |= {"preset": "12", "svtav1-params": "lp=1"}
         options.pop("bf")
-    with av.open(str(path), "w", format="mp4") as container:
+    with av.open(str(path), "w", format="mp4", options=video.container) as container:
         stream: Any = container.add_stream(ENCODERS[video.codec], rate=video.header_fps, options=options)
         stream.width, stream.height = pictures[0].shape[1], pictures[0].shape[0]
         stream.pix_fmt = "yuvj420p" if video.codec == "mjpeg" else "yuv420p"
@@ -202,3 +214,24 @@ def edit_info(root: Path, **changes: Any) -> None:
 def psnr(one: np.ndarray, other: np.ndarray) -> float:
     error = float(np.mean((one.astype(np.float64) - other.astype(np.float64)) ** 2))
     return 99.0 if error == 0 else float(10 * np.log10(255**2 / error))
+
+
+ANNOTATION = "annotation.human.action.task_description"
+
+
+def set_tasks(root: Path, texts: list[str], task: list[list[int]], annotation: list[list[int]] | None = None) -> Path:
+    """Give a data set another task table, with numbers of tasks by episode and row; and a column as GR00T has it."""
+    for episode, numbers_of_rows in enumerate(task):
+        path = data_path(root, episode)
+        rows = pq.ParquetFile(path).read()
+        rows = rows.set_column(rows.column_names.index("task_index"), "task_index", pa.array(numbers_of_rows))
+        if annotation is not None:
+            rows = rows.append_column(ANNOTATION, pa.array(annotation[episode]))
+        pq.write_table(rows, path)
+    write_lines(root / "meta/tasks.jsonl", [{"task_index": n, "task": text} for n, text in enumerate(texts)])
+    info = json.loads((root / "meta/info.json").read_text())
+    info["total_tasks"] = len(texts)
+    if annotation is not None:
+        info["features"][ANNOTATION] = {"dtype": "int64", "shape": [1], "names": None}
+    (root / "meta/info.json").write_text(json.dumps(info, ensure_ascii=False))
+    return root

@@ -121,7 +121,7 @@ def test_what_was_said_comes_back(tmp_path: Path) -> None:
         assert writer.journal.identity == IDENTITY
         assert [record.note for record in writer.journal.episodes()] == [{"number": 0}, {"number": 1}]
         assert list(writer.journal.notes()) == [{"lost": {"cam": 2}}, {"done": "größe.bag"}]
-        assert writer.tasks == ["task 0", "task 1"]
+        assert writer.tasks.texts == ["task 0", "task 1"]
         writer.close()
 
 

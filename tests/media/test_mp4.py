@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from penstock.errors import OutputFailed, VideoError
 from penstock.media import append_file
-from penstock.media.mp4 import Mp4Writer, mjpeg_stsd
+from penstock.media.mp4 import Mark, Mp4Writer, mjpeg_stsd
 from penstock.media.mp4_index import read_index
 from tests.media.pictures import decoded_alone, gray_jpeg, jpegs
 
@@ -168,6 +170,58 @@ def test_key_flags_are_kept(tmp_path: Path) -> None:
         with pytest.raises(VideoError, match="2 samples came with 1 key flags"):
             video.append([b"x", b"y"], [True])
     assert read_index(tmp_path / "a.mp4").key.tolist() == [True, False, True, False]
+
+
+def test_frames_stored_in_another_order_are_shown_from_time_zero_at_a_constant_rate(tmp_path: Path) -> None:
+    shown = jpegs(5)
+    with writer(tmp_path / "a.mp4", fps=25) as video:
+        video.append(shown[:1])
+        video.append([shown[k] for k in (1, 4, 2, 3)], shifts=[0, 2, -1, -1])
+        with pytest.raises(VideoError, match="2 samples came with 1 places"):
+            video.append(shown[:2], shifts=[0])
+    assert_shows_in_any_order(tmp_path / "a.mp4", shown, fps=25)
+
+
+def assert_shows_in_any_order(path: Path, expected: Sequence[bytes], fps: int) -> None:
+    """The packets of every time are these JPEGs; a JPEG decoder does not put its frames into order."""
+    import av
+
+    with av.open(str(path)) as container:
+        stream: Any = container.streams.video[0]
+        assert stream.average_rate == fps and stream.start_time == 0
+        packets = sorted((packet for packet in container.demux(stream) if packet.size), key=lambda each: each.pts)
+        assert [packet.pts * stream.time_base * fps for packet in packets] == list(range(len(expected)))
+        assert [bytes(packet) for packet in packets] == list(expected)
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_any_order_within_episodes_is_read_back_also_after_a_rollback_and_a_new_start(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Episodes whose frames are stored in any order follow one another; a dropped one leaves nothing."""
+    path = tmp_path_factory.mktemp("order") / "a.mp4"
+    orders = data.draw(st.lists(st.integers(1, 6).flatmap(lambda n: st.permutations(range(n))), min_size=1, max_size=4))
+    expected: list[bytes] = []
+    video = writer(path)
+    for number, order in enumerate(orders):
+        frames = [bytes([number, k]) for k in range(len(order))]
+        shifts = [place - k for k, place in enumerate(order)]
+        mark: Mark = video.mark()
+        video.append([b"dropped", b"too"], shifts=[1, -1])
+        video.rollback(mark)
+        video.append([frames[place] for place in order], shifts=None if not any(shifts) else shifts)
+        if data.draw(st.booleans()):
+            table = video.table()
+            video.leave()
+            video = writer(path, resume=table)
+        expected += frames
+    video.close()
+    index, stored = read_index(path), path.read_bytes()
+    order = index.presentation_order()
+    found = [stored[index.offsets[k] : index.offsets[k] + index.sizes[k]] for k in order]
+    assert found == expected
+    assert (index.pts[order] * 30 // index.timescale).tolist() == list(range(len(expected)))
 
 
 def test_what_makes_no_video_is_refused(tmp_path: Path) -> None:

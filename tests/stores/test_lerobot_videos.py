@@ -89,6 +89,19 @@ def test_every_frame_is_the_one_that_ffmpeg_decodes(tmp_path: Path, name: str) -
                         assert np.array_equal(shown, frames[places[row]]), (root.name, episodes, row)
 
 
+@pytest.mark.parametrize("kind", version21.REORDERED)
+def test_moved_b_frames_are_read_at_random_as_the_source_shows_them(tmp_path: Path, kind: str) -> None:
+    lengths = (12, 9, 31)
+    old = version21.make(tmp_path / "old", lengths, version21.REORDERED[kind])
+    penstock.convert(old, tmp_path / "new", video="copy-only")
+    frames, places = v21_frames(old, lengths), rows_of(lengths, None)
+    order = np.random.default_rng(3).permutation(len(places)).tolist()
+    for root in (old, tmp_path / "new"):
+        for rows in (order, list(range(len(places)))):
+            for row, shown in zip(rows, pictures(source_of(root), rows), strict=True):
+                assert np.array_equal(shown, frames[places[row]]), (root.name, row)
+
+
 def test_reading_on_needs_no_seek(long_gop: Path) -> None:
     frames = v21_frames(long_gop, (40, 30))
     source = source_of(long_gop)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +13,10 @@ from numpy.typing import NDArray
 from penstock.conversion.camera_topics import is_image
 from penstock.conversion.depth_camera import depth_mode, holds_depth, probe_depth, range_mm
 from penstock.conversion.derive import check_relations
+from penstock.conversion.encoding_anew import Encoded, refusal
 from penstock.conversion.first_messages import Picture, PictureKind, first_payloads, first_picture, probe_picture
 from penstock.conversion.numeric_topics import default_field
-from penstock.conversion.settings import FeatureSettings, Settings, Source, Video
+from penstock.conversion.settings import FeatureSettings, Settings, Source, Video, asked_video
 from penstock.errors import ConfigError, MessageError, PenstockError, RecordingError
 from penstock.lazy import dataclass
 from penstock.media import raw_image
@@ -46,6 +48,7 @@ class CameraColumn:
     depth: DepthInfo | None = None  # of the first picture; None for an ordinary camera
     depth_range_mm: tuple[float, float] | None = None  # becomes 8 bits; None: distances are kept as they are
     stream: StreamIndex | None = None  # of a topic that was recorded as video
+    only_copied: bool = False  # what cannot be copied is refused
 
     @property
     def is_metric(self) -> bool:
@@ -86,12 +89,31 @@ class CameraColumn:
         if self.is_metric and self.depth is not None:
             kept = "float32 TIFF" if self.depth.values == "32FC1" else "16-bit PNG"
             return f"depth {'copied' if self.copied else 'kept'} as {kept}, in the table"
-        if self.stream is not None and self.output == "copy":
-            return f"{self.stored_as} moved as it is, else encoded anew"
         in_table = self.stored_as == "images"
         codec = "JPEG" if in_table else self.stored_as
         fate = f"copied as {self.kind.upper()}" if self.copied else f"encoded as {codec}"
         return fate + (", in the table" if in_table else "")
+
+    @property
+    def why_not_copied(self) -> str | None:
+        """Why its images have to be encoded, of a camera that is no stream; None where nothing of them changes."""
+        if self.copied or (self.is_metric and not self.resized):
+            return None
+        if self.resized:
+            return f"resize from {self.recorded_px[1]}×{self.recorded_px[0]} to {self.size_px[1]}×{self.size_px[0]}"
+        if self.depth is not None:
+            return "depth=8bit"
+        return f"they are {self.kind.upper() if self.kind == 'png' else self.kind} {self.encoding}".rstrip()
+
+    def to_encode(self, rows: int) -> Encoded | None:
+        """What has to be encoded of it when so many rows are made."""
+        return None if self.why_not_copied is None else Encoded(self.kind, self.stored_as, rows, self.size_px)
+
+    def refuse_encoding(self, path: Path) -> None:
+        """Refuse a camera, no stream, that cannot be copied where only copies are wanted."""
+        if self.only_copied and (reason := self.why_not_copied) is not None:
+            hint = "video=images keeps PNG as it is" if self.kind == "png" and not self.resized else ""
+            raise refusal(f"{path}: every episode", self.key, reason, hint)
 
     def feature(self) -> Feature:
         """The camera in the data set."""
@@ -214,6 +236,7 @@ def _camera(recording: Recording, key: str, feature: FeatureSettings, topic: Top
     else:
         found = probe_depth(picture)
         kind, recorded_px = "depth", (found.height, found.width)
+    output, only_copied = asked_video(feature, settings)
     return CameraColumn(
         key=key,
         source=source,
@@ -222,7 +245,8 @@ def _camera(recording: Recording, key: str, feature: FeatureSettings, topic: Top
         kind=kind,
         recorded_px=recorded_px,
         size_px=feature.resize or settings.resize or recorded_px,
-        output=feature.video or settings.video,
+        output=output,
+        only_copied=only_copied,
         encoding=picture.encoding if isinstance(picture, RawPicture) else "",
         depth=found,
         depth_range_mm=range_mm(key, feature, settings) if mode == "8bit" else None,
@@ -233,6 +257,7 @@ def _video(recording: Recording, key: str, feature: FeatureSettings, topic: Topi
     reader = VideoReader(recording.decoder(topic))
     stream = scan_stream(recording, topic, reader)
     recorded_px = stream.first_picture.size_px
+    output, only_copied = asked_video(feature, settings)
     return CameraColumn(
         key=key,
         source=feature.sources[0],
@@ -241,7 +266,8 @@ def _video(recording: Recording, key: str, feature: FeatureSettings, topic: Topi
         kind=stream.codec,
         recorded_px=recorded_px,
         size_px=feature.resize or settings.resize or recorded_px,
-        output=feature.video or settings.video,
+        output=output,
+        only_copied=only_copied,
         stream=stream,
     )
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.conversion.dataset_survey import CameraSurvey, Survey
-from penstock.conversion.settings import Settings
+from penstock.conversion.encoding_anew import Encoded, quality, refusal
+from penstock.conversion.settings import Settings, asked_video
 from penstock.errors import DataSetError
 from penstock.lazy import dataclass
 from penstock.lerobot.features import Feature
+from penstock.lerobot.reader import DataSet
 from penstock.media.encode import CODECS
 
 _NAMES = ("height", "width", "channels")
@@ -41,6 +43,13 @@ class DataSetCamera:
     def resized(self) -> bool:
         return self.feature.shape[:2] != self.source.shape[:2]
 
+    def to_encode(self, data: DataSet) -> Encoded | None:
+        """What has to be encoded of it."""
+        if not self.encoded:
+            return None
+        frames = sum(int(data.episodes.length[number]) for number in self.encoded)
+        return Encoded(self.codec, self.stored_as, frames, self.size_px)
+
     def fate(self, episodes: int) -> str:
         """What becomes of the frames, for people."""
         kind = self.codec or "pictures in the table"
@@ -55,13 +64,31 @@ class DataSetCamera:
 def plan_camera(source: Feature, found: Survey, settings: Settings) -> tuple[DataSetCamera, list[str]]:
     """Settle one camera, with the reasons where its frames are not moved."""
     special = settings.features.get(source.key)
-    asked: str = (special.video if special is not None else None) or settings.video
+    asked, _ = asked_video(special, settings)
     size_px = (special.resize if special is not None else None) or settings.resize or source.shape[:2]
     if source.is_depth:
         return _depth_camera(source, found, asked, size_px)
     if source.dtype == "image":
         return _from_table(source, found, asked, size_px)
     return _from_video(source, found, asked, size_px, settings)
+
+
+def refuse_encoding(data: DataSet, found: Survey, cameras: Sequence[DataSetCamera], settings: Settings) -> None:
+    """Where only copies are wanted, name the first episode that would have to be encoded."""
+    for camera in cameras:
+        _, only_copied = asked_video(settings.features.get(camera.key), settings)
+        if only_copied and camera.encoded:
+            number = min(camera.encoded)
+            reason = _why_one(camera, found, number)
+            count = f" ({len(camera.encoded):,} of {len(found.usable):,} episodes)" if len(camera.encoded) > 1 else ""
+            raise refusal(f"{data.root}: episode {int(data.episodes.index[number])}", camera.key, reason + count)
+
+
+def _why_one(camera: DataSetCamera, found: Survey, number: int) -> str:
+    if camera.resized:
+        return f"resize to {camera.size_px[1]}×{camera.size_px[0]}"
+    videos = found.cameras[camera.key]
+    return videos.unmovable.get(number, f"its codec is not {camera.codec} as in the most episodes")
 
 
 def _from_table(
@@ -99,7 +126,8 @@ def _from_video(
     if encoded and target not in _ENCODABLE:
         encoded, target = everything, _FALLBACK
     if encoded and (asked == "copy" or asked == codec) and not anew:
-        notes.append(_why(source, camera, encoded, target, len(found.usable), size_px))
+        anew_as = f"{target}, {quality(target, settings.encoding)}"
+        notes.append(_why(source, camera, encoded, anew_as, len(found.usable), size_px))
     if camera.retimed and len(encoded) < len(everything):
         notes.append(
             f"{source.key}: the frames of {camera.retimed:,} episodes lay at other times than their rows, by up to "
@@ -128,7 +156,7 @@ def _depth_camera(
         reason = camera.unmovable.get(number, "another codec than the other episodes")
         raise DataSetError(
             f"{source.key} holds distances, and the frames of episode {number} cannot be moved as they are: {reason}",
-            hint="encoding them anew would change the distances; make the video again without B-frames",
+            hint="encoding would change the distances; each episode must begin with a key frame of a closed GOP",
         )
     notes.append(f"{source.key}: the statistics of a depth video are not computed")
     feature = _feature(source, source.shape[:2], camera.codec)

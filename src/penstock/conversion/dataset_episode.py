@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.conversion.dataset_cameras import DataSetCamera
 from penstock.conversion.dataset_frames import Feed, Statistics, open_feed
@@ -19,6 +20,7 @@ from penstock.lerobot.features import ROW_KEYS, Feature
 from penstock.lerobot.frames import TOLERANCE_S, FrameFinder
 from penstock.lerobot.reader import DataSet, ReadRows
 from penstock.lerobot.row_stream import RowStream
+from penstock.lerobot.tasks import renumber, renumbered
 
 if TYPE_CHECKING:
     from penstock.lerobot.writer import EpisodeWriter
@@ -32,6 +34,7 @@ class Reading:
     """What an episode is read with."""
 
     data: DataSet
+    tables: Mapping[str, Sequence[str]]
     features: tuple[Feature, ...]
     cameras: tuple[DataSetCamera, ...]
     finder: FrameFinder
@@ -88,7 +91,8 @@ def _flush(
     """Some rows of the episode with their frames; those of them that had another timestamp."""
     taken = reading.rows.take(len(rows))
     retimed = _check_place(reading, number, rows.start, taken)
-    tasks = _tasks(reading.data, number, taken)
+    numbers = episode.take_tables(reading.tables)
+    tasks = _tasks(reading.data, number, taken, numbers["tasks"])
     pictures: dict[str, list[bytes]] = {key: [] for key in feeds}
     step = _STEP_ROWS if any(number in camera.encoded for camera in reading.cameras) else len(rows)
     for low in range(0, len(rows), step):
@@ -96,11 +100,12 @@ def _flush(
         for key, added in _advance(reading, number, feeds, taken, part, pool).items():
             pictures[key] += added
         on_frames(rows.start + part.stop)
-    columns = {
+    columns: dict[str, Any] = {
         feature.key: pictures[feature.key] if feature.dtype == "image" else _values(feature, taken, number)
         for feature in reading.features
         if feature.dtype != "video"
     }
+    renumber(reading.features, columns, numbers, f"{reading.data.root}: episode {number}")
     del taken, pictures
     episode.write_rows(columns, rows=len(rows), task=tasks)
     return retimed
@@ -219,8 +224,8 @@ def _refuse(data: DataSet, episode: int, start: int, key: str, found: Any, expec
         )
 
 
-def _tasks(data: DataSet, number: int, taken: ReadRows) -> str | list[str]:
-    """The text of every row's task, or the one that all have."""
+def _tasks(data: DataSet, number: int, taken: ReadRows, numbers: Sequence[int]) -> NDArray[np.int64]:
+    """The task of every row, by the numbers that the tasks of the data set have in the new one."""
     chosen = np.asarray(taken["task_index"])
     used = np.unique(chosen)
     if int(used[0]) < 0 or int(used[-1]) >= len(data.tasks):
@@ -229,6 +234,4 @@ def _tasks(data: DataSet, number: int, taken: ReadRows) -> str | list[str]:
             f"there are {len(data.tasks)} tasks",
             hint="`penstock doctor` lists what else disagrees",
         )
-    if len(used) == 1:
-        return data.tasks[int(used[0])]
-    return [data.tasks[each] for each in chosen.tolist()]
+    return renumbered(chosen, numbers, f"{data.root}: task_index")

@@ -117,7 +117,8 @@ class MovedFrames(Feed):
             if repeats or last:
                 stop = place if last else place + 1
                 keys = None if self._is_jpeg else block.keys[start:stop]
-                sink.append(block.pieces[start:stop], keys)
+                shifts = None if block.shifts is None else block.shifts[start:stop]
+                sink.append(block.pieces[start:stop], keys, shifts=shifts)
                 if repeats:
                     sink.repeat(repeats)
                 start = stop

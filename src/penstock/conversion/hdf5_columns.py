@@ -14,7 +14,7 @@ from penstock.conversion.columns import CameraColumn
 from penstock.conversion.depth_camera import depth_mode, probe_depth, range_mm
 from penstock.conversion.first_messages import Picture, probe_picture
 from penstock.conversion.hdf5_mapping import BOOLEAN_KEYS
-from penstock.conversion.settings import FeatureSettings, Settings, Source
+from penstock.conversion.settings import FeatureSettings, Settings, Source, asked_video
 from penstock.errors import ConfigError, DataSetError, ImageError, LimitExceeded, StoreCorrupt, StoreError
 from penstock.lazy import dataclass
 from penstock.lerobot.features import Feature
@@ -200,6 +200,7 @@ def _camera(
             depth, kind = probe_depth(picture), "depth"
         if mode == "8bit":
             depth_range_mm = range_mm(key, feature, settings)
+    output, only_copied = asked_video(feature, settings)
     camera = CameraColumn(
         key=key,
         source=feature.sources[0],
@@ -208,7 +209,8 @@ def _camera(
         kind=kind,
         recorded_px=recorded_px,
         size_px=feature.resize or settings.resize or recorded_px,
-        output=feature.video or settings.video,
+        output=output,
+        only_copied=only_copied,
         encoding=picture.encoding if isinstance(picture, RawPicture) else "",
         depth=depth,
         depth_range_mm=depth_range_mm,

@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock import memory as process_memory
 from penstock import units
+from penstock.conversion.encoding_anew import video_lines
 from penstock.conversion.hdf5_columns import PictureColumn, open_columns
 from penstock.conversion.hdf5_episode import (
     BadPicture,
@@ -88,6 +89,8 @@ class Hdf5Input(Input):
         self.features = self.columns.features()
         self.codecs = {each.key: each.camera.stored_as for each in self.columns.cameras}
         self.encodes = any(not each.camera.copied for each in self.columns.cameras)
+        for each in self.columns.cameras:
+            each.camera.refuse_encoding(self.path)
         self.memory = self._plan_memory(first)
         notes += device_notes(self.codecs.values(), settings.encoding.device)
         self.notes = (*notes, *(f"reads {target} as well" for target in file.followed))
@@ -132,10 +135,9 @@ class Hdf5Input(Input):
             (self.path.name + " ", f"{units.format_size(self.size_bytes)} · HDF5 · {_KINDS[self.layout.kind]}"),
             ("rows", f"{rows:,} at {self.fps} fps · {episodes} · {self.layout.why}"),
         ]
-        by_fate: dict[str, list[str]] = {}
-        for each in self.columns.cameras:
-            by_fate.setdefault(each.camera.fate, []).append(each.key.removeprefix("observation.images."))
-        lines += [("video", f"{fate}: {', '.join(names)}") for fate, names in by_fate.items()]
+        cameras = [each.camera for each in self.columns.cameras]
+        fates = [(camera.key, camera.fate, camera.to_encode(rows)) for camera in cameras]
+        lines += video_lines(fates, self.settings.encoding, self.memory.threads)
         for column in self.columns.numbers:
             names = " + ".join(part.name for part in column.parts)
             lines.append(("numbers", f"{column.key} {column.size} ← {names}"))

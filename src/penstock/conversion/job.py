@@ -26,6 +26,7 @@ from penstock.conversion.stop import Stop
 from penstock.conversion.writing import Writing
 from penstock.errors import Interrupted, OutputExists, OutputFailed, PenstockError, RecordingError, UsageError
 from penstock.lazy import dataclass
+from penstock.lerobot.tasks import table_of
 from penstock.limits import read_cpu_limit
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ class Job:
         self.note(f"{path}: failed: {reason}")
         self.ledger.entries[number].failed = reason
         if self.writer is not None:
+            self._say_tasks(self.ledger.entries[number])
             self.writing().fail(number, reason)
 
     def writing(self) -> Writing:
@@ -270,7 +272,16 @@ class Job:
 
     def say_outcome(self, number: int) -> None:
         entry = self.ledger.entries[number]
+        self._say_tasks(entry)
         self._note_all(entry.found.path.name, entry.outcome.notes if entry.outcome else ())
+
+    def _say_tasks(self, entry: Entry) -> None:
+        for table in self.writer.tables.values() if self.writer is not None else ():
+            if self.writer is not None and (changed := table.end_input()):
+                pointing = [each.key for each in self.writer.features if table_of(each) == table.name]
+                columns = ", ".join([*(["task_index"] if table.name == "tasks" else []), *pointing])
+                name = entry.found.path.name
+                self.note(f"{name}: its {table.name} have other numbers in the merged table: {changed} ({columns})")
 
     def _close(self) -> DataSetSummary:
         writer = self.writing().writer

@@ -12,9 +12,10 @@ import numpy as np
 
 from penstock import memory as process_memory
 from penstock import units
-from penstock.conversion.dataset_cameras import DataSetCamera, plan_camera
+from penstock.conversion.dataset_cameras import DataSetCamera, plan_camera, refuse_encoding
 from penstock.conversion.dataset_episode import Reading, Retimed, columns_to_read, stream_episode
 from penstock.conversion.dataset_survey import Survey, survey
+from penstock.conversion.encoding_anew import video_lines
 from penstock.conversion.inputs import Begun, EpisodePlan, Input, Means, Outcome, Run, State
 from penstock.conversion.settings import Settings, kept, without_effect
 from penstock.errors import DataSetError
@@ -61,6 +62,7 @@ class DataSetInput(Input):
         self.size_bytes = self._survey.size_bytes
         planned = [plan_camera(feature, self._survey, settings) for feature in _own_features(data) if feature.is_camera]
         self._cameras = tuple(camera for camera, _ in planned)
+        refuse_encoding(data, self._survey, self._cameras, settings)
         self.features = _in_order(self._new_features(), begun)
         self.codecs = {camera.key: _codec(camera, begun) for camera in self._cameras}
         self.encodes = any(camera.encoded for camera in self._cameras)
@@ -75,6 +77,7 @@ class DataSetInput(Input):
         self._rows = RowStream(data, columns_to_read(data), self.memory.rows_per_flush)
         self._reading = Reading(
             data=data,
+            tables=data.tables,
             features=self.features,
             cameras=self._cameras,
             finder=FrameFinder(data),
@@ -144,10 +147,8 @@ class DataSetInput(Input):
         ]
         if not usable:
             return lines
-        by_fate: dict[str, list[str]] = {}
-        for camera in self._cameras:
-            by_fate.setdefault(camera.fate(usable), []).append(camera.key.removeprefix("observation.images."))
-        lines += [("video", f"{fate}: {', '.join(names)}") for fate, names in by_fate.items()]
+        fates = [(camera.key, camera.fate(usable), camera.to_encode(self._data)) for camera in self._cameras]
+        lines += video_lines(fates, self.settings.encoding, self.memory.threads)
         numbers = [f"{each.key} {'×'.join(map(str, each.shape))}" for each in self.features if not each.is_camera]
         return [*lines, ("numbers", " · ".join(numbers))] if numbers else lines
 

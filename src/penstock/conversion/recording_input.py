@@ -12,13 +12,14 @@ from penstock import recordings, units
 from penstock.conversion.columns import CameraColumn, Columns, describe_features, open_columns
 from penstock.conversion.cuts import Cuts, Marks, Span, cut, read_marks, settle, text_features
 from penstock.conversion.depth_camera import depth_bytes
+from penstock.conversion.encoding_anew import video_lines
 from penstock.conversion.episode import DAMAGED, Bad, BadMessages, Pass, stream_episode
 from penstock.conversion.inputs import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
 from penstock.conversion.mapping import map_topics
 from penstock.conversion.outage import whole_outages
 from penstock.conversion.pairing import Paired, pair
 from penstock.conversion.settings import Settings
-from penstock.conversion.video_stream import stream_notes
+from penstock.conversion.video_stream import camera_fate, refuse_encoding, stream_notes
 from penstock.errors import AlignError, RecordingError
 from penstock.lazy import dataclass
 from penstock.media.hardware import device_notes
@@ -102,6 +103,8 @@ class RecordingInput(Input):
         self.codecs = {camera.key: camera.stored_as for camera in plan.columns.cameras}
         self.memory = plan.memory
         self.encodes = any(not camera.copied for camera in plan.columns.cameras)
+        for camera in plan.columns.cameras:
+            refuse_encoding(camera, self.path, plan.paired, [span.rows for span in plan.cuts.spans])
         self.notes = self._all_notes(plan, notes)
         self._refuse_losses_if_strict(plan)
         process_memory.give_back_freed()
@@ -283,10 +286,9 @@ def plan_lines(plan: RecordingPlan) -> list[tuple[str, str]]:
     if len(plan.cuts.spans) != 1:
         rows = sum(len(span.rows) for span in plan.cuts.spans)
         lines.append(("episodes", f"{len(plan.cuts.spans):,} with {rows:,} rows"))
-    by_fate: dict[str, list[str]] = {}
-    for camera in plan.columns.cameras:
-        by_fate.setdefault(camera.fate, []).append(camera.key.removeprefix("observation.images."))
-    lines += [("video", f"{fate}: {', '.join(names)}") for fate, names in by_fate.items()]
+    spans = [span.rows for span in plan.cuts.spans]
+    fates = [camera_fate(camera, paired, spans) for camera in plan.columns.cameras]
+    lines += video_lines(fates, plan.settings.encoding, plan.memory.threads)
     streams = paired.alignment.report.streams
     for vector in plan.columns.vectors:
         parts = dict.fromkeys(f"{part.topic.name} ({streams[part.stream].facts()})" for part in vector.parts)

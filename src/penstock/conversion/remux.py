@@ -22,6 +22,9 @@ _COMPRESSOR_NAME = slice(42, 74)
 _DROPPED_BOXES = ("btrt", "free", "skip")
 _CONFIGURATION = {"h264": ("avcC", 4, 0x03), "hevc": ("hvcC", 21, 0x03)}  # where the size of a length field stands
 _MOST_UNITS = 256
+# Kinds of NAL units that hold an image with which decoding can begin.
+_H264_IDR = 5
+_HEVC_BLA, _HEVC_IDR, _HEVC_CRA = (16, 17, 18), (19, 20), 21
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Moved:
     pieces: list[memoryview]
     keys: list[bool]
     repeats: list[int]
+    shifts: list[int] | None  # how many places after its own each is shown; None: in the order of the file
 
     @property
     def rows(self) -> int:
@@ -39,13 +43,17 @@ class Moved:
 
 def why_not_movable(frames: EpisodeFrames) -> str | None:
     """The reason for which the samples of an episode cannot stand in another file as they are, or None."""
-    index, samples = frames.index, frames.samples
-    if (np.diff(samples) != 1).any():
-        return "frames are stored in another order than they are shown (B-frames)"
-    if int(index.sizes[samples].min(initial=1)) < 1:
-        return "a frame has no bytes"
+    index, samples = frames.index, np.sort(frames.samples)
+    if index.codec not in _CONFIGURATION and (np.diff(frames.samples) < 0).any():
+        return f"frames are stored in another order than they are shown (B-frames of {index.codec})"
     if not index.key[samples[0]]:
         return "the episode does not begin with a key frame"
+    if (np.diff(samples) != 1).any():
+        if (np.diff(frames.samples) > 0).all():
+            return "frames that are not shown lie between its frames"
+        return "frames of another episode, or frames that are not shown, lie between its frames (B-frames, open GOP)"
+    if int(index.sizes[samples].min(initial=1)) < 1:
+        return "a frame has no bytes"
     if index.codec in _CONFIGURATION and not _begins_anew(frames):
         return "the first frame needs frames before it, though it is marked as a key frame"
     return None
@@ -67,11 +75,17 @@ def description(index: VideoIndex) -> bytes:
 
 
 def move(frames: EpisodeFrames, block_bytes: int) -> Generator[Moved, None, None]:
-    """The samples of an episode in blocks: neighbours are read by one call, a frame that is shown twice only once."""
-    index, samples = frames.index, frames.samples
+    """The samples of an episode in blocks, in the order of the file: neighbours are read by one call, a frame that is
+    shown twice only once.
+    """
+    index, samples = frames.index, np.sort(frames.samples)
     offsets, sizes, keys = index.offsets[samples], index.sizes[samples].astype(np.int64), index.key[samples]
     again = np.zeros(len(samples), np.bool_)
-    again[1:] = (offsets[1:] == offsets[:-1]) & (sizes[1:] == sizes[:-1]) & keys[1:] & keys[:-1]
+    shifts = _shifts(frames)
+    if shifts is not None:
+        keys = keys & _begins_closed(shifts)
+    else:
+        again[1:] = (offsets[1:] == offsets[:-1]) & (sizes[1:] == sizes[:-1]) & keys[1:] & keys[:-1]
     starts = np.flatnonzero(~again)
     repeats = np.diff(np.append(starts, len(samples))) - 1
     offsets, sizes, keys = offsets[starts], sizes[starts], keys[starts]
@@ -84,10 +98,31 @@ def move(frames: EpisodeFrames, block_bytes: int) -> Generator[Moved, None, None
         while at < len(starts):
             stop = _block_end(offsets, sizes, at, block_bytes)
             pieces = _read(fd, frames.path, offsets[at:stop].tolist(), sizes[at:stop].tolist())
-            yield Moved(pieces, keys[at:stop].tolist(), repeats[at:stop].tolist())
+            late = None if shifts is None else shifts[at:stop].tolist()
+            yield Moved(pieces, keys[at:stop].tolist(), repeats[at:stop].tolist(), late)
             at = stop
     finally:
         os.close(fd)
+
+
+def _shifts(frames: EpisodeFrames) -> NDArray[np.int64] | None:
+    """How many places after its own in the file each sample of the episode is shown; None where none is moved."""
+    shown = np.empty(frames.count, np.int64)
+    shown[frames.samples - frames.samples.min()] = np.arange(frames.count)
+    shifts = shown - np.arange(frames.count)
+    return shifts if shifts.any() else None
+
+
+def _begins_closed(shifts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which samples no later one is shown before: a reader that seeks to such a key frame finds all that it shows.
+
+    Key frames of open GOPs are left out: frames that are shown before them need older ones, which readers skip. The
+    first of the episode was found to begin anew.
+    """
+    shown = shifts + np.arange(len(shifts))
+    closed = np.ones(len(shown), np.bool_)
+    closed[1:-1] = shown[1:-1] < np.minimum.accumulate(shown[::-1])[::-1][2:]
+    return closed
 
 
 def _block_end(offsets: NDArray[np.int64], sizes: NDArray[np.int64], at: int, block_bytes: int) -> int:
@@ -126,22 +161,39 @@ def _read(fd: int, path: Path, offsets: list[int], sizes: list[int]) -> list[mem
 
 
 def _begins_anew(frames: EpisodeFrames) -> bool:
-    """H.264, HEVC: whether no decoder needs anything older than the first frame (IDR; IRAP in HEVC)."""
-    index, first = frames.index, int(frames.samples[0])
+    """H.264, HEVC: whether no decoder needs anything older than the first sample for any frame of the episode.
+
+    H.264 begins anew with an IDR frame. In HEVC, frames that are shown before a CRA or BLA frame may refer to older
+    ones; and where frames are reordered, a decoder behind other frames takes a CRA frame for one that goes on.
+    """
+    index, first = frames.index, int(frames.samples.min())
+    kind = _first_unit(frames, first)
+    if index.codec == "h264":
+        return kind == _H264_IDR
+    if kind in _HEVC_IDR:
+        return True
+    is_reordered = bool((np.diff(index.pts) < 0).any())
+    is_first_shown = int(frames.samples[0]) == first
+    return kind in (_HEVC_BLA if is_reordered else (*_HEVC_BLA, _HEVC_CRA)) and is_first_shown
+
+
+def _first_unit(frames: EpisodeFrames, sample: int) -> int | None:
+    """H.264, HEVC: the kind of the first unit of a sample that holds a coded image."""
+    index = frames.index
     length_bytes = _length_bytes(index)
-    at, end = int(index.offsets[first]), int(index.offsets[first]) + int(index.sizes[first])
+    at, end = int(index.offsets[sample]), int(index.offsets[sample]) + int(index.sizes[sample])
     with open(frames.path, "rb") as stream:
         for _ in range(_MOST_UNITS):
             head = os.pread(stream.fileno(), length_bytes + 1, at)
             if at + length_bytes >= end or len(head) <= length_bytes:
-                return False
+                return None
             kind = head[length_bytes]
             if index.codec == "h264" and 1 <= kind & 31 <= 5:
-                return kind & 31 == 5
+                return kind & 31
             if index.codec == "hevc" and (kind >> 1) & 63 < 32:
-                return 16 <= (kind >> 1) & 63 <= 21
+                return (kind >> 1) & 63
             at += length_bytes + int.from_bytes(head[:length_bytes], "big")
-    return False
+    return None
 
 
 def _length_bytes(index: VideoIndex) -> int:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.lerobot.journal import Journal
     from penstock.lerobot.writer import DataSetWriter
 
+_COPIES = ("copy", "copy-only")
 _OF_ONE_CALL = ("task",)  # settings that may differ between the calls that make one data set
 
 
@@ -141,9 +142,10 @@ def _append(job: Job, building: Building, writer: DataSetWriter) -> None:
         task = job.settings.task
         writer.note({"append": {"sources": fresh, "task": task}})
     begun = Begun.from_json(before["begun"])
-    if task != Settings.task:
-        begun = replace(begun, settings=replace(begun.settings, task=task))
-    job.begun = begun
+    settings = begun.settings if task == Settings.task else replace(begun.settings, task=task)
+    if settings.video in _COPIES:
+        settings = replace(settings, video=job.settings.video)
+    job.begun = begun = replace(begun, settings=settings)
     job.settings = begun.settings
     job.ledger = _ledger(writer.journal, known, job.found)
 
@@ -173,6 +175,8 @@ def _fresh(job: Job, known: Sequence[Mapping[str, Any]], given: Sequence[dict[st
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any], settings: Settings) -> list[str]:
     """What the call asks for and the data set is not; what it leaves open follows the data set."""
     asked = _asked(config.plain(settings), config.plain(Settings()), before["settings"])
+    if asked["video"] in _COPIES and before["settings"]["video"] in _COPIES:
+        asked["video"] = before["settings"]["video"]  # both give the same bytes: each call has its own
     return identities.differences(before, {**now, "settings": asked, "sources": before["sources"]}, but=_OF_ONE_CALL)
 
 

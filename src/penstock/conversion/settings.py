@@ -16,10 +16,10 @@ from penstock.lazy import dataclass
 Policy = Literal["nearest", "hold", "linear", "slerp"]
 Missing = Literal["reject", "trim", "hold"]
 Clock = Literal["log", "header"]
-Video = Literal["copy", "images", "mjpeg", "h264", "hevc", "av1"]
+Video = Literal["copy", "copy-only", "images", "mjpeg", "h264", "hevc", "av1"]
 Depth = Literal["metric", "8bit", "off"]
 
-_NO_CODEC = ("copy", "images", "mjpeg")  # kinds of video that no video encoder makes
+_NO_CODEC = ("copy", "copy-only", "images", "mjpeg")  # kinds of video that no video encoder makes
 TRANSFORM_TOPIC = "/tf"
 FIXED = "fixed"  # the timeline that follows no topic
 
@@ -256,6 +256,12 @@ class Settings:
     rosbag: Flushing = option(default_factory=Flushing)
     files: Files = option(default_factory=Files)
     hdf5: Hdf5 = option(default_factory=Hdf5)
+
+
+def asked_video(feature: FeatureSettings | None, settings: Settings) -> tuple[Video, bool]:
+    """What is asked of a camera's images, and whether all that is no copy is refused."""
+    asked = (feature.video if feature is not None else None) or settings.video
+    return ("copy", True) if asked == "copy-only" else (asked, False)
 
 
 def read_settings(

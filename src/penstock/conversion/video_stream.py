@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from penstock.conversion.cameras import PictureChanged
 from penstock.conversion.columns import CameraColumn, Columns
+from penstock.conversion.encoding_anew import Encoded, refusal
 from penstock.conversion.pairing import Paired
 from penstock.conversion.requests import CameraRuns
 from penstock.lazy import dataclass
@@ -74,6 +76,8 @@ def plan_feed(column: CameraColumn, paired: Paired, rows: range, settings: Setti
     picks = _picks(column, paired, rows)
     begins = np.flatnonzero(np.concatenate(([True], picks[1:] != picks[:-1])))
     reason = why_encoded(column, paired, rows)
+    if reason is not None and column.only_copied:  # messages turned out to be unusable after the plan was made
+        raise refusal(f"rows {rows.start:,}–{rows.stop - 1:,}", column.key, reason)
     numbers = picks if reason is None else _needed(index, picks, paired.unusable.get(column.topic.id, frozenset()))
     _refuse_other_size(column, index, numbers)
     return Feed(
@@ -140,6 +144,32 @@ def unusable_picks(column: CameraColumn, paired: Paired, rows: range) -> list[tu
             reason = index.reasons.get(number, why if number == first else others)
             found.append((number, None if index.flags[number] & MISSING else reason))
     return found
+
+
+def camera_fate(column: CameraColumn, paired: Paired, episodes: Sequence[range]) -> tuple[str, str, Encoded | None]:
+    """A camera of a plan: its key, what becomes of its images, and what of them has to be encoded."""
+    if column.stream is None:
+        return column.key, column.fate, column.to_encode(sum(map(len, episodes)))
+    spans = [rows for rows in episodes if len(rows)]
+    encoded = [rows for rows in spans if why_encoded(column, paired, rows) is not None]
+    if not encoded:
+        return column.key, f"{column.stored_as} moved as it is", None
+    some = "" if len(encoded) == len(spans) else f" ({len(encoded):,} of {len(spans):,} episodes)"
+    target = "JPEG, in the table" if column.stored_as == "images" else column.stored_as
+    work = Encoded(column.kind, column.stored_as, sum(map(len, encoded)), column.size_px)
+    return column.key, f"{column.kind} encoded as {target}{some}", work
+
+
+def refuse_encoding(column: CameraColumn, path: Path, paired: Paired, episodes: Sequence[range]) -> None:
+    """Where only copies are wanted, refuse a camera whose images would have to be encoded."""
+    if column.stream is None:
+        column.refuse_encoding(path)
+        return
+    if not column.only_copied:
+        return
+    for number, rows in enumerate(episodes):
+        if len(rows) and (reason := why_encoded(column, paired, rows)) is not None:
+            raise refusal(f"{path}: episode {number} (rows {rows.start:,}–{rows.stop - 1:,})", column.key, reason)
 
 
 def stream_notes(columns: Columns, paired: Paired, episodes: Sequence[range]) -> list[str]:

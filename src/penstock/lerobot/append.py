@@ -52,7 +52,7 @@ def _files(root: Path) -> Iterator[str]:
 
 
 def _is_rewritten(relative: str) -> bool:
-    names = (layout.INFO_PATH, layout.STATS_PATH, layout.TASKS_PATH)
+    names = (layout.INFO_PATH, layout.STATS_PATH, layout.TASKS_PATH, layout.SUBTASKS_PATH)
     return relative in (layout.JOURNAL_PATH, *names) or relative.startswith(f"{layout.EPISODES_DIR}/")
 
 

@@ -24,6 +24,7 @@ from penstock.lerobot.reader import DataSet, open_data_set
 __all__ = ["Problem", "Report", "check"]
 
 # Names beside data/, meta/ and videos/ that belong there: the Hub's, Git's and ours.
+_KNOWN_IN_META = (layout.INFO_PATH, layout.STATS_PATH, layout.TASKS_PATH, layout.SUBTASKS_PATH)
 _KNOWN_AT_ROOT = {"README.md", ".gitattributes", ".gitignore", ".git", ".cache", "penstock", "LICENSE"}
 
 
@@ -169,7 +170,7 @@ class _Check:
             if relative.parts[0] == "meta":
                 if relative.parts[:2] == ("meta", "episodes") and path.suffix == ".parquet":
                     continue
-                if relative.as_posix() not in (layout.INFO_PATH, layout.STATS_PATH, layout.TASKS_PATH):
+                if relative.as_posix() not in _KNOWN_IN_META:
                     self._findings.add("info", "unknown file", path, "not a file of the format; readers ignore it")
             elif relative.parts[0] == "data" and path.suffix == ".parquet" and rows_line_up:
                 message = "no episode starts in this file; LeRobot's aggregation would lose its rows"

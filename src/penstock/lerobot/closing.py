@@ -21,7 +21,7 @@ def write_metadata(
     root: Path,
     journal: Journal,
     *,
-    tasks: Sequence[str],
+    texts: Mapping[str, Sequence[str]],
     stats: Mapping[str, Any],
     info: Mapping[str, Any],
     fsync: bool,
@@ -31,7 +31,9 @@ def write_metadata(
     _write_episodes(root, journal, fsync=fsync)
     for _, path in layout.numbered_files(root / layout.EPISODES_DIR, ".parquet"):
         names.add(path)
-    _write_tasks(root / layout.TASKS_PATH, tasks, fsync=fsync)
+    _write_tasks(root / layout.TASKS_PATH, texts["tasks"], "task", fsync=fsync)
+    if texts["subtasks"]:
+        _write_tasks(root / layout.SUBTASKS_PATH, texts["subtasks"], "subtask", fsync=fsync)
     _write_json(root / layout.STATS_PATH, stats, fsync=fsync)
     names.add(root / layout.STATS_PATH)
     with layout.writing(root / layout.SPOOL_DIR, "cannot remove the directory"):
@@ -68,7 +70,7 @@ def remove_metadata(root: Path, names: FreshNames) -> None:
         layout.remove(root / layout.INFO_PATH)
         names.add(root / layout.INFO_PATH)
         names.sync()
-    for relative in (layout.INFO_PATH, layout.STATS_PATH, layout.TASKS_PATH):
+    for relative in (layout.INFO_PATH, layout.STATS_PATH, layout.TASKS_PATH, layout.SUBTASKS_PATH):
         layout.remove(root / relative)
         layout.remove(root / f"{relative}.part")
     for _, path in layout.numbered_files(root / layout.EPISODES_DIR, ".parquet"):
@@ -103,10 +105,10 @@ def _write_episodes(root: Path, journal: Journal, *, fsync: bool) -> None:
         raise
 
 
-def _write_tasks(path: Path, tasks: Sequence[str], *, fsync: bool) -> None:
+def _write_tasks(path: Path, texts: Sequence[str], name: str, *, fsync: bool) -> None:
     import pyarrow.parquet as pq
 
-    table = tables.tasks_table(tasks)
+    table = tables.tasks_table(texts, name)
     with tables.write_errors(path, "cannot write the tasks"):
         writer = pq.ParquetWriter(str(path), table.schema, compression="snappy")
         try:

@@ -60,7 +60,7 @@ class EpisodeWriter:
         self._where = f"{owner.root}: episode {owner.episodes}"
         # The rows are written before `commit` names their task. Most data sets have one task, so the last one is
         # assumed; when commit says otherwise, the column is written again.
-        self._assumed_task = self._number_of(task) if task is not None else max(len(owner.tasks) - 1, 0)
+        self._assumed_task = self._number_of(task) if task is not None else max(len(owner.tasks.texts) - 1, 0)
 
     def __repr__(self) -> str:
         return f"EpisodeWriter(episode={self._owner.episodes}, rows={self.rows:,}, open={self.is_open})"
@@ -80,13 +80,22 @@ class EpisodeWriter:
                 f"{self._where}: {key!r} is not a video feature; {sorted(self._owner.sinks)} are"
             ) from None
 
+    def take_tables(self, tables: Mapping[str, Sequence[str]]) -> dict[str, list[int]]:
+        """Make whole tables of tasks and subtasks part of the data set's; the numbers of their texts there."""
+        self._check_open()
+        return {name: self._owner.tables[name].take(table) for name, table in tables.items()}
+
     def write_rows(
-        self, columns: Mapping[str, object], *, rows: int | None = None, task: str | Sequence[str] | None = None
+        self,
+        columns: Mapping[str, object],
+        *,
+        rows: int | None = None,
+        task: str | Sequence[str] | NDArray[np.int64] | None = None,
     ) -> None:
         """Flush rows as one row group: for every feature but videos an array (n, *shape), or a list of n pictures.
 
         `rows` says how many they are; a data set of videos alone needs it. `task`, one text or one per row, is for
-        episodes whose task changes; else `commit` names it.
+        episodes whose task changes; else `commit` names it. Numbers of tasks are those that `take_tables` gave.
         """
         self._check_open()
         expected = {feature.key for feature in self._columns}
@@ -228,13 +237,20 @@ class EpisodeWriter:
             "videos": {key: sink.episode_state() for key, sink in self._owner.sinks.items()},
         }
 
-    def _task_numbers(self, task: str | Sequence[str] | None, count: int) -> NDArray[np.int64]:
+    def _task_numbers(self, task: str | Sequence[str] | NDArray[np.int64] | None, count: int) -> NDArray[np.int64]:
         if task is None:
             if self._row_tasks:
                 raise DataSetError(f"{self._where}: earlier rows name their task, so these must, too")
             return np.full(count, self._assumed_task, dtype=np.int64)
         if self.rows and not self._row_tasks:
             raise DataSetError(f"{self._where}: earlier rows name no task, so these cannot")
+        if isinstance(task, np.ndarray):
+            if len(task) != count:
+                raise DataSetError(f"{self._where}: {len(task)} tasks for {count} rows")
+            used, first = np.unique(task, return_index=True)
+            for number in used[np.argsort(first)].tolist():
+                self._row_tasks.setdefault(self._owner.tasks.texts[number], number)
+            return task.astype(np.int64)
         texts = [task] * count if isinstance(task, str) else list(task)
         if len(texts) != count:
             raise DataSetError(f"{self._where}: {len(texts)} tasks for {count} rows")
@@ -245,14 +261,15 @@ class EpisodeWriter:
 
     def _number_of(self, task: str) -> int:
         """The number that the task has, or will have when this episode is committed."""
-        known = self._owner.task_numbers.get(task)
+        known = self._owner.tasks.number(task)
         if known is not None:
             return known
         try:
             task.encode()
         except (UnicodeEncodeError, AttributeError):
             raise DataSetError(f"{self._where}: the task {task!r} is not text that UTF-8 can hold") from None
-        return len(self._owner.tasks) + sum(number >= len(self._owner.tasks) for number in self._row_tasks.values())
+        count = len(self._owner.tasks.texts)
+        return count + sum(number >= count for number in self._row_tasks.values())
 
     def _final_tasks(self, task: str | None) -> list[str]:
         if self._row_tasks:

@@ -75,7 +75,7 @@ class FrameFinder:
                 f"{where}: {len(video.order):,} frames for {rows:,} rows ({path})",
                 hint=f"every row needs exactly one frame: {_FETCH_OR_DROP}",
             )
-        apart = np.abs(video.times_s - video.times_s[:1] - np.arange(rows) / data.info.fps)
+        apart = np.abs(video.times_s - np.arange(rows) / data.info.fps)
         return EpisodeFrames(path, video.index, 0, video.order, float(apart.max(initial=0.0)))
 
     def _open(self, key: str, path: Path, where: str) -> _Opened:
@@ -95,7 +95,9 @@ class FrameFinder:
             raise DataSetCorrupt(f"{where}: {error.message}", hint=cause + _FETCH_OR_DROP) from error
         self._check(key, index, path, where)
         order = index.presentation_order()
-        self._last[key] = _Opened(path, index, order, index.pts[order] / index.timescale)
+        # Times count from the first frame: some writers of B-frames leave out the edit that puts it at 0.
+        ticks = index.pts[order]
+        self._last[key] = _Opened(path, index, order, (ticks - ticks[:1]) / index.timescale)
         return self._last[key]
 
     def _check(self, key: str, index: VideoIndex, path: Path, where: str) -> None:

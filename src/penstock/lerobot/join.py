@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lazy import dataclass
@@ -25,6 +26,7 @@ from penstock.lerobot.features import Feature
 from penstock.lerobot.journal import Header, Journal
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.stats import ImageStats
+from penstock.lerobot.tasks import renumber, renumbered
 from penstock.lerobot.videos import VideoSink, VideoSpan, table_from
 from penstock.media.mp4 import SampleTable
 
@@ -45,6 +47,8 @@ class JoinedEpisode:
     record: EpisodeRecord
     # The numbers that the parcel gave to the tasks of this episode.
     task_texts: Mapping[int, str]
+    # The tables that its input has, by the numbers of the parcel; none where the rows name texts.
+    tables: Mapping[str, Sequence[str]]
 
     @property
     def rows(self) -> int:
@@ -67,9 +71,12 @@ def episodes_of(parcel_root: Path | str) -> Iterator[JoinedEpisode]:
     if not journal.header.parcel:
         raise DataSetError(f"{root}: this data set was not written as a parcel", hint="DataSetWriter(…, parcel=True)")
     numbers: dict[str, int] = {}
+    tables: dict[str, list[str]] = {}
+    for entry in journal.records("texts"):
+        tables.setdefault(entry["table"], []).extend(entry["texts"])
     for record in journal.episodes():
         texts = {numbers.setdefault(task, len(numbers)): task for task in record.tasks}
-        yield JoinedEpisode(root, journal.header, record, texts)
+        yield JoinedEpisode(root, journal.header, record, texts, tables)
 
 
 def join_episode(joined: JoinedEpisode, writer: DataSetWriter) -> EpisodeWriter:
@@ -117,20 +124,25 @@ def _copy_rows(joined: JoinedEpisode, episode: EpisodeWriter) -> None:
     """Each row group was one flush, and becomes one again."""
     path = layout.part_path(joined.root, joined.record.episode_index)
     stored = [feature for feature in joined.header.features if feature.dtype != "video"]
+    numbers = episode.take_tables(joined.tables)
     with open_parquet(path) as file:
         for number in range(file.num_row_groups):
             with tables.arrow_errors(path, f"cannot read row group {number}", DataSetCorrupt):
                 table = file.read_row_group(number, use_threads=False)
             where = f"{path}: row group {number}"
-            tasks: list[str] | None = None
-            if joined.record.names_tasks:
-                numbers = columns.to_numpy(table.column("task_index"), (), where)
-                tasks = [joined.task_texts[index] for index in numbers.tolist()]
+            tasks: list[str] | NDArray[np.int64] | None = None
             values = {feature.key: _values(feature, table, where) for feature in stored}
+            renumber(stored, values, numbers, where)
+            if joined.record.names_tasks:
+                of_parcel = columns.to_numpy(table.column("task_index"), (), where)
+                if "tasks" in numbers:
+                    tasks = renumbered(of_parcel, numbers["tasks"], where)
+                else:
+                    tasks = [joined.task_texts[index] for index in of_parcel.tolist()]
             episode.write_rows(values, rows=table.num_rows, task=tasks)
 
 
-def _values(feature: Feature, table: pa.Table, where: str) -> object:
+def _values(feature: Feature, table: pa.Table, where: str) -> Any:
     column = table.column(feature.key)
     if feature.dtype == "image":
         pictures = (chunk.field("bytes") for chunk in column.chunks)
@@ -159,7 +171,8 @@ def _copy_frames(root: Path, key: str, span: VideoSpan, kept: Mapping[str, Any],
             _read_into(stream.fileno(), data, offsets[0], path)
             pieces = [data[offset - offsets[0] :][:size] for offset, size in zip(offsets, sizes, strict=True)]
             keys = [bool(flag) for flag in table.keys[start:stop]] if encoded else None
-            sink.append(pieces, keys, checked=True)
+            shifts = table.shifts[start:stop].tolist() if len(table.shifts) else None
+            sink.append(pieces, keys, shifts=shifts, checked=True)
 
 
 def _runs(table: SampleTable) -> Iterator[tuple[int, int, bool]]:

@@ -156,17 +156,18 @@ def read_parquet(path: Path, keys: Sequence[str] | None = None) -> pa.Table:
         return file.read(columns=present, use_threads=False)
 
 
-def read_tasks(root: Path) -> list[str]:
-    """The texts of meta/tasks.parquet; the position is the task_index."""
-    path = layout.path_in(root, layout.TASKS_PATH)
+def read_tasks(root: Path, relative: str = layout.TASKS_PATH, name: str = "task") -> list[str]:
+    """The texts of meta/tasks.parquet (or of subtasks); the position is the task_index."""
+    path = layout.path_in(root, relative)
     table = read_parquet(path)
-    names = [name for name in ("task", "__index_level_0__") if name in table.column_names]
-    if not names or "task_index" not in table.column_names:
-        raise DataSetCorrupt(f"{path}: columns {table.column_names}, expected 'task' and 'task_index'")
-    numbers = columns.to_numpy(table.column("task_index"), where=str(path)).tolist()
+    number = f"{name}_index"
+    names = [each for each in (name, "__index_level_0__") if each in table.column_names]
+    if not names or number not in table.column_names:
+        raise DataSetCorrupt(f"{path}: columns {table.column_names}, expected {name!r} and {number!r}")
+    numbers = columns.to_numpy(table.column(number), where=str(path)).tolist()
     texts = table.column(names[0]).to_pylist()
     if sorted(numbers) != list(range(len(numbers))):
-        raise DataSetCorrupt(f"{path}: task_index is not 0…{len(numbers) - 1} but {numbers[:10]}")
+        raise DataSetCorrupt(f"{path}: {number} is not 0…{len(numbers) - 1} but {numbers[:10]}")
     return [str(text) for _, text in sorted(zip(numbers, texts, strict=True))]
 
 

@@ -84,6 +84,14 @@ class DataSet:
         return metadata.read_tasks(self.root) if self.is_v30 else version21.read_tasks(self.root)
 
     @cached_property
+    def tables(self) -> dict[str, list[str]]:
+        """By name: the texts into which columns of the data set point; subtasks only where it has some."""
+        path = layout.path_in(self.root, layout.SUBTASKS_PATH)
+        if "subtask_index" not in self.info.features or not path.is_file():
+            return {"tasks": self.tasks}
+        return {"tasks": self.tasks, "subtasks": metadata.read_tasks(self.root, layout.SUBTASKS_PATH, "subtask")}
+
+    @cached_property
     def episodes(self) -> Episodes:
         """The episodes table, without its statistics."""
         return metadata.read_episodes(self.root, self.info) if self.is_v30 else version21.read_episodes(self.root)

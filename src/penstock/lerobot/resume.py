@@ -16,6 +16,7 @@ from penstock.lerobot.journal import Journal
 from penstock.lerobot.layout import FilePosition, FreshNames
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.spool import Part
+from penstock.lerobot.tasks import TABLES
 from penstock.lerobot.videos import VideoSpan
 
 _SHOWN_FAULTS = 12
@@ -46,7 +47,7 @@ class Survey:
 
     episodes: int = 0
     frames: int = 0
-    tasks: list[str] = field(default_factory=list)
+    tables: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in TABLES})
     last: EpisodeRecord | None = None
     data_files: list[DataFileOf] = field(default_factory=list)
     parts: list[tuple[FilePosition, Part]] = field(default_factory=list)
@@ -64,6 +65,9 @@ def survey(root: Path, journal: Journal) -> Survey:
         kind = entry.get("type")
         if kind in ("closed", "reopened"):
             found.closed = kind == "closed"
+        if kind == "texts":
+            found.tables[entry["table"]] += entry["texts"]
+            seen_tasks.update(entry["texts"] if entry["table"] == "tasks" else ())
         if kind != "episode":
             continue
         record = EpisodeRecord.from_json(entry, str(journal.path))
@@ -71,7 +75,7 @@ def survey(root: Path, journal: Journal) -> Survey:
         for task in record.tasks:
             if task not in seen_tasks:
                 seen_tasks.add(task)
-                found.tasks.append(task)
+                found.tables["tasks"].append(task)
         faults += _take_videos(root, videos, record)
         if journal.header.parcel:
             _part(root, _rows_of(record), faults)

@@ -18,7 +18,7 @@ from penstock.lazy import dataclass
 from penstock.lerobot import layout
 
 _MAGIC = b"penstock state 1\n"
-_DTYPES = frozenset({"<f4", "<f8", "<i8", "<u4", "|u1"})
+_DTYPES = frozenset({"<f4", "<f8", "<i4", "<i8", "<u4", "|u1"})
 _LARGE_BYTES = 64 << 10
 LARGEST_STATE_BYTES = 1024 * layout.MIB
 

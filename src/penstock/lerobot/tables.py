@@ -244,25 +244,26 @@ def episodes_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.T
     return pa.Table.from_arrays([build(field) for field in schema], schema=schema)
 
 
-def tasks_table(tasks: Sequence[str]) -> pa.Table:
+def tasks_table(texts: Sequence[str], name: str = "task") -> pa.Table:
     """meta/tasks.parquet: the task text is the pandas *index*; without this metadata LeRobot reads every task as 0."""
     import pyarrow as pa
 
+    number = f"{name}_index"
     described = [
-        {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"},
-        {"name": "task", "field_name": "task", "pandas_type": "unicode", "numpy_type": "object"},
+        {"name": number, "field_name": number, "pandas_type": "int64", "numpy_type": "int64"},
+        {"name": name, "field_name": name, "pandas_type": "unicode", "numpy_type": "object"},
     ]
     labels = {"name": None, "field_name": None, "pandas_type": "unicode", "numpy_type": "object"}
     pandas = {
-        "index_columns": ["task"],
+        "index_columns": [name],
         "column_indexes": [{**labels, "metadata": {"encoding": "UTF-8"}}],
         "columns": [{**entry, "metadata": None} for entry in described],
         "attributes": {},
         "creator": {"library": "pyarrow", "version": "14.0.0"},
         "pandas_version": "2.2.0",
     }
-    schema = pa.schema([("task_index", pa.int64()), ("task", pa.string())], metadata={"pandas": json.dumps(pandas)})
-    return pa.Table.from_arrays([columns.numbers(np.arange(len(tasks))), columns.texts(tasks)], schema=schema)
+    schema = pa.schema([(number, pa.int64()), (name, pa.string())], metadata={"pandas": json.dumps(pandas)})
+    return pa.Table.from_arrays([columns.numbers(np.arange(len(texts))), columns.texts(texts)], schema=schema)
 
 
 @contextlib.contextmanager

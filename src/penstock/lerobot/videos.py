@@ -154,9 +154,17 @@ class VideoSink:
         self._is_jpeg = False
         self._describe(str(info["video.codec"]), str(info["video.pix_fmt"]), info)
 
-    def append(self, pieces: Sequence[Piece], keys: Sequence[bool] | None = None, *, checked: bool = False) -> None:
+    def append(
+        self,
+        pieces: Sequence[Piece],
+        keys: Sequence[bool] | None = None,
+        *,
+        shifts: Sequence[int] | None = None,
+        checked: bool = False,
+    ) -> None:
         """Append one frame per piece; `keys` marks the key frames of an encoder, a JPEG is always one.
 
+        `shifts` are as `Mp4Writer.append` takes them; the frames of an episode are shown after those before it.
         `checked` says that these JPEG pictures have passed through here before, after others of their episode.
         """
         if not pieces:
@@ -166,7 +174,7 @@ class VideoSink:
                 self._check_jpeg(pieces[0])
         elif keys is None or (self.frames == 0 and not keys[0]):
             raise VideoError(f"camera {self.key!r}: an episode must start with a key frame of the encoder")
-        self._open().append(pieces, keys)
+        self._open().append(pieces, keys, shifts)
 
     def append_encoded(self, samples: Sequence[EncodedSample], encoder: Encoder) -> None:
         """Append what an encoder gave; the first samples of an episode bring its codec with them."""
@@ -329,16 +337,22 @@ class VideoSink:
 
 
 def table_state(table: SampleTable) -> dict[str, Any]:
-    """A table of samples for a state file."""
-    return {"offsets": table.offsets, "sizes": table.sizes, "keys": table.keys}
+    """A table of samples for a state file; places only where frames are shown in another order."""
+    reordered = {"shifts": table.shifts} if len(table.shifts) else {}
+    return {"offsets": table.offsets, "sizes": table.sizes, "keys": table.keys, **reordered}
 
 
 def table_from(state: Mapping[str, Any], end_bytes: int) -> SampleTable:
     """The table that `table_state` described."""
     offsets, sizes, keys = (np.asarray(state[name]) for name in ("offsets", "sizes", "keys"))
+    shifts = np.asarray(state.get("shifts", np.zeros(0, np.int32)))
     ends = offsets.astype(np.int64) + sizes
     if not (offsets.ndim == 1 and offsets.shape == sizes.shape == keys.shape and len(keys)):
         raise DataSetCorrupt(f"a table of {offsets.shape} offsets, {sizes.shape} sizes and {keys.shape} key flags")
+    if len(shifts) and shifts.shape != offsets.shape:
+        raise DataSetCorrupt(f"a table of {offsets.shape} offsets and {shifts.shape} places")
     if int(offsets.min()) < 0 or int(ends.max()) > end_bytes:
         raise DataSetCorrupt(f"a table of samples that lie beyond byte {end_bytes:,}")
-    return SampleTable(offsets.astype(np.int64), sizes.astype(np.uint32), keys.astype(np.uint8), end_bytes)
+    return SampleTable(
+        offsets.astype(np.int64), sizes.astype(np.uint32), keys.astype(np.uint8), end_bytes, shifts.astype(np.int32)
+    )

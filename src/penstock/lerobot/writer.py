@@ -32,6 +32,7 @@ from penstock.lerobot.features import Feature, check_features
 from penstock.lerobot.journal import Header, Journal
 from penstock.lerobot.spool import DataFiles, Part, PartWriter
 from penstock.lerobot.stats import Stats
+from penstock.lerobot.tasks import TABLES, TaskTable
 from penstock.lerobot.videos import VideoSink
 
 if TYPE_CHECKING:
@@ -129,6 +130,8 @@ class DataSetWriter:
             if found.closed:
                 journal.append({"type": "reopened", "episodes": found.episodes})
             resume.clear(folder, journal, found, writer._names)
+            for name, texts in found.tables.items():
+                writer.tables[name].add(texts)
             if found.last is not None:
                 writer._restore(found, state or {})
         except BaseException:
@@ -146,8 +149,8 @@ class DataSetWriter:
         self.fsync = fsync
         self.episodes = 0
         self.frames = 0
-        self.tasks: list[str] = []
-        self.task_numbers: dict[str, int] = {}
+        self.tables = {name: TaskTable(name, journal) for name in TABLES}
+        self.tasks = self.tables["tasks"]
         # Made when the first rows come: loading Arrow then falls into the time that the video files take.
         self.schema: tables.SchemaMaker = cache(lambda: tables.data_schema(self.features))
         self._stats = new_stats(self.features)
@@ -199,8 +202,7 @@ class DataSetWriter:
 
         `kept` is what a parcel keeps about the episode. With `last`, the line of the journal is left to `close`.
         """
-        for task in record.tasks:
-            self._take_task(task)
+        self.tasks.add([task for task in record.tasks if self.tasks.number(task) is None])
         for key, entry in stats.items():
             self._stats[key].merge(cast(Any, entry))
         self.episodes += 1
@@ -230,7 +232,7 @@ class DataSetWriter:
             closing.write_metadata(
                 self.root,
                 self.journal,
-                tasks=self.tasks,
+                texts={name: table.texts for name, table in self.tables.items()},
                 stats=self.stats(),
                 info=self.info(),
                 fsync=self.fsync,
@@ -240,7 +242,7 @@ class DataSetWriter:
         finally:
             self.stop()
         sizes = closing.bytes_below(self.root)
-        return DataSetSummary(self.root, self.episodes, self.frames, len(self.tasks), *sizes)
+        return DataSetSummary(self.root, self.episodes, self.frames, len(self.tasks.texts), *sizes)
 
     def leave(self) -> None:
         """Stop without closing: the open episode is dropped, and everything committed can be resumed."""
@@ -285,7 +287,8 @@ class DataSetWriter:
         from penstock.lerobot.closing import info
 
         described = [self._described(feature) for feature in self.features]
-        return info(self.journal.header, described, episodes=self.episodes, frames=self.frames, tasks=len(self.tasks))
+        tasks = len(self.tasks.texts)
+        return info(self.journal.header, described, episodes=self.episodes, frames=self.frames, tasks=tasks)
 
     def __enter__(self) -> DataSetWriter:
         return self
@@ -353,8 +356,6 @@ class DataSetWriter:
         if found.last is None:
             return
         self.episodes, self.frames, self._state = found.episodes, found.frames, found.last.state
-        for task in found.tasks:
-            self._take_task(task)
         try:
             self._stats = {key: type(entry).from_state(state["stats"][key]) for key, entry in self._stats.items()}
             for key, sink in self.sinks.items():
@@ -363,11 +364,6 @@ class DataSetWriter:
             raise DataSetCorrupt(f"{self.root}: the state of the data set cannot be used: {error!r}") from error
         if not self.is_parcel:
             self._data.restore(found.parts)
-
-    def _take_task(self, task: str) -> None:
-        if task not in self.task_numbers:
-            self.task_numbers[task] = len(self.tasks)
-            self.tasks.append(task)
 
     def _described(self, feature: Feature) -> Feature:
         sink = self.sinks.get(feature.key)

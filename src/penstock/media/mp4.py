@@ -44,6 +44,8 @@ class SampleTable:
     sizes: NDArray[np.uint32]
     keys: NDArray[np.uint8]
     end_bytes: int
+    shifts: NDArray[np.int32]
+    """How many places after its own each sample is shown; empty where all are shown in the order of the file."""
 
     def __repr__(self) -> str:
         return f"SampleTable(samples={len(self.keys):,}, end_bytes={self.end_bytes:,})"
@@ -94,6 +96,7 @@ class Mp4Writer:
         self._offsets = array("q", resume.offsets.astype(np.int64).tobytes() if resume else b"")
         self._sizes = array("I", resume.sizes.astype(np.uint32).tobytes() if resume else b"")
         self._keys = bytearray(resume.keys.astype(np.uint8).tobytes() if resume else b"")
+        self._shifts = array("i", resume.shifts.astype(np.int32).tobytes() if resume else b"")
         self._open = True
         self._file = AppendFile(self._fd, self._name, resume.end_bytes if resume else 0)
         try:
@@ -117,8 +120,16 @@ class Mp4Writer:
         """Bytes written so far: what the file will measure, without its index."""
         return self._file.end_bytes
 
-    def append(self, pieces: Sequence[memoryview | bytes], keys: Sequence[bool] | None = None) -> None:
+    def append(
+        self,
+        pieces: Sequence[memoryview | bytes],
+        keys: Sequence[bool] | None = None,
+        shifts: Sequence[int] | None = None,
+    ) -> None:
         """Append each piece as one sample. Give many at once: they are written by one call.
+
+        `shifts` are for frames that are stored in another order than they are shown: how many places after its own
+        each is shown. All samples together must be shown once at every place.
 
         The pieces are on their way to the disk when this returns; their buffers may be used again.
         """
@@ -128,12 +139,17 @@ class Mp4Writer:
             return
         if keys is not None and len(keys) != len(sizes):
             raise VideoError(f"{self._name}: {len(sizes)} samples came with {len(keys)} key flags")
+        if shifts is not None and len(shifts) != len(sizes):
+            raise VideoError(f"{self._name}: {len(sizes)} samples came with {len(shifts)} places")
         if min(sizes) < 1 or max(sizes) > _MAX_SAMPLE_BYTES:
             number = next(i for i, size in enumerate(sizes) if not 1 <= size <= _MAX_SAMPLE_BYTES)
             raise VideoError(f"{self._name}: sample {self.samples + number} has {sizes[number]:,} bytes")
         offset = self._file.end_bytes
         self._file.write(pieces)
         # The tables grow only after the bytes are in the file: a failed write leaves no entry without data.
+        if shifts is not None:
+            self._shifts.extend([0] * (self.samples - len(self._shifts)))
+            self._shifts.extend(shifts)
         for size in sizes:
             self._offsets.append(offset)
             offset += size
@@ -182,7 +198,14 @@ class Mp4Writer:
             np.frombuffer(self._sizes[first:].tobytes(), np.uint32),
             np.frombuffer(bytes(self._keys[first:]), np.uint8),
             self._file.end_bytes,
+            np.frombuffer(self._all_shifts()[first:].tobytes(), np.int32),
         )
+
+    def _all_shifts(self) -> array[int]:
+        """A place for every sample, or for none where all are shown in the order of the file."""
+        if not any(self._shifts):
+            return array("i")
+        return self._shifts + array("i", [0]) * (self.samples - len(self._shifts))
 
     def mark(self) -> Mark:
         """This place, to which `rollback` returns."""
@@ -200,6 +223,7 @@ class Mp4Writer:
         del self._offsets[mark.samples :]
         del self._sizes[mark.samples :]
         del self._keys[mark.samples :]
+        del self._shifts[mark.samples :]
 
     def close(self, fsync: bool = True) -> None:
         """Write the index; after this the file is a video. With `fsync` it is on the disk, too."""
@@ -208,7 +232,7 @@ class Mp4Writer:
         if not self._sizes:
             raise VideoError(f"{self._name}: a video needs at least one sample", hint="call abort() to drop the file")
         size_offset, size_field = mp4_boxes.mdat_size_field(self._file.end_bytes)
-        self._file.write([mp4_boxes.moov(self._track, self._offsets, self._sizes, self._keys)])
+        self._file.write([mp4_boxes.moov(self._track, self._offsets, self._sizes, self._keys, self._all_shifts())])
         self._file.write_at(size_field, size_offset)
         self._file.finish(fsync)
         self._open = False

@@ -54,10 +54,17 @@ def mdat_size_field(samples_end_bytes: int | None) -> tuple[int, bytes]:
     return PROLOGUE_BYTES - 8, struct.pack(">Q", size)
 
 
-def moov(track: Track, offsets: array[int], sizes: array[int], keys: bytearray) -> bytes:
-    """The index of a whole file."""
+def moov(track: Track, offsets: array[int], sizes: array[int], keys: bytearray, shifts: array[int]) -> bytes:
+    """The index of a whole file; `shifts`, where frames are reordered, says how many places after its own in the file
+    each sample is shown. Then samples are shown `delay` frames late, and an edit begins the video with the first one.
+    """
     count = len(sizes)
-    duration = count * (track.timescale // track.fps)
+    ticks = track.timescale // track.fps
+    duration = count * ticks
+    shift = np.frombuffer(shifts, np.int32).astype(np.int64)
+    delay = int(-shift.min(initial=0))
+    edit = _edit(duration, delay * ticks) if delay else b""
+    composition = _composition((shift + delay) * ticks) if delay else b""
     mdia = _box(
         b"mdia",
         _times(b"mdhd", track.timescale, duration, struct.pack(">HH", 0x55C4, 0)),  # language "und"
@@ -66,14 +73,14 @@ def moov(track: Track, offsets: array[int], sizes: array[int], keys: bytearray) 
             b"minf",
             _full(b"vmhd", 0, 1, bytes(8)),
             _box(b"dinf", _full(b"dref", 0, 0, struct.pack(">I", 1), _full(b"url ", 0, 1))),
-            _sample_table(track, offsets, sizes, keys),
+            _sample_table(track, offsets, sizes, keys, composition),
         ),
     )
     mvhd_tail = struct.pack(">IH10x", 0x10000, 0x100) + _UNITY_MATRIX + bytes(24) + struct.pack(">I", 2)
     return _box(
         b"moov",
         _times(b"mvhd", track.timescale, duration, mvhd_tail),
-        _box(b"trak", _track_header(track, duration), mdia),
+        _box(b"trak", _track_header(track, duration), edit, mdia),
     )
 
 
@@ -101,7 +108,7 @@ def visual_stsd(name: bytes, width: int, height: int, record: bytes) -> bytes:
     return _full(b"stsd", 0, 0, struct.pack(">I", 1), _box(name, entry))
 
 
-def _sample_table(track: Track, offsets: array[int], sizes: array[int], keys: bytearray) -> bytes:
+def _sample_table(track: Track, offsets: array[int], sizes: array[int], keys: bytearray, composition: bytes) -> bytes:
     count = len(sizes)
     offset = np.frombuffer(offsets, np.int64)
     size = np.frombuffer(sizes, np.uint32)
@@ -109,6 +116,7 @@ def _sample_table(track: Track, offsets: array[int], sizes: array[int], keys: by
     tables = [
         track.stsd,
         _full(b"stts", 0, 0, struct.pack(">III", 1, count, track.timescale // track.fps)),
+        composition,
     ]
     key = np.frombuffer(keys, np.uint8)
     if not key.all():
@@ -120,6 +128,22 @@ def _sample_table(track: Track, offsets: array[int], sizes: array[int], keys: by
         _full(b"co64", 0, 0, struct.pack(">I", len(starts)), offset[starts].astype(">u8").tobytes()),
     ]
     return _box(b"stbl", *tables)
+
+
+def _composition(late: NDArray[np.int64]) -> bytes:
+    """ctts: by how many ticks each sample is shown after it is decoded; equal neighbours share one entry."""
+    changes = np.ones(len(late), np.bool_)
+    changes[1:] = late[1:] != late[:-1]
+    first = np.flatnonzero(changes)
+    entries = np.column_stack([np.diff(np.append(first, len(late))), late[first]])
+    return _full(b"ctts", 0, 0, struct.pack(">I", len(first)), entries.astype(">u4").tobytes())
+
+
+def _edit(duration: int, start: int) -> bytes:
+    """edts: what is shown begins at a time of the track, so that the first frame is shown at 0."""
+    version = int(duration > 0xFFFF_FFFF)
+    entry = struct.pack(">Qqhh" if version else ">Iihh", duration, start, 1, 0)
+    return _box(b"edts", _full(b"elst", version, 0, struct.pack(">I", 1), entry))
 
 
 def _chunk_starts(offset: NDArray[np.int64], size: NDArray[np.uint32], fps: int) -> NDArray[np.int64]:

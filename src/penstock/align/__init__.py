@@ -5,8 +5,9 @@ from __future__ import annotations
 from penstock.align.alignment import Alignment, align
 from penstock.align.blend import interpolate
 from penstock.align.pairing import Pick
+from penstock.align.rate import Rate, measure_rate
 from penstock.align.report import AlignmentReport, StreamReport
-from penstock.align.streams import MISSING_POLICIES, POLICIES, Missing, Policy, Stream, measure_rate_hz
+from penstock.align.streams import MISSING_POLICIES, POLICIES, Missing, Policy, Stream
 from penstock.align.timeline import FixedTimeline, Timeline, TopicTimeline
 
 __all__ = [
@@ -18,11 +19,12 @@ __all__ = [
     "Missing",
     "Pick",
     "Policy",
+    "Rate",
     "Stream",
     "StreamReport",
     "Timeline",
     "TopicTimeline",
     "align",
     "interpolate",
-    "measure_rate_hz",
+    "measure_rate",
 ]

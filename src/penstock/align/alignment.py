@@ -9,6 +9,7 @@ from dataclasses import field
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.align.clock import clock_note, clock_of
 from penstock.align.pairing import Pairing, Pick, pair, pair_timeline, tolerance_of
 from penstock.align.report import (
     AlignmentReport,
@@ -31,7 +32,8 @@ from penstock.lazy import dataclass
 class Alignment:
     """The rows of one recording: when each is, and which messages it takes from each stream.
 
-    `lost_times_ns` says by cause when the rows would have been that are missing between the first and the last.
+    `lost_times_ns` says by cause when the rows would have been that are missing between the first and the last; a
+    longer step of the timeline than `gap_ns` is a hole.
     """
 
     fps: int
@@ -39,6 +41,7 @@ class Alignment:
     picks: Mapping[str, Pick]
     report: AlignmentReport
     lost_times_ns: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    gap_ns: int = 0
 
     def __len__(self) -> int:
         return int(self.row_times_ns.size)
@@ -78,7 +81,7 @@ def align(
     pairings: dict[str, Pairing] = {}
     for stream in streams:
         ordered = in_time_order(stream.times_ns)
-        orders[stream.name] = StreamOrder(ordered.out_of_order, ordered.duplicate_times, ordered.period_ns)
+        orders[stream.name] = StreamOrder(ordered.out_of_order, ordered.duplicate_times, ordered.rate)
         if stream.name == own and rows.numbers is not None:
             pairings[stream.name] = pair_timeline(rows.numbers, stream, tolerance_of(stream, ordered, rows))
         else:
@@ -100,8 +103,9 @@ def align(
     row_times_ns = rows.times_ns if whole else rows.times_ns[cut.keep]
     _check_holes(row_times_ns, max_gap_ns, rows.origin_ns)
     lost_times_ns = _lost_times(pairings, cut)
-    report = _report(rows, cut, lost_times_ns, described, own)
-    return Alignment(rows.fps, row_times_ns, picks, report, lost_times_ns)
+    note = clock_note(clock_of(row_times_ns, rows.fps), rows.fps, rows.gap_ns)
+    report = _report(rows, cut, lost_times_ns, described, own, note)
+    return Alignment(rows.fps, row_times_ns, picks, report, lost_times_ns, rows.gap_ns)
 
 
 def _check_names(streams: Sequence[Stream]) -> None:
@@ -161,6 +165,7 @@ def _report(
     lost_times_ns: Mapping[str, NDArray[np.int64]],
     described: Mapping[str, StreamReport],
     own: str | None,
+    clock: str | None,
 ) -> AlignmentReport:
     gaps = holes(rows.times_ns, rows.gap_ns, rows.period_ns, rows.origin_ns)
     by_cause = {cause: int(times_ns.size) for cause, times_ns in lost_times_ns.items()}
@@ -179,7 +184,7 @@ def _report(
         lost=sum(by_cause.values()),
         lost_by_cause=by_cause,
         timeline_gaps=gaps,
-        notes=(*rows.notes, *_notes(described, gaps, own, loss_notes)),
+        notes=(*([clock] if clock else []), *_notes(described, gaps, own, loss_notes)),
         streams=described,
         loss_notes=loss_notes,
     )

@@ -14,8 +14,6 @@ from penstock.lazy import dataclass
 
 # How far rate/stride may be from the asked fps before single messages are chosen instead of every n-th.
 _STRIDE_FIT = 0.05
-# How far the rows' real rate may be from fps before the report speaks of it.
-_RATE_NOTE = 0.02
 # A fixed timeline with more rows than this per message means a clock jump, not a recording.
 _ROWS_PER_MESSAGE = 64
 _ROWS_ALWAYS_ALLOWED = 100_000
@@ -61,7 +59,6 @@ class Rows(NamedTuple):
     origin_ns: int  # the timeline's first instant: seconds in the report count from here
     gap_ns: int  # a longer step between two rows is a hole
     sample_dropped: int
-    notes: tuple[str, ...]
 
     @property
     def period_ns(self) -> int:
@@ -121,23 +118,21 @@ def _topic_rows(
         )
     ordered = _between(in_time_order(stream.times_ns), stream.offset_ns, start_ns, end_ns)
     inside = _cut_ends(ordered.times_ns.size, sample_drop, f"the timeline {stream.name}")
-    rate_hz = None if ordered.period_ns is None else NS_PER_S / ordered.period_ns
-    stride, fps = _stride_and_fps(timeline, rate_hz, stream.name)
+    rate = ordered.rate
+    stride, fps = _stride_and_fps(timeline, None if rate is None else rate.hz, stream.name)
     times_ns = ordered.times_ns[inside]
     positions = _thinned(times_ns, fps) if stride is None else np.arange(0, times_ns.size, stride, dtype=np.intp)
-    # A thinned row may stand half a source interval off its grid point, on either side.
-    slack_ns = 0 if stride is not None or ordered.period_ns is None else ordered.period_ns
-    rows = Rows(
+    # A thinned row may stand half a source interval off its grid point, on either side; bursts pause between rows.
+    is_even = rate is None or (stride is not None and rate.longest_ns == rate.period_ns)
+    return Rows(
         times_ns=times_ns[positions] + stream.offset_ns,
         numbers=ordered.numbers(positions + sample_drop),
         fps=fps,
         stride=stride,
         origin_ns=int(ordered.times_ns[0]) + stream.offset_ns,
-        gap_ns=3 * period_ns(fps) // 2 + slack_ns,
+        gap_ns=3 * period_ns(fps) // 2 + (0 if rate is None or is_even else rate.longest_ns),
         sample_dropped=2 * sample_drop,
-        notes=(),
     )
-    return rows._replace(notes=_rate_notes(rows))
 
 
 def _between(ordered: OrderedTimes, offset_ns: int, start_ns: int | None, end_ns: int | None) -> OrderedTimes:
@@ -191,16 +186,6 @@ def _thinned(times_ns: NDArray[np.int64], fps: int) -> NDArray[np.intp]:
     return first_of_time[np.flatnonzero(np.diff(grid_points, prepend=-1))]
 
 
-def _rate_notes(rows: Rows) -> tuple[str, ...]:
-    measured = real_fps(rows)
-    if measured is None or abs(measured - rows.fps) <= _RATE_NOTE * rows.fps:
-        return ()
-    return (
-        f"the data set states {rows.fps} fps, the rows come at {measured:.2f} Hz: "
-        f"its timestamps differ from the recording's by {abs(measured / rows.fps - 1):.1%}",
-    )
-
-
 def real_fps(rows: Rows) -> float | None:
     """Rows per second as the timeline has them, holes left out; None for a single row."""
     steps_ns = np.diff(rows.times_ns)
@@ -244,5 +229,4 @@ def _fixed_rows(
         origin_ns=first_ns,
         gap_ns=3 * period_ns(fps) // 2,
         sample_dropped=2 * sample_drop,
-        notes=(),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.align.alignment import Alignment, align
 from penstock.align.blend import interpolate
+from penstock.align.clock import Clock, clock_note, clock_of
 from penstock.align.pairing import Pick
 from penstock.align.rate import Rate, measure_rate
 from penstock.align.report import AlignmentReport, StreamReport
@@ -15,6 +16,7 @@ __all__ = [
     "POLICIES",
     "Alignment",
     "AlignmentReport",
+    "Clock",
     "FixedTimeline",
     "Missing",
     "Pick",
@@ -25,6 +27,8 @@ __all__ = [
     "Timeline",
     "TopicTimeline",
     "align",
+    "clock_note",
+    "clock_of",
     "interpolate",
     "measure_rate",
 ]

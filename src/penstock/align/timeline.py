@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.align.rate import Rate
 from penstock.align.streams import FARTHEST_NS, NS_PER_S, OrderedTimes, Stream, check_whole_number, in_time_order
 from penstock.errors import AlignError, ConfigError
 from penstock.lazy import dataclass
@@ -122,17 +123,26 @@ def _topic_rows(
     stride, fps = _stride_and_fps(timeline, None if rate is None else rate.hz, stream.name)
     times_ns = ordered.times_ns[inside]
     positions = _thinned(times_ns, fps) if stride is None else np.arange(0, times_ns.size, stride, dtype=np.intp)
-    # A thinned row may stand half a source interval off its grid point, on either side; bursts pause between rows.
-    is_even = rate is None or (stride is not None and rate.longest_ns == rate.period_ns)
     return Rows(
         times_ns=times_ns[positions] + stream.offset_ns,
         numbers=ordered.numbers(positions + sample_drop),
         fps=fps,
         stride=stride,
         origin_ns=int(ordered.times_ns[0]) + stream.offset_ns,
-        gap_ns=3 * period_ns(fps) // 2 + (0 if rate is None or is_even else rate.longest_ns),
+        gap_ns=_gap_ns(fps, stride, ordered.rate),
         sample_dropped=2 * sample_drop,
     )
+
+
+def _gap_ns(fps: int, stride: int | None, rate: Rate | None) -> int:
+    """1.5 times the step between two rows of a steady topic; scattered ones may be as far apart as messages are."""
+    step_ns = period_ns(fps)
+    if rate is None:
+        return 3 * step_ns // 2
+    if stride is not None and rate.longest_ns == rate.period_ns:
+        return 3 * max(step_ns, stride * rate.period_ns) // 2
+    # A thinned row may stand half a source interval off its grid point, on either side.
+    return 3 * step_ns // 2 + rate.longest_ns
 
 
 def _between(ordered: OrderedTimes, offset_ns: int, start_ns: int | None, end_ns: int | None) -> OrderedTimes:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import memory as process_memory
 from penstock import recordings, units
+from penstock.conversion.clock import check_clock
 from penstock.conversion.columns import CameraColumn, Columns, describe_features, open_columns
 from penstock.conversion.cuts import Cuts, Marks, Span, cut, read_marks, settle, text_features
 from penstock.conversion.depth_camera import depth_bytes
@@ -52,6 +53,11 @@ class RecordingPlan:
     memory: MemoryPlan
     budget_bytes: int
 
+    @property
+    def aligned_notes(self) -> tuple[str, ...]:
+        """What the alignment says, without what concerns no episode."""
+        return tuple(note for note in self.paired.alignment.report.notes if note not in self.cuts.quiet)
+
 
 def plan_recording(
     recording: Recording, settings: Settings, budget_bytes: int, threads: int = 1
@@ -64,6 +70,7 @@ def plan_recording(
     paired = pair(recording, columns, settled, {})
     memory = _plan_memory(recording, settled, columns, paired, budget_bytes, threads)
     cuts = cut(marks, settled, paired, memory.rows_per_flush)
+    check_clock(str(recording.path), settled, paired, [span.rows for span in cuts.spans])
     return RecordingPlan(recording, settled, columns, paired, marks, cuts, memory, budget_bytes), mapped.notes
 
 
@@ -157,6 +164,7 @@ class RecordingInput(Input):
             lost[loss.cause] = lost.get(loss.cause, 0) + loss.count
             notes.append(f"lost {loss.count:,}: {loss.cause} ({loss.where})")
         report = {**now.paired.alignment.report.to_json(), "episodes": now.cuts.to_json()}
+        report["notes"] = list(now.aligned_notes)
         return Outcome(lost, tuple(notes), {"source": str(self.path), **report})
 
     def describe(self) -> dict[str, Any]:
@@ -179,8 +187,7 @@ class RecordingInput(Input):
         found = [*notes, *plan.cuts.notes, *device_notes(self.codecs.values(), plan.settings.encoding.device)]
         if longest > _EXACT_SECONDS * plan.paired.fps:
             found.append(_TOO_LONG.format(seconds=longest // plan.paired.fps))
-        aligned = [note for note in plan.paired.alignment.report.notes if note not in plan.cuts.quiet]
-        return (*found, *plan.recording.notes, *aligned)
+        return (*found, *plan.recording.notes, *plan.aligned_notes)
 
     def _refuse_losses_if_strict(self, plan: RecordingPlan) -> None:
         lost = plan.cuts.lost

@@ -27,6 +27,10 @@ from penstock.align.timeline import FixedTimeline, Rows, Timeline, lay_out, real
 from penstock.errors import AlignError, ConfigError
 from penstock.lazy import dataclass
 
+# What a stream may trim at one end before a note says so: a share of the rows, and a time.
+_TRIM_NOTED = 0.05
+_TRIM_NOTED_S = 1.0
+
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
@@ -184,7 +188,7 @@ def _report(
         lost=sum(by_cause.values()),
         lost_by_cause=by_cause,
         timeline_gaps=gaps,
-        notes=(*([clock] if clock else []), *_notes(described, gaps, own, loss_notes)),
+        notes=(*([clock] if clock else []), *_notes(described, gaps, own, loss_notes), *_trim_notes(described, cut)),
         streams=described,
         loss_notes=loss_notes,
     )
@@ -231,4 +235,19 @@ def _notes(
             notes.append(f"{name}: {count_of(stream.duplicate_times, 'message')} at the time of another")
         if name in loss_notes:
             notes.append(loss_notes[name])
+    return notes
+
+
+def _trim_notes(described: Mapping[str, StreamReport], cut: Cut) -> list[str]:
+    """Streams that start late or end early and take a good part of the rows with them."""
+    notes = []
+    rows = int(cut.times_ns.size)
+    for name, stream in described.items():
+        head, tail = stream.trimmed_head, stream.trimmed_tail
+        late_s = cut.seconds(head) - cut.seconds(0)
+        if late_s >= _TRIM_NOTED_S and head > _TRIM_NOTED * rows:
+            notes.append(f"{name} starts {late_s:.3f} s late: {count_of(head, 'row')} trimmed, which is no loss")
+        early_s = cut.seconds(rows - 1) - cut.seconds(rows - 1 - tail)
+        if early_s >= _TRIM_NOTED_S and tail > _TRIM_NOTED * rows:
+            notes.append(f"{name} ends {early_s:.3f} s early: {count_of(tail, 'row')} trimmed, which is no loss")
     return notes

@@ -45,8 +45,8 @@ def clock_note(clock: Clock, fps: int, slack_ns: int) -> str | None:
     if not clock.exceeds(_NOTED, slack_ns):
         return None
     recorded_s, stated_s = clock.recorded_ns / NS_PER_S, clock.stated_ns / NS_PER_S
-    rate = f"the rows come at {fps * clock.stated_ns / clock.recorded_ns:.2f} Hz" if clock.recorded_ns else "all at once"
+    rows_hz = f"at {fps * clock.stated_ns / clock.recorded_ns:.2f} Hz" if clock.recorded_ns else "all at once"
     return (
-        f"the data set states {fps} fps, {rate}: {recorded_s:.3f} s become {stated_s:.3f} s, its timestamps differ "
-        f"from the recording's by {clock.difference:.1%}"
+        f"the data set states {fps} fps, the rows come {rows_hz}: {recorded_s:.3f} s become {stated_s:.3f} s, its "
+        f"timestamps differ from the recording's by {clock.difference:.1%}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ _REFUSED = 0.05  # a clock that is further off than this is not written
 _FEWEST_ROWS = 10  # per episode, where cutting at holes is proposed
 _NS_PER_S = 1_000_000_000
 # Lengths of holes that people write, longest first.
-_GAPS_NS = tuple(digit * 10**power for power in range(11, 5, -1) for digit in (5, 2, 1))
+_GAPS_NS: tuple[int, ...] = tuple(digit * 10**power for power in range(11, 5, -1) for digit in (5, 2, 1))
 # What `timeline: fixed` takes, whatever the number of messages.
 _MOST_FIXED_ROWS = 100_000
 
@@ -120,7 +121,8 @@ def _hint(rows: _Rows, episodes: Sequence[range], stride: int | None) -> str:
 
 def _gap_that_helps(rows: _Rows, episodes: Sequence[range]) -> int | None:
     """The longest gap at which cutting leaves only episodes whose clock is right."""
-    longest_ns = max((int(np.diff(rows.times_ns[each.start : each.stop]).max(initial=0)) for each in episodes), default=0)
+    steps_ns = [np.diff(rows.times_ns[each.start : each.stop]) for each in episodes]
+    longest_ns = max((int(steps.max(initial=0)) for steps in steps_ns), default=0)
     count = sum(len(each) for each in episodes)
     for gap_ns in _GAPS_NS:
         if gap_ns < rows.gap_ns:
@@ -138,4 +140,4 @@ def _gap_that_helps(rows: _Rows, episodes: Sequence[range]) -> int | None:
 def _pieces(rows: _Rows, episode: range, gap_ns: int) -> list[range]:
     steps_ns = np.diff(rows.times_ns[episode.start : episode.stop])
     edges = [episode.start, *(np.flatnonzero(steps_ns > gap_ns) + 1 + episode.start).tolist(), episode.stop]
-    return [range(first, stop) for first, stop in zip(edges, edges[1:], strict=False)]
+    return [range(first, stop) for first, stop in pairwise(edges)]

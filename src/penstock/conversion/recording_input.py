@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,7 @@ class RecordingPlan:
     cuts: Cuts
     memory: MemoryPlan
     budget_bytes: int
+    constants: Mapping[str, Any] = field(default_factory=dict)  # what topics say for the whole recording
 
     @property
     def aligned_notes(self) -> tuple[str, ...]:
@@ -71,7 +72,8 @@ def plan_recording(
     memory = _plan_memory(recording, settled, columns, paired, budget_bytes, threads)
     cuts = cut(marks, settled, paired, memory.rows_per_flush)
     check_clock(str(recording.path), settled, paired, [span.rows for span in cuts.spans])
-    return RecordingPlan(recording, settled, columns, paired, marks, cuts, memory, budget_bytes), mapped.notes
+    found = mapped.constants
+    return RecordingPlan(recording, settled, columns, paired, marks, cuts, memory, budget_bytes, found), mapped.notes
 
 
 def open_recording(path: Path, means: Means, begun: Begun | None) -> RecordingInput:
@@ -165,6 +167,8 @@ class RecordingInput(Input):
             notes.append(f"lost {loss.count:,}: {loss.cause} ({loss.where})")
         report = {**now.paired.alignment.report.to_json(), "episodes": now.cuts.to_json()}
         report["notes"] = list(now.aligned_notes)
+        if now.constants:
+            report["constants"] = dict(now.constants)
         return Outcome(lost, tuple(notes), {"source": str(self.path), **report})
 
     def describe(self) -> dict[str, Any]:

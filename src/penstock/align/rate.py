@@ -41,22 +41,22 @@ def measure_rate(times_ns: NDArray[np.int64]) -> Rate | None:
     steps_ns = np.diff(times_ns)
     if steps_ns.size and int(steps_ns.min()) < 0:
         steps_ns = np.diff(np.sort(times_ns))
-    between_ns = steps_ns[steps_ns > 0]
-    if not between_ns.size:
+    count, total_ns = int(steps_ns.size), int(steps_ns.sum())
+    steps_ns = steps_ns[steps_ns > 0]
+    if not steps_ns.size:
         return None
-    usual_ns = _usual(between_ns)
-    long_ns = between_ns[between_ns > _LONG * usual_ns]
-    near_ns = steps_ns[steps_ns <= _LONG * usual_ns]
-    bursts = _are_pauses(long_ns, steps_ns, usual_ns)
-    if not bursts and abs(_mean(near_ns) - usual_ns) * _STEADY <= usual_ns:
+    usual_ns = _usual(steps_ns)
+    long_ns = steps_ns[steps_ns > _LONG * usual_ns]
+    bursts = _are_pauses(long_ns, count, total_ns, usual_ns)
+    if not bursts and abs(_mean_without(long_ns, count, total_ns) - usual_ns) * _STEADY <= usual_ns:
         return Rate(usual_ns, usual_ns, usual_ns)
     typical_ns = _usual(long_ns) if bursts else usual_ns
-    regular_ns = steps_ns[steps_ns <= _FAR * typical_ns]
-    period_ns = max(1, _mean(regular_ns))
-    return Rate(period_ns, max(period_ns, typical_ns), int(regular_ns.max()))
+    is_hole = steps_ns > _FAR * typical_ns
+    period_ns = max(1, _mean_without(steps_ns[is_hole], count, total_ns))
+    return Rate(period_ns, max(period_ns, typical_ns), int(steps_ns.max(where=~is_hole, initial=0)))
 
 
-def _are_pauses(long_ns: NDArray[np.int64], steps_ns: NDArray[np.int64], usual_ns: int) -> bool:
+def _are_pauses(long_ns: NDArray[np.int64], count: int, total_ns: int, usual_ns: int) -> bool:
     """Whether long intervals are what lies between bursts, and not holes in a steady topic.
 
     Bursts are small or follow each other quickly; a recorder pauses for seconds, after many messages.
@@ -67,9 +67,9 @@ def _are_pauses(long_ns: NDArray[np.int64], steps_ns: NDArray[np.int64], usual_n
         return True
     if long_ns.size < 3:
         return False
-    if 10 * long_ns.size >= steps_ns.size:
+    if 10 * long_ns.size >= count:
         return True
-    frequent = 20 * long_ns.size >= steps_ns.size or 2 * int(long_ns.sum()) > int(steps_ns.sum())
+    frequent = 20 * long_ns.size >= count or 2 * int(long_ns.sum()) > total_ns
     return frequent and _usual(long_ns) <= _LONGEST_PAUSE_NS
 
 
@@ -80,8 +80,14 @@ def _usual(steps_ns: NDArray[np.int64]) -> int:
     where a median reports one of the two and a mean is bent by a single pause.
     """
     low, high = steps_ns.size // 4, steps_ns.size - steps_ns.size // 4
-    return _mean(np.partition(steps_ns, (low, high - 1))[low:high])
+    middle_ns = np.partition(steps_ns, (low, high - 1))[low:high]
+    return _rounded(int(middle_ns.sum()), middle_ns.size)
 
 
-def _mean(steps_ns: NDArray[np.int64]) -> int:
-    return (2 * int(steps_ns.sum()) + steps_ns.size) // (2 * steps_ns.size)
+def _mean_without(steps_ns: NDArray[np.int64], count: int, total_ns: int) -> int:
+    """The mean of `count` intervals that last `total_ns`, without some of them."""
+    return _rounded(total_ns - int(steps_ns.sum()), count - steps_ns.size)
+
+
+def _rounded(total_ns: int, count: int) -> int:
+    return (2 * total_ns + count) // (2 * count)

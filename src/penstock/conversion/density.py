@@ -52,6 +52,7 @@ class RowTimes:
     times_ns: NDArray[np.int64]
     timeline: str | None  # the topic that makes them
     tolerance_ns: int | None
+    arrival_ns: int  # the usual time between two of them
 
     def density(self, recording: Recording, topic: Topic) -> Density:
         """What these rows find of a topic, by its receive times."""
@@ -73,10 +74,10 @@ class RowTimes:
 
     def _tolerance_ns(self, times_ns: NDArray[np.int64]) -> int | None:
         """As the alignment will have it; None for a topic without a rate."""
-        rate, own = measure_rate(times_ns), measure_rate(self.times_ns)
+        rate = measure_rate(times_ns)
         if rate is None or self.tolerance_ns is not None:
             return None if rate is None else self.tolerance_ns
-        return 3 * max(rate.arrival_ns, 0 if own is None else own.arrival_ns) // 2
+        return 3 * max(rate.arrival_ns, self.arrival_ns) // 2
 
 
 def _within(times_ns: NDArray[np.int64], others_ns: NDArray[np.int64], tolerance_ns: int) -> range:
@@ -102,7 +103,9 @@ def row_times(recording: Recording, settings: Settings, cameras: Iterable[Topic]
         times_ns = _fixed(recording, settings.fps)
     if timeline is not None:
         times_ns = np.sort(recording.times_ns(timeline))
-    return RowTimes(times_ns, None if timeline is None else timeline.name, settings.tolerance)
+    rate = measure_rate(times_ns)
+    name = None if timeline is None else timeline.name
+    return RowTimes(times_ns, name, settings.tolerance, 0 if rate is None else rate.arrival_ns)
 
 
 def _fixed(recording: Recording, fps: int | None) -> NDArray[np.int64]:

@@ -24,16 +24,13 @@ _GAPS_NS: tuple[int, ...] = tuple(digit * 10**power for power in range(11, 5, -1
 _MOST_FIXED_ROWS = 100_000
 
 
-def clock_notes(paired: Paired, episodes: Sequence[range]) -> tuple[list[str], frozenset[str]]:
-    """The note on the timestamps of all episodes, and the alignment's own one, which knows no episodes."""
+def note_on_clock(paired: Paired, episodes: Sequence[range]) -> list[str]:
+    """The note on the timestamps of all episodes, where there is something to say."""
     alignment = paired.alignment
-    whole = clock_note(clock_of(alignment.row_times_ns, paired.fps), paired.fps, alignment.gap_ns)
-    if len(episodes) == 1 and len(episodes[0]) == paired.rows:
-        return [], frozenset()
     clocks = [clock_of(alignment.row_times_ns[rows.start : rows.stop], paired.fps) for rows in episodes]
     total = Clock(sum(clock.recorded_ns for clock in clocks), sum(clock.stated_ns for clock in clocks))
     note = clock_note(total, paired.fps, alignment.gap_ns)
-    return [] if note is None else [note], frozenset() if whole is None else frozenset({whole})
+    return [] if note is None else [note]
 
 
 def check_clock(path: str, settings: Settings, paired: Paired, episodes: Sequence[range]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import memory as process_memory
 from penstock import recordings, units
-from penstock.conversion.clock import check_clock
+from penstock.conversion.clock import check_clock, note_on_clock
 from penstock.conversion.columns import CameraColumn, Columns, describe_features, open_columns
 from penstock.conversion.cuts import Cuts, Marks, Span, cut, read_marks, settle, text_features
 from penstock.conversion.depth_camera import depth_bytes
@@ -71,7 +71,7 @@ def plan_recording(
     paired = pair(recording, columns, settled, {})
     memory = _plan_memory(recording, settled, columns, paired, budget_bytes, threads)
     cuts = cut(marks, settled, paired, memory.rows_per_flush)
-    check_clock(str(recording.path), settled, paired, [span.rows for span in cuts.spans])
+    check_clock(str(recording.path), settled, paired, cuts.ranges)
     found = mapped.constants
     return RecordingPlan(recording, settled, columns, paired, marks, cuts, memory, budget_bytes, found), mapped.notes
 
@@ -160,7 +160,10 @@ class RecordingInput(Input):
         for name, count in now.cuts.lost.items():
             lost[name] = lost.get(name, 0) + count
         notes = list(state["notes"])
-        notes += stream_notes(now.columns, now.paired, [span.rows for span in now.cuts.spans])
+        if now is not self._planned:  # rows were left out since the plan was shown
+            planned, left = (note_on_clock(plan.paired, plan.cuts.ranges) for plan in (self._planned, now))
+            notes += [note for note in left if note not in planned]
+        notes += stream_notes(now.columns, now.paired, now.cuts.ranges)
         seen = [Loss(*loss) for loss in self._losses_since_opening(state)]
         for loss in (*self._opening_losses, *seen):
             lost[loss.cause] = lost.get(loss.cause, 0) + loss.count

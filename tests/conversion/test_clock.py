@@ -69,7 +69,7 @@ def test_a_camera_with_long_holes_is_refused_and_each_proposal_converts_it(tmp_p
     assert "10.950 s of the recording would become 5.450 s at 20 fps" in error.message and "50.2%" in error.message
     assert "2 holes, the longest of 3.050 s" in error.message
     cut, fixed, as_it_is = words_of(error)
-    assert cut == ["episodes.gap=2s"] and fixed == ["timeline=fixed", "fps=20", "missing=hold"]
+    assert cut == ["episodes.gap=1s"] and fixed == ["timeline=fixed", "fps=20", "missing=hold"]
     report = penstock.convert(path, tmp_path / "cut", overrides=cut)
     assert (report.episodes, report.frames, report.exit_code) == (3, 110, 0)
     assert not any("timestamps" in note for note in report.notes)

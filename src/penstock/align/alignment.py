@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.align.clock import clock_note, clock_of
 from penstock.align.pairing import Pairing, Pick, pair, pair_timeline, tolerance_of
+from penstock.align.rate import measure_rate
 from penstock.align.report import (
     AlignmentReport,
     Cut,
@@ -37,7 +38,7 @@ class Alignment:
     """The rows of one recording: when each is, and which messages it takes from each stream.
 
     `lost_times_ns` says by cause when the rows would have been that are missing between the first and the last; a
-    longer step of the timeline than `gap_ns` is a hole.
+    longer step of the timeline than `gap_ns` is a hole, and its ends may be off by `grain_ns`.
     """
 
     fps: int
@@ -46,6 +47,7 @@ class Alignment:
     report: AlignmentReport
     lost_times_ns: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     gap_ns: int = 0
+    grain_ns: int = 0
 
     def __len__(self) -> int:
         return int(self.row_times_ns.size)
@@ -107,9 +109,8 @@ def align(
     row_times_ns = rows.times_ns if whole else rows.times_ns[cut.keep]
     _check_holes(row_times_ns, max_gap_ns, rows.origin_ns)
     lost_times_ns = _lost_times(pairings, cut)
-    note = clock_note(clock_of(row_times_ns, rows.fps), rows.fps, rows.gap_ns)
-    report = _report(rows, cut, lost_times_ns, described, own, note)
-    return Alignment(rows.fps, row_times_ns, picks, report, lost_times_ns, rows.gap_ns)
+    report = _report(rows, cut, lost_times_ns, described, own)
+    return Alignment(rows.fps, row_times_ns, picks, report, lost_times_ns, rows.gap_ns, rows.grain_ns)
 
 
 def _check_names(streams: Sequence[Stream]) -> None:
@@ -169,10 +170,11 @@ def _report(
     lost_times_ns: Mapping[str, NDArray[np.int64]],
     described: Mapping[str, StreamReport],
     own: str | None,
-    clock: str | None,
 ) -> AlignmentReport:
     gaps = holes(rows.times_ns, rows.gap_ns, rows.period_ns, rows.origin_ns)
     by_cause = {cause: int(times_ns.size) for cause, times_ns in lost_times_ns.items()}
+    said = clock_note(clock_of(rows.times_ns[cut.keep], rows.fps), rows.fps, rows.grain_ns)
+    on_clock = () if said is None else (said,)
     loss_notes = {name: note for name, stream in described.items() if (note := _loss_note(stream))}
     return AlignmentReport(
         rows=int(np.count_nonzero(cut.keep)),
@@ -188,10 +190,18 @@ def _report(
         lost=sum(by_cause.values()),
         lost_by_cause=by_cause,
         timeline_gaps=gaps,
-        notes=(*([clock] if clock else []), *_notes(described, gaps, own, loss_notes), *_trim_notes(described, cut)),
+        notes=(*on_clock, *_notes(described, gaps, _absent(rows), own, loss_notes), *_trim_notes(described, cut)),
         streams=described,
         loss_notes=loss_notes,
     )
+
+
+def _absent(rows: Rows) -> float:
+    """How many rows the timeline lacks for its rate: none where late messages are followed by early ones."""
+    rate = measure_rate(rows.times_ns)
+    if rate is None:
+        return 0.0
+    return int(rows.times_ns[-1] - rows.times_ns[0]) / rate.period_ns - (rows.times_ns.size - 1)
 
 
 def _lost_times(pairings: Mapping[str, Pairing], cut: Cut) -> dict[str, NDArray[np.int64]]:
@@ -218,10 +228,10 @@ def _loss_note(stream: StreamReport) -> str | None:
 
 
 def _notes(
-    described: Mapping[str, StreamReport], gaps: Gaps, own: str | None, loss_notes: Mapping[str, str]
+    described: Mapping[str, StreamReport], gaps: Gaps, absent: float, own: str | None, loss_notes: Mapping[str, str]
 ) -> list[str]:
     notes = []
-    if gaps.count:
+    if gaps.count and 2 * absent >= gaps.rows:
         notes.append(
             f"the timeline {own or 'fixed'} has {count_of(gaps.count, 'hole')} where about "
             f"{count_of(gaps.rows, 'row')} would be; the first at {gaps.listed[0].from_s:.3f} s"

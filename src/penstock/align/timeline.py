@@ -59,6 +59,7 @@ class Rows(NamedTuple):
     stride: int | None
     origin_ns: int  # the timeline's first instant: seconds in the report count from here
     gap_ns: int  # a longer step between two rows is a hole
+    grain_ns: int  # what the first and the last row may be off their place in a perfect timeline
     sample_dropped: int
 
     @property
@@ -130,19 +131,26 @@ def _topic_rows(
         stride=stride,
         origin_ns=int(ordered.times_ns[0]) + stream.offset_ns,
         gap_ns=_gap_ns(fps, stride, ordered.rate),
+        grain_ns=3 * period_ns(fps) // 2 + _pause_ns(stride, ordered.rate),
         sample_dropped=2 * sample_drop,
     )
 
 
 def _gap_ns(fps: int, stride: int | None, rate: Rate | None) -> int:
     """1.5 times the step between two rows of a steady topic; scattered ones may be as far apart as messages are."""
-    step_ns = period_ns(fps)
-    if rate is None:
-        return 3 * step_ns // 2
-    if stride is not None and rate.longest_ns == rate.period_ns:
-        return 3 * max(step_ns, stride * rate.period_ns) // 2
-    # A thinned row may stand half a source interval off its grid point, on either side.
-    return 3 * step_ns // 2 + rate.longest_ns
+    slowest_ns = 0 if rate is None or stride is None else stride * rate.period_ns
+    pause_ns = _pause_ns(stride, rate)
+    return 3 * (period_ns(fps) if pause_ns else max(period_ns(fps), slowest_ns)) // 2 + pause_ns
+
+
+def _pause_ns(stride: int | None, rate: Rate | None) -> int:
+    """How much longer a step may be for what lies between two messages; 0 of a steady topic.
+
+    A thinned row may stand half a source interval off its grid point, on either side.
+    """
+    if rate is None or (stride is not None and rate.longest_ns == rate.period_ns):
+        return 0
+    return rate.longest_ns
 
 
 def _between(ordered: OrderedTimes, offset_ns: int, start_ns: int | None, end_ns: int | None) -> OrderedTimes:
@@ -238,5 +246,6 @@ def _fixed_rows(
         stride=None,
         origin_ns=first_ns,
         gap_ns=3 * period_ns(fps) // 2,
+        grain_ns=3 * period_ns(fps) // 2,
         sample_dropped=2 * sample_drop,
     )

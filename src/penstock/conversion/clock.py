@@ -16,7 +16,8 @@ from penstock.conversion.settings import Settings
 from penstock.errors import AlignError
 
 _REFUSED = 0.05  # a clock that is further off than this is not written
-_FEWEST_ROWS = 10  # per episode, where cutting at holes is proposed
+# Of an episode, on average, where cutting at holes is proposed.
+_FEWEST_ROWS, _SHORTEST_S = 10, 1
 _NS_PER_S = 1_000_000_000
 # Lengths of holes that people write, longest first.
 _GAPS_NS: tuple[int, ...] = tuple(digit * 10**power for power in range(11, 5, -1) for digit in (5, 2, 1))
@@ -29,7 +30,7 @@ def note_on_clock(paired: Paired, episodes: Sequence[range]) -> list[str]:
     alignment = paired.alignment
     clocks = [clock_of(alignment.row_times_ns[rows.start : rows.stop], paired.fps) for rows in episodes]
     total = Clock(sum(clock.recorded_ns for clock in clocks), sum(clock.stated_ns for clock in clocks))
-    note = clock_note(total, paired.fps, alignment.gap_ns)
+    note = clock_note(total, paired.fps, alignment.grain_ns)
     return [] if note is None else [note]
 
 
@@ -41,7 +42,8 @@ def check_clock(path: str, settings: Settings, paired: Paired, episodes: Sequenc
     """
     if settings.stride is not None and settings.fps is not None:
         return
-    rows = _Rows(paired.alignment.row_times_ns, _all_lost(paired), paired.fps, paired.alignment.gap_ns)
+    alignment = paired.alignment
+    rows = _Rows(alignment.row_times_ns, _all_lost(paired), paired.fps, alignment.gap_ns, alignment.grain_ns)
     clocks = [rows.clock(each.start, each.stop) for each in episodes]
     wrong = [number for number, clock in enumerate(clocks) if rows.is_wrong(clock)]
     if not wrong:
@@ -49,12 +51,11 @@ def check_clock(path: str, settings: Settings, paired: Paired, episodes: Sequenc
     worst = max(wrong, key=lambda number: clocks[number].apart_ns)
     clock, where = clocks[worst], episodes[worst]
     which = "" if len(episodes) == 1 else f"episode {worst}, rows {where.start:,}–{where.stop - 1:,}: "
-    report = paired.alignment.report
     raise AlignError(
         f"{path}: {which}{clock.recorded_ns / _NS_PER_S:.3f} s of the recording would become "
         f"{clock.stated_ns / _NS_PER_S:.3f} s at {paired.fps} fps: timestamps that differ by {clock.difference:.1%} "
-        f"(timeline {report.timeline}, {_holes_text(rows.holes(where))})",
-        hint=_hint(rows, episodes, report.stride),
+        f"(timeline {settings.timeline}, {_holes_text(rows.holes(where))})",
+        hint=_hint(rows, episodes, alignment.report.stride),
     )
 
 
@@ -65,6 +66,7 @@ class _Rows(NamedTuple):
     lost_ns: NDArray[np.int64]
     fps: int
     gap_ns: int
+    grain_ns: int
 
     def clock(self, start: int, stop: int) -> Clock:
         times_ns = self.times_ns[start:stop]
@@ -72,7 +74,7 @@ class _Rows(NamedTuple):
         return clock_of(times_ns, self.fps, int(lost[1] - lost[0]))
 
     def is_wrong(self, clock: Clock) -> bool:
-        return clock.exceeds(_REFUSED, 2 * self.gap_ns)
+        return clock.exceeds(_REFUSED, self.grain_ns)
 
     def whole(self, rows: range) -> NDArray[np.int64]:
         """The times of rows and of those lost between them."""
@@ -117,21 +119,26 @@ def _hint(rows: _Rows, episodes: Sequence[range], stride: int | None) -> str:
 
 
 def _gap_that_helps(rows: _Rows, episodes: Sequence[range]) -> int | None:
-    """The longest gap at which cutting leaves only episodes whose clock is right."""
-    steps_ns = [np.diff(rows.times_ns[each.start : each.stop]) for each in episodes]
-    longest_ns = max((int(steps.max(initial=0)) for steps in steps_ns), default=0)
-    count = sum(len(each) for each in episodes)
+    """A gap at which cutting leaves only episodes whose clock is right: the longest, with a margin to the holes."""
+    steps_ns = np.concatenate([np.diff(rows.times_ns[each.start : each.stop]) for each in episodes])
+    found_ns, cuts = None, 0
     for gap_ns in _GAPS_NS:
-        if gap_ns < rows.gap_ns:
-            return None
-        if gap_ns >= longest_ns:
-            continue
-        pieces = [piece for each in episodes for piece in _pieces(rows, each, gap_ns)]
-        if len(pieces) * _FEWEST_ROWS > count:
-            return None
-        if not any(rows.is_wrong(rows.clock(piece.start, piece.stop)) for piece in pieces):
-            return gap_ns
-    return None
+        holes_ns = steps_ns[steps_ns > gap_ns]
+        if gap_ns < rows.gap_ns or (found_ns is not None and holes_ns.size != cuts):
+            break
+        if holes_ns.size and (found_ns is not None or _is_right(rows, episodes, gap_ns)):
+            found_ns, cuts = gap_ns, holes_ns.size
+            if 2 * gap_ns <= int(holes_ns.min()):
+                break
+    return found_ns
+
+
+def _is_right(rows: _Rows, episodes: Sequence[range], gap_ns: int) -> bool:
+    pieces = [piece for each in episodes for piece in _pieces(rows, each, gap_ns)]
+    fewest = len(pieces) * max(_FEWEST_ROWS, _SHORTEST_S * rows.fps)
+    if fewest > sum(len(piece) for piece in pieces):
+        return False
+    return not any(rows.is_wrong(rows.clock(piece.start, piece.stop)) for piece in pieces)
 
 
 def _pieces(rows: _Rows, episode: range, gap_ns: int) -> list[range]:

@@ -53,6 +53,7 @@ class RowTimes:
     timeline: str | None  # the topic that makes them
     tolerance_ns: int | None
     arrival_ns: int  # the usual time between two of them
+    holds: bool = False  # whether a row that finds no message takes the last one
 
     def density(self, recording: Recording, topic: Topic) -> Density:
         """What these rows find of a topic, by its receive times."""
@@ -69,7 +70,7 @@ class RowTimes:
         after = np.minimum(np.searchsorted(times_ns, row_ns), times_ns.size - 1)
         before = np.maximum(after - 1, 0)
         away_ns = np.minimum(np.abs(times_ns[after] - row_ns), np.abs(row_ns - times_ns[before]))
-        served = int(np.count_nonzero(away_ns <= tolerance_ns))
+        served = len(inside) if self.holds else int(np.count_nonzero(away_ns <= tolerance_ns))
         return Density(len(_within(times_ns, self.times_ns, tolerance_ns)), needed, rows, inside, served)
 
     def _tolerance_ns(self, times_ns: NDArray[np.int64]) -> int | None:
@@ -105,7 +106,8 @@ def row_times(recording: Recording, settings: Settings, cameras: Iterable[Topic]
         times_ns = np.sort(recording.times_ns(timeline))
     rate = measure_rate(times_ns)
     name = None if timeline is None else timeline.name
-    return RowTimes(times_ns, name, settings.tolerance, 0 if rate is None else rate.arrival_ns)
+    arrival_ns = 0 if rate is None else rate.arrival_ns
+    return RowTimes(times_ns, name, settings.tolerance, arrival_ns, settings.missing == "hold")
 
 
 def _fixed(recording: Recording, fps: int | None) -> NDArray[np.int64]:

@@ -18,6 +18,7 @@ from penstock.lazy import dataclass
 from penstock.recordings.recording import Recording, Topic
 
 IMAGE_PREFIX = "observation.images."
+_LISTED = 3  # topics that were left out, in an error
 _STEADY_SHARE = 0.9  # of its rows that a depth camera must have a picture for
 
 
@@ -38,6 +39,7 @@ def map_topics(recording: Recording, settings: Settings) -> Mapping:
     constants = find_constants(recording, taken | settings.episodes.topics | {str(settings.timeline)})
     if not features:
         features = _find_features(recording, settings, constants, notes)
+        _check_some(recording, features, notes)
     timeline = settings.timeline or _first_camera(recording, features)
     return Mapping(replace(settings, features=features, timeline=timeline), tuple(notes), constants)
 
@@ -47,17 +49,24 @@ def _first_camera(recording: Recording, features: dict[str, FeatureSettings]) ->
         name = feature.sources[0].topic
         if is_image(recording.topic(name)):
             return name
-    if not features:
-        if not any(topic.count for topic in recording.topics):
-            raise AlignError(f"{recording.path} has nothing that becomes a feature: it holds no messages")
-        raise AlignError(
-            f"{recording.path} has nothing that becomes a feature: no camera and no known numeric topic",
-            hint="penstock inspect lists the topics; name the fields in a configuration under features:",
-        )
     used = dict.fromkeys(source.topic for feature in features.values() for source in feature.sources)
     raise AlignError(
         f"{recording.path}: no feature is a camera, so nothing says when a row begins",
         hint=_timeline_hint(recording, [recording.topic(name) for name in used]),
+    )
+
+
+def _check_some(recording: Recording, features: dict[str, FeatureSettings], notes: Sequence[str]) -> None:
+    if features:
+        return
+    nothing = f"{recording.path} has nothing that becomes a feature"
+    if not any(topic.count for topic in recording.topics):
+        raise AlignError(f"{nothing}: it holds no messages")
+    left_out = [note for note in notes if " left out: " in note]
+    more = f" and {len(left_out) - _LISTED:,} more" if len(left_out) > _LISTED else ""
+    raise AlignError(
+        f"{nothing}: " + ("; ".join(left_out[:_LISTED]) + more or "no camera and no known numeric topic"),
+        hint="penstock inspect lists the topics; name the fields in a configuration under features:",
     )
 
 

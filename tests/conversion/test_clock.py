@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import penstock
+from penstock import recordings
+from penstock.conversion.recording_input import plan_recording
+from penstock.conversion.settings import read_settings
 from penstock.errors import AlignError
 from tests.conversion import bags, datasets, topics
 from tests.conversion.bags import CAM_H, START_NS, STATE
@@ -76,8 +80,8 @@ def test_a_camera_with_long_holes_is_refused_and_each_proposal_converts_it(tmp_p
     penstock.convert(path, tmp_path / "fixed", overrides=fixed)
     assert lasts(tmp_path / "fixed") == pytest.approx(10.95, rel=0.01)
     report = penstock.convert(path, tmp_path / "as it is", overrides=as_it_is)
-    assert any("10.950 s become 5.450 s" in note and "differ from the recording's by 50.2%" in note
-               for note in report.notes)
+    said = "10.950 s become 5.450 s, its timestamps differ from the recording's by 50.2%"
+    assert any(said in note for note in report.notes)
 
 
 def test_a_topic_slower_than_any_fps_is_refused_and_the_proposal_converts_it(tmp_path: Path) -> None:
@@ -118,3 +122,75 @@ def test_only_what_lies_in_episodes_is_judged(tmp_path: Path) -> None:
     path = topics.write(tmp_path / "run.bag", tape, switch)
     report = penstock.convert(path, tmp_path / "out", overrides=["episodes.topic=/recording"])
     assert report.episodes == 2 and not any("timestamps" in note for note in report.notes)
+
+
+def test_images_that_turn_out_broken_are_lost_and_the_note_gives_the_true_difference(tmp_path: Path) -> None:
+    tape = bags.camera(CAM_H, bags.times(20, 4.0), distinct=4)
+    tape = [replace(each, content=bags.Jpeg(b"no image")) if 30 <= n < 50 else each for n, each in enumerate(tape)]
+    path = bags.write(tmp_path / "run.bag", tape + bags.joints(STATE, bags.times(50, 4.0)))
+    report = penstock.convert(path, tmp_path / "out")
+    assert (report.frames, report.exit_code) == (60, 3)
+    assert any(f"differ from the recording's by {20 / 79:.1%}" in note for note in report.notes)
+
+
+def a_timeline(kind: str) -> list[float]:
+    random = np.random.default_rng(3)
+    steady = np.arange(400) / 30
+    made: dict[str, list[np.ndarray]] = {
+        "one hole": [steady[:150], steady[150:] + 3.0],
+        "many holes": [steady[n * 50 : n * 50 + 50] + n * 2.0 for n in range(8)],
+        "stalls": [np.cumsum(np.where(random.random(400) < 0.04, 0.3, 1 / 30))],
+        "a jump of the clock": [steady[:5] - 1e6, steady[5:]],
+        "slow": [np.arange(20) * 7.0],
+        "between whole rates": [np.arange(60) / 1.5],
+        "events": [np.sort(random.uniform(0, 60, 30))],
+        "three messages": [np.array([0.0, 0.1, 5.0])],
+    }
+    return [float(each) for each in np.concatenate(made[kind])]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "one hole",
+        "many holes",
+        "stalls",
+        "a jump of the clock",
+        "slow",
+        "between whole rates",
+        "events",
+        "three messages",
+    ],
+)
+def test_every_proposal_of_a_refusal_gives_a_clock_that_is_right(tmp_path: Path, kind: str) -> None:
+    path = status(tmp_path / "run.bag", [START_NS + round(each * SECOND) for each in a_timeline(kind)])
+    proposals = words_of(refused(path, tmp_path, "timeline=/status"))
+    assert len(proposals) >= 2 and proposals[-1][0] == "stride=1"
+    with recordings.open(path) as recording:
+        for words in proposals:
+            asked = read_settings(overrides=["timeline=/status", *words])
+            plan, _ = plan_recording(recording, asked, 256 << 20)
+            times_ns = plan.paired.alignment.row_times_ns
+            recorded_s = sum(int(times_ns[r.stop - 1] - times_ns[r.start]) for r in plan.cuts.ranges) / SECOND
+            stated_s = sum(len(r) - 1 for r in plan.cuts.ranges) / plan.paired.fps
+            is_right = abs(stated_s - recorded_s) <= 0.05 * recorded_s
+            assert not plan.cuts.lost and is_right == (words[0] != "stride=1")
+
+
+@pytest.mark.parametrize("kind", ["jitter", "lost frames", "no rhythm", "bursts", "twice", "two rates"])
+def test_timelines_that_keep_time_are_neither_refused_nor_noted(tmp_path: Path, kind: str) -> None:
+    random = np.random.default_rng(5)
+    steady = np.arange(600) / 30
+    made = {
+        "jitter": np.sort(steady + random.uniform(-0.02, 0.02, 600)),
+        "lost frames": steady[random.random(600) > 0.1],
+        "no rhythm": np.cumsum(random.exponential(1 / 200, 2000)),
+        "bursts": (np.arange(60)[:, np.newaxis] * 0.05 + np.arange(10) * 1e-4).ravel(),
+        "twice": np.sort(np.concatenate((steady, steady[::3]))),
+        "two rates": np.concatenate((np.arange(600) / 100, 6.0 + np.arange(300) / 50)),
+    }
+    path = status(tmp_path / "run.bag", [START_NS + round(float(each) * SECOND) for each in made[kind]])
+    with recordings.open(path) as recording:
+        plan, _ = plan_recording(recording, read_settings(overrides=["timeline=/status"]), 256 << 20)
+    assert plan.paired.rows == made[kind].size
+    assert not [note for note in (*plan.cuts.notes, *plan.aligned_notes) if "at the time of another" not in note]

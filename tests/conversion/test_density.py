@@ -56,9 +56,9 @@ def test_extrinsics_that_were_sent_once_are_metadata_and_no_state(tmp_path: Path
 def test_a_latched_topic_that_is_sent_again_is_a_constant_and_one_that_changes_is_not(tmp_path: Path) -> None:
     latched = pose("/calibration", [at(0.0), at(1.0), at(2.0)])
     changing = pose("/waypoint", [at(0.5)]) + pose("/waypoint", [at(1.5)], x=2.0)
-    found = mapped(tmp_path, camera(3.0), latched, changing)
+    found = mapped(tmp_path, camera(3.0) + bags.joints(STATE, bags.times(50, 3.0)), latched, changing)
     assert set(found.constants) == {"/calibration"}
-    assert set(found.settings.features) == {"observation.images.cam_h"}
+    assert set(found.settings.features) == {"observation.images.cam_h", "observation.state"}
     assert any("/waypoint left out: too sparse for a row each: 2 messages for 60 rows" in n for n in found.notes)
 
 

@@ -13,7 +13,8 @@ from penstock.errors import PenstockError
 from penstock.recordings.recording import Recording, Topic
 
 _MOST_MESSAGES = 10  # of a topic that was latched, or sent again for those who came late
-_ROWS_PER_MESSAGE = 5  # a topic with more messages than this is not rare: the recording is short
+# How many messages the busiest topic has for each of a rare one, and beside a single one: else the recording is short.
+_MUCH_RARER, _BESIDE_ONE = 30, 5
 _ALWAYS = frozenset(("sensor_msgs/msg/CameraInfo",))  # sent with every picture, and the same each time
 _MOST_BYTES = 64 << 10  # a message that is larger is data
 _KEPT_CHARACTERS = 2_000  # of one value in the report; of all of them twice that
@@ -46,7 +47,9 @@ def find_constants(recording: Recording, taken: Collection[str]) -> dict[str, di
 
 def is_rare(topic: Topic, busiest: int) -> bool:
     """Whether a topic has next to no messages beside the busiest one."""
-    return topic.count <= _MOST_MESSAGES and topic.count * _ROWS_PER_MESSAGE <= busiest
+    if topic.count == 1:
+        return busiest >= _BESIDE_ONE
+    return topic.count <= _MOST_MESSAGES and topic.count * _MUCH_RARER <= busiest
 
 
 def _may_be_constant(recording: Recording, topic: Topic, busiest: int) -> bool:

@@ -88,7 +88,7 @@ def _find_features(
     recording: Recording, settings: Settings, constants: dict[str, dict[str, Any]], notes: list[str]
 ) -> dict[str, FeatureSettings]:
     cameras, depth = find_cameras(recording, notes, use_depth=settings.depth != "off")
-    cameras = _without_rare(cameras, settings.timeline, notes)
+    cameras = _without_single(cameras, settings.timeline, notes)
     aside = settings.episodes.topics | constants.keys()
     numeric = find_numbers(recording, aside, notes)
     rows = row_times(recording, settings, cameras or depth, [each.topic for each in numeric])
@@ -114,14 +114,13 @@ def _find_features(
     return features
 
 
-def _without_rare(cameras: list[Topic], timeline: str | None, notes: list[str]) -> list[Topic]:
-    """Cameras without those that sent an image or two while another one sent many."""
+def _without_single(cameras: list[Topic], timeline: str | None, notes: list[str]) -> list[Topic]:
+    """Cameras without those that sent one image while another one sent many."""
     most = max((topic.count for topic in cameras), default=0)
-    rare = [topic for topic in cameras if is_rare(topic, most) and topic.name != timeline]
-    for topic in rare:
-        some = "1 image" if topic.count == 1 else f"{topic.count} images"
+    single = [topic for topic in cameras if topic.count == 1 and is_rare(topic, most) and topic.name != timeline]
+    for topic in single:
         notes.append(
-            f"{topic.name} left out: {some} beside {most:,} of another camera "
+            f"{topic.name} left out: 1 image beside {most:,} of another camera "
             "(add it under features: with missing: hold to keep it)"
         )
-    return [topic for topic in cameras if topic not in rare]
+    return [topic for topic in cameras if topic not in single]

@@ -26,7 +26,7 @@ _COMMAND_WORDS = frozenset(
 _NOT_COMMANDS = frozenset(("state", "states", "status", "feedback", "measured", "actual"))
 _ARRAYS = frozenset(("std_msgs/msg/Float64MultiArray", "std_msgs/msg/Float32MultiArray"))
 # Of the rows in a topic's own range, how many must find a message: rows that do not are lost.
-_ACTION_SHARE, _STATE_SHARE, _OTHER_SHARE = 0.9, 0.5, 0.99
+_STEADY_SHARE, _OTHER_SHARE = 0.9, 0.99
 _POSES = ("Pose", "Transform", "Odometry")
 
 
@@ -126,7 +126,7 @@ def choose(
     """The state, the action, and a feature of its own for whatever else has a value for every row."""
     dense = {each.name: density(each.topic) for each in numeric}
     state = _state([each for each in numeric if not each.is_command], dense)
-    action = _action([each for each in numeric if each.is_command and dense[each.name].is_enough(_ACTION_SHARE)])
+    action = _action([each for each in numeric if each.is_command and dense[each.name].is_enough(_STEADY_SHARE)])
     features: dict[str, FeatureSettings] = {}
     inside = _shared(dense[each.name].inside for each in (*state, *action))
     for key, chosen in ((STATE, state), (ACTION, action)):
@@ -167,10 +167,12 @@ def _state(candidates: Sequence[NumericTopic], dense: Mapping[str, Density]) -> 
         lambda each: each.is_pose,
     )
     for is_kind in kinds:
-        for share in (_ACTION_SHARE, _STATE_SHARE):
-            found = [each for each in candidates if is_kind(each) and dense[each.name].is_enough(share)]
-            if found:
-                return found
+        found = [each for each in candidates if is_kind(each)]
+        if steady := [each for each in found if dense[each.name].is_enough(_STEADY_SHARE)]:
+            return steady
+        # Joints with holes or on another clock are not left out without a word: rows are lost, or none is found.
+        if joints := [each for each in found if each.is_joints and each.topic.count >= dense[each.name].needed]:
+            return joints
     return []
 
 

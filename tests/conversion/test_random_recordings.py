@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
+from penstock.errors import AlignError
 from tests.align.brute import BruteAlignment, Refused
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, CAM_L, COMMAND, STATE, Message
@@ -88,7 +89,7 @@ def test_any_conversion_is_the_brute_force_aligners_or_both_refuse(
             raise AssertionError("the brute-force aligner refuses this recording") from None
         try:
             report = penstock.convert(bag, directory / "out", **said)
-        except penstock.AlignError as error:
+        except AlignError as error:
             assert "timestamps that differ" in error.message
             assert clock_differs(expected) and not (directory / "out").exists()
             return

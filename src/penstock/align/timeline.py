@@ -170,7 +170,8 @@ def _stride_and_fps(timeline: TopicTimeline, rate_hz: float | None, name: str) -
     if rate_hz is None:
         if fps is None:
             raise AlignError(
-                f"the timeline {name} has no two messages at different times: its rate is unknown", hint="give fps"
+                f"the timeline {name} has no two messages at different times: its rate is unknown",
+                hint="give fps, for example fps=30",
             )
         return stride or 1, fps
     if fps is None:

@@ -95,16 +95,57 @@ def brute_align(
 
 def automatic_tolerance(times: Sequence[int], fps: int) -> int:
     row_period = math.floor(Fraction(SECOND, fps) + Fraction(1, 2))
-    return 3 * max(row_period, usual_period(times) or 0) // 2
+    return 3 * max(row_period, usual_silence(times) or 0) // 2
 
 
 def usual_period(times: Sequence[int]) -> int | None:
-    """Mean of the middle half of the intervals that are not zero, rounded."""
-    in_order = sorted(times)
-    intervals = sorted(b - a for a, b in pairwise(in_order) if b > a)
+    """One second divided by the rate."""
+    measured = period_and_silence(times)
+    return None if measured is None else measured[0]
+
+
+def usual_silence(times: Sequence[int]) -> int | None:
+    """The usual time without a message: the period, or the pause between bursts."""
+    measured = period_and_silence(times)
+    return None if measured is None else measured[1]
+
+
+def period_and_silence(times: Sequence[int]) -> tuple[int, int] | None:
+    every = [b - a for a, b in pairwise(sorted(times))]
+    intervals = [step for step in every if step]
+    if not intervals:
+        return None
+    usual = middle_half(intervals)
+    long = [step for step in intervals if step > 4 * usual]
+    in_bursts = is_bursty(usual, long, every)
+    if not in_bursts:
+        mean = rounded_mean([step for step in every if step <= 4 * usual])
+        if 20 * abs(mean - usual) <= usual:
+            return usual, usual
+    typical = middle_half(long) if in_bursts else usual
+    mean = max(1, rounded_mean([step for step in every if step <= 10 * typical]))
+    return mean, max(mean, typical)
+
+
+def is_bursty(usual: int, long: list[int], every: list[int]) -> bool:
+    if not long:
+        return False
+    if usual < 200_000:
+        return True
+    if len(long) < 3:
+        return False
+    if len(every) <= 10 * len(long):
+        return True
+    return (len(every) <= 20 * len(long) or 2 * sum(long) > sum(every)) and middle_half(long) <= 2 * SECOND
+
+
+def middle_half(intervals: list[int]) -> int:
     quarter = len(intervals) // 4
-    middle = intervals[quarter : len(intervals) - quarter]
-    return math.floor(Fraction(sum(middle), len(middle)) + Fraction(1, 2)) if middle else None
+    return rounded_mean(sorted(intervals)[quarter : len(intervals) - quarter])
+
+
+def rounded_mean(intervals: list[int]) -> int:
+    return math.floor(Fraction(sum(intervals), len(intervals)) + Fraction(1, 2))
 
 
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,6 +95,21 @@ def test_every_recording_is_inspected(name: str, capsys: pytest.CaptureFixture[s
     assert main(["inspect", str(ROOT / name)]) == 0
     printed = capsys.readouterr().out
     assert all(topic["name"] in printed for topic in found["topics"])
+
+
+@pytest.mark.parametrize("name", [name for name, outcome in OUTCOMES.items() if outcome.refused == NO_CAMERA])
+def test_the_command_that_is_proposed_without_a_camera_converts_all_of_the_recording(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["convert", str(ROOT / name), str(tmp_path / "out")]) == 1
+    hint = capsys.readouterr().err
+    words = shlex.split(hint[hint.index("penstock convert ") :])
+    assert main(["convert", str(ROOT / name), str(tmp_path / "out"), *words[4:], "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    with recordings.open(ROOT / name) as recording:
+        times_ns = recording.times_ns(recording.topic(words[4].removeprefix("timeline=")))
+    lasts_s = (int(times_ns.max()) - int(times_ns.min())) / 1e9
+    assert report["lost"] == {} and report["frames"] / report["fps"] == pytest.approx(lasts_s, rel=0.1)
 
 
 @pytest.mark.parametrize("name", OUTCOMES)

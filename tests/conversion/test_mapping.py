@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 
 import pytest
 
 from penstock import recordings
+from penstock.cli import main
 from penstock.conversion.mapping import Mapping, map_topics
 from penstock.conversion.settings import read_settings
 from penstock.errors import AlignError
@@ -38,12 +41,13 @@ def test_a_goal_that_was_sent_once_is_no_action(tmp_path: Path) -> None:
     tape = bags.camera(CAM_H, bags.times(30, 1.0)) + bags.joints(STATE, bags.times(60, 1.0))
     found = mapped(tmp_path, tape + bags.joints("/arm/goal", bags.times(1, 1.0)))
     assert "action" not in found.settings.features
-    assert any("/arm/goal left out: too sparse" in note for note in found.notes)
+    assert any("constant over the recording" in note and "/arm/goal" in note for note in found.notes)
 
 
 def test_a_steady_command_is_taken_where_a_sparse_one_lies_beside_it(tmp_path: Path) -> None:
     found = mapped(tmp_path, bags.robot() + bags.joints("/arm/goal", bags.times(2, 1.0)))
     assert topics_of(found)["action"] == [COMMAND]
+    assert any("/arm/goal left out: too sparse for a row each: 2 messages for" in note for note in found.notes)
 
 
 def test_arms_with_topics_of_their_own_share_one_state(tmp_path: Path) -> None:
@@ -64,4 +68,19 @@ def test_cameras_whose_short_names_clash_keep_their_whole_topic(tmp_path: Path) 
 def test_without_a_camera_the_error_says_how_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(AlignError, match="no feature is a camera") as caught:
         mapped(tmp_path, bags.joints(STATE, bags.times(60, 1.0)))
-    assert "timeline: fixed" in (caught.value.hint or "")
+    assert "timeline=fixed fps=60" in (caught.value.hint or "")
+
+
+def test_without_a_camera_the_steadiest_topic_is_proposed_as_a_command_that_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tape = bags.joints("/shaky", bags.times(60, 4.0, jitter_s=0.006)) + bags.joints("/even", bags.times(50, 4.0))
+    tape += bags.joints("/late", bags.times(50, 2.5, offset_s=1.5)) + bags.joints("/once", bags.times(1, 1.0))
+    path = bags.write(tmp_path / "a run.bag", tape)
+    assert main(["convert", str(path), str(tmp_path / "out")]) == 1
+    hint = capsys.readouterr().err.strip().splitlines()[-1]
+    command = shlex.split(hint[hint.index("penstock convert ") :])
+    assert command == ["penstock", "convert", str(path), "OUT", "timeline=/even"]
+    command[3] = str(tmp_path / "out")
+    assert main([*command[1:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fps"] == 50

@@ -203,7 +203,7 @@ def test_what_is_left_out_is_said_with_its_reason(tmp_path: Path) -> None:
     groups = (
         topic("/scan", "demo_msgs/msg/Scan", {"ranges": [0.0] * 900}),
         topic("/empty", "sensor_msgs/msg/JointState", {"name": ["a"]}),
-        topic("/gripper/command", "std_msgs/msg/Float64", {"data": 1.0}, count=3),
+        notes("/gripper/command", "std_msgs/msg/Float64", [at(n / 3) for n in range(3)], lambda n: {"data": float(n)}),
         topic("/bytes", "std_msgs/msg/UInt8MultiArray", {"data": [1, 2, 3]}),
         topic("/unclear", "sensor_msgs/msg/MultiEchoLaserScan", {}),
     )
@@ -211,7 +211,7 @@ def test_what_is_left_out_is_said_with_its_reason(tmp_path: Path) -> None:
     assert set(chosen.features) == {"observation.images.cam_h", "observation.state"}
     text = "\n".join(said)
     assert "/scan left out: 900 numbers in a message" in text
-    assert "/gripper/command left out: too sparse for a row each (add it under features: with policy: hold" in text
+    assert "/gripper/command left out: too sparse for a row each: 3 messages for 20 rows (add it under" in text
     for name in ("/bytes", "/empty", "/unclear"):
         assert f"{name} left out: no numbers that its type is known for; name a field under features:" in text
     assert sum("/scan" in note for note in said) == 1, "a reason each, and only one"

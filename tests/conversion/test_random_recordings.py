@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
-from tests.align.brute import Refused
+from penstock.errors import AlignError
+from tests.align.brute import BruteAlignment, Refused
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, CAM_L, COMMAND, STATE, Message
 from tests.conversion.test_rows_against_brute_force import CAMERA, MS, OTHER, Case, Part, brute, compare, renamed
@@ -61,6 +62,13 @@ def recordings(draw: st.DrawFn) -> tuple[list[Message], Case, dict[str, Any]]:
     return tape, Case(features, said, timeline, asked), said
 
 
+def clock_differs(expected: BruteAlignment) -> bool:
+    """Whether the rows, and those lost between them, last over 5 % longer or shorter than they did."""
+    recorded = expected.times[-1] - expected.times[0]
+    stated = (len(expected.times) - 1 + expected.lost) * 1_000_000_000 / expected.fps
+    return abs(stated - recorded) > 0.05 * recorded
+
+
 @settings(max_examples=25)
 @given(recordings())
 def test_any_conversion_is_the_brute_force_aligners_or_both_refuse(
@@ -79,7 +87,12 @@ def test_any_conversion_is_the_brute_force_aligners_or_both_refuse(
                 assert not (directory / "out").exists()
                 return
             raise AssertionError("the brute-force aligner refuses this recording") from None
-        report = penstock.convert(bag, directory / "out", **said)
+        try:
+            report = penstock.convert(bag, directory / "out", **said)
+        except AlignError as error:
+            assert "timestamps that differ" in error.message
+            assert clock_differs(expected) and not (directory / "out").exists()
+            return
         assert report.frames == len(expected.times) and report.fps == expected.fps
         assert dict(report.lost) == renamed(expected.lost_by_cause, chosen)
         compare(directory / "out", chosen, expected, messages)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from penstock.align.alignment import Alignment, align
 from penstock.align.blend import interpolate
+from penstock.align.clock import Clock, clock_note, clock_of
 from penstock.align.pairing import Pick
+from penstock.align.rate import Rate, measure_rate
 from penstock.align.report import AlignmentReport, StreamReport
-from penstock.align.streams import MISSING_POLICIES, POLICIES, Missing, Policy, Stream, measure_rate_hz
+from penstock.align.streams import MISSING_POLICIES, POLICIES, Missing, Policy, Stream
 from penstock.align.timeline import FixedTimeline, Timeline, TopicTimeline
 
 __all__ = [
@@ -14,15 +16,19 @@ __all__ = [
     "POLICIES",
     "Alignment",
     "AlignmentReport",
+    "Clock",
     "FixedTimeline",
     "Missing",
     "Pick",
     "Policy",
+    "Rate",
     "Stream",
     "StreamReport",
     "Timeline",
     "TopicTimeline",
     "align",
+    "clock_note",
+    "clock_of",
     "interpolate",
-    "measure_rate_hz",
+    "measure_rate",
 ]

@@ -9,7 +9,9 @@ from dataclasses import field
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.align.clock import clock_note, clock_of
 from penstock.align.pairing import Pairing, Pick, pair, pair_timeline, tolerance_of
+from penstock.align.rate import measure_rate
 from penstock.align.report import (
     AlignmentReport,
     Cut,
@@ -26,12 +28,17 @@ from penstock.align.timeline import FixedTimeline, Rows, Timeline, lay_out, real
 from penstock.errors import AlignError, ConfigError
 from penstock.lazy import dataclass
 
+# What a stream may trim at one end before a note says so: a share of the rows, and a time.
+_TRIM_NOTED = 0.05
+_TRIM_NOTED_S = 1.0
+
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
     """The rows of one recording: when each is, and which messages it takes from each stream.
 
-    `lost_times_ns` says by cause when the rows would have been that are missing between the first and the last.
+    `lost_times_ns` says by cause when the rows would have been that are missing between the first and the last; a
+    longer step of the timeline than `gap_ns` is a hole, and its ends may be off by `grain_ns`.
     """
 
     fps: int
@@ -39,6 +46,8 @@ class Alignment:
     picks: Mapping[str, Pick]
     report: AlignmentReport
     lost_times_ns: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    gap_ns: int = 0
+    grain_ns: int = 0
 
     def __len__(self) -> int:
         return int(self.row_times_ns.size)
@@ -78,7 +87,7 @@ def align(
     pairings: dict[str, Pairing] = {}
     for stream in streams:
         ordered = in_time_order(stream.times_ns)
-        orders[stream.name] = StreamOrder(ordered.out_of_order, ordered.duplicate_times, ordered.period_ns)
+        orders[stream.name] = StreamOrder(ordered.out_of_order, ordered.duplicate_times, ordered.rate)
         if stream.name == own and rows.numbers is not None:
             pairings[stream.name] = pair_timeline(rows.numbers, stream, tolerance_of(stream, ordered, rows))
         else:
@@ -101,7 +110,7 @@ def align(
     _check_holes(row_times_ns, max_gap_ns, rows.origin_ns)
     lost_times_ns = _lost_times(pairings, cut)
     report = _report(rows, cut, lost_times_ns, described, own)
-    return Alignment(rows.fps, row_times_ns, picks, report, lost_times_ns)
+    return Alignment(rows.fps, row_times_ns, picks, report, lost_times_ns, rows.gap_ns, rows.grain_ns)
 
 
 def _check_names(streams: Sequence[Stream]) -> None:
@@ -164,6 +173,8 @@ def _report(
 ) -> AlignmentReport:
     gaps = holes(rows.times_ns, rows.gap_ns, rows.period_ns, rows.origin_ns)
     by_cause = {cause: int(times_ns.size) for cause, times_ns in lost_times_ns.items()}
+    said = clock_note(clock_of(rows.times_ns[cut.keep], rows.fps), rows.fps, rows.grain_ns)
+    on_clock = () if said is None else (said,)
     loss_notes = {name: note for name, stream in described.items() if (note := _loss_note(stream))}
     return AlignmentReport(
         rows=int(np.count_nonzero(cut.keep)),
@@ -179,10 +190,18 @@ def _report(
         lost=sum(by_cause.values()),
         lost_by_cause=by_cause,
         timeline_gaps=gaps,
-        notes=(*rows.notes, *_notes(described, gaps, own, loss_notes)),
+        notes=(*on_clock, *_notes(described, gaps, _absent(rows), own, loss_notes), *_trim_notes(described, cut)),
         streams=described,
         loss_notes=loss_notes,
     )
+
+
+def _absent(rows: Rows) -> float:
+    """How many rows the timeline lacks for its rate: none where late messages are followed by early ones."""
+    rate = measure_rate(rows.times_ns)
+    if rate is None:
+        return 0.0
+    return int(rows.times_ns[-1] - rows.times_ns[0]) / rate.period_ns - (rows.times_ns.size - 1)
 
 
 def _lost_times(pairings: Mapping[str, Pairing], cut: Cut) -> dict[str, NDArray[np.int64]]:
@@ -209,10 +228,10 @@ def _loss_note(stream: StreamReport) -> str | None:
 
 
 def _notes(
-    described: Mapping[str, StreamReport], gaps: Gaps, own: str | None, loss_notes: Mapping[str, str]
+    described: Mapping[str, StreamReport], gaps: Gaps, absent: float, own: str | None, loss_notes: Mapping[str, str]
 ) -> list[str]:
     notes = []
-    if gaps.count:
+    if gaps.count and 2 * absent >= gaps.rows:
         notes.append(
             f"the timeline {own or 'fixed'} has {count_of(gaps.count, 'hole')} where about "
             f"{count_of(gaps.rows, 'row')} would be; the first at {gaps.listed[0].from_s:.3f} s"
@@ -226,4 +245,19 @@ def _notes(
             notes.append(f"{name}: {count_of(stream.duplicate_times, 'message')} at the time of another")
         if name in loss_notes:
             notes.append(loss_notes[name])
+    return notes
+
+
+def _trim_notes(described: Mapping[str, StreamReport], cut: Cut) -> list[str]:
+    """Streams that start late or end early and take a good part of the rows with them."""
+    notes = []
+    rows = int(cut.times_ns.size)
+    for name, stream in described.items():
+        head, tail = stream.trimmed_head, stream.trimmed_tail
+        late_s = cut.seconds(head) - cut.seconds(0)
+        if late_s >= _TRIM_NOTED_S and head > _TRIM_NOTED * rows:
+            notes.append(f"{name} starts {late_s:.3f} s late: {count_of(head, 'row')} trimmed, which is no loss")
+        early_s = cut.seconds(rows - 1) - cut.seconds(rows - 1 - tail)
+        if early_s >= _TRIM_NOTED_S and tail > _TRIM_NOTED * rows:
+            notes.append(f"{name} ends {early_s:.3f} s early: {count_of(tail, 'row')} trimmed, which is no loss")
     return notes

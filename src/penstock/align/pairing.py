@@ -96,10 +96,11 @@ def pair(stream: Stream, ordered: OrderedTimes, rows: Rows) -> Pairing:
 
 
 def tolerance_of(stream: Stream, ordered: OrderedTimes, rows: Rows) -> int:
-    """The stream's tolerance, or 1.5 times the longer of the row period and its own."""
+    """The stream's tolerance, or 1.5 times the longer of the row period and its own usual time without a message."""
     if stream.tolerance_ns is not None:
         return stream.tolerance_ns
-    return 3 * max(rows.period_ns, ordered.period_ns or 0) // 2
+    arrival_ns = 0 if ordered.rate is None else ordered.rate.arrival_ns
+    return 3 * max(rows.period_ns, arrival_ns) // 2
 
 
 def pair_timeline(numbers: NDArray[np.int32], stream: Stream, tolerance_ns: int) -> Pairing:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.align.pairing import Pairing, Pick
-from penstock.align.streams import NS_PER_S, Stream
+from penstock.align.rate import NS_PER_S, Rate
+from penstock.align.streams import Stream
 from penstock.lazy import dataclass
 
 # Gaps beyond this many are counted, not listed: a report does not grow with the recording.
@@ -162,7 +163,7 @@ class StreamOrder(NamedTuple):
 
     out_of_order: int
     duplicate_times: int
-    period_ns: int | None
+    rate: Rate | None
 
 
 def describe_stream(
@@ -184,7 +185,7 @@ def describe_stream(
         used=used,
         unused=int(stream.times_ns.size) - used,
         repeats=_repeats(pick),
-        rate_hz=None if order.period_ns is None else NS_PER_S / order.period_ns,
+        rate_hz=None if order.rate is None else order.rate.hz,
         skew_ms=_skew(stream, pick, cut.times_ns if cut.keep.all() else cut.times_ns[cut.keep]),
         trimmed_head=int(np.count_nonzero(missing[: cut.first])),
         trimmed_tail=int(np.count_nonzero(missing[cut.stop :])),

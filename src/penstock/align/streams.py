@@ -7,6 +7,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.align.rate import NS_PER_S as NS_PER_S
+from penstock.align.rate import Rate, measure_rate
 from penstock.errors import AlignError, ConfigError
 from penstock.lazy import dataclass
 
@@ -15,8 +17,6 @@ Missing = Literal["reject", "trim", "hold"]
 
 POLICIES: tuple[str, ...] = get_args(Policy)
 MISSING_POLICIES: tuple[str, ...] = get_args(Missing)
-
-NS_PER_S = 1_000_000_000
 
 # Differences of two times must fit into 64 bits; ±146 years around 1970 leaves room for that.
 FARTHEST_NS = 2**62 - 1
@@ -86,7 +86,7 @@ class OrderedTimes(NamedTuple):
     order: NDArray[np.int64] | None
     out_of_order: int
     duplicate_times: int
-    period_ns: int | None
+    rate: Rate | None
 
     def numbers(self, positions: NDArray[np.intp]) -> NDArray[np.int32]:
         """Message numbers, as the file counts them, of positions in time order."""
@@ -105,23 +105,4 @@ def in_time_order(times_ns: NDArray[np.int64]) -> OrderedTimes:
         times_ns = times_ns[order]
         steps_ns = np.diff(times_ns)
     duplicates = int(np.count_nonzero(steps_ns == 0))
-    return OrderedTimes(times_ns, order, backwards, duplicates, _typical_ns(steps_ns[steps_ns > 0]))
-
-
-def _typical_ns(steps_ns: NDArray[np.int64]) -> int | None:
-    """The mean of the middle half of the intervals.
-
-    Receive times often alternate between two intervals (messages that arrive in pairs, cameras that are polled),
-    where a median reports one of the two and a mean is bent by a single pause.
-    """
-    if steps_ns.size == 0:
-        return None
-    low, high = steps_ns.size // 4, steps_ns.size - steps_ns.size // 4
-    middle = np.partition(steps_ns, (low, high - 1))[low:high]
-    return (2 * int(middle.sum()) + middle.size) // (2 * middle.size)
-
-
-def measure_rate_hz(times_ns: NDArray[np.int64]) -> float | None:
-    """The usual rate of a stream, pauses left out; None when fewer than two different times are there."""
-    period_ns = in_time_order(np.asarray(times_ns, dtype=np.int64)).period_ns
-    return None if period_ns is None else NS_PER_S / period_ns
+    return OrderedTimes(times_ns, order, backwards, duplicates, measure_rate(times_ns))

@@ -8,14 +8,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.align.rate import Rate
 from penstock.align.streams import FARTHEST_NS, NS_PER_S, OrderedTimes, Stream, check_whole_number, in_time_order
 from penstock.errors import AlignError, ConfigError
 from penstock.lazy import dataclass
 
 # How far rate/stride may be from the asked fps before single messages are chosen instead of every n-th.
 _STRIDE_FIT = 0.05
-# How far the rows' real rate may be from fps before the report speaks of it.
-_RATE_NOTE = 0.02
 # A fixed timeline with more rows than this per message means a clock jump, not a recording.
 _ROWS_PER_MESSAGE = 64
 _ROWS_ALWAYS_ALLOWED = 100_000
@@ -60,8 +59,8 @@ class Rows(NamedTuple):
     stride: int | None
     origin_ns: int  # the timeline's first instant: seconds in the report count from here
     gap_ns: int  # a longer step between two rows is a hole
+    grain_ns: int  # what the first and the last row may be off their place in a perfect timeline
     sample_dropped: int
-    notes: tuple[str, ...]
 
     @property
     def period_ns(self) -> int:
@@ -121,23 +120,37 @@ def _topic_rows(
         )
     ordered = _between(in_time_order(stream.times_ns), stream.offset_ns, start_ns, end_ns)
     inside = _cut_ends(ordered.times_ns.size, sample_drop, f"the timeline {stream.name}")
-    rate_hz = None if ordered.period_ns is None else NS_PER_S / ordered.period_ns
-    stride, fps = _stride_and_fps(timeline, rate_hz, stream.name)
+    rate = ordered.rate
+    stride, fps = _stride_and_fps(timeline, None if rate is None else rate.hz, stream.name)
     times_ns = ordered.times_ns[inside]
     positions = _thinned(times_ns, fps) if stride is None else np.arange(0, times_ns.size, stride, dtype=np.intp)
-    # A thinned row may stand half a source interval off its grid point, on either side.
-    slack_ns = 0 if stride is not None or ordered.period_ns is None else ordered.period_ns
-    rows = Rows(
+    return Rows(
         times_ns=times_ns[positions] + stream.offset_ns,
         numbers=ordered.numbers(positions + sample_drop),
         fps=fps,
         stride=stride,
         origin_ns=int(ordered.times_ns[0]) + stream.offset_ns,
-        gap_ns=3 * period_ns(fps) // 2 + slack_ns,
+        gap_ns=_gap_ns(fps, stride, ordered.rate),
+        grain_ns=3 * period_ns(fps) // 2 + _pause_ns(stride, ordered.rate),
         sample_dropped=2 * sample_drop,
-        notes=(),
     )
-    return rows._replace(notes=_rate_notes(rows))
+
+
+def _gap_ns(fps: int, stride: int | None, rate: Rate | None) -> int:
+    """1.5 times the step between two rows of a steady topic; scattered ones may be as far apart as messages are."""
+    slowest_ns = 0 if rate is None or stride is None else stride * rate.period_ns
+    pause_ns = _pause_ns(stride, rate)
+    return 3 * (period_ns(fps) if pause_ns else max(period_ns(fps), slowest_ns)) // 2 + pause_ns
+
+
+def _pause_ns(stride: int | None, rate: Rate | None) -> int:
+    """How much longer a step may be for what lies between two messages; 0 of a steady topic.
+
+    A thinned row may stand half a source interval off its grid point, on either side.
+    """
+    if rate is None or (stride is not None and rate.longest_ns == rate.period_ns):
+        return 0
+    return rate.longest_ns
 
 
 def _between(ordered: OrderedTimes, offset_ns: int, start_ns: int | None, end_ns: int | None) -> OrderedTimes:
@@ -157,7 +170,8 @@ def _stride_and_fps(timeline: TopicTimeline, rate_hz: float | None, name: str) -
     if rate_hz is None:
         if fps is None:
             raise AlignError(
-                f"the timeline {name} has no two messages at different times: its rate is unknown", hint="give fps"
+                f"the timeline {name} has no two messages at different times: its rate is unknown",
+                hint="give fps, for example fps=30",
             )
         return stride or 1, fps
     if fps is None:
@@ -189,16 +203,6 @@ def _thinned(times_ns: NDArray[np.int64], fps: int) -> NDArray[np.intp]:
     whole, rest = np.divmod(doubled_ns, np.uint64(2 * NS_PER_S))
     grid_points = (whole * np.uint64(fps) + rest * np.uint64(fps) // np.uint64(2 * NS_PER_S)).astype(np.int64)
     return first_of_time[np.flatnonzero(np.diff(grid_points, prepend=-1))]
-
-
-def _rate_notes(rows: Rows) -> tuple[str, ...]:
-    measured = real_fps(rows)
-    if measured is None or abs(measured - rows.fps) <= _RATE_NOTE * rows.fps:
-        return ()
-    return (
-        f"the data set states {rows.fps} fps, the rows come at {measured:.2f} Hz: "
-        f"its timestamps differ from the recording's by {abs(measured / rows.fps - 1):.1%}",
-    )
 
 
 def real_fps(rows: Rows) -> float | None:
@@ -243,6 +247,6 @@ def _fixed_rows(
         stride=None,
         origin_ns=first_ns,
         gap_ns=3 * period_ns(fps) // 2,
+        grain_ns=3 * period_ns(fps) // 2,
         sample_dropped=2 * sample_drop,
-        notes=(),
     )

@@ -176,18 +176,18 @@ def _suggest(recording: Recording, args: argparse.Namespace) -> int:
 
 def describe(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
     """Everything that inspect shows, as plain data."""
-    from penstock.align import measure_rate_hz
+    from penstock.align import measure_rate
 
     topics = []
     for topic in recording.topics:
         times = recording.times_ns(topic)
-        rate = measure_rate_hz(times) if topic.count > 1 else None
+        rate = measure_rate(times)
         topics.append(
             {
                 "name": topic.name,
                 "type": topic.type,
                 "messages": topic.count,
-                "rate_hz": None if rate is None else round(rate, 3),
+                "rate_hz": None if rate is None else round(rate.hz, 3),
                 "start_ns": int(times.min()) if topic.count else None,
                 "end_ns": int(times.max()) if topic.count else None,
                 "problem": topic.problem,
@@ -263,7 +263,7 @@ def _predict(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
         "budget_bytes": plan.budget_bytes,
         "features": describe_features(plan.columns),
         "alignment": plan.paired.alignment.report.to_json(),
-        "notes": [*notes, *plan.cuts.notes, *plan.paired.alignment.report.notes],
+        "notes": [*notes, *plan.cuts.notes, *plan.aligned_notes],
     }
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import units
+from penstock.conversion.clock import note_on_clock
 from penstock.conversion.episode_settings import AUTO, Episodes
 from penstock.conversion.events import Said, read_said
 from penstock.conversion.pairing import Paired
@@ -105,7 +106,11 @@ class Cuts:
     notes: tuple[str, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
-    quiet: frozenset[str] = frozenset()  # notes of the alignment on rows that no episode misses
+    quiet: frozenset[str] = frozenset()  # notes of the alignment on what no episode has
+
+    @property
+    def ranges(self) -> list[range]:
+        return [span.rows for span in self.spans]
 
     def to_json(self) -> dict[str, Any]:
         """For the report, beside the alignment."""
@@ -210,7 +215,11 @@ def cut(marks: Marks, settings: Settings, paired: Paired, rows_per_flush: int) -
     _check_some(spans, marks, paired, left_out)
     lost = _lost_within(paired, within)
     notes += _notes(marks, empty, left_out, asked.min_length)
-    quiet = {note for name, note in paired.alignment.report.loss_notes.items() if f"gap:{name}" not in lost}
+    on_clock = note_on_clock(paired, [span.rows for span in spans])
+    of_whole = note_on_clock(paired, [range(paired.rows)])
+    notes += [note for note in on_clock if note not in of_whole]
+    quiet = {note for note in of_whole if note not in on_clock}  # the alignment knows no episodes
+    quiet |= {note for name, note in paired.alignment.report.loss_notes.items() if f"gap:{name}" not in lost}
     counted = {reason: count for reason, count in left_out.items() if count}
     return Cuts(tuple(spans), tuple(notes), counted, {**marks.lost, **lost}, frozenset(quiet))
 

@@ -12,9 +12,8 @@ from dataclasses import field as option
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from penstock import config, recordings
+from penstock.align import measure_rate
 from penstock.errors import ConfigError, RecordingError
 from penstock.lazy import dataclass
 
@@ -283,13 +282,10 @@ def _check_rate(
         )
     if timeline not in topics:
         return
-    steps_ns = np.diff(np.sort(recording.times_ns(recording.topic(timeline))))
-    if not steps_ns.size or not (period_ns := float(np.median(steps_ns))):
-        return
-    measured_hz = 1e9 / period_ns
-    if abs(measured_hz - dataset.main_timeline_fps) > _RATE_FIT * dataset.main_timeline_fps:
+    rate = measure_rate(recording.times_ns(recording.topic(timeline)))
+    if rate is not None and abs(rate.hz - dataset.main_timeline_fps) > _RATE_FIT * dataset.main_timeline_fps:
         notes.append(
-            f"main_timeline_fps is {dataset.main_timeline_fps}, but {timeline} comes at {measured_hz:.2f} Hz: "
+            f"main_timeline_fps is {dataset.main_timeline_fps}, but {timeline} comes at {rate.hz:.2f} Hz: "
             f"rows are taken at train_hz {dataset.train_hz} of that"
         )
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 from penstock.conversion.camera_topics import distinct_name, is_image, safe_name
+from penstock.conversion.density import Density
 from penstock.conversion.first_messages import first_payloads
 from penstock.conversion.settings import FeatureSettings, Source
 from penstock.errors import ConfigError, MessageError, PenstockError
@@ -34,6 +35,8 @@ _COMMAND_WORDS = frozenset(
 _NOT_COMMANDS = frozenset(("state", "states", "status", "feedback", "measured", "actual"))
 _ARRAYS = frozenset(("std_msgs/msg/Float64MultiArray", "std_msgs/msg/Float32MultiArray"))
 _SCANS = ("sensor_msgs/msg/LaserScan", "foxglove.LaserScan")  # one value for each direction, always as many
+# Of the rows in a topic's own range, how many must find a message: rows that do not are lost.
+_STEADY_SHARE, _OTHER_SHARE = 0.9, 0.99
 _FRAMES = "foxglove.FrameTransform"
 _POSES = ("Pose", "FrameTransform", "Transform", "Odometry")
 
@@ -87,11 +90,11 @@ def _words(name: str) -> set[str]:
     return set(re.split(r"[^a-z0-9]+", spread.lower()))
 
 
-def find_numbers(recording: Recording, notes: list[str]) -> list[NumericTopic]:
-    """All topics with an obvious vector, by name; what is left out stands in the notes."""
+def find_numbers(recording: Recording, aside: Collection[str], notes: list[str]) -> list[NumericTopic]:
+    """All topics with an obvious vector but those `aside`, by name; what is left out stands in the notes."""
     found: list[NumericTopic] = []
     for topic in sorted(recording.topics, key=lambda each: each.name):
-        if is_image(topic) or not topic.count or topic.problem is not None:
+        if is_image(topic) or not topic.count or topic.problem is not None or topic.name in aside:
             continue
         if recording.topic(topic.name).id != topic.id:
             notes.append(f"{topic.name} has two types; {topic.type} ({topic.count} messages) left out")
@@ -161,26 +164,29 @@ def _check_frames(recording: Recording, topic: Topic) -> None:
 
 def choose(
     numeric: Sequence[NumericTopic],
-    is_steady: Callable[[Topic], bool],
+    density: Callable[[Topic], Density],
     taken: Sequence[str],
     notes: list[str],
 ) -> dict[str, FeatureSettings]:
     """The state, the action, and a feature of its own for whatever else has a value for every row."""
-    commands = [each for each in numeric if each.is_command]
-    steady = {each.name for each in numeric if is_steady(each.topic)}
-    state = _state([each for each in numeric if each not in commands], steady)
-    action = _action([each for each in commands if each.name in steady])
+    dense = {each.name: density(each.topic) for each in numeric}
+    state = _state([each for each in numeric if not each.is_command], dense)
+    action = _action([each for each in numeric if each.is_command and dense[each.name].is_enough(_STEADY_SHARE)])
     features: dict[str, FeatureSettings] = {}
+    inside = _shared(dense[each.name].inside for each in (*state, *action))
     for key, chosen in ((STATE, state), (ACTION, action)):
         if chosen:
             features[key] = FeatureSettings(tuple(Source(each.name, field=each.field) for each in chosen))
     for each in numeric:
         if each in state or each in action:
             continue
-        if each.name not in steady:
+        found = dense[each.name]
+        left = _shared((inside, found.inside)) if inside is not None else found.inside
+        if not found.is_enough(_OTHER_SHARE) or left is None or not found.covers(left):
             held = " with policy: hold and missing: hold" if each.is_command else ""
-            notes.append(f"{each.name} left out: too sparse for a row each (add it under features:{held} to keep it)")
+            notes.append(f"{each.name} left out: {found.reason(left)} (add it under features:{held} to keep it)")
             continue
+        inside = left
         if each.is_command:
             notes.append(f"{each.name} is a pose beside commands of joints: an observation, and no part of the action")
         key = f"observation.{safe_name(each.name.strip('/').replace('/', '_'))}"
@@ -191,8 +197,14 @@ def choose(
     return features
 
 
-def _state(candidates: Sequence[NumericTopic], steady: set[str]) -> list[NumericTopic]:
-    """Joints before arrays before poses: the first kind that the recording has is the state."""
+def _shared(ranges: Iterable[range]) -> range | None:
+    """The rows that lie in all ranges; None of none."""
+    listed = list(ranges)
+    return range(max(each.start for each in listed), min(each.stop for each in listed)) if listed else None
+
+
+def _state(candidates: Sequence[NumericTopic], dense: Mapping[str, Density]) -> list[NumericTopic]:
+    """Joints before arrays before poses: the first kind that has values for the rows is the state."""
     kinds: tuple[Callable[[NumericTopic], bool], ...] = (
         lambda each: each.topic.type == "sensor_msgs/msg/JointState",
         lambda each: each.is_joints,
@@ -201,8 +213,11 @@ def _state(candidates: Sequence[NumericTopic], steady: set[str]) -> list[Numeric
     )
     for is_kind in kinds:
         found = [each for each in candidates if is_kind(each)]
-        if found:
-            return [each for each in found if each.name in steady] or found
+        if steady := [each for each in found if dense[each.name].is_enough(_STEADY_SHARE)]:
+            return steady
+        # Joints with holes or on another clock are not left out without a word: rows are lost, or none is found.
+        if joints := [each for each in found if each.is_joints and each.topic.count >= dense[each.name].needed]:
+            return joints
     return []
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import memory as process_memory
 from penstock import recordings, units
+from penstock.conversion.clock import check_clock, note_on_clock
 from penstock.conversion.columns import CameraColumn, Columns, describe_features, open_columns
 from penstock.conversion.cuts import Cuts, Marks, Span, cut, read_marks, settle, text_features
 from penstock.conversion.depth_camera import depth_bytes
@@ -52,6 +53,12 @@ class RecordingPlan:
     cuts: Cuts
     memory: MemoryPlan
     budget_bytes: int
+    constants: Mapping[str, Any] = field(default_factory=dict)  # what topics say for the whole recording
+
+    @property
+    def aligned_notes(self) -> tuple[str, ...]:
+        """What the alignment says, without what concerns no episode."""
+        return tuple(note for note in self.paired.alignment.report.notes if note not in self.cuts.quiet)
 
 
 def plan_recording(
@@ -65,7 +72,9 @@ def plan_recording(
     paired = pair(recording, columns, settled, {})
     memory = _plan_memory(recording, settled, columns, paired, budget_bytes, threads)
     cuts = cut(marks, settled, paired, memory.rows_per_flush)
-    return RecordingPlan(recording, settled, columns, paired, marks, cuts, memory, budget_bytes), mapped.notes
+    check_clock(str(recording.path), settled, paired, cuts.ranges)
+    found = mapped.constants
+    return RecordingPlan(recording, settled, columns, paired, marks, cuts, memory, budget_bytes, found), mapped.notes
 
 
 def open_recording(path: Path, means: Means, begun: Begun | None) -> RecordingInput:
@@ -154,12 +163,18 @@ class RecordingInput(Input):
         for name, count in now.cuts.lost.items():
             lost[name] = lost.get(name, 0) + count
         notes = list(state["notes"])
-        notes += stream_notes(now.columns, now.paired, [span.rows for span in now.cuts.spans])
+        if now is not self._planned:  # rows were left out since the plan was shown
+            planned, left = (note_on_clock(plan.paired, plan.cuts.ranges) for plan in (self._planned, now))
+            notes += [note for note in left if note not in planned]
+        notes += stream_notes(now.columns, now.paired, now.cuts.ranges)
         seen = [Loss(*loss) for loss in self._losses_since_opening(state)]
         for loss in (*self._opening_losses, *seen):
             lost[loss.cause] = lost.get(loss.cause, 0) + loss.count
             notes.append(f"lost {loss.count:,}: {loss.cause} ({loss.where})")
         report = {**now.paired.alignment.report.to_json(), "episodes": now.cuts.to_json()}
+        report["notes"] = list(now.aligned_notes)
+        if now.constants:
+            report["constants"] = dict(now.constants)
         return Outcome(lost, tuple(notes), {"source": str(self.path), **report})
 
     def describe(self) -> dict[str, Any]:
@@ -182,8 +197,7 @@ class RecordingInput(Input):
         found = [*notes, *plan.cuts.notes, *device_notes(self.codecs.values(), plan.settings.encoding.device)]
         if longest > _EXACT_SECONDS * plan.paired.fps:
             found.append(_TOO_LONG.format(seconds=longest // plan.paired.fps))
-        aligned = [note for note in plan.paired.alignment.report.notes if note not in plan.cuts.quiet]
-        return (*found, *plan.recording.notes, *aligned)
+        return (*found, *plan.recording.notes, *plan.aligned_notes)
 
     def _refuse_losses_if_strict(self, plan: RecordingPlan) -> None:
         lost = plan.cuts.lost

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from penstock import config
+from penstock.conversion.constants import find_constants
 from penstock.conversion.mapping import find_features
 from penstock.conversion.recording_input import RecordingPlan
 from penstock.conversion.settings import FIXED, FeatureSettings, Settings, Source
@@ -30,6 +31,8 @@ def suggest_yaml(plan: RecordingPlan, notes: Sequence[str] = ()) -> str:
     """A configuration that gives the same data set as the settings that the plan was made with."""
     settings = plan.settings
     head = _HEAD.format(name=plan.recording.path.name, rows=plan.paired.rows, fps=plan.paired.fps)
+    if plan.constants:
+        head += f"# constant, kept in the report and no column: {', '.join(plan.constants)}\n"
     episodes = settings.episodes
     if episodes.subtasks == plan.marks.has_subtasks:  # found, not asked for: another recording may have some
         episodes = replace(episodes, subtasks=None)
@@ -52,10 +55,12 @@ def draft_head(name: str, error: PenstockError) -> str:
 
 def draft_yaml(recording: Recording, settings: Settings, error: PenstockError) -> str:
     """A file to edit where the plan failed: the reason, and all that is known, commented out."""
+    notes: list[str] = []
+    features: Mapping[str, FeatureSettings] = settings.features
     try:
-        features, notes = (settings.features, []) if settings.features else find_features(recording, settings)
-    except PenstockError:  # what fails here is the reason that is given already
-        features, notes = {}, []
+        features = features or find_features(recording, settings, find_constants(recording, set()), notes)
+    except PenstockError:
+        pass  # what fails here is the reason that is given already
     rate = {"timeline": settings.timeline or FIXED, "fps": settings.fps or 30}
     written = config.dump_yaml(rate)
     if not features and recording.topics:

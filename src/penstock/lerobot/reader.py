@@ -53,8 +53,7 @@ class RowSpan:
     path: Path
     start: int
     stop: int
-    first_row: int = 0
-    """The number that the file's first row has in the data set."""
+    first_row: int = 0  # the number that the file's first row has in the data set
 
 
 class DataSet:

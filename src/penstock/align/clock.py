@@ -1,0 +1,52 @@
+"""The clock of a data set: its timestamps are row / fps, which should last as long as its rows did in the recording."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.align.rate import NS_PER_S
+
+# How far a data set's clock may be from the recording's before the report speaks of it.
+_NOTED = 0.02
+
+
+class Clock(NamedTuple):
+    """How long rows last: in the recording, and by the timestamps of the data set."""
+
+    recorded_ns: int
+    stated_ns: int
+
+    @property
+    def apart_ns(self) -> int:
+        return abs(self.stated_ns - self.recorded_ns)
+
+    @property
+    def difference(self) -> float:
+        """By which share of the recorded time the two differ."""
+        return self.apart_ns / self.recorded_ns if self.recorded_ns else 0.0 if not self.stated_ns else float("inf")
+
+    def exceeds(self, share: float, slack_ns: int) -> bool:
+        """Whether the two differ by more than a share, and by more than the grain of the timeline explains."""
+        return self.apart_ns > slack_ns and self.apart_ns > share * self.recorded_ns
+
+
+def clock_of(times_ns: NDArray[np.int64], fps: int, lost: int = 0) -> Clock:
+    """The clock of rows that follow each other in one episode; `lost` more would be between them."""
+    if times_ns.size < 2:
+        return Clock(0, 0)
+    return Clock(int(times_ns[-1] - times_ns[0]), (int(times_ns.size) - 1 + lost) * NS_PER_S // fps)
+
+
+def clock_note(clock: Clock, fps: int, slack_ns: int) -> str | None:
+    """What to say of a clock that is noticeably off."""
+    if not clock.exceeds(_NOTED, slack_ns):
+        return None
+    recorded_s, stated_s = clock.recorded_ns / NS_PER_S, clock.stated_ns / NS_PER_S
+    rows_hz = f"at {fps * clock.stated_ns / clock.recorded_ns:.2f} Hz" if clock.recorded_ns else "all at once"
+    return (
+        f"the data set states {fps} fps, the rows come {rows_hz}: {recorded_s:.3f} s become {stated_s:.3f} s, its "
+        f"timestamps differ from the recording's by {clock.difference:.1%}"
+    )

@@ -1,0 +1,93 @@
+"""The rate of a topic from its times: steady or jittered, with holes, in bursts, with repeated stamps."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+NS_PER_S = 1_000_000_000
+
+_LONG = 4  # an interval of more than this many usual ones is a hole, or the pause between two bursts
+_FAR = 10  # where intervals scatter anyway, a hole is this much longer than the usual one
+_STEADY = 20  # the mean interval of a steady topic lies within a twentieth of the usual one
+_LONGEST_PAUSE_NS = 2 * NS_PER_S  # what is buffered is sent after this time at the latest
+_SHORTEST_PERIOD_NS = 200_000  # no topic is sent faster: messages that are closer were buffered together
+
+
+class Rate(NamedTuple):
+    """How often messages come, holes left out.
+
+    `period_ns` is one second divided by the rate, `arrival_ns` the usual time without a message: the period, or the
+    pause between two bursts. `longest_ns` is the longest interval that is no hole; of a steady topic its period.
+    """
+
+    period_ns: int
+    arrival_ns: int
+    longest_ns: int
+
+    @property
+    def hz(self) -> float:
+        return NS_PER_S / self.period_ns
+
+
+def measure_rate(times_ns: NDArray[np.int64]) -> Rate | None:
+    """The rate of a topic whose messages have these times, in any order; None without two different times.
+
+    The usual interval is the mean of the middle half. A topic whose mean interval agrees with it is steady. Where
+    intervals scatter or messages come in bursts, the rate is the number of messages by the time that they took.
+    """
+    steps_ns = np.diff(times_ns)
+    if steps_ns.size and int(steps_ns.min()) < 0:
+        steps_ns = np.diff(np.sort(times_ns))
+    count, total_ns = int(steps_ns.size), int(steps_ns.sum())
+    steps_ns = steps_ns[steps_ns > 0]
+    if not steps_ns.size:
+        return None
+    usual_ns = _usual(steps_ns)
+    long_ns = steps_ns[steps_ns > _LONG * usual_ns]
+    bursts = _are_pauses(long_ns, count, total_ns, usual_ns)
+    if not bursts and abs(_mean_without(long_ns, count, total_ns) - usual_ns) * _STEADY <= usual_ns:
+        return Rate(usual_ns, usual_ns, usual_ns)
+    typical_ns = _usual(long_ns) if bursts else usual_ns
+    is_hole = steps_ns > _FAR * typical_ns
+    period_ns = max(1, _mean_without(steps_ns[is_hole], count, total_ns))
+    return Rate(period_ns, max(period_ns, typical_ns), int(steps_ns.max(where=~is_hole, initial=0)))
+
+
+def _are_pauses(long_ns: NDArray[np.int64], count: int, total_ns: int, usual_ns: int) -> bool:
+    """Whether long intervals are what lies between bursts, and not holes in a steady topic.
+
+    Bursts are small or follow each other quickly; a recorder pauses for seconds, after many messages.
+    """
+    if not long_ns.size:
+        return False
+    if usual_ns < _SHORTEST_PERIOD_NS:
+        return True
+    if long_ns.size < 3:
+        return False
+    if 10 * long_ns.size >= count:
+        return True
+    frequent = 20 * long_ns.size >= count or 2 * int(long_ns.sum()) > total_ns
+    return frequent and _usual(long_ns) <= _LONGEST_PAUSE_NS
+
+
+def _usual(steps_ns: NDArray[np.int64]) -> int:
+    """The mean of the middle half.
+
+    Receive times often alternate between two intervals (messages that arrive in pairs, cameras that are polled),
+    where a median reports one of the two and a mean is bent by a single pause.
+    """
+    low, high = steps_ns.size // 4, steps_ns.size - steps_ns.size // 4
+    middle_ns = np.partition(steps_ns, (low, high - 1))[low:high]
+    return _rounded(int(middle_ns.sum()), middle_ns.size)
+
+
+def _mean_without(steps_ns: NDArray[np.int64], count: int, total_ns: int) -> int:
+    """The mean of `count` intervals that last `total_ns`, without some of them."""
+    return _rounded(total_ns - int(steps_ns.sum()), count - steps_ns.size)
+
+
+def _rounded(total_ns: int, count: int) -> int:
+    return (2 * total_ns + count) // (2 * count)

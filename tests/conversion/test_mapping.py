@@ -41,7 +41,7 @@ def test_a_goal_that_was_sent_once_is_no_action(tmp_path: Path) -> None:
     tape = bags.camera(CAM_H, bags.times(30, 1.0)) + bags.joints(STATE, bags.times(60, 1.0))
     found = mapped(tmp_path, tape + bags.joints("/arm/goal", bags.times(1, 1.0)))
     assert "action" not in found.settings.features
-    assert any("constant over the recording" in note and "/arm/goal" in note for note in found.notes)
+    assert any("left out: constant, kept in the report" in note and "/arm/goal" in note for note in found.notes)
 
 
 def test_a_steady_command_is_taken_where_a_sparse_one_lies_beside_it(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from penstock.recordings.recording import Recording, Topic
 IMAGE_PREFIX = "observation.images."
 _LISTED = 3  # topics that were left out, in an error
 _STEADY_SHARE = 0.9  # of its rows that a depth camera must have an image for
+_CONSTANT = "constant, kept in the report as metadata (policy: hold, missing: hold under features: makes it a column)"
 _NO_FIELD = "no numbers that its type is known for; name a field under features: (penstock inspect --fields lists them)"
 
 
@@ -106,11 +107,7 @@ def find_features(
     }
     features |= choose(numeric, lambda topic: rows.density(recording, topic), list(features), notes)
     taken = {source.topic for feature in features.values() for source in feature.sources} | aside
-    if constants:
-        notes.append(
-            f"constant over the recording, kept in the report as metadata: {', '.join(constants)} "
-            "(under features: with policy: hold and missing: hold it becomes a column)"
-        )
+    notes += [left_out(name, _CONSTANT) for name in constants]
     notes += _unexplained(recording, taken, notes)
     return features
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock import memory as process_memory
 from penstock import units
-from penstock.conversion.hdf5_columns import PictureColumn, open_columns
+from penstock.conversion.hdf5_columns import FileColumns, PictureColumn, open_columns
 from penstock.conversion.hdf5_episode import (
     BadPicture,
     BadPictures,
@@ -21,22 +21,32 @@ from penstock.conversion.hdf5_episode import (
     open_arrays,
     stream_episode,
 )
-from penstock.conversion.hdf5_mapping import TEXT_NAMES, Facts, map_members, read_facts
+from penstock.conversion.hdf5_mapping import SUCCESS, TEXT_NAMES, Facts, map_members, read_facts
+from penstock.conversion.hdf5_next import LIBRARY_BYTES, next_features, refuse_new
 from penstock.conversion.inputs import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
-from penstock.conversion.settings import Settings, without_effect
+from penstock.conversion.settings import FeatureSettings, Settings, Source, without_effect
 from penstock.errors import ConfigError, StoreError
 from penstock.media.hardware import device_notes
 from penstock.plan.conversion_memory import FETCH_MIN_BYTES, CameraLoad, MemoryPlan, plan_memory
 from penstock.recordings.recording import LargestReads
 from penstock.stores.hdf5_array import Hdf5Array
 from penstock.stores.hdf5_file import Hdf5File
-from penstock.stores.hdf5_layout import ACTIONS, TERMINALS, TIMEOUTS, Layout, Span, episode_spans, join, recognise
+from penstock.stores.hdf5_layout import (
+    NO_TIMEOUTS,
+    Layout,
+    Span,
+    episode_spans,
+    episode_success,
+    join,
+    list_members,
+    lost_demonstrations,
+    recognise,
+)
+from penstock.stores.roles import ACTIONS, TERMINALS, TIMEOUTS
 
 if TYPE_CHECKING:
     from penstock.lerobot.writer import EpisodeWriter
 
-# What h5py, its metadata cache and the child that looks at the next file first hold: measured, rounded up.
-LIBRARY_BYTES = 40 << 20
 _SPAN_BYTES = 400  # one episode in the list of them
 _RETRIES = 8  # a picture that only decoding shows to be broken is found when it is sampled
 _MOST_NOTES = 20
@@ -73,15 +83,18 @@ class Hdf5Input(Input):
         first = next((span for span in self.spans if _length(span, settings)), None)
         if first is None:
             raise StoreError(f"{self.path} has no rows", hint="it was recorded empty; leave it out")
+        if self.layout.kind == "robomimic":  # the first that is converted need not be the first of the file
+            self.layout = replace(self.layout, members=list_members(file, first.group, settings.hdf5.channels)[0])
         self.fps = _rate(self.path, self.layout, self._facts, settings, means)
         asked = settings if begun is None else Settings()
         notes = [*unknown, *_notes(self.layout, self._facts, settings, asked, self.spans, self.fps)]
-        if not settings.features:
-            rows = Hdf5Array(file, join(first.group, _central(self.layout))).count
-            found = map_members(self.layout, rows, with_depth=settings.depth != "off")
-            settings = replace(settings, features=found.features)
-            notes += found.notes
-        self.columns = open_columns(file, first.group, settings)
+        self._lost = {} if settings.hdf5.mask else lost_demonstrations(file, self.layout)
+        notes += self._lost_notes()
+        if not means.settings.features:
+            settings, found_notes = self._by_name(first, settings, begun)
+            notes += found_notes
+        self.columns = self._open_columns(first, settings, begun)
+        notes += self._success_notes()
         self.settings = replace(settings, fps=self.fps, robot_type=_robot(settings, self._facts))
         self.robot_type = self.settings.robot_type
         self.features = self.columns.features()
@@ -91,6 +104,65 @@ class Hdf5Input(Input):
         notes += device_notes(self.codecs.values(), settings.encoding.device)
         self.notes = (*notes, *(f"reads {target} as well" for target in file.followed))
         process_memory.give_back_freed()
+
+    def _by_name(self, first: Span, settings: Settings, begun: Begun | None) -> tuple[Settings, list[str]]:
+        """The settings with the features that names tell of, or those of the first input; and notes."""
+        rows = Hdf5Array(self._file, join(first.group, _central(self.layout))).count
+        notes: list[str] = []
+        if begun is None:
+            found = map_members(self.layout, rows, with_depth=settings.depth != "off")
+            features = dict(found.features)
+            notes += found.notes
+            if SUCCESS not in features and any(self._success(span) is not None for span in self.spans):
+                features[SUCCESS] = FeatureSettings((Source("success"),))
+            settings = replace(settings, features=features)
+        after = next_features(self._file, self.layout, self.spans, rows, settings, self._means)
+        notes += after.notes
+        if begun is not None:
+            refuse_new(self.path, after, begun.source)
+            return settings, notes
+        return replace(settings, features={**settings.features, **after.features}), notes
+
+    def _open_columns(self, first: Span, settings: Settings, begun: Begun | None) -> FileColumns:
+        try:
+            return open_columns(self._file, first.group, settings)
+        except StoreError as error:
+            if begun is None or begun.kind != self.kind:
+                raise
+            # What a file of another layout lacks says less than that it is one.
+            with Hdf5File(begun.source, allow_external=settings.hdf5.allow_external) as file:
+                before = recognise(file, settings.hdf5.channels)
+            if before.kind == self.layout.kind:
+                raise
+            raise StoreError(
+                f"{self.path} holds {_KINDS[self.layout.kind]}, {begun.source} holds {_KINDS[before.kind]}: files of "
+                f"different layouts do not make one data set ({error.message.removeprefix(f'{self.path}: ')})",
+                hint="convert the files of each layout on their own: penstock convert FILE… OUT",
+            ) from error
+
+    def _lost_notes(self) -> list[str]:
+        if not self._lost:
+            return []
+        group, count = next(iter(self._lost.items()))[0], len(self._lost)
+        some = f"{sum(self._lost.values()):,} rows of {count:,} demonstration{'s' if count > 1 else ''} without actions"
+        if self._means.strict:
+            raise StoreError(
+                f"{self.path}: {some}, the first is {group}",
+                hint="without --strict they are left out and counted (exit code 3)",
+            )
+        return [f"lost: {some}, the first is {group}"]
+
+    def _success(self, span: Span) -> bool | None:
+        """What the file says of a whole episode; flat steps have no place for it."""
+        return None if self.layout.kind == "replay" else episode_success(self._file, span.group)
+
+    def _success_notes(self) -> list[str]:
+        if not self.columns.has_success:
+            return []
+        known = [self._success(span) for span in self.spans]
+        unknown = sum(each is None for each in known)
+        text = f"{SUCCESS} is true in the last row of {sum(map(bool, known)):,} of {len(known):,} episodes"
+        return [text + (f"; nothing is known of {unknown:,}, which count as failed" if unknown else "")]
 
     def close(self) -> None:
         self._file.close()
@@ -119,7 +191,8 @@ class Hdf5Input(Input):
 
     def finish(self, state: State | None) -> Outcome:
         state = self._past_empty(state or _first_state())
-        return Outcome(dict(state["lost"]), tuple(state["notes"]))
+        lost = {"demonstration without actions": len(self._lost)} if self._lost else {}
+        return Outcome({**lost, **state["lost"]}, tuple(state["notes"]))
 
     def describe(self) -> dict[str, Any]:
         return self.columns.describe()
@@ -128,7 +201,7 @@ class Hdf5Input(Input):
         rows = sum(_length(span, self.settings) for span in self.spans)
         episodes = f"{len(self.spans):,} episode{'s' if len(self.spans) != 1 else ''}"
         lines = [
-            (self.path.name + " ", f"{units.format_size(self.size_bytes)} · HDF5 · {_KINDS[self.layout.kind]}"),
+            (self.path.name + " ", f"{units.format_size(self.size_bytes)} · HDF5 · {_label(self.layout)}"),
             ("rows", f"{rows:,} at {self.fps} fps · {episodes} · {self.layout.why}"),
         ]
         by_fate: dict[str, list[str]] = {}
@@ -145,13 +218,14 @@ class Hdf5Input(Input):
         drop, stride = self.settings.sample_drop, self.settings.stride or 1
         picks = np.arange(span.start + drop, max(span.stop - drop, span.start + drop), stride, dtype=np.int64)
         bad = {key: frozenset(rows) for key, rows in state["bad"].items()}
+        success = self.columns.has_success and bool(self._success(span))
         if self.settings.missing == "hold":
             # Nothing comes before the first rows: they are left out until every camera shows something.
             while len(picks) and any(int(picks[0]) in rows for rows in bad.values()):
                 picks = picks[1:]
-            return EpisodeRows(span.group, picks, bad)
+            return EpisodeRows(span.group, picks, bad, success)
         gone = np.array(sorted(set().union(*bad.values())), dtype=np.int64)
-        return EpisodeRows(span.group, picks[~np.isin(picks, gone)])
+        return EpisodeRows(span.group, picks[~np.isin(picks, gone)], success=success)
 
     def _past_empty(self, state: State) -> State:
         """Beyond episodes without a usable row, which are counted."""
@@ -271,7 +345,7 @@ def _rate(path: Path, layout: Layout, facts: Facts, settings: Settings, means: M
         return round(rate)
     if settings.fps is not None:
         return settings.fps
-    usual = "fps=50 (ALOHA records at 50 Hz)" if layout.kind == "aloha" else "fps=20, or what it was recorded at"
+    usual = "fps=50 (ALOHA records at 50 Hz)" if layout.kind == "aloha" and layout.is_known else "fps=20, or what it was recorded at"
     raise ConfigError(f"{path} does not say how many rows a second has", hint=f"give {usual}")
 
 
@@ -288,7 +362,7 @@ def _notes(
         )
     ends = [name for name in TERMINALS if layout.member(name) is not None]
     if layout.kind == "replay" and layout.first_of(TIMEOUTS) is None and len(ends) == 1:
-        notes.append("no timeouts: an episode that ran out of time is not told from the next one")
+        notes.append(NO_TIMEOUTS)
     if layout.masks and settings.hdf5.mask is None:
         notes.append(f"masks: {', '.join(layout.masks[:8])} (hdf5.mask=NAME takes the demonstrations of one)")
     notes += without_effect(asked, _NOT_ASKED, "HDF5 files")
@@ -302,6 +376,10 @@ def _notes(
     if empty:
         notes.append(f"{empty:,} of {len(spans):,} episodes have no rows")
     return notes
+
+
+def _label(layout: Layout) -> str:
+    return _KINDS[layout.kind] if layout.is_known else "one episode (layout not known)"
 
 
 def _robot(settings: Settings, facts: Facts) -> str:

@@ -39,6 +39,7 @@ class Means:
     budget_bytes: int
     threads: int
     strict: bool = False
+    compared_bytes: int | None = None  # of columns that may be derived from others; None: all of them
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import penstock
 from penstock.errors import StoreError
 from penstock.stores.hdf5_file import Hdf5File
 from penstock.stores.hdf5_layout import episode_spans, recognise
-from penstock.stores.roles import TERMINALS, TIMEOUTS
 from penstock.stores.hdf5_store import open_hdf5
+from penstock.stores.roles import TERMINALS, TIMEOUTS
 
 ROWS = 12
 ENDS = (*TERMINALS, *TIMEOUTS)

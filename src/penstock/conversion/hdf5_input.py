@@ -90,7 +90,8 @@ class Hdf5Input(Input):
         notes = [*unknown, *_notes(self.layout, self._facts, settings, asked, self.spans, self.fps)]
         self._lost = {} if settings.hdf5.mask else lost_demonstrations(file, self.layout)
         notes += self._lost_notes()
-        if not means.settings.features:
+        self.by_name = not settings.features if begun is None else begun.by_name
+        if self.by_name:
             settings, found_notes = self._by_name(first, settings, begun)
             notes += found_notes
         self.columns = self._open_columns(first, settings, begun)
@@ -137,7 +138,7 @@ class Hdf5Input(Input):
             raise StoreError(
                 f"{self.path} holds {_KINDS[self.layout.kind]}, {begun.source} holds {_KINDS[before.kind]}: files of "
                 f"different layouts do not make one data set ({error.message.removeprefix(f'{self.path}: ')})",
-                hint="convert the files of each layout on their own: penstock convert FILE… OUT",
+                hint=f"convert each layout on its own, this file with: penstock convert {self.path} OUT",
             ) from error
 
     def _lost_notes(self) -> list[str]:
@@ -345,7 +346,8 @@ def _rate(path: Path, layout: Layout, facts: Facts, settings: Settings, means: M
         return round(rate)
     if settings.fps is not None:
         return settings.fps
-    usual = "fps=50 (ALOHA records at 50 Hz)" if layout.kind == "aloha" and layout.is_known else "fps=20, or what it was recorded at"
+    is_aloha = layout.kind == "aloha" and layout.is_known
+    usual = "fps=50 (ALOHA records at 50 Hz)" if is_aloha else "fps=20, or what it was recorded at"
     raise ConfigError(f"{path} does not say how many rows a second has", hint=f"give {usual}")
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from penstock.conversion.hdf5_mapping import camera_keys, feature_of, listed, observation_key, problem_of
 from penstock.conversion.inputs import Means
-from penstock.conversion.settings import FeatureSettings, Settings, Source
+from penstock.conversion.settings import FeatureSettings, Settings
 from penstock.errors import StoreError
 from penstock.lazy import dataclass
 from penstock.plan.conversion_memory import plan_memory
 from penstock.recordings.recording import LargestReads
 from penstock.stores.hdf5_file import Hdf5File
 from penstock.stores.hdf5_layout import Layout, Member, Span
-from penstock.stores.hdf5_next import NextRows, comparing_bytes, compare_next, is_comparable
+from penstock.stores.hdf5_next import NextRows, compare_next, comparing_bytes, is_comparable
 from penstock.stores.roles import is_next_observation
 
 LIBRARY_BYTES = 40 << 20
@@ -56,7 +56,7 @@ def next_features(
     features = _features(settings.features, members, kept)
     by_name = {source.topic: key for key, feature in features.items() for source in feature.sources}
     notes += _left_out_notes({name: each for name, each in found.items() if name not in by_name})
-    notes += [_kept_note(name, key, found.get(name)) for name, key in by_name.items()]
+    notes += [_kept_note(name, key, found.get(name), settings) for name, key in by_name.items()]
     return NextColumns(features, tuple(notes))
 
 
@@ -141,18 +141,22 @@ def _left_out_notes(found: Mapping[str, NextRows]) -> list[str]:
     ]
     ends = max((rows.terminal_ends for rows in found.values()), default=0)
     if ends:
-        notes.append(f"left out with them: what was observed after the last row of {ends:,} terminal episodes; {_KEEP}")
+        some = f"{ends:,} terminal episode{'s' if ends > 1 else ''}"
+        notes.append(f"left out with them: what was observed after the last row of {some}; {_KEEP}")
     return notes
 
 
-def _kept_note(name: str, key: str, rows: NextRows | None) -> str:
+def _kept_note(name: str, key: str, rows: NextRows | None, settings: Settings) -> str:
     if rows is None:
-        return f"{name} is kept as {key}"
+        asked = settings.hdf5.next_observations == "keep"
+        why = "as asked for" if asked else f"there is no {_now(name)} of its kind and shape to compare it with"
+        return f"{name} is kept as {key}: {why}"
     if rows.equal < rows.compared:
         share = 100 * rows.equal / rows.compared
         why = f"it is the observation of the row after in {rows.equal:,} of {rows.compared:,} rows ({share:.1f} %)"
     elif rows.open_ends:
-        why = f"nothing else says what follows the last row of {rows.open_ends:,} episodes that do not end terminal"
+        ends = "1 episode that does" if rows.open_ends == 1 else f"{rows.open_ends:,} episodes that do"
+        why = f"nothing else says what follows the last row of {ends} not end terminal"
     else:
         why = f"other parts of {key} are not the observation of the row after"
     return f"{name} is kept as {key}: {why}" + ("" if rows.is_whole else f", {_FIRST_ROWS}")

@@ -87,8 +87,13 @@ def compare_next(
             if left is not None:
                 left -= 2 * pair.row_bytes * len(rows)
                 if left <= 0:
-                    return NextRows(*counts.tolist(), is_whole=False)
-    return NextRows(*counts.tolist())
+                    return _next_rows(counts, is_whole=False)
+    return _next_rows(counts, is_whole=True)
+
+
+def _next_rows(counts: NDArray[np.int64], is_whole: bool) -> NextRows:
+    compared, equal, open_ends, terminal_ends = counts.tolist()
+    return NextRows(compared, equal, open_ends, terminal_ends, is_whole)
 
 
 def _flags(ends: Hdf5Array, start: int, stop: int) -> NDArray[np.bool_]:

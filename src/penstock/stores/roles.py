@@ -51,7 +51,7 @@ _ROBOT = re.compile(r"(robot\d+_)")
 
 
 def find_roles(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Role → the columns of numbers that have it, by their names within an episode; several are joined in this order."""
+    """Role → the columns of numbers that have it, by their names within an episode; several are joined in order."""
     known = tuple(names)
     observed: dict[str, str] = {}
     for name in known:

@@ -112,7 +112,7 @@ class Store(ABC):
     has_doctor = False
     """Whether `penstock doctor` knows such data."""
     roles: Mapping[str, str]
-    """What columns are for, where that is known: "action", "state", "reward", "terminal", "timeout", "success", … → column."""
+    """What columns are for, where that is known: "action", "state", "reward", "terminal", "success", … → column."""
     joined_roles: Mapping[str, tuple[str, ...]] = {}
     """Roles that several columns have together, in this order: robomimic's state is a pose and a gripper."""
     notes: tuple[str, ...] = ()

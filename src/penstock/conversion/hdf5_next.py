@@ -29,7 +29,7 @@ _FIRST_ROWS = "of the first rows; converting compares all"
 class NextColumns:
     """The features that tell of next rows, and why others do not."""
 
-    features: Mapping[str, FeatureSettings] = field(default_factory=dict)
+    features: dict[str, FeatureSettings] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 

@@ -119,10 +119,10 @@ def test_next_pictures_and_parts_of_the_state_are_compared_too(tmp_path: Path) -
     report = penstock.convert(tmp_path / "demos.hdf5", tmp_path / "out")
     features = datasets.info(tmp_path / "out")["features"]
     following = [key for key in features if key.startswith("next.observation")]
-    assert sorted(following) == ["next.observation.images.agentview", NEXT]
+    assert sorted(following) == ["next.observation.environment_state", "next.observation.images.agentview", NEXT]
     assert "next_obs/agentview_image is kept as next.observation.images.agentview" in notes(report)
     assert "in 9 of 10 rows (90.0 %)" in notes(report)
-    assert "(all 10 rows that have one were compared): next_obs/object" in notes(report)
+    assert "next_obs/object is kept" in notes(report) and "after in all 10 rows, other numbers are not" in notes(report)
     parts = ("eef_pos", "eef_quat", "gripper_qpos")
     expected = np.concatenate(
         [np.concatenate([made[demo][f"next_obs/robot0_{part}"] for part in parts], axis=1) for demo in made]

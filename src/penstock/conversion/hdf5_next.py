@@ -52,7 +52,10 @@ def next_features(
             now = layout.member(_now(name))
             if now is not None and is_comparable(now, member):
                 found[name] = _compared(file, layout, spans, (now.name, name), means)
-    kept = [name for name in members if name not in found or not found[name].is_row_after]
+    needed = [name for name in members if name not in found or not found[name].is_row_after]
+    # Next columns of numbers stand for the state in a transition: one of them alone would leave the others without.
+    with_numbers = any(not members[name].is_picture for name in needed)
+    kept = [name for name, each in members.items() if name in needed or (with_numbers and not each.is_picture)]
     features = _features(settings.features, members, kept)
     by_name = {source.topic: key for key, feature in features.items() for source in feature.sources}
     notes += _left_out_notes({name: each for name, each in found.items() if name not in by_name})
@@ -158,7 +161,7 @@ def _kept_note(name: str, key: str, rows: NextRows | None, settings: Settings) -
         ends = "1 episode that does" if rows.open_ends == 1 else f"{rows.open_ends:,} episodes that do"
         why = f"nothing else says what follows the last row of {ends} not end terminal"
     else:
-        why = f"other parts of {key} are not the observation of the row after"
+        why = f"it is the observation of the row after in all {rows.compared:,} rows, other numbers are not"
     return f"{name} is kept as {key}: {why}" + ("" if rows.is_whole else f", {_FIRST_ROWS}")
 
 

@@ -135,8 +135,10 @@ def test_files_of_different_layouts_are_called_so(tmp_path: Path) -> None:
         file["group/values"] = np.zeros((4, 2))
     old_robosuite(place / "b.hdf5")
     files.robomimic(place / "c.hdf5")
-    for first, second, one, other in (("a", "b", "one episode (layout", "demonstrations without actions"),
-                                      ("b", "c", "demonstrations without actions", "demonstrations (robomimic)")):
+    for first, second, one, other in (
+        ("a", "b", "one episode (layout", "demonstrations without actions"),
+        ("b", "c", "demonstrations without actions", "demonstrations (robomimic)"),
+    ):
         with pytest.raises(StoreError) as caught:
             penstock.convert([place / f"{first}.hdf5", place / f"{second}.hdf5"], tmp_path / f"out{first}", fps=20)
         text = str(caught.value)

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.cli import main
-from penstock.errors import BudgetExceeded, StoreError
+from penstock.errors import BudgetExceeded, Interrupted, StoreError
 from tests.conversion import datasets
 from tests.stores import hdf5_files as files
 
@@ -243,3 +243,32 @@ def test_inspect_compares_the_first_rows_and_says_so(
     assert main(["inspect", str(tmp_path / "replay.hdf5"), "fps=20"]) == 0
     assert "(the first 16 rows were compared, converting compares all)" in capsys.readouterr().out
     assert main(["inspect", str(tmp_path / "replay.hdf5"), "fps=20", "--suggest-config"]) == 0
+
+
+def test_comparing_ends_when_it_is_asked_to(tmp_path: Path) -> None:
+    from penstock.conversion.inputs import Found, Means, open_input
+    from penstock.conversion.settings import read_settings
+    from penstock.conversion.stop import Stop
+
+    steps(tmp_path / "replay.hdf5")
+    stop = Stop()
+    stop.asked = True
+    means = Means(read_settings(None, ["fps=20"]), 1 << 30, 1, check_stop=stop.check)
+    with pytest.raises(Interrupted):
+        open_input(Found("hdf5", tmp_path / "replay.hdf5"), means)
+
+
+def test_a_suggested_configuration_keeps_next_observations_and_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = files.robomimic(tmp_path / "demos.hdf5", (5, 7))
+    with h5py.File(tmp_path / "demos.hdf5", "r+") as file:
+        for demo in made:
+            file[f"data/{demo}"].attrs["success"] = demo == "demo_2"
+    assert main(["inspect", str(tmp_path / "demos.hdf5"), "--suggest-config"]) == 0
+    (tmp_path / "config.yaml").write_text(capsys.readouterr().out)
+    penstock.convert(tmp_path / "demos.hdf5", tmp_path / "plain")
+    penstock.convert(tmp_path / "demos.hdf5", tmp_path / "asked", config=tmp_path / "config.yaml")
+    features = [datasets.info(tmp_path / name)["features"] for name in ("plain", "asked")]
+    assert features[0] == features[1] and {"next.observation.environment_state", "next.success"} <= set(features[0])
+    assert np.flatnonzero(datasets.values(tmp_path / "asked", "next.success")).tolist() == [11]

@@ -78,9 +78,7 @@ def _now(name: str) -> str:
     return name.removeprefix("next_")
 
 
-def _members(
-    layout: Layout, rows: int, settings: Settings, taken: Set[str]
-) -> tuple[dict[str, Member], list[str]]:
+def _members(layout: Layout, rows: int, settings: Settings, taken: Set[str]) -> tuple[dict[str, Member], list[str]]:
     found: dict[str, Member] = {}
     notes: list[str] = []
     for member in layout.members:
@@ -96,9 +94,7 @@ def _members(
     return found, notes
 
 
-def _compared(
-    file: Hdf5File, layout: Layout, spans: Sequence[Span], names: tuple[str, str], means: Means
-) -> NextRows:
+def _compared(file: Hdf5File, layout: Layout, spans: Sequence[Span], names: tuple[str, str], means: Means) -> NextRows:
     first = next(span for span in spans if span.stop > span.start)
     plan_memory(  # refuses what does not fit
         budget_bytes=means.budget_bytes,
@@ -110,7 +106,7 @@ def _compared(
         chunk_size="auto",
         threads=1,
     )
-    return compare_next(file, layout, spans, names, means.compared_bytes)
+    return compare_next(file, layout, spans, names, means.compared_bytes, means.check_stop)
 
 
 def _features(
@@ -122,9 +118,7 @@ def _features(
     for key, feature in features.items():
         names = [f"next_{source.topic}" for source in feature.sources]
         if any(name in kept for name in names) and all(name in members for name in names):
-            sources = tuple(
-                replace(source, topic=name) for source, name in zip(feature.sources, names, strict=True)
-            )
+            sources = tuple(replace(source, topic=name) for source, name in zip(feature.sources, names, strict=True))
             found[f"next.{key}"] = replace(feature, sources=sources)
             taken.update(names)
     alone = [members[name] for name in kept if name not in taken]
@@ -166,6 +160,8 @@ def _kept_note(name: str, key: str, rows: NextRows | None, settings: Settings) -
 
 
 def _compared_text(rows: NextRows) -> str:
-    return f"all {rows.compared:,} rows that have one were compared" if rows.is_whole else (
-        f"the first {rows.compared:,} rows were compared, converting compares all"
+    return (
+        f"all {rows.compared:,} rows that have one were compared"
+        if rows.is_whole
+        else (f"the first {rows.compared:,} rows were compared, converting compares all")
     )

@@ -40,6 +40,7 @@ class Means:
     threads: int
     strict: bool = False
     compared_bytes: int | None = None  # of columns that may be derived from others; None: all of them
+    check_stop: Callable[[], None] | None = None  # called now and then while an input is opened; may raise to end it
 
 
 @dataclass(frozen=True)

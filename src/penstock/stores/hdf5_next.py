@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,11 +60,16 @@ def comparing_bytes(file: Hdf5File, group: str, names: Sequence[str]) -> int:
 
 
 def compare_next(
-    file: Hdf5File, layout: Layout, spans: Sequence[Span], names: tuple[str, str], most_bytes: int | None = None
+    file: Hdf5File,
+    layout: Layout,
+    spans: Sequence[Span],
+    names: tuple[str, str],
+    most_bytes: int | None = None,
+    on_block: Callable[[], None] | None = None,
 ) -> NextRows:
     """Compare the second of two comparable data sets with the rows of the first that follow, in all episodes.
 
-    `most_bytes` ends it after so many bytes of both.
+    `most_bytes` ends it after so many bytes of both; `on_block` is called after every block, and may raise.
     """
     terminal = layout.first_of(TERMINALS)
     counts = np.zeros(4, np.int64)
@@ -84,6 +89,8 @@ def compare_next(
             new = is_last & ~stays
             found_now = (inside, follows & inside, new & ~is_terminal, new & is_terminal)
             counts += [np.count_nonzero(each) for each in found_now]
+            if on_block is not None:
+                on_block()
             if left is not None:
                 left -= 2 * pair.row_bytes * len(rows)
                 if left <= 0:

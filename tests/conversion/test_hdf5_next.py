@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from penstock.cli import main
+from penstock.conversion.progress import Silence
 from penstock.errors import BudgetExceeded, Interrupted, StoreError
 from tests.conversion import datasets
 from tests.stores import hdf5_files as files
@@ -163,7 +164,7 @@ def test_every_file_is_compared_also_by_other_processes(tmp_path: Path) -> None:
     steps(place / "a.hdf5")
     steps(place / "b.hdf5", augmented=True)
     for jobs in (1, 2):
-        with pytest.raises(StoreError, match=r"b\.hdf5: the data set was begun with .*a\.hdf5, without next") as got:
+        with pytest.raises(StoreError, match=r"b\.hdf5: the data set was started with .*a\.hdf5, without next") as got:
             penstock.convert(place, tmp_path / f"out{jobs}", fps=20, jobs=jobs)
         assert got.value.hint is not None and "hdf5.next_observations=keep" in got.value.hint
     kept = penstock.convert(place, tmp_path / "kept", fps=20, overrides=["hdf5.next_observations=keep"])
@@ -272,3 +273,34 @@ def test_a_suggested_configuration_keeps_next_observations_and_success(
     features = [datasets.info(tmp_path / name)["features"] for name in ("plain", "asked")]
     assert features[0] == features[1] and {"next.observation.environment_state", "next.success"} <= set(features[0])
     assert np.flatnonzero(datasets.values(tmp_path / "asked", "next.success")).tolist() == [11]
+
+
+class StopAfter(Silence):
+    """A user who stops the conversion at the n-th report of how far it is."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def moved(self, done_bytes: int, total_bytes: int) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Interrupted("stopped")
+
+
+def test_a_stopped_conversion_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    place = tmp_path / "in"
+    place.mkdir()
+    for name in "ab":
+        made = files.robomimic(place / f"{name}.hdf5", (5, 7))
+        with h5py.File(place / f"{name}.hdf5", "r+") as file:
+            for demo in made:
+                file[f"data/{demo}"].attrs["success"] = demo == "demo_2"
+    penstock.convert(place, tmp_path / "whole")
+    penstock.convert(place, tmp_path / "shared", jobs=2)
+    with pytest.raises(Interrupted):
+        penstock.convert(place, tmp_path / "halves", progress=StopAfter(3))
+    penstock.convert(place, tmp_path / "halves", resume=True)
+    whole, *others = ({name: digest for name, digest in datasets.digests(tmp_path / out).items()
+                       if not name.startswith("penstock/")} for out in ("whole", "shared", "halves"))  # fmt: skip
+    assert all(other == whole for other in others)
+    assert np.flatnonzero(datasets.values(tmp_path / "whole", "next.success")).tolist() == [11, 23]

@@ -114,7 +114,7 @@ class FileColumns:
 
     @property
     def has_rows(self) -> bool:
-        """Whether there is more than pictures."""
+        """Whether there is more than images."""
         return bool(self.numbers) or self.has_success
 
     def names(self) -> list[str]:

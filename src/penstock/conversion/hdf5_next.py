@@ -64,10 +64,10 @@ def next_features(
 
 
 def refuse_new(path: Path, found: NextColumns, first: str) -> None:
-    """A data set that an earlier file began without a column cannot take it from a later one."""
+    """A data set that an earlier file started without a column cannot take it from a later one."""
     for key in found.features:
         raise StoreError(
-            f"{path}: the data set was begun with {first}, without {key}, which this file needs: "
+            f"{path}: the data set was started with {first}, without {key}, which this file needs: "
             f"{'; '.join(found.notes)}",
             hint=f"{_KEEP} of all files, hdf5.next_observations=drop leaves them out; or convert the file on its own",
         )

@@ -20,7 +20,7 @@ from penstock.stores.roles import TERMINALS
 
 BLOCK_BYTES = 4 << 20
 _COPIES = 4  # rows of both columns, those of the block before, and what comparing them makes
-_LARGEST_PICTURE_BYTES = 64 << 20  # encoded
+_LARGEST_IMAGE_BYTES = 64 << 20  # encoded
 _ENCODED = ("jpeg", "png")
 
 
@@ -54,7 +54,7 @@ def comparing_bytes(file: Hdf5File, group: str, names: Sequence[str]) -> int:
     """What comparing two data sets holds at most."""
     arrays = [Hdf5Array(file, join(group, name)) for name in names]
     if any(array.is_ragged for array in arrays):
-        return _COPIES * min(_LARGEST_PICTURE_BYTES, file.size_bytes)
+        return _COPIES * min(_LARGEST_IMAGE_BYTES, file.size_bytes)
     chunks = sum(array.chunk_bytes for array in arrays) + max(array.scratch_bytes for array in arrays)
     return _COPIES * max(BLOCK_BYTES, *(array.row_bytes for array in arrays)) + chunks
 
@@ -139,12 +139,12 @@ class _Pair:
             own = following[-1:].copy()
 
     def _read(self, array: Hdf5Array, start: int, stop: int) -> NDArray[Any]:
-        """Numbers and pixels as they are; encoded pictures as objects of bytes, without what pads them."""
+        """Numbers and pixels as they are; encoded images as objects of bytes, without what pads them."""
         if not self._is_encoded(array):
             return array.rows(start, stop)
         found = np.empty(stop - start, object)
         for row in range(start, stop):
-            found[row - start] = _picture(array, row)
+            found[row - start] = _image(array, row)
         return found
 
     def _is_encoded(self, array: Hdf5Array) -> bool:
@@ -162,11 +162,11 @@ class _Pair:
         return np.asarray(same.reshape(len(same), math.prod(same.shape[1:])).all(axis=1), np.bool_)
 
 
-def _picture(array: Hdf5Array, row: int) -> object:
-    """The bytes of an encoded picture; one that cannot be read equals nothing."""
+def _image(array: Hdf5Array, row: int) -> object:
+    """The bytes of an encoded image; one that cannot be read equals nothing."""
     try:
         if array.is_ragged:
-            data = next(iter(array.ragged(row, row + 1, _LARGEST_PICTURE_BYTES)))
+            data = next(iter(array.ragged(row, row + 1, _LARGEST_IMAGE_BYTES)))
         else:
             data = array.rows(row, row + 1).reshape(-1).view(np.uint8)
         return data[: picture_bytes(data.data)].tobytes()

@@ -187,6 +187,19 @@ def test_success_of_a_demonstration_is_true_in_its_last_row(tmp_path: Path) -> N
     assert datasets.values(tmp_path / "small", SUCCESS).reshape(-1).tolist() == expected
 
 
+def test_success_of_an_aloha_episode_is_an_attribute_of_its_file(tmp_path: Path) -> None:
+    files.aloha(tmp_path / "episode_0.hdf5", rows=3, raw=True, success=True)
+    files.aloha(tmp_path / "episode_1.hdf5", rows=2, raw=True)
+    report = penstock.convert(tmp_path, tmp_path / "out", fps=50)
+    assert datasets.values(tmp_path / "out", SUCCESS).reshape(-1).tolist() == [False, False, True, False, False]
+    assert "0 of 1 episodes; nothing is known of 1, which count as failed" in notes(report)
+    reverse = [tmp_path / "b.hdf5", tmp_path / "c.hdf5"]
+    for path, more in zip(reverse, ({}, {"success": False}), strict=True):
+        files.aloha(path, rows=2, raw=True, **more)
+    report = penstock.convert(reverse, tmp_path / "without", fps=50)
+    assert "c.hdf5: success of 1 episodes left out: the data set was started without next.success" in notes(report)
+
+
 @pytest.mark.parametrize("kind", ["single value", "one row", "every row"])
 def test_success_as_a_data_set(tmp_path: Path, kind: str) -> None:
     each = np.array([False, False, True, True])

@@ -80,11 +80,13 @@ class Hdf5Input(Input):
         first = next((span for span in self.spans if length_of(span, settings)), None)
         if first is None:
             raise StoreError(f"{self.path} has no rows", hint="it was recorded empty; leave it out")
-        if self.layout.kind == "robomimic":  # the first that is converted need not be the first of the file
+        if self.layout.group != first.group:  # the first that is converted need not be the first of the file
             self.layout = replace(self.layout, members=list_members(file, first.group, settings.hdf5.channels)[0])
         self.fps = rate_of(self.path, self.layout, self._facts, settings, means)
         asked = settings if begun is None else Settings()
         notes = [*unknown, *notes_on(self.layout, self._facts, settings, asked, self.spans, self.fps)]
+        is_flat = self.layout.kind == "replay"  # flat steps have no place for what is known of an episode
+        self._successes = [None if is_flat else episode_success(file, span.group) for span in self.spans]
         self._lost = {} if settings.hdf5.mask else lost_demonstrations(file, self.layout)
         notes += self._lost_notes()
         self.by_name = not settings.features if begun is None else begun.by_name
@@ -95,7 +97,7 @@ class Hdf5Input(Input):
         self.columns = self._open_columns(first, settings, begun)
         if self.by_name and begun is not None:
             notes += self._like_first(rows, settings, begun)
-        notes += self._success_notes()
+        notes += self._success_notes(settings)
         self.settings = replace(settings, fps=self.fps, robot_type=robot_of(settings, self._facts))
         self.robot_type = self.settings.robot_type
         self.features = self.columns.features()
@@ -110,7 +112,7 @@ class Hdf5Input(Input):
         """The settings with the features that names tell of, and notes."""
         found = map_members(self.layout, rows, with_depth=settings.depth != "off")
         features = dict(found.features)
-        if SUCCESS not in features and any(self._success(span) is not None for span in self.spans):
+        if SUCCESS not in features and any(success is not None for success in self._successes):
             features[SUCCESS] = FeatureSettings((Source("success"),))
         settings = replace(settings, features=features)
         after = next_features(self._file, self.layout, self.spans, rows, settings, self._means)
@@ -151,17 +153,15 @@ class Hdf5Input(Input):
             )
         return [f"lost: {some}, the first is {group}"]
 
-    def _success(self, span: Span) -> bool | None:
-        """What the file says of a whole episode; flat steps have no place for it."""
-        return None if self.layout.kind == "replay" else episode_success(self._file, span.group)
-
-    def _success_notes(self) -> list[str]:
-        if not self.columns.has_success:
-            return []
-        known = [self._success(span) for span in self.spans]
-        unknown = sum(each is None for each in known)
-        text = f"{SUCCESS} is true in the last row of {sum(map(bool, known)):,} of {len(known):,} episodes"
-        return [text + (f"; nothing is known of {unknown:,}, which count as failed" if unknown else "")]
+    def _success_notes(self, settings: Settings) -> list[str]:
+        known = [success for success in self._successes if success is not None]
+        count, unknown = len(self._successes), len(self._successes) - len(known)
+        if self.columns.has_success:
+            text = f"{SUCCESS} is true in the last row of {sum(known):,} of {count:,} episodes"
+            return [text + (f"; nothing is known of {unknown:,}, which count as failed" if unknown else "")]
+        if known and self.by_name and SUCCESS not in settings.features:
+            return [f"success of {len(known):,} episodes left out: the data set was started without {SUCCESS}"]
+        return []
 
     def close(self) -> None:
         self._file.close()
@@ -217,7 +217,7 @@ class Hdf5Input(Input):
         drop, stride = self.settings.sample_drop, self.settings.stride or 1
         picks = np.arange(span.start + drop, max(span.stop - drop, span.start + drop), stride, dtype=np.int64)
         bad = {key: frozenset(rows) for key, rows in state["bad"].items()}
-        success = self.columns.has_success and bool(self._success(span))
+        success = self.columns.has_success and bool(self._successes[state["next"]])
         if self.settings.missing == "hold":
             # Nothing comes before the first rows: they are left out until every camera shows something.
             while len(picks) and any(int(picks[0]) in rows for rows in bad.values()):

@@ -90,6 +90,7 @@ class Layout:
     masks: tuple[str, ...] = ()
     singles: tuple[str, ...] = ()  # data sets beside the members: one value each, no rows
     without_actions: tuple[str, ...] = ()  # groups beside the demonstrations, which are none
+    group: str = ""  # whose members they are
 
     @property
     def is_known(self) -> bool:
@@ -109,7 +110,7 @@ def recognise(file: Hdf5File, channels: Literal["auto", "first", "last"] = "auto
         filled = next((group for group in demos if row_count(file, group)), demos[0])
         members, singles = list_members(file, filled, channels)
         why = _why_demonstrations(demos, any(member.name in ACTIONS for member in members))
-        return Layout("robomimic", why, demos, members, tuple(file.names("mask")), singles, without)
+        return Layout("robomimic", why, demos, members, tuple(file.names("mask")), singles, without, filled)
     members, singles = list_members(file, "", channels)
     names = {member.name for member in members}
     ends = [name for name in ENDS if name in names]
@@ -314,16 +315,19 @@ def lost_demonstrations(file: Hdf5File, layout: Layout) -> dict[str, int]:
 
 def episode_success(file: Hdf5File, group: str) -> bool | None:
     """What an attribute or a single value says of a whole episode; None where nothing does."""
+    import h5py
+
+    node = file.find(group or "/")
     for name in SUCCESSES:
-        value = file.said(group or "/", name)
-        if value is None and file.kind(join(group, name)) == "dataset":
-            data = file.dataset(join(group, name))
-            with library_errors(file.path, f"{join(group, name)} cannot be read"):
-                if data.size == 1 and data.dtype.kind in "biuf":
-                    value = data[()]
-        found = np.asarray(0 if value is None else value)
-        if value is not None and found.size == 1 and found.dtype.kind in "biuf" and bool(np.all(found == found)):
-            return bool(found.any())
+        value, path = None, join(group, name)
+        with library_errors(file.path, f"{path} cannot be read"):
+            if h5py.h5a.exists(node, name.encode()):
+                value = file.said(group or "/", name)
+            elif node.links.exists(name.encode()) and file.kind(path) == "dataset" and file.dataset(path).size == 1:
+                value = file.dataset(path)[()]
+        numbers = np.asarray(value).reshape(-1)
+        if numbers.size == 1 and numbers.dtype.kind in "biuf" and numbers[0] == numbers[0]:
+            return bool(numbers[0])
     return None
 
 

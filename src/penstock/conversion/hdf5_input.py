@@ -121,7 +121,9 @@ class Hdf5Input(Input):
     def _like_first(self, rows: int, settings: Settings, begun: Begun) -> Sequence[str]:
         """Notes on what the first input of the data set left out; refused where this file needs it."""
         after = next_features(self._file, self.layout, self.spans, rows, settings, self._means)
-        refuse_new(self.path, after, begun.source)
+        refuse_new(self.path, after, settings, begun.source)
+        if after.features:
+            return [f"left out, as {begun.source} has none: {', '.join(after.features)}"]
         return after.notes
 
     def _open_columns(self, first: Span, settings: Settings, begun: Begun | None) -> FileColumns:

@@ -63,9 +63,9 @@ def next_features(
     return NextColumns(features, tuple(notes))
 
 
-def refuse_new(path: Path, found: NextColumns, first: str) -> None:
-    """A data set that an earlier file started without a column cannot take it from a later one."""
-    for key in found.features:
+def refuse_new(path: Path, found: NextColumns, settings: Settings, first: str) -> None:
+    """A data set that an earlier file started without a next observation cannot take it from a later one."""
+    for key in (key for key in found.features if key.removeprefix("next.") in settings.features):
         raise StoreError(
             f"{path}: the data set was started with {first}, without {key}, which this file needs: "
             f"{'; '.join(found.notes)}",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.stores import hdf5_next
 from penstock.stores.hdf5_file import Hdf5File
 from penstock.stores.hdf5_layout import episode_spans, recognise
-from penstock.stores.hdf5_next import NextRows, compare_next
+from penstock.stores.hdf5_next import NextRows, compare_next, comparing_bytes
 
 SPECIAL = (0.0, -0.0, 1.0, np.nan, np.inf)
 
@@ -76,3 +76,19 @@ def test_demonstrations_are_compared_each_within_itself(tmp_path: Path) -> None:
         assert found == NextRows(compared=5, equal=5, open_ends=1, terminal_ends=2) and not found.is_row_after
         part = compare_next(file, layout, spans, ("obs/a", "next_obs/a"), most_bytes=40)
         assert part == NextRows(compared=3, equal=3, open_ends=1, terminal_ends=1, is_whole=False)
+
+
+def test_what_comparing_holds_follows_the_longest_row(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        for number, longest in enumerate((10, 3000)):
+            for name in ("obs/cam", "next_obs/cam"):
+                data = file.create_dataset(f"data/demo_{number}/{name}", (4,), dtype=h5py.vlen_dtype(np.uint8))
+                for row in range(4):
+                    data[row] = np.zeros(longest - row, np.uint8)
+            file[f"data/demo_{number}/obs/wide"] = file[f"data/demo_{number}/next_obs/wide"] = np.zeros((4, 3))
+            file[f"data/demo_{number}/actions"] = np.zeros((4, 1))
+    with Hdf5File(tmp_path / "x.hdf5") as file:
+        spans = episode_spans(file, recognise(file))
+        assert 3000 <= comparing_bytes(file, spans, ("obs/cam", "next_obs/cam")) < 15_000
+        numbers = comparing_bytes(file, spans, ("obs/wide", "next_obs/wide"))
+        assert hdf5_next.BLOCK_BYTES < numbers < 8 * hdf5_next.BLOCK_BYTES

@@ -20,7 +20,7 @@ from penstock.lazy import dataclass
 from penstock.lerobot.features import Feature
 from penstock.recordings.images import CompressedPicture, RawPicture
 from penstock.recordings.recording import Topic
-from penstock.stores.hdf5_array import Hdf5Array
+from penstock.stores.hdf5_array import LARGEST_IMAGE_BYTES, Hdf5Array
 from penstock.stores.hdf5_file import Hdf5File
 from penstock.stores.hdf5_layout import Member, classify, join
 from penstock.stores.hdf5_read import picture_bytes
@@ -28,8 +28,6 @@ from penstock.stores.roles import SUCCESSES
 
 _SLICE = re.compile(r"\A\.?\[(\d*)(:?)(\d*)\]\Z")
 _FIRST_ROWS = 16
-_SCANNED_ROWS = 1 << 16
-_LARGEST_PICTURE_BYTES = 64 << 20  # encoded
 
 
 @dataclass(frozen=True)
@@ -209,7 +207,7 @@ def _camera(
     file: Hdf5File, group: str, key: str, feature: FeatureSettings, member: Member, settings: Settings
 ) -> PictureColumn:
     array = Hdf5Array(file, join(group, member.name))
-    longest = longest_row_bytes(array)
+    longest = array.longest_bytes(LARGEST_IMAGE_BYTES)
     form = PictureForm(member, settings.hdf5.pixels)
     picture = _first_picture(file, array, form, longest)
     kind, recorded_px = probe_picture(picture)
@@ -261,17 +259,6 @@ class PictureForm:
         if self.is_raw:
             return RawPicture(self.height, self.width, self.encoding, self._big_endian, self._step, row)
         return CompressedPicture(self._format, row[: picture_bytes(row)])
-
-
-def longest_row_bytes(array: Hdf5Array) -> int:
-    """How much one row may hold; a row of its own length that claims more than a picture could is lost later."""
-    if not array.is_ragged:
-        return array.row_bytes
-    longest = 1
-    for start in range(0, array.count, _SCANNED_ROWS):
-        lengths = array.lengths(start, min(start + _SCANNED_ROWS, array.count))
-        longest = max(longest, int(lengths[lengths <= _LARGEST_PICTURE_BYTES].max(initial=0)))
-    return longest
 
 
 def _first_picture(file: Hdf5File, array: Hdf5Array, form: PictureForm, longest: int) -> Picture:

@@ -95,14 +95,13 @@ def _members(layout: Layout, rows: int, settings: Settings, taken: Set[str]) -> 
 
 
 def _compared(file: Hdf5File, layout: Layout, spans: Sequence[Span], names: tuple[str, str], means: Means) -> NextRows:
-    first = next(span for span in spans if span.stop > span.start)
     plan_memory(  # refuses what does not fit
         budget_bytes=means.budget_bytes,
         cameras=(),
         vector_values=0,
         rows=0,
         index_bytes=LIBRARY_BYTES,
-        reads=LargestReads(0, 0, comparing_bytes(file, first.group, names)),
+        reads=LargestReads(0, 0, comparing_bytes(file, spans, names)),
         chunk_size="auto",
         threads=1,
     )

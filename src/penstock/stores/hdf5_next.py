@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, StoreCorrupt, StoreError
 from penstock.lazy import dataclass
-from penstock.stores.hdf5_array import Hdf5Array
+from penstock.stores.hdf5_array import LARGEST_IMAGE_BYTES, Hdf5Array
 from penstock.stores.hdf5_file import Hdf5File
 from penstock.stores.hdf5_layout import Layout, Member, Span, join
 from penstock.stores.hdf5_read import picture_bytes
@@ -20,7 +20,6 @@ from penstock.stores.roles import TERMINALS
 
 BLOCK_BYTES = 4 << 20
 _COPIES = 4  # rows of both columns, those of the block before, and what comparing them makes
-_LARGEST_IMAGE_BYTES = 64 << 20  # encoded
 _ENCODED = ("jpeg", "png")
 
 
@@ -50,11 +49,13 @@ def is_comparable(member: Member, after: Member) -> bool:
     return member.content == after.content and (member.content in _ENCODED or member.row_shape == after.row_shape)
 
 
-def comparing_bytes(file: Hdf5File, group: str, names: Sequence[str]) -> int:
-    """What comparing two data sets holds at most."""
-    arrays = [Hdf5Array(file, join(group, name)) for name in names]
+def comparing_bytes(file: Hdf5File, spans: Sequence[Span], names: Sequence[str]) -> int:
+    """What comparing two data sets holds at most; rows with their own lengths are looked at in all groups."""
+    groups = list(dict.fromkeys(span.group for span in spans if span.stop > span.start))
+    arrays = [Hdf5Array(file, join(groups[0], name)) for name in names]
     if any(array.is_ragged for array in arrays):
-        return _COPIES * min(_LARGEST_IMAGE_BYTES, file.size_bytes)
+        every = (Hdf5Array(file, join(group, name)) for group in groups for name in names)
+        return _COPIES * max(array.longest_bytes(LARGEST_IMAGE_BYTES) for array in every)
     chunks = sum(array.chunk_bytes for array in arrays) + max(array.scratch_bytes for array in arrays)
     return _COPIES * max(BLOCK_BYTES, *(array.row_bytes for array in arrays)) + chunks
 
@@ -166,7 +167,7 @@ def _image(array: Hdf5Array, row: int) -> object:
     """The bytes of an encoded image; one that cannot be read equals nothing."""
     try:
         if array.is_ragged:
-            data = next(iter(array.ragged(row, row + 1, _LARGEST_IMAGE_BYTES)))
+            data = next(iter(array.ragged(row, row + 1, LARGEST_IMAGE_BYTES)))
         else:
             data = array.rows(row, row + 1).reshape(-1).view(np.uint8)
         return data[: picture_bytes(data.data)].tobytes()

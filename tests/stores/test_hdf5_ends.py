@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 import penstock
 from penstock.errors import StoreError
 from penstock.stores.hdf5_file import Hdf5File
-from penstock.stores.hdf5_layout import TERMINALS, TIMEOUTS, episode_spans, recognise
+from penstock.stores.hdf5_layout import episode_spans, recognise
 from penstock.stores.hdf5_store import open_hdf5
+from penstock.stores.roles import TERMINALS, TIMEOUTS
 
 ROWS = 12
 ENDS = (*TERMINALS, *TIMEOUTS)
@@ -35,7 +36,7 @@ def test_dones_end_what_terminals_do_not(tmp_path: Path) -> None:
         assert store.episode_starts.tolist() == [0, 4, 9, 12]
         assert store.ends_terminal is not None and not store.ends_terminal.any()
         assert store.roles["terminal"] == "terminals"
-        assert "2 ends by dones alone, not by terminals: taken as ones that ran out of time" in store.notes
+        assert "2 ends by dones alone, not by terminals: taken as cut off by a time limit" in store.notes
         assert not any(note.startswith("no timeouts") for note in store.notes), "dones tells them"
         window = penstock.Transition(next_columns=["actions"])
         with penstock.Loader(store, window, batch_size=1, shuffle=False, output="numpy") as loader:

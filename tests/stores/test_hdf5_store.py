@@ -132,7 +132,8 @@ def test_a_directory_of_episode_files(tmp_path: Path, raw: bool) -> None:
         for name, own in (("cam_high", "observations/images/cam_high"), ("cam_low", "observations/images/cam_low")):
             assert_rows(store, own, [row for episode in written for row in episode[name]], any_order(13))
         assert_rows(store, "action", np.concatenate([episode["action"] for episode in written]), any_order(13))
-        assert store.roles == {"action": "action", "state": "observations/qpos"}
+        observed = {"state": "observations/qpos", "velocity": "observations/qvel", "effort": "observations/effort"}
+        assert store.roles == {"action": "action", **observed}
         assert store.episode_of(np.array([0, 4, 12])).tolist() == [0, 1, 2]
 
 

@@ -47,7 +47,7 @@ def test_the_names_of_gymnasium_end_episodes(tmp_path: Path, names: tuple[str, s
     with h5py.File(tmp_path / "a.hdf5", "r+") as file:
         del file[names[0]]
     with penstock.open(tmp_path / "a.hdf5") as store:
-        assert any(note.startswith("no terminals: ") for note in store.notes)
+        assert any(note.startswith("no 'terminals' column: ") for note in store.notes)
 
 
 def robomimic(path: Path, lengths: list[int], *, ends: bool = True) -> Path:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.conversion.inputs import Input, Means
     from penstock.stores.hdf5_layout import Layout, Span
 
+_COMPARED_BYTES = 256 << 20  # of every column of next observations, where nothing is converted yet
 _MOST_SHOWN = 200  # data sets, and files of a directory
 _HEAD = """\
 # What `penstock convert` would do with {name}: keep this file, change what you like, and give it as --config.
@@ -40,6 +41,7 @@ def inspect_hdf5(files: Sequence[Path], args: argparse.Namespace) -> int:
     )
     if args.suggest_config:
         return _suggest(files[0], means)
+    means = replace(means, compared_bytes=_COMPARED_BYTES)
     codes = {0}
     described: list[dict[str, Any]] = []
     words = _words(means, args.episodes)

@@ -62,7 +62,8 @@ def episode_directory(path: Path, **options: Any) -> dict[str, Any] | None:
 
 def store_facts(store: Store) -> dict[str, Any]:
     """An open store as plain data."""
-    roles = {name: role for role, name in store.roles.items()}
+    known = {role: store.columns_for(role) for role in (*store.roles, *store.joined_roles)}
+    roles = {name: role for role, names in known.items() for name in names}
     return {
         "possible": True,
         "kind": store.kind,

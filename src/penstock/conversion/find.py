@@ -14,8 +14,8 @@ from penstock.conversion.output import PARTIAL_SUFFIX
 from penstock.errors import NotARecording, RecordingError, UsageError
 from penstock.lerobot.layout import INFO_PATH
 from penstock.recordings.split import natural_key
+from penstock.stores.opening import HDF5_SUFFIXES
 
-_HDF5_SUFFIXES = (".hdf5", ".h5")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _RECORDING_SUFFIXES = (".bag", ".active", ".db3", ".mcap", ".zstd")
 _NOTHING = "give .bag, .db3 or .mcap files, HDF5 files, LeRobot data sets, or directories with them"
@@ -55,7 +55,7 @@ def is_hdf5(path: Path) -> bool:
     """By its name, or by the signature with which HDF5 files begin."""
     if not path.is_file():
         return False
-    if path.suffix.lower() in _HDF5_SUFFIXES:
+    if path.suffix.lower() in HDF5_SUFFIXES:
         return True
     if path.name.lower().endswith(_RECORDING_SUFFIXES):
         return False
@@ -87,7 +87,7 @@ def _within(directory: Path) -> Iterable[Found]:
         # A data set that is being built, or about to be removed, is nobody's input.
         subdirectories[:] = sorted((n for n in subdirectories if not n.endswith(_PASSING)), key=natural_key)
         for name in sorted(names, key=natural_key):
-            if name.lower().endswith(_HDF5_SUFFIXES):
+            if name.lower().endswith(HDF5_SUFFIXES):
                 yield Found("hdf5", Path(here) / name)
 
 

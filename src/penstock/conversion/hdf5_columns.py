@@ -13,22 +13,21 @@ from numpy.typing import NDArray
 from penstock.conversion.columns import CameraColumn
 from penstock.conversion.depth_camera import depth_mode, probe_depth, range_mm
 from penstock.conversion.first_messages import Picture, probe_picture
-from penstock.conversion.hdf5_mapping import BOOLEAN_KEYS
+from penstock.conversion.hdf5_mapping import BOOLEAN_KEYS, SUCCESS
 from penstock.conversion.settings import FeatureSettings, Settings, Source, asked_video
 from penstock.errors import ConfigError, DataSetError, ImageError, LimitExceeded, StoreCorrupt, StoreError
 from penstock.lazy import dataclass
 from penstock.lerobot.features import Feature
 from penstock.recordings.images import CompressedPicture, RawPicture
 from penstock.recordings.recording import Topic
-from penstock.stores.hdf5_array import Hdf5Array
+from penstock.stores.hdf5_array import LARGEST_IMAGE_BYTES, Hdf5Array
 from penstock.stores.hdf5_file import Hdf5File
 from penstock.stores.hdf5_layout import Member, classify, join
 from penstock.stores.hdf5_read import picture_bytes
+from penstock.stores.roles import SUCCESSES
 
 _SLICE = re.compile(r"\A\.?\[(\d*)(:?)(\d*)\]\Z")
 _FIRST_ROWS = 16
-_SCANNED_ROWS = 1 << 16
-_LARGEST_PICTURE_BYTES = 64 << 20  # encoded
 
 
 @dataclass(frozen=True)
@@ -109,6 +108,12 @@ class FileColumns:
 
     cameras: tuple[PictureColumn, ...]
     numbers: tuple[NumberColumn, ...]
+    has_success: bool = False  # of the episode as a whole, in its last row
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is more than images."""
+        return bool(self.numbers) or self.has_success
 
     def names(self) -> list[str]:
         """Every data set that is read, once."""
@@ -118,7 +123,8 @@ class FileColumns:
 
     def features(self) -> tuple[Feature, ...]:
         numbers = [Feature(each.key, each.dtype, (each.size,), each.names) for each in self.numbers]
-        return (*(each.camera.feature() for each in self.cameras), *numbers)
+        success = [Feature(SUCCESS, "bool", (1,), (SUCCESSES[0],))] if self.has_success else []
+        return (*(each.camera.feature() for each in self.cameras), *numbers, *success)
 
     def describe(self) -> dict[str, Any]:
         """Where each feature comes from and what becomes of it."""
@@ -136,6 +142,8 @@ class FileColumns:
                 "size": column.size,
                 "names": list(column.names),
             }
+        if self.has_success:
+            described[SUCCESS] = {"topics": [SUCCESSES[0]], "size": 1, "names": [SUCCESSES[0]]}
         return described
 
 
@@ -143,8 +151,12 @@ def open_columns(file: Hdf5File, group: str, settings: Settings) -> FileColumns:
     """Find every data set in the group, look at its first row, and settle sizes, names and encodings."""
     cameras: list[PictureColumn] = []
     numbers: list[NumberColumn] = []
+    has_success = False
     for key, feature in settings.features.items():
         _refuse_pairing(key, feature)
+        if key == SUCCESS and _is_of_episode(file, group, feature):
+            has_success = True
+            continue
         members = [_member(file, group, key, source, settings) for source in feature.sources]
         if any(member.is_picture for member in members):
             if len(members) != 1:
@@ -154,7 +166,14 @@ def open_columns(file: Hdf5File, group: str, settings: Settings) -> FileColumns:
             numbers.append(_numbers(key, feature, members))
     if not cameras and not numbers:
         raise StoreError(f"{file.path} has nothing that becomes a feature", hint="name data sets under features:")
-    return FileColumns(tuple(cameras), tuple(numbers))
+    return FileColumns(tuple(cameras), tuple(numbers), has_success)
+
+
+def _is_of_episode(file: Hdf5File, group: str, feature: FeatureSettings) -> bool:
+    """Whether success is that of a whole episode (an attribute, or one value), and not of every row."""
+    names = [source.topic.strip("/") for source in feature.sources]
+    path = join(group, names[0])
+    return names[0] in SUCCESSES and len(names) == 1 and (file.kind(path) != "dataset" or file.dataset(path).size == 1)
 
 
 def _refuse_pairing(key: str, feature: FeatureSettings) -> None:
@@ -188,7 +207,7 @@ def _camera(
     file: Hdf5File, group: str, key: str, feature: FeatureSettings, member: Member, settings: Settings
 ) -> PictureColumn:
     array = Hdf5Array(file, join(group, member.name))
-    longest = longest_row_bytes(array)
+    longest = array.longest_bytes(LARGEST_IMAGE_BYTES)
     form = PictureForm(member, settings.hdf5.pixels)
     picture = _first_picture(file, array, form, longest)
     kind, recorded_px = probe_picture(picture)
@@ -242,17 +261,6 @@ class PictureForm:
         if self.is_raw:
             return RawPicture(self.height, self.width, self.encoding, self._big_endian, self._step, row)
         return CompressedPicture(self._format, row[: picture_bytes(row)])
-
-
-def longest_row_bytes(array: Hdf5Array) -> int:
-    """How much one row may hold; a row of its own length that claims more than a picture could is lost later."""
-    if not array.is_ragged:
-        return array.row_bytes
-    longest = 1
-    for start in range(0, array.count, _SCANNED_ROWS):
-        lengths = array.lengths(start, min(start + _SCANNED_ROWS, array.count))
-        longest = max(longest, int(lengths[lengths <= _LARGEST_PICTURE_BYTES].max(initial=0)))
-    return longest
 
 
 def _first_picture(file: Hdf5File, array: Hdf5Array, form: PictureForm, longest: int) -> Picture:

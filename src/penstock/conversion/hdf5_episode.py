@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.conversion.cameras import CameraWorker, PictureChanged, Shot
 from penstock.conversion.hdf5_columns import FileColumns, PictureColumn, PictureForm
+from penstock.conversion.hdf5_mapping import SUCCESS
 from penstock.conversion.inputs import Run
 from penstock.conversion.lane import Crew
 from penstock.conversion.picture_pass import UNUSABLE, PicturePass, make_worker, sampled_rows
@@ -54,6 +55,7 @@ class EpisodeRows:
     group: str
     picks: NDArray[np.int64]
     held: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    success: bool = False  # what is known of the episode as a whole
 
 
 @dataclass(frozen=True)
@@ -275,7 +277,7 @@ class _Stream:
 
     def _write_rows(self, start: int, stop: int) -> None:
         columns: dict[str, Any] = dict(self._pictures.take_images())
-        if not self._columns.numbers:  # the rows are counted by the pictures
+        if not self._columns.has_rows:  # the rows are counted by the pictures
             self._crew.writing.drain()
         if self._bad:
             return
@@ -287,6 +289,9 @@ class _Stream:
                 read = [part.read(array, first, last) for first, last in _runs(picks)]
                 pieces.append(read[0] if len(read) == 1 else np.concatenate(read))
             columns[column.key] = column.joined(pieces)
+        if self._columns.has_success:
+            columns[SUCCESS] = np.zeros((stop - start, 1), np.bool_)
+            columns[SUCCESS][-1] = self._rows.success and stop == len(self._rows.picks)
         self._episode.write_rows(columns, rows=stop - start)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from penstock import memory as process_memory
 from penstock import units
 from penstock.conversion.encoding_anew import video_lines
-from penstock.conversion.hdf5_columns import PictureColumn, open_columns
+from penstock.conversion.hdf5_columns import FileColumns, PictureColumn, open_columns
 from penstock.conversion.hdf5_episode import (
     BadPicture,
     BadPictures,
@@ -22,29 +22,36 @@ from penstock.conversion.hdf5_episode import (
     open_arrays,
     stream_episode,
 )
-from penstock.conversion.hdf5_mapping import TEXT_NAMES, Facts, map_members, read_facts
+from penstock.conversion.hdf5_facts import label_of, length_of, notes_on, rate_of, robot_of
+from penstock.conversion.hdf5_mapping import SUCCESS, TEXT_NAMES, map_members, read_facts
+from penstock.conversion.hdf5_next import LIBRARY_BYTES, next_features, refuse_new
 from penstock.conversion.inputs import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
-from penstock.conversion.settings import Settings, kept, without_effect
-from penstock.errors import ConfigError, StoreError
+from penstock.conversion.settings import FeatureSettings, Settings, Source, kept
+from penstock.errors import StoreError
 from penstock.media.hardware import device_notes
 from penstock.plan.conversion_memory import FETCH_MIN_BYTES, CameraLoad, MemoryPlan, plan_memory
 from penstock.recordings.recording import LargestReads
 from penstock.stores.hdf5_array import Hdf5Array
 from penstock.stores.hdf5_file import Hdf5File
-from penstock.stores.hdf5_layout import ACTIONS, TERMINALS, TIMEOUTS, Layout, Span, episode_spans, join, recognise
+from penstock.stores.hdf5_layout import (
+    Layout,
+    Span,
+    episode_spans,
+    episode_success,
+    join,
+    list_members,
+    lost_demonstrations,
+    recognise,
+)
+from penstock.stores.roles import ACTIONS
 
 if TYPE_CHECKING:
     from penstock.lerobot.writer import EpisodeWriter
 
-# What h5py, its metadata cache and the child that looks at the next file first hold: measured, rounded up.
-LIBRARY_BYTES = 40 << 20
 _SPAN_BYTES = 400  # one episode in the list of them
 _RETRIES = 8  # a picture that only decoding shows to be broken is found when it is sampled
 _MOST_NOTES = 20
-_EXACT_SECONDS = 2048
 _UNKNOWN_TASK = Settings().task
-_NOT_ASKED = ("timeline", "time", "tolerance", "episodes", "split_episodes")  # the file has its rows and episodes
-_KINDS = {"aloha": "one episode (ALOHA / ACT)", "robomimic": "demonstrations (robomimic)", "replay": "replay steps"}
 
 
 def open_hdf5(path: Path, means: Means, begun: Begun | None) -> Hdf5Input:
@@ -71,20 +78,29 @@ class Hdf5Input(Input):
         unknown: list[str] = []
         self.spans = episode_spans(file, self.layout, settings.hdf5.mask, unknown)
         self._facts = read_facts(file, self.layout)
-        first = next((span for span in self.spans if _length(span, settings)), None)
+        first = next((span for span in self.spans if length_of(span, settings)), None)
         if first is None:
             raise StoreError(f"{self.path} has no rows", hint="it was recorded empty; leave it out")
-        self.fps = _rate(self.path, self.layout, self._facts, settings, means)
+        if self.layout.group != first.group:  # the first that is converted need not be the first of the file
+            self.layout = replace(self.layout, members=list_members(file, first.group, settings.hdf5.channels)[0])
+        self.fps = rate_of(self.path, self.layout, self._facts, settings, means)
         asked = settings if begun is None else Settings()
-        notes = [*unknown, *_notes(self.layout, self._facts, settings, asked, self.spans, self.fps)]
-        if not settings.features:
-            rows = Hdf5Array(file, join(first.group, _central(self.layout))).count
-            found = map_members(self.layout, rows, with_depth=settings.depth != "off")
-            settings = replace(settings, features=found.features)
-            notes += found.notes
+        notes = [*unknown, *notes_on(self.layout, self._facts, settings, asked, self.spans, self.fps)]
+        is_flat = self.layout.kind == "replay"  # flat steps have no place for what is known of an episode
+        self._successes = [None if is_flat else episode_success(file, span.group) for span in self.spans]
+        self._lost = {} if settings.hdf5.mask else lost_demonstrations(file, self.layout)
+        notes += self._lost_notes()
+        self.by_name = not settings.features if begun is None else begun.by_name
+        rows = Hdf5Array(file, join(first.group, _central(self.layout))).count
+        if self.by_name and begun is None:
+            settings, found_notes = self._by_name(rows, settings)
+            notes += found_notes
         settings = replace(settings, features=kept(settings.features, settings, self.path, strict=begun is None))
-        self.columns = open_columns(file, first.group, settings)
-        self.settings = replace(settings, fps=self.fps, robot_type=_robot(settings, self._facts))
+        self.columns = self._open_columns(first, settings, begun)
+        if self.by_name and begun is not None:
+            notes += self._like_first(rows, settings, begun)
+        notes += self._success_notes(settings)
+        self.settings = replace(settings, fps=self.fps, robot_type=robot_of(settings, self._facts))
         self.robot_type = self.settings.robot_type
         self.features = self.columns.features()
         self.codecs = {each.key: each.camera.stored_as for each in self.columns.cameras}
@@ -95,6 +111,63 @@ class Hdf5Input(Input):
         notes += device_notes(self.codecs.values(), settings.encoding.device)
         self.notes = (*notes, *(f"reads {target} as well" for target in file.followed))
         process_memory.give_back_freed()
+
+    def _by_name(self, rows: int, settings: Settings) -> tuple[Settings, Sequence[str]]:
+        """The settings with the features that names tell of, and notes."""
+        found = map_members(self.layout, rows, with_depth=settings.depth != "off")
+        features = dict(found.features)
+        if SUCCESS not in features and any(success is not None for success in self._successes):
+            features[SUCCESS] = FeatureSettings((Source("success"),))
+        settings = replace(settings, features=features)
+        after = next_features(self._file, self.layout, self.spans, rows, settings, self._means)
+        return replace(settings, features=features | after.features), (*found.notes, *after.notes)
+
+    def _like_first(self, rows: int, settings: Settings, begun: Begun) -> Sequence[str]:
+        """Notes on what the first input of the data set left out; refused where this file needs it."""
+        after = next_features(self._file, self.layout, self.spans, rows, settings, self._means)
+        refuse_new(self.path, after, settings, begun.source)
+        if after.features:
+            return [f"left out, as {begun.source} has none: {', '.join(after.features)}"]
+        return after.notes
+
+    def _open_columns(self, first: Span, settings: Settings, begun: Begun | None) -> FileColumns:
+        try:
+            return open_columns(self._file, first.group, settings)
+        except StoreError as error:
+            if begun is None or begun.kind != self.kind:
+                raise
+            # What a file of another layout lacks says less than that it is one.
+            with Hdf5File(begun.source, allow_external=settings.hdf5.allow_external) as file:
+                before = recognise(file, settings.hdf5.channels)
+            if label_of(before) == label_of(self.layout):
+                raise
+            raise StoreError(
+                f"{self.path} holds {label_of(self.layout)}, {begun.source} holds {label_of(before)}: files of "
+                f"different layouts do not make one data set ({error.message.removeprefix(f'{self.path}: ')})",
+                hint=f"convert each layout on its own, this file with: penstock convert {self.path} OUT",
+            ) from error
+
+    def _lost_notes(self) -> list[str]:
+        if not self._lost:
+            return []
+        group, count = next(iter(self._lost.items()))[0], len(self._lost)
+        some = f"{sum(self._lost.values()):,} rows of {count:,} demonstration{'s' if count > 1 else ''} without actions"
+        if self._means.strict:
+            raise StoreError(
+                f"{self.path}: {some}, the first is {group}",
+                hint="without --strict they are left out and counted (exit code 3)",
+            )
+        return [f"lost: {some}, the first is {group}"]
+
+    def _success_notes(self, settings: Settings) -> list[str]:
+        known = [success for success in self._successes if success is not None]
+        count, unknown = len(self._successes), len(self._successes) - len(known)
+        if self.columns.has_success:
+            text = f"{SUCCESS} is true in the last row of {sum(known):,} of {count:,} episodes"
+            return [text + (f"; nothing is known of {unknown:,}, which count as failed" if unknown else "")]
+        if known and self.by_name and SUCCESS not in settings.features:
+            return [f"success of {len(known):,} episodes left out: the data set was started without {SUCCESS}"]
+        return []
 
     def close(self) -> None:
         self._file.close()
@@ -123,16 +196,17 @@ class Hdf5Input(Input):
 
     def finish(self, state: State | None) -> Outcome:
         state = self._past_empty(state or _first_state())
-        return Outcome(dict(state["lost"]), tuple(state["notes"]))
+        lost = {"demonstration without actions": len(self._lost)} if self._lost else {}
+        return Outcome({**lost, **state["lost"]}, tuple(state["notes"]))
 
     def describe(self) -> dict[str, Any]:
         return self.columns.describe()
 
     def lines(self) -> list[tuple[str, str]]:
-        rows = sum(_length(span, self.settings) for span in self.spans)
+        rows = sum(length_of(span, self.settings) for span in self.spans)
         episodes = f"{len(self.spans):,} episode{'s' if len(self.spans) != 1 else ''}"
         lines = [
-            (self.path.name + " ", f"{units.format_size(self.size_bytes)} · HDF5 · {_KINDS[self.layout.kind]}"),
+            (self.path.name + " ", f"{units.format_size(self.size_bytes)} · HDF5 · {label_of(self.layout)}"),
             ("rows", f"{rows:,} at {self.fps} fps · {episodes} · {self.layout.why}"),
         ]
         cameras = [each.camera for each in self.columns.cameras]
@@ -148,13 +222,14 @@ class Hdf5Input(Input):
         drop, stride = self.settings.sample_drop, self.settings.stride or 1
         picks = np.arange(span.start + drop, max(span.stop - drop, span.start + drop), stride, dtype=np.int64)
         bad = {key: frozenset(rows) for key, rows in state["bad"].items()}
+        success = self.columns.has_success and bool(self._successes[state["next"]])
         if self.settings.missing == "hold":
             # Nothing comes before the first rows: they are left out until every camera shows something.
             while len(picks) and any(int(picks[0]) in rows for rows in bad.values()):
                 picks = picks[1:]
-            return EpisodeRows(span.group, picks, bad)
+            return EpisodeRows(span.group, picks, bad, success)
         gone = np.array(sorted(set().union(*bad.values())), dtype=np.int64)
-        return EpisodeRows(span.group, picks[~np.isin(picks, gone)])
+        return EpisodeRows(span.group, picks[~np.isin(picks, gone)], success=success)
 
     def _past_empty(self, state: State) -> State:
         """Beyond episodes without a usable row, which are counted."""
@@ -228,7 +303,7 @@ class Hdf5Input(Input):
             budget_bytes=self._means.budget_bytes,
             cameras=tuple(_load(each) for each in self.columns.cameras),
             vector_values=sum(column.size for column in self.columns.numbers),
-            rows=max(_length(span, self.settings) for span in self.spans),
+            rows=max(length_of(span, self.settings) for span in self.spans),
             index_bytes=LIBRARY_BYTES + _SPAN_BYTES * len(self.spans),
             reads=LargestReads(largest, 0, scratch + widest + max(0, two_rows - max(FETCH_MIN_BYTES, 2 * largest))),
             chunk_size=self.settings.rosbag.chunk_size,
@@ -247,69 +322,10 @@ def _with_note(notes: list[str], note: str) -> list[str]:
     return [*notes, note if len(notes) < _MOST_NOTES else "and further ones, which are counted above"]
 
 
-def _length(span: Span, settings: Settings) -> int:
-    rows = max(span.stop - span.start - 2 * settings.sample_drop, 0)
-    return -(-rows // (settings.stride or 1))
-
-
 def _central(layout: Layout) -> str:
     """The data set that says how many rows an episode has."""
     member = layout.first_of(ACTIONS) or layout.members[0]
     return member.name
-
-
-def _rate(path: Path, layout: Layout, facts: Facts, settings: Settings, means: Means) -> int:
-    """Rows per second, as given or as the file says; HDF5 files have no times to measure it by."""
-    stride = settings.stride or 1
-    if means.settings.fps is not None:
-        return means.settings.fps
-    if facts.rate_hz is not None:
-        rate = facts.rate_hz / stride
-        if rate < 1 or abs(rate - round(rate)) > 1e-6:
-            raise ConfigError(
-                f"{path}: {facts.rate_from} says {facts.rate_hz:g} rows a second, which makes {rate:g} with stride "
-                f"{stride}: LeRobot takes whole rates",
-                hint="give fps=30 (or what is meant)",
-            )
-        return round(rate)
-    if settings.fps is not None:
-        return settings.fps
-    usual = "fps=50 (ALOHA records at 50 Hz)" if layout.kind == "aloha" else "fps=20, or what it was recorded at"
-    raise ConfigError(f"{path} does not say how many rows a second has", hint=f"give {usual}")
-
-
-def _notes(
-    layout: Layout, facts: Facts, settings: Settings, asked: Settings, spans: Sequence[Span], fps: int
-) -> Sequence[str]:
-    """`asked`: the user's own settings, or the usual ones where the first input has settled them."""
-    notes: list[str] = []
-    if facts.rate_hz is not None:
-        same = abs(facts.rate_hz / (settings.stride or 1) - fps) < 1e-6
-        notes.append(
-            f"{facts.rate_from}: {facts.rate_hz:g} rows a second"
-            + ("" if same else f", taken as {fps} fps as asked: no row is left out or added for that")
-        )
-    ends = [name for name in TERMINALS if layout.member(name) is not None]
-    if layout.kind == "replay" and layout.first_of(TIMEOUTS) is None and len(ends) == 1:
-        notes.append("no timeouts: an episode that ran out of time is not told from the next one")
-    if layout.masks and settings.hdf5.mask is None:
-        notes.append(f"masks: {', '.join(layout.masks[:8])} (hdf5.mask=NAME takes the demonstrations of one)")
-    notes += without_effect(asked, _NOT_ASKED, "HDF5 files")
-    longest_s = max(_length(span, settings) for span in spans) // fps
-    if longest_s > _EXACT_SECONDS:
-        notes.append(
-            f"an episode of {longest_s:,} s is longer than the 2,048 s that LeRobot's float32 times resolve to its "
-            "0.1 ms: read it with LeRobotDataset(..., tolerance_s=1e-3)"
-        )
-    empty = sum(_length(span, settings) == 0 for span in spans)
-    if empty:
-        notes.append(f"{empty:,} of {len(spans):,} episodes have no rows")
-    return notes
-
-
-def _robot(settings: Settings, facts: Facts) -> str:
-    unknown = settings.robot_type == Settings().robot_type
-    return facts.robot if unknown and facts.robot else settings.robot_type
 
 
 def _load(column: PictureColumn) -> CameraLoad:

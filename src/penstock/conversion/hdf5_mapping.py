@@ -12,20 +12,24 @@ from penstock.conversion.settings import FeatureSettings, Source
 from penstock.lazy import dataclass
 from penstock.lerobot.features import safe_key
 from penstock.stores.hdf5_file import Hdf5File
-from penstock.stores.hdf5_layout import ACTIONS, REWARDS, TERMINALS, TIMEOUTS, Layout, Member
+from penstock.stores.hdf5_layout import Layout, Member
+from penstock.stores.roles import (
+    ENDS,
+    LEROBOT,
+    OBSERVATION_ROLES,
+    SIMULATOR,
+    SUCCESSES,
+    find_roles,
+    is_next_observation,
+    is_observation,
+)
 
-IMAGE_PREFIX, STATE, ACTION = "observation.images.", "observation.state", "action"
-REWARD, DONE, TRUNCATED = "next.reward", "next.done", "next.truncated"
-BOOLEAN_KEYS = frozenset((DONE, TRUNCATED, "next.success"))  # bool in LeRobot's own data sets
-ENVIRONMENT_STATE = "observation.environment_state"
+IMAGE_PREFIX, SUCCESS = "observation.images.", LEROBOT["success"][0]
+BOOLEAN_KEYS = frozenset((LEROBOT["terminal"][0], LEROBOT["timeout"][0], SUCCESS))  # bool in LeRobot's own data sets
 
-_OBSERVATION_GROUPS = ("observations", "obs", "observation")
-_NEXT_GROUPS = ("next_observations", "next_obs", "next_observation")
-_NAMED = {"qvel": "observation.velocity", "effort": "observation.effort", "object": ENVIRONMENT_STATE}
-_STATE_NAMES = ("qpos", "joint", "joints", "state", "joint_positions", "proprio")
-_ROBOT_PARTS = (("eef_pos", "eef_quat", "gripper_qpos"), ("joint_pos", "gripper_qpos"))
 _LEFT_OUT = ("infos", "metadata", "mask", "env_infos")
 _BOOKKEEPING = ("compress_len",)
+_CENTRAL_ROLES = ("state", "action", "reward", "terminal", "timeout")
 _WIDEST = 4096  # numbers of one row that still are a feature of their own
 _CAMERA_TAIL = re.compile(r"_(?:images?|rgb|img)\Z")
 
@@ -47,99 +51,91 @@ class Found:
 
 
 def map_members(layout: Layout, rows: int, *, with_depth: bool = True) -> Found:
-    """Pictures, state, action and the rest, under the names that LeRobot uses; `rows` is the length of the episode."""
+    """Pictures, state, action and the rest, under the names that LeRobot uses; `rows` is the length of the episode.
+
+    Columns of next observations are not among them: `hdf5_next` decides on those.
+    """
     notes: list[str] = []
-    members = _usable(layout, rows, notes)
+    roles = find_roles(member.name for member in layout.members if member.content == "numbers")
+    members = _usable(layout, rows, roles, notes)
     if not with_depth and any(member.content == "depth" for member in members):
-        notes.append(f"depth left out: {_listed([member.name for member in members if member.content == 'depth'])}")
+        notes.append(f"depth left out: {listed([member.name for member in members if member.content == 'depth'])}")
         members = [member for member in members if member.content != "depth"]
     features: dict[str, FeatureSettings] = {}
-    for key, member in _camera_keys([member for member in members if member.is_picture]).items():
-        features[key] = _feature(member)
-    numbers = [member for member in members if member.content == "numbers"]
-    state = _state(numbers)
-    if state:
-        features[STATE] = FeatureSettings(tuple(Source(member.name) for member in state))
-    for names, key in ((ACTIONS, ACTION), (REWARDS, REWARD), (TERMINALS, DONE), (TIMEOUTS, TRUNCATED)):
-        named = [each for name in names for each in numbers if each.name == name]
-        if named:
-            features[key] = FeatureSettings((Source(named[0].name),))
+    for key, member in camera_keys([member for member in members if member.is_picture]).items():
+        features[key] = feature_of(member)
+    numbers = {member.name: member for member in members if member.content == "numbers"}
+    roles = find_roles(numbers)
+    for role in (*_CENTRAL_ROLES, "success"):
+        if role in roles:
+            features[LEROBOT[role][0]] = FeatureSettings(tuple(Source(name) for name in roles[role]))
     taken = {source.topic for feature in features.values() for source in feature.sources}
-    for member in numbers:
+    for member in numbers.values():
         if member.name not in taken:
-            _add_other(features, member, any(_is_observation(each) for each in numbers), notes)
+            _add_other(features, member, any(is_observation(name) for name in numbers), notes)
     return Found(features, tuple(notes))
 
 
-def _usable(layout: Layout, rows: int, notes: list[str]) -> list[Member]:
+def _usable(layout: Layout, rows: int, roles: Tree[str, tuple[str, ...]], notes: list[str]) -> list[Member]:
     kept: list[Member] = []
-    following = [member.name for member in layout.members if member.name.split("/")[0] in _NEXT_GROUPS]
-    if following:
-        notes.append(f"left out, as each is the observation of the row after: {_listed(following)}")
     aside = [member.name for member in layout.members if member.name.split("/")[0] in _LEFT_OUT]
     if aside:
-        notes.append(f"left out (name them under features: to keep them): {_listed(aside)}")
+        notes.append(f"left out (name them under features: to keep them): {listed(aside)}")
+    # What an episode cannot be without: a wrong number of rows is an error, not a reason to leave it out.
+    central = {name for role in _CENTRAL_ROLES for name in roles.get(role, ())} | set(ENDS)
     for member in layout.members:
-        if member.name in following or member.name in aside or member.base in _BOOKKEEPING:
+        if member.name in aside or member.base in _BOOKKEEPING or is_next_observation(member.name):
             continue
-        if member.content == "other":
-            notes.append(f"{member.name} left out: {member.why}")
-        elif member.rows != rows and not _is_central(member):
-            notes.append(f"{member.name} left out: it has {member.rows:,} rows, the episode {rows:,}")
-        elif not member.is_picture and not 0 < member.values <= _WIDEST:
-            notes.append(f"{member.name} left out: {member.values:,} numbers a row (features: may still name it)")
-        else:
+        is_central = member.is_picture or member.name in central
+        problem = problem_of(member, member.rows if is_central else rows)
+        if problem is None:
             kept.append(member)
+        elif not _is_flag(member):
+            notes.append(f"{member.name} left out: {problem}")
     return kept
 
 
-def _is_central(member: Member) -> bool:
-    """What an episode cannot be without: a wrong number of rows is an error, not a reason to leave it out."""
-    return member.is_picture or member.base in (*_STATE_NAMES, *ACTIONS, *REWARDS, *TERMINALS, *TIMEOUTS)
+def problem_of(member: Member, rows: int) -> str | None:
+    """Why a data set cannot be a feature of an episode with so many rows."""
+    if member.content == "other":
+        return member.why
+    if member.rows != rows:
+        return f"it has {member.rows:,} rows, the episode {rows:,}"
+    if not member.is_picture and not 0 < member.values <= _WIDEST:
+        return f"{member.values:,} numbers a row (features: may still name it)"
+    return None
 
 
-def _is_observation(member: Member) -> bool:
-    return member.name.split("/")[0] in _OBSERVATION_GROUPS
-
-
-def _state(numbers: list[Member]) -> list[Member]:
-    flat = [member for member in numbers if member.name in _OBSERVATION_GROUPS]  # D4RL: the observation itself
-    if flat:
-        return flat[:1]
-    observed = {member.base: member for member in reversed(numbers) if _is_observation(member)}
-    for name in _STATE_NAMES:
-        if name in observed:
-            return [observed[name]]
-    robots = sorted({match[1] for name in observed if (match := re.match(r"(robot\d+_)", name))}) or [""]
-    for parts in _ROBOT_PARTS:
-        found = [observed[robot + part] for robot in robots for part in parts if robot + part in observed]
-        if found:
-            return found
-    return []
+def _is_flag(member: Member) -> bool:
+    """One value that `episode_success` reads."""
+    return member.name in SUCCESSES and member.rows == member.values == 1
 
 
 def _add_other(features: dict[str, FeatureSettings], member: Member, observed: bool, notes: list[str]) -> None:
-    if member.name == "states":
+    key = whole = safe_key(member.name.replace("/", "_"))
+    if member.name == SIMULATOR:
         if observed:
             notes.append("states (of the simulator) left out: name it under features: to keep it")
             return
-        key = ENVIRONMENT_STATE
-    elif _is_observation(member):
-        key = _NAMED.get(member.base) or "observation." + safe_key(member.name.split("/", 1)[-1].replace("/", "_"))
-    else:
-        key = safe_key(member.name.replace("/", "_"))
-    if key in features:
-        key = safe_key(member.name.replace("/", "_"))
-    features[key] = _feature(member)
+        key = LEROBOT["environment_state"][0]
+    elif is_observation(member.name):
+        role = next((role for role, base in OBSERVATION_ROLES.items() if base == member.base), None)
+        key = LEROBOT[role][0] if role else observation_key(member.name)
+    features[whole if key in features else key] = feature_of(member)
 
 
-def _feature(member: Member) -> FeatureSettings:
+def observation_key(name: str) -> str:
+    """obs/robot0_eef_pos → observation.robot0_eef_pos."""
+    return "observation." + safe_key(name.split("/", 1)[-1].replace("/", "_"))
+
+
+def feature_of(member: Member) -> FeatureSettings:
     source = (Source(member.name),)
     is_whole = not member.is_picture and member.dtype.strip("<>|=").startswith(("int", "uint", "bool", "i", "u", "b"))
     return FeatureSettings(source, dtype="int64") if is_whole else FeatureSettings(source)
 
 
-def _camera_keys(pictures: list[Member]) -> dict[str, Member]:
+def camera_keys(pictures: list[Member]) -> dict[str, Member]:
     """left_image → left; the whole name where two would be the same."""
     short: dict[str, list[Member]] = {}
     for member in pictures:
@@ -153,7 +149,7 @@ def _camera_keys(pictures: list[Member]) -> dict[str, Member]:
     return keys
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8:,} more" if len(names) > 8 else "")
 
 
@@ -173,7 +169,7 @@ class Facts:
 
 def read_facts(file: Hdf5File, layout: Layout) -> Facts:
     """From the attributes that recorders write, and from the JSON that robomimic and robosuite keep in some."""
-    nodes = ["/", "data"] if layout.kind == "robomimic" else ["/", "observations"]
+    nodes = ["/", "data"] if layout.groups[0].startswith("data/") else ["/", "observations"]
     groups = [group for group in layout.groups if group]
     said = _said(file, nodes, groups)
     rate_hz, rate_from = None, ""
@@ -241,4 +237,17 @@ def _flatten(tree: Any, said: dict[str, Any], depth: int) -> None:
             said.setdefault(str(name), value)
 
 
-__all__ = ["BOOLEAN_KEYS", "TEXT_NAMES", "Facts", "Found", "map_members", "read_facts"]
+__all__ = [
+    "BOOLEAN_KEYS",
+    "SUCCESS",
+    "TEXT_NAMES",
+    "Facts",
+    "Found",
+    "camera_keys",
+    "feature_of",
+    "listed",
+    "map_members",
+    "observation_key",
+    "problem_of",
+    "read_facts",
+]

@@ -39,6 +39,8 @@ class Means:
     budget_bytes: int
     threads: int
     strict: bool = False
+    compared_bytes: int | None = None  # of columns that may be derived from others; None: all of them
+    check_stop: Callable[[], None] | None = None  # called now and then while an input is opened; may raise to end it
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class Begun:
     signature: list[Any]
     features: Mapping[str, Any]
     kind: Kind
+    by_name: bool = False  # nobody named the features: names and contents decide on every input's columns
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -95,12 +98,14 @@ class Begun:
             "fps": self.fps,
             "signature": self.signature,
             "features": dict(self.features),
+            "by_name": self.by_name,
         }
 
     @staticmethod
     def from_json(tree: Mapping[str, Any]) -> Begun:
         settings = config.build(Settings, tree["settings"])
-        return Begun(tree["source"], settings, tree["fps"], tree["signature"], tree["features"], tree["kind"])
+        by_name = tree.get("by_name", False)
+        return Begun(tree["source"], settings, tree["fps"], tree["signature"], tree["features"], tree["kind"], by_name)
 
 
 class Input(ABC):
@@ -120,6 +125,7 @@ class Input(ABC):
     memory: MemoryPlan
     notes: tuple[str, ...] = ()
     robot_type: str | None = None
+    by_name = False  # whether nobody named the features
     encodes = False  # whether pictures are encoded, so that more cores help
 
     def __enter__(self) -> Input:
@@ -166,7 +172,8 @@ class Input(ABC):
         ]
 
     def begun(self) -> Begun:
-        return Begun(str(self.path), self.settings, self.fps, self.signature(), self.describe(), self.kind)
+        features = self.describe()
+        return Begun(str(self.path), self.settings, self.fps, self.signature(), features, self.kind, self.by_name)
 
     def check_fits(self, first: Begun) -> None:
         """Refuse an input that would make another data set than the first one began."""

@@ -156,6 +156,7 @@ class Job:
             self.budget.limit_bytes if budget_bytes is None else budget_bytes,
             self.cores if threads is None else threads,
             self.strict,
+            check_stop=self.stop.check,
         )
 
     def give_up(self, number: int, error: PenstockError) -> None:

@@ -215,6 +215,7 @@ class Hdf5:
     mask: str | None = None  # the demonstrations that mask/NAME lists
     channels: Literal["auto", "first", "last"] = "auto"  # of raw pictures: (3, H, W) or (H, W, 3)
     pixels: Literal["rgb", "bgr"] = "rgb"  # the order of raw pictures
+    next_observations: Literal["auto", "keep", "drop"] = "auto"  # auto: dropped where each is proven the row after
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def main(parent: int) -> int:
 
 
 def _convert(request: Request, stop: Stop, answers: _Answers) -> int:
-    means = Means(request.begun.settings, request.budget_bytes, request.threads, request.strict)
+    means = Means(request.begun.settings, request.budget_bytes, request.threads, request.strict, check_stop=stop.check)
     ledger = Ledger([Entry(request.found, 0) for _ in range(request.number + 1)])
     with open_input(request.found, means, request.begun) as source:
         from penstock.conversion.parcel import open_parcel

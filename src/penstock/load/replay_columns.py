@@ -11,17 +11,16 @@ from penstock.errors import StoreError, UsageError
 from penstock.lazy import dataclass
 from penstock.load.source import Shaping
 from penstock.load.transition import Transition, own_next
-from penstock.stores.hdf5_layout import TERMINALS
+from penstock.stores.roles import ACTIONS, REWARDS, STATE_NAMES, TERMINALS
 from penstock.stores.store import Store
 
 USUAL_IMAGES = ("left_image", "right_image", "global_image")
 _USUAL = {
-    "joint": ("joint", "joints", "qpos", "state"),
-    "action": ("actions", "action"),
-    "reward": ("rewards", "reward"),
+    "joint": STATE_NAMES,
+    "action": ACTIONS,
+    "reward": REWARDS,
     "terminal": TERMINALS,
 }
-_ROLES = {"joint": "state", "action": "action", "reward": "reward", "terminal": "terminal"}
 _SCAN_BYTES = 4 << 20
 
 
@@ -43,26 +42,27 @@ class Columns:
     """The columns of one store."""
 
     images: tuple[str, ...]
-    joint: str
+    joint: tuple[str, ...]
+    """Joined in this order."""
     action: str
     reward: str
     terminal: str | None
 
     def window(self) -> Transition:
         """Row i of everything, row i+1 of pictures and joints."""
-        numbers = [self.joint, self.action, self.reward, *([self.terminal] if self.terminal else [])]
-        return Transition([*self.images, *numbers], [*self.images, self.joint])
+        numbers = [*self.joint, self.action, self.reward, *([self.terminal] if self.terminal else [])]
+        return Transition([*self.images, *numbers], [*self.images, *self.joint])
 
 
 def columns_for(store: Store, asked: Asked) -> Columns:
     """Find them, and check that they are what the buffer was made for."""
     images = _images(store, asked.images)
-    joint = _numbers(store, "joint", asked.joint)
+    joint = _joint(store, asked.joint)
     action = _numbers(store, "action", asked.action)
     reward = _numbers(store, "reward", asked.reward)
     terminal = _numbers_or_none(store, "terminal", asked.terminal)
     _check_size(store, joint, "joint_dim", asked.joint_dim)
-    _check_size(store, action, "action_dim", asked.action_dim)
+    _check_size(store, (action,), "action_dim", asked.action_dim)
     for name in (reward, terminal):
         if name is not None and _size(store, name) != 1:
             raise StoreError(f"{store.path}: {name} has {_size(store, name):,} numbers a row, one is expected")
@@ -103,6 +103,14 @@ def _images(store: Store, asked: Sequence[str] | None) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+def _joint(store: Store, asked: str | None) -> tuple[str, ...]:
+    """The state, as conversion takes it too; where the robot's own is not there, that of the simulator."""
+    known = store.columns_for("state") or (
+        () if any(_candidates(store, name) for name in STATE_NAMES) else store.columns_for("environment_state")
+    )
+    return known if asked is None and known else (_numbers(store, "joint", asked),)
+
+
 def _numbers(store: Store, what: str, asked: str | None) -> str:
     name = _numbers_or_none(store, what, asked)
     if name is None:
@@ -119,7 +127,7 @@ def _numbers_or_none(store: Store, what: str, asked: str | None) -> str | None:
         name: str | None = _named(store, asked)
     else:
         found = [each for usual in _USUAL[what] for each in _candidates(store, usual)]
-        name = store.roles.get(_ROLES[what]) or (found[0] if found else None)
+        name = store.roles.get(what) or (found[0] if found else None)
     if name is not None and store.column(name).kind != "numbers":
         raise StoreError(f"{store.path}: {what} is to be {name}, which is {store.column(name).kind}, no numbers")
     return name
@@ -148,11 +156,12 @@ def _size(store: Store, name: str) -> int:
     return int(np.prod(store.column(name).shape, dtype=np.int64))
 
 
-def _check_size(store: Store, name: str, option: str, asked: int) -> None:
-    found = _size(store, name)
+def _check_size(store: Store, names: Sequence[str], option: str, asked: int) -> None:
+    found = sum(_size(store, name) for name in names)
     if found != asked:
+        has = f"{names[0]} has" if len(names) == 1 else f"{' + '.join(names)} have"
         raise StoreError(
-            f"{store.path}: {name} has {found:,} numbers a row, the buffer was made for {option}={asked:,}",
+            f"{store.path}: {has} {found:,} numbers a row, the buffer was made for {option}={asked:,}",
             hint=f"say {option}={found}, or name another column: {option.removesuffix('_dim')}=…",
         )
 

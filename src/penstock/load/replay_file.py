@@ -16,8 +16,8 @@ from penstock.load.replay_columns import Asked, Columns, columns_for, cut_at, si
 from penstock.load.source import Shaping, Source
 from penstock.load.transition import own_next
 from penstock.load.view import View
-from penstock.stores.hdf5_layout import TERMINALS
 from penstock.stores.opening import open_store
+from penstock.stores.roles import TERMINALS
 from penstock.stores.store import Store
 from penstock.units import format_bytes
 
@@ -74,8 +74,8 @@ class ReplayFile:
         def put(target: str, values: NDArray[Any]) -> None:
             arrays[target][places] = values[places].reshape(len(places), -1)
 
-        put("joint", found[columns.joint])
-        put("next joint", found[f"next.{columns.joint}"])
+        put("joint", _joined([found[name] for name in columns.joint]))
+        put("next joint", _joined([found[f"next.{name}"] for name in columns.joint]))
         put("action", found[columns.action])
         put("reward", found[columns.reward])
         if columns.terminal is None:
@@ -90,6 +90,10 @@ class ReplayFile:
         self.store.close()
         for reservation in self.reservations:
             reservation.release()
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
 
 def load_file(
@@ -135,7 +139,7 @@ def _check_following(store: Store, columns: Columns, source: Source) -> None:
     """What follows in columns of its own goes into arrays of the same shape."""
     shapes: dict[str, tuple[int, ...]] = {column.name: column.shape for column in source.pictures}
     following = own_next(store)
-    for name in (*columns.images, columns.joint):
+    for name in (*columns.images, *columns.joint):
         after = following.get(name, name)
         one, two = (shapes.get(each, store.column(each).shape) for each in (name, after))
         if one != two:
@@ -194,7 +198,8 @@ def load_text(file: ReplayFile, size: int, room: int, limit: int | None, grown_b
 
 def _where(file: ReplayFile, name: str) -> str:
     view = file.source.views.get(name)
-    way = f"read from disk when sampled ({file.store.column(name).way})"
+    way = file.store.column(name).way
+    way = f"read from disk when sampled ({'through h5py, slower' if way == 'library' else way})"
     if view is None:
         return way
     return f"{way}, then kept in {'memory' if view.path is None else 'the cache on disk'}: {view.capacity:,} rows"

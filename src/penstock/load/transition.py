@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from penstock.errors import UsageError
 from penstock.lazy import dataclass
 from penstock.load.bound import BoundWindow, Output, check_some, columns_of, lengths_of, named
+from penstock.stores.roles import next_columns
 
 if TYPE_CHECKING:
     from penstock.stores.store import Store
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Transition:
     """Row i, and as "next.<column>" row i+1 of the pictures and the state (or of `next_columns`).
 
-    Where the store has next columns of its own for numbers, what they follow stands for the state.
+    Where the store has next columns of its own for numbers, what they follow stands for the state. A store without a
+    state that knows the simulator's takes that.
 
     The last row of an episode has no next one. Where it is terminal it is a sample all the same, and its next row is
     itself: the terminal flag masks it. Where it is not terminal, or nobody knows, it is left out. Next columns of the
@@ -60,7 +61,11 @@ class Transition:
     def _following(self, store: Store, columns: tuple[str, ...], own: Mapping[str, str]) -> tuple[str, ...]:
         if self.next_columns is not None:
             return columns_of(store, self.next_columns)
-        numbers = [name for name in columns if name in own] or [store.roles.get("state", "")]
+        action = store.roles.get("action")
+        numbers = [name for name in columns if name in own and name != action] or list(
+            store.columns_for("state") or store.columns_for("environment_state")
+        )
+        numbers += [name for name in columns if name in own and name == action]
         found = tuple(name for name in columns if store.columns[name].is_picture or name in numbers)
         if not found:
             raise UsageError(
@@ -84,12 +89,5 @@ class Transition:
 
 def own_next(store: Store) -> dict[str, str]:
     """Columns whose next row the store has as a column of its own: "obs/joint" → "next_obs/joint"."""
-    found: dict[str, str] = {}
-    for name in store.columns:
-        places = [match.start() for match in re.finditer(r"(?:(?<=[/.])|^)(?=[^/.])", name)]
-        for place in places:
-            candidate = f"{name[:place]}next_{name[place:]}"
-            if candidate in store.columns:
-                found[name] = candidate
-                break
-    return found
+    names = [name for name, column in store.columns.items() if column.kind != "text"]  # a text has no next row
+    return next_columns(names, store.roles.get("action"))

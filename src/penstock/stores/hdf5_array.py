@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 Way = Literal["file", "chunks", "unpacked chunks", "heap", "library"]
 
+LARGEST_IMAGE_BYTES = 64 << 20
+"""Encoded: a row of its own length that claims more is damaged."""
+
+_SCANNED_ROWS = 1 << 16
 _FEW_CHUNKS = 4096  # listed at once
 _MOST_ASKED = 16  # single questions before all chunks are listed
 _MOST_ROWS = 1 << 40  # a header that claims more is damaged or hostile
@@ -160,6 +164,16 @@ class Hdf5Array:
         references = np.empty(stop - start, REFERENCE)
         self._read(start, stop, references)
         return references["length"].astype(np.int64)
+
+    def longest_bytes(self, most_bytes: int) -> int:
+        """The longest row; of rows with their own lengths without those that claim more than `most_bytes`."""
+        if not self.is_ragged:
+            return self.row_bytes
+        longest = 1
+        for start in range(0, self.count, _SCANNED_ROWS):
+            lengths = self.lengths(start, min(start + _SCANNED_ROWS, self.count))
+            longest = max(longest, int(lengths[lengths <= most_bytes].max(initial=0)))
+        return longest
 
     def _ragged_by_library(self, start: int, stop: int, longest_bytes: int) -> Iterator[NDArray[np.uint8]]:
         for row in range(start, stop):

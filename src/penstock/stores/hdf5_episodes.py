@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from penstock.errors import StoreError
 from penstock.lazy import dataclass
 from penstock.stores.hdf5_chunks import Held
-from penstock.stores.hdf5_layout import TERMINALS, TIMEOUTS
+from penstock.stores.hdf5_layout import NO_TIMEOUTS
 from penstock.stores.hdf5_pool import Files
 from penstock.stores.hdf5_rows import ColumnRows, RowMap, as_native, gather_rows
 from penstock.stores.hdf5_scouts import Survey
+from penstock.stores.roles import TERMINALS, TIMEOUTS
 
 _SCAN_ROWS = 1 << 16
 _MOST_NAMED = 8
@@ -110,12 +111,12 @@ def _cut_steps(rows: NDArray[np.int64], terminals: list[ColumnRows], timeouts: l
 def _ends_notes(terminals: Sequence[str], timeouts: bool, unconfirmed: int) -> list[str]:
     """What the columns of ends leave open; `unconfirmed` ends are told by none but the further ones of `terminals`."""
     if not terminals:
-        none = "nothing says where episodes end: all rows of a file are one"
-        return ["no terminals: every episode is taken as one that ran out of time" if timeouts else none]
+        none = "no column says where episodes end: all rows of a file are one episode"
+        return ["no 'terminals' column: every episode is taken as cut off by a time limit" if timeouts else none]
     if unconfirmed:
         others = ", ".join(terminals[1:])
-        return [f"{unconfirmed:,} ends by {others} alone, not by {terminals[0]}: taken as ones that ran out of time"]
-    return [] if timeouts else ["no timeouts: an episode that ran out of time is not told from the next one"]
+        return [f"{unconfirmed:,} ends by {others} alone, not by {terminals[0]}: taken as cut off by a time limit"]
+    return [] if timeouts else [NO_TIMEOUTS]
 
 
 def _columns(survey: Survey, files: Files, names: tuple[str, ...]) -> list[ColumnRows]:

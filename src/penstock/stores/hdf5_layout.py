@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -12,19 +13,18 @@ from penstock.errors import StoreCorrupt, StoreError
 from penstock.lazy import dataclass
 from penstock.recordings.split import natural_key
 from penstock.stores.hdf5_array import Hdf5Array
-from penstock.stores.hdf5_file import Hdf5File
+from penstock.stores.hdf5_file import Hdf5File, library_errors
+from penstock.stores.roles import ACTIONS, ENDS, REWARDS, SUCCESSES
 
 LayoutKind = Literal["aloha", "robomimic", "replay"]
 Content = Literal["pixels", "jpeg", "png", "depth", "numbers", "other"]
 Channels = Literal["first", "last", "none"]
 
-TERMINALS = ("terminals", "terminal", "terminations", "terminated", "dones", "done")
-TIMEOUTS = ("timeouts", "timeout", "truncations", "truncated")
-ENDS = (*TERMINALS, *TIMEOUTS)
 UNKNOWN = "no layout that is known"
-REWARDS = ("rewards", "reward")
-ACTIONS = ("actions", "action")
+NO_TIMEOUTS = "no 'timeouts' column: an episode cut off by a time limit is joined to the next"
 
+_DEMO = re.compile(r"demo_?\d+\Z")
+_NUMBER = re.compile(r"\d+\Z")
 _CHANNEL_COUNTS = (1, 3, 4)
 _PICTURE_WORDS = ("image", "images", "rgb", "camera", "cam")
 _MOST_MEMBERS = 4096
@@ -32,6 +32,7 @@ _DEEPEST = 8
 _SCAN_ROWS = 1 << 16
 _FIRST_ROWS = 16  # looked at for one that shows what encoded rows are
 _MOST_NAMED = 3
+_NAME_GROUPS = "name the groups demo_0, demo_1, …, as robomimic does, or write one file for each"
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,11 @@ class Layout:
     masks: tuple[str, ...] = ()
     singles: tuple[str, ...] = ()  # data sets beside the members: one value each, no rows
     without_actions: tuple[str, ...] = ()  # groups beside the demonstrations, which are none
+    group: str = ""  # whose members they are
+
+    @property
+    def is_known(self) -> bool:
+        return not self.why.startswith(UNKNOWN)
 
     def member(self, name: str) -> Member | None:
         return next((member for member in self.members if member.name == name.strip("/")), None)
@@ -102,9 +108,9 @@ def recognise(file: Hdf5File, channels: Literal["auto", "first", "last"] = "auto
     demos, without = demonstrations(file)
     if demos:
         filled = next((group for group in demos if row_count(file, group)), demos[0])
-        why = f"data/ holds {len(demos):,} group{'s' if len(demos) != 1 else ''} with actions, each an episode"
         members, singles = list_members(file, filled, channels)
-        return Layout("robomimic", why, demos, members, tuple(file.names("mask")), singles, without)
+        why = _why_demonstrations(demos, any(member.name in ACTIONS for member in members))
+        return Layout("robomimic", why, demos, members, tuple(file.names("mask")), singles, without, filled)
     members, singles = list_members(file, "", channels)
     names = {member.name for member in members}
     ends = [name for name in ENDS if name in names]
@@ -121,12 +127,39 @@ def recognise(file: Hdf5File, channels: Literal["auto", "first", "last"] = "auto
         raise StoreError(
             f"{file.path}: {len(groups):,} groups hold actions ({', '.join(sorted(groups, key=natural_key)[:3])}…): a "
             "layout that is not known",
-            hint="put the groups under data/, as robomimic does, or write one file for each",
+            hint=_NAME_GROUPS,
         )
     if not members:
         hint = "rows lie in data sets such as actions and observations/…: docs/stores.md"
         raise StoreError(f"{file.path} holds no data set with rows", hint=hint)
+    _refuse_repeated(file, members)
     return Layout("aloha", f"{UNKNOWN}: the file is taken as one episode", ("",), members, singles=singles)
+
+
+def _why_demonstrations(demos: Sequence[str], with_actions: bool) -> str:
+    place = "data/" if "/" in demos[0] else "the file"
+    groups = f"{len(demos):,} group{'s' if len(demos) != 1 else ''}"
+    if with_actions:
+        return f"{place} holds {groups} with actions, each an episode"
+    return f"{place} holds {groups} demo_… without actions, as old robosuite files do: each an episode"
+
+
+def _refuse_repeated(file: Hdf5File, members: Sequence[Member]) -> None:
+    """Groups that hold the same data sets with other numbers of rows are episodes, and no single one."""
+    rows: dict[tuple[str, str], dict[str, int]] = {}
+    for member in members:
+        parts = member.name.split("/")
+        for at in range(len(parts) - 1):
+            above, below = "/".join(parts[:at]), "/".join(parts[at + 1 :])
+            rows.setdefault((above, below), {})[join(above, parts[at])] = member.rows
+    for (_, below), groups in rows.items():
+        if len(set(groups.values())) > 1:
+            (one, few), (other, more) = list(groups.items())[:2]
+            raise StoreError(
+                f"{file.path}: {len(groups):,} groups hold {below}, with different numbers of rows ({one} {few:,}, "
+                f"{other} {more:,}): a layout that is not known",
+                hint=_NAME_GROUPS,
+            )
 
 
 def list_members(
@@ -231,7 +264,8 @@ def masked_groups(file: Hdf5File, layout: Layout, mask: str) -> list[str]:
         known = ", ".join(layout.masks) or "none"
         raise StoreError(f"{file.path} has no mask/{mask}", hint=f"masks in this file: {known}")
     data = file.dataset(f"mask/{mask}")
-    wanted = {f"data/{_text(name)}" for name in np.asarray(data[()]).reshape(-1).tolist()}
+    above = layout.groups[0].rpartition("/")[0]
+    wanted = {join(above, _text(name)) for name in np.asarray(data[()]).reshape(-1).tolist()}
     missing = sorted(wanted - set(layout.groups))
     if missing:
         raise StoreError(f"{file.path}: mask/{mask} names {missing[0]}, which is not there, or has no actions")
@@ -247,11 +281,19 @@ def _whole_group(file: Hdf5File, group: str) -> Span:
 
 
 def demonstrations(file: Hdf5File) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The groups of data/ that hold actions, and those that do not."""
-    found: dict[bool, list[str]] = {True: [], False: []}
-    for group in [f"data/{name}" for name in file.names("data") if file.kind(f"data/{name}") == "group"]:
-        found[any(file.kind(f"{group}/{name}") == "dataset" for name in ACTIONS)].append(group)
-    return tuple(found[True]), tuple(found[False])
+    """The groups that are demonstrations, in data/ or at the root, and the groups beside them that hold no actions.
+
+    Where none holds actions, as in old robosuite files, those named demo_… that have rows are the demonstrations.
+    """
+    for above in ("data", ""):
+        named = [name for name in file.names(above or "/") if above or _DEMO.match(name)]
+        groups = [join(above, name) for name in named if file.kind(join(above, name)) == "group"]
+        found = [group for group in groups if any(file.kind(f"{group}/{name}") == "dataset" for name in ACTIONS)]
+        if not found:
+            found = [group for group in groups if _DEMO.match(group.rpartition("/")[2]) and row_count(file, group)]
+        if found:
+            return tuple(found), tuple(group for group in groups if group not in set(found))
+    return (), ()
 
 
 def without_actions_note(layout: Layout) -> list[str]:
@@ -262,6 +304,31 @@ def without_actions_note(layout: Layout) -> list[str]:
     more = f" and {len(lacking) - _MOST_NAMED:,} more" if len(lacking) > _MOST_NAMED else ""
     named = f"{', '.join(lacking[:_MOST_NAMED])}{more}"
     return [f"{len(lacking):,} group{'s' if len(lacking) > 1 else ''} without actions left out: {named}"]
+
+
+def lost_demonstrations(file: Hdf5File, layout: Layout) -> dict[str, int]:
+    """Rows by group, of those that are named like the demonstrations and hold rows, but lack the actions."""
+    stems = {_NUMBER.sub("", group) for group in layout.groups}
+    named = [group for group in layout.without_actions if _NUMBER.sub("", group) in stems]
+    return {group: rows for group in named if (rows := row_count(file, group))}
+
+
+def episode_success(file: Hdf5File, group: str) -> bool | None:
+    """What an attribute or a single value says of a whole episode; None where nothing does."""
+    import h5py
+
+    node = file.find(group or "/")
+    for name in SUCCESSES:
+        value, path = None, join(group, name)
+        with library_errors(file.path, f"{path} cannot be read"):
+            if h5py.h5a.exists(node, name.encode()):
+                value = file.said(group or "/", name)
+            elif node.links.exists(name.encode()) and file.kind(path) == "dataset" and file.dataset(path).size == 1:
+                value = file.dataset(path)[()]
+        numbers = np.asarray(value).reshape(-1)
+        if numbers.size == 1 and numbers.dtype.kind in "biuf" and numbers[0] == numbers[0]:
+            return bool(numbers[0])
+    return None
 
 
 def row_count(file: Hdf5File, group: str) -> int:

@@ -14,9 +14,10 @@ from penstock.lazy import dataclass
 from penstock.media import jpeg, png
 from penstock.stores.hdf5_array import Hdf5Array
 from penstock.stores.hdf5_file import Hdf5File, library_errors
-from penstock.stores.hdf5_layout import ACTIONS, ENDS, join, row_count
+from penstock.stores.hdf5_layout import join, row_count
 from penstock.stores.hdf5_read import picture_bytes
 from penstock.stores.hdf5_trial_child import look_at, quietly
+from penstock.stores.roles import ACTIONS, ENDS
 
 if TYPE_CHECKING:
     import h5py

@@ -21,24 +21,17 @@ from penstock.recordings.split import natural_key
 from penstock.stores.hdf5_chunks import Held
 from penstock.stores.hdf5_episodes import Episodes, check_numbers, find_episodes
 from penstock.stores.hdf5_images import Hdf5Pictures
-from penstock.stores.hdf5_layout import ACTIONS, REWARDS, TERMINALS, TIMEOUTS, UNKNOWN
+from penstock.stores.hdf5_layout import UNKNOWN
 from penstock.stores.hdf5_pool import Files
 from penstock.stores.hdf5_rows import ColumnRows, RowMap, as_native, checked_rows, gather_rows, gather_texts
 from penstock.stores.hdf5_scouts import Survey, survey_files, unpacked
 from penstock.stores.hdf5_spots import Asked, Facts
 from penstock.stores.held import content_sample
 from penstock.stores.opening import HDF5_SUFFIXES, whole_numbers
+from penstock.stores.roles import find_roles
 from penstock.stores.store import Column, ImageSource, Store
 
-STATES = (
-    *(f"{group}{name}" for name in ("joint", "joints", "qpos", "state", "joint_positions", "joint_pos", "joint_states")
-      for group in ("observations/", "", "obs/", "observation/")),
-    "obs/robot0_joint_pos", "obs/proprio", "observations/proprio", "observations", "states",
-)  # fmt: skip
-"""Names of what the robot knows of itself, the likeliest first."""
-
 _KINDS = {"aloha": "ALOHA episodes", "robomimic": "robomimic HDF5", "replay": "replay HDF5"}
-_ROLES = {"action": ACTIONS, "state": STATES, "reward": REWARDS, "terminal": TERMINALS, "timeout": TIMEOUTS}
 _MOST_NOTES = 20
 _FEW_FILES = 16  # surveyed again where the store is unpickled
 
@@ -99,7 +92,7 @@ class Hdf5Store(Store):
         self._files = Files(survey.paths, survey.stamps, asked.allow_external)
         episodes = find_episodes(survey, self._files).chosen(numbers, path)
         self._map = RowMap(episodes.parts, episodes.firsts, episodes.lengths)
-        self.kind = _KINDS[survey.kind]
+        self.kind = "HDF5 episodes" if survey.why.startswith(UNKNOWN) else _KINDS[survey.kind]
         self.fps = survey.fps
         self.episode_starts = episodes.starts()
         self.ends_terminal = episodes.terminal
@@ -115,11 +108,11 @@ class Hdf5Store(Store):
         self.columns: Mapping[str, Column] = {
             name: _column(survey, number, share) for name, number in self._numbers.items()
         }
+        roles = find_roles(name for name, column in self.columns.items() if column.kind == "numbers")
         self.roles: Mapping[str, str] = {
-            role: found
-            for role, names in _ROLES.items()
-            if (found := next((name for name in names if self._fits(role, name)), None)) is not None
+            role: found[0] for role, found in roles.items() if len(found) == 1 and self._fits(role, found[0])
         }
+        self.joined_roles = {role: found for role, found in roles.items() if len(found) > 1}
         self.notes = _notes(survey, episodes)
         self._rows = {name: ColumnRows(survey, self._files, number) for name, number in self._numbers.items()}
         self._pictures = {
@@ -129,8 +122,7 @@ class Hdf5Store(Store):
         }
 
     def _fits(self, role: str, name: str) -> bool:
-        column = self.columns.get(name)
-        return column is not None and column.kind == "numbers" and (role in ("action", "state") or column.row_bytes > 0)
+        return role in ("action", "state") or self.columns[name].row_bytes > 0
 
     @property
     def index_bytes(self) -> int:

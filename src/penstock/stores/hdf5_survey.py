@@ -15,8 +15,6 @@ from penstock.recordings.split import natural_key
 from penstock.stores.hdf5_array import Hdf5Array
 from penstock.stores.hdf5_file import Hdf5File
 from penstock.stores.hdf5_layout import (
-    ACTIONS,
-    ENDS,
     Layout,
     Member,
     data_sets,
@@ -38,6 +36,7 @@ from penstock.stores.hdf5_spots import (
     picture_size,
 )
 from penstock.stores.hdf5_trial_child import quietly, text_attribute
+from penstock.stores.roles import ACTIONS, ENDS
 
 _BOOKKEEPING = ("compress_len",)  # of what wrote the file; a JPEG says itself where it ends
 _SMALLEST_DEPTH_PX = 8
@@ -240,8 +239,6 @@ def _text_facts(array: Hdf5Array, member: Member) -> Facts | str | None:
         return None
     if member.row_shape:
         return f"text, {'×'.join(map(str, member.row_shape))} of them a row; one is read"
-    if any(part.startswith("next_") for part in member.name.split("/")):
-        return "text of the next row"
     rows = Hdf5Array(array.file, array.name, texts=True)
     looked_at = range(min(rows.count, _FIRST_ROWS))
     try:

@@ -84,7 +84,10 @@ def look_at(node: Any, wanted: bool) -> Any:
     data = h5py.Dataset(node)
     if h5py.check_string_dtype(data.dtype) is not None:
         return _plain(data[()]) if wanted and data.size == 1 and data.nbytes <= _LARGEST_TEXT_BYTES else None
-    if data.dtype.hasobject or not data.shape or not data.size:
+    if data.dtype.hasobject or not data.size:
+        return None
+    if not data.shape:
+        data[()]  # a single value: `success` of an episode
         return None
     data.fillvalue  # noqa: B018 - a damaged one crashes the library
     rows = data.shape[0]

@@ -31,19 +31,13 @@ from penstock.stores.lerobot_part import row_spans
 from penstock.stores.lerobot_pictures import PictureSource
 from penstock.stores.lerobot_rows import EPISODE, FRAME, RowPlaces, RowTable
 from penstock.stores.lerobot_videos import CameraFiles, VideoSource
+from penstock.stores.roles import LEROBOT
 from penstock.stores.store import Column, ImageSource, Store, row_numbers
 
 OPEN_FILES = 128
 INDEX_BYTES = 64 << 20
 """What the indexes of videos and of plain pictures may hold together: eight million frames."""
 _TASK_ROWS = 65_536
-_ROLES = {
-    "action": ("action",),
-    "state": ("observation.state",),
-    "reward": ("next.reward", "reward"),
-    "terminal": ("next.done", "done"),
-    "timeout": ("next.truncated", "truncated"),
-}
 
 
 class LeRobotStore(Store):
@@ -76,7 +70,7 @@ class LeRobotStore(Store):
         self._knows_ends = False
         self.columns: Mapping[str, Column] = {name: self._column(name) for name in self._part.names}
         self.roles = {
-            role: name for role, names in _ROLES.items() for name in names[::-1] if name in self.columns
+            role: name for role, names in LEROBOT.items() for name in names[::-1] if name in self.columns
         }
 
     @property
@@ -104,7 +98,7 @@ class LeRobotStore(Store):
     def _read_ends(self) -> NDArray[np.bool_] | None:
         """By the terminal column, also where `columns` left it out: which rows are samples does not depend on that."""
         features = self.data.info.features
-        name = next((name for name in _ROLES["terminal"] if name in features), None)
+        name = next((name for name in LEROBOT["terminal"] if name in features), None)
         if name is None or not features[name].is_numeric or not features[name].is_scalar:
             return None
         table = self._rows() if self._table is not None else self._table_of_ends()

@@ -112,7 +112,9 @@ class Store(ABC):
     has_doctor = False
     """Whether `penstock doctor` knows such data."""
     roles: Mapping[str, str]
-    """What columns are for, where that is known: "action", "state", "reward", "terminal", "timeout" → column."""
+    """What columns are for, where that is known: "action", "state", "reward", "terminal", "success", … → column."""
+    joined_roles: Mapping[str, tuple[str, ...]] = {}
+    """Roles that several columns have together, in this order: robomimic's state is a pose and a gripper."""
     notes: tuple[str, ...] = ()
     """What a user should know: columns that were left out, and why."""
 
@@ -163,6 +165,10 @@ class Store(ABC):
             hint = f"did you mean {near[0]!r}?" if near else f"columns: {', '.join(self.columns) or 'none'}"
             raise StoreError(f"{self.path} has no column {name!r}", hint=hint)
         return found
+
+    def columns_for(self, role: str) -> tuple[str, ...]:
+        """The columns that have a role, to be joined in this order; none where nothing is known."""
+        return self.joined_roles.get(role) or ((self.roles[role],) if role in self.roles else ())
 
     def episode_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The number of the episode that each row belongs to."""

@@ -1,0 +1,118 @@
+"""What columns are for, by their names: one table for stores, replay buffers and conversion."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+OBSERVATION_GROUPS = ("observations", "obs", "observation")
+NEXT_GROUPS = tuple(f"next_{group}" for group in OBSERVATION_GROUPS)
+
+ACTIONS = ("actions", "action")
+REWARDS = ("rewards", "reward")
+TERMINALS = ("terminals", "terminal", "terminations", "terminated", "dones", "done")
+TIMEOUTS = ("timeouts", "timeout", "truncations", "truncated")
+SUCCESSES = ("success", "successes", "is_success")
+ENDS = (*TERMINALS, *TIMEOUTS)
+NEXT_ACTIONS = ("next_actions", "next_action", "next.action")
+
+LEROBOT: Mapping[str, tuple[str, ...]] = {
+    "action": ("action",),
+    "state": ("observation.state",),
+    "environment_state": ("observation.environment_state",),
+    "velocity": ("observation.velocity",),
+    "effort": ("observation.effort",),
+    "reward": ("next.reward", "reward"),
+    "terminal": ("next.done", "done"),
+    "timeout": ("next.truncated", "truncated"),
+    "success": ("next.success", "success"),
+}
+"""By role: its names in LeRobot data sets; the first is what conversion writes."""
+
+STATE_NAMES = (
+    "qpos", "joint", "joints", "state", "joint_positions", "proprio", "joint_pos", "joint_states",
+)  # fmt: skip
+"""What a robot knows of itself in one column, the likeliest first."""
+
+_STATE_PARTS = (("eef_pos", "eef_quat", "gripper_qpos"), ("joint_pos", "gripper_qpos"))
+"""The same in several columns; robosuite names them by the robot: robot0_eef_pos."""
+
+_ACTION_PARTS = ("joint_velocities", "gripper_actuations")
+"""What old robosuite files have instead of actions: its playback steps the environment with the two joined."""
+
+OBSERVATION_ROLES = {"velocity": "qvel", "effort": "effort", "environment_state": "object"}
+"""What else lies among the observations, by the last part of its name."""
+
+SIMULATOR = "states"
+"""Of MuJoCo: everything that moves, not only the robot."""
+
+_BY_NAME = {"reward": REWARDS, "terminal": TERMINALS, "timeout": TIMEOUTS, "success": SUCCESSES}
+_ROBOT = re.compile(r"(robot\d+_)")
+
+
+def find_roles(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Role → the columns of numbers that have it, by their names within an episode; several are joined in order."""
+    known = tuple(names)
+    observed: dict[str, str] = {}
+    for name in known:
+        if is_observation(name):
+            observed.setdefault(base_name(name), name)
+    found: dict[str, tuple[str, ...]] = {"action": _action(known), "state": _state(known, observed)}
+    for role, choices in _BY_NAME.items():
+        found[role] = tuple(name for name in choices if name in known)[:1]
+    for role, base in OBSERVATION_ROLES.items():
+        found[role] = (observed[base],) if base in observed else ()
+    if SIMULATOR in known and not observed:
+        found["environment_state"] = (SIMULATOR,)
+    return {role: columns for role, columns in found.items() if columns}
+
+
+def is_observation(name: str) -> bool:
+    """Whether a column lies among the observations of the row itself."""
+    return name.split("/")[0] in OBSERVATION_GROUPS
+
+
+def is_next_observation(name: str) -> bool:
+    """Whether a column lies among the observations of the next row."""
+    return name.split("/")[0] in NEXT_GROUPS
+
+
+def base_name(name: str) -> str:
+    return name.rsplit("/", 1)[-1]
+
+
+def next_columns(names: Iterable[str], action: str | None = None) -> dict[str, str]:
+    """Columns whose next row is a column of its own: "obs/joint" → "next_obs/joint", "a.b" → "next.a.b"."""
+    known = dict.fromkeys(names)
+    found: dict[str, str] = {}
+    for name in known:
+        places = [match.start() for match in re.finditer(r"(?:(?<=[/.])|^)(?=[^/.])", name)]
+        candidates = [f"{name[:place]}next_{name[place:]}" for place in places]
+        if name.startswith("observation"):
+            candidates.append(f"next.{name}")  # as conversion calls it; next.reward belongs to the row itself
+        if name == action:
+            candidates += NEXT_ACTIONS
+        stored = next((each for each in candidates if each in known), None)
+        if stored is not None:
+            found[name] = stored
+    return found
+
+
+def _action(known: tuple[str, ...]) -> tuple[str, ...]:
+    single = tuple(name for name in ACTIONS if name in known)[:1]
+    return single or (_ACTION_PARTS if all(part in known for part in _ACTION_PARTS) else ())
+
+
+def _state(known: tuple[str, ...], observed: Mapping[str, str]) -> tuple[str, ...]:
+    flat = [name for name in OBSERVATION_GROUPS if name in known]  # D4RL: the observation itself
+    if flat:
+        return (flat[0],)
+    for name in STATE_NAMES:
+        if name in observed:
+            return (observed[name],)
+    robots = sorted({match[1] for name in observed if (match := _ROBOT.match(name))}) or [""]
+    for parts in _STATE_PARTS:
+        found = tuple(observed[robot + part] for robot in robots for part in parts if robot + part in observed)
+        if found:
+            return found
+    return next(((name,) for name in STATE_NAMES if name in known), ())

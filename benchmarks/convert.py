@@ -1,6 +1,6 @@
 """Converting against `cp` and against LeRobot's own writer, on the same recording in the same run.
 
-    python benchmarks/convert.py [--quick] [--lerobot-python PATH] [--sizes 2 8] [--keep DIR]
+    python benchmarks/convert.py [--quick] [--lerobot-python PATH] [--sizes 2 8] [--against SRC] [--keep DIR]
 
 Time: whole commands, start-up included, median of several rounds in which the commands take turns; everything in the
 page cache. Memory: peak RSS of the process tree.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -33,6 +34,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=None, help="how often the timed commands take turns")
     parser.add_argument("--peer-rows", type=int, default=None, help="rows that LeRobot's writer is given")
+    parser.add_argument("--against", metavar="SRC", help="the src folder of another version, timed in turns")
     parser.add_argument("--keep", metavar="DIR", help="make the recordings here and keep them")
     args = parser.parse_args()
     directory = Path(args.keep) if args.keep else Path(tempfile.mkdtemp(prefix="penstock-bench-"))
@@ -47,10 +49,11 @@ def main() -> None:
 def _claims(args: argparse.Namespace, directory: Path) -> list[Claim]:
     seconds = 15.0 if args.quick else 60.0
     bag = _recording(directory, seconds)
-    claims, ours = _speed(bag, directory, rounds=args.rounds or (5 if args.quick else 15))
+    rounds = args.rounds or (5 if args.quick else 15)
+    claims, ours = _speed(bag, directory, rounds, args.against)
     sizes = ([] if args.quick else [2.0, 8.0]) if args.sizes is None else args.sizes
     if sizes:  # the start of Python weighs less on a longer recording
-        claims += _speed(_long(directory, sizes[0]), directory, rounds=5)[0]
+        claims += _speed(_long(directory, sizes[0]), directory, 5, args.against)[0]
     claims += _memory(bag, directory, sizes)
     if args.lerobot_python:
         claims += _peer(args, bag, directory, ours)
@@ -75,11 +78,14 @@ def _penstock(bag: Path, out: Path, *words: str) -> list[str]:
     return [sys.executable, "-m", "penstock", "convert", str(bag), str(out), "--json", *words]
 
 
-def _speed(bag: Path, directory: Path, rounds: int) -> tuple[list[Claim], float]:
+def _speed(bag: Path, directory: Path, rounds: int, against: str | None) -> tuple[list[Claim], float]:
     copy, out = directory / "copy.bag", directory / "out"
     actions = {"cp": ["cp", str(bag), str(copy)], "penstock": _penstock(bag, out)}
-    alternate(actions, rounds=1, before={"cp": [copy], "penstock": [out]})  # warms the page cache and the imports
-    results = alternate(actions, rounds=rounds, before={"cp": [copy], "penstock": [out]})
+    if against:
+        actions["other"] = ["env", f"PYTHONPATH={Path(against).resolve()}", *_penstock(bag, out)]
+    fresh = {"cp": [copy], "penstock": [out], "other": [out]}
+    alternate(actions, rounds=1, before=fresh)  # warms the page cache and the imports
+    results = alternate(actions, rounds=rounds, before=fresh)
     cp_s, ours_s = median_seconds(results["cp"]), median_seconds(results["penstock"])
     report = json.loads(results["penstock"][-1].output)
     print(f"cp                      {cp_s:8.3f} s")
@@ -92,8 +98,13 @@ def _speed(bag: Path, directory: Path, rounds: int) -> tuple[list[Claim], float]
     copy.unlink()
     shutil.rmtree(out)
     size = f"{bag.stat().st_size / 1e9:.1f} GB"
-    claim = Claim(f"video: copy of {size}, whole command, against cp (times)", ours_s / cp_s, "<= 4")
-    return [claim], ours_s / report["frames"]
+    claims = [Claim(f"video: copy of {size}, whole command, against cp (times)", ours_s / cp_s, "<= 4")]
+    if against:
+        turns = zip(results["penstock"], results["other"], strict=True)
+        ratio = statistics.median(ours.seconds / other.seconds for ours, other in turns)
+        print(f"the other version       {median_seconds(results['other']):8.3f} s")
+        claims.append(Claim(f"video: copy of {size}, against the other version (times)", ratio, "<= 1.05"))
+    return claims, ours_s / report["frames"]
 
 
 def _memory(bag: Path, directory: Path, sizes: list[float]) -> list[Claim]:

@@ -80,9 +80,8 @@ def report_lines(report: RecoveryReport) -> list[str]:
 
 
 def _damage_line(damage: Damage) -> str:
-    held = "" if damage.messages == 0 else " · messages unknown" if damage.messages is None else ""
-    if damage.messages:
-        held = f" · {damage.messages:,} messages"
     file = f"{damage.file}: " if damage.file else ""
-    where = f"bytes {damage.begin:,} … {damage.end:,}"
-    return f"{'damage':<15}{file}{where}{held} · {damage.cause}"
+    if damage.messages == 0:
+        return f"{'note':<15}{file}{damage.note()}"
+    held = "messages unknown" if damage.messages is None else f"{damage.messages:,} messages"
+    return f"{'damage':<15}{file}{damage.where} · {held} · {damage.cause}"

@@ -83,9 +83,9 @@ class RecordWalk(ABC, Generic[RecordT]):
         """The bytes of the file that a range of a source stands for."""
         return begin, end
 
-    def walk(self, source: ScanBytes, at: int, end: int, *, inner: bool = False) -> None:
-        """Take all records in a range; what cannot be read is in the log."""
-        while at < end:
+    def walk(self, source: ScanBytes, at: int, end: int, *, inner: bool = False, stop: int | None = None) -> None:
+        """Take all records of a range that begin before `stop`; what cannot be read is in the log."""
+        while at < (end if stop is None else stop):
             found = self._look(source, at, end, inner)
             if found.state == "bad":
                 at = self._skip(source, at, self.resync(source, at + 1, end, inner), end, found.why)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import field, replace
 from typing import Any
 
 from penstock.lazy import dataclass
 
+NO_RECORD = "no record begins here"
 # Kept one by one; a file that is broken in more places is told by their number and their bytes.
 _KEPT_RANGES = 1000
+
+
+def no_record_note(n_bytes: int, at: int) -> str:
+    """What is told of bytes between records that hold no message: padding, or what something else wrote there."""
+    return f"{n_bytes:,} bytes that are no record, at byte {at:,}; no message is missing"
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,16 @@ class Damage:
     @property
     def n_bytes(self) -> int:
         return max(self.end - self.begin, 0)
+
+    @property
+    def where(self) -> str:
+        return f"bytes {self.begin:,} … {self.end:,}"
+
+    def note(self) -> str:
+        """One sentence about a range that costs no message."""
+        if self.cause.startswith(NO_RECORD):
+            return no_record_note(self.n_bytes, self.begin)
+        return f"{self.where}: {self.cause}; no message is missing"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -113,6 +130,27 @@ class DamageLog:
     @property
     def has_damage(self) -> bool:
         return self._count > 0
+
+    @property
+    def lost(self) -> int:
+        """Messages that are known to be lost, and one for each place where nobody knows how many."""
+        return self._lost + self._unknown
+
+    def tell(self, lose: Callable[[str, int, str], None] | None, notes: list[str]) -> None:
+        """Give every range to `lose` (cause, messages, where), or to the notes where no message is missing."""
+        if lose is None:
+            notes += [damage.note() for damage in self._kept]
+            return
+        left = self.lost
+        for damage in self._kept:
+            if damage.messages == 0:
+                notes.append(damage.note())
+            else:
+                count = 1 if damage.messages is None else damage.messages
+                lose(damage.cause, count, damage.where)
+                left -= count
+        if left > 0:
+            lose(f"{self._count - len(self._kept):,} more broken places", left, self.file)
 
     def add(self, begin: int, end: int, cause: str, messages: int | None = None) -> None:
         """A range that gave nothing; ranges that touch and have one cause are one."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.lazy import dataclass
 from penstock.recordings.codecs import CODECS
 from penstock.recordings.record_walk import Found
+from penstock.recordings.recovery_report import NO_RECORD
 from penstock.recordings.ros1_records import (
     MAX_CONNECTION_BYTES,
     OP_BAG_HEADER,
@@ -82,15 +83,15 @@ def parse_record(source: ScanBytes, at: int, end: int, inner: bool) -> Ros1Recor
         return Ros1Record(at, "cut", _CUT)
     (header_bytes,) = u32_from(head)
     if not 8 <= header_bytes <= _MAX_HEADER_BYTES:
-        return Ros1Record(at, "bad", "no record begins here")
+        return Ros1Record(at, "bad", NO_RECORD)
     raw = source.at(at + 4, min(header_bytes + 4, end - at - 4))
     if len(raw) < header_bytes + 4:
         if _is_cut_header(raw[:header_bytes], header_bytes):
             return Ros1Record(at, "cut", _CUT)
-        return Ros1Record(at, "bad", "no record begins here")
+        return Ros1Record(at, "bad", NO_RECORD)
     fields = parse_fields(raw[:header_bytes])
     if fields is None or len(fields.get(b"op", b"")) != 1:
-        return Ros1Record(at, "bad", "no record begins here")
+        return Ros1Record(at, "bad", NO_RECORD)
     op = fields[b"op"][0]
     data_at = at + 8 + header_bytes
     (data_bytes,) = u32_from(raw, header_bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from penstock.errors import LimitExceeded, RecordingCorrupt
 from penstock.lazy import dataclass
@@ -39,8 +39,18 @@ _DAMAGED = "a chunk that does not decompress"
 _NOWHERE = 1 << 63
 
 
+class Sink(Protocol):
+    """Where the messages of a scan go, with what the bag says of their connection."""
+
+    def message(self, source: ScanBytes, record: Ros1Record, topic: bytes, described: bytes, time_ns: int) -> None:
+        """A message that is whole."""
+
+    def connection(self, topic: bytes, described: bytes) -> None:
+        """A connection, which may have no message."""
+
+
 @dataclass(frozen=True)
-class _Survey:
+class Survey:
     """What the end of a bag tells, where it can be read: connections, and messages by the chunk's position."""
 
     connections: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
@@ -57,12 +67,32 @@ class _Survey:
 
 def recover_bag(source: FileBytes, target: Path, log: DamageLog, *, keep_suspect: bool) -> None:
     """Write every message that can be read to a new bag at `target`."""
-    survey = _survey(source)
+    survey = survey_bag(source)
     with BagWriter(target, compression=survey.compression) as bag:
-        _BagScan(bag, log, survey, source.path, keep_suspect=keep_suspect).run(source)
+        BagScan(_Copy(bag), log, survey, source.path, keep_suspect=keep_suspect).run(source)
 
 
-def _survey(source: FileBytes) -> _Survey:
+class _Copy:
+    """Messages go to a new bag; connections that are described alike become one."""
+
+    def __init__(self, bag: BagWriter) -> None:
+        self._bag = bag
+        self._written: dict[tuple[bytes, bytes], int] = {}
+
+    def message(self, source: ScanBytes, record: Ros1Record, topic: bytes, described: bytes, time_ns: int) -> None:
+        self._bag.write(self._number(topic, described), time_ns, source.at(record.data_at, record.end - record.data_at))
+
+    def connection(self, topic: bytes, described: bytes) -> None:
+        self._number(topic, described)
+
+    def _number(self, topic: bytes, described: bytes) -> int:
+        number = self._written.get((topic, described))
+        if number is None:
+            number = self._written[topic, described] = self._bag.add_connection(topic, described)
+        return number
+
+
+def survey_bag(source: FileBytes) -> Survey:
     """Hop over the records, payloads unread, until one is broken; from the index, where the bag says where it is."""
     connections: dict[int, tuple[bytes, bytes]] = {}
     chunk_messages: dict[int, int] = {}
@@ -75,7 +105,10 @@ def _survey(source: FileBytes) -> _Survey:
             said = record.fields[b"compression"]
             compression = "lz4" if said == b"lz4" else "bz2" if said == b"bz2" else "none"
         if record.state != "whole":
-            break
+            if not at < tail_at < source.size:
+                break
+            at = tail_at  # what is broken before it is found by the scan
+            continue
         at = record.end
         if record.op == OP_BAG_HEADER:
             index_at, chunk_count = record.u64(b"index_pos"), record.u32(b"chunk_count")
@@ -91,20 +124,36 @@ def _survey(source: FileBytes) -> _Survey:
             chunk_messages[record.u64(b"chunk_pos")] = total
         elif record.op == OP_CHUNK and record.end <= tail_at < source.size:
             at = tail_at
-    return _Survey(connections, chunk_messages, index_at, chunk_count, compression or "none", tail_at)
+    return Survey(connections, chunk_messages, index_at, chunk_count, compression or "none", tail_at)
 
 
-class _BagScan(ChunkWalk[Ros1Record]):
-    def __init__(self, bag: BagWriter, log: DamageLog, survey: _Survey, path: Path, *, keep_suspect: bool) -> None:
+@dataclass(frozen=True)
+class PackedChunk:
+    """Where a packed chunk lies, and how large it becomes."""
+
+    data_at: int
+    stored_bytes: int
+    raw_bytes: int
+    codec: str
+
+
+def _codec(record: Ros1Record) -> str:
+    return record.fields[b"compression"].decode("ascii", errors="replace")
+
+
+class BagScan(ChunkWalk[Ros1Record]):
+    """The walk that decides what a bag holds: what it gives to the sink is there, what its log counts is lost."""
+
+    def __init__(self, sink: Sink, log: DamageLog, survey: Survey, path: Path, *, keep_suspect: bool = False) -> None:
         super().__init__(log, keep_suspect=keep_suspect)
-        self._bag = bag
+        self._sink = sink
         self._survey = survey
         self._path = path
         self._described = dict(survey.connections)
-        self._written: dict[tuple[bytes, bytes], int] = {}
         self._expected: dict[int, int] = {}
         self._whole_chunks = 0
         self._usual_header_bytes = 0
+        self.packed: PackedChunk | None = None  # the one whose messages are walked
 
     def run(self, source: FileBytes) -> None:
         begin = self.log.mark()
@@ -119,7 +168,14 @@ class _BagScan(ChunkWalk[Ros1Record]):
             self.log.settle(begin, expected, (0, source.size), "messages that the end of the bag counts")
         # Topics without messages are kept as well.
         for topic, described in self._described.values():
-            self._connection(topic, described)
+            self._sink.connection(topic, described)
+
+    def run_part(self, source: FileBytes, begin: int, stop: int, expected: int) -> None:
+        """Walk the records that begin in a part of the bag, in which `expected` messages should lie."""
+        mark = self.log.mark()
+        self.walk(source, begin, source.size, stop=stop)
+        self.close_chunk(stop)
+        self.log.settle(mark, expected, (begin, stop), "messages that the end of the bag counts")
 
     def _tell_what_was_cut_off(self, size: int) -> None:
         if self._survey.index_at == 0:
@@ -192,7 +248,7 @@ class _BagScan(ChunkWalk[Ros1Record]):
             self._whole_chunks += 1
             self.walk_chunk(source, record.data_at, record.end)
             return record.end
-        if believed:
+        if believed or self._unpacks(source, record):
             return self._take_packed(source, record, record.end, is_cut=False)
         following = self.resync(source, record.data_at, end, inner=False)
         # A recorder that was killed leaves the sizes of its last chunk at 0: the stream goes on to the end.
@@ -200,7 +256,8 @@ class _BagScan(ChunkWalk[Ros1Record]):
 
     def _take_packed(self, source: ScanBytes, record: Ros1Record, stop: int, *, is_cut: bool) -> int:
         self.begin_packed(record, stop)
-        codec = record.fields[b"compression"].decode("ascii", errors="replace")
+        codec = _codec(record)
+        self.packed = PackedChunk(record.data_at, stop - record.data_at, record.u32(b"size"), codec)
         data, why = self._unpacked(source, record, codec, stop)
         if data is None:
             if is_cut or self.keep_suspect:
@@ -211,6 +268,11 @@ class _BagScan(ChunkWalk[Ros1Record]):
             self._whole_chunks += 1
         self.walk_packed(data, why, is_cut=is_cut)
         return stop
+
+    def _unpacks(self, source: ScanBytes, record: Ros1Record) -> bool:
+        """True when a chunk is whole though no record follows it."""
+        has_sizes = record.end > record.data_at and record.u32(b"size") > 0
+        return has_sizes and self._unpacked(source, record, _codec(record), record.end)[0] is not None
 
     def _unpacked(self, source: ScanBytes, record: Ros1Record, codec: str, stop: int) -> tuple[bytearray | None, str]:
         size, stored_bytes = record.u32(b"size"), stop - record.data_at
@@ -241,13 +303,6 @@ class _BagScan(ChunkWalk[Ros1Record]):
             self.log.add(*self.place(source, record.at, record.end), why, 1)
             return
         seconds, ns = u32_from(record.fields[b"time"])[0], u32_from(record.fields[b"time"], 4)[0]
-        payload = source.at(record.data_at, record.end - record.data_at)
-        self._bag.write(self._connection(*described), seconds * 1_000_000_000 + ns, payload)
+        self._sink.message(source, record, *described, seconds * 1_000_000_000 + ns)
         self.log.topics[described[0].decode("utf-8", errors="replace")] += 1
         self.log.suspect += self.suspect
-
-    def _connection(self, topic: bytes, described: bytes) -> int:
-        number = self._written.get((topic, described))
-        if number is None:
-            number = self._written[topic, described] = self._bag.add_connection(topic, described)
-        return number

@@ -38,12 +38,12 @@ class ChunkBytes:
 class FileBytes:
     """A file that is only read, never written."""
 
-    def __init__(self, path: Path, content: Path | None = None) -> None:
-        """`content`: where the bytes lie, when what is at `path` had to be unpacked."""
+    def __init__(self, path: Path, content: Path | None = None, *, fd: int = -1) -> None:
+        """`content`: where the bytes lie, when what is at `path` had to be unpacked; or `fd`, which is open already."""
         self.path = path
         self.content = content or path
         try:
-            self._fd = os.open(self.content, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = os.dup(fd) if fd >= 0 else os.open(self.content, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise RecordingError(f"{path}: cannot be opened: {error.strerror}") from error
         self.size = os.fstat(self._fd).st_size

@@ -136,13 +136,14 @@ HOSTILE: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("kind", ["plain.bag", "lz4.bag"])
 @pytest.mark.parametrize("what", HOSTILE)
-def test_false_sizes_in_a_bag_are_refused_before_memory_is_taken(
+def test_false_sizes_in_a_bag_take_no_memory_and_are_refused_unless_nothing_is_lost(
     whole: dict[str, bytes], place: Path, kind: str, what: str
 ) -> None:
     data = HOSTILE[what](whole[kind])
+    everything_there, _ = _try(place / kind, whole[kind], "raise")
     with _little_memory(8 << 20):
-        _, error = _try(place / kind, data, "raise")
-    assert isinstance(error, (RecordingCorrupt, LimitExceeded))
+        found, error = _try(place / kind, data, "raise")
+    assert isinstance(error, (RecordingCorrupt, LimitExceeded)) or found == everything_there
 
 
 @pytest.mark.parametrize("size", [1 << 31, 1 << 40, 1 << 63, (1 << 64) - 1])

@@ -10,7 +10,7 @@ import numpy as np
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.recordings.db3_file import Db3File, Db3Index
 from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, BufferPool
-from penstock.recordings.message_compression import decompressed
+from penstock.recordings.message_compression import PACKED_NOTE, decompressed
 from penstock.recordings.recording import (
     DEFAULT_FETCH_BYTES,
     LargestReads,
@@ -64,6 +64,8 @@ class Db3Recording(Recording):
             self.end_ns = max(int(times.max()) for times in used)
         mode = source.metadata.compression_mode
         self._packed_messages = mode == "message" or any(file.packed_messages for file in self._files)
+        if self._packed_messages and mode != "message":
+            self.notes.append(PACKED_NOTE)
         packed = self._packed_messages or any(file.packed for file in self._files)
         self.compression = span_of({"zstd"} if packed else set())
         self._compare(source)

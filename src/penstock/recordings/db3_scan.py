@@ -148,7 +148,7 @@ def _copy_by_pages(source: FileBytes, target: Path, log: DamageLog, facts: FileF
     # rosbag2 numbers its rows from 1 and removes none: what is missing in between is lost.
     listed = (values[1] for values in pages.index_rows() if len(values) == 2 and isinstance(values[1], int))
     highest = max(int(rowids.max(initial=0)), max((row for row in listed if row < _MOST_ROWS), default=0))
-    log.settle(begin, highest, (0, source.size), f"rows between 1 and {highest:,} that are in no page")
+    log.settle(begin, highest, (0, source.size), f"rows between 1 and {highest:,} that are in no page", hidden=True)
     claimed = pages.claimed_bytes()
     if claimed > source.size:
         log.add(source.size, claimed, "the file was cut here")

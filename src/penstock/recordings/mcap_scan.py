@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.recordings import mcap_records as r
@@ -20,12 +21,14 @@ from penstock.recordings.mcap_plausible import (
 )
 from penstock.recordings.mcap_survey import McapSurvey, survey_mcap, topic_facts
 from penstock.recordings.mcap_writer import McapWriter
+from penstock.recordings.message_compression import ZSTD_MAGIC
 from penstock.recordings.partial_codecs import decode_prefix
-from penstock.recordings.record_walk import UNFINISHED, ChunkWalk
+from penstock.recordings.record_walk import UNFINISHED, ChunkWalk, PackedChunk
 from penstock.recordings.recovery_metadata import TopicFacts
 from penstock.recordings.scan_bytes import pieces
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from penstock.recordings.recovery_metadata import FileFacts
@@ -42,28 +45,61 @@ def recover_mcap(source: FileBytes, target: Path, log: DamageLog, facts: FileFac
     """Write every message, attachment and metadata record that can be read to a new file at `target`."""
     survey = survey_mcap(source)
     with McapWriter(target, profile=survey.profile, codec=survey.codec) as writer:
-        _McapScan(writer, log, facts, survey, source.path, keep_suspect=keep_suspect).run(source)
+        McapScan(_Copy(writer, facts), log, survey, source.path, keep_suspect=keep_suspect).run(source)
 
 
-class _McapScan(ChunkWalk[McapRecord]):
-    def __init__(
-        self,
-        writer: McapWriter,
-        log: DamageLog,
-        facts: FileFacts,
-        survey: McapSurvey,
-        path: Path,
-        *,
-        keep_suspect: bool,
-    ) -> None:
-        super().__init__(log, keep_suspect=keep_suspect)
+class Sink(Protocol):
+    """Where the records of a scan go."""
+
+    def channel(self, content: bytes, schema: bytes | None) -> int:
+        """A channel, which may have no message; the number that its messages come with."""
+
+    def message(self, source: ScanBytes, record: McapRecord, number: int, head: bytes) -> None:
+        """A message that is whole; `head`: channel, sequence and times."""
+
+    def metadata(self, content: bytes, name: bytes) -> None: ...
+
+    def attach(self, n_bytes: int, content: Iterator[bytes], index: bytes) -> None: ...
+
+
+class _Copy:
+    """Records go to a new file, and what is known of the topics to its facts."""
+
+    def __init__(self, writer: McapWriter, facts: FileFacts) -> None:
         self._writer = writer
         self._facts = facts
+        self._topics: dict[int, TopicFacts] = {}
+        self.metadata = writer.metadata
+        self.attach = writer.attach
+
+    def channel(self, content: bytes, schema: bytes | None) -> int:
+        number = self._writer.channel(content, schema)
+        topic = self._topics[number] = topic_facts(content, schema)
+        self._facts.topics.setdefault(topic, 0)
+        return number
+
+    def message(self, source: ScanBytes, record: McapRecord, number: int, head: bytes) -> None:
+        payload = source.at(record.data_at + r.MESSAGE_HEAD_BYTES, record.length - r.MESSAGE_HEAD_BYTES)
+        if self._facts.first_ns is None and payload[:4] == ZSTD_MAGIC:
+            self._facts.packed_messages = True
+        self._writer.write(number, head[2:], payload)
+        self._facts.count(self._topics[number], int.from_bytes(head[6:14], "little"))
+
+
+class McapScan(ChunkWalk[McapRecord]):
+    """The walk that decides what a file holds: what it gives to the sink is there, what its log counts is lost."""
+
+    def __init__(
+        self, sink: Sink, log: DamageLog, survey: McapSurvey, path: Path, *, keep_suspect: bool = False
+    ) -> None:
+        super().__init__(log, keep_suspect=keep_suspect)
+        self._sink = sink
+        self.packed: PackedChunk | None = None  # the one whose messages are walked
         self._survey = survey
         self._path = path
         self._schemas = dict(survey.schemas)
         self._channels = dict(survey.channels)
-        self._numbers: dict[int, tuple[int, TopicFacts]] = {}
+        self._numbers: dict[int, tuple[int, str]] = {}
         self._seen_ns: int | None = None
         self._has_end = False
         self._counted = 0
@@ -79,7 +115,7 @@ class _McapScan(ChunkWalk[McapRecord]):
         self.walk(source, _HEAD_AT, end)
         self.close_chunk(end)
         if not self._has_end:
-            self.log.add(source.size, source.size, UNFINISHED)
+            self.log.add_end(source.size, UNFINISHED)
         whole = (0, source.size)
         if self._survey.messages is None and self.log.written < self._counted < _MOST_MESSAGES:
             # A summary that proves nothing else may still prove that something is missing.
@@ -213,11 +249,14 @@ class _McapScan(ChunkWalk[McapRecord]):
     def _take_packed(self, source: ScanBytes, record: McapRecord, head: ChunkHead, stop: int, *, is_cut: bool) -> int:
         self.begin_packed(record, stop)
         data, why = self._unpacked(source, record, head, stop)
+        self.packed = PackedChunk(head.data_at, stop - head.data_at, head.raw_bytes, head.codec, head.crc)
         if data is None and head.codec in CODECS:
             if is_cut or self.keep_suspect:
                 data = decode_prefix(head.codec, source, head.data_at, stop, min(head.raw_bytes, MAX_CHUNK_BYTES))
             if is_cut:
                 why = f"{_CUT_CHUNK}; {len(data or b''):,} of {head.raw_bytes:,} bytes could be decompressed"
+            if data is not None:
+                self.packed = replace(self.packed, raw_bytes=len(data), crc=0, is_part=True)
         self.walk_packed(data, why, is_cut=is_cut)
         return stop
 
@@ -254,21 +293,20 @@ class _McapScan(ChunkWalk[McapRecord]):
                 self._numbers.pop(number, None)
         elif not self._has_end:
             name_bytes = struct.unpack_from("<I", content)[0]
-            self._writer.metadata(content, content[4 : 4 + name_bytes])
+            self._sink.metadata(content, content[4 : 4 + name_bytes])
 
-    def _number(self, channel: int) -> tuple[int, TopicFacts]:
-        """The channel's number in the new file, and what is known of its topic."""
+    def _number(self, channel: int) -> tuple[int, str]:
+        """The number that the sink gave to a channel, and the name of its topic."""
         known = self._numbers.get(channel)
         if known is None:
             content = self._channels[channel]
             schema_id = struct.unpack_from("<H", content, 2)[0]
             schema = self._schemas.get(schema_id)
-            facts = topic_facts(content, schema)
+            name = topic_facts(content, schema).name
             if schema is None and schema_id:
-                self.log.notes.append(f"{facts.name}: its schema is lost; the messages are kept without one")
+                self.log.notes.append(f"{name}: its schema is lost; the messages are kept without one")
                 self.log.lost_parts += 1
-            known = self._numbers[channel] = (self._writer.channel(content, schema), facts)
-            self._facts.topics.setdefault(facts, 0)
+            known = self._numbers[channel] = (self._sink.channel(content, schema), name)
         return known
 
     def _take_message(self, source: ScanBytes, record: McapRecord, *, suspect: bool) -> None:
@@ -278,12 +316,10 @@ class _McapScan(ChunkWalk[McapRecord]):
             why = f"messages of channel {channel}, whose record is lost"
             self.log.add(*self.place(source, record.at, record.end), why, 1)
             return
-        payload = source.at(record.data_at + r.MESSAGE_HEAD_BYTES, record.length - r.MESSAGE_HEAD_BYTES)
-        number, topic = self._number(channel)
-        self._writer.write(number, head[2:], payload)
+        number, name = self._number(channel)
+        self._sink.message(source, record, number, head)
         self._seen_ns = time_ns
-        self._facts.count(topic, time_ns)
-        self.log.topics[topic.name] += 1
+        self.log.topics[name] += 1
         self.log.suspect += suspect
 
     def _take_attachment(self, source: ScanBytes, record: McapRecord) -> None:
@@ -304,7 +340,7 @@ class _McapScan(ChunkWalk[McapRecord]):
         index = head + struct.pack("<Q", sizes[2]) + struct.pack("<I", len(name)) + name
         index += struct.pack("<I", len(media)) + media
         content = (piece for _, piece in pieces(source, at, record.end))
-        self._writer.attach(record.length, content, index)
+        self._sink.attach(record.length, content, index)
 
     def _take_data_end(self, source: ScanBytes, record: McapRecord) -> None:
         self._has_end = True

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # A CDR payload begins with a zero byte, so this can be no plain message.
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+PACKED_NOTE = "each message is compressed with zstd, though no metadata.yaml tells so; they are decompressed"
 _SIZE_BYTES = (0, 2, 4, 8)
 
 

@@ -83,9 +83,9 @@ class RecordWalk(ABC, Generic[RecordT]):
         """The bytes of the file that a range of a source stands for."""
         return begin, end
 
-    def walk(self, source: ScanBytes, at: int, end: int, *, inner: bool = False, stop: int | None = None) -> None:
-        """Take all records of a range that begin before `stop`; what cannot be read is in the log."""
-        while at < (end if stop is None else stop):
+    def walk(self, source: ScanBytes, at: int, end: int, *, inner: bool = False) -> None:
+        """Take all records in a range; what cannot be read is in the log."""
+        while at < end:
             found = self._look(source, at, end, inner)
             if found.state == "bad":
                 at = self._skip(source, at, self.resync(source, at + 1, end, inner), end, found.why)
@@ -150,10 +150,22 @@ class Chunk:
 
     at: int
     end: int
-    mark: tuple[int, int, int, int]
+    mark: tuple[int, int, int, int, int]
     index_at: int | None
     expected: int | None = None
     given: int | None = None  # messages that came from it; None where nobody knows where it ends
+
+
+@dataclass(frozen=True)
+class PackedChunk:
+    """Where a packed chunk lies, and how large it becomes; `is_part`: as far as it can be decoded."""
+
+    data_at: int
+    stored_bytes: int
+    raw_bytes: int
+    codec: str
+    crc: int = 0
+    is_part: bool = False
 
 
 class ChunkWalk(RecordWalk[RecordT]):

@@ -228,6 +228,10 @@ class Recording(ABC):
 
         return lose
 
+    def _lose_unknown(self, cause: str, where: str) -> None:
+        """Count a loss of which nothing tells how large it is."""
+        self._add_loss(f"an unknown number of messages, counted as 1: {cause}", 1, where)
+
     def _add_loss(self, cause: str, count: int, where: str) -> None:
         if count <= 0:
             return

@@ -136,19 +136,18 @@ class DamageLog:
         """Messages that are known to be lost, and one for each place where nobody knows how many."""
         return self._lost + self._unknown
 
-    def tell(self, lose: Callable[[str, int, str], None] | None, notes: list[str]) -> None:
+    def tell(self, lose: Callable[[str, int, str], None], notes: list[str]) -> None:
         """Give every range to `lose` (cause, messages, where), or to the notes where no message is missing."""
-        if lose is None:
-            notes += [damage.note() for damage in self._kept]
-            return
         left = self.lost
         for damage in self._kept:
             if damage.messages == 0:
                 notes.append(damage.note())
+            elif damage.messages is None:
+                lose(f"an unknown number of messages, counted as 1: {damage.cause}", 1, damage.where)
+                left -= 1
             else:
-                count = 1 if damage.messages is None else damage.messages
-                lose(damage.cause, count, damage.where)
-                left -= count
+                lose(damage.cause, damage.messages, damage.where)
+                left -= damage.messages
         if left > 0:
             lose(f"{self._count - len(self._kept):,} more broken places", left, self.file)
 
@@ -170,24 +169,33 @@ class DamageLog:
         if len(self._kept) < _KEPT_RANGES:
             self._kept.append(Damage(self.file, begin, end, cause, messages))
 
-    def mark(self) -> tuple[int, int, int, int]:
-        """A place to settle from: ranges kept and unknown, messages lost and written so far."""
-        return len(self._kept), self._unknown, self._lost, self.written
+    def add_end(self, size: int, cause: str) -> None:
+        """What the end of a file tells, unless a broken range that reaches to it tells as much."""
+        last = self._kept[-1] if self._kept and self._count == len(self._kept) else None
+        if last is None or (last.file, last.end, last.messages) != (self.file, size, None):
+            self.add(size, size, cause)
+
+    def mark(self) -> tuple[int, int, int, int, int]:
+        """A place to settle from: ranges kept, unknown and counted, messages lost and written so far."""
+        return len(self._kept), self._unknown, self._count, self._lost, self.written
 
     def settle(
         self,
-        mark: tuple[int, int, int, int],
+        mark: tuple[int, int, int, int, int],
         expected: int,
         where: tuple[int, int],
         cause: str,
         given: int | None = None,
+        *,
+        hidden: bool = False,
     ) -> None:
         """Since the mark, `expected` messages should have come from a range: its unknown numbers become known.
 
         `given`: the messages that came from the range, where others came since. A range that begins at 0 is the whole
-        file, with what was cut off behind its end.
+        file, with what was cut off behind its end. Where no record of the range is broken, a larger count is wrong and
+        nothing is lost, unless messages can be missing without a trace (`hidden`).
         """
-        first, unknown, lost, written = mark
+        first, unknown, count, lost, written = mark
         came = self.written - written if given is None else given
         missing = max(expected - came - (self._lost - lost), 0)
         places = [place for place in range(first, len(self._kept)) if self._is_open(place, where)]
@@ -198,8 +206,10 @@ class DamageLog:
             self._unknown -= len(places)
         elif missing and self._count > len(self._kept) and self._unknown > unknown:
             self._lost += missing  # of ranges that are too many to be kept
-        elif missing:
+        elif missing and (hidden or self._count > count):
             self.add(*where, cause, missing)
+        elif missing:
+            self.notes.append(f"{cause}: {expected:,}; {came:,} are there, no record is broken, and none is missing")
 
     def _is_open(self, place: int, where: tuple[int, int]) -> bool:
         damage = self._kept[place]

@@ -1,6 +1,6 @@
 """Building the message index of a ROS 1 bag from the index records behind its chunks.
 
-Where the index of a chunk does not hold, the chunk's own records decide what is there (`ros1_rescan.py`).
+Where one does not hold, the records of the bag decide what is there (`ros1_rescan.py`).
 """
 
 from __future__ import annotations
@@ -10,122 +10,81 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.errors import LimitExceeded, RecordingCorrupt
+from penstock.errors import RecordingCorrupt
 from penstock.recordings.codecs import CODECS, check_sizes
 from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, in_file_order
 from penstock.recordings.recovery_report import no_record_note
 from penstock.recordings.ros1_records import OP_CHUNK, OP_INDEX, read_header, u32_from
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from penstock.recordings.file_window import Window
-    from penstock.recordings.message_index import LoseEntries
-    from penstock.recordings.ros1_rescan import Rescan
 
 _WINDOW_BYTES = 1 << 20
 _CHUNK_HEADER_BYTES = 256
 _USUAL_INDEX_BYTES = 256
 # Index entries are sorted and measured in batches of about so many, so that a long bag needs no large temporaries.
 _BATCH_MESSAGES = 1 << 14
+_MASK = (1 << 64) - 1
 
 
 class ChunkInfos:
-    """Where the end of the bag says that chunks begin, and how many messages each holds."""
+    """Where the end of the bag says that chunks begin, and how many messages of each connection they hold."""
 
     def __init__(self) -> None:
-        self._positions, self._messages = array("Q"), array("Q")
+        self._positions, self._counts = array("Q"), array("Q")
 
     def __len__(self) -> int:
         return len(self._positions)
 
-    def add(self, position: int, messages: int) -> None:
+    def add(self, position: int, counts: Iterable[tuple[int, int]]) -> None:
+        """`counts`: messages by connection, kept as one number that another list of counts does not give."""
         self._positions.append(position)
-        self._messages.append(messages)
+        self._counts.append(sum(weighed(*each) for each in counts) & _MASK)
 
     def in_file_order(self, end: int) -> Iterator[tuple[int, int, int]]:
-        """Position, messages, and where the next chunk (or, at last, the index) begins."""
+        """Position, counts, and where the next chunk (or, at last, the index) begins."""
         positions = np.array(self._positions, np.uint64)
         order = np.argsort(positions, kind="stable").tolist()
         for place, number in enumerate(order):
             following = self._positions[order[place + 1]] if place + 1 < len(order) else end
-            yield self._positions[number], self._messages[number], following
+            yield self._positions[number], self._counts[number], following
+
+
+def weighed(connection: int, count: int) -> int:
+    """A count that tells whose it is: sums of these are equal when the counts of all connections are."""
+    return count * (connection * 0x9E3779B97F4A7C15 & _MASK | 1)
 
 
 class Ros1Indexer:
     """Collects the index records behind the chunks and turns them into the message index, batch by batch."""
 
-    def __init__(
-        self, window: Window, topic_of_connection: dict[int, int], lose: LoseEntries | None, notes: list[str]
-    ) -> None:
-        """`lose`: counts what is lost; without it a loss is an error."""
+    def __init__(self, window: Window, topic_of_connection: dict[int, int]) -> None:
+        self.notes: list[str] = []
         self._window = window
-        self._lose = lose
-        self._notes = notes
         self._topic_of_connection = topic_of_connection
         self.index = IndexBuilder()
         self.chunks = ChunksBuilder()
-        self._unknown: dict[int, int] = {}
         self._entries = bytearray()
         self._topics, self._chunk_numbers, self._counts = array("i"), array("i"), array("q")
         self._usual: tuple[int, int, int, int] | None = None
 
-    def run(self, infos: ChunkInfos, index_at: int, fd: int) -> None:
-        """Take the index of every chunk, or its own records where that index does not hold."""
-        rescan: Rescan | None = None
-        for position, messages, end in infos.in_file_order(index_at):
-            problem = self._add_or_undo(position, messages, end)
-            if problem is not None:
+    def run(self, infos: ChunkInfos, index_at: int) -> None:
+        """Take the index of every chunk; RecordingCorrupt or LimitExceeded where one does not hold."""
+        for position, counts, end in infos.in_file_order(index_at):
+            if len(self._entries) >= 12 * _BATCH_MESSAGES:
                 self._flush()
-                rescan = rescan or self._rescan(fd)
-                lost = rescan.log.lost
-                rescan.run(position, end, messages)
-                if self._lose is None and rescan.log.lost > lost:
-                    raise problem
-        self._flush()
-        if rescan is not None:
-            rescan.close()
-        for connection, count in sorted(self._unknown.items()):
-            cause = f"connection {connection} has no connection record"
-            if self._lose is None:
-                raise self._window.broken(f"{count:,} messages lost: {cause}", index_at)
-            self._lose(cause, count, "index")
-        if rescan is not None:
-            rescan.log.tell(self._lose, self._notes)
-
-    def _rescan(self, fd: int) -> Rescan:
-        from penstock.recordings.ros1_rescan import Rescan
-        from penstock.recordings.scan_bytes import FileBytes
-
-        source = FileBytes(self._window.path, fd=fd)
-        return Rescan(source, self._topic_of_connection, self.index, self.chunks, self._unknown)
-
-    def _add_or_undo(self, position: int, messages: int, end: int) -> RecordingCorrupt | LimitExceeded | None:
-        """Add a chunk by its index records; what is wrong where they do not hold, and then nothing was added."""
-        if len(self._entries) >= 12 * _BATCH_MESSAGES:
-            self._flush()
-        before = len(self.chunks), len(self._entries), len(self._topics), dict(self._unknown)
-        try:
             found, at = self._add_chunk(position, end)
-            if found == messages:
-                if at < end:
-                    self._notes.append(no_record_note(end - at, at))
-                return None
-            problem: RecordingCorrupt | LimitExceeded = self._window.broken(
-                f"the chunk's index lists {found:,} messages, and the end of the bag {messages:,}", position
-            )
-        except (RecordingCorrupt, LimitExceeded) as error:
-            problem = error
-        self.chunks.rollback(before[0])
-        del self._entries[before[1] :]
-        for column in (self._topics, self._chunk_numbers, self._counts):
-            del column[before[2] :]
-        self._unknown.clear()
-        self._unknown.update(before[3])
-        return problem
+            if found != counts:
+                what = "the chunk's index and the end of the bag count its messages differently"
+                raise self._window.broken(what, position)
+            if at < end:
+                self.notes.append(no_record_note(end - at, at))
+        self._flush()
 
     def _add_chunk(self, position: int, end: int) -> tuple[int, int]:
-        """One chunk and its index records, which lie before `end`; the messages listed, and where the records end."""
+        """One chunk and its index records, which lie before `end`; the counts listed, and where the records end."""
         window = self._window
         fields, data_at, stored_bytes = read_header(window, position, _CHUNK_HEADER_BYTES)
         if fields.op != OP_CHUNK:
@@ -150,23 +109,23 @@ class Ros1Indexer:
             try:
                 connection, count, data_at = self._index_record(at, ahead)
             except RecordingCorrupt:
-                break  # whether anything is missing is seen by the number of messages
+                break  # whether anything is missing is seen by the counts
             if count < 0:
-                return total, end
+                raise window.broken("a record that is no index lies behind a chunk's index", at)
             if data_at + 12 * count > end:
                 break
             entries = window.at(data_at, 12 * count, ahead)
             topic = self._topic_of_connection.get(connection)
-            if topic is None:
-                self._unknown[connection] = self._unknown.get(connection, 0) + count
-            elif count:
+            if topic is None and count:
+                raise window.broken(f"an index record of connection {connection}, which the bag does not list", at)
+            if topic is not None and count:
                 self._entries += entries
                 self._topics.append(topic)
                 self._chunk_numbers.append(chunk)
                 self._counts.append(count)
-            total += count
+            total += weighed(connection, count)
             at = data_at + 12 * count
-        return total, at
+        return total & _MASK, at
 
     def _index_record(self, at: int, ahead: int) -> tuple[int, int, int]:
         """Connection, count (-1: another kind of record) and where its entries begin."""
@@ -201,7 +160,7 @@ class Ros1Indexer:
         topic = np.repeat(np.array(self._topics, np.int32), counts)
         chunk = np.repeat(np.array(self._chunk_numbers, np.int32), counts)
         times_ns = entries[:, 0].astype(np.int64) * 1_000_000_000 + entries[:, 1]
-        order, span = in_file_order(chunk, entries[:, 2], self.chunks, self._window.path, self._lose)
+        order, span = in_file_order(chunk, entries[:, 2], self.chunks, self._window.path, None)
         self.index.add(topic[order], times_ns[order], chunk[order], entries[order, 2], span)
         self._entries = bytearray()
         self._topics, self._chunk_numbers, self._counts = array("i"), array("i"), array("q")

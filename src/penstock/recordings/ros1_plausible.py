@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Real headers have a few hundred bytes at most (the longest field is a topic name).
 _MAX_HEADER_BYTES = 64 << 10
-_NS_PER_S = 1_000_000_000
+NS_PER_S = 1_000_000_000
 # Needed fields by kind, with their sizes (0: any).
 _NEEDED = {
     OP_MESSAGE: {b"conn": 4, b"time": 8},
@@ -111,7 +111,7 @@ def _wrong(op: int, fields: dict[bytes, bytes], data_bytes: int, inner: bool) ->
         value = fields.get(name)
         if value is None or (size and len(value) != size):
             return f"a record of kind {op} without a right field {name.decode()!r}"
-    if op == OP_MESSAGE and u32_from(fields[b"time"], 4)[0] >= _NS_PER_S:
+    if op == OP_MESSAGE and u32_from(fields[b"time"], 4)[0] >= NS_PER_S:
         return "a message with an impossible time"
     if op == OP_CHUNK and fields[b"compression"].decode("ascii", errors="replace") not in CODECS:
         return "a chunk with an unknown compression"

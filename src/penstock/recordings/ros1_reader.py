@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from penstock.errors import NotARecording, RecordingCorrupt, RecordingError
+from penstock.errors import LimitExceeded, NotARecording, RecordingCorrupt, RecordingError
 from penstock.recordings.chunk_fetch import ChunkFetcher, File
 from penstock.recordings.file_window import Window, recover_hint
-from penstock.recordings.message_index import largest_reads, time_range_ns
+from penstock.recordings.message_index import largest_reads, relocate, time_range_ns
 from penstock.recordings.recording import (
     DEFAULT_FETCH_BYTES,
     LargestReads,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.recordings.fetch import Block
+    from penstock.recordings.scan_bytes import ScanBytes
 
 _WINDOW_BYTES = 1 << 20
 
@@ -77,17 +78,44 @@ class Ros1Recording(Recording):
             self.notes.append(f"the index lists {found}; the bag header claims {claimed}")
         if end < self.size_bytes:
             self.notes.append(no_record_note(self.size_bytes - end, end))
-        topic_of_connection, schemas = self._number_topics(connections)
-        lose = self._add_loss if self._on_corrupt == "count" else None
-        builder = Ros1Indexer(window, topic_of_connection, lose, self.notes)
-        builder.run(infos, index_at, self._file.fd)
-        self._index = builder.index.finish(len(schemas))
-        self._chunks = builder.chunks.finish()
-        self._framing = Ros1Framing(topic_of_connection, self.path)
+        schemas = self._read_index(window, connections, infos, index_at)
         self.start_ns, self.end_ns = time_range_ns(self._index)
         self.compression = span_of(self._chunks.codecs())
         counts = [index.times_ns.size for index in self._index]
         self._set_topics([(name, "ros1", schema, n) for (name, schema), n in zip(schemas, counts, strict=True)])
+
+    def _read_index(
+        self, window: Window, connections: dict[int, tuple[str, Schema]], infos: ChunkInfos, index_at: int
+    ) -> list[tuple[str, Schema]]:
+        """The index as the bag has it; where it does not hold, as a scan of the whole bag finds it."""
+        topic_of_connection, schemas = self._number_topics(connections)
+        indexer = Ros1Indexer(window, topic_of_connection)
+        try:
+            indexer.run(infos, index_at)
+            index, chunks = indexer.index, indexer.chunks
+            self.notes += indexer.notes
+        except (RecordingCorrupt, LimitExceeded) as error:
+            from penstock.recordings.ros1_rescan import ScannedBag
+
+            scanned = ScannedBag(self.path, self._file.fd)
+            if scanned.log.lost and self._on_corrupt == "raise":
+                raise
+            self.notes.append(f"its index does not hold ({error.message}); the bag was scanned")
+            scanned.log.tell(self._add_loss, self.notes)
+            topic_of_connection, schemas = self._number_topics(scanned.connections)
+            index, chunks = scanned.index(topic_of_connection), scanned.chunks
+        self._index = index.finish(len(schemas))
+        self._chunks = chunks.finish()
+        self._topic_of_connection = topic_of_connection
+        self._framing = Ros1Framing(topic_of_connection, self.path)
+        return schemas
+
+    def _relocate(self, number: int, source: ScanBytes, begin: int, end: int) -> None:
+        from penstock.recordings.ros1_rescan import ChunkMessages
+
+        messages = ChunkMessages(self._topic_of_connection, self.path)
+        messages.walk(source, begin, end)
+        relocate(self._index, number, messages.found)
 
     @staticmethod
     def _number_topics(
@@ -130,6 +158,7 @@ class Ros1Recording(Recording):
                 memory_bytes=memory_bytes,
                 clip_bytes=clip_bytes,
                 lose=self._lose if self._on_corrupt == "count" else None,
+                relocate=self._relocate,
             )
         return self._fetcher.blocks(topic_ids, numbers)
 
@@ -195,5 +224,5 @@ def _read_tail_record(window: Window, at: int, connections: dict[int, tuple[str,
             raise fields.broken(f"chunk info of version {version}; version 1 is known")
         if data_bytes % 8 or data_bytes != 8 * fields.u32(b"count"):
             raise fields.broken(f"chunk info of {fields.u32(b'count')} connections has {data_bytes} bytes")
-        infos.add(fields.u64(b"chunk_pos"), sum(struct.unpack(f"<{data_bytes // 4}I", data)[1::2]))
+        infos.add(fields.u64(b"chunk_pos"), struct.iter_unpack("<II", data))
     return data_at + data_bytes

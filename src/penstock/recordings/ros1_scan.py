@@ -9,7 +9,7 @@ from penstock.errors import LimitExceeded, RecordingCorrupt
 from penstock.lazy import dataclass
 from penstock.recordings.codecs import MAX_CHUNK_BYTES, check_sizes, decompress_into
 from penstock.recordings.partial_codecs import decode_prefix
-from penstock.recordings.record_walk import UNFINISHED, ChunkWalk
+from penstock.recordings.record_walk import UNFINISHED, ChunkWalk, PackedChunk
 from penstock.recordings.ros1_plausible import (
     Ros1Record,
     begins_like_a_record,
@@ -45,8 +45,8 @@ class Sink(Protocol):
     def message(self, source: ScanBytes, record: Ros1Record, topic: bytes, described: bytes, time_ns: int) -> None:
         """A message that is whole."""
 
-    def connection(self, topic: bytes, described: bytes) -> None:
-        """A connection, which may have no message."""
+    def connection(self, number: int, topic: bytes, described: bytes) -> None:
+        """A connection, which may have no message; after all messages."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class _Copy:
     def message(self, source: ScanBytes, record: Ros1Record, topic: bytes, described: bytes, time_ns: int) -> None:
         self._bag.write(self._number(topic, described), time_ns, source.at(record.data_at, record.end - record.data_at))
 
-    def connection(self, topic: bytes, described: bytes) -> None:
+    def connection(self, number: int, topic: bytes, described: bytes) -> None:
         self._number(topic, described)
 
     def _number(self, topic: bytes, described: bytes) -> int:
@@ -127,16 +127,6 @@ def survey_bag(source: FileBytes) -> Survey:
     return Survey(connections, chunk_messages, index_at, chunk_count, compression or "none", tail_at)
 
 
-@dataclass(frozen=True)
-class PackedChunk:
-    """Where a packed chunk lies, and how large it becomes."""
-
-    data_at: int
-    stored_bytes: int
-    raw_bytes: int
-    codec: str
-
-
 def _codec(record: Ros1Record) -> str:
     return record.fields[b"compression"].decode("ascii", errors="replace")
 
@@ -167,19 +157,12 @@ class BagScan(ChunkWalk[Ros1Record]):
             expected = max(sum(self._expected.values()), sum(self._survey.chunk_messages.values()))
             self.log.settle(begin, expected, (0, source.size), "messages that the end of the bag counts")
         # Topics without messages are kept as well.
-        for topic, described in self._described.values():
-            self._sink.connection(topic, described)
-
-    def run_part(self, source: FileBytes, begin: int, stop: int, expected: int) -> None:
-        """Walk the records that begin in a part of the bag, in which `expected` messages should lie."""
-        mark = self.log.mark()
-        self.walk(source, begin, source.size, stop=stop)
-        self.close_chunk(stop)
-        self.log.settle(mark, expected, (begin, stop), "messages that the end of the bag counts")
+        for number, (topic, described) in self._described.items():
+            self._sink.connection(number, topic, described)
 
     def _tell_what_was_cut_off(self, size: int) -> None:
         if self._survey.index_at == 0:
-            self.log.add(size, size, UNFINISHED)
+            self.log.add_end(size, UNFINISHED)
         elif self._survey.index_at > size:
             known = 0 if self._whole_chunks == self._survey.chunk_count else None
             self.log.add(size, self._survey.index_at, "the file was cut here: its index began further on", known)

@@ -70,10 +70,7 @@ def find_numbers(recording: Recording, notes: list[str]) -> list[NumericTopic]:
     """All topics with an obvious vector, by name; what is left out stands in the notes."""
     found: list[NumericTopic] = []
     for topic in sorted(recording.topics, key=lambda each: each.name):
-        if is_image(topic) or not topic.count or topic.problem is not None:
-            continue
-        if recording.topic(topic.name).id != topic.id:
-            notes.append(f"{topic.name} has two types; {topic.type} ({topic.count} messages) left out")
+        if is_image(topic) or not topic.count or topic.problem is not None or topic.shared_name is not None:
             continue
         try:
             numbers = _look_at(recording, topic)

@@ -24,9 +24,11 @@ from penstock.recordings.schemas import SchemaStore, topic_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from penstock.recordings.db3_paged import PagedDb3File
     from penstock.recordings.split import Source
 
 
@@ -38,7 +40,7 @@ class Db3Recording(Recording):
     def __init__(self, source: Source, *, on_corrupt: OnCorrupt = "raise") -> None:
         super().__init__(source.path, schemas=SchemaStore(), on_corrupt=on_corrupt)
         self.notes += source.notes
-        self._files: list[Db3File] = []
+        self._files: list[Db3File | PagedDb3File] = []
         self._pool: BufferPool | None = None  # serves one request after the other
         try:
             self._open(source)
@@ -50,8 +52,7 @@ class Db3Recording(Recording):
         index = Db3Index()
         for path in source.files:
             self.size_bytes += path.stat().st_size
-            self._files.append(Db3File(path))
-            self._files[-1].add_to(index, self._add_loss, strict=self._on_corrupt == "raise")
+            self._add_file(path, index)
         found = list(index.topics)
         order = sorted(range(len(found)), key=lambda met: (*topic_order((found[met][0], found[met][2])), found[met][1]))
         rows = index.finish(len(found), len(self._files))
@@ -69,6 +70,30 @@ class Db3Recording(Recording):
         packed = self._packed_messages or any(file.packed for file in self._files)
         self.compression = span_of({"zstd"} if packed else set())
         self._compare(source)
+
+    def _add_file(self, path: Path, index: Db3Index) -> None:
+        """Add a file as SQLite reads it; where it cannot, and losses are counted, page by page."""
+        before = index.mark()
+        file: Db3File | PagedDb3File | None = None
+        try:
+            file = Db3File(path)
+            file.add_to(index)
+        except (RecordingCorrupt, LimitExceeded) as error:
+            if file is not None:
+                file.close()
+            if self._on_corrupt == "raise":
+                raise
+            from penstock.recordings.db3_paged import PagedDb3File
+
+            index.rollback(before)
+            file = PagedDb3File(path)
+            file.add_to(index)
+            if not file.log.written and not index.topics:
+                file.close()
+                raise  # nothing of a bag is left
+            self.notes.append(f"{path.name}: SQLite cannot read it ({error.message}); it was read page by page")
+            file.log.tell(self._add_loss, self.notes)
+        self._files.append(file)
 
     @property
     def index_bytes(self) -> int:

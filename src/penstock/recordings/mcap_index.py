@@ -20,7 +20,7 @@ from penstock.recordings.codecs import CODECS, check_sizes, decompress_into
 from penstock.recordings.file_window import recover_hint
 from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, in_file_order
 from penstock.recordings.record_walk import UNFINISHED
-from penstock.recordings.schemas import Schema, type_name
+from penstock.recordings.schemas import SameDefinitions, Schema, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,13 +52,14 @@ class McapIndex:
         self.topics: dict[TopicKey, int] = {}
         self.pairs: set[tuple[int, int]] = set()
         self.notes: list[str] = []
+        self._same = SameDefinitions()
         self.lose = lose
         self._topics, self._chunk_numbers, self._spans = array("i"), array("i"), array("q")
         self._counts = array("q")
         self._entries = bytearray()
 
     def topic(self, name: str, encoding: str, schema: Schema) -> int:
-        return self.topics.setdefault((name, encoding, schema), len(self.topics))
+        return self.topics.setdefault((name, encoding, self._same.first(name, schema)), len(self.topics))
 
     def add(self, topic: int, chunk: int, entries: bytes, count: int, span: int = 0) -> None:
         """(time, offset) pairs of one topic in one chunk; span 0: it follows from the message behind."""

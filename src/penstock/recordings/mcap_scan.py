@@ -26,6 +26,7 @@ from penstock.recordings.partial_codecs import decode_prefix
 from penstock.recordings.record_walk import UNFINISHED, ChunkWalk, PackedChunk
 from penstock.recordings.recovery_metadata import TopicFacts
 from penstock.recordings.scan_bytes import pieces
+from penstock.recordings.schemas import type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,7 +100,7 @@ class McapScan(ChunkWalk[McapRecord]):
         self._path = path
         self._schemas = dict(survey.schemas)
         self._channels = dict(survey.channels)
-        self._numbers: dict[int, tuple[int, str]] = {}
+        self._numbers: dict[int, tuple[int, str, str]] = {}
         self._seen_ns: int | None = None
         self._has_end = False
         self._counted = 0
@@ -295,18 +296,19 @@ class McapScan(ChunkWalk[McapRecord]):
             name_bytes = struct.unpack_from("<I", content)[0]
             self._sink.metadata(content, content[4 : 4 + name_bytes])
 
-    def _number(self, channel: int) -> tuple[int, str]:
-        """The number that the sink gave to a channel, and the name of its topic."""
+    def _number(self, channel: int) -> tuple[int, str, str]:
+        """The number that the sink gave to a channel, the name of its topic, and its type."""
         known = self._numbers.get(channel)
         if known is None:
             content = self._channels[channel]
             schema_id = struct.unpack_from("<H", content, 2)[0]
             schema = self._schemas.get(schema_id)
-            name = topic_facts(content, schema).name
+            facts = topic_facts(content, schema)
+            name, kind = facts.name, type_name(facts.type)
             if schema is None and schema_id:
                 self.log.notes.append(f"{name}: its schema is lost; the messages are kept without one")
                 self.log.lost_parts += 1
-            known = self._numbers[channel] = (self._sink.channel(content, schema), name)
+            known = self._numbers[channel] = (self._sink.channel(content, schema), name, kind)
         return known
 
     def _take_message(self, source: ScanBytes, record: McapRecord, *, suspect: bool) -> None:
@@ -316,10 +318,10 @@ class McapScan(ChunkWalk[McapRecord]):
             why = f"messages of channel {channel}, whose record is lost"
             self.log.add(*self.place(source, record.at, record.end), why, 1)
             return
-        number, name = self._number(channel)
+        number, name, kind = self._number(channel)
         self._sink.message(source, record, number, head)
         self._seen_ns = time_ns
-        self.log.topics[name] += 1
+        self.log.took(name, kind)
         self.log.suspect += suspect
 
     def _take_attachment(self, source: ScanBytes, record: McapRecord) -> None:

@@ -8,6 +8,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from penstock.lazy import dataclass
+from penstock.recordings.schemas import several_types
 
 NO_RECORD = "no record begins here"
 # Kept one by one; a file that is broken in more places is told by their number and their bytes.
@@ -113,6 +114,7 @@ class DamageLog:
 
     file: str = ""
     topics: Counter[str] = field(default_factory=Counter)
+    types: Counter[tuple[str, str]] = field(default_factory=Counter)  # messages by topic and type
     notes: list[str] = field(default_factory=list)
     suspect: int = 0
     lost_parts: int = 0
@@ -121,6 +123,11 @@ class DamageLog:
     _bytes: int = 0
     _lost: int = 0
     _unknown: int = 0
+
+    def took(self, topic: str, kind: str) -> None:
+        """One message is whole."""
+        self.topics[topic] += 1
+        self.types[topic, kind] += 1
 
     @property
     def written(self) -> int:
@@ -229,7 +236,7 @@ class DamageLog:
             lost_unknown=self._unknown > 0,
             suspect_messages=self.suspect,
             lost_parts=self.lost_parts,
-            notes=tuple(self.notes),
+            notes=(*self.notes, *several_types(self.types.items())),
             bytes_in=bytes_in,
             bytes_out=bytes_out,
         )

@@ -33,7 +33,7 @@ from penstock.recordings.ros1_records import (
     Fields,
     read_header,
 )
-from penstock.recordings.schemas import Schema, SchemaStore, topic_order, type_name
+from penstock.recordings.schemas import SameDefinitions, Schema, SchemaStore, topic_order, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -122,9 +122,11 @@ class Ros1Recording(Recording):
         connections: dict[int, tuple[str, Schema]],
     ) -> tuple[dict[int, int], list[tuple[str, Schema]]]:
         """Connections of one name, type and definition (several publishers) are one topic; sorted by name."""
-        keys = sorted(set(connections.values()), key=topic_order)
+        same = SameDefinitions()
+        joined = {number: (name, same.first(name, schema)) for number, (name, schema) in connections.items()}
+        keys = sorted(set(joined.values()), key=topic_order)
         numbers = {key: number for number, key in enumerate(keys)}
-        return {connection: numbers[key] for connection, key in connections.items()}, keys
+        return {connection: numbers[key] for connection, key in joined.items()}, keys
 
     @property
     def index_bytes(self) -> int:

@@ -28,6 +28,7 @@ from penstock.recordings.ros1_records import (
     u32_from,
 )
 from penstock.recordings.ros1_writer import BagWriter
+from penstock.recordings.schemas import type_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,6 +128,12 @@ def survey_bag(source: FileBytes) -> Survey:
     return Survey(connections, chunk_messages, index_at, chunk_count, compression or "none", tail_at)
 
 
+def _names(topic: bytes, described: bytes) -> tuple[str, str]:
+    """The topic and the type of a connection."""
+    kind = (parse_fields(described) or {}).get(b"type", b"")
+    return topic.decode("utf-8", errors="replace"), type_name(kind.decode("utf-8", errors="replace"))
+
+
 def _codec(record: Ros1Record) -> str:
     return record.fields[b"compression"].decode("ascii", errors="replace")
 
@@ -141,6 +148,7 @@ class BagScan(ChunkWalk[Ros1Record]):
         self._path = path
         self._described = dict(survey.connections)
         self._expected: dict[int, int] = {}
+        self._names: dict[tuple[bytes, bytes], tuple[str, str]] = {}
         self._whole_chunks = 0
         self._usual_header_bytes = 0
         self.packed: PackedChunk | None = None  # the one whose messages are walked
@@ -287,5 +295,8 @@ class BagScan(ChunkWalk[Ros1Record]):
             return
         seconds, ns = u32_from(record.fields[b"time"])[0], u32_from(record.fields[b"time"], 4)[0]
         self._sink.message(source, record, *described, seconds * 1_000_000_000 + ns)
-        self.log.topics[described[0].decode("utf-8", errors="replace")] += 1
+        names = self._names.get(described)
+        if names is None:
+            names = self._names[described] = _names(*described)
+        self.log.took(*names)
         self.log.suspect += self.suspect

@@ -67,9 +67,7 @@ def report_lines(report: RecoveryReport) -> list[str]:
     if report.damage_count > _SHOWN_DAMAGES:
         lines.append(f"{'damage':<15}… and {report.damage_count - _SHOWN_DAMAGES:,} more places (--json lists them)")
     lines += [f"{'note':<15}{note}" for note in report.notes]
-    lost = "nothing lost" if not report.lost else f"{report.lost_messages:,} lost"
-    if report.lost_unknown:
-        lost = f"at least {report.lost_messages:,} lost" if report.lost_messages else "an unknown number lost"
+    lost = report.lost_text
     if report.suspect_messages:
         lost += f" · {report.suspect_messages:,} kept without proof"
     if report.lost_parts:

@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 import numpy as np
 
+from penstock.content import ZSTD_MAGIC
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.lazy import dataclass
 from penstock.recordings.codecs import MAX_CHUNK_BYTES
 from penstock.recordings.file_window import recover_hint
-from penstock.recordings.message_compression import ZSTD_MAGIC
 from penstock.recordings.schemas import SameDefinitions, Schema, type_name
 from penstock.recordings.split import is_zstd_file
 from penstock.recordings.unpack import unpacked_file

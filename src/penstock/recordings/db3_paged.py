@@ -7,20 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock.content import ZSTD_MAGIC
 from penstock.errors import RecordingCorrupt
 from penstock.recordings.db3_scan import PagedRows
 from penstock.recordings.file_window import recover_hint
-from penstock.recordings.message_compression import ZSTD_MAGIC
-from penstock.recordings.recovery_report import DamageLog
-from penstock.recordings.scan_bytes import FileBytes
 from penstock.recordings.schemas import Schema, type_name
-from penstock.recordings.split import is_zstd_file
-from penstock.recordings.unpack import unpacked
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from penstock.recordings.db3_file import Db3Index
+    from penstock.recordings.recovery_report import DamageLog
+    from penstock.recordings.scan_bytes import FileBytes
 
 _BATCH_ROWS = 4096
 
@@ -28,14 +24,14 @@ _BATCH_ROWS = 4096
 class PagedDb3File:
     """A damaged file with the interface of `Db3File`; rows are numbered as in the table."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.packed = is_zstd_file(path)
+    def __init__(self, source: FileBytes, log: DamageLog, *, packed: bool = False) -> None:
+        self.path = source.path
+        self.packed = packed
         self.packed_messages = False
-        self.log = DamageLog(file=path.name)
+        self.log = log
         self._lock = threading.Lock()
-        self._source = FileBytes(path, fd=unpacked(path)) if self.packed else FileBytes(path)
-        self._rows = PagedRows(self._source, self.log)
+        self._source = source
+        self._rows = PagedRows(source, log)
 
     def close(self) -> None:
         with self._lock:

@@ -20,7 +20,11 @@ from penstock.recordings.recording import (
     as_readonly,
     span_of,
 )
+from penstock.recordings.recovery_report import DamageLog
+from penstock.recordings.scan_bytes import FileBytes
 from penstock.recordings.schemas import SchemaStore, topic_order
+from penstock.recordings.split import is_zstd_file
+from penstock.recordings.unpack import unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,7 +90,9 @@ class Db3Recording(Recording):
             from penstock.recordings.db3_paged import PagedDb3File
 
             index.rollback(before)
-            file = PagedDb3File(path)
+            packed = is_zstd_file(path)
+            source = FileBytes(path, fd=unpacked(path)) if packed else FileBytes(path)
+            file = PagedDb3File(source, DamageLog(file=path.name), packed=packed)
             file.add_to(index)
             if not file.log.written and not index.topics:
                 file.close()

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.content import ZSTD_MAGIC
 from penstock.errors import PenstockError, RecordingCorrupt
 from penstock.lazy import dataclass
 from penstock.recordings.db3_file import SQLITE_ERRORS, connect
 from penstock.recordings.db3_writer import Db3Writer
-from penstock.recordings.message_compression import ZSTD_MAGIC
 from penstock.recordings.recovery_metadata import TopicFacts
 from penstock.recordings.schemas import type_name
 from penstock.recordings.sqlite_pages import Row, SqlitePages

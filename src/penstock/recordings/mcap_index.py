@@ -20,6 +20,8 @@ from penstock.recordings.codecs import CODECS, check_sizes, decompress_into
 from penstock.recordings.file_window import recover_hint
 from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, in_file_order
 from penstock.recordings.record_walk import UNFINISHED
+from penstock.recordings.recovery_report import DamageLog
+from penstock.recordings.scan_bytes import FileBytes
 from penstock.recordings.schemas import SameDefinitions, Schema, type_name
 
 if TYPE_CHECKING:
@@ -143,7 +145,9 @@ class McapFileIndexer:
         from penstock.recordings.mcap_rescan import ScannedMcap
 
         shared = self._shared
-        scanned = ScannedMcap(self._file, self._number, shared.chunks, shared.index, shared.topic)
+        with FileBytes(self._file.path, fd=self._file.fd) as source:
+            log = DamageLog(file=source.path.name)
+            scanned = ScannedMcap(source, log, self._number, shared.chunks, shared.index, shared.topic)
         if scanned.log.lost and shared.lose is None:
             lost = f"{scanned.log.lost:,} messages are lost"
             raise problem or RecordingCorrupt(lost, path=str(self._file.path), hint=recover_hint(self._file.path))

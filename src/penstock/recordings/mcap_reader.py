@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from penstock.content import ZSTD_MAGIC
 from penstock.errors import RecordingError
 from penstock.recordings.chunk_fetch import ChunkFetcher, File
 from penstock.recordings.file_window import Window
 from penstock.recordings.mcap_index import McapFileIndexer, McapIndex
 from penstock.recordings.mcap_records import McapFraming
-from penstock.recordings.message_compression import PACKED_NOTE, ZSTD_MAGIC, decompressed
+from penstock.recordings.message_compression import PACKED_NOTE, decompressed
 from penstock.recordings.message_index import largest_reads, relocate, time_range_ns
 from penstock.recordings.recording import (
     DEFAULT_FETCH_BYTES,

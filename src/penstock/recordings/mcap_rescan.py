@@ -12,7 +12,6 @@ from penstock.recordings import mcap_records as r
 from penstock.recordings.mcap_scan import McapScan
 from penstock.recordings.mcap_survey import McapSurvey, survey_mcap
 from penstock.recordings.recovery_report import DamageLog
-from penstock.recordings.scan_bytes import FileBytes
 from penstock.recordings.scan_index import ScanPlaces
 from penstock.recordings.schemas import Schema, type_name
 
@@ -20,10 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from penstock.recordings.chunk_fetch import File
     from penstock.recordings.mcap_plausible import McapRecord
     from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
-    from penstock.recordings.scan_bytes import ScanBytes
+    from penstock.recordings.scan_bytes import FileBytes, ScanBytes
 
 _BATCH_MESSAGES = 1 << 16
 _MAX_TIME_NS = (1 << 63) - 1
@@ -44,22 +42,22 @@ class ScannedMcap(_NoCopies):
 
     def __init__(
         self,
-        file: File,
+        source: FileBytes,
+        log: DamageLog,
         number: int,
         chunks: ChunksBuilder,
         index: IndexBuilder,
         topic_of: Callable[[str, str, Schema], int],
     ) -> None:
-        self.log = DamageLog(file=file.path.name)
+        self.log = log
         self.pairs: set[tuple[int, int]] = set()
-        self._path = file.path
+        self._path = source.path
         self._index = index
         self._topic_of = topic_of
         self._rows = array("i"), array("q"), array("i"), array("I"), array("Q")
-        with FileBytes(file.path, fd=file.fd) as source:
-            self._places = ScanPlaces(chunks, source.size, number)
-            self._scan = McapScan(self, self.log, survey_mcap(source), file.path)
-            self._scan.run(source)
+        self._places = ScanPlaces(chunks, source.size, number)
+        self._scan = McapScan(self, log, survey_mcap(source), source.path)
+        self._scan.run(source)
         self._flush()
 
     def channel(self, content: bytes, schema: bytes | None) -> int:

@@ -7,6 +7,7 @@ import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.content import ZSTD_MAGIC
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.recordings import mcap_records as r
 from penstock.recordings.codecs import CODECS, MAX_CHUNK_BYTES, check_sizes, decompress_into
@@ -21,7 +22,6 @@ from penstock.recordings.mcap_plausible import (
 )
 from penstock.recordings.mcap_survey import McapSurvey, survey_mcap, topic_facts
 from penstock.recordings.mcap_writer import McapWriter
-from penstock.recordings.message_compression import ZSTD_MAGIC
 from penstock.recordings.partial_codecs import decode_prefix
 from penstock.recordings.record_walk import UNFINISHED, ChunkWalk, PackedChunk
 from penstock.recordings.recovery_metadata import TopicFacts

@@ -83,6 +83,13 @@ class RecoveryReport:
         return bool(self.lost_messages or self.lost_unknown or self.suspect_messages or self.lost_parts)
 
     @property
+    def lost_text(self) -> str:
+        """How much was lost, in words."""
+        if self.lost_unknown:
+            return f"at least {self.lost_messages:,} lost" if self.lost_messages else "an unknown number lost"
+        return f"{self.lost_messages:,} lost" if self.lost else "nothing lost"
+
+    @property
     def exit_code(self) -> int:
         return 3 if self.lost else 0
 

@@ -21,7 +21,7 @@ from penstock.recordings.recording import (
     as_readonly,
     span_of,
 )
-from penstock.recordings.recovery_report import no_record_note
+from penstock.recordings.recovery_report import DamageLog, no_record_note
 from penstock.recordings.ros1_framing import Ros1Framing
 from penstock.recordings.ros1_index import ChunkInfos, Ros1Indexer
 from penstock.recordings.ros1_records import (
@@ -33,7 +33,10 @@ from penstock.recordings.ros1_records import (
     Fields,
     read_header,
 )
+from penstock.recordings.scan_bytes import FileBytes
 from penstock.recordings.schemas import SameDefinitions, Schema, SchemaStore, topic_order, type_name
+from penstock.recordings.split import is_zstd_file
+from penstock.recordings.unpack import unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,11 +55,13 @@ class Ros1Recording(Recording):
 
     kind: ClassVar[Literal["ros1", "db3", "mcap"]] = "ros1"
 
-    def __init__(self, path: Path, *, on_corrupt: OnCorrupt = "raise") -> None:
+    def __init__(self, path: Path, *, on_corrupt: OnCorrupt = "raise", notes: Sequence[str] = ()) -> None:
         super().__init__(path, schemas=SchemaStore(), on_corrupt=on_corrupt)
+        self.notes += notes
         self._fetcher: ChunkFetcher | None = None
         try:
-            self._file = File(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            packed = is_zstd_file(path)
+            self._file = File(path, unpacked(path) if packed else os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
             raise RecordingError(f"{path}: cannot be opened: {error.strerror}") from error
         try:
@@ -97,7 +102,8 @@ class Ros1Recording(Recording):
         except (RecordingCorrupt, LimitExceeded) as error:
             from penstock.recordings.ros1_rescan import ScannedBag
 
-            scanned = ScannedBag(self.path, self._file.fd)
+            with FileBytes(self.path, fd=self._file.fd) as source:
+                scanned = ScannedBag(source, DamageLog(file=self.path.name))
             if scanned.log.lost and self._on_corrupt == "raise":
                 raise
             self.notes.append(f"its index does not hold ({error.message}); the bag was scanned")

@@ -11,7 +11,6 @@ from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
 from penstock.recordings.recovery_report import DamageLog
 from penstock.recordings.ros1_plausible import parse_fields
 from penstock.recordings.ros1_scan import BagScan, Survey, survey_bag
-from penstock.recordings.scan_bytes import FileBytes
 from penstock.recordings.scan_index import ScanPlaces
 from penstock.recordings.schemas import Schema, type_name
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.recordings.ros1_plausible import Ros1Record
-    from penstock.recordings.scan_bytes import ScanBytes
+    from penstock.recordings.scan_bytes import FileBytes, ScanBytes
 
 _BATCH_MESSAGES = 1 << 16
 
@@ -51,16 +50,15 @@ class ChunkMessages:
 class ScannedBag:
     """Where the messages of a bag lie, found record by record; `log` counts what is lost."""
 
-    def __init__(self, path: Path, fd: int) -> None:
-        self.log = DamageLog(file=path.name)
+    def __init__(self, source: FileBytes, log: DamageLog) -> None:
+        self.log = log
         self.connections: dict[int, tuple[str, Schema]] = {}
         self.chunks = ChunksBuilder()
         # Connection, time, chunk, offset, span: 28 bytes per message.
         self._rows = array("i"), array("q"), array("i"), array("I"), array("Q")
-        with FileBytes(path, fd=fd) as source:
-            self._places = ScanPlaces(self.chunks, source.size)
-            self._scan = BagScan(self, self.log, survey_bag(source), path)
-            self._scan.run(source)
+        self._places = ScanPlaces(self.chunks, source.size)
+        self._scan = BagScan(self, log, survey_bag(source), source.path)
+        self._scan.run(source)
 
     def message(self, source: ScanBytes, record: Ros1Record, topic: bytes, described: bytes, time_ns: int) -> None:
         connection = record.u32(b"conn")

@@ -153,11 +153,13 @@ class RecordingInput(Input):
         notes = list(state["notes"])
         notes += stream_notes(now.columns, now.paired, [span.rows for span in now.cuts.spans])
         seen = [Loss(*loss) for loss in self._losses_since_opening(state)]
+        lost_messages: dict[str, int] = {}
         for loss in (*self._opening_losses, *seen):
             lost[loss.cause] = lost.get(loss.cause, 0) + loss.count
+            lost_messages[loss.cause] = lost_messages.get(loss.cause, 0) + loss.count
             notes.append(f"lost {loss.count:,}: {loss.cause} ({loss.where})")
         report = {**now.paired.alignment.report.to_json(), "episodes": now.cuts.to_json()}
-        return Outcome(lost, tuple(notes), {"source": str(self.path), **report})
+        return Outcome(lost, tuple(notes), {"source": str(self.path), **report, "lost_messages": lost_messages})
 
     def describe(self) -> dict[str, Any]:
         return describe_features(self._planned.columns)

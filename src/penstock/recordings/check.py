@@ -81,7 +81,7 @@ def _examine(path: Path, problem: RecordingError | LimitExceeded, tell: Tell) ->
     return {
         "topics": len(report.topics),
         "messages": report.messages,
-        "lost": report.lost_messages,
+        "lost": report.lost_count,
         "bytes": report.bytes_in,
     }
 

@@ -208,7 +208,11 @@ class McapScan(ChunkWalk[McapRecord]):
         if head is None:
             self.log.add(record.at, record.end, "a chunk whose head is broken")
             return record.end
-        believed = self.follows(source, record.end, end, inner=False)
+        believed = self.follows(source, record.end, end, inner=False) or (
+            self.is_filled(source, head.data_at, record.end)
+            if head.codec == "none"
+            else head.raw_bytes > 0 and self._unpacked(source, record, head, record.end)[0] is not None
+        )
         self.begin_chunk(record, record.end if believed else None)
         self.unproven = not believed
         self._has_checksums = self._has_checksums or head.crc != 0

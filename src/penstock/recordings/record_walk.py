@@ -195,6 +195,15 @@ class ChunkWalk(RecordWalk[RecordT]):
         if self.chunk is not None and stop != record.end:
             self.chunk.index_at, self.chunk.end = stop, stop
 
+    def is_filled(self, source: ScanBytes, at: int, end: int) -> bool:
+        """True when whole records fill a plain chunk exactly: then its length is right, whatever follows it."""
+        while at < end:
+            record = self.parse(source, at, end, inner=True)
+            if record.state != "whole":
+                return False
+            at = record.end
+        return True
+
     def walk_packed(self, data: bytes | bytearray | None, why: str, *, is_cut: bool) -> None:
         """Take the records of a chunk that was unpacked as far as it could be; `why` says what is wrong with it."""
         if why:

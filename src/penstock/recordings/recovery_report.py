@@ -83,6 +83,11 @@ class RecoveryReport:
         return bool(self.lost_messages or self.lost_unknown or self.suspect_messages or self.lost_parts)
 
     @property
+    def lost_count(self) -> int:
+        """Messages lost, and 1 for each place where nobody knows how many: the number that doctor and convert give."""
+        return self.lost_messages + sum(damage.messages is None for damage in self.damages)
+
+    @property
     def lost_text(self) -> str:
         """How much was lost, in words."""
         if self.lost_unknown:
@@ -102,6 +107,7 @@ class RecoveryReport:
             "messages": self.messages,
             "topics": dict(sorted(self.topics.items())),
             "lost": self.lost,
+            "lost_count": self.lost_count,
             "lost_messages": self.lost_messages,
             "lost_unknown": self.lost_unknown,
             "suspect_messages": self.suspect_messages,

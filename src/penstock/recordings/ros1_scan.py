@@ -231,15 +231,18 @@ class BagScan(ChunkWalk[Ros1Record]):
                 self.log.settle(chunk.mark, expected, where, cause, chunk.given)
 
     def _take_chunk(self, source: ScanBytes, record: Ros1Record, end: int) -> int:
-        believed = self.follows(source, record.end, end, inner=False)
+        is_plain = record.fields[b"compression"] == b"none"
+        believed = self.follows(source, record.end, end, inner=False) or (
+            self.is_filled(source, record.data_at, record.end) if is_plain else self._unpacks(source, record)
+        )
         self.begin_chunk(record, record.end if believed else None)
-        if record.fields[b"compression"] == b"none":
+        if is_plain:
             if not believed:
                 return record.data_at  # its length is broken, not its records: they are walked one by one
             self._whole_chunks += 1
             self.walk_chunk(source, record.data_at, record.end)
             return record.end
-        if believed or self._unpacks(source, record):
+        if believed:
             return self._take_packed(source, record, record.end, is_cut=False)
         following = self.resync(source, record.data_at, end, inner=False)
         # A recorder that was killed leaves the sizes of its last chunk at 0: the stream goes on to the end.

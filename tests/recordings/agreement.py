@@ -166,6 +166,7 @@ MADE = (
     Made("zeros-before-index.bag", _changed(made.bag, made.behind_chunk(1, bytes(50)))),
     Made("zeros-before-index-lz4.bag", _changed(made.bag, made.behind_chunk(1, bytes(50)), **_LZ4)),
     Made("garbage-behind-every-index.bag", _changed(made.bag, made.behind_every_index)),
+    Made("zeros-in-chunk.bag", _changed(made.bag, made.zeros_in_chunk)),
     Made("zeros-at-end.bag", _changed(made.bag, lambda data: data + bytes(50))),
     Made("two-types.bag", made.two_types, others=12),
     Made("two-descriptions.bag", lambda path: made.bag(path, texts=(made.POINT, _COMMENTED))),

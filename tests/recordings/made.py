@@ -167,6 +167,23 @@ def without_index(data: bytes) -> bytes:
     return (data[:at] + bytes(8) + data[at + 8 :])[:index_at]
 
 
+def zeros_in_chunk(data: bytes) -> bytes:
+    """Zeros between two messages of a plain chunk, of which all lengths and positions take account."""
+    _, begin, data_at, end = [record for record in bag_records(data) if record[0] == 5][1]
+    place = data.index(struct.pack("<3d", 9.0, 1.0, 2.0), data_at) + 24
+    grown = bytearray(padded(data, place, bytes(50)))
+    size = end - data_at + 50
+    struct.pack_into("<I", grown, data_at - 4, size)
+    struct.pack_into("<I", grown, data.index(b"size=", begin) + 5, size)
+    for op, _, entries_at, stop in bag_records(bytes(grown)):
+        if op == 4 and end + 50 <= entries_at < end + 50 + 400:
+            for entry in range(entries_at, stop, 12):
+                (offset,) = struct.unpack_from("<I", grown, entry + 8)
+                if data_at + offset >= place:
+                    struct.pack_into("<I", grown, entry + 8, offset + 50)
+    return bytes(grown)
+
+
 def message_length(data: bytes) -> bytes:
     """The length of one message, in the middle of a plain chunk, made smaller."""
     at = data.index(struct.pack("<3d", 20.0, 1.0, 2.0))

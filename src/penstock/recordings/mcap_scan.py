@@ -164,7 +164,8 @@ class McapScan(ChunkWalk[McapRecord]):
         elif record.op == r.OP_CHUNK:
             return self._take_chunk(source, record, end)
         elif record.op == r.OP_MESSAGE_INDEX and self.chunk is not None:
-            self.chunk.expected = (self.chunk.expected or 0) + (record.length - 6) // 16
+            channel = int.from_bytes(source.at(record.data_at, 2), "little")
+            self.chunk.list(channel, (record.length - 6) // 16, is_known=channel in self._channels)
             if self.chunk.index_at == record.at:
                 self.chunk.index_at = record.end
         elif record.op == r.OP_ATTACHMENT:
@@ -202,6 +203,7 @@ class McapScan(ChunkWalk[McapRecord]):
             return
         where, cause = (chunk.at, chunk.end), "messages that the chunk's index lists"
         self.log.settle(chunk.mark, chunk.expected, where, cause, chunk.given)
+        self.count_misplaced(chunk)
 
     def _take_chunk(self, source: ScanBytes, record: McapRecord, end: int) -> int:
         head = chunk_head(source, record, end)
@@ -322,6 +324,8 @@ class McapScan(ChunkWalk[McapRecord]):
             why = f"messages of channel {channel}, whose record is lost"
             self.log.add(*self.place(source, record.at, record.end), why, 1)
             return
+        if self.chunk is not None:
+            self.chunk.held[channel] += 1
         number, name, kind = self._number(channel)
         self._sink.message(source, record, number, head)
         self._seen_ns = time_ns

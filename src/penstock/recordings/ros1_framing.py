@@ -10,7 +10,7 @@ from penstock.errors import RecordingCorrupt
 from penstock.lazy import dataclass
 from penstock.recordings.ros1_plausible import NS_PER_S, begins_like_a_record, next_record, parse_record
 from penstock.recordings.ros1_records import OP_MESSAGE, Fields, u32_from
-from penstock.recordings.scan_bytes import ChunkBytes
+from penstock.recordings.scan_bytes import ChunkBytes, is_padding
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +39,11 @@ class Ros1Framing:
         self._connections = np.array(sorted(topic_of_connection), np.int64)
         self._topics = np.array([topic_of_connection[c] for c in self._connections.tolist()], np.int64)
         self._usual: _Skeleton | None = None
+
+    @property
+    def usual_header_bytes(self) -> int:
+        """The length of message headers, 0 before one was read."""
+        return 0 if self._usual is None else self._usual.head_bytes - 4
 
     def unwrap(
         self,
@@ -131,8 +136,8 @@ class Ros1Framing:
         source = ChunkBytes(raw)
         if parse_record(source, at, len(raw), inner=True).state != "bad":
             return True
-        following = next_record(source, at, len(raw), inner=True, outer_only=False)
-        return begins_like_a_record(source, at, len(raw) if following is None else following, header_bytes)
+        following = next_record(source, at, len(raw), inner=True, outer_only=False) or len(raw)
+        return is_padding(source, at, following) or begins_like_a_record(source, at, following, header_bytes)
 
 
 def _u32_column(heads: NDArray[np.uint8], at: int) -> NDArray[np.int64]:

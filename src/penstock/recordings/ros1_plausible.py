@@ -138,10 +138,10 @@ def _is_cut_header(data: bytes, header_bytes: int) -> bool:
 def begins_like_a_record(source: ScanBytes, at: int, following: int | None, usual_header_bytes: int) -> bool:
     """True when parts of a header stand here, before the following record, though it is broken.
 
-    `usual_header_bytes`: the length of the headers seen so far.
+    `usual_header_bytes`: the length of the headers seen so far, 0 where none was seen.
     """
     head = source.at(at, 96 if following is None else min(96, following - at))
-    if len(head) >= 4 and u32_from(head)[0] == usual_header_bytes:
+    if usual_header_bytes and len(head) >= 4 and u32_from(head)[0] == usual_header_bytes:
         return True
     return sum(name in head for name in (b"op=", b"conn=", b"time=", b"topic=", b"size=", b"ver=")) >= 2
 

@@ -119,7 +119,7 @@ class Ros1Recording(Recording):
     def _relocate(self, number: int, source: ScanBytes, begin: int, end: int) -> None:
         from penstock.recordings.ros1_rescan import ChunkMessages
 
-        messages = ChunkMessages(self._topic_of_connection, self.path)
+        messages = ChunkMessages(self._topic_of_connection, self.path, self._framing.usual_header_bytes)
         messages.walk(source, begin, end)
         relocate(self._index, number, messages.found)
 

@@ -26,16 +26,19 @@ _BATCH_MESSAGES = 1 << 16
 class ChunkMessages:
     """The messages that a walk through one chunk finds: (time, offset, span) by topic."""
 
-    def __init__(self, topic_of_connection: dict[int, int], path: Path) -> None:
+    def __init__(self, topic_of_connection: dict[int, int], path: Path, usual_header_bytes: int) -> None:
         self.found: dict[int, list[tuple[int, int, int]]] = {}
         self._topics = topic_of_connection
         self._path = path
+        self._usual_header_bytes = usual_header_bytes
         self._begin = 0
 
     def walk(self, source: ScanBytes, begin: int, end: int) -> None:
         self._begin = begin
         survey = Survey(dict.fromkeys(self._topics, (b"", b"")))
-        BagScan(self, DamageLog(), survey, self._path).walk(source, begin, end, inner=True)
+        scan = BagScan(self, DamageLog(), survey, self._path)
+        scan.usual_header_bytes = self._usual_header_bytes
+        scan.walk(source, begin, end, inner=True)
 
     def message(self, source: ScanBytes, record: Ros1Record, topic: bytes, described: bytes, time_ns: int) -> None:
         number = self._topics.get(record.u32(b"conn"))

@@ -150,7 +150,7 @@ class BagScan(ChunkWalk[Ros1Record]):
         self._expected: dict[int, int] = {}
         self._names: dict[tuple[bytes, bytes], tuple[str, str]] = {}
         self._whole_chunks = 0
-        self._usual_header_bytes = 0
+        self.usual_header_bytes = 0
         self.packed: PackedChunk | None = None  # the one whose messages are walked
 
     def run(self, source: FileBytes) -> None:
@@ -185,7 +185,7 @@ class BagScan(ChunkWalk[Ros1Record]):
         return next_record(source, at, end, inner, outer_only=outer_only)
 
     def begins_like_a_record(self, source: ScanBytes, at: int, following: int | None) -> bool:
-        return begins_like_a_record(source, at, following, self._usual_header_bytes)
+        return begins_like_a_record(source, at, following, self.usual_header_bytes)
 
     def carries_payload(self, record: Ros1Record) -> bool:
         return record.op in (OP_MESSAGE, OP_CONNECTION)
@@ -199,7 +199,8 @@ class BagScan(ChunkWalk[Ros1Record]):
         elif record.op == OP_CONNECTION:
             self._take_connection(source, record)
         elif record.op == OP_INDEX and self.chunk is not None:
-            self.chunk.expected = (self.chunk.expected or 0) + record.u32(b"count")
+            number = record.u32(b"conn")
+            self.chunk.list(number, record.u32(b"count"), is_known=number in self._described)
             if self.chunk.index_at == record.at:
                 self.chunk.index_at = record.end
         elif record.op == OP_CHUNK:
@@ -229,6 +230,8 @@ class BagScan(ChunkWalk[Ros1Record]):
             if chunk.given is not None:
                 where, cause = (chunk.at, chunk.end), "messages that the chunk's index lists"
                 self.log.settle(chunk.mark, expected, where, cause, chunk.given)
+        if chunk.index_at == at:
+            self.count_misplaced(chunk)
 
     def _take_chunk(self, source: ScanBytes, record: Ros1Record, end: int) -> int:
         is_plain = record.fields[b"compression"] == b"none"
@@ -290,12 +293,15 @@ class BagScan(ChunkWalk[Ros1Record]):
         self._described[record.u32(b"conn")] = (record.fields[b"topic"], described)
 
     def _take_message(self, source: ScanBytes, record: Ros1Record) -> None:
-        described = self._described.get(record.u32(b"conn"))
-        self._usual_header_bytes = record.data_at - record.at - 8
+        connection = record.u32(b"conn")
+        described = self._described.get(connection)
+        self.usual_header_bytes = record.data_at - record.at - 8
         if described is None:
-            why = f"messages of connection {record.u32(b'conn')}, whose record is lost"
+            why = f"messages of connection {connection}, whose record is lost"
             self.log.add(*self.place(source, record.at, record.end), why, 1)
             return
+        if self.chunk is not None:
+            self.chunk.held[connection] += 1
         seconds, ns = u32_from(record.fields[b"time"])[0], u32_from(record.fields[b"time"], 4)[0]
         self._sink.message(source, record, *described, seconds * 1_000_000_000 + ns)
         names = self._names.get(described)

@@ -91,6 +91,11 @@ class FileBytes:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def is_padding(source: ScanBytes, begin: int, end: int) -> bool:
+    """True when a range holds nothing but zeros."""
+    return all(not any(piece) for _, piece in pieces(source, begin, end))
+
+
 def pieces(source: ScanBytes, begin: int, end: int, overlap: int = 0) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes) that cover a range; each has `overlap` bytes of the next, for patterns across borders."""
     at = begin

@@ -265,10 +265,11 @@ def _other_types(plan: RecordingPlan) -> list[Loss]:
     """Messages that have the name of a topic in use, and another type; NAME:TYPE says that they are not wanted."""
     asked = {source.topic for feature in plan.settings.features.values() for source in feature.sources}
     asked |= {str(plan.settings.timeline)} | plan.settings.episodes.topics
+    used = {topic.id for topic in _used_topics(plan.columns)}
     return [
         Loss(f"messages of another type on {topic.shared_name}: {topic.type}", topic.count, topic.name)
         for topic in plan.recording.topics
-        if topic.shared_name in asked and topic.name not in asked and topic.count
+        if topic.shared_name in asked and topic.name not in asked and topic.id not in used and topic.count
     ]
 
 

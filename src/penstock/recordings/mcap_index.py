@@ -155,8 +155,7 @@ class McapFileIndexer:
             self._note_disagreement(scanned.log.written)
         else:
             shared.notes.append(f"{self._file.path.name}: its index does not hold ({problem.message}); scanned")
-        if shared.lose is not None:
-            scanned.log.tell(shared.lose, shared.notes)
+        scanned.log.tell(shared.lose or (lambda *_: None), shared.notes)
         shared.pairs |= scanned.pairs
 
     def _note_disagreement(self, found: int) -> None:

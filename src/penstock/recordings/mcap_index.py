@@ -120,7 +120,7 @@ class McapFileIndexer:
         window, shared = self._window, self._shared
         if bytes(window.at(0, min(8, window.size_bytes), 4096)) != r.MAGIC:
             raise NotARecording(f"{self._file.path}: not an mcap file")
-        before, chunk_count, notes = shared.index.counts(), len(shared.chunks), len(shared.notes)
+        before, chunk_count = shared.index.counts(), len(shared.chunks)
         try:
             self._walk_data(self._read_end())
             shared.flush(self._file)
@@ -137,8 +137,6 @@ class McapFileIndexer:
         shared.discard()
         shared.index.rollback(before)
         shared.chunks.rollback(chunk_count)
-        if problem is not None:
-            del shared.notes[notes:]
         self._scan(problem)
 
     def _scan(self, problem: RecordingCorrupt | LimitExceeded | None) -> None:

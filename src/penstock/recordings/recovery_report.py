@@ -84,8 +84,12 @@ class RecoveryReport:
 
     @property
     def lost_count(self) -> int:
-        """Messages lost, and 1 for each place where nobody knows how many: the number that doctor and convert give."""
-        return self.lost_messages + sum(damage.messages is None for damage in self.damages)
+        """Messages lost, and 1 for each place where nobody knows how many: the number that doctor and convert give.
+
+        Messages that are kept without proof are such a place.
+        """
+        unknown = sum(damage.messages is None for damage in self.damages)
+        return self.lost_messages + unknown + (self.suspect_messages > 0)
 
     @property
     def lost_text(self) -> str:
@@ -154,11 +158,15 @@ class DamageLog:
     @property
     def lost(self) -> int:
         """Messages that are known to be lost, and one for each place where nobody knows how many."""
-        return self._lost + self._unknown
+        return self._lost + self._unknown + (self.suspect > 0)
 
     def tell(self, lose: Callable[[str, int, str], None], notes: list[str]) -> None:
         """Give every range to `lose` (cause, messages, where), or to the notes where no message is missing."""
         left = self.lost
+        if self.suspect:
+            cause = f"{self.suspect:,} messages kept without proof, as a checksum is lost or fails; counted as 1"
+            lose(cause, 1, self.file)
+            left -= 1
         for damage in self._kept:
             if damage.messages == 0:
                 notes.append(damage.note())

@@ -18,6 +18,7 @@ _LFS_SIZE = re.compile(rb"^size (\d{1,18})$", re.MULTILINE)
 _PAGE = re.compile(rb"(\xef\xbb\xbf)?\s*(<!--.*?-->\s*)*<(!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL)
 _XML = re.compile(rb"(\xef\xbb\xbf)?\s*<\?xml\b", re.IGNORECASE)
 _AGAIN = "fetch or copy it again"
+_TAKEN = "penstock takes recordings (.bag, .db3, .mcap), HDF5 files, and LeRobot data sets by their directory"
 # Magic, name, command that unpacks it.
 _PACKED = (
     (b"\x1f\x8b", "gzip", "gzip -dc {} > NEW"),
@@ -77,7 +78,8 @@ def foreign_content(path: str | os.PathLike[str], wanted: str = "") -> Foreign |
             return Foreign(f"compressed with {name}", f"unpack it first: {command.format(shlex.quote(str(path)))}")
     for magic, at, name, kind in _FORMATS:
         if kind != wanted and head.startswith(magic, at):
-            return Foreign(name, f"`penstock inspect {shlex.quote(str(path))}` looks at its content, not at its name")
+            known = f"`penstock inspect {shlex.quote(str(path))}` looks at its content, not at its name"
+            return Foreign(name, known if kind in ("hdf5", "recording") else _TAKEN)
     if not any(head):
         return Foreign(f"{size:,} bytes that begin with {len(head):,} zeros", f"a copy did not finish: {_AGAIN}")
     return None

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.errors import RecordingCorrupt
 from penstock.recordings import mcap_records as r
 from penstock.recordings.mcap_scan import McapScan
 from penstock.recordings.mcap_survey import McapSurvey, survey_mcap
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from penstock.recordings.scan_bytes import FileBytes, ScanBytes
 
 _BATCH_MESSAGES = 1 << 16
-_MAX_TIME_NS = (1 << 63) - 1
 
 
 class _NoCopies:
@@ -72,8 +70,6 @@ class ScannedMcap(_NoCopies):
 
     def message(self, source: ScanBytes, record: McapRecord, number: int, head: bytes) -> None:
         time_ns = int.from_bytes(head[6:14], "little")
-        if time_ns > _MAX_TIME_NS:
-            raise RecordingCorrupt(f"a message is stamped {time_ns} ns", path=str(self._path))
         chunk, offset = self._places.place(source, record, self._scan.packed)
         for column, value in zip(self._rows, (number, time_ns, chunk, offset, record.end - record.at), strict=True):
             column.append(value)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _DAMAGED = "a chunk that does not decompress"
 _MOST_MESSAGES = 1 << 40
+_MAX_TIME_NS = (1 << 63) - 1
 _CUT_CHUNK = "the file ends inside a chunk"
 _HEAD_AT = len(r.MAGIC)
 
@@ -320,6 +321,9 @@ class McapScan(ChunkWalk[McapRecord]):
     def _take_message(self, source: ScanBytes, record: McapRecord, *, suspect: bool) -> None:
         head = source.at(record.data_at, r.MESSAGE_HEAD_BYTES)
         channel, _, time_ns, _ = struct.unpack("<HIQQ", head)
+        if time_ns > _MAX_TIME_NS:
+            self.log.add(*self.place(source, record.at, record.end), "a message with an impossible time", 1)
+            return
         if channel not in self._channels:
             why = f"messages of channel {channel}, whose record is lost"
             self.log.add(*self.place(source, record.at, record.end), why, 1)

@@ -15,9 +15,10 @@ NO_RECORD = "no record begins here"
 _KEPT_RANGES = 1000
 
 
-def no_record_note(n_bytes: int, at: int) -> str:
+def no_record_note(n_bytes: int, at: int, places: int = 1) -> str:
     """What is told of bytes between records that hold no message: padding, or what something else wrote there."""
-    return f"{n_bytes:,} bytes that are no record, at byte {at:,}; no message is missing"
+    where = f"at byte {at:,}" if places == 1 else f"in {places:,} places, the first at byte {at:,}"
+    return f"{n_bytes:,} bytes that are no record, {where}; no message is missing"
 
 
 @dataclass(frozen=True)
@@ -167,9 +168,12 @@ class DamageLog:
             cause = f"{self.suspect:,} messages kept without proof, as a checksum is lost or fails; counted as 1"
             lose(cause, 1, self.file)
             left -= 1
+        padding = [damage for damage in self._kept if damage.messages == 0 and damage.cause.startswith(NO_RECORD)]
+        if padding:
+            notes.append(no_record_note(sum(damage.n_bytes for damage in padding), padding[0].begin, len(padding)))
         for damage in self._kept:
             if damage.messages == 0:
-                notes.append(damage.note())
+                notes += [] if damage.cause.startswith(NO_RECORD) else [damage.note()]
             elif damage.messages is None:
                 lose(f"an unknown number of messages, counted as 1: {damage.cause}", 1, damage.where)
                 left -= 1

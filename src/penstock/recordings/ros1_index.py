@@ -72,6 +72,7 @@ class Ros1Indexer:
 
     def run(self, infos: ChunkInfos, index_at: int) -> None:
         """Take the index of every chunk; RecordingCorrupt or LimitExceeded where one does not hold."""
+        padding: list[tuple[int, int]] = []
         for position, counts, end in infos.in_file_order(index_at):
             if len(self._entries) >= 12 * _BATCH_MESSAGES:
                 self._flush()
@@ -80,7 +81,9 @@ class Ros1Indexer:
                 what = "the chunk's index and the end of the bag count its messages differently"
                 raise self._window.broken(what, position)
             if at < end:
-                self.notes.append(no_record_note(end - at, at))
+                padding.append((end - at, at))
+        if padding:
+            self.notes.append(no_record_note(sum(n_bytes for n_bytes, _ in padding), padding[0][1], len(padding)))
         self._flush()
 
     def _add_chunk(self, position: int, end: int) -> tuple[int, int]:

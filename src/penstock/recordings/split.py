@@ -12,6 +12,7 @@ from penstock.content import ZSTD_MAGIC, foreign_content
 from penstock.errors import NotARecording, RecordingError
 from penstock.lazy import dataclass
 from penstock.recordings import metadata as bag_metadata
+from penstock.recordings.file_window import recover_hint
 from penstock.recordings.metadata import Metadata
 from penstock.recordings.unpack import unpacked_head
 
@@ -152,6 +153,9 @@ def _kind_of_file(path: Path) -> Kind:
         raise NotARecording(f"{path} is {foreign.what}, not a recording", hint=foreign.hint)
     if promised is not None and len(head) < 16 and any(magic.startswith(head) for magic, _ in _MAGIC):
         return promised
+    if promised is not None:
+        what = f"not a recording as its name says: it begins with {head!r}"
+        raise NotARecording(f"{path}: {what}", hint=f"where only its beginning is broken, {recover_hint(path)}")
     raise NotARecording(f"{path}: not a recording: it begins with {head!r}", hint=_KNOWN)
 
 

@@ -117,7 +117,7 @@ def _refuse_foreign(place: Path) -> None:
     """Say what a file is that is none of those whose name it has."""
     wanted = "recording" if place.suffix.lower() in _RECORDING_SUFFIXES else "hdf5"
     if (foreign := foreign_content(place, wanted)) is not None:
-        raise StoreError(f"{place} is {foreign.what}, not what its name says", hint=foreign.hint)
+        raise StoreError(f"{place} is {foreign.what}, not a data set or an HDF5 file", hint=foreign.hint)
 
 
 def _refuse_recording(place: Path, suffixes: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from penstock import recordings
 from tests.recordings import made
 from tests.recordings.containers.makers import all_of, everything
 
-NOTE = "bytes that are no record, at byte"
+NOTE = "bytes that are no record, "
 CASES: dict[str, tuple[Callable[..., bytes], made.Change]] = {
     "behind an index.bag": (made.bag, made.behind_index(1, bytes(50))),
     "before an index.bag": (made.bag, made.behind_chunk(1, bytes(50))),

@@ -314,7 +314,7 @@ class ChunkFetcher:
         self._relocated.add(number)
         position, stored_bytes = int(self._chunks.position[number]), int(self._chunks.stored_bytes[number])
         if self._whole[number]:
-            data = bytes(self._cache.get(number))
+            data = self._cache.get(number)
             self._relocate(number, ChunkBytes(data), 0, len(data))
         else:
             file = self._files[int(self._chunks.file[number])]

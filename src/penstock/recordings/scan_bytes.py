@@ -27,7 +27,7 @@ class ScanBytes(Protocol):
 class ChunkBytes:
     """A decompressed chunk."""
 
-    def __init__(self, data: bytes | bytearray) -> None:
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._data = data
         self.size = len(data)
 

@@ -140,3 +140,12 @@ def test_doctor_and_inspect_agree_that_a_directory_holds_hdf5_files(
     (tmp_path / "misnamed.bag").write_bytes((tmp_path / "episode_0.hdf5").read_bytes())
     assert main(["doctor", str(tmp_path / "misnamed.bag")]) == 2
     assert "is an HDF5 file" in capsys.readouterr().err
+
+
+def test_metadata_of_a_bag_that_is_a_pointer_is_a_note(tmp_path: Path) -> None:
+    from penstock import recordings
+
+    db3(tmp_path / "run_0.db3")
+    (tmp_path / "metadata.yaml").write_bytes(POINTER)
+    with recordings.open(tmp_path) as recording:
+        assert any("metadata.yaml is a Git LFS pointer" in note for note in recording.notes), recording.notes

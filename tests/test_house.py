@@ -27,6 +27,7 @@ ROOMS = (
     "errors",
     "lazy",
     "units",
+    "content",
     "limits",
     "memory",
     "budget",

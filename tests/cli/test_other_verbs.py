@@ -118,7 +118,7 @@ def test_a_broken_recording_does_not_hide_the_others_from_inspect(
     (tmp_path / "b.bag").write_bytes(bag.read_bytes())
     assert main(["inspect", str(tmp_path)]) == 1
     told = capsys.readouterr()
-    assert "b.bag:" in told.out and "a.bag: the file is empty" in told.err
+    assert "b.bag:" in told.out and "a.bag is empty: 0 bytes" in told.err
     assert main(["inspect", str(tmp_path), "--json"]) == 1
     empty, whole = json.loads(capsys.readouterr().out)
     assert "empty" in empty["error"] and whole["conversion"]["possible"]

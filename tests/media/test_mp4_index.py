@@ -151,7 +151,7 @@ def test_what_is_no_video_is_refused(tmp_path: Path) -> None:
     with pytest.raises(VideoError, match="cannot be"):
         read_index(tmp_path)
     for name, data, says in [
-        ("empty", b"", "no index"),
+        ("empty", b"", "0 bytes"),
         ("text", b"hello world, this is text", "claims"),
         ("sound", mp4_boxes._box(b"moov", mp4_boxes._box(b"trak")), "no video track"),
         ("unclosed", mp4_boxes.prologue() + bytes(100), "claims 0 bytes"),

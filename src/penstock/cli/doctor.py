@@ -51,25 +51,26 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _is_recording(path: Path) -> bool:
-    """True for files, and for directories that are no data set and hold a recording."""
-    from penstock import recordings
-    from penstock.conversion.find import is_hdf5
-    from penstock.errors import RecordingError, UsageError
+    """True for a recording, False for a data set; what else it is is an error."""
+    from penstock.conversion.find import what_is
+    from penstock.errors import DataSetError, RecordingError, UsageError
     from penstock.lerobot.reader import is_data_set
 
-    if path.is_file():
-        if is_hdf5(path):
-            raise UsageError(
-                f"{path} is an HDF5 file: doctor checks data sets and recordings",
-                hint=f"penstock inspect {path} shows what it holds; convert looks at every row",
-            )
-        return True
     if is_data_set(path):
         return False
     try:
-        return bool(recordings.find([path]))
-    except RecordingError:
-        return False
+        kind = what_is(path)
+    except RecordingError as error:
+        if path.is_dir():
+            raise DataSetError(f"{path} is no LeRobot data set and holds no recording") from error
+        raise
+    if kind == "hdf5":
+        what = "is an HDF5 file" if path.is_file() else "holds HDF5 files"
+        raise UsageError(
+            f"{path} {what}: doctor checks data sets and recordings",
+            hint=f"penstock inspect {path} shows what it holds; convert looks at every row",
+        )
+    return kind == "recording"
 
 
 def _check_recording(path: Path, skew_ns: int) -> Report:

@@ -67,9 +67,7 @@ def report_lines(report: RecoveryReport) -> list[str]:
     if report.damage_count > _SHOWN_DAMAGES:
         lines.append(f"{'damage':<15}… and {report.damage_count - _SHOWN_DAMAGES:,} more places (--json lists them)")
     lines += [f"{'note':<15}{note}" for note in report.notes]
-    lost = "nothing lost" if not report.lost else f"{report.lost_messages:,} lost"
-    if report.lost_unknown:
-        lost = f"at least {report.lost_messages:,} lost" if report.lost_messages else "an unknown number lost"
+    lost = report.lost_text
     if report.suspect_messages:
         lost += f" · {report.suspect_messages:,} kept without proof"
     if report.lost_parts:
@@ -80,9 +78,8 @@ def report_lines(report: RecoveryReport) -> list[str]:
 
 
 def _damage_line(damage: Damage) -> str:
-    held = "" if damage.messages == 0 else " · messages unknown" if damage.messages is None else ""
-    if damage.messages:
-        held = f" · {damage.messages:,} messages"
     file = f"{damage.file}: " if damage.file else ""
-    where = f"bytes {damage.begin:,} … {damage.end:,}"
-    return f"{'damage':<15}{file}{where}{held} · {damage.cause}"
+    if damage.messages == 0:
+        return f"{'note':<15}{file}{damage.note()}"
+    held = "messages unknown" if damage.messages is None else f"{damage.messages:,} messages"
+    return f"{'damage':<15}{file}{damage.where} · {held} · {damage.cause}"

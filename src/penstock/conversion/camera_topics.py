@@ -29,7 +29,8 @@ def find_cameras(recording: Recording, notes: list[str], *, use_depth: bool) -> 
     """The topics that become colour cameras, and those that become depth; what is left out stands in the notes."""
     colour: list[Topic] = []
     depth: dict[str, DepthInfo] = {}
-    found = [topic for topic in recording.topics if is_image(topic) and topic.count and topic.problem is None]
+    images = [topic for topic in recording.topics if is_image(topic) and topic.shared_name is None]
+    found = [topic for topic in images if topic.count and topic.problem is None]
     for topic in found:
         try:
             info = peek(recording, topic) if _may_be_depth(topic) else None

@@ -8,16 +8,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from penstock import recordings
+from penstock.content import HDF5_MAGIC, foreign_content
 from penstock.conversion.exchange import OLD_SUFFIX
 from penstock.conversion.inputs import Found
 from penstock.conversion.output import PARTIAL_SUFFIX
-from penstock.errors import NotARecording, RecordingError, UsageError
+from penstock.errors import NotARecording, RecordingError, StoreError, UsageError
 from penstock.lerobot.layout import INFO_PATH
 from penstock.recordings.split import natural_key
 from penstock.stores.opening import HDF5_SUFFIXES
 
-_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-_RECORDING_SUFFIXES = (".bag", ".active", ".db3", ".mcap", ".zstd")
 _NOTHING = "give .bag, .db3 or .mcap files, HDF5 files, LeRobot data sets, or directories with them"
 _PASSING = (PARTIAL_SUFFIX, OLD_SUFFIX)
 _ELSEWHERE = "choose another output"
@@ -52,18 +51,25 @@ def is_data_set(path: Path) -> bool:
 
 
 def is_hdf5(path: Path) -> bool:
-    """By its name, or by the signature with which HDF5 files begin."""
+    """By the signature with which HDF5 files begin; by the name where the file begins as no recording does."""
     if not path.is_file():
-        return False
-    if path.suffix.lower() in HDF5_SUFFIXES:
-        return True
-    if path.name.lower().endswith(_RECORDING_SUFFIXES):
         return False
     try:
         with path.open("rb") as file:
-            return file.read(len(_HDF5_MAGIC)) == _HDF5_MAGIC
+            if file.read(len(HDF5_MAGIC)) == HDF5_MAGIC:
+                return True
     except OSError as error:
         raise NotARecording(f"{path}: cannot be read: {error.strerror or error}") from error
+    return path.suffix.lower() in HDF5_SUFFIXES and not recordings.is_recording_file(path)
+
+
+def what_is(path: Path) -> str:
+    """What a path is for doctor, inspect and convert: "recording", "hdf5" or "lerobot"; an error where it is none."""
+    found = find_inputs([path])
+    kinds = {each.kind for each in found}
+    if path.is_file() and kinds == {"hdf5"} and (foreign := foreign_content(path, "hdf5")) is not None:
+        raise StoreError(f"{path} is {foreign.what}, not an HDF5 file", hint=foreign.hint)
+    return found[0].kind
 
 
 def _others(given: Path) -> Iterable[Found]:

@@ -96,8 +96,7 @@ def find_numbers(recording: Recording, aside: Collection[str], notes: list[str])
     for topic in sorted(recording.topics, key=lambda each: each.name):
         if is_image(topic) or not topic.count or topic.problem is not None or topic.name in aside:
             continue
-        if recording.topic(topic.name).id != topic.id:
-            notes.append(f"{topic.name} has two types; {topic.type} ({topic.count} messages) left out")
+        if topic.shared_name is not None:
             continue
         try:
             numbers = _look_at(recording, topic)

@@ -102,7 +102,7 @@ class RecordingInput(Input):
         if begun is not None and (names := _permuted_names(plan, begun)) is not None:
             plan, notes = self._plan(_in_the_order_of(plan, names, settings), begun)
         # What planning reads (stamps, the headers of streams) is read again by every process that opens the recording.
-        self._opening_losses = tuple(recording.losses)
+        self._opening_losses = (*recording.losses, *_other_types(plan))
         self._planned = plan  # as planned at first; `_now` follows what turned out to be unusable
         self._now, self._now_unusable = plan, dict[int, frozenset[int]]()
         self.settings = _settled(plan)
@@ -168,11 +168,13 @@ class RecordingInput(Input):
             notes += [note for note in left if note not in planned]
         notes += stream_notes(now.columns, now.paired, now.cuts.ranges)
         seen = [Loss(*loss) for loss in self._losses_since_opening(state)]
+        lost_messages: dict[str, int] = {}
         for loss in (*self._opening_losses, *seen):
             lost[loss.cause] = lost.get(loss.cause, 0) + loss.count
+            lost_messages[loss.cause] = lost_messages.get(loss.cause, 0) + loss.count
             notes.append(f"lost {loss.count:,}: {loss.cause} ({loss.where})")
         report = {**now.paired.alignment.report.to_json(), "episodes": now.cuts.to_json()}
-        report["notes"] = list(now.aligned_notes)
+        report |= {"notes": list(now.aligned_notes), "lost_messages": lost_messages}
         if now.constants:
             report["constants"] = dict(now.constants)
         return Outcome(lost, tuple(notes), {"source": str(self.path), **report})
@@ -200,6 +202,10 @@ class RecordingInput(Input):
         return (*found, *plan.recording.notes, *plan.aligned_notes)
 
     def _refuse_losses_if_strict(self, plan: RecordingPlan) -> None:
+        if self._means.strict and (others := _other_types(plan)):
+            count, cause = others[0].count, others[0].cause
+            hint = "name the type that is wanted, as NAME:TYPE; without --strict the others are left out and counted"
+            raise AlignError(f"{self.path}: {count:,} {cause}", hint=hint)
         lost = plan.cuts.lost
         if self._means.strict and lost:
             causes = ", ".join(f"{name} {n:,}" for name, n in lost.items())
@@ -270,6 +276,18 @@ class RecordingInput(Input):
     def resumed(self, state: State) -> State:
         """A state of a process that ended: what it had counted is kept beside what this one will count."""
         return {**state, "earlier_losses": state["losses"]}
+
+
+def _other_types(plan: RecordingPlan) -> list[Loss]:
+    """Messages that have the name of a topic in use, and another type; NAME:TYPE says that they are not wanted."""
+    asked = {source.topic for feature in plan.settings.features.values() for source in feature.sources}
+    asked |= {str(plan.settings.timeline)} | plan.settings.episodes.topics
+    used = {topic.id for topic in _used_topics(plan.columns)}
+    return [
+        Loss(f"messages of another type on {topic.shared_name}: {topic.type}", topic.count, topic.name)
+        for topic in plan.recording.topics
+        if topic.shared_name in asked and topic.name not in asked and topic.id not in used and topic.count
+    ]
 
 
 def _with_overflows(state: State, overflows: Mapping[tuple[str, str], int]) -> State:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.content import foreign_content
 from penstock.errors import DataSetCorrupt, DataSetError, LimitExceeded
 from penstock.lazy import dataclass
 from penstock.lerobot import columns, layout, tables
@@ -129,6 +130,8 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise DataSetCorrupt(f"{path}: cannot be read: {error.strerror}") from error
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        if (foreign := foreign_content(path, "json")) is not None:
+            raise DataSetCorrupt(f"{path} is {foreign.what}, not JSON", hint=foreign.hint) from None
         raise DataSetCorrupt(f"{path}: not JSON: {error}") from error
     if not isinstance(tree, dict):
         raise DataSetCorrupt(f"{path}: holds a {type(tree).__name__} instead of an object")
@@ -147,6 +150,8 @@ def open_parquet(path: Path) -> pq.ParquetFile:
             # Buffered: a row group of somebody else's file may be larger than the memory.
             return pq.ParquetFile(str(path), memory_map=False, buffer_size=layout.MIB, pre_buffer=False)
     except DataSetCorrupt as error:
+        if (foreign := foreign_content(path, "parquet")) is not None:
+            raise DataSetCorrupt(f"{path} is {foreign.what}, not a parquet file", hint=foreign.hint) from None
         raise DataSetCorrupt(error.message, hint=hint) from error
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.content import foreign_content
 from penstock.errors import DataSetCorrupt, LimitExceeded
 from penstock.lerobot import layout
 from penstock.lerobot.metadata import LARGEST_JSON_BYTES, Episodes, Info
@@ -102,6 +103,8 @@ def _parsed(path: Path, number: int, line: bytes, whole: tuple[str, ...]) -> dic
     try:
         entry = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
+        if (foreign := foreign_content(path, "json")) is not None:
+            raise DataSetCorrupt(f"{path} is {foreign.what}, not JSON", hint=foreign.hint) from None
         raise _bad_line(path, number, f"not JSON: {error}") from error
     if not isinstance(entry, dict):
         raise _bad_line(path, number, f"a {type(entry).__name__} instead of an object")

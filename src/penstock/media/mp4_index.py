@@ -13,6 +13,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.content import foreign_content
 from penstock.errors import LimitExceeded, VideoError
 from penstock.lazy import dataclass
 from penstock.media.mp4_tree import Box
@@ -93,6 +94,10 @@ def _open_moov(path: str | os.PathLike[str]) -> tuple[Box, int]:
     try:
         file_bytes = os.fstat(fd).st_size
         moov_offset, moov = _read_moov(fd, name, file_bytes)
+    except VideoError:
+        if (foreign := foreign_content(name, "mp4")) is not None:
+            raise VideoError(f"{name} is {foreign.what}, not a video", hint=foreign.hint) from None
+        raise
     except OSError as error:
         raise VideoError(f"{name}: cannot be read: {error.strerror}") from error
     finally:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import RecordingError, UsageError
-from penstock.recordings.split import find, source_of
+from penstock.recordings.split import find, is_recording_file, source_of
 
 if TYPE_CHECKING:
     from penstock.recordings.recording import Loss, OnCorrupt, Recording, Topic
     from penstock.recordings.recovery import recover
 
-__all__ = ["Loss", "Recording", "Topic", "find", "open", "recover"]
+__all__ = ["Loss", "Recording", "Topic", "find", "is_recording_file", "open", "recover"]
 
 
 def open(path: str | Path, *, on_corrupt: OnCorrupt = "raise") -> Recording:
@@ -34,7 +34,7 @@ def open(path: str | Path, *, on_corrupt: OnCorrupt = "raise") -> Recording:
     if source.kind == "ros1":
         from penstock.recordings.ros1_reader import Ros1Recording
 
-        return Ros1Recording(source.path, on_corrupt=on_corrupt)
+        return Ros1Recording(source.path, on_corrupt=on_corrupt, notes=source.notes)
     if source.kind == "mcap":
         from penstock.recordings.mcap_reader import McapRecording
 

@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from penstock import recordings, units
-from penstock.errors import LimitExceeded, MessageError, RecordingCorrupt, SchemaError
+from penstock.errors import (
+    LimitExceeded,
+    MessageError,
+    NotARecording,
+    RecordingCorrupt,
+    RecordingError,
+    SchemaError,
+)
 from penstock.lazy import dataclass
 from penstock.recordings.file_window import recover_hint
 from penstock.recordings.protobuf_schema import NO_PROTOBUF
+from penstock.recordings.recovery import examine
 from penstock.recordings.schemas import ENCODINGS
+from penstock.recordings.split import suffix_kind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,8 +67,26 @@ def check_recording(path: Path, tell: Tell, *, skew_ns: int = DEFAULT_SKEW_NS) -
             return _check_open(recording, tell, skew_ns)
     except (RecordingCorrupt, LimitExceeded) as error:
         # It is a recording, and it cannot be read as it is: what it holds is lost until it is recovered.
-        tell("loss", "unreadable", path, error.message, error.hint or recover_hint(path))
-        return {"bytes": path.stat().st_size} if path.is_file() else {}
+        return _examine(path, error, tell)
+    except NotARecording as error:
+        if suffix_kind(path.name) is None:
+            raise
+        return _examine(path, error, tell)
+
+
+def _examine(path: Path, problem: RecordingError | LimitExceeded, tell: Tell) -> dict[str, int]:
+    """What `recover` would give of a recording that cannot be opened, in its own numbers."""
+    report = examine(path)
+    if not report.messages and isinstance(problem, NotARecording):
+        raise problem
+    message = f"{problem.message}; recover saves {report.messages:,} messages, {report.lost_text}"
+    tell("loss", "unreadable", path, message, recover_hint(path))
+    return {
+        "topics": len(report.topics),
+        "messages": report.messages,
+        "lost": report.lost_count,
+        "bytes": report.bytes_in,
+    }
 
 
 def _check_open(recording: Recording, tell: Tell, skew_ns: int) -> dict[str, int]:

@@ -14,6 +14,7 @@ from penstock.errors import RecordingCorrupt, RecordingError
 from penstock.recordings.codecs import CODECS, decompress_into
 from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, BufferPool
 from penstock.recordings.file_window import recover_hint
+from penstock.recordings.scan_bytes import ChunkBytes, FileBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.recordings.message_index import Chunks, TopicIndex
+    from penstock.recordings.scan_bytes import ScanBytes
 
 # Reading past a gap of this size costs about what a second system call costs.
 _GAP_BYTES = 4096
@@ -77,6 +79,13 @@ class Framing(Protocol):
         """
 
 
+class Relocate(Protocol):
+    """Finds the messages of a chunk by its own records, where the index does not hold."""
+
+    def __call__(self, number: int, source: ScanBytes, begin: int, end: int) -> None:
+        """Put right the index of the chunk that lies between two positions of `source`."""
+
+
 class _ChunkCache:
     """Decompressed chunks, the least recently used ones given up first."""
 
@@ -127,6 +136,11 @@ class _ChunkCache:
         self.file_bytes += stored_bytes
         if codec == "none":
             file.read_into(target, position)
+        elif self._chunks.part[number]:
+            from penstock.recordings.partial_codecs import decode_prefix
+
+            with FileBytes(file.path, fd=file.fd) as source:
+                target[:] = decode_prefix(codec, source, position, position + stored_bytes, len(target))
         else:
             if not stored_bytes <= len(self._stored) <= max(4 * stored_bytes, 1 << 20):
                 self._stored = bytearray(stored_bytes)
@@ -159,6 +173,7 @@ class ChunkFetcher:
         memory_bytes: int,
         clip_bytes: int | None,
         lose: Callable[[str, str, NDArray[np.int32], NDArray[np.int64]], None] | None,
+        relocate: Relocate | None = None,
     ) -> None:
         self.limits = (memory_bytes, clip_bytes)
         self._files = files
@@ -175,25 +190,31 @@ class ChunkFetcher:
         self._pool = BufferPool(pool_bytes)
         self._cache = _ChunkCache(files, chunks, memory_bytes - pool_bytes)
         self._plain_bytes = 0
+        self._relocate = relocate
+        self._relocated: set[int] = set()
 
     def blocks(self, topic_ids: NDArray[np.int32], numbers: NDArray[np.int64]) -> Iterator[Block]:
         """The request, block by block; `file_bytes` counts from its beginning."""
         self._plain_bytes = self._cache.file_bytes = 0
-        for begin in range(0, numbers.size, _PLAN_MESSAGES):
+        begin = 0
+        while begin < numbers.size:
             ids = topic_ids[begin : begin + _PLAN_MESSAGES]
             wanted = numbers[begin : begin + _PLAN_MESSAGES]
             chunk, offset, span = self._locate(ids, wanted)
             held = span if self._clip_bytes is None else np.minimum(span, self._clip_bytes)
             total = np.cumsum(held)
-            at = 0
-            while at < wanted.size:
+            at, relocated = 0, len(self._relocated)
+            while at < wanted.size and relocated == len(self._relocated):
                 before = int(total[at - 1]) if at else 0
                 end = int(np.searchsorted(total, before + self._block_bytes, side="right"))
                 end = min(max(end, at + 1), at + BLOCK_MESSAGES, wanted.size)
                 part = slice(at, end)
                 where = (chunk[part], offset[part], span[part], held[part])
-                yield self._block(begin + at, ids[part], wanted[part], *where)
-                at = end
+                block = self._block(begin + at, ids[part], wanted[part], *where)
+                if block is not None:
+                    yield block
+                    at = end
+            begin += at
 
     def _locate(
         self, ids: NDArray[np.int32], numbers: NDArray[np.int64]
@@ -214,7 +235,8 @@ class ChunkFetcher:
         offset: NDArray[np.int64],
         span: NDArray[np.int64],
         held: NDArray[np.int64],
-    ) -> Block:
+    ) -> Block | None:
+        """The block, or None when the index of one of its chunks was put right and has to be asked again."""
         # A "source" is an address space: a file for plain chunks, the raw chunk itself for those read as a whole.
         whole = self._whole[chunk]
         source = np.where(whole, len(self._files) + chunk, self._chunks.file[chunk])
@@ -224,6 +246,9 @@ class ChunkFetcher:
         try:
             faults = self._fill(memoryview(buffer), run_source.tolist(), run_place.tolist(), run_bytes.tolist())
             payloads = self._payloads(buffer, ids, numbers, chunk, start, span, held, run, faults)
+            if payloads is None:
+                self._pool.give_back(buffer, True)
+                return None
         except BaseException:
             self._pool.give_back(buffer, True)
             raise
@@ -262,15 +287,17 @@ class ChunkFetcher:
         held: NDArray[np.int64],
         run: NDArray[np.intp],
         faults: dict[int, RecordingCorrupt],
-    ) -> list[memoryview | None]:
+    ) -> list[memoryview | None] | None:
         view = memoryview(buffer).toreadonly()
         lost = np.isin(run, list(faults)) if faults else np.zeros(ids.size, np.bool_)
+        data = np.frombuffer(buffer, np.uint8)
+        # What a lost run left in the buffer is not looked at: span 0 makes the framing call it broken.
+        begin, end, broken = self._framing.unwrap(data, start, np.where(lost, 0, span), held, ids)
+        if any(self._put_right(int(chunk[place])) for place in broken if not lost[place]):
+            return None
         for number, error in faults.items():
             mine = run == number
             self._count_lost(error.message, int(chunk[np.flatnonzero(mine)[0]]), ids[mine], numbers[mine])
-        # What a lost run left in the buffer is not looked at: span 0 makes the framing call it broken.
-        data = np.frombuffer(buffer, np.uint8)
-        begin, end, broken = self._framing.unwrap(data, start, np.where(lost, 0, span), held, ids)
         payloads: list[memoryview | None] = [view[a:b] for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
         for place in np.flatnonzero(lost).tolist():
             payloads[place] = None
@@ -279,6 +306,21 @@ class ChunkFetcher:
                 self._broken(reason, int(chunk[place]), ids[place : place + 1], numbers[place : place + 1])
                 payloads[place] = None
         return payloads
+
+    def _put_right(self, number: int) -> bool:
+        """Ask a chunk's own records where its messages lie; False when that was done before."""
+        if self._relocate is None or number in self._relocated:
+            return False
+        self._relocated.add(number)
+        position, stored_bytes = int(self._chunks.position[number]), int(self._chunks.stored_bytes[number])
+        if self._whole[number]:
+            data = self._cache.get(number)
+            self._relocate(number, ChunkBytes(data), 0, len(data))
+        else:
+            file = self._files[int(self._chunks.file[number])]
+            with FileBytes(file.path, fd=file.fd) as source:
+                self._relocate(number, source, position, position + stored_bytes)
+        return True
 
     def _count_lost(self, cause: str, chunk: int, ids: NDArray[np.int32], numbers: NDArray[np.int64]) -> None:
         if self._lose is not None:

@@ -10,19 +10,17 @@ from urllib.parse import quote
 
 import numpy as np
 
+from penstock.content import ZSTD_MAGIC
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.lazy import dataclass
 from penstock.recordings.codecs import MAX_CHUNK_BYTES
 from penstock.recordings.file_window import recover_hint
-from penstock.recordings.message_compression import ZSTD_MAGIC
-from penstock.recordings.schemas import Schema, type_name
+from penstock.recordings.schemas import SameDefinitions, Schema, type_name
 from penstock.recordings.split import is_zstd_file
 from penstock.recordings.unpack import unpacked_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from penstock.recordings.message_index import LoseEntries
 
 _BATCH_ROWS = 4096
 _HEADER_BYTES = 100
@@ -53,8 +51,21 @@ class Db3Index:
     def __init__(self) -> None:
         self.topics: dict[TopicKey, int] = {}
         self.notes: list[str] = []
+        self.same = SameDefinitions()
         self._columns: dict[int, tuple[bytearray, bytearray, bytearray]] = {}
         self._firsts: list[dict[int, int]] = []
+
+    def mark(self) -> tuple[int, dict[int, int]]:
+        """A place to come back to: the files and the rows of every topic so far."""
+        return len(self._firsts), {topic: len(columns[0]) // 8 for topic, columns in self._columns.items()}
+
+    def rollback(self, mark: tuple[int, dict[int, int]]) -> None:
+        """Forget what was added since the mark; topics that were met stay, without rows."""
+        del self._firsts[mark[0] :]
+        for topic, columns in self._columns.items():
+            rows = mark[1].get(topic, 0)
+            for column, width in zip(columns, (8, 8, 4), strict=True):
+                del column[rows * width :]
 
     def begin_file(self) -> None:
         self._firsts.append({topic: len(columns[0]) // 8 for topic, columns in self._columns.items()})
@@ -99,24 +110,13 @@ class Db3File:
     def broken(self, what: str) -> RecordingCorrupt:
         return RecordingCorrupt(what, path=str(self.path), hint=recover_hint(self.path))
 
-    def add_to(self, index: Db3Index, lose: LoseEntries, *, strict: bool) -> None:
-        """Add this file's rows; what cannot be read is an error when strict, else told to `lose`."""
+    def add_to(self, index: Db3Index) -> None:
+        """Add this file's rows; RecordingCorrupt where one of them cannot be read."""
         index.begin_file()
-        topic_of_id = self._topics(index)
-        rows = 0
-        try:
-            rows = self._add_rows(index, topic_of_id, lose)
-        except RecordingCorrupt as error:
-            if strict:
-                raise
-            lose(error.message, 1, self.path.name)
-            return
+        rows = self._add_rows(index, self._topics(index))
         listed = self._rows_in_time_index()
         if listed is not None and listed != rows:
-            message = f"the table holds {rows} messages, and its index over time lists {listed}"
-            if strict:
-                raise self.broken(message)
-            lose(message, max(1, listed - rows), self.path.name)
+            raise self.broken(f"the table holds {rows} messages, and its index over time lists {listed}")
 
     def _query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         try:
@@ -137,8 +137,8 @@ class Db3File:
                 raise self.broken(f"the topics table holds {(number, name, kind)!r:.200}")
             full = type_name(kind)
             # The events of a service are described by the text of the service.
-            schema = Schema(full, *definitions.get(full, definitions.get(full.removesuffix("_Event"), ("", ""))))
-            key = (name, str(encoding), schema)
+            described = Schema(full, *definitions.get(full, definitions.get(full.removesuffix("_Event"), ("", ""))))
+            key = (name, str(encoding), index.same.first(name, described))
             topic_of_id[number] = index.topics.setdefault(key, len(index.topics))
         return topic_of_id
 
@@ -156,7 +156,7 @@ class Db3File:
             if isinstance(kind, str) and encoding in ("ros2msg", "ros2idl") and isinstance(text, str) and text.strip()
         }
 
-    def _add_rows(self, index: Db3Index, topic_of_id: dict[int, int], lose: LoseEntries) -> int:
+    def _add_rows(self, index: Db3Index, topic_of_id: dict[int, int]) -> int:
         total, last = 0, None
         try:
             first = self._connection.execute("SELECT substr(data, 1, 4) FROM messages LIMIT 1").fetchone()
@@ -165,16 +165,14 @@ class Db3File:
                 "SELECT rowid, topic_id, timestamp, length(data) FROM messages ORDER BY rowid"
             )
             while rows := cursor.fetchmany(_BATCH_ROWS):
-                self._add_batch(index, topic_of_id, rows, lose)
+                self._add_batch(index, topic_of_id, rows)
                 total += len(rows)
                 last = rows[-1][0]
         except SQLITE_ERRORS as error:
             raise self.broken(f"after {total} messages (row {last}) SQLite says: {error}") from error
         return total
 
-    def _add_batch(
-        self, index: Db3Index, topic_of_id: dict[int, int], rows: list[tuple[Any, ...]], lose: LoseEntries
-    ) -> None:
+    def _add_batch(self, index: Db3Index, topic_of_id: dict[int, int], rows: list[tuple[Any, ...]]) -> None:
         # SQLite keeps any kind of value in any column; without a given dtype, numpy shows what is there.
         table = np.array(rows)
         if table.dtype != np.int64:
@@ -185,9 +183,8 @@ class Db3File:
             mine = table[topics == number]
             topic = topic_of_id.get(number)
             if topic is None:
-                lose(f"topic id {number} is not in the topics table", len(mine), self.path.name)
-            else:
-                index.add(topic, mine[:, 2], mine[:, 0], mine[:, 3])
+                raise self.broken(f"{len(mine):,} messages have the topic id {number}, which the topics table lacks")
+            index.add(topic, mine[:, 2], mine[:, 0], mine[:, 3])
 
     def _rows_in_time_index(self) -> int | None:
         """Rows by the index that rosbag2 keeps beside the table: SQLite has no checksums, and this is the next best."""

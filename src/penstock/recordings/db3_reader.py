@@ -10,7 +10,7 @@ import numpy as np
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.recordings.db3_file import Db3File, Db3Index
 from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, BufferPool
-from penstock.recordings.message_compression import decompressed
+from penstock.recordings.message_compression import PACKED_NOTE, decompressed
 from penstock.recordings.recording import (
     DEFAULT_FETCH_BYTES,
     LargestReads,
@@ -20,13 +20,19 @@ from penstock.recordings.recording import (
     as_readonly,
     span_of,
 )
+from penstock.recordings.recovery_report import DamageLog
+from penstock.recordings.scan_bytes import FileBytes
 from penstock.recordings.schemas import SchemaStore, topic_order
+from penstock.recordings.split import is_zstd_file
+from penstock.recordings.unpack import unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from penstock.recordings.db3_paged import PagedDb3File
     from penstock.recordings.split import Source
 
 
@@ -38,7 +44,7 @@ class Db3Recording(Recording):
     def __init__(self, source: Source, *, on_corrupt: OnCorrupt = "raise") -> None:
         super().__init__(source.path, schemas=SchemaStore(), on_corrupt=on_corrupt)
         self.notes += source.notes
-        self._files: list[Db3File] = []
+        self._files: list[Db3File | PagedDb3File] = []
         self._pool: BufferPool | None = None  # serves one request after the other
         try:
             self._open(source)
@@ -50,8 +56,7 @@ class Db3Recording(Recording):
         index = Db3Index()
         for path in source.files:
             self.size_bytes += path.stat().st_size
-            self._files.append(Db3File(path))
-            self._files[-1].add_to(index, self._add_loss, strict=self._on_corrupt == "raise")
+            self._add_file(path, index)
         found = list(index.topics)
         order = sorted(range(len(found)), key=lambda met: (*topic_order((found[met][0], found[met][2])), found[met][1]))
         rows = index.finish(len(found), len(self._files))
@@ -64,9 +69,37 @@ class Db3Recording(Recording):
             self.end_ns = max(int(times.max()) for times in used)
         mode = source.metadata.compression_mode
         self._packed_messages = mode == "message" or any(file.packed_messages for file in self._files)
+        if self._packed_messages and mode != "message":
+            self.notes.append(PACKED_NOTE)
         packed = self._packed_messages or any(file.packed for file in self._files)
         self.compression = span_of({"zstd"} if packed else set())
         self._compare(source)
+
+    def _add_file(self, path: Path, index: Db3Index) -> None:
+        """Add a file as SQLite reads it; where it cannot, and losses are counted, page by page."""
+        before = index.mark()
+        file: Db3File | PagedDb3File | None = None
+        try:
+            file = Db3File(path)
+            file.add_to(index)
+        except (RecordingCorrupt, LimitExceeded) as error:
+            if file is not None:
+                file.close()
+            if self._on_corrupt == "raise":
+                raise
+            from penstock.recordings.db3_paged import PagedDb3File
+
+            index.rollback(before)
+            packed = is_zstd_file(path)
+            source = FileBytes(path, fd=unpacked(path)) if packed else FileBytes(path)
+            file = PagedDb3File(source, DamageLog(file=path.name), packed=packed)
+            file.add_to(index)
+            if not file.log.written and not index.topics:
+                file.close()
+                raise  # nothing of a bag is left
+            self.notes.append(f"{path.name}: SQLite cannot read it ({error.message}); it was read page by page")
+            file.log.tell(self._add_loss, self.notes)
+        self._files.append(file)
 
     @property
     def index_bytes(self) -> int:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.content import ZSTD_MAGIC
 from penstock.errors import PenstockError, RecordingCorrupt
 from penstock.lazy import dataclass
 from penstock.recordings.db3_file import SQLITE_ERRORS, connect
 from penstock.recordings.db3_writer import Db3Writer
-from penstock.recordings.message_compression import ZSTD_MAGIC
 from penstock.recordings.recovery_metadata import TopicFacts
+from penstock.recordings.schemas import type_name
 from penstock.recordings.sqlite_pages import Row, SqlitePages
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _MOST_ROWS = 1 << 40
 
 
 @dataclass
-class _Tables:
+class Tables:
     """The small tables of a bag."""
 
     ros_distro: str = ""
@@ -107,8 +108,8 @@ def _copy_by_sqlite(
         raise RecordingCorrupt(f"SQLite says: {error}", path=str(source.path)) from error
 
 
-def _read_tables(connection: sqlite3.Connection) -> _Tables:
-    tables = _Tables()
+def _read_tables(connection: sqlite3.Connection) -> Tables:
+    tables = Tables()
     names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if "schema" in names:
         found = connection.execute("SELECT ros_distro FROM schema").fetchone()
@@ -137,23 +138,66 @@ def _text(value: Any) -> str:
 
 
 def _copy_by_pages(source: FileBytes, target: Path, log: DamageLog, facts: FileFacts) -> None:
-    pages = SqlitePages(source)
     begin = log.mark()
-    if not pages.header_is_whole:
-        log.add(0, min(100, source.size), f"the header is broken; pages of {pages.page_bytes:,} bytes were taken", 0)
-    tables, index = _sort_rows(pages)
-    rowids = np.array(index.rowid, np.int64)
-    order = np.argsort(rowids, kind="stable")
-    _write(target, tables, _message_rows(pages, index, order, log), log, facts, source.size)
-    # rosbag2 numbers its rows from 1 and removes none: what is missing in between is lost.
-    listed = (values[1] for values in pages.index_rows() if len(values) == 2 and isinstance(values[1], int))
-    highest = max(int(rowids.max(initial=0)), max((row for row in listed if row < _MOST_ROWS), default=0))
-    log.settle(begin, highest, (0, source.size), f"rows between 1 and {highest:,} that are in no page")
-    claimed = pages.claimed_bytes()
-    if claimed > source.size:
-        log.add(source.size, claimed, "the file was cut here")
-    elif source.size % pages.page_bytes:
-        log.add(source.size - source.size % pages.page_bytes, source.size, "the file ends inside a page")
+    rows = PagedRows(source, log)
+    _write(target, rows.tables, rows.messages(), log, facts, source.size)
+    rows.settle(begin)
+
+
+class PagedRows:
+    """The rows of a file whose tree SQLite cannot follow, read page by page; `log` counts what is lost."""
+
+    def __init__(self, source: FileBytes, log: DamageLog) -> None:
+        self._log = log
+        self._size = source.size
+        self._pages = SqlitePages(source)
+        if not self._pages.header_is_whole:
+            cause = f"the header is broken; pages of {self._pages.page_bytes:,} bytes were taken"
+            log.add(0, min(100, source.size), cause, 0)
+        self.tables, index = _sort_rows(self._pages)
+        order = np.argsort(np.array(index.rowid, np.int64), kind="stable")
+        self._rowids = np.array(index.rowid, np.int64)[order]
+        self._places = np.array(index.page, np.uint32)[order], np.array(index.place, np.uint16)[order]
+
+    def messages(self) -> Iterator[tuple[int, Any, Any, Any]]:
+        """(row id, topic, time, data) of the rows that are whole, each row id once."""
+        last: int | None = None
+        for position, rowid in enumerate(self._rowids.tolist()):
+            if rowid == last:
+                continue
+            values = self._values(position)
+            if values is None:
+                page, place = (int(column[position]) for column in self._places)
+                at = (page - 1) * self._pages.page_bytes
+                cause = "a row whose data are in pages that are missing"
+                self._log.add(at + place, at + self._pages.page_bytes, cause, 1)
+                continue
+            last = rowid
+            yield rowid, values[1], values[2], values[3]
+
+    def data(self, rowid: int) -> bytes | None:
+        """The payload of one row, None where it is not whole."""
+        first, end = np.searchsorted(self._rowids, (rowid, rowid + 1)).tolist()
+        each = (self._values(position, again=True) for position in range(first, end))
+        data = next((values[3] for values in each if values is not None), None)
+        return data if isinstance(data, bytes) else None
+
+    def settle(self, begin: tuple[int, int, int, int, int]) -> None:
+        """Count what is missing since a mark, after all messages were read."""
+        # rosbag2 numbers its rows from 1 and removes none: what is missing in between is lost.
+        listed = (values[1] for values in self._pages.index_rows() if len(values) == 2 and isinstance(values[1], int))
+        highest = max(int(self._rowids.max(initial=0)), max((row for row in listed if row < _MOST_ROWS), default=0))
+        cause = f"rows between 1 and {highest:,} that are in no page"
+        self._log.settle(begin, highest, (0, self._size), cause, hidden=True)
+        claimed, rest = self._pages.claimed_bytes(), self._size % self._pages.page_bytes
+        if claimed > self._size:
+            self._log.add(self._size, claimed, "the file was cut here")
+        elif rest:
+            self._log.add(self._size - rest, self._size, "the file ends inside a page")
+
+    def _values(self, position: int, *, again: bool = False) -> tuple[Any, ...] | None:
+        row = self._pages.row_at(*(int(column[position]) for column in self._places))
+        return None if row is None else self._pages.values(row, again=again)
 
 
 @dataclass
@@ -165,9 +209,9 @@ class _RowIndex:
     place: array[int] = field(default_factory=lambda: array("H"))
 
 
-def _sort_rows(pages: SqlitePages) -> tuple[_Tables, _RowIndex]:
+def _sort_rows(pages: SqlitePages) -> tuple[Tables, _RowIndex]:
     """Which table each row is of, told by the kinds of its values."""
-    tables, index = _Tables(), _RowIndex()
+    tables, index = Tables(), _RowIndex()
     for row in pages.rows():
         kinds = "".join(_kind(serial) for serial in row.types)
         if kinds[1:] == "iib" and len(kinds) == 4:
@@ -188,7 +232,7 @@ def _kind(serial: int) -> str:
     return "i" if serial < 10 else "t" if serial % 2 else "b"
 
 
-def _add_small_row(tables: _Tables, row: Row, pages: SqlitePages) -> None:
+def _add_small_row(tables: Tables, row: Row, pages: SqlitePages) -> None:
     values = pages.values(row)
     if values is None:
         return
@@ -200,29 +244,10 @@ def _add_small_row(tables: _Tables, row: Row, pages: SqlitePages) -> None:
         tables.definitions.append((texts[0], texts[1], texts[2], texts[3]))
 
 
-def _message_rows(
-    pages: SqlitePages, index: _RowIndex, order: Any, log: DamageLog
-) -> Iterator[tuple[int, Any, Any, Any]]:
-    """(row id, topic, time, data) of the rows that are whole, each row id once."""
-    last: int | None = None
-    for position in order.tolist():
-        rowid, page, place = index.rowid[position], index.page[position], index.place[position]
-        if rowid == last:
-            continue
-        row = pages.row_at(page, place)
-        values = None if row is None else pages.values(row)
-        if values is None:
-            at = (page - 1) * pages.page_bytes
-            log.add(at + place, at + pages.page_bytes, "a row whose data are in pages that are missing", 1)
-            continue
-        last = rowid
-        yield rowid, values[1], values[2], values[3]
-
-
 # Either way
 
 
-def _write(target: Path, tables: _Tables, rows: Any, log: DamageLog, facts: FileFacts, size_bytes: int) -> None:
+def _write(target: Path, tables: Tables, rows: Any, log: DamageLog, facts: FileFacts, size_bytes: int) -> None:
     with Db3Writer(target, tables.ros_distro) as writer:
         for definition in tables.definitions:
             writer.definition(*definition)
@@ -239,5 +264,5 @@ def _write(target: Path, tables: _Tables, rows: Any, log: DamageLog, facts: File
                 facts.packed_messages = True
             writer.write(writer.topic(known), time_ns, data)
             facts.count(known, time_ns)
-            log.topics[known.name] += 1
+            log.took(known.name, type_name(known.type))
         writer.close(facts)

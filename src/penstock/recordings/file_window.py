@@ -11,7 +11,7 @@ from penstock.errors import RecordingCorrupt
 
 def recover_hint(path: Path | str) -> str:
     """What to do with a recording that is cut or broken."""
-    name = Path(path).name.removesuffix(".zstd").removesuffix(".active")
+    name = Path(path).name.removesuffix(".zstd").removesuffix(".zst").removesuffix(".active")
     stem, dot, suffix = name.rpartition(".")
     new = f"{stem}-recovered.{suffix}" if dot else f"{name}-recovered"
     return (

@@ -17,11 +17,15 @@ import numpy as np
 from penstock.errors import LimitExceeded, NotARecording, RecordingCorrupt
 from penstock.recordings import mcap_records as r
 from penstock.recordings.codecs import CODECS, check_sizes, decompress_into
+from penstock.recordings.file_window import recover_hint
 from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, in_file_order
-from penstock.recordings.schemas import Schema, type_name
+from penstock.recordings.record_walk import UNFINISHED
+from penstock.recordings.recovery_report import DamageLog
+from penstock.recordings.scan_bytes import FileBytes
+from penstock.recordings.schemas import SameDefinitions, Schema, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -42,19 +46,22 @@ TopicKey = tuple[str, str, Schema]
 class McapIndex:
     """The index of all files of one recording; topics are numbered as they are met."""
 
-    def __init__(self, lose: LoseEntries | None) -> None:
+    def __init__(self, lose: LoseEntries | None, lose_unknown: Callable[[str, str], None]) -> None:
+        """`lose` counts what is lost; without it a loss is an error."""
+        self.lose_unknown = lose_unknown
         self.index = IndexBuilder()
         self.chunks = ChunksBuilder()
         self.topics: dict[TopicKey, int] = {}
         self.pairs: set[tuple[int, int]] = set()
         self.notes: list[str] = []
+        self._same = SameDefinitions()
         self.lose = lose
         self._topics, self._chunk_numbers, self._spans = array("i"), array("i"), array("q")
         self._counts = array("q")
         self._entries = bytearray()
 
     def topic(self, name: str, encoding: str, schema: Schema) -> int:
-        return self.topics.setdefault((name, encoding, schema), len(self.topics))
+        return self.topics.setdefault((name, encoding, self._same.first(name, schema)), len(self.topics))
 
     def add(self, topic: int, chunk: int, entries: bytes, count: int, span: int = 0) -> None:
         """(time, offset) pairs of one topic in one chunk; span 0: it follows from the message behind."""
@@ -80,7 +87,7 @@ class McapIndex:
         late = np.flatnonzero(entries[:, 0] > _MAX_TIME_NS)
         if late.size:
             raise RecordingCorrupt(f"a message is stamped {int(entries[late[0], 0])} ns", path=str(file.path))
-        order, span = in_file_order(chunk, entries[:, 1], self.chunks, file.path, self.lose)
+        order, span = in_file_order(chunk, entries[:, 1], self.chunks, file.path, None)
         span = np.where(known[order] > 0, known[order], span).astype(np.uint32)
         times_ns = entries[:, 0].astype(np.int64)
         self.index.add(topic[order], times_ns[order], chunk[order], entries[order, 1].astype(np.uint32), span)
@@ -106,36 +113,56 @@ class McapFileIndexer:
         self._statistics: dict[int, int] | None = None
         self._found: dict[int, int] = {}
         self._loose = (-1, 0)
+        self._has_end = False
 
     def run(self) -> None:
-        """Add this file to the index; again and thoroughly when its message indexes contradict its statistics."""
+        """Add this file to the index; where its own indexes do not hold, as a scan of its records finds it."""
         window, shared = self._window, self._shared
         if bytes(window.at(0, min(8, window.size_bytes), 4096)) != r.MAGIC:
             raise NotARecording(f"{self._file.path}: not an mcap file")
-        data_end = self._read_end()
         before, chunk_count = shared.index.counts(), len(shared.chunks)
-        self._walk_data(data_end, thorough=False)
-        if self._statistics is not None and self._statistics != self._found:
-            first = dict(self._found)
-            shared.discard()
-            shared.index.rollback(before)
-            shared.chunks.rollback(chunk_count)
-            self._found, self._loose = {}, (-1, 0)
-            self._walk_data(data_end, thorough=True)
-            self._note_disagreement(first)
-        shared.flush(self._file)
-        for channel in self._channels:
-            self._topic(channel, last_chance=True)
-        shared.pairs |= set(self._topic_of_channel.items())
+        try:
+            self._walk_data(self._read_end())
+            shared.flush(self._file)
+            if self._statistics is None or self._statistics == self._found:
+                for channel in self._channels:
+                    self._topic(channel, last_chance=True)
+                shared.pairs |= set(self._topic_of_channel.items())
+                if not self._has_end:
+                    shared.lose_unknown(UNFINISHED, self._file.path.name)
+                return
+            problem = None
+        except (RecordingCorrupt, LimitExceeded) as error:
+            problem = error
+        shared.discard()
+        shared.index.rollback(before)
+        shared.chunks.rollback(chunk_count)
+        self._scan(problem)
 
-    def _note_disagreement(self, indexed: dict[int, int]) -> None:
-        name, found, claimed = self._file.path.name, sum(self._found.values()), sum((self._statistics or {}).values())
-        if self._found != indexed:
+    def _scan(self, problem: RecordingCorrupt | LimitExceeded | None) -> None:
+        from penstock.recordings.mcap_rescan import ScannedMcap
+
+        shared = self._shared
+        with FileBytes(self._file.path, fd=self._file.fd) as source:
+            log = DamageLog(file=source.path.name)
+            scanned = ScannedMcap(source, log, self._number, shared.chunks, shared.index, shared.topic)
+        if scanned.log.lost and shared.lose is None:
+            lost = f"{scanned.log.lost:,} messages are lost"
+            raise problem or RecordingCorrupt(lost, path=str(self._file.path), hint=recover_hint(self._file.path))
+        if problem is None:
+            self._note_disagreement(scanned.log.written)
+        else:
+            shared.notes.append(f"{self._file.path.name}: its index does not hold ({problem.message}); scanned")
+        scanned.log.tell(shared.lose or (lambda *_: None), shared.notes)
+        shared.pairs |= scanned.pairs
+
+    def _note_disagreement(self, found: int) -> None:
+        name, claimed, indexed = self._file.path.name, sum((self._statistics or {}).values()), sum(self._found.values())
+        if found != indexed:
             self._shared.notes.append(
-                f"{name}: its message indexes list {sum(indexed.values())} messages and its chunks hold {found}; "
-                "the chunks were read"
+                f"{name}: its message indexes list {indexed} messages and its chunks hold {found}; the chunks were read"
             )
-        if self._found != self._statistics:
+        if found != claimed:
             self._shared.notes.append(f"{name}: its summary claims {claimed} messages, and it holds {found}")
 
     def _read_end(self) -> int:
@@ -181,13 +208,13 @@ class McapFileIndexer:
         if crc != footer.summary_crc:
             raise self._window.broken(f"CRC {crc:#010x}, claimed {footer.summary_crc:#010x}", footer.summary_at)
 
-    def _walk_data(self, data_end: int, *, thorough: bool) -> None:
+    def _walk_data(self, data_end: int) -> None:
         window, shared = self._window, self._shared
         records = r.walk(window, len(r.MAGIC), data_end)
         pending: tuple[r.ChunkRecord, list[tuple[int, NDArray[np.uint64]]]] | None = None
-        for kind, at, length in self._until_cut(records):
+        for kind, at, length in records:
             if kind == r.OP_MESSAGE_INDEX:
-                if pending is not None and not thorough:
+                if pending is not None:
                     pending[1].append(r.read_message_index(window, at, length))
                 continue
             if pending is not None:
@@ -199,20 +226,12 @@ class McapFileIndexer:
             elif kind == r.OP_MESSAGE:
                 self._add_loose(at, length)
             elif kind == r.OP_DATA_END:
+                self._has_end = True
                 break
             else:
                 self._learn(window, kind, at, length)
         if pending is not None:
             self._finish_chunk(*pending)
-
-    def _until_cut(self, records: Iterator[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-        """The records of the data section; where losses are counted, a cut or broken record ends it and is counted."""
-        try:
-            yield from records
-        except RecordingCorrupt as error:
-            if self._shared.lose is None:
-                raise
-            self._shared.lose("the file is cut or broken here", 1, error.message)
 
     def _learn(self, source: r.Bytes, kind: int, at: int, length: int) -> None:
         if kind == r.OP_SCHEMA:
@@ -241,14 +260,10 @@ class McapFileIndexer:
 
     def _finish_chunk(self, head: r.ChunkRecord, indexes: list[tuple[int, NDArray[np.uint64]]]) -> None:
         shared, path = self._shared, self._file.path
-        try:
-            check_sizes(path, head.data_at, head.codec, head.stored_bytes, head.raw_bytes)
-            if head.codec == "none" and head.raw_bytes != head.stored_bytes:
-                wrong = f"a plain chunk of {head.stored_bytes:,} bytes claims {head.raw_bytes:,}"
-                raise self._window.broken(wrong, head.data_at)
-        except (RecordingCorrupt, LimitExceeded) as error:
-            self._lose_chunk(error, head, indexes)
-            return
+        check_sizes(path, head.data_at, head.codec, head.stored_bytes, head.raw_bytes)
+        if head.codec == "none" and head.raw_bytes != head.stored_bytes:
+            wrong = f"a plain chunk of {head.stored_bytes:,} bytes claims {head.raw_bytes:,}"
+            raise self._window.broken(wrong, head.data_at)
         number = shared.chunks.add(
             file=self._number,
             position=head.data_at,
@@ -259,27 +274,13 @@ class McapFileIndexer:
         )
         topics = [self._topic(channel) for channel, entries in indexes if len(entries)]
         if None in topics or not indexes:
-            try:
-                self._scan_chunk(number, head)
-            except (RecordingCorrupt, LimitExceeded) as error:
-                self._lose_chunk(error, head, indexes)
+            self._scan_chunk(number, head)
             return
         for channel, entries in indexes:
             topic = self._topic(channel)
             if len(entries) and topic is not None:
                 shared.add(topic, number, entries.tobytes(), len(entries))
                 self._found[channel] = self._found.get(channel, 0) + len(entries)
-
-    def _lose_chunk(
-        self,
-        error: RecordingCorrupt | LimitExceeded,
-        head: r.ChunkRecord,
-        indexes: list[tuple[int, NDArray[np.uint64]]],
-    ) -> None:
-        if self._shared.lose is None:
-            raise error
-        count = sum(len(entries) for _, entries in indexes)
-        self._shared.lose(error.message, max(1, count), f"chunk at byte {head.data_at:,}")
 
     def _scan_chunk(self, number: int, head: r.ChunkRecord) -> None:
         """Walk the records of a chunk. A plain one is walked in the file, so that its size does not matter."""
@@ -319,8 +320,5 @@ class McapFileIndexer:
         self._found[channel] = self._found.get(channel, 0) + 1
         if topic is None:
             position = offset + int(self._shared.chunks.positions()[chunk])
-            if self._shared.lose is None:
-                raise self._window.broken(f"a message of channel {channel}, which is not defined before it", position)
-            self._shared.lose(f"channel {channel} is not defined", 1, self._file.path.name)
-            return
+            raise self._window.broken(f"a message of channel {channel}, which is not defined before it", position)
         self._shared.add(topic, chunk, struct.pack("<QQ", time_ns, offset), 1, length + r.RECORD_HEAD_BYTES)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.lazy import dataclass
 from penstock.recordings import mcap_records as r
 from penstock.recordings.record_walk import Found
+from penstock.recordings.recovery_report import NO_RECORD
 from penstock.recordings.scan_bytes import pieces
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def parse_record(source: ScanBytes, at: int, end: int, inner: bool) -> McapRecor
     head = source.at(at, min(r.RECORD_HEAD_BYTES, end - at))
     op = head[0] if head else 0
     if not (0 < op <= r.OP_DATA_END or op >= _PRIVATE) or (inner and op not in _INNER):
-        return McapRecord(at, "bad", f"no record begins here (kind {op})")
+        return McapRecord(at, "bad", f"{NO_RECORD} (kind {op})")
     if len(head) < r.RECORD_HEAD_BYTES:
         return McapRecord(at, "cut", _CUT)
     (length,) = struct.unpack_from("<Q", head, 1)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from penstock.content import ZSTD_MAGIC
 from penstock.errors import RecordingError
 from penstock.recordings.chunk_fetch import ChunkFetcher, File
 from penstock.recordings.file_window import Window
 from penstock.recordings.mcap_index import McapFileIndexer, McapIndex
 from penstock.recordings.mcap_records import McapFraming
-from penstock.recordings.message_compression import decompressed
-from penstock.recordings.message_index import largest_reads, time_range_ns
+from penstock.recordings.message_compression import PACKED_NOTE, decompressed
+from penstock.recordings.message_index import largest_reads, relocate, time_range_ns
 from penstock.recordings.recording import (
     DEFAULT_FETCH_BYTES,
     LargestReads,
@@ -33,7 +34,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.recordings.fetch import Block
+    from penstock.recordings.scan_bytes import ScanBytes
     from penstock.recordings.split import Source
+
+
+# The frame of a record and the first bytes of its payload.
+_PROBE_BYTES = 64
 
 
 class McapRecording(Recording):
@@ -53,7 +59,7 @@ class McapRecording(Recording):
             raise
 
     def _open(self, source: Source) -> None:
-        shared = McapIndex(self._add_loss if self._on_corrupt == "count" else None)
+        shared = McapIndex(self._add_loss if self._on_corrupt == "count" else None, self._lose_unknown)
         for number, path in enumerate(source.files):
             self.size_bytes += path.stat().st_size
             try:
@@ -70,16 +76,47 @@ class McapRecording(Recording):
         index = shared.index.finish(len(found))
         self._index = tuple(index[met] for met in order)
         self._chunks = shared.chunks.finish()
-        self._framing = McapFraming({(channel, number_of[met]) for channel, met in shared.pairs})
+        self._pairs = {(channel, number_of[met]) for channel, met in shared.pairs}
+        self._framing = McapFraming(self._pairs)
         self.start_ns, self.end_ns = time_range_ns(self._index)
-        self._packed_messages = source.metadata.compression_mode == "message"
         used = self._chunks.codecs()
+        self.notes += shared.notes
+        self._set_topics([(*found[met], index[met].times_ns.size) for met in order])
+        self._packed_messages = self._are_messages_packed(source)
         if self._packed_messages or any(is_zstd_file(path) for path in source.files):
             used = used - {"none"} | {"zstd"}
         self.compression = span_of(used)
-        self.notes += shared.notes
-        self._set_topics([(*found[met], index[met].times_ns.size) for met in order])
         self._compare(source)
+
+    def _are_messages_packed(self, source: Source) -> bool:
+        """As metadata.yaml tells, else the first message: rosbag2 packs all messages of a bag, or none."""
+        if source.metadata.compression_mode == "message":
+            return True
+        firsts = [topic for topic in self.topics if topic.count and topic.encoding == "cdr"]
+        if not firsts:
+            return False
+        # Of the first messages, the one whose chunk takes least to read.
+        first = min(firsts, key=lambda topic: int(self._chunks.raw_bytes[self._index[topic.id].chunk[0]]))
+        self._packed_messages = False
+        lost, self._on_corrupt = self._on_corrupt, "raise"
+        try:
+            for block in self.fetch(np.array([first.id], np.int32), np.zeros(1, np.int64), clip_bytes=_PROBE_BYTES):
+                packed = bool(block.payloads[0] is not None and block.payloads[0][:4] == ZSTD_MAGIC)
+                block.release()
+        except RecordingError:
+            packed = False
+        finally:
+            self._on_corrupt, self._fetcher = lost, None
+        if packed:
+            self.notes.append(PACKED_NOTE)
+        return packed
+
+    def _relocate(self, number: int, source: ScanBytes, begin: int, end: int) -> None:
+        from penstock.recordings.mcap_rescan import ChunkMessages
+
+        messages = ChunkMessages(self._pairs, self.path)
+        messages.walk(source, begin, end)
+        relocate(self._index, number, messages.found)
 
     @property
     def index_bytes(self) -> int:
@@ -115,6 +152,7 @@ class McapRecording(Recording):
                 memory_bytes=limits[0],
                 clip_bytes=limits[1],
                 lose=self._lose if self._on_corrupt == "count" else None,
+                relocate=self._relocate,
             )
         blocks = self._fetcher.blocks(topic_ids, numbers)
         if not self._packed_messages:

@@ -219,6 +219,15 @@ def walk(source: Bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
         at = content_at + length
 
 
+def _goes_on(raw: bytes, at: int) -> bool:
+    """True when a record follows a message before the next message, or nothing but zeros."""
+    from penstock.recordings.mcap_plausible import parse_record
+    from penstock.recordings.scan_bytes import ChunkBytes, is_padding
+
+    source = ChunkBytes(raw)
+    return parse_record(source, at, len(raw), inner=True).state != "bad" or is_padding(source, at, len(raw))
+
+
 class McapFraming:
     """Messages: kind, length, channel, sequence, two times, data."""
 
@@ -251,7 +260,15 @@ class McapFraming:
         belongs = self._pairs[nearest] == pair
         good = fits & (kind == OP_MESSAGE) & whole & belongs
         broken: dict[int, str] = {}
+        # A message ends where the next one begins; what is between them otherwise is looked at one by one.
+        for place in np.flatnonzero(good & (length < room) & (held == span)).tolist():
+            end = int(length[place]) + RECORD_HEAD_BYTES
+            if not _goes_on(data[start[place] : start[place] + span[place]].tobytes(), end):
+                broken[place] = "its length is broken: no record begins where it ends"
+                good[place] = False
         for place in np.flatnonzero(~good).tolist():
+            if place in broken:
+                continue
             if not fits[place]:
                 broken[place] = f"{int(min(span[place], held[place]))} bytes are too few for a message record"
             elif kind[place] != OP_MESSAGE:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
+from penstock.content import ZSTD_MAGIC
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.recordings import mcap_records as r
 from penstock.recordings.codecs import CODECS, MAX_CHUNK_BYTES, check_sizes, decompress_into
@@ -21,11 +23,13 @@ from penstock.recordings.mcap_plausible import (
 from penstock.recordings.mcap_survey import McapSurvey, survey_mcap, topic_facts
 from penstock.recordings.mcap_writer import McapWriter
 from penstock.recordings.partial_codecs import decode_prefix
-from penstock.recordings.record_walk import UNFINISHED, ChunkWalk
+from penstock.recordings.record_walk import UNFINISHED, ChunkWalk, PackedChunk
 from penstock.recordings.recovery_metadata import TopicFacts
 from penstock.recordings.scan_bytes import pieces
+from penstock.recordings.schemas import type_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from penstock.recordings.recovery_metadata import FileFacts
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 
 _DAMAGED = "a chunk that does not decompress"
 _MOST_MESSAGES = 1 << 40
+_MAX_TIME_NS = (1 << 63) - 1
 _CUT_CHUNK = "the file ends inside a chunk"
 _HEAD_AT = len(r.MAGIC)
 
@@ -42,28 +47,61 @@ def recover_mcap(source: FileBytes, target: Path, log: DamageLog, facts: FileFac
     """Write every message, attachment and metadata record that can be read to a new file at `target`."""
     survey = survey_mcap(source)
     with McapWriter(target, profile=survey.profile, codec=survey.codec) as writer:
-        _McapScan(writer, log, facts, survey, source.path, keep_suspect=keep_suspect).run(source)
+        McapScan(_Copy(writer, facts), log, survey, source.path, keep_suspect=keep_suspect).run(source)
 
 
-class _McapScan(ChunkWalk[McapRecord]):
-    def __init__(
-        self,
-        writer: McapWriter,
-        log: DamageLog,
-        facts: FileFacts,
-        survey: McapSurvey,
-        path: Path,
-        *,
-        keep_suspect: bool,
-    ) -> None:
-        super().__init__(log, keep_suspect=keep_suspect)
+class Sink(Protocol):
+    """Where the records of a scan go."""
+
+    def channel(self, content: bytes, schema: bytes | None) -> int:
+        """A channel, which may have no message; the number that its messages come with."""
+
+    def message(self, source: ScanBytes, record: McapRecord, number: int, head: bytes) -> None:
+        """A message that is whole; `head`: channel, sequence and times."""
+
+    def metadata(self, content: bytes, name: bytes) -> None: ...
+
+    def attach(self, n_bytes: int, content: Iterator[bytes], index: bytes) -> None: ...
+
+
+class _Copy:
+    """Records go to a new file, and what is known of the topics to its facts."""
+
+    def __init__(self, writer: McapWriter, facts: FileFacts) -> None:
         self._writer = writer
         self._facts = facts
+        self._topics: dict[int, TopicFacts] = {}
+        self.metadata = writer.metadata
+        self.attach = writer.attach
+
+    def channel(self, content: bytes, schema: bytes | None) -> int:
+        number = self._writer.channel(content, schema)
+        topic = self._topics[number] = topic_facts(content, schema)
+        self._facts.topics.setdefault(topic, 0)
+        return number
+
+    def message(self, source: ScanBytes, record: McapRecord, number: int, head: bytes) -> None:
+        payload = source.at(record.data_at + r.MESSAGE_HEAD_BYTES, record.length - r.MESSAGE_HEAD_BYTES)
+        if self._facts.first_ns is None and payload[:4] == ZSTD_MAGIC:
+            self._facts.packed_messages = True
+        self._writer.write(number, head[2:], payload)
+        self._facts.count(self._topics[number], int.from_bytes(head[6:14], "little"))
+
+
+class McapScan(ChunkWalk[McapRecord]):
+    """The walk that decides what a file holds: what it gives to the sink is there, what its log counts is lost."""
+
+    def __init__(
+        self, sink: Sink, log: DamageLog, survey: McapSurvey, path: Path, *, keep_suspect: bool = False
+    ) -> None:
+        super().__init__(log, keep_suspect=keep_suspect)
+        self._sink = sink
+        self.packed: PackedChunk | None = None  # the one whose messages are walked
         self._survey = survey
         self._path = path
         self._schemas = dict(survey.schemas)
         self._channels = dict(survey.channels)
-        self._numbers: dict[int, tuple[int, TopicFacts]] = {}
+        self._numbers: dict[int, tuple[int, str, str]] = {}
         self._seen_ns: int | None = None
         self._has_end = False
         self._counted = 0
@@ -79,7 +117,7 @@ class _McapScan(ChunkWalk[McapRecord]):
         self.walk(source, _HEAD_AT, end)
         self.close_chunk(end)
         if not self._has_end:
-            self.log.add(source.size, source.size, UNFINISHED)
+            self.log.add_end(source.size, UNFINISHED)
         whole = (0, source.size)
         if self._survey.messages is None and self.log.written < self._counted < _MOST_MESSAGES:
             # A summary that proves nothing else may still prove that something is missing.
@@ -127,7 +165,8 @@ class _McapScan(ChunkWalk[McapRecord]):
         elif record.op == r.OP_CHUNK:
             return self._take_chunk(source, record, end)
         elif record.op == r.OP_MESSAGE_INDEX and self.chunk is not None:
-            self.chunk.expected = (self.chunk.expected or 0) + (record.length - 6) // 16
+            channel = int.from_bytes(source.at(record.data_at, 2), "little")
+            self.chunk.list(channel, (record.length - 6) // 16, is_known=channel in self._channels)
             if self.chunk.index_at == record.at:
                 self.chunk.index_at = record.end
         elif record.op == r.OP_ATTACHMENT:
@@ -165,13 +204,18 @@ class _McapScan(ChunkWalk[McapRecord]):
             return
         where, cause = (chunk.at, chunk.end), "messages that the chunk's index lists"
         self.log.settle(chunk.mark, chunk.expected, where, cause, chunk.given)
+        self.count_misplaced(chunk)
 
     def _take_chunk(self, source: ScanBytes, record: McapRecord, end: int) -> int:
         head = chunk_head(source, record, end)
         if head is None:
             self.log.add(record.at, record.end, "a chunk whose head is broken")
             return record.end
-        believed = self.follows(source, record.end, end, inner=False)
+        believed = self.follows(source, record.end, end, inner=False) or (
+            self.is_filled(source, head.data_at, record.end)
+            if head.codec == "none"
+            else head.raw_bytes > 0 and self._unpacked(source, record, head, record.end)[0] is not None
+        )
         self.begin_chunk(record, record.end if believed else None)
         self.unproven = not believed
         self._has_checksums = self._has_checksums or head.crc != 0
@@ -213,11 +257,14 @@ class _McapScan(ChunkWalk[McapRecord]):
     def _take_packed(self, source: ScanBytes, record: McapRecord, head: ChunkHead, stop: int, *, is_cut: bool) -> int:
         self.begin_packed(record, stop)
         data, why = self._unpacked(source, record, head, stop)
+        self.packed = PackedChunk(head.data_at, stop - head.data_at, head.raw_bytes, head.codec, head.crc)
         if data is None and head.codec in CODECS:
             if is_cut or self.keep_suspect:
                 data = decode_prefix(head.codec, source, head.data_at, stop, min(head.raw_bytes, MAX_CHUNK_BYTES))
             if is_cut:
                 why = f"{_CUT_CHUNK}; {len(data or b''):,} of {head.raw_bytes:,} bytes could be decompressed"
+            if data is not None:
+                self.packed = replace(self.packed, raw_bytes=len(data), crc=0, is_part=True)
         self.walk_packed(data, why, is_cut=is_cut)
         return stop
 
@@ -254,36 +301,39 @@ class _McapScan(ChunkWalk[McapRecord]):
                 self._numbers.pop(number, None)
         elif not self._has_end:
             name_bytes = struct.unpack_from("<I", content)[0]
-            self._writer.metadata(content, content[4 : 4 + name_bytes])
+            self._sink.metadata(content, content[4 : 4 + name_bytes])
 
-    def _number(self, channel: int) -> tuple[int, TopicFacts]:
-        """The channel's number in the new file, and what is known of its topic."""
+    def _number(self, channel: int) -> tuple[int, str, str]:
+        """The number that the sink gave to a channel, the name of its topic, and its type."""
         known = self._numbers.get(channel)
         if known is None:
             content = self._channels[channel]
             schema_id = struct.unpack_from("<H", content, 2)[0]
             schema = self._schemas.get(schema_id)
             facts = topic_facts(content, schema)
+            name, kind = facts.name, type_name(facts.type)
             if schema is None and schema_id:
-                self.log.notes.append(f"{facts.name}: its schema is lost; the messages are kept without one")
+                self.log.notes.append(f"{name}: its schema is lost; the messages are kept without one")
                 self.log.lost_parts += 1
-            known = self._numbers[channel] = (self._writer.channel(content, schema), facts)
-            self._facts.topics.setdefault(facts, 0)
+            known = self._numbers[channel] = (self._sink.channel(content, schema), name, kind)
         return known
 
     def _take_message(self, source: ScanBytes, record: McapRecord, *, suspect: bool) -> None:
         head = source.at(record.data_at, r.MESSAGE_HEAD_BYTES)
         channel, _, time_ns, _ = struct.unpack("<HIQQ", head)
+        if time_ns > _MAX_TIME_NS:
+            self.log.add(*self.place(source, record.at, record.end), "a message with an impossible time", 1)
+            return
         if channel not in self._channels:
             why = f"messages of channel {channel}, whose record is lost"
             self.log.add(*self.place(source, record.at, record.end), why, 1)
             return
-        payload = source.at(record.data_at + r.MESSAGE_HEAD_BYTES, record.length - r.MESSAGE_HEAD_BYTES)
-        number, topic = self._number(channel)
-        self._writer.write(number, head[2:], payload)
+        if self.chunk is not None:
+            self.chunk.held[channel] += 1
+        number, name, kind = self._number(channel)
+        self._sink.message(source, record, number, head)
         self._seen_ns = time_ns
-        self._facts.count(topic, time_ns)
-        self.log.topics[topic.name] += 1
+        self.log.took(name, kind)
         self.log.suspect += suspect
 
     def _take_attachment(self, source: ScanBytes, record: McapRecord) -> None:
@@ -304,7 +354,7 @@ class _McapScan(ChunkWalk[McapRecord]):
         index = head + struct.pack("<Q", sizes[2]) + struct.pack("<I", len(name)) + name
         index += struct.pack("<I", len(media)) + media
         content = (piece for _, piece in pieces(source, at, record.end))
-        self._writer.attach(record.length, content, index)
+        self._sink.attach(record.length, content, index)
 
     def _take_data_end(self, source: ScanBytes, record: McapRecord) -> None:
         self._has_end = True

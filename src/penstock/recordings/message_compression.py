@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.content import ZSTD_MAGIC
 from penstock.errors import LimitExceeded, RecordingCorrupt
 from penstock.recordings.codecs import check_sizes, decompress_into
 from penstock.recordings.fetch import Block, BufferPool
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-# A CDR payload begins with a zero byte, so this can be no plain message.
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+PACKED_NOTE = "each message is compressed with zstd, though no metadata.yaml tells so; they are decompressed"
 _SIZE_BYTES = (0, 2, 4, 8)
 
 

@@ -14,7 +14,7 @@ from penstock.recordings.file_window import recover_hint
 from penstock.recordings.recording import LargestReads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from typing import TypeAlias
 
@@ -50,10 +50,11 @@ class Chunks:
     raw_bytes: NDArray[np.int64]
     codec: NDArray[np.uint8]
     crc: NDArray[np.uint32]
+    part: NDArray[np.uint8]  # 1: the stream is cut, and decoded as far as it goes
 
     @property
     def nbytes(self) -> int:
-        columns = (self.file, self.position, self.stored_bytes, self.raw_bytes, self.codec, self.crc)
+        columns = (self.file, self.position, self.stored_bytes, self.raw_bytes, self.codec, self.crc, self.part)
         return sum(column.nbytes for column in columns)
 
     @property
@@ -71,16 +72,25 @@ class ChunksBuilder:
     """Chunks as they are found; `add` returns the chunk's number."""
 
     def __init__(self) -> None:
-        self._columns = (array("i"), array("q"), array("q"), array("q"), array("B"), array("I"))
+        self._columns = (array("i"), array("q"), array("q"), array("q"), array("B"), array("I"), array("B"))
 
     def __len__(self) -> int:
         return len(self._columns[0])
 
     def add(
-        self, *, file: int = 0, position: int, stored_bytes: int, raw_bytes: int, codec: int = 0, crc: int = 0
+        self,
+        *,
+        file: int = 0,
+        position: int,
+        stored_bytes: int,
+        raw_bytes: int,
+        codec: int = 0,
+        crc: int = 0,
+        is_part: bool = False,
     ) -> int:
         number = len(self)
-        for column, value in zip(self._columns, (file, position, stored_bytes, raw_bytes, codec, crc), strict=True):
+        values = (file, position, stored_bytes, raw_bytes, codec, crc, is_part)
+        for column, value in zip(self._columns, values, strict=True):
             column.append(value)
         return number
 
@@ -96,7 +106,7 @@ class ChunksBuilder:
         return np.array(self._columns[1], np.int64)
 
     def finish(self) -> Chunks:
-        dtypes = (np.int32, np.int64, np.int64, np.int64, np.uint8, np.uint32)
+        dtypes = (np.int32, np.int64, np.int64, np.int64, np.uint8, np.uint32, np.uint8)
         made: list[Any] = [np.array(column, dtype) for column, dtype in zip(self._columns, dtypes, strict=True)]
         return Chunks(*made)
 
@@ -152,6 +162,31 @@ class IndexBuilder:
             ]
             made.append(TopicIndex(*arrays))
         return tuple(made)
+
+
+def relocate(index: Sequence[TopicIndex], number: int, found: Mapping[int, Sequence[tuple[int, int, int]]]) -> None:
+    """Correct where the messages of one chunk lie; `found`: their (time, offset, span) by topic, in file order.
+
+    Messages are told by their times, then by their order. An entry whose message is not there gets no bytes, so that
+    reading it counts it as lost.
+    """
+    for topic, columns in enumerate(index):
+        first, end = np.searchsorted(columns.chunk, (number, number + 1)).tolist()
+        left: dict[int, list[tuple[int, int, int]]] = {}
+        for message in found.get(topic, ()):
+            left.setdefault(message[0], []).append(message)
+        without = []
+        for place in range(first, end):
+            same = left.get(int(columns.times_ns[place]))
+            if same:
+                _, columns.offset[place], columns.span[place] = same.pop(0)
+            else:
+                without.append(place)
+        others = sorted(message for messages in left.values() for message in messages)
+        for place, message in zip(without, others, strict=False):
+            columns.times_ns[place], columns.offset[place], columns.span[place] = message
+        for place in without[len(others) :]:
+            columns.offset[place], columns.span[place] = 0, 0
 
 
 def largest_reads(index: Sequence[TopicIndex], chunks: Chunks) -> LargestReads:

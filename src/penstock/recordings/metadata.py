@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.content import foreign_content
 from penstock.errors import PenstockError
 from penstock.lazy import dataclass
 from penstock.recordings.schemas import type_name
@@ -43,6 +44,8 @@ def read_metadata(path: Path) -> tuple[Metadata, list[str]]:
     except PenstockError as error:
         return Metadata(), [f"{path.name} is broken ({error.message}); the files were read without it"]
     root = tree.get(ROOT_KEY) if isinstance(tree, dict) else None
+    if not isinstance(root, dict) and (foreign := foreign_content(path)) is not None:
+        return Metadata(), [f"{path.name} is {foreign.what}; the files were read without it ({foreign.hint})"]
     if not isinstance(root, dict):
         return Metadata(), [f"{path.name} holds no {ROOT_KEY}; the files were read without it"]
     return Metadata(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import field
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from penstock.lazy import dataclass
-from penstock.recordings.scan_bytes import ChunkBytes
+from penstock.recordings.scan_bytes import ChunkBytes, is_padding
 
 if TYPE_CHECKING:
     from penstock.recordings.recovery_report import DamageLog
@@ -139,7 +141,10 @@ class RecordWalk(ABC, Generic[RecordT]):
         if not self.follows(source, record.end, end, inner):
             following = self.resync(source, record.data_at, end, inner)
             swallows = following is not None and following < record.end
-            if swallows or not self.begins_like_a_record(source, record.end, following):
+            if swallows or not (
+                is_padding(source, record.end, end if following is None else following)
+                or self.begins_like_a_record(source, record.end, following)
+            ):
                 return self._skip(source, record.at, following, end, "a message whose length is broken")
         return self.take(source, record, end, inner)
 
@@ -150,10 +155,31 @@ class Chunk:
 
     at: int
     end: int
-    mark: tuple[int, int, int, int]
+    mark: tuple[int, int, int, int, int]
     index_at: int | None
     expected: int | None = None
     given: int | None = None  # messages that came from it; None where nobody knows where it ends
+    listed: Counter[int] = field(default_factory=Counter)  # by connection or channel, as its index lists them
+    held: Counter[int] = field(default_factory=Counter)  # and as they came
+    index_is_odd: bool = False  # its index lists one connection twice, or one that is not known
+
+    def list(self, number: int, count: int, *, is_known: bool) -> None:
+        """An index record of one connection."""
+        self.index_is_odd = self.index_is_odd or number in self.listed or not is_known
+        self.expected = (self.expected or 0) + count
+        self.listed[number] += count
+
+
+@dataclass(frozen=True)
+class PackedChunk:
+    """Where a packed chunk lies, and how large it becomes; `is_part`: as far as it can be decoded."""
+
+    data_at: int
+    stored_bytes: int
+    raw_bytes: int
+    codec: str
+    crc: int = 0
+    is_part: bool = False
 
 
 class ChunkWalk(RecordWalk[RecordT]):
@@ -182,6 +208,21 @@ class ChunkWalk(RecordWalk[RecordT]):
         self.packed_place = (record.at, stop)
         if self.chunk is not None and stop != record.end:
             self.chunk.index_at, self.chunk.end = stop, stop
+
+    def count_misplaced(self, chunk: Chunk) -> None:
+        """A message that names another connection than the index does is lost to its own topic."""
+        wrong = sum((chunk.listed - chunk.held).values())
+        if wrong and not chunk.index_is_odd and sum(chunk.listed.values()) == sum(chunk.held.values()):
+            self.log.add(chunk.at, chunk.end, "messages that name another topic than the chunk's index", wrong)
+
+    def is_filled(self, source: ScanBytes, at: int, end: int) -> bool:
+        """True when whole records fill a plain chunk exactly: then its length is right, whatever follows it."""
+        while at < end:
+            record = self.parse(source, at, end, inner=True)
+            if record.state != "whole":
+                return False
+            at = record.end
+        return True
 
     def walk_packed(self, data: bytes | bytearray | None, why: str, *, is_cut: bool) -> None:
         """Take the records of a chunk that was unpacked as far as it could be; `why` says what is wrong with it."""

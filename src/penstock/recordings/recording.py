@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.errors import MessageError, RecordingError, SchemaError
 from penstock.lazy import dataclass
+from penstock.recordings.schemas import several_types, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,11 @@ _EXAMPLE_MESSAGES = 16  # how many are looked at for the fields of JSON that not
 
 @dataclass(frozen=True)
 class Topic:
-    """One stream of messages of one type; `problem` says why its payloads cannot be decoded (they can be fetched)."""
+    """One stream of messages of one type; `problem` says why its payloads cannot be decoded (they can be fetched).
+
+    Where messages of several types have one name, the type with the most messages has it, and the others are topics of
+    their own: NAME:TYPE, with the name that they share in `shared_name`.
+    """
 
     id: int
     name: str
@@ -40,6 +45,7 @@ class Topic:
     count: int
     encoding: str
     problem: str | None = None
+    shared_name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -134,10 +140,15 @@ class Recording(ABC):
         """
 
     def topic(self, name: str) -> Topic:
-        """The topic of that name; where a name carries several types, the one with the most messages."""
-        found = [topic for topic in self.topics if topic.name == name]
-        if found:
-            return max(found, key=lambda topic: topic.count)
+        """The topic of a name, or of NAME:TYPE; of a name that carries several types, the one with most messages."""
+        found = next((topic for topic in self.topics if topic.name == name), None)
+        if found is None and ":" in name:
+            plain, _, kind = name.rpartition(":")
+            kind = type_name(kind)
+            found = next((topic for topic in self.topics if (topic.name, topic.type) == (plain, kind)), None)
+            found = found or next((topic for topic in self.topics if topic.name == f"{plain}:{kind}"), None)
+        if found is not None:
+            return found
         names = sorted({topic.name for topic in self.topics})
         import difflib
 
@@ -217,10 +228,20 @@ class Recording(ABC):
     def _set_topics(self, found: Sequence[tuple[str, str, Schema, int]]) -> None:
         """(name, encoding, schema, count) per topic, in the order of their ids."""
         self._topic_schemas = [schema for _, _, schema, _ in found]
+        shared = shared_names([(name, schema.type, count) for name, _, schema, count in found])
         self.topics = tuple(
-            Topic(number, name, schema.type, count, encoding, self._schemas.problem(schema, encoding))
+            Topic(
+                number,
+                shared.get(number, name),
+                schema.type,
+                count,
+                encoding,
+                self._schemas.problem(schema, encoding),
+                name if number in shared else None,
+            )
             for number, (name, encoding, schema, count) in enumerate(found)
         )
+        self.notes += several_types(((name, schema.type), count) for name, _, schema, count in found)
 
     def _compare(self, source: Source) -> None:
         """Note where metadata.yaml and the files differ; count what lay in files that are not there."""
@@ -228,7 +249,8 @@ class Recording(ABC):
 
         counted: dict[tuple[str, str], int] = {}
         for topic in self.topics:
-            counted[topic.name, topic.type] = counted.get((topic.name, topic.type), 0) + topic.count
+            key = topic.shared_name or topic.name, topic.type
+            counted[key] = counted.get(key, 0) + topic.count
         self.notes += disagreements(source.metadata, counted)
         for name, count in source.missing:
             self._add_loss("a file of the bag is missing", max(1, count), name)
@@ -257,6 +279,10 @@ class Recording(ABC):
 
         return lose
 
+    def _lose_unknown(self, cause: str, where: str) -> None:
+        """Count a loss of which nothing tells how large it is."""
+        self._add_loss(f"an unknown number of messages, counted as 1: {cause}", 1, where)
+
     def _add_loss(self, cause: str, count: int, where: str) -> None:
         if count <= 0:
             return
@@ -284,6 +310,22 @@ class Recording(ABC):
             raise RecordingError(
                 f"{self.path}: topic {topic.name} has {topic.count} messages; number {int(numbers[at])} was asked for"
             )
+
+
+def shared_names(found: Sequence[tuple[str, str, int]]) -> dict[int, str]:
+    """The names of topics whose own is taken by another type, by their places; `found`: name, type, messages."""
+    names: dict[int, str] = {}
+    by_name: dict[str, list[int]] = {}
+    for place, (name, _, _) in enumerate(found):
+        by_name.setdefault(name, []).append(place)
+    for name, places in by_name.items():
+        first = max(places, key=lambda place: found[place][2])
+        for place in places:
+            wanted = f"{name}:{found[place][1]}"
+            if place != first:
+                used = sum(other == wanted or other.startswith(f"{wanted}#") for other in names.values())
+                names[place] = f"{wanted}#{used + 1}" if used or found[place][1] == found[first][1] else wanted
+    return names
 
 
 def span_of(compressions: set[str]) -> str:

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.content import foreign_content
 from penstock.errors import NotARecording, OutputExists, RecordingError, UsageError
 from penstock.recordings.metadata import FILE_NAME, Metadata
 from penstock.recordings.recovery_metadata import FileFacts, write_metadata
 from penstock.recordings.recovery_report import DamageLog, RecoveryReport
 from penstock.recordings.scan_bytes import FileBytes
-from penstock.recordings.split import Source, is_zstd_file, source_of, suffix_kind
+from penstock.recordings.split import Source, is_zstd_file, plain_name, source_of, suffix_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,7 +53,7 @@ def recover(
                 if on_file is not None:
                     on_file(file)
                 log.file = file.name
-                name = file.name.removesuffix(".zstd")
+                name = plain_name(file.name)
                 facts.append(
                     _recover_file(found, file, partial / name if is_bag_directory else partial, log, keep_suspect)
                 )
@@ -70,13 +71,55 @@ def recover(
     )
 
 
+def examine(source: str | Path) -> RecoveryReport:
+    """What `recover` would save and lose, without writing anything."""
+    path = Path(source)
+    found = _find(path)
+    log = DamageLog(notes=list(found.notes))
+    for name, count in found.missing:
+        log.file = name
+        log.add(0, 0, "a file of the bag that is not there", count or None)
+    for file in found.files:
+        log.file = file.name
+        _examine_file(found.kind, file, log)
+    bytes_in = sum(file.stat().st_size for file in found.files)
+    return log.report(source=str(path), output="", kind=found.kind, bytes_in=bytes_in, bytes_out=0)
+
+
+def _examine_file(kind: str, file: Path, log: DamageLog) -> None:
+    from penstock.recordings.unpack import unpack_prefix
+
+    with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
+        content = None
+        if is_zstd_file(file):
+            content = Path(scratch) / "content"
+            done, is_all = unpack_prefix(file, content)
+            if not is_all:
+                log.add(0, file.stat().st_size, f"the zstd stream breaks off after {done:,} decompressed bytes")
+        with FileBytes(file, content) as source:
+            if kind == "ros1":
+                from penstock.recordings.ros1_rescan import ScannedBag
+
+                ScannedBag(source, log)
+            elif kind == "mcap":
+                from penstock.recordings.mcap_rescan import ScannedMcap
+                from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
+
+                ScannedMcap(source, log, 0, ChunksBuilder(), IndexBuilder(), lambda *_: 0)
+            else:
+                from penstock.recordings.db3_file import Db3Index
+                from penstock.recordings.db3_paged import PagedDb3File
+
+                PagedDb3File(source, log).add_to(Db3Index())
+
+
 def _find(path: Path) -> Source:
     """The files of the recording; a file whose first bytes are broken is taken for what its name promises."""
     try:
         return source_of(path)
     except NotARecording:
         kind = suffix_kind(path.name)
-        if kind is None or not path.is_file() or not path.stat().st_size:
+        if kind is None or not path.is_file() or foreign_content(path, "recording") is not None:
             raise
         return Source(path, kind, (path,), Metadata(), (f"{path.name} does not begin as its name promises",))
     except OSError as error:
@@ -88,7 +131,7 @@ def _check_output(found: Source, path: Path, target: Path, *, overwrite: bool, d
     sources = {path.resolve(), *(file.resolve() for file in found.files)}
     if real in sources or sources & set(real.parents) or (path.is_dir() and real in path.resolve().parents):
         raise UsageError(f"{target} is the source, or lies in it: recover writes a new recording beside it")
-    if target.name.endswith(".zstd"):
+    if target.name.endswith((".zstd", ".zst")):
         raise UsageError(f"{target}: what is recovered is not compressed as a whole", hint="leave .zstd away")
     named = suffix_kind(target.name)
     if not directory and named != found.kind:
@@ -161,7 +204,7 @@ def _recover_file(found: Source, file: Path, target: Path, log: DamageLog, keep_
     # Beside the output, not in /tmp: that is memory on many machines.
     with tempfile.TemporaryDirectory(prefix=".penstock-unpack-", dir=target.parent) as scratch:
         content = None
-        if found.kind != "ros1" and is_zstd_file(file):
+        if is_zstd_file(file):
             from penstock.recordings.unpack import unpack_prefix
 
             content = Path(scratch) / "content"
@@ -190,4 +233,4 @@ def _scan(kind: str, source: FileBytes, target: Path, log: DamageLog, facts: Fil
         recover_db3(source, target, log, facts)
 
 
-__all__ = ["recover"]
+__all__ = ["examine", "recover"]

@@ -8,7 +8,9 @@ import numpy as np
 
 from penstock.errors import RecordingCorrupt
 from penstock.lazy import dataclass
+from penstock.recordings.ros1_plausible import NS_PER_S, begins_like_a_record, next_record, parse_record
 from penstock.recordings.ros1_records import OP_MESSAGE, Fields, u32_from
+from penstock.recordings.scan_bytes import ChunkBytes, is_padding
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +28,7 @@ class _Skeleton:
     columns: NDArray[np.intp]
     expected: NDArray[np.uint8]
     connection_at: int
+    time_at: int
 
 
 class Ros1Framing:
@@ -36,6 +39,11 @@ class Ros1Framing:
         self._connections = np.array(sorted(topic_of_connection), np.int64)
         self._topics = np.array([topic_of_connection[c] for c in self._connections.tolist()], np.int64)
         self._usual: _Skeleton | None = None
+
+    @property
+    def usual_header_bytes(self) -> int:
+        """The length of message headers, 0 before one was read."""
+        return 0 if self._usual is None else self._usual.head_bytes - 4
 
     def unwrap(
         self,
@@ -76,7 +84,9 @@ class Ros1Framing:
         heads = data[np.where(fits, start, 0)[:, None] + np.arange(before)]
         usual = fits & (heads[:, skeleton.columns] == skeleton.expected).all(axis=1)
         sizes = _u32_column(heads, skeleton.head_bytes)
-        usual &= before + sizes <= span
+        # A message ends where the next one begins; what is between them otherwise is looked at one by one.
+        usual &= before + sizes == span
+        usual &= _u32_column(heads, skeleton.time_at + 4) < NS_PER_S
         usual &= self._belongs(_u32_column(heads, skeleton.connection_at), topic_ids)
         begin[usual] = (start + before)[usual]
         end[usual] = (start + np.minimum(before + sizes, held))[usual]
@@ -101,7 +111,7 @@ class Ros1Framing:
             return _CLIPPED
         try:
             fields = Fields(raw[4 : 4 + header_bytes], self._path, 0)
-            op, connection = fields.op, fields.u32(b"conn")
+            op, connection, time = fields.op, fields.u32(b"conn"), fields.raw(b"time", 8)
         except RecordingCorrupt as error:
             return error.message
         if op != OP_MESSAGE:
@@ -109,11 +119,25 @@ class Ros1Framing:
         if not self._belongs(np.array([connection]), np.array([topic], np.int32))[0]:
             return f"the message belongs to connection {connection}, which is not of this topic"
         (size,) = u32_from(raw, 4 + header_bytes)
-        if header_bytes + 8 + size > span:
+        if u32_from(time, 4)[0] >= NS_PER_S:
+            return "a message with an impossible time"
+        end = header_bytes + 8 + size
+        if end > span:
             return f"the message claims {size:,} bytes, and {span - header_bytes - 8:,} are left before the next one"
+        if end < span == have and not self._goes_on(raw, end, header_bytes):
+            return f"its length is broken: no record begins where it ends, {span - end:,} bytes before the next message"
         if self._usual is None:
             self._usual = _skeleton(raw[: 4 + header_bytes])
-        return header_bytes + 8, min(header_bytes + 8 + size, have)
+        return header_bytes + 8, min(end, have)
+
+    @staticmethod
+    def _goes_on(raw: bytes, at: int, header_bytes: int) -> bool:
+        """True when a record follows a message before the next message: the description of a connection."""
+        source = ChunkBytes(raw)
+        if parse_record(source, at, len(raw), inner=True).state != "bad":
+            return True
+        following = next_record(source, at, len(raw), inner=True, outer_only=False) or len(raw)
+        return is_padding(source, at, following) or begins_like_a_record(source, at, following, header_bytes)
 
 
 def _u32_column(heads: NDArray[np.uint8], at: int) -> NDArray[np.int64]:
@@ -124,7 +148,7 @@ def _u32_column(heads: NDArray[np.uint8], at: int) -> NDArray[np.int64]:
 def _skeleton(head: bytes) -> _Skeleton:
     """Made from a header (with its length in front) that was found valid."""
     fixed = np.ones(len(head), np.bool_)
-    connection_at = 0
+    connection_at, time_at = 0, 0
     at = 4
     while at < len(head):
         (size,) = u32_from(head, at)
@@ -132,8 +156,10 @@ def _skeleton(head: bytes) -> _Skeleton:
         value_at = at + 4 + len(name) + 1
         if name == b"conn":
             connection_at = value_at
+        if name == b"time":
+            time_at = value_at
         if name in (b"conn", b"time"):
             fixed[value_at : value_at + len(value)] = False
         at += 4 + size
     columns = np.flatnonzero(fixed)
-    return _Skeleton(len(head), columns, np.frombuffer(head, np.uint8)[columns], connection_at)
+    return _Skeleton(len(head), columns, np.frombuffer(head, np.uint8)[columns], connection_at, time_at)

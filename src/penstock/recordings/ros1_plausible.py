@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.lazy import dataclass
 from penstock.recordings.codecs import CODECS
 from penstock.recordings.record_walk import Found
+from penstock.recordings.recovery_report import NO_RECORD
 from penstock.recordings.ros1_records import (
     MAX_CONNECTION_BYTES,
     OP_BAG_HEADER,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 # Real headers have a few hundred bytes at most (the longest field is a topic name).
 _MAX_HEADER_BYTES = 64 << 10
-_NS_PER_S = 1_000_000_000
+NS_PER_S = 1_000_000_000
 # Needed fields by kind, with their sizes (0: any).
 _NEEDED = {
     OP_MESSAGE: {b"conn": 4, b"time": 8},
@@ -82,15 +83,15 @@ def parse_record(source: ScanBytes, at: int, end: int, inner: bool) -> Ros1Recor
         return Ros1Record(at, "cut", _CUT)
     (header_bytes,) = u32_from(head)
     if not 8 <= header_bytes <= _MAX_HEADER_BYTES:
-        return Ros1Record(at, "bad", "no record begins here")
+        return Ros1Record(at, "bad", NO_RECORD)
     raw = source.at(at + 4, min(header_bytes + 4, end - at - 4))
     if len(raw) < header_bytes + 4:
         if _is_cut_header(raw[:header_bytes], header_bytes):
             return Ros1Record(at, "cut", _CUT)
-        return Ros1Record(at, "bad", "no record begins here")
+        return Ros1Record(at, "bad", NO_RECORD)
     fields = parse_fields(raw[:header_bytes])
     if fields is None or len(fields.get(b"op", b"")) != 1:
-        return Ros1Record(at, "bad", "no record begins here")
+        return Ros1Record(at, "bad", NO_RECORD)
     op = fields[b"op"][0]
     data_at = at + 8 + header_bytes
     (data_bytes,) = u32_from(raw, header_bytes)
@@ -110,7 +111,7 @@ def _wrong(op: int, fields: dict[bytes, bytes], data_bytes: int, inner: bool) ->
         value = fields.get(name)
         if value is None or (size and len(value) != size):
             return f"a record of kind {op} without a right field {name.decode()!r}"
-    if op == OP_MESSAGE and u32_from(fields[b"time"], 4)[0] >= _NS_PER_S:
+    if op == OP_MESSAGE and u32_from(fields[b"time"], 4)[0] >= NS_PER_S:
         return "a message with an impossible time"
     if op == OP_CHUNK and fields[b"compression"].decode("ascii", errors="replace") not in CODECS:
         return "a chunk with an unknown compression"
@@ -137,10 +138,10 @@ def _is_cut_header(data: bytes, header_bytes: int) -> bool:
 def begins_like_a_record(source: ScanBytes, at: int, following: int | None, usual_header_bytes: int) -> bool:
     """True when parts of a header stand here, before the following record, though it is broken.
 
-    `usual_header_bytes`: the length of the headers seen so far.
+    `usual_header_bytes`: the length of the headers seen so far, 0 where none was seen.
     """
     head = source.at(at, 96 if following is None else min(96, following - at))
-    if len(head) >= 4 and u32_from(head)[0] == usual_header_bytes:
+    if usual_header_bytes and len(head) >= 4 and u32_from(head)[0] == usual_header_bytes:
         return True
     return sum(name in head for name in (b"op=", b"conn=", b"time=", b"topic=", b"size=", b"ver=")) >= 2
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from penstock.errors import LimitExceeded, RecordingCorrupt
 from penstock.lazy import dataclass
 from penstock.recordings.codecs import MAX_CHUNK_BYTES, check_sizes, decompress_into
 from penstock.recordings.partial_codecs import decode_prefix
-from penstock.recordings.record_walk import UNFINISHED, ChunkWalk
+from penstock.recordings.record_walk import UNFINISHED, ChunkWalk, PackedChunk
 from penstock.recordings.ros1_plausible import (
     Ros1Record,
     begins_like_a_record,
@@ -28,6 +28,7 @@ from penstock.recordings.ros1_records import (
     u32_from,
 )
 from penstock.recordings.ros1_writer import BagWriter
+from penstock.recordings.schemas import type_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,8 +40,18 @@ _DAMAGED = "a chunk that does not decompress"
 _NOWHERE = 1 << 63
 
 
+class Sink(Protocol):
+    """Where the messages of a scan go, with what the bag says of their connection."""
+
+    def message(self, source: ScanBytes, record: Ros1Record, topic: bytes, described: bytes, time_ns: int) -> None:
+        """A message that is whole."""
+
+    def connection(self, number: int, topic: bytes, described: bytes) -> None:
+        """A connection, which may have no message; after all messages."""
+
+
 @dataclass(frozen=True)
-class _Survey:
+class Survey:
     """What the end of a bag tells, where it can be read: connections, and messages by the chunk's position."""
 
     connections: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
@@ -57,12 +68,32 @@ class _Survey:
 
 def recover_bag(source: FileBytes, target: Path, log: DamageLog, *, keep_suspect: bool) -> None:
     """Write every message that can be read to a new bag at `target`."""
-    survey = _survey(source)
+    survey = survey_bag(source)
     with BagWriter(target, compression=survey.compression) as bag:
-        _BagScan(bag, log, survey, source.path, keep_suspect=keep_suspect).run(source)
+        BagScan(_Copy(bag), log, survey, source.path, keep_suspect=keep_suspect).run(source)
 
 
-def _survey(source: FileBytes) -> _Survey:
+class _Copy:
+    """Messages go to a new bag; connections that are described alike become one."""
+
+    def __init__(self, bag: BagWriter) -> None:
+        self._bag = bag
+        self._written: dict[tuple[bytes, bytes], int] = {}
+
+    def message(self, source: ScanBytes, record: Ros1Record, topic: bytes, described: bytes, time_ns: int) -> None:
+        self._bag.write(self._number(topic, described), time_ns, source.at(record.data_at, record.end - record.data_at))
+
+    def connection(self, number: int, topic: bytes, described: bytes) -> None:
+        self._number(topic, described)
+
+    def _number(self, topic: bytes, described: bytes) -> int:
+        number = self._written.get((topic, described))
+        if number is None:
+            number = self._written[topic, described] = self._bag.add_connection(topic, described)
+        return number
+
+
+def survey_bag(source: FileBytes) -> Survey:
     """Hop over the records, payloads unread, until one is broken; from the index, where the bag says where it is."""
     connections: dict[int, tuple[bytes, bytes]] = {}
     chunk_messages: dict[int, int] = {}
@@ -75,7 +106,10 @@ def _survey(source: FileBytes) -> _Survey:
             said = record.fields[b"compression"]
             compression = "lz4" if said == b"lz4" else "bz2" if said == b"bz2" else "none"
         if record.state != "whole":
-            break
+            if not at < tail_at < source.size:
+                break
+            at = tail_at  # what is broken before it is found by the scan
+            continue
         at = record.end
         if record.op == OP_BAG_HEADER:
             index_at, chunk_count = record.u64(b"index_pos"), record.u32(b"chunk_count")
@@ -91,20 +125,33 @@ def _survey(source: FileBytes) -> _Survey:
             chunk_messages[record.u64(b"chunk_pos")] = total
         elif record.op == OP_CHUNK and record.end <= tail_at < source.size:
             at = tail_at
-    return _Survey(connections, chunk_messages, index_at, chunk_count, compression or "none", tail_at)
+    return Survey(connections, chunk_messages, index_at, chunk_count, compression or "none", tail_at)
 
 
-class _BagScan(ChunkWalk[Ros1Record]):
-    def __init__(self, bag: BagWriter, log: DamageLog, survey: _Survey, path: Path, *, keep_suspect: bool) -> None:
+def _names(topic: bytes, described: bytes) -> tuple[str, str]:
+    """The topic and the type of a connection."""
+    kind = (parse_fields(described) or {}).get(b"type", b"")
+    return topic.decode("utf-8", errors="replace"), type_name(kind.decode("utf-8", errors="replace"))
+
+
+def _codec(record: Ros1Record) -> str:
+    return record.fields[b"compression"].decode("ascii", errors="replace")
+
+
+class BagScan(ChunkWalk[Ros1Record]):
+    """The walk that decides what a bag holds: what it gives to the sink is there, what its log counts is lost."""
+
+    def __init__(self, sink: Sink, log: DamageLog, survey: Survey, path: Path, *, keep_suspect: bool = False) -> None:
         super().__init__(log, keep_suspect=keep_suspect)
-        self._bag = bag
+        self._sink = sink
         self._survey = survey
         self._path = path
         self._described = dict(survey.connections)
-        self._written: dict[tuple[bytes, bytes], int] = {}
         self._expected: dict[int, int] = {}
+        self._names: dict[tuple[bytes, bytes], tuple[str, str]] = {}
         self._whole_chunks = 0
-        self._usual_header_bytes = 0
+        self.usual_header_bytes = 0
+        self.packed: PackedChunk | None = None  # the one whose messages are walked
 
     def run(self, source: FileBytes) -> None:
         begin = self.log.mark()
@@ -118,12 +165,12 @@ class _BagScan(ChunkWalk[Ros1Record]):
             expected = max(sum(self._expected.values()), sum(self._survey.chunk_messages.values()))
             self.log.settle(begin, expected, (0, source.size), "messages that the end of the bag counts")
         # Topics without messages are kept as well.
-        for topic, described in self._described.values():
-            self._connection(topic, described)
+        for number, (topic, described) in self._described.items():
+            self._sink.connection(number, topic, described)
 
     def _tell_what_was_cut_off(self, size: int) -> None:
         if self._survey.index_at == 0:
-            self.log.add(size, size, UNFINISHED)
+            self.log.add_end(size, UNFINISHED)
         elif self._survey.index_at > size:
             known = 0 if self._whole_chunks == self._survey.chunk_count else None
             self.log.add(size, self._survey.index_at, "the file was cut here: its index began further on", known)
@@ -138,7 +185,7 @@ class _BagScan(ChunkWalk[Ros1Record]):
         return next_record(source, at, end, inner, outer_only=outer_only)
 
     def begins_like_a_record(self, source: ScanBytes, at: int, following: int | None) -> bool:
-        return begins_like_a_record(source, at, following, self._usual_header_bytes)
+        return begins_like_a_record(source, at, following, self.usual_header_bytes)
 
     def carries_payload(self, record: Ros1Record) -> bool:
         return record.op in (OP_MESSAGE, OP_CONNECTION)
@@ -152,7 +199,8 @@ class _BagScan(ChunkWalk[Ros1Record]):
         elif record.op == OP_CONNECTION:
             self._take_connection(source, record)
         elif record.op == OP_INDEX and self.chunk is not None:
-            self.chunk.expected = (self.chunk.expected or 0) + record.u32(b"count")
+            number = record.u32(b"conn")
+            self.chunk.list(number, record.u32(b"count"), is_known=number in self._described)
             if self.chunk.index_at == record.at:
                 self.chunk.index_at = record.end
         elif record.op == OP_CHUNK:
@@ -182,11 +230,16 @@ class _BagScan(ChunkWalk[Ros1Record]):
             if chunk.given is not None:
                 where, cause = (chunk.at, chunk.end), "messages that the chunk's index lists"
                 self.log.settle(chunk.mark, expected, where, cause, chunk.given)
+        if chunk.index_at == at:
+            self.count_misplaced(chunk)
 
     def _take_chunk(self, source: ScanBytes, record: Ros1Record, end: int) -> int:
-        believed = self.follows(source, record.end, end, inner=False)
+        is_plain = record.fields[b"compression"] == b"none"
+        believed = self.follows(source, record.end, end, inner=False) or (
+            self.is_filled(source, record.data_at, record.end) if is_plain else self._unpacks(source, record)
+        )
         self.begin_chunk(record, record.end if believed else None)
-        if record.fields[b"compression"] == b"none":
+        if is_plain:
             if not believed:
                 return record.data_at  # its length is broken, not its records: they are walked one by one
             self._whole_chunks += 1
@@ -200,7 +253,8 @@ class _BagScan(ChunkWalk[Ros1Record]):
 
     def _take_packed(self, source: ScanBytes, record: Ros1Record, stop: int, *, is_cut: bool) -> int:
         self.begin_packed(record, stop)
-        codec = record.fields[b"compression"].decode("ascii", errors="replace")
+        codec = _codec(record)
+        self.packed = PackedChunk(record.data_at, stop - record.data_at, record.u32(b"size"), codec)
         data, why = self._unpacked(source, record, codec, stop)
         if data is None:
             if is_cut or self.keep_suspect:
@@ -211,6 +265,11 @@ class _BagScan(ChunkWalk[Ros1Record]):
             self._whole_chunks += 1
         self.walk_packed(data, why, is_cut=is_cut)
         return stop
+
+    def _unpacks(self, source: ScanBytes, record: Ros1Record) -> bool:
+        """True when a chunk is whole though no record follows it."""
+        has_sizes = record.end > record.data_at and record.u32(b"size") > 0
+        return has_sizes and self._unpacked(source, record, _codec(record), record.end)[0] is not None
 
     def _unpacked(self, source: ScanBytes, record: Ros1Record, codec: str, stop: int) -> tuple[bytearray | None, str]:
         size, stored_bytes = record.u32(b"size"), stop - record.data_at
@@ -234,20 +293,19 @@ class _BagScan(ChunkWalk[Ros1Record]):
         self._described[record.u32(b"conn")] = (record.fields[b"topic"], described)
 
     def _take_message(self, source: ScanBytes, record: Ros1Record) -> None:
-        described = self._described.get(record.u32(b"conn"))
-        self._usual_header_bytes = record.data_at - record.at - 8
+        connection = record.u32(b"conn")
+        described = self._described.get(connection)
+        self.usual_header_bytes = record.data_at - record.at - 8
         if described is None:
-            why = f"messages of connection {record.u32(b'conn')}, whose record is lost"
+            why = f"messages of connection {connection}, whose record is lost"
             self.log.add(*self.place(source, record.at, record.end), why, 1)
             return
+        if self.chunk is not None:
+            self.chunk.held[connection] += 1
         seconds, ns = u32_from(record.fields[b"time"])[0], u32_from(record.fields[b"time"], 4)[0]
-        payload = source.at(record.data_at, record.end - record.data_at)
-        self._bag.write(self._connection(*described), seconds * 1_000_000_000 + ns, payload)
-        self.log.topics[described[0].decode("utf-8", errors="replace")] += 1
+        self._sink.message(source, record, *described, seconds * 1_000_000_000 + ns)
+        names = self._names.get(described)
+        if names is None:
+            names = self._names[described] = _names(*described)
+        self.log.took(*names)
         self.log.suspect += self.suspect
-
-    def _connection(self, topic: bytes, described: bytes) -> int:
-        number = self._written.get((topic, described))
-        if number is None:
-            number = self._written[topic, described] = self._bag.add_connection(topic, described)
-        return number

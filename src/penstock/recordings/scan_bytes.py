@@ -27,7 +27,7 @@ class ScanBytes(Protocol):
 class ChunkBytes:
     """A decompressed chunk."""
 
-    def __init__(self, data: bytes | bytearray) -> None:
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._data = data
         self.size = len(data)
 
@@ -38,12 +38,12 @@ class ChunkBytes:
 class FileBytes:
     """A file that is only read, never written."""
 
-    def __init__(self, path: Path, content: Path | None = None) -> None:
-        """`content`: where the bytes lie, when what is at `path` had to be unpacked."""
+    def __init__(self, path: Path, content: Path | None = None, *, fd: int = -1) -> None:
+        """`content`: where the bytes lie, when what is at `path` had to be unpacked; or `fd`, which is open already."""
         self.path = path
         self.content = content or path
         try:
-            self._fd = os.open(self.content, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = os.dup(fd) if fd >= 0 else os.open(self.content, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise RecordingError(f"{path}: cannot be opened: {error.strerror}") from error
         self.size = os.fstat(self._fd).st_size
@@ -89,6 +89,11 @@ class FileBytes:
             offset += len(piece)
             n_bytes -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def is_padding(source: ScanBytes, begin: int, end: int) -> bool:
+    """True when a range holds nothing but zeros."""
+    return all(not any(piece) for _, piece in pieces(source, begin, end))
 
 
 def pieces(source: ScanBytes, begin: int, end: int, overlap: int = 0) -> Iterator[tuple[int, bytes]]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 ENCODINGS = ("ros1", "cdr", "protobuf", "json")
 # The only ROS type whose definition is rightly the empty text.
+# A topic has one or two descriptions; a file that has thousands of one topic is not worth comparing them all.
+_MOST_COMPARED = 16
 _EMPTY_TYPE = "std_msgs/msg/Empty"
 
 
@@ -46,6 +48,45 @@ def type_name(name: str) -> str:
         return normalise_type(name)
     except SchemaError:
         return name
+
+
+def several_types(counted: Iterable[tuple[tuple[str, str], int]]) -> list[str]:
+    """A note for each topic that carries messages of several types; `counted`: messages by name and type."""
+    types: dict[str, list[tuple[int, str]]] = {}
+    for (name, kind), count in counted:
+        if count:
+            types.setdefault(name, []).append((count, kind))
+    return [
+        f"{name} carries messages of several types: "
+        + ", ".join(f"{count:,} {kind}" for count, kind in sorted(found, key=lambda each: -each[0]))
+        + f"; {name} names those of the first, {name}:TYPE those of another"
+        for name, found in sorted(types.items())
+        if len(found) > 1
+    ]
+
+
+class SameDefinitions:
+    """Publishers of one topic may describe one type in different words: comments and spaces tell no two types apart."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, str, str], list[Schema]] = {}
+
+    def first(self, topic: str, schema: Schema) -> Schema:
+        """The schema that came first of those of the same topic and type with the same fields."""
+        known = self._first.setdefault((topic, schema.type, schema.format), [])
+        for other in known:
+            if other.text == schema.text or _have_same_fields(other, schema):
+                return other
+        if len(known) < _MOST_COMPARED:
+            known.append(schema)
+        return schema
+
+
+def _have_same_fields(one: Schema, other: Schema) -> bool:
+    try:
+        return _definitions(one) == _definitions(other)
+    except SchemaError:
+        return False
 
 
 def _definitions(schema: Schema) -> Mapping[str, MessageDef]:

@@ -8,10 +8,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from penstock.content import ZSTD_MAGIC, foreign_content
 from penstock.errors import NotARecording, RecordingError
 from penstock.lazy import dataclass
 from penstock.recordings import metadata as bag_metadata
+from penstock.recordings.file_window import recover_hint
 from penstock.recordings.metadata import Metadata
+from penstock.recordings.unpack import unpacked_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,8 +24,12 @@ Kind = Literal["ros1", "db3", "mcap"]
 # Longest first: ".db3.zstd" must not be taken for something else.
 _SUFFIXES: tuple[tuple[str, Kind], ...] = (
     (".bag.active", "ros1"),
+    (".bag.zstd", "ros1"),
     (".db3.zstd", "db3"),
     (".mcap.zstd", "mcap"),
+    (".bag.zst", "ros1"),
+    (".db3.zst", "db3"),
+    (".mcap.zst", "mcap"),
     (".bag", "ros1"),
     (".db3", "db3"),
     (".mcap", "mcap"),
@@ -33,7 +40,6 @@ _MAGIC: tuple[tuple[bytes, Kind], ...] = (
     (b"SQLite format 3\0", "db3"),
     (b"\x89MCAP0\r\n", "mcap"),
 )
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _NUMBERED = re.compile(r"(?P<stem>.+)_(?P<number>[0-9]+)")
 _KNOWN = (
     "recordings are ROS 1 .bag, ROS 2 .db3 and .mcap; convert and inspect also take HDF5 files and LeRobot data sets"
@@ -64,12 +70,12 @@ def source_of(path: Path) -> Source:
     metadata, notes = Metadata(), [f"read as one recording: {', '.join(f.name for f in series)}"][: len(series) > 1]
     if kind != "ros1" and beside.is_file():
         told, told_notes = bag_metadata.read_metadata(beside)
-        if path.name in told.files or path.name.removesuffix(".zstd") in told.files:
+        if path.name in told.files or plain_name(path.name) in told.files:
             # Counts speak of all files together; only the compression is of use for one of them.
             whole = set(told.files) <= {file.name for file in series}
             metadata = told if whole else Metadata((), told.compression_format, told.compression_mode)
             notes += told_notes
-    return Source(path, kind, series, metadata, tuple(notes))
+    return Source(path, kind, series, metadata, (*notes, *_packed_notes(series, metadata)))
 
 
 def find(paths: Sequence[str | Path]) -> list[Path]:
@@ -107,7 +113,17 @@ def suffix_kind(name: str) -> Kind | None:
 
 def is_zstd_file(path: Path) -> bool:
     """True for a file that is compressed as a whole."""
-    return _head(path).startswith(_ZSTD_MAGIC)
+    return _head(path).startswith(ZSTD_MAGIC)
+
+
+def plain_name(name: str) -> str:
+    """The name of a file without the suffix that says that it is packed."""
+    return name.removesuffix(".zstd").removesuffix(".zst")
+
+
+def is_recording_file(path: Path) -> bool:
+    """True for a file that begins as a recording does, whatever its name is."""
+    return any(_head(path).startswith(magic) for magic, _ in _MAGIC)
 
 
 def _head(path: Path) -> bytes:
@@ -119,18 +135,27 @@ def _head(path: Path) -> bytes:
 
 
 def _kind_of_file(path: Path) -> Kind:
-    """By content; the name decides only for what is compressed as a whole, and explains what is cut short."""
+    """By content, unpacked where it is packed as a whole; the name explains what is cut short."""
     head = _head(path)
+    promised = suffix_kind(path.name)
+    packed = head.startswith(ZSTD_MAGIC)
+    if packed:
+        head = unpacked_head(path)
     for magic, kind in _MAGIC:
         if head.startswith(magic):
             return kind
-    promised = suffix_kind(path.name)
-    if head.startswith(_ZSTD_MAGIC) and promised in ("db3", "mcap"):
-        return promised
-    if not head:
-        raise NotARecording(f"{path}: the file is empty", hint="the recorder wrote nothing, or the copy failed")
+    if packed and promised is not None and not head:
+        return promised  # the stream is broken: it is said where it is read
+    if packed:
+        what = f"compressed with zstd, and no recording inside: that begins with {head!r}"
+        raise NotARecording(f"{path}: {what}", hint=_KNOWN)
+    if (foreign := foreign_content(path, "recording")) is not None:
+        raise NotARecording(f"{path} is {foreign.what}, not a recording", hint=foreign.hint)
     if promised is not None and len(head) < 16 and any(magic.startswith(head) for magic, _ in _MAGIC):
         return promised
+    if promised is not None:
+        what = f"not a recording as its name says: it begins with {head!r}"
+        raise NotARecording(f"{path}: {what}", hint=f"where only its beginning is broken, {recover_hint(path)}")
     raise NotARecording(f"{path}: not a recording: it begins with {head!r}", hint=_KNOWN)
 
 
@@ -140,7 +165,7 @@ def _split_name(path: Path) -> tuple[str, int | None, str]:
         if path.name.lower().endswith(suffix):
             stem = path.name[: -len(suffix)]
             match = _NUMBERED.fullmatch(stem)
-            if match and suffix not in (".bag", ".bag.active"):
+            if match and not suffix.startswith(".bag"):
                 return match["stem"], int(match["number"]), suffix
             return stem, None, suffix
     return path.name, None, ""
@@ -185,7 +210,16 @@ def _directory_source(path: Path) -> Source:
     kinds = {_kind_of_file(file) for file in files}
     if len(kinds) > 1:
         raise RecordingError(f"{path}: one bag of several storage kinds: {', '.join(file.name for file in files)}")
+    notes += _packed_notes(files, metadata)
     return Source(path, kinds.pop(), tuple(files), metadata, tuple(notes), tuple(missing))
+
+
+def _packed_notes(files: Sequence[Path], metadata: Metadata) -> list[str]:
+    """Names files that are compressed though no metadata.yaml tells so."""
+    if metadata.compression_mode == "file":
+        return []
+    packed = [file.name for file in files if is_zstd_file(file)]
+    return [f"{', '.join(packed)}: compressed with zstd as a whole; decompressed to a temporary file"] if packed else []
 
 
 def _named_files(path: Path, metadata: Metadata, notes: list[str]) -> tuple[list[Path], list[tuple[str, int]]]:

@@ -145,9 +145,12 @@ class SqlitePages:
             types.append(kind)
         return tuple(types) if at == end else None
 
-    def values(self, row: Row) -> tuple[Value, ...] | None:
-        """The values of a row, None where a page that holds some of it is missing or was used before."""
-        payload = self._payload(row)
+    def values(self, row: Row, *, again: bool = False) -> tuple[Value, ...] | None:
+        """The values of a row, None where a page that holds some of it is missing or was used before.
+
+        `again`: the row was read before, so that its pages were used.
+        """
+        payload = self._payload(row, again)
         return None if payload is None else self._values(payload, row.types)
 
     def _values(self, payload: bytes, types: tuple[int, ...]) -> tuple[Value, ...] | None:
@@ -162,7 +165,7 @@ class SqlitePages:
             at = end
         return tuple(found)
 
-    def _payload(self, row: Row) -> bytes | None:
+    def _payload(self, row: Row, again: bool) -> bytes | None:
         data = self._page(row.page)
         most = self._usable - 35
         if row.payload_bytes <= most:
@@ -179,7 +182,7 @@ class SqlitePages:
         (page,) = struct.unpack_from(">I", data, end)
         while missing > 0:
             taken = min(missing, self._usable - 4)
-            part = self._overflow(page, taken)
+            part = self._overflow(page, taken, again)
             if part is None:
                 return None
             parts.append(part[4:])
@@ -187,9 +190,11 @@ class SqlitePages:
             (page,) = struct.unpack_from(">I", part)
         return b"".join(parts)
 
-    def _overflow(self, page: int, n_bytes: int) -> bytes | None:
+    def _overflow(self, page: int, n_bytes: int, again: bool) -> bytes | None:
         """The pointer and the first bytes of an overflow page; each belongs to one row alone."""
-        if not 1 < page <= self.page_count or self._used[page >> 3] >> (page & 7) & 1:
+        if not 1 < page <= self.page_count:
+            return None
+        if self._used[page >> 3] >> (page & 7) & 1 and not again:
             return None
         data = self._source.at((page - 1) * self.page_bytes, 4 + n_bytes)
         if len(data) < 4 + n_bytes:

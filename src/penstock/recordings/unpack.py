@@ -30,6 +30,17 @@ def unpacked(path: Path) -> int:
         return os.dup(target.fileno())
 
 
+def unpacked_head(path: Path, n_bytes: int = 16) -> bytes:
+    """The first bytes of the content, nothing where the stream is broken before them."""
+    import pyarrow as pa
+
+    try:
+        with pa.OSFile(str(path)) as packed, pa.CompressedInputStream(packed, "zstd") as stream:
+            return bytes(stream.read(n_bytes))
+    except (OSError, ValueError):
+        return b""
+
+
 @contextmanager
 def unpacked_file(path: Path) -> Iterator[Path]:
     """A temporary file with the decompressed content, for who needs a name to open it; the name is gone afterwards."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+from penstock.content import foreign_content
 from penstock.errors import ExternalRefused, MissingExtra, StoreCorrupt, StoreError
 from penstock.lazy import dataclass
 from penstock.recordings.split import natural_key
@@ -317,8 +318,9 @@ def _open_library(path: Path, size_bytes: int) -> h5py.File:
         start = _head(path)
         if start == _SIGNATURE:
             raise StoreCorrupt(f"{path} is cut: its {size_bytes:,} bytes end inside the header of an HDF5 file")
-        shown = f"its {size_bytes:,} bytes start with {start.hex(' ')}" if start else "it is empty"
-        raise StoreError(f"{path} is no HDF5 file: {shown}")
+        if (foreign := foreign_content(path, "hdf5")) is not None:
+            raise StoreError(f"{path} is {foreign.what}, not an HDF5 file", hint=foreign.hint)
+        raise StoreError(f"{path} is no HDF5 file: its {size_bytes:,} bytes start with {start.hex(' ')}")
     try:
         return h5py.File(path, "r", locking="best-effort")
     except LIBRARY_ERRORS as error:

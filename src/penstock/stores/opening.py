@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.content import foreign_content
 from penstock.errors import StoreError, UsageError
 from penstock.stores.store import Store
 
@@ -54,6 +55,7 @@ def open_store(
         raise StoreError(f"{place} is no LeRobot data set: episodes={episodes!r} is for those", hint="episodes=[0, 3]")
     numbers = whole_numbers(episodes, place)
     if kind == "file":
+        _refuse_foreign(place)
         _refuse_recording(place, suffixes)
     if kind == "file" or any(suffix.lower() in HDF5_SUFFIXES for suffix in suffixes):
         from penstock.stores.hdf5_store import open_hdf5
@@ -115,6 +117,13 @@ def whole_numbers(episodes: Iterable[object] | None, path: Path) -> list[int] | 
     if not found:
         raise StoreError(f"{path}: episodes=[] opens nothing", hint="leave it out to open all of them")
     return found
+
+
+def _refuse_foreign(place: Path) -> None:
+    """Say what a file is that is none of those whose name it has."""
+    wanted = "recording" if place.suffix.lower() in _RECORDING_SUFFIXES else "hdf5"
+    if (foreign := foreign_content(place, wanted)) is not None:
+        raise StoreError(f"{place} is {foreign.what}, not a data set or an HDF5 file", hint=foreign.hint)
 
 
 def _refuse_recording(place: Path, suffixes: Sequence[str]) -> None:

@@ -124,7 +124,7 @@ def everything(recording: Recording, *, memory_bytes: int = 1 << 20, shuffle: in
     for topic in recording.topics:
         times = recording.times_ns(topic).tolist()
         rows = [(time, payloads[topic.id, number]) for number, time in enumerate(times)]
-        result.setdefault((topic.name, topic.type), []).extend(rows)
+        result.setdefault((topic.shared_name or topic.name, topic.type), []).extend(rows)
     return result
 
 

@@ -61,9 +61,11 @@ def test_rows_of_an_unknown_topic_are_counted_as_lost_and_the_rest_is_read(tmp_p
     path = _file(tmp_path)
     _change(path, "DELETE FROM topics WHERE name = '/beta'")
     lost = sum(message.topic == "/beta" for message in MESSAGES)
-    with recordings.open(path) as recording:
+    with recordings.open(path, on_corrupt="count") as recording:
         assert sum(topic.count for topic in recording.topics) == len(MESSAGES) - lost
         assert [loss.count for loss in recording.losses] == [lost]
+    with pytest.raises(RecordingCorrupt, match=f"{lost} messages have the topic id 2"):
+        recordings.open(path)
 
 
 def test_view_in_place_of_a_table_is_refused(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from penstock.conversion.settings import Settings
 from penstock.conversion.video_stream import Feed, FeedCursor, plan_feed, unusable_picks
 from penstock.errors import DataSetError, MessageError, PenstockError
 from penstock.lazy import dataclass
+from penstock.lerobot.features import ALL_VALUES
 from penstock.recordings.fetch import Block
 from penstock.recordings.recording import Recording
 
@@ -57,6 +58,7 @@ class Pass:
 
     settings: Settings
     rows_per_flush: int
+    rows_per_read: int
     fetch_bytes: int
     threads: int
     on_block: Callable[[int], None]
@@ -121,12 +123,20 @@ class _Stream:
 
     def run(self) -> None:
         self._crew.statistics.put(_load_arrow, lambda: None)
-        for start, stop in _flushes(self._rows, self._pass.rows_per_flush):
-            self._rows_between(start, stop)
-            self._pass.on_flush(stop - self._rows.start)
+        for flush in _pieces(self._rows, self._pass.rows_per_flush):
+            # As they are stored; what reading them takes beside that is a matter of `rows_per_read` alone.
+            columns = {
+                vector.key: np.empty((len(flush), vector.size), dtype=vector.dtype) for vector in self._columns.vectors
+            }
+            for rows in _pieces(flush, self._pass.rows_per_read):
+                place = slice(rows.start - flush.start, rows.stop - flush.start)
+                self._read_rows(rows.start, rows.stop, {key: values[place] for key, values in columns.items()})
+            self._write_rows(columns, flush)
+            self._pass.on_flush(flush.stop - self._rows.start)
         self._pictures.finish()
 
-    def _rows_between(self, start: int, stop: int) -> None:
+    def _read_rows(self, start: int, stop: int, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Hand on the pictures of some rows, and fill in their numbers."""
         runs = [
             camera_runs(self._paired.picks[camera.key], start, stop, last)
             if cursor is None
@@ -149,7 +159,8 @@ class _Stream:
                 moved_bytes = block.file_bytes
                 self._pass.on_block(self._moved_bytes + moved_bytes)
             self._moved_bytes += moved_bytes
-        self._write_rows(needs, values, range(start, stop))
+        if not self._pass.bad:
+            self._fill(needs, values, columns)
 
     def _hold(self, runs: Sequence[CameraRuns]) -> None:
         """Rows at the start of a flush may still show the picture of the flush before."""
@@ -192,24 +203,31 @@ class _Stream:
         topic = cameras[owner].topic if owner < len(cameras) else self._parts[owner - len(cameras)][1].topic
         self._pass.bad.append(Bad(topic.id, topic.name, number, error.message))
 
-    def _write_rows(self, needs: Sequence[VectorNeeds], values: list[NDArray[np.float64]], rows: range) -> None:
-        columns: dict[str, Any] = dict(self._pictures.take_images(len(rows)))
-        if not self._columns.vectors:  # the rows are counted by the pictures
-            self._crew.writing.drain()
-        if self._pass.bad:
-            return
+    def _fill(
+        self, needs: Sequence[VectorNeeds], values: list[NDArray[np.float64]], columns: Mapping[str, NDArray[Any]]
+    ) -> None:
         placed: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
         for (vector, part), need, found in zip(self._parts, needs, values, strict=True):
             placed[vector.key].append(thresholded(part, _per_row(part, need, found)))
-        joined = {key: np.concatenate(parts, axis=1) for key, parts in placed.items()}
+        joined = {key: parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1) for key, parts in placed.items()}
         self._relations.apply(joined)
         for vector in self._columns.vectors:
             values_of = joined[vector.key]
             if vector.dtype == "float32":
                 self._pass.overflows.update(_overflows(vector, values_of))
-            columns[vector.key] = _whole_numbers(vector.key, values_of) if vector.dtype == "int64" else values_of
-        columns |= {key: words(rows.start, rows.stop) for key, words in self._pass.texts.items()}
-        self._episode.write_rows(columns, rows=len(rows))
+            elif vector.dtype == "int64":
+                _check_whole_numbers(vector.key, values_of)
+            with np.errstate(over="ignore"):  # what becomes Inf is counted
+                columns[vector.key][:] = values_of
+
+    def _write_rows(self, columns: Mapping[str, NDArray[Any]], rows: range) -> None:
+        pictures = self._pictures.take_images(len(rows))
+        if not self._columns.vectors:  # the rows are counted by the pictures
+            self._crew.writing.drain()
+        if self._pass.bad:
+            return
+        texts = {key: words(rows.start, rows.stop) for key, words in self._pass.texts.items()}
+        self._episode.write_rows({**pictures, **columns, **texts}, rows=len(rows))
 
 
 def _refuse_unusable(columns: Columns, paired: Paired, rows: range) -> None:
@@ -262,10 +280,13 @@ def _overflows(vector: VectorColumn, values: NDArray[np.float64]) -> dict[tuple[
     """Numbers that float32 can only hold as Inf, by dimension."""
     too_large = (np.abs(values) > _LARGEST_FLOAT32) & np.isfinite(values)
     counts = np.count_nonzero(too_large, axis=0)
-    return {(vector.key, vector.names[place]): int(counts[place]) for place in np.flatnonzero(counts).tolist()}
+    places = np.flatnonzero(counts).tolist()
+    if not vector.names:
+        return {(vector.key, ALL_VALUES): int(counts.sum())} if places else {}
+    return {(vector.key, vector.names[place]): int(counts[place]) for place in places}
 
 
-def _whole_numbers(key: str, values: NDArray[np.float64]) -> NDArray[np.int64]:
+def _check_whole_numbers(key: str, values: NDArray[np.float64]) -> None:
     # The values came as float64: beyond 2^53 it rounds whole numbers.
     wrong = ~(np.abs(values) <= 2.0**53) | (values != np.rint(values))
     if wrong.any():
@@ -275,13 +296,11 @@ def _whole_numbers(key: str, values: NDArray[np.float64]) -> NDArray[np.int64]:
             f"the first is {example}",
             hint=f"set features.{key}.dtype: float64",
         )
-    return values.astype(np.int64)
 
 
-def _flushes(rows: range, rows_per_flush: int) -> Iterator[tuple[int, int]]:
-    step = rows_per_flush or max(len(rows), 1)
-    for start in range(rows.start, rows.stop, step):
-        yield start, min(start + step, rows.stop)
+def _pieces(rows: range, most: int) -> Iterator[range]:
+    for start in range(rows.start, rows.stop, most):
+        yield range(start, min(start + most, rows.stop))
 
 
 def _sampled_numbers(paired: Paired, camera: CameraColumn, rows: range, settings: Settings) -> frozenset[int]:

@@ -107,6 +107,10 @@ class Job:
     moved: MovedBytes = field(init=False)
 
     def run(self, mode: output.Mode, *, overwrite: bool) -> Report:
+        with process_memory.arrow_from_system():
+            return self._run(mode, overwrite=overwrite)
+
+    def _run(self, mode: output.Mode, *, overwrite: bool) -> Report:
         began = time.perf_counter()
         from penstock.conversion.resume import already_whole, begin_append, committed
 

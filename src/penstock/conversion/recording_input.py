@@ -131,6 +131,7 @@ class RecordingInput(Input):
         going = Pass(
             settings=now.settings,
             rows_per_flush=now.memory.rows_per_flush,
+            rows_per_read=now.memory.rows_per_read,
             fetch_bytes=now.memory.fetch_bytes,
             threads=now.memory.threads,
             on_block=lambda done_bytes: run.on_moved(before + done_bytes),
@@ -335,7 +336,7 @@ def _features(columns: Columns, settings: Settings) -> tuple[Feature, ...]:
     from penstock.lerobot.features import Feature
 
     cameras = [camera.feature() for camera in columns.cameras]
-    vectors = [Feature(vector.key, vector.dtype, (vector.size,), vector.names) for vector in columns.vectors]
+    vectors = [Feature(vector.key, vector.dtype, (vector.size,), vector.names or None) for vector in columns.vectors]
     return (*cameras, *vectors, *text_features(settings.episodes))
 
 

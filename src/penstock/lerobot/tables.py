@@ -220,7 +220,7 @@ def episodes_schema(features: Sequence[Feature]) -> pa.Schema:
         if feature.is_text:
             continue
         kind = pa.float64()
-        for _ in range(3 if feature.is_camera else len(feature.shape)):
+        for _ in range(3 if feature.is_camera else 1 if feature.is_wide else len(feature.shape)):
             kind = pa.list_(kind)
         for name in STATISTICS:
             fields.append(pa.field(f"stats/{feature.key}/{name}", pa.list_(pa.int64()) if name == "count" else kind))

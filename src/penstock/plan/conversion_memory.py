@@ -57,6 +57,7 @@ class MemoryPlan:
     encoders_bytes: int
     rows_per_flush: int
     threads: int
+    rows_per_read: int = 1000
     least_bytes: int = 0  # the peak with the smallest buffers and one thread
     decoders_bytes: int = 0  # of videos that are read, not of pictures
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock import memory as process_memory
 from penstock import units
-from penstock.conversion.hdf5_columns import PictureColumn, open_columns
+from penstock.conversion.hdf5_columns import NumberColumn, PictureColumn, open_columns
 from penstock.conversion.hdf5_episode import (
     BadPicture,
     BadPictures,
@@ -26,7 +26,14 @@ from penstock.conversion.inputs import Again, Begun, EpisodePlan, Input, Means, 
 from penstock.conversion.settings import Settings, without_effect
 from penstock.errors import ConfigError, StoreError
 from penstock.media.hardware import device_notes
-from penstock.plan.conversion_memory import FETCH_MIN_BYTES, CameraLoad, MemoryPlan, plan_memory
+from penstock.plan.conversion_memory import (
+    FETCH_MIN_BYTES,
+    CameraLoad,
+    Load,
+    MemoryPlan,
+    VectorLoad,
+    plan_memory,
+)
 from penstock.recordings.recording import LargestReads
 from penstock.stores.hdf5_array import Hdf5Array
 from penstock.stores.hdf5_file import Hdf5File
@@ -221,16 +228,24 @@ class Hdf5Input(Input):
         two_rows = 2 * buffer_bytes(self.columns.cameras)
         largest = max((each.longest_bytes for each in self.columns.cameras), default=0)
         widest = max((array.row_bytes for array in arrays.values() if not array.is_ragged), default=0)
-        return plan_memory(
-            budget_bytes=self._means.budget_bytes,
+        load = Load(
             cameras=tuple(_load(each) for each in self.columns.cameras),
-            vector_values=sum(column.size for column in self.columns.numbers),
+            vectors=tuple(VectorLoad(each.key, each.size, each.dtype) for each in self.columns.numbers),
             rows=max(_length(span, self.settings) for span in self.spans),
             index_bytes=LIBRARY_BYTES + _SPAN_BYTES * len(self.spans),
             reads=LargestReads(largest, 0, scratch + widest + max(0, two_rows - max(FETCH_MIN_BYTES, 2 * largest))),
             chunk_size=self.settings.rosbag.chunk_size,
             threads=self._means.threads,
+            # The rows of a flush are read at once: as they lie in the file, and joined to one column.
+            row_copy_bytes=max((_passing_bytes(each, arrays) for each in self.columns.numbers), default=0),
+            rows_before=self._means.rows_before,
         )
+        return plan_memory(load, self._means.budget_bytes)
+
+
+def _passing_bytes(column: NumberColumn, arrays: Mapping[str, Hdf5Array]) -> int:
+    """A row of a column besides its numbers as they are stored: whole rows of its data sets, and 8 bytes a number."""
+    return sum(arrays[part.name].row_bytes for part in column.parts) + 8 * column.size
 
 
 def _first_state() -> State:

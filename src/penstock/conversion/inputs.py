@@ -39,6 +39,7 @@ class Means:
     budget_bytes: int
     threads: int
     strict: bool = False
+    rows_before: int = 0  # rows that the data set has already
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,7 @@ class Job:
             self.budget.limit_bytes if budget_bytes is None else budget_bytes,
             self.cores if threads is None else threads,
             self.strict,
+            0 if self.writer is None else self.writer.frames,
         )
 
     def give_up(self, number: int, error: PenstockError) -> None:

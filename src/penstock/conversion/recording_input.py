@@ -22,7 +22,7 @@ from penstock.conversion.video_stream import stream_notes
 from penstock.errors import AlignError, RecordingError
 from penstock.lazy import dataclass
 from penstock.media.hardware import device_notes
-from penstock.plan.conversion_memory import CameraLoad, MemoryPlan, plan_memory
+from penstock.plan.conversion_memory import CameraLoad, Load, MemoryPlan, VectorLoad, plan_memory
 from penstock.recordings.recording import Loss, Recording, Topic
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class RecordingPlan:
 
 
 def plan_recording(
-    recording: Recording, settings: Settings, budget_bytes: int, threads: int = 1
+    recording: Recording, settings: Settings, budget_bytes: int, threads: int = 1, rows_before: int = 0
 ) -> tuple[RecordingPlan, tuple[str, ...]]:
     """Map, probe and align one recording, and share out the budget; reads no payload but the first of each topic."""
     mapped = map_topics(recording, settings)
@@ -62,8 +62,8 @@ def plan_recording(
     marks = read_marks(recording, mapped.settings)
     settled = settle(mapped.settings, marks)
     paired = pair(recording, columns, settled, {})
-    memory = _plan_memory(recording, settled, columns, paired, budget_bytes, threads)
-    cuts = cut(marks, settled, paired, memory.rows_per_flush)
+    memory = _plan_memory(recording, settled, columns, paired, budget_bytes, threads, rows_before)
+    cuts = cut(marks, settled, paired, memory.rows_per_split)
     return RecordingPlan(recording, settled, columns, paired, marks, cuts, memory, budget_bytes), mapped.notes
 
 
@@ -168,7 +168,8 @@ class RecordingInput(Input):
 
     def _plan(self, settings: Settings, begun: Begun | None) -> tuple[RecordingPlan, tuple[str, ...]]:
         try:
-            return plan_recording(self._recording, settings, self._means.budget_bytes, self._means.threads)
+            means = self._means
+            return plan_recording(self._recording, settings, means.budget_bytes, means.threads, means.rows_before)
         except AlignError as error:
             if begun is None:
                 raise
@@ -202,11 +203,8 @@ class RecordingInput(Input):
         if unusable != self._now_unusable:
             first = self._planned
             paired = pair(first.recording, first.columns, first.settings, unusable)
-            memory = _plan_memory(
-                first.recording, first.settings, first.columns, paired, first.budget_bytes, self._means.threads
-            )
-            cuts = cut(first.marks, first.settings, paired, memory.rows_per_flush)
-            self._now = replace(first, paired=paired, cuts=cuts, memory=memory)
+            cuts = cut(first.marks, first.settings, paired, first.memory.rows_per_split)
+            self._now = replace(first, paired=paired, cuts=cuts)
             self._now_unusable = unusable
         return self._now
 
@@ -296,19 +294,29 @@ def plan_lines(plan: RecordingPlan) -> list[tuple[str, str]]:
 
 
 def _plan_memory(
-    recording: Recording, settings: Settings, columns: Columns, paired: Paired, budget_bytes: int, threads: int
+    recording: Recording,
+    settings: Settings,
+    columns: Columns,
+    paired: Paired,
+    budget_bytes: int,
+    threads: int,
+    rows_before: int,
 ) -> MemoryPlan:
-    return plan_memory(
-        budget_bytes=budget_bytes,
+    pictures = recording.largest_reads([camera.topic for camera in columns.cameras])
+    load = Load(
         cameras=tuple(_load(camera, recording) for camera in columns.cameras),
-        vector_values=sum(vector.size for vector in columns.vectors),
+        vectors=tuple(VectorLoad(vector.key, vector.size, vector.dtype) for vector in columns.vectors),
         rows=paired.rows,
         index_bytes=recording.index_bytes,
         reads=recording.largest_reads(_used_topics(columns)),
         chunk_size=settings.rosbag.chunk_size,
         threads=threads,
+        streams=len(paired.picks),
         decoded=tuple(_stream_load(camera) for camera in columns.cameras if camera.stream is not None),
+        picture_bytes=pictures.message_bytes,
+        rows_before=rows_before,
     )
+    return plan_memory(load, budget_bytes)
 
 
 def _stream_load(camera: CameraColumn) -> CameraLoad:

@@ -28,7 +28,7 @@ WIDEST_VALUES = 2048
 # Numbers of one row of such a feature that enter the sketch, evenly spread.
 _SAMPLED_VALUES = 2048
 # Numbers that are looked at together, as float64.
-_BLOCK_VALUES = 1 << 18
+_BLOCK_VALUES = 1 << 17
 
 # Pixels of one picture that enter the histogram: enough for 1 % quantiles, cheap enough to forget.
 IMAGE_SIDE_PX = 160
@@ -258,7 +258,7 @@ def _column_blocks(rows: int, columns: int) -> Iterator[slice]:
     Sums over the rows of two and more columns go row by row, and those of a single column pairwise: a block of one
     would give other last digits.
     """
-    step = max(64, _BLOCK_VALUES // max(rows, 1) // 64 * 64)
+    step = max(8, _BLOCK_VALUES // max(rows, 1) // 8 * 8)
     start = 0
     while start < columns:
         stop = columns if columns - start <= step + 1 else start + step

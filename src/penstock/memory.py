@@ -17,6 +17,7 @@ from types import TracebackType
 _PROC = Path("/proc")
 _SAMPLE_INTERVAL_S = 0.05
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_M_MMAP_THRESHOLD = -3  # malloc.h
 _ARROW_ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"  # the variable of the environment by which Arrow chooses
 
 # Resetting the kernel's high-water mark affects every open meter of this process, so all of them are known here.
@@ -31,6 +32,18 @@ def give_back_freed() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def give_back_large_blocks() -> None:
+    """Blocks from 1 MiB on go back to the system when they are freed; for a process that is penstock's own.
+
+    glibc raises that limit to the largest block so far, up to 32 MiB, and the holes in its heap stay.
+    """
+    import ctypes
+
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(_M_MMAP_THRESHOLD, 1 << 20)
 
 
 @contextlib.contextmanager

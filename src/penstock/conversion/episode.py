@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from penstock.errors import DataSetError, MessageError, PenstockError
 from penstock.lazy import dataclass
 from penstock.lerobot.features import ALL_VALUES
 from penstock.recordings.fetch import Block
-from penstock.recordings.recording import Recording
+from penstock.recordings.recording import Recording, Topic
 
 if TYPE_CHECKING:
     from penstock.lerobot.writer import EpisodeWriter
@@ -107,6 +108,10 @@ class _Stream:
     ) -> None:
         self._recording, self._columns, self._paired, self._rows = recording, columns, paired, rows
         self._episode, self._pass, self._crew = episode, run, crew
+        self._parts = [(vector, part) for vector in columns.vectors for part in vector.parts]
+        # No method: the pictures would hold the stream until the garbage collector comes.
+        topics = [camera.topic for camera in columns.cameras] + [part.topic for _, part in self._parts]
+        self._note_bad = partial(_note_bad, topics, run.bad)
         self._pictures = PicturePass(columns.cameras, workers, episode, crew, run.threads, run.bad, self._note_bad)
         self._moved_bytes = 0
         self._last_numbers: list[int | None] = [None] * len(columns.cameras)
@@ -116,7 +121,6 @@ class _Stream:
             _sampled_numbers(paired, camera, rows, run.settings) if feed is None else frozenset[int]()
             for camera, feed in zip(columns.cameras, feeds, strict=True)
         ]
-        self._parts = [(vector, part) for vector in columns.vectors for part in vector.parts]
         self._readers: list[Any] = [camera.reader for camera in columns.cameras]
         self._readers += [part.reader for _, part in self._parts]
         self._relations = Relations(run.settings.features, columns.vectors)
@@ -124,16 +128,19 @@ class _Stream:
     def run(self) -> None:
         self._crew.statistics.put(_load_arrow, lambda: None)
         for flush in _pieces(self._rows, self._pass.rows_per_flush):
-            # As they are stored; what reading them takes beside that is a matter of `rows_per_read` alone.
-            columns = {
-                vector.key: np.empty((len(flush), vector.size), dtype=vector.dtype) for vector in self._columns.vectors
-            }
-            for rows in _pieces(flush, self._pass.rows_per_read):
-                place = slice(rows.start - flush.start, rows.stop - flush.start)
-                self._read_rows(rows.start, rows.stop, {key: values[place] for key, values in columns.items()})
-            self._write_rows(columns, flush)
+            self._flush(flush)  # in a function of its own, so that its rows are gone before the next are made
             self._pass.on_flush(flush.stop - self._rows.start)
         self._pictures.finish()
+
+    def _flush(self, flush: range) -> None:
+        # As they are stored; what reading them takes beside that is a matter of `rows_per_read` alone.
+        columns = {
+            vector.key: np.empty((len(flush), vector.size), dtype=vector.dtype) for vector in self._columns.vectors
+        }
+        for rows in _pieces(flush, self._pass.rows_per_read):
+            place = slice(rows.start - flush.start, rows.stop - flush.start)
+            self._read_rows(rows.start, rows.stop, {key: values[place] for key, values in columns.items()})
+        self._write_rows(columns, flush)
 
     def _read_rows(self, start: int, stop: int, columns: Mapping[str, NDArray[Any]]) -> None:
         """Hand on the pictures of some rows, and fill in their numbers."""
@@ -198,11 +205,6 @@ class _Stream:
                 self._note_bad(owner, number, error)
         self._pictures.put(shots, block.release)
 
-    def _note_bad(self, owner: int, number: int, error: PenstockError) -> None:
-        cameras = self._columns.cameras
-        topic = cameras[owner].topic if owner < len(cameras) else self._parts[owner - len(cameras)][1].topic
-        self._pass.bad.append(Bad(topic.id, topic.name, number, error.message))
-
     def _fill(
         self, needs: Sequence[VectorNeeds], values: list[NDArray[np.float64]], columns: Mapping[str, NDArray[Any]]
     ) -> None:
@@ -228,6 +230,11 @@ class _Stream:
             return
         texts = {key: words(rows.start, rows.stop) for key, words in self._pass.texts.items()}
         self._episode.write_rows({**pictures, **columns, **texts}, rows=len(rows))
+
+
+def _note_bad(topics: Sequence[Topic], bad: list[Bad], owner: int, number: int, error: PenstockError) -> None:
+    topic = topics[owner]
+    bad.append(Bad(topic.id, topic.name, number, error.message))
 
 
 def _refuse_unusable(columns: Columns, paired: Paired, rows: range) -> None:

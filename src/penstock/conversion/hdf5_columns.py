@@ -60,10 +60,15 @@ class NumberPart:
     def size(self) -> int:
         return self.last - self.first
 
+    @property
+    def is_plain(self) -> bool:
+        """Stored as it lies in the file."""
+        return not (np.any(self.scale != 1.0) or np.any(self.offset != 0.0))
+
     def read(self, array: Hdf5Array, start: int, stop: int) -> NDArray[Any]:
         """The rows [start, stop) as (rows, size)."""
         found = array.rows(start, stop).reshape(stop - start, -1)[:, self.first : self.last]
-        if np.any(self.scale != 1.0) or np.any(self.offset != 0.0):
+        if not self.is_plain:
             scaled: NDArray[Any] = found.astype(np.float64) * self.scale + self.offset
             return scaled
         return found

@@ -42,8 +42,9 @@ from penstock.stores.hdf5_layout import ACTIONS, TERMINALS, TIMEOUTS, Layout, Sp
 if TYPE_CHECKING:
     from penstock.lerobot.writer import EpisodeWriter
 
-# What h5py, its metadata cache and the child that looks at the next file first hold: measured, rounded up.
-LIBRARY_BYTES = 40 << 20
+# What h5py with its metadata cache holds, and the child that looks at the next file first: measured, rounded up.
+LIBRARY_BYTES = 14 << 20
+CHILD_BYTES = 26 << 20
 _SPAN_BYTES = 400  # one episode in the list of them
 _RETRIES = 8  # a picture that only decoding shows to be broken is found when it is sampled
 _MOST_NOTES = 20
@@ -232,19 +233,25 @@ class Hdf5Input(Input):
             cameras=tuple(_load(each) for each in self.columns.cameras),
             vectors=tuple(VectorLoad(each.key, each.size, each.dtype) for each in self.columns.numbers),
             rows=max(_length(span, self.settings) for span in self.spans),
-            index_bytes=LIBRARY_BYTES + _SPAN_BYTES * len(self.spans),
+            index_bytes=LIBRARY_BYTES
+            + (CHILD_BYTES if self._means.inputs > 1 else 0)
+            + _SPAN_BYTES * len(self.spans),
             reads=LargestReads(largest, 0, scratch + widest + max(0, two_rows - max(FETCH_MIN_BYTES, 2 * largest))),
             chunk_size=self.settings.rosbag.chunk_size,
             threads=self._means.threads,
             # The rows of a flush are read at once: as they lie in the file, and joined to one column.
             row_copy_bytes=max((_passing_bytes(each, arrays) for each in self.columns.numbers), default=0),
             rows_before=self._means.rows_before,
+            rows_after=self._means.rows_before + sum(_length(span, self.settings) for span in self.spans),
         )
         return plan_memory(load, self._means.budget_bytes)
 
 
 def _passing_bytes(column: NumberColumn, arrays: Mapping[str, Hdf5Array]) -> int:
     """A row of a column besides its numbers as they are stored: whole rows of its data sets, and 8 bytes a number."""
+    (part, *others) = column.parts
+    if not others and part.is_plain and arrays[part.name].dtype == column.dtype and part.size == part.values:
+        return 0
     return sum(arrays[part.name].row_bytes for part in column.parts) + 8 * column.size
 
 

@@ -40,6 +40,7 @@ class Means:
     threads: int
     strict: bool = False
     rows_before: int = 0  # rows that the data set has already
+    inputs: int = 1  # of the whole job
 
 
 @dataclass(frozen=True)

@@ -206,6 +206,7 @@ class DataSetInput(Input):
             row_copy_bytes=16 * sum(each.values for each in numbers),
             row_extra_bytes=in_table,
             rows_before=means.rows_before,
+            rows_after=means.rows_before + int(sum(lengths[number] for number in found.usable)),
         )
         # A page is held packed and unpacked; pictures on their way pass through Arrow's buffers and Python's.
         passing = _COPIES_OF_PAGES * found.page_bytes

@@ -315,6 +315,7 @@ def _plan_memory(
         decoded=tuple(_stream_load(camera) for camera in columns.cameras if camera.stream is not None),
         picture_bytes=pictures.message_bytes,
         rows_before=rows_before,
+        input_bytes=recording.size_bytes,
     )
     return plan_memory(load, budget_bytes)
 

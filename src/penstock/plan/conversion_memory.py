@@ -16,7 +16,8 @@ from penstock.recordings.recording import LargestReads
 MIB = 2**20
 # The interpreter with the libraries in use; benchmarks/budget.py shows predictions beside what was measured. Several
 # inputs in one job leave some MiB more behind than one.
-LIBRARIES_BYTES = 98 * MIB
+LIBRARIES_BYTES = 79 * MIB
+PICTURE_LIBRARY_BYTES = 18 * MIB
 VIDEO_LIBRARY_BYTES = 40 * MIB
 # One open encoder, by codec: a part that does not depend on the picture, and picture buffers per frame held.
 ENCODER_BYTES = {"h264": 24 * MIB, "hevc": 48 * MIB, "av1": 64 * MIB}
@@ -36,16 +37,20 @@ FLUSH_ROWS = 10_000
 FLUSH_VALUE_BYTES = 20
 # Rows that are read and paired together: the messages of so many rows, and their numbers as float64 in some copies.
 READ_ROWS = 1000
-READ_BYTES = 4 * MIB
-READ_COPIES = 4
-# What Arrow holds of the column that it writes, for each number; what it keeps where it has an allocator of its own.
-ARROW_VALUE_BYTES = 14
+READ_BYTES = 2 * MIB
+READ_COPIES = 3
+# What Arrow holds of the column that it writes, for each number, of the first ones and of more; and what it keeps where
+# it has an allocator of its own.
+ARROW_BYTES = 2 * MIB
+ARROW_VALUE_BYTES = 7
+ARROW_FIRST_VALUES = 3_000_000
+ARROW_MORE_VALUE_BYTES = 4
 ARROW_KEPT_BYTES = 16 * MIB
 ARROW_KEPT_TIMES = 3
-# Statistics: sorted buffers of so many rows, of each number, for the episode and for the data set (quantiles.py), a few
+# Statistics: sorted buffers of so many rows, of each number, for the episode and for the data set (quantiles.py), some
 # more while two of them become one; and the numbers that are looked at together.
 SKETCH_ROWS = 1024
-SKETCH_PASSING = 4
+SKETCH_PASSING = 3
 STATISTICS_VALUES = 1 << 17
 STATISTICS_COLUMNS = 8
 STATISTICS_COPIES = 2
@@ -85,12 +90,11 @@ class VectorLoad:
     def row_bytes(self) -> int:
         return self.values * np.dtype(self.dtype).itemsize
 
-    def statistics_bytes(self, rows: int, all_rows: int) -> int:
-        """The sketches of an episode of `rows`, and of the data set with `all_rows`."""
+    @property
+    def sketched_row_bytes(self) -> int:
+        """A row in a buffer of the statistics."""
         kept = 1 if are_pooled((self.values,)) else self.values
-        levels = _sketch_levels(rows) + _sketch_levels(all_rows) + SKETCH_PASSING
-        item_bytes = 4 if self.dtype in ("float16", "float32") else 8
-        return int(kept * item_bytes * min(SKETCH_ROWS, max(64, 2 * rows)) * levels)
+        return kept * (4 if self.dtype in ("float16", "float32") else 8)
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,11 @@ class MemoryPlan:
     def peak_bytes(self) -> int:
         return sum(self.parts().values())
 
+    @property
+    def joining_bytes(self) -> int:
+        """What a process holds of this input that joins what others have converted."""
+        return self.rows_bytes + self.statistics_bytes
+
 
 @dataclass(frozen=True)
 class Load:
@@ -137,7 +146,8 @@ class Load:
 
     `streams`: topics that rows take messages of; `decoded`: the videos that are read, with their codecs as `stored_as`;
     `row_extra_bytes`: a row besides its numbers, and `row_copy_bytes`: what it takes once more on its way;
-    `picture_bytes`: the largest recorded picture; `rows_before`: rows that the data set has already.
+    `picture_bytes`: the largest recorded picture; `rows_before` and `rows_after`: of the data set, without this input
+    and with it; `input_bytes`: what there is to read.
     """
 
     cameras: tuple[CameraLoad, ...]
@@ -153,6 +163,8 @@ class Load:
     row_copy_bytes: int = 0
     picture_bytes: int | None = None
     rows_before: int = 0
+    rows_after: int = 0
+    input_bytes: int = FETCH_MAX_BYTES
 
     @property
     def values(self) -> int:
@@ -198,12 +210,15 @@ def _with_rows(load: Load, budget_bytes: int, rows_per_flush: int) -> MemoryPlan
     recorded = load.reads.message_bytes if load.picture_bytes is None else load.picture_bytes
     pictures = picture * STATISTICS_FRAMES + STATISTICS_WAITING * recorded if load.cameras else 0
     rows_per_read = max(1, min(READ_ROWS, rows_per_flush, READ_BYTES // (8 * max(load.values, 1))))
+    rows_bytes = _rows_bytes(load, rows_per_flush, rows_per_read)
     plan = MemoryPlan(
-        interpreter_bytes=LIBRARIES_BYTES + (VIDEO_LIBRARY_BYTES if encoded or load.decoded else 0),
+        interpreter_bytes=LIBRARIES_BYTES
+        + (PICTURE_LIBRARY_BYTES if load.cameras else 0)
+        + (VIDEO_LIBRARY_BYTES if encoded or load.decoded else 0),
         fetch_bytes=FETCH_MIN_BYTES,
         read_bytes=_read_bytes(FETCH_MIN_BYTES, load.reads),
         index_bytes=_index_bytes(load),
-        rows_bytes=_rows_bytes(load, rows_per_flush, rows_per_read),
+        rows_bytes=rows_bytes,
         pictures_bytes=pictures,
         encoders_bytes=encoders,
         rows_per_flush=rows_per_flush,
@@ -211,7 +226,7 @@ def _with_rows(load: Load, budget_bytes: int, rows_per_flush: int) -> MemoryPlan
         rows_per_split=rows_per_flush,
         threads=1,
         decoders_bytes=sum(decoder_bytes(camera) for camera in load.decoded),
-        statistics_bytes=_statistics_bytes(load, rows_per_flush),
+        statistics_bytes=_statistics_bytes(load, rows_bytes),
     )
     if any(camera.stored_as != "copy" for camera in load.cameras):
         ahead = picture * max(PREPARED_PER_THREAD, len(load.cameras))
@@ -221,7 +236,8 @@ def _with_rows(load: Load, budget_bytes: int, rows_per_flush: int) -> MemoryPlan
         plan = replace(plan, threads=threads, pictures_bytes=pictures + more, least_bytes=plan.peak_bytes + ahead)
     else:
         plan = replace(plan, threads=load.threads, least_bytes=plan.peak_bytes)
-    fetch = _fetch_bytes(budget_bytes - plan.peak_bytes + plan.read_bytes, load.reads)
+    spare = budget_bytes - plan.peak_bytes + plan.read_bytes
+    fetch = _fetch_bytes(spare, load.reads, load.input_bytes)
     return replace(plan, fetch_bytes=fetch, read_bytes=_read_bytes(fetch, load.reads))
 
 
@@ -236,23 +252,34 @@ def _index_bytes(load: Load) -> int:
 
 
 def _rows_bytes(load: Load, rows_per_flush: int, rows_per_read: int) -> int:
-    """The rows of a flush as they are stored, those that are being read, and what Arrow holds of the widest column."""
-    widest = max((vector.values for vector in load.vectors), default=1)
-    arrow = rows_per_flush * widest * ARROW_VALUE_BYTES
+    """The rows of a flush as they are stored, and the most of what is then done with them: reading, Arrow, sums."""
+    values = rows_per_flush * max((vector.values for vector in load.vectors), default=1)
+    more = max(0, values - ARROW_FIRST_VALUES)
+    arrow = ARROW_BYTES + (values - more) * ARROW_VALUE_BYTES + more * ARROW_MORE_VALUE_BYTES
     if memory.arrow_keeps_freed():
         arrow = ARROW_KEPT_BYTES + ARROW_KEPT_TIMES * arrow
     row = sum(vector.row_bytes for vector in load.vectors) + load.in_table_bytes + load.row_copy_bytes
-    return rows_per_flush * row + rows_per_read * load.values * 8 * READ_COPIES + arrow
+    read = rows_per_read * load.values * 8 * READ_COPIES
+    looked_at = max(min(STATISTICS_VALUES, values), rows_per_flush * STATISTICS_COLUMNS) * 8 * STATISTICS_COPIES
+    return rows_per_flush * row + max(read, arrow, looked_at)
 
 
-def _statistics_bytes(load: Load, rows_per_flush: int) -> int:
-    looked_at = max(min(STATISTICS_VALUES, rows_per_flush * load.values), rows_per_flush * STATISTICS_COLUMNS)
-    sketches = sum(vector.statistics_bytes(load.rows, load.rows_before + load.rows) for vector in load.vectors)
-    return sketches + looked_at * 8 * STATISTICS_COPIES
+def _statistics_bytes(load: Load, rows_bytes: int) -> int:
+    """The sketches of the episode and of the data set before it; the rows are gone when the one enters the other."""
+    row = sum(each.sketched_row_bytes for each in load.vectors)
+    after = max(load.rows_after, load.rows_before + load.rows)
+    held = _sketched_rows(load.rows)
+    if after > load.rows:
+        held += _sketched_rows(after)
+    merging = min(load.rows, SKETCH_ROWS)
+    if after >= 2 * SKETCH_ROWS:
+        merging += SKETCH_PASSING * SKETCH_ROWS
+    return held * row + max(0, merging * row - rows_bytes)
 
 
-def _sketch_levels(rows: int) -> int:
-    return 1 + (rows // SKETCH_ROWS).bit_length()
+def _sketched_rows(rows: int) -> int:
+    """Rows that the buffers of a sketch hold, at most: one that fills up, and one for each doubling."""
+    return min(rows, SKETCH_ROWS) + SKETCH_ROWS * (rows // SKETCH_ROWS).bit_length()
 
 
 def _too_large(load: Load, plan: MemoryPlan, budget_bytes: int) -> BudgetExceeded:
@@ -292,9 +319,9 @@ def decoder_bytes(video: CameraLoad) -> int:
     return (2 if video.stored_as == "h265" else 1) * (DECODER_BYTES + DECODER_FRAMES * video.decoded_bytes)
 
 
-def _fetch_bytes(spare_bytes: int, reads: LargestReads) -> int:
+def _fetch_bytes(spare_bytes: int, reads: LargestReads, input_bytes: int) -> int:
     """Room for neighbouring chunks where it is there: rows at their border take from both in turn."""
-    usual = max(FETCH_MIN_BYTES, min(FETCH_MAX_BYTES, spare_bytes // 3))
+    usual = max(FETCH_MIN_BYTES, min(FETCH_MAX_BYTES, spare_bytes // 3, input_bytes))
     roomy = max(usual, 3 * reads.chunk_bytes)
     return roomy if _read_bytes(roomy, reads) <= spare_bytes else usual
 

@@ -16,7 +16,7 @@ from penstock.recordings.recording import LargestReads
 MIB = 2**20
 # The interpreter with the libraries in use; benchmarks/budget.py shows predictions beside what was measured. Several
 # inputs in one job leave some MiB more behind than one.
-LIBRARIES_BYTES = 79 * MIB
+LIBRARIES_BYTES = 82 * MIB
 PICTURE_LIBRARY_BYTES = 18 * MIB
 VIDEO_LIBRARY_BYTES = 40 * MIB
 # One open encoder, by codec: a part that does not depend on the picture, and picture buffers per frame held.
@@ -323,7 +323,8 @@ def _fetch_bytes(spare_bytes: int, reads: LargestReads, input_bytes: int) -> int
     """Room for neighbouring chunks where it is there: rows at their border take from both in turn."""
     usual = max(FETCH_MIN_BYTES, min(FETCH_MAX_BYTES, spare_bytes // 3, input_bytes))
     roomy = max(usual, 3 * reads.chunk_bytes)
-    return roomy if _read_bytes(roomy, reads) <= spare_bytes else usual
+    fitting = (size for size in (roomy, usual) if _read_bytes(size, reads) <= spare_bytes)
+    return next(fitting, FETCH_MIN_BYTES)
 
 
 def _read_bytes(fetch_bytes: int, reads: LargestReads) -> int:

@@ -149,7 +149,12 @@ def _cases(directory: Path, *, quick: bool) -> list[Case]:
             ("fps=50", "rosbag.chunk_size=0"),
             ("512MiB",),
         ),
-        Case("HDF5, 40 rows of 300,000 numbers", (_hdf5(directory, 40, 300_000),), ("fps=50",), ("256MiB",)),
+        Case(
+            "HDF5, 40 rows of 300,000 numbers",
+            (_hdf5(directory, 40, 300_000),),
+            ("fps=50", "features[observation.state]=observations/state"),
+            ("256MiB",),
+        ),
     ]
     return cases
 

@@ -242,6 +242,7 @@ class Hdf5Input(Input):
             # The rows of a flush are read at once: as they lie in the file, and joined to one column.
             row_copy_bytes=max((_passing_bytes(each, arrays) for each in self.columns.numbers), default=0),
             rows_before=self._means.rows_before,
+            input_bytes=self.size_bytes if self.columns.cameras else 0,  # numbers need no buffers
             rows_after=self._means.rows_before + sum(_length(span, self.settings) for span in self.spans),
         )
         return plan_memory(load, self._means.budget_bytes)

@@ -18,10 +18,10 @@ MIB = 2**20
 # inputs in one job leave some MiB more behind than one.
 LIBRARIES_BYTES = 82 * MIB
 PICTURE_LIBRARY_BYTES = 18 * MIB
-VIDEO_LIBRARY_BYTES = 40 * MIB
+VIDEO_LIBRARY_BYTES = 32 * MIB
 # One open encoder, by codec: a part that does not depend on the picture, and picture buffers per frame held.
-ENCODER_BYTES = {"h264": 24 * MIB, "hevc": 48 * MIB, "av1": 64 * MIB}
-ENCODER_FRAMES = {"h264": 12, "hevc": 24, "av1": 48}
+ENCODER_BYTES = {"h264": 4 * MIB, "hevc": 28 * MIB, "av1": 16 * MIB}
+ENCODER_FRAMES = {"h264": 14, "hevc": 40, "av1": 50}
 # One open decoder: what does not depend on the picture, and the frames that it keeps, with one thread.
 DECODER_BYTES = 8 * MIB
 DECODER_FRAMES = 8

@@ -233,9 +233,7 @@ class Hdf5Input(Input):
             cameras=tuple(_load(each) for each in self.columns.cameras),
             vectors=tuple(VectorLoad(each.key, each.size, each.dtype) for each in self.columns.numbers),
             rows=max(_length(span, self.settings) for span in self.spans),
-            index_bytes=LIBRARY_BYTES
-            + (CHILD_BYTES if self._means.inputs > 1 else 0)
-            + _SPAN_BYTES * len(self.spans),
+            index_bytes=LIBRARY_BYTES + (CHILD_BYTES if self._means.inputs > 1 else 0) + _SPAN_BYTES * len(self.spans),
             reads=LargestReads(largest, 0, scratch + widest + max(0, two_rows - max(FETCH_MIN_BYTES, 2 * largest))),
             chunk_size=self.settings.rosbag.chunk_size,
             threads=self._means.threads,

@@ -27,6 +27,7 @@ from penstock.media.hardware import device_notes
 from penstock.plan.conversion_memory import CameraLoad, Load, MemoryPlan, VectorLoad, plan_memory
 from penstock.recordings.recording import LargestReads
 
+_LIBRARY_BYTES = 8 << 20  # the part of Arrow that reads rows
 _COPIES_OF_PAGES = 2
 _COPIES_OF_PICTURES = 5
 # Its rows, episodes and tasks are kept as they are.
@@ -194,7 +195,7 @@ class DataSetInput(Input):
             cameras=tuple(_load(camera, found) for camera in self._cameras),
             vectors=tuple(numbers),
             rows=int(max((lengths[number] for number in found.usable), default=0)),
-            index_bytes=sum(each.index_bytes for each in found.cameras.values()) + len(lengths) * 256,
+            index_bytes=sum(each.index_bytes for each in found.cameras.values()) + len(lengths) * 256 + _LIBRARY_BYTES,
             chunk_size=settings.rosbag.chunk_size,
             threads=means.threads,
             decoded=tuple(

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.conversion import hdf5_episode
+from penstock.conversion import hdf5_episode, remux
 from penstock.demo.recording import Script, write_recording
 from penstock.errors import BudgetExceeded, ConfigError
 from penstock.lerobot.stats import WIDEST_VALUES
@@ -114,6 +114,29 @@ def test_buffers_of_an_hdf5_episode_are_gone_with_it(tmp_path: Path, monkeypatch
         assert made and all(each() is None for each in made)
     finally:
         gc.enable()
+
+
+def test_a_block_of_moved_frames_is_gone_before_the_next_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two blocks of every camera were held, and one was in the prediction."""
+    bag = bags.write(
+        tmp_path / "run.bag", [*bags.camera(CAM_H, bags.times(30, 1)), *bags.joints(STATE, bags.times(50, 1))]
+    )
+    penstock.convert(bag, tmp_path / "first")
+    held: list[weakref.ref[memoryview]] = []
+    read = remux._read
+
+    def noted(*asked: Any) -> list[memoryview]:
+        assert all(block() is None for block in held)
+        found = read(*asked)
+        held.append(weakref.ref(found[0]))
+        return found
+
+    monkeypatch.setattr(remux, "_read", noted)
+    monkeypatch.setattr(remux, "_block_end", lambda offsets, sizes, at, block_bytes: at + 1)
+    report = penstock.convert(tmp_path / "first", tmp_path / "second")
+    assert report.frames == len(held) > 20
 
 
 # ── chunk_size=auto ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -155,6 +155,13 @@ def _cases(directory: Path, *, quick: bool) -> list[Case]:
             ("fps=50", "features[observation.state]=observations/state"),
             ("256MiB",),
         ),
+        Case(f"data set of {long_s} s, 64×48", (_data_set(long),), (), ("256MiB",)),
+        Case(
+            "six HDF5 files of 200 rows, one camera",
+            tuple(_hdf5_camera(directory, number) for number in range(6)),
+            ("fps=50",),
+            ("256MiB",),
+        ),
     ]
     return cases
 
@@ -216,6 +223,29 @@ def _hdf5(directory: Path, rows: int, values: int) -> Path:
             file["rewards"] = np.zeros(rows, np.float32)
             file["terminals"] = np.arange(rows) == rows - 1
     return path
+
+
+def _hdf5_camera(directory: Path, number: int) -> Path:
+    """An episode of raw pictures, packed, as ALOHA has them."""
+    import h5py
+
+    path = directory / f"episode_{number}.hdf5"
+    if not path.exists():
+        rng = np.random.default_rng(number)
+        with h5py.File(path, "w") as file:
+            pictures = rng.integers(0, 255, (200, 96, 128, 3), dtype=np.uint8)
+            file.create_dataset("observations/images/cam", data=pictures, chunks=(1, 96, 128, 3), compression="gzip")
+            file["observations/qpos"] = rng.normal(size=(200, 14))
+            file["action"] = rng.normal(size=(200, 14))
+    return path
+
+
+def _data_set(recording: Path) -> Path:
+    out = recording.with_suffix("")
+    if not out.exists():
+        command = [sys.executable, "-m", "penstock", "convert", str(recording), str(out)]
+        subprocess.run(command, check=True, capture_output=True)
+    return out
 
 
 def _command(case: Case, out: Path, budget: str) -> list[str]:

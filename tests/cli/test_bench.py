@@ -97,6 +97,13 @@ def test_a_killed_conversion_is_a_failed_trial() -> None:
     assert lines[-1] == "chunk_size 9: ended by SIGKILL (out of memory?)"
 
 
+def test_a_trial_above_its_budget_is_named_below_the_table() -> None:
+    kept = Trial("0", "a", 0, 1.0, 100 * MIB, budget_bytes=128 * MIB, episodes=1, frames=10, lost=0)
+    over = Trial("5", "b", 0, 1.0, 157 * MIB, budget_bytes=132 * MIB, episodes=1, frames=10, lost=0)
+    assert Bench((), (kept,)).lines()[-1].startswith("|")
+    assert Bench((), (kept, over)).lines()[-1] == "chunk_size 5: above the budget of 132 MiB"
+
+
 def test_the_same_chunk_size_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="twice"):
         bench_conversion(["x.bag"], tmp_path, ["1", "1"])

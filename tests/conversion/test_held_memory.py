@@ -13,7 +13,7 @@ from penstock import recordings
 from penstock.conversion import cameras
 from penstock.conversion.progress import Silence
 from penstock.errors import BudgetExceeded
-from penstock.plan.conversion_memory import PREPARED_PER_THREAD, CameraLoad, MemoryPlan, plan_memory
+from penstock.plan.conversion_memory import PREPARED_PER_THREAD, CameraLoad, Load, MemoryPlan, VectorLoad, plan_memory
 from penstock.recordings.recording import LargestReads
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, STATE
@@ -108,16 +108,16 @@ def test_ros2_recordings_say_what_reading_them_holds(kind: str, tmp_path: Path) 
 
 
 def plan(reads: LargestReads, budget_bytes: int, stored_as: str = "copy", threads: int = 4) -> MemoryPlan:
-    return plan_memory(
-        budget_bytes=budget_bytes,
+    load = Load(
         cameras=(CameraLoad(1920, 1080, stored_as, 200_000),),
-        vector_values=8,
+        vectors=(VectorLoad("action", 8),),
         rows=1000,
         index_bytes=MIB,
         reads=reads,
         chunk_size=1000,
         threads=threads,
     )
+    return plan_memory(load, budget_bytes)
 
 
 def test_a_chunk_larger_than_the_buffers_is_in_the_prediction() -> None:

@@ -11,7 +11,7 @@ import penstock
 from penstock.conversion.job import Silence
 from penstock.conversion.report import Stage
 from penstock.errors import BudgetExceeded, ConfigError, UsageError
-from penstock.plan.conversion_memory import CameraLoad, plan_memory
+from penstock.plan.conversion_memory import CameraLoad, Load, MemoryPlan, VectorLoad, plan_memory
 from penstock.recordings.recording import LargestReads
 from tests.conversion import bags, datasets
 from tests.threads import penstock_threads
@@ -128,18 +128,17 @@ def test_a_budget_that_is_no_size_is_a_wrong_call(memory: str, bag: Path, tmp_pa
         penstock.convert(bag, tmp_path / "out", memory=memory)
 
 
-def plan(**changed: object) -> object:
+def plan(*, budget_bytes: int = 512 * MIB, **changed: object) -> MemoryPlan:
     asked: dict[str, object] = {
-        "budget_bytes": 512 * MIB,
         "cameras": (CameraLoad(640, 480, "images", 90_000),),
-        "vector_values": 32,
+        "vectors": (VectorLoad("observation.state", 16), VectorLoad("action", 16)),
         "rows": 100_000,
         "index_bytes": MIB,
         "reads": LargestReads(message_bytes=MIB // 8),
         "chunk_size": 1000,
         "threads": 4,
     }
-    return plan_memory(**{**asked, **changed})  # type: ignore[arg-type]
+    return plan_memory(Load(**{**asked, **changed}), budget_bytes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("chunk_size", [0, 1000, "auto"])

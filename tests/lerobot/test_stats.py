@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from penstock.errors import ImageError
-from penstock.lerobot.stats import STATISTICS, ImageStats, NumericStats
+from penstock.lerobot import stats as stats_module
+from penstock.lerobot.stats import QUANTILES, STATISTICS, WIDEST_VALUES, ImageStats, NumericStats
 
 
 def of(rows: np.ndarray, batch: int = 7, shape: tuple[int, ...] | None = None) -> NumericStats:
@@ -142,3 +143,76 @@ def test_no_picture_means_no_statistics() -> None:
 def test_other_arrays_are_no_pictures(shape: tuple[int, ...]) -> None:
     with pytest.raises(ImageError, match="uint8 pictures"):
         ImageStats().add(np.zeros(shape, dtype=np.uint8))
+
+
+# ── wide features ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def wide_rows(count: int = 40, width: int = WIDEST_VALUES + 500) -> np.ndarray:
+    return np.random.default_rng(1).normal(5, 2, (count, width))
+
+
+def test_a_wide_feature_has_one_statistic_for_all_values() -> None:
+    rows = wide_rows()
+    found = of(rows).to_json()
+    assert {name: len(values) for name, values in found.items()} == dict.fromkeys(STATISTICS, 1)
+    assert found["count"] == [len(rows)] and found["min"] == [rows.min()] and found["max"] == [rows.max()]
+    np.testing.assert_allclose([found["mean"][0], found["std"][0]], [rows.mean(), rows.std()], rtol=1e-12)
+    for name, fraction in QUANTILES.items():
+        low, high = np.quantile(rows, [max(fraction - 0.02, 0), min(fraction + 0.02, 1)])
+        assert low <= found[name][0] <= high
+
+
+def test_a_wide_matrix_is_pooled_too() -> None:
+    rows = wide_rows(6, 2500).reshape(6, 50, 50)
+    assert of(rows).to_json()["mean"] == [pytest.approx(rows.mean())]
+
+
+def test_the_size_of_statistics_does_not_grow_with_the_width() -> None:
+    wide = of(wide_rows(30, 100_000))
+    assert wide._sketch.nbytes < 100_000
+    assert len(json.dumps(wide.to_json())) < 400
+
+
+def test_unusable_values_of_a_wide_feature_are_counted_together() -> None:
+    rows = wide_rows()
+    rows[3, 7], rows[4, 2100], rows[5, 0] = np.nan, -np.inf, 1e200
+    stats = of(rows)
+    assert [(bad.nan, bad.inf, bad.overflow) for bad in stats.bad] == [(1, 1, 1)]
+    usable = rows[np.isfinite(rows) & (np.abs(rows) < 1e150)]
+    found = stats.to_json()
+    assert found["min"] == [usable.min()] and found["max"] == [usable.max()]
+    np.testing.assert_allclose(found["mean"], [usable.mean()], rtol=1e-12)
+    assert stats.rows == len(rows)
+
+
+def test_wide_statistics_survive_their_state_and_a_merge() -> None:
+    rows = wide_rows()
+    first, second = of(rows[:25]), of(rows[25:])
+    again = NumericStats.from_state(first.to_state())
+    assert again.to_json() == first.to_json()
+    again.merge(second)
+    found = again.to_json()
+    assert found["count"] == [len(rows)] and found["max"] == [rows.max()]
+    np.testing.assert_allclose(found["std"], [rows.std()], rtol=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    count=st.integers(1, 50),
+    width=st.integers(1, 40),
+    block=st.integers(1, 400),
+    bad=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_looking_at_some_columns_at_a_time_changes_no_digit(
+    count: int, width: int, block: int, bad: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(0, 1e3, (count, width)).astype(np.float32)
+    if bad:
+        rows[rng.integers(count), rng.integers(width)] = np.nan
+    whole = of(rows, batch=17).to_json()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stats_module, "_BLOCK_VALUES", block)
+        assert of(rows, batch=17).to_json() == whole

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import UsageError
+from penstock.memory import give_back_large_blocks
 
 _OVERRIDE = re.compile(r"^[A-Za-z_](?:[\w.\-/]|\[[^\]=]+\])*=")
 
@@ -72,6 +73,7 @@ def split_words(words: list[str]) -> tuple[list[str], list[str]]:
 def run(args: argparse.Namespace) -> int:
     # Loading the libraries makes a hundred thousand objects and no garbage; the display looks for some again.
     gc.disable()
+    give_back_large_blocks()
     try:
         return _run(args)
     finally:

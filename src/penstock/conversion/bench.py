@@ -74,7 +74,12 @@ class Bench:
         text = [f"| {line} |" for line in aligned]
         text.insert(1, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|")
         failed = [f"chunk_size {trial.chunk_size}: {trial.error}" for trial in self.trials if trial.error is not None]
-        return text + failed
+        above = [
+            f"chunk_size {trial.chunk_size}: above the budget of {units.format_bytes(trial.budget_bytes)}"
+            for trial in self.trials
+            if trial.budget_bytes is not None and trial.peak_bytes > trial.budget_bytes
+        ]
+        return text + failed + above
 
 
 def bench_conversion(

@@ -19,6 +19,7 @@ from penstock.conversion.numeric_topics import default_field
 from penstock.conversion.settings import FeatureSettings, Settings, Source, Video, asked_video
 from penstock.errors import ConfigError, MessageError, PenstockError, RecordingError
 from penstock.lazy import dataclass
+from penstock.lerobot.stats import WIDEST_VALUES
 from penstock.media import raw_image
 from penstock.media.depth import DepthInfo
 from penstock.recordings.images import ImageReader, RawPicture
@@ -146,16 +147,18 @@ class VectorColumn:
     key: str
     dtype: str
     parts: tuple[VectorPart, ...]
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # none where there are too many
     inverse: tuple[bool, ...] | None = None  # of a chain of transforms: which of its parts lead upwards
 
     @property
     def size(self) -> int:
-        return len(self.names)
+        return len(NAMES) if self.inverse is not None else sum(part.size for part in self.parts)
 
     def join(self, values: list[NDArray[np.float64]]) -> NDArray[np.float64]:
         """One array (rows, size) from those of the parts."""
-        return np.concatenate(values, axis=1) if self.inverse is None else compose(values, self.inverse)
+        if self.inverse is not None:
+            return compose(values, self.inverse)
+        return values[0] if len(values) == 1 else np.concatenate(values, axis=1)
 
 
 @dataclass(frozen=True)
@@ -325,7 +328,8 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
                 f"{recording.path}: {topic.name}: field {path!r} is empty in the first message",
                 hint=f"choose another field for features.{key}, or leave it out",
             )
-        found = list(reader.dimension_names)
+        wide = value.size > WIDEST_VALUES and reader.recorded_names is None
+        found = [] if wide else list(reader.dimension_names)
         quaternions = _quaternions(found) if source.policy == "slerp" else ()
         if source.policy == "slerp" and not quaternions:
             raise ConfigError(
@@ -337,8 +341,16 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
         name = f"{key} ← {owner}" if owner else key
         parts.append(VectorPart(name, source, topic, reader, int(value.size), quaternions, prefix))
         names += [prefix + name for name in found]
-    if feature.names is not None and len(feature.names) != len(names):
-        raise ConfigError(f"features.{key}.names: {len(feature.names)} names for {len(names)} values")
+    size = sum(part.size for part in parts)
+    if len(names) < size:  # numbers go by position then: nobody reads so many made-up names
+        if any(part.reader.recorded_names for part in parts):
+            raise ConfigError(
+                f"features.{key}: {max(part.size for part in parts):,} numbers without names beside named ones",
+                hint="make it a feature of its own",
+            )
+        names = []
+    if feature.names is not None and len(feature.names) != size:
+        raise ConfigError(f"features.{key}.names: {len(feature.names)} names for {size} values")
     return VectorColumn(key, feature.dtype, tuple(parts), feature.names or tuple(names))
 
 

@@ -109,6 +109,7 @@ class MovedFrames(Feed):
             else:
                 self._append(block, self._sink)
             self._row += block.rows
+            del block  # before the next is read
 
     def _append(self, block: remux.Moved, sink: VideoSink) -> None:
         start = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +23,9 @@ from penstock.conversion.settings import Settings
 from penstock.conversion.video_stream import Feed, FeedCursor, plan_feed, unusable_picks
 from penstock.errors import DataSetError, MessageError, PenstockError
 from penstock.lazy import dataclass
+from penstock.lerobot.features import ALL_VALUES
 from penstock.recordings.fetch import Block
-from penstock.recordings.recording import Recording
+from penstock.recordings.recording import Recording, Topic
 
 if TYPE_CHECKING:
     from penstock.lerobot.writer import EpisodeWriter
@@ -57,6 +59,7 @@ class Pass:
 
     settings: Settings
     rows_per_flush: int
+    rows_per_read: int
     fetch_bytes: int
     threads: int
     on_block: Callable[[int], None]
@@ -105,6 +108,10 @@ class _Stream:
     ) -> None:
         self._recording, self._columns, self._paired, self._rows = recording, columns, paired, rows
         self._episode, self._pass, self._crew = episode, run, crew
+        self._parts = [(vector, part) for vector in columns.vectors for part in vector.parts]
+        # No method: the pictures would hold the stream until the garbage collector comes.
+        topics = [camera.topic for camera in columns.cameras] + [part.topic for _, part in self._parts]
+        self._note_bad = partial(_note_bad, topics, run.bad)
         self._pictures = PicturePass(columns.cameras, workers, episode, crew, run.threads, run.bad, self._note_bad)
         self._moved_bytes = 0
         self._last_numbers: list[int | None] = [None] * len(columns.cameras)
@@ -114,19 +121,29 @@ class _Stream:
             _sampled_numbers(paired, camera, rows, run.settings) if feed is None else frozenset[int]()
             for camera, feed in zip(columns.cameras, feeds, strict=True)
         ]
-        self._parts = [(vector, part) for vector in columns.vectors for part in vector.parts]
         self._readers: list[Any] = [camera.reader for camera in columns.cameras]
         self._readers += [part.reader for _, part in self._parts]
         self._relations = Relations(run.settings.features, columns.vectors)
 
     def run(self) -> None:
         self._crew.statistics.put(_load_arrow, lambda: None)
-        for start, stop in _flushes(self._rows, self._pass.rows_per_flush):
-            self._rows_between(start, stop)
-            self._pass.on_flush(stop - self._rows.start)
+        for flush in _pieces(self._rows, self._pass.rows_per_flush):
+            self._flush(flush)  # in a function of its own, so that its rows are gone before the next are made
+            self._pass.on_flush(flush.stop - self._rows.start)
         self._pictures.finish()
 
-    def _rows_between(self, start: int, stop: int) -> None:
+    def _flush(self, flush: range) -> None:
+        # As they are stored; what reading them takes beside that is a matter of `rows_per_read` alone.
+        columns = {
+            vector.key: np.empty((len(flush), vector.size), dtype=vector.dtype) for vector in self._columns.vectors
+        }
+        for rows in _pieces(flush, self._pass.rows_per_read):
+            place = slice(rows.start - flush.start, rows.stop - flush.start)
+            self._read_rows(rows.start, rows.stop, {key: values[place] for key, values in columns.items()})
+        self._write_rows(columns, flush)
+
+    def _read_rows(self, start: int, stop: int, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Hand on the pictures of some rows, and fill in their numbers."""
         runs = [
             camera_runs(self._paired.picks[camera.key], start, stop, last)
             if cursor is None
@@ -149,7 +166,8 @@ class _Stream:
                 moved_bytes = block.file_bytes
                 self._pass.on_block(self._moved_bytes + moved_bytes)
             self._moved_bytes += moved_bytes
-        self._write_rows(needs, values, range(start, stop))
+        if not self._pass.bad:
+            self._fill(needs, values, columns)
 
     def _hold(self, runs: Sequence[CameraRuns]) -> None:
         """Rows at the start of a flush may still show the picture of the flush before."""
@@ -187,17 +205,9 @@ class _Stream:
                 self._note_bad(owner, number, error)
         self._pictures.put(shots, block.release)
 
-    def _note_bad(self, owner: int, number: int, error: PenstockError) -> None:
-        cameras = self._columns.cameras
-        topic = cameras[owner].topic if owner < len(cameras) else self._parts[owner - len(cameras)][1].topic
-        self._pass.bad.append(Bad(topic.id, topic.name, number, error.message))
-
-    def _write_rows(self, needs: Sequence[VectorNeeds], values: list[NDArray[np.float64]], rows: range) -> None:
-        columns: dict[str, Any] = dict(self._pictures.take_images(len(rows)))
-        if not self._columns.vectors:  # the rows are counted by the pictures
-            self._crew.writing.drain()
-        if self._pass.bad:
-            return
+    def _fill(
+        self, needs: Sequence[VectorNeeds], values: list[NDArray[np.float64]], columns: Mapping[str, NDArray[Any]]
+    ) -> None:
         placed: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
         for (vector, part), need, found in zip(self._parts, needs, values, strict=True):
             placed[vector.key].append(thresholded(part, _per_row(part, need, found)))
@@ -207,9 +217,24 @@ class _Stream:
             values_of = joined[vector.key]
             if vector.dtype == "float32":
                 self._pass.overflows.update(_overflows(vector, values_of))
-            columns[vector.key] = _whole_numbers(vector.key, values_of) if vector.dtype == "int64" else values_of
-        columns |= {key: words(rows.start, rows.stop) for key, words in self._pass.texts.items()}
-        self._episode.write_rows(columns, rows=len(rows))
+            elif vector.dtype == "int64":
+                _check_whole_numbers(vector.key, values_of)
+            with np.errstate(over="ignore"):  # what becomes Inf is counted
+                columns[vector.key][:] = values_of
+
+    def _write_rows(self, columns: Mapping[str, NDArray[Any]], rows: range) -> None:
+        pictures = self._pictures.take_images(len(rows))
+        if not self._columns.vectors:  # the rows are counted by the pictures
+            self._crew.writing.drain()
+        if self._pass.bad:
+            return
+        texts = {key: words(rows.start, rows.stop) for key, words in self._pass.texts.items()}
+        self._episode.write_rows({**pictures, **columns, **texts}, rows=len(rows))
+
+
+def _note_bad(topics: Sequence[Topic], bad: list[Bad], owner: int, number: int, error: PenstockError) -> None:
+    topic = topics[owner]
+    bad.append(Bad(topic.id, topic.name, number, error.message))
 
 
 def _refuse_unusable(columns: Columns, paired: Paired, rows: range) -> None:
@@ -262,10 +287,13 @@ def _overflows(vector: VectorColumn, values: NDArray[np.float64]) -> dict[tuple[
     """Numbers that float32 can only hold as Inf, by dimension."""
     too_large = (np.abs(values) > _LARGEST_FLOAT32) & np.isfinite(values)
     counts = np.count_nonzero(too_large, axis=0)
-    return {(vector.key, vector.names[place]): int(counts[place]) for place in np.flatnonzero(counts).tolist()}
+    places = np.flatnonzero(counts).tolist()
+    if not vector.names:
+        return {(vector.key, ALL_VALUES): int(counts.sum())} if places else {}
+    return {(vector.key, vector.names[place]): int(counts[place]) for place in places}
 
 
-def _whole_numbers(key: str, values: NDArray[np.float64]) -> NDArray[np.int64]:
+def _check_whole_numbers(key: str, values: NDArray[np.float64]) -> None:
     # The values came as float64: beyond 2^53 it rounds whole numbers.
     wrong = ~(np.abs(values) <= 2.0**53) | (values != np.rint(values))
     if wrong.any():
@@ -275,13 +303,11 @@ def _whole_numbers(key: str, values: NDArray[np.float64]) -> NDArray[np.int64]:
             f"the first is {example}",
             hint=f"set features.{key}.dtype: float64",
         )
-    return values.astype(np.int64)
 
 
-def _flushes(rows: range, rows_per_flush: int) -> Iterator[tuple[int, int]]:
-    step = rows_per_flush or max(len(rows), 1)
-    for start in range(rows.start, rows.stop, step):
-        yield start, min(start + step, rows.stop)
+def _pieces(rows: range, most: int) -> Iterator[range]:
+    for start in range(rows.start, rows.stop, most):
+        yield range(start, min(start + most, rows.stop))
 
 
 def _sampled_numbers(paired: Paired, camera: CameraColumn, rows: range, settings: Settings) -> frozenset[int]:

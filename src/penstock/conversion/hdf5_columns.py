@@ -18,6 +18,7 @@ from penstock.conversion.settings import FeatureSettings, Settings, Source, aske
 from penstock.errors import ConfigError, DataSetError, ImageError, LimitExceeded, StoreCorrupt, StoreError
 from penstock.lazy import dataclass
 from penstock.lerobot.features import Feature
+from penstock.lerobot.stats import WIDEST_VALUES
 from penstock.recordings.images import CompressedPicture, RawPicture
 from penstock.recordings.recording import Topic
 from penstock.stores.hdf5_array import LARGEST_IMAGE_BYTES, Hdf5Array
@@ -58,10 +59,15 @@ class NumberPart:
     def size(self) -> int:
         return self.last - self.first
 
+    @property
+    def is_plain(self) -> bool:
+        """Stored as it lies in the file."""
+        return not (np.any(self.scale != 1.0) or np.any(self.offset != 0.0))
+
     def read(self, array: Hdf5Array, start: int, stop: int) -> NDArray[Any]:
         """The rows [start, stop) as (rows, size)."""
         found = array.rows(start, stop).reshape(stop - start, -1)[:, self.first : self.last]
-        if np.any(self.scale != 1.0) or np.any(self.offset != 0.0):
+        if not self.is_plain:
             scaled: NDArray[Any] = found.astype(np.float64) * self.scale + self.offset
             return scaled
         return found
@@ -122,7 +128,7 @@ class FileColumns:
         return list(dict.fromkeys(found))
 
     def features(self) -> tuple[Feature, ...]:
-        numbers = [Feature(each.key, each.dtype, (each.size,), each.names) for each in self.numbers]
+        numbers = [Feature(each.key, each.dtype, (each.size,), each.names or None) for each in self.numbers]
         success = [Feature(SUCCESS, "bool", (1,), (SUCCESSES[0],))] if self.has_success else []
         return (*(each.camera.feature() for each in self.cameras), *numbers, *success)
 
@@ -282,9 +288,11 @@ def _first_picture(file: Hdf5File, array: Hdf5Array, form: PictureForm, longest:
 def _numbers(key: str, feature: FeatureSettings, members: list[Member]) -> NumberColumn:
     parts: list[NumberPart] = []
     names: list[str] = []
-    for source, member in zip(feature.sources, members, strict=True):
-        first, last = _slice(key, source, member)
-        labels = [member.base] if member.values == 1 else [f"{member.base}_{i}" for i in range(first, last)]
+    slices = [_slice(key, source, member) for source, member in zip(feature.sources, members, strict=True)]
+    width = sum(last - first for first, last in slices)
+    is_named = width <= WIDEST_VALUES  # nobody reads so many names, and they take more memory than the values
+    for source, member, (first, last) in zip(feature.sources, members, slices, strict=True):
+        labels = [member.base] if member.values == 1 else [f"{member.base}_{i}" for i in range(first, last) if is_named]
         if source.names is not None:
             if len(source.names) != last - first:
                 raise ConfigError(
@@ -298,9 +306,11 @@ def _numbers(key: str, feature: FeatureSettings, members: list[Member]) -> Numbe
         parts.append(NumberPart(member.name, member.values, first, last, scale, np.asarray(source.offset)))
         names += labels
     if feature.names is not None:
-        if len(feature.names) != len(names):
-            raise ConfigError(f"features.{key}.names: {len(feature.names)} names for {len(names)} values")
+        if len(feature.names) != width:
+            raise ConfigError(f"features.{key}.names: {len(feature.names)} names for {width} values")
         names = list(feature.names)
+    elif not is_named:
+        names = []
     if len(set(names)) != len(names):
         names = [f"{part.name.replace('/', '_')}_{i}" for part in parts for i in range(part.first, part.last)]
     dtype = "bool" if key in BOOLEAN_KEYS else feature.dtype

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -153,6 +154,8 @@ class _Stream:
     ) -> None:
         self._columns, self._arrays, self._rows, self._episode, self._pass = columns, arrays, rows, episode, going
         self._crew, self._bad = crew, bad
+        # No method: the pictures would hold the stream and its buffers until the garbage collector comes.
+        self._note_bad = partial(_note_bad, columns, bad)
         cameras = [each.camera for each in columns.cameras]
         self._pictures = PicturePass(cameras, workers, episode, crew, going.memory.threads, bad, self._note_bad)
         count = len(rows.picks)
@@ -271,10 +274,6 @@ class _Stream:
                 self._pictures.sample(owner, row, picture)
         return shots
 
-    def _note_bad(self, owner: int, row: int, error: PenstockError) -> None:
-        column = self._columns.cameras[owner]
-        self._bad.append(BadPicture(column.key, column.member.name, row, error.message))
-
     def _write_rows(self, start: int, stop: int) -> None:
         columns: dict[str, Any] = dict(self._pictures.take_images())
         if not self._columns.has_rows:  # the rows are counted by the pictures
@@ -296,6 +295,11 @@ class _Stream:
 
 
 _CHANGED = "convert the part before and the part after on their own, or choose another video setting"
+
+
+def _note_bad(columns: FileColumns, bad: list[BadPicture], owner: int, row: int, error: PenstockError) -> None:
+    column = columns.cameras[owner]
+    bad.append(BadPicture(column.key, column.member.name, row, error.message))
 
 
 def _ragged_row(array: Hdf5Array, row: int, longest_bytes: int) -> NDArray[np.uint8] | PenstockError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import numpy as np
 from penstock import memory as process_memory
 from penstock import units
 from penstock.conversion.encoding_anew import video_lines
-from penstock.conversion.hdf5_columns import FileColumns, PictureColumn, open_columns
+from penstock.conversion.hdf5_columns import FileColumns, NumberColumn, PictureColumn, open_columns
 from penstock.conversion.hdf5_episode import (
     BadPicture,
     BadPictures,
@@ -24,12 +24,19 @@ from penstock.conversion.hdf5_episode import (
 )
 from penstock.conversion.hdf5_facts import label_of, length_of, notes_on, rate_of, robot_of
 from penstock.conversion.hdf5_mapping import SUCCESS, TEXT_NAMES, map_members, read_facts
-from penstock.conversion.hdf5_next import LIBRARY_BYTES, next_features, refuse_new
+from penstock.conversion.hdf5_next import CHILD_BYTES, LIBRARY_BYTES, next_features, refuse_new
 from penstock.conversion.inputs import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
 from penstock.conversion.settings import FeatureSettings, Settings, Source, kept
 from penstock.errors import StoreError
 from penstock.media.hardware import device_notes
-from penstock.plan.conversion_memory import FETCH_MIN_BYTES, CameraLoad, MemoryPlan, plan_memory
+from penstock.plan.conversion_memory import (
+    FETCH_MIN_BYTES,
+    CameraLoad,
+    Load,
+    MemoryPlan,
+    VectorLoad,
+    plan_memory,
+)
 from penstock.recordings.recording import LargestReads
 from penstock.stores.hdf5_array import Hdf5Array
 from penstock.stores.hdf5_file import Hdf5File
@@ -299,16 +306,29 @@ class Hdf5Input(Input):
         two_rows = 2 * buffer_bytes(self.columns.cameras)
         largest = max((each.longest_bytes for each in self.columns.cameras), default=0)
         widest = max((array.row_bytes for array in arrays.values() if not array.is_ragged), default=0)
-        return plan_memory(
-            budget_bytes=self._means.budget_bytes,
+        load = Load(
             cameras=tuple(_load(each) for each in self.columns.cameras),
-            vector_values=sum(column.size for column in self.columns.numbers),
+            vectors=tuple(VectorLoad(each.key, each.size, each.dtype) for each in self.columns.numbers),
             rows=max(length_of(span, self.settings) for span in self.spans),
-            index_bytes=LIBRARY_BYTES + _SPAN_BYTES * len(self.spans),
+            index_bytes=LIBRARY_BYTES + (CHILD_BYTES if self._means.inputs > 1 else 0) + _SPAN_BYTES * len(self.spans),
             reads=LargestReads(largest, 0, scratch + widest + max(0, two_rows - max(FETCH_MIN_BYTES, 2 * largest))),
             chunk_size=self.settings.rosbag.chunk_size,
             threads=self._means.threads,
+            # The rows of a flush are read at once: as they lie in the file, and joined to one column.
+            row_copy_bytes=max((_passing_bytes(each, arrays) for each in self.columns.numbers), default=0),
+            rows_before=self._means.rows_before,
+            input_bytes=self.size_bytes if self.columns.cameras else 0,  # numbers need no buffers
+            rows_after=self._means.rows_before + sum(length_of(span, self.settings) for span in self.spans),
         )
+        return plan_memory(load, self._means.budget_bytes)
+
+
+def _passing_bytes(column: NumberColumn, arrays: Mapping[str, Hdf5Array]) -> int:
+    """A row of a column besides its numbers as they are stored: whole rows of its data sets, and 8 bytes a number."""
+    (part, *others) = column.parts
+    if not others and part.is_plain and arrays[part.name].dtype == column.dtype and part.size == part.values:
+        return 0
+    return sum(arrays[part.name].row_bytes for part in column.parts) + 8 * column.size
 
 
 def _first_state() -> State:

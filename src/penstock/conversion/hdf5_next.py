@@ -11,15 +11,16 @@ from penstock.conversion.inputs import Means
 from penstock.conversion.settings import FeatureSettings, Settings
 from penstock.errors import StoreError
 from penstock.lazy import dataclass
-from penstock.plan.conversion_memory import plan_memory
+from penstock.plan.conversion_memory import Load, plan_memory
 from penstock.recordings.recording import LargestReads
 from penstock.stores.hdf5_file import Hdf5File
 from penstock.stores.hdf5_layout import Layout, Member, Span
 from penstock.stores.hdf5_next import NextRows, compare_next, comparing_bytes, is_comparable
 from penstock.stores.roles import is_next_observation
 
-LIBRARY_BYTES = 40 << 20
-"""What h5py, its metadata cache and the child that looks at the next file first hold: measured, rounded up."""
+# What h5py with its metadata cache holds, and the child that looks at the next file first: measured, rounded up.
+LIBRARY_BYTES = 14 << 20
+CHILD_BYTES = 26 << 20
 
 _KEEP = "hdf5.next_observations=keep keeps the columns"
 _FIRST_ROWS = "of the first rows; converting compares all"
@@ -95,16 +96,16 @@ def _members(layout: Layout, rows: int, settings: Settings, taken: Set[str]) -> 
 
 
 def _compared(file: Hdf5File, layout: Layout, spans: Sequence[Span], names: tuple[str, str], means: Means) -> NextRows:
-    plan_memory(  # refuses what does not fit
-        budget_bytes=means.budget_bytes,
+    load = Load(
         cameras=(),
-        vector_values=0,
+        vectors=(),
         rows=0,
-        index_bytes=LIBRARY_BYTES,
+        index_bytes=LIBRARY_BYTES + (CHILD_BYTES if means.inputs > 1 else 0),
         reads=LargestReads(0, 0, comparing_bytes(file, spans, names)),
         chunk_size="auto",
         threads=1,
     )
+    plan_memory(load, means.budget_bytes)  # refuses what does not fit
     return compare_next(file, layout, spans, names, means.compared_bytes, means.check_stop)
 
 

@@ -41,6 +41,8 @@ class Means:
     strict: bool = False
     compared_bytes: int | None = None  # of columns that may be derived from others; None: all of them
     check_stop: Callable[[], None] | None = None  # called now and then while an input is opened; may raise to end it
+    rows_before: int = 0  # rows that the data set has already
+    inputs: int = 1  # of the whole job
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.lerobot.writer import DataSetSummary, DataSetWriter
 
 _STAGES_KEPT = 400
+_USUAL_START_BYTES = 64 * 2**20  # a process that holds more has other things in it
 # These end the job whatever --keep-going says: no other input would fare better.
 _ENDS_THE_JOB = (Interrupted, OutputFailed, OutputExists)
 
@@ -104,10 +105,15 @@ class Job:
     stages: list[Stage] = field(default_factory=list)
     predicted_bytes: int = 0
     processes: int = 1
+    joining_bytes: int = 0  # what this process holds while others convert
     stop: Stop = field(default_factory=Stop)
     moved: MovedBytes = field(init=False)
 
     def run(self, mode: output.Mode, *, overwrite: bool) -> Report:
+        with process_memory.arrow_from_system():
+            return self._run(mode, overwrite=overwrite)
+
+    def _run(self, mode: output.Mode, *, overwrite: bool) -> Report:
         began = time.perf_counter()
         from penstock.conversion.resume import already_whole, begin_append, committed
 
@@ -157,6 +163,8 @@ class Job:
             self.cores if threads is None else threads,
             self.strict,
             check_stop=self.stop.check,
+            rows_before=0 if self.writer is None else self.writer.frames,
+            inputs=len(self.ledger.entries),
         )
 
     def give_up(self, number: int, error: PenstockError) -> None:
@@ -308,6 +316,10 @@ class Job:
     def _report(self, summary: DataSetSummary, meter: process_memory.PeakMeter, seconds: float) -> Report:
         if self.begun is None:  # then nothing was closed either
             raise RecordingError("no input could be converted")
+        peak_bytes = max([meter.tree_peak_bytes, *(stage.rss_bytes for stage in self.stages)])
+        over_bytes = max(0, peak_bytes - self.budget.limit_bytes)
+        if over_bytes:
+            self.note(_over_budget(peak_bytes, self.budget.limit_bytes, self.predicted_bytes, meter.start_bytes))
         notes = dict.fromkeys([*self.ledger.notes(), *self.notes])
         failed = self.ledger.failed()
         return Report(
@@ -322,7 +334,8 @@ class Job:
             seconds=round(seconds, 4),
             bytes_in=sum(entry.size_bytes for entry in self.ledger.entries if entry.outcome is not None),
             bytes_out=sum(entry.stat().st_size for entry in self.root.rglob("*") if entry.is_file()),
-            peak_rss_bytes=max([meter.tree_peak_bytes, *(stage.rss_bytes for stage in self.stages)]),
+            peak_rss_bytes=peak_bytes,
+            over_budget_bytes=over_bytes,
             predicted_peak_bytes=self.predicted_bytes,
             budget_bytes=self.budget.limit_bytes,
             processes=self.processes,
@@ -333,6 +346,14 @@ class Job:
             memory=tuple(self.stages),
             penstock=__version__,
         )
+
+
+def _over_budget(peak_bytes: int, budget_bytes: int, predicted_bytes: int, start_bytes: int) -> str:
+    peak, budget, predicted, start = map(units.format_bytes, (peak_bytes, budget_bytes, predicted_bytes, start_bytes))
+    text = f"the peak of {peak} is above the budget of {budget} (predicted {predicted}"
+    if start_bytes > _USUAL_START_BYTES:
+        return f"{text}; this process held {start} before it began)"
+    return f"{text}): give the next run a larger --memory, and report this"
 
 
 def _cores(jobs: str | int) -> int:

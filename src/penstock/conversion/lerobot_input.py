@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from dataclasses import replace
 from functools import partial
@@ -26,9 +27,10 @@ from penstock.lerobot.reader import open_data_set as open_lerobot
 from penstock.lerobot.row_stream import RowStream
 from penstock.lerobot.writer import EpisodeWriter
 from penstock.media.hardware import device_notes
-from penstock.plan.conversion_memory import CameraLoad, MemoryPlan, plan_memory
+from penstock.plan.conversion_memory import CameraLoad, Load, MemoryPlan, VectorLoad, plan_memory
 from penstock.recordings.recording import LargestReads
 
+_LIBRARY_BYTES = 8 << 20  # the part of Arrow that reads rows
 _COPIES_OF_PAGES = 2
 _COPIES_OF_PICTURES = 5
 # Its rows, episodes and tasks are kept as they are.
@@ -201,15 +203,15 @@ class DataSetInput(Input):
     def _plan_memory(self, settings: Settings, means: Means) -> MemoryPlan:
         found, lengths = self._survey, self._data.episodes.length
         largest = max((each.largest_sample_bytes for each in found.cameras.values()), default=0)
-        values = sum(_size(feature) for feature in self.features if not feature.is_camera)
         in_table = sum(2 * found.picture_bytes.get(each.key, 0) for each in self._cameras if each.stored_as != "images")
-        plan = partial(
-            plan_memory,
-            budget_bytes=means.budget_bytes,
+        numbers = [_vector_load(feature) for feature in self.features if not feature.is_camera]
+        numbers += [VectorLoad(key, 1, "int64") for key in ROW_KEYS]
+        load = partial(
+            Load,
             cameras=tuple(_load(camera, found) for camera in self._cameras),
-            vector_values=values + len(ROW_KEYS),
+            vectors=tuple(numbers),
             rows=int(max((lengths[number] for number in found.usable), default=0)),
-            index_bytes=sum(each.index_bytes for each in found.cameras.values()) + len(lengths) * 256,
+            index_bytes=sum(each.index_bytes for each in found.cameras.values()) + len(lengths) * 256 + _LIBRARY_BYTES,
             chunk_size=settings.rosbag.chunk_size,
             threads=means.threads,
             decoded=tuple(
@@ -217,13 +219,17 @@ class DataSetInput(Input):
                 for camera in self._cameras
                 if camera.codec and (camera.encoded or camera.codec != "mjpeg")
             ),
+            # The rows of a flush are there as they were read beside those that are written.
+            row_copy_bytes=16 * sum(each.values for each in numbers),
             row_extra_bytes=in_table,
+            rows_before=means.rows_before,
+            rows_after=means.rows_before + int(sum(lengths[number] for number in found.usable)),
         )
         # A page is held packed and unpacked; pictures on their way pass through Arrow's buffers and Python's.
         passing = _COPIES_OF_PAGES * found.page_bytes
-        flush_rows = plan(reads=LargestReads(largest, passing_bytes=passing)).rows_per_flush
-        passing += _COPIES_OF_PICTURES * flush_rows * sum(found.picture_bytes.values())
-        return plan(reads=LargestReads(largest, passing_bytes=passing))
+        first = plan_memory(load(reads=LargestReads(largest, passing_bytes=passing)), means.budget_bytes)
+        passing += _COPIES_OF_PICTURES * first.rows_per_flush * sum(found.picture_bytes.values())
+        return plan_memory(load(reads=LargestReads(largest, passing_bytes=passing)), means.budget_bytes)
 
 
 def _own_features(data: DataSet) -> list[Feature]:
@@ -257,8 +263,7 @@ def _load(camera: DataSetCamera, found: Survey) -> CameraLoad:
     return CameraLoad(width, height, stored_as, max(one, width * height // 3 if camera.encoded else 0))
 
 
-def _size(feature: Feature) -> int:
-    size = 1
-    for side in feature.shape:
-        size *= side
-    return 32 if feature.is_text else size
+def _vector_load(feature: Feature) -> VectorLoad:
+    if feature.is_text:
+        return VectorLoad(feature.key, 32, "int64")
+    return VectorLoad(feature.key, math.prod(feature.shape), feature.dtype)

@@ -22,7 +22,7 @@ from penstock.recordings.obvious import (
     obvious_paths,
 )
 from penstock.recordings.recording import Recording, Topic
-from penstock.recordings.values import MAX_DIMENSIONS, VectorReader
+from penstock.recordings.values import VectorReader
 
 STATE = "observation.state"
 ACTION = "action"
@@ -34,6 +34,7 @@ _COMMAND_WORDS = frozenset(
 ) | {"target", "targets", "traj", "trajectory"}
 _NOT_COMMANDS = frozenset(("state", "states", "status", "feedback", "measured", "actual"))
 _ARRAYS = frozenset(("std_msgs/msg/Float64MultiArray", "std_msgs/msg/Float32MultiArray"))
+_MOST_BEAMS = 10_000
 _SCANS = ("sensor_msgs/msg/LaserScan", "foxglove.LaserScan")  # one value for each direction, always as many
 # Of the rows in a topic's own range, how many must find a message: rows that do not are lost.
 _STEADY_SHARE, _OTHER_SHARE = 0.9, 0.99
@@ -72,7 +73,7 @@ class NumericTopic:
 
     @property
     def most_dimensions(self) -> int:
-        return MAX_DIMENSIONS if self.topic.type in _SCANS else _MOST_DIMENSIONS
+        return _MOST_BEAMS if self.topic.type in _SCANS else _MOST_DIMENSIONS
 
     def feature(self) -> FeatureSettings:
         dtype: Literal["float32", "float64"] = "float64" if self.topic.type in DOUBLE_PRECISION else "float32"

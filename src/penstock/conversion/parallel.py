@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 import penstock
 from penstock import errors
 from penstock.conversion.parcel import join, parcel_of
-from penstock.conversion.share import JOINING_BYTES, budget_per_process
+from penstock.conversion.share import budget_per_process
 from penstock.conversion.worker import Request
 from penstock.errors import DataSetError, Interrupted, PenstockError, RecordingError
 from penstock.lazy import dataclass
@@ -115,7 +115,7 @@ class Parallel:
             parcel=parcel_of(job.root, number),
             episodes=entry.episodes,
             state=entry.state,
-            budget_bytes=budget_per_process(job.budget.limit_bytes, job.processes),
+            budget_bytes=budget_per_process(job.budget.limit_bytes, job.joining_bytes, job.processes),
             threads=max(1, job.cores // job.processes),
             strict=job.strict,
         )
@@ -146,7 +146,7 @@ class Parallel:
             self._job.moved(answer["number"], answer["moved"])
         elif "done" in answer:
             self._predicted[id(process)] = answer["predicted_bytes"]
-            self._job.predicted_bytes = JOINING_BYTES + sum(self._predicted.values())
+            self._job.predicted_bytes = self._job.joining_bytes + sum(self._predicted.values())
             self._results[answer["done"]] = None
             process.number = None
         elif "failed" in answer:

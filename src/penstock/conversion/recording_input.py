@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 from penstock import memory as process_memory
 from penstock import recordings, units
 from penstock.conversion.clock import check_clock, note_on_clock
-from penstock.conversion.columns import CameraColumn, Columns, describe_features, open_columns
+from penstock.conversion.columns import Columns, describe_features, open_columns
 from penstock.conversion.cuts import Cuts, Marks, Span, cut, read_marks, settle, text_features
-from penstock.conversion.depth_camera import depth_bytes
 from penstock.conversion.encoding_anew import video_lines
 from penstock.conversion.episode import DAMAGED, Bad, BadMessages, Pass, stream_episode
 from penstock.conversion.inputs import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
 from penstock.conversion.mapping import map_topics
 from penstock.conversion.outage import whole_outages
 from penstock.conversion.pairing import Paired, pair
+from penstock.conversion.recording_memory import plan_recording_memory, used_topics
 from penstock.conversion.settings import Settings
 from penstock.conversion.video_stream import camera_fate, refuse_encoding, stream_notes
 from penstock.errors import AlignError, RecordingError
 from penstock.lazy import dataclass
 from penstock.media.hardware import device_notes
-from penstock.plan.conversion_memory import CameraLoad, MemoryPlan, plan_memory
-from penstock.recordings.recording import Loss, Recording, Topic
+from penstock.plan.conversion_memory import MemoryPlan
+from penstock.recordings.recording import Loss, Recording
 
 if TYPE_CHECKING:
     from penstock.lerobot.features import Feature
@@ -62,7 +62,7 @@ class RecordingPlan:
 
 
 def plan_recording(
-    recording: Recording, settings: Settings, budget_bytes: int, threads: int = 1
+    recording: Recording, settings: Settings, budget_bytes: int, threads: int = 1, rows_before: int = 0
 ) -> tuple[RecordingPlan, tuple[str, ...]]:
     """Map, probe and align one recording, and share out the budget; reads no payload but the first of each topic."""
     mapped = map_topics(recording, settings)
@@ -70,8 +70,8 @@ def plan_recording(
     marks = read_marks(recording, mapped.settings)
     settled = settle(mapped.settings, marks)
     paired = pair(recording, columns, settled, {})
-    memory = _plan_memory(recording, settled, columns, paired, budget_bytes, threads)
-    cuts = cut(marks, settled, paired, memory.rows_per_flush)
+    memory = plan_recording_memory(recording, settled, columns, paired, budget_bytes, threads, rows_before)
+    cuts = cut(marks, settled, paired, memory.rows_per_split)
     check_clock(str(recording.path), settled, paired, cuts.ranges)
     found = mapped.constants
     return RecordingPlan(recording, settled, columns, paired, marks, cuts, memory, budget_bytes, found), mapped.notes
@@ -143,6 +143,7 @@ class RecordingInput(Input):
         going = Pass(
             settings=now.settings,
             rows_per_flush=now.memory.rows_per_flush,
+            rows_per_read=now.memory.rows_per_read,
             fetch_bytes=now.memory.fetch_bytes,
             threads=now.memory.threads,
             on_block=lambda done_bytes: run.on_moved(before + done_bytes),
@@ -187,7 +188,8 @@ class RecordingInput(Input):
 
     def _plan(self, settings: Settings, begun: Begun | None) -> tuple[RecordingPlan, tuple[str, ...]]:
         try:
-            return plan_recording(self._recording, settings, self._means.budget_bytes, self._means.threads)
+            means = self._means
+            return plan_recording(self._recording, settings, means.budget_bytes, means.threads, means.rows_before)
         except AlignError as error:
             if begun is None:
                 raise
@@ -224,11 +226,8 @@ class RecordingInput(Input):
         if unusable != self._now_unusable:
             first = self._planned
             paired = pair(first.recording, first.columns, first.settings, unusable)
-            memory = _plan_memory(
-                first.recording, first.settings, first.columns, paired, first.budget_bytes, self._means.threads
-            )
-            cuts = cut(first.marks, first.settings, paired, memory.rows_per_flush)
-            self._now = replace(first, paired=paired, cuts=cuts, memory=memory)
+            cuts = cut(first.marks, first.settings, paired, first.memory.rows_per_split)
+            self._now = replace(first, paired=paired, cuts=cuts)
             self._now_unusable = unusable
         return self._now
 
@@ -282,7 +281,7 @@ def _other_types(plan: RecordingPlan) -> list[Loss]:
     """Messages that have the name of a topic in use, and another type; NAME:TYPE says that they are not wanted."""
     asked = {source.topic for feature in plan.settings.features.values() for source in feature.sources}
     asked |= {str(plan.settings.timeline)} | plan.settings.episodes.topics
-    used = {topic.id for topic in _used_topics(plan.columns)}
+    used = {topic.id for topic in used_topics(plan.columns)}
     return [
         Loss(f"messages of another type on {topic.shared_name}: {topic.type}", topic.count, topic.name)
         for topic in plan.recording.topics
@@ -328,48 +327,11 @@ def plan_lines(plan: RecordingPlan) -> list[tuple[str, str]]:
     return lines
 
 
-def _plan_memory(
-    recording: Recording, settings: Settings, columns: Columns, paired: Paired, budget_bytes: int, threads: int
-) -> MemoryPlan:
-    return plan_memory(
-        budget_bytes=budget_bytes,
-        cameras=tuple(_load(camera, recording) for camera in columns.cameras),
-        vector_values=sum(vector.size for vector in columns.vectors),
-        rows=paired.rows,
-        index_bytes=recording.index_bytes,
-        reads=recording.largest_reads(_used_topics(columns)),
-        chunk_size=settings.rosbag.chunk_size,
-        threads=threads,
-        decoded=tuple(_stream_load(camera) for camera in columns.cameras if camera.stream is not None),
-    )
-
-
-def _stream_load(camera: CameraColumn) -> CameraLoad:
-    """The decoder of a stream; `stored_as` is what it reads."""
-    height, width = camera.recorded_px
-    return CameraLoad(width, height, camera.kind, width * height // 3)
-
-
-def _used_topics(columns: Columns) -> list[Topic]:
-    return [camera.topic for camera in columns.cameras] + [
-        part.topic for vector in columns.vectors for part in vector.parts
-    ]
-
-
-def _load(camera: CameraColumn, recording: Recording) -> CameraLoad:
-    height, width = max(camera.recorded_px, camera.size_px, key=lambda size_px: size_px[0] * size_px[1])
-    typical = recording.size_bytes // max(sum(topic.count for topic in recording.topics), 1)
-    if camera.depth is not None:
-        stored, decoding = depth_bytes(camera.depth)
-        return CameraLoad(width, height, camera.stored_as, width * height * stored, decoding)
-    return CameraLoad(width, height, camera.stored_as, max(typical, width * height // 3))
-
-
 def _features(columns: Columns, settings: Settings) -> tuple[Feature, ...]:
     from penstock.lerobot.features import Feature
 
     cameras = [camera.feature() for camera in columns.cameras]
-    vectors = [Feature(vector.key, vector.dtype, (vector.size,), vector.names) for vector in columns.vectors]
+    vectors = [Feature(vector.key, vector.dtype, (vector.size,), vector.names or None) for vector in columns.vectors]
     return (*cameras, *vectors, *text_features(settings.episodes))
 
 

@@ -97,9 +97,13 @@ def move(frames: EpisodeFrames, block_bytes: int) -> Generator[Moved, None, None
         at = 0
         while at < len(starts):
             stop = _block_end(offsets, sizes, at, block_bytes)
-            pieces = _read(fd, frames.path, offsets[at:stop].tolist(), sizes[at:stop].tolist())
-            late = None if shifts is None else shifts[at:stop].tolist()
-            yield Moved(pieces, keys[at:stop].tolist(), repeats[at:stop].tolist(), late)
+            # Not held here: the block is gone before the next is read.
+            yield Moved(
+                _read(fd, frames.path, offsets[at:stop].tolist(), sizes[at:stop].tolist()),
+                keys[at:stop].tolist(),
+                repeats[at:stop].tolist(),
+                None if shifts is None else shifts[at:stop].tolist(),
+            )
             at = stop
     finally:
         os.close(fd)

@@ -48,6 +48,7 @@ class Report:
     failed: Mapping[str, str] = field(default_factory=dict)  # inputs that --keep-going left out, and why
     failed_before: int = 0  # of those, before this call appended to the data set
     processes: int = 1
+    over_budget_bytes: int = 0  # how far the peak was above the budget
 
     @property
     def lost_count(self) -> int:

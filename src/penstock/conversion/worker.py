@@ -23,6 +23,7 @@ from penstock.conversion.stop import Stop
 from penstock.conversion.writing import Writing
 from penstock.errors import Interrupted, PenstockError
 from penstock.lazy import dataclass
+from penstock.memory import give_back_large_blocks
 
 _PR_SET_PDEATHSIG = 1
 _TELL_EVERY_S = 0.1
@@ -92,6 +93,7 @@ class _Answers:
 def main(parent: int) -> int:
     """Work until stdin ends."""
     _die_with_parent(parent)
+    give_back_large_blocks()
     # Whatever a library prints must not get between the answers.
     answers = _Answers(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)
@@ -112,7 +114,8 @@ def main(parent: int) -> int:
 
 
 def _convert(request: Request, stop: Stop, answers: _Answers) -> int:
-    means = Means(request.begun.settings, request.budget_bytes, request.threads, request.strict, check_stop=stop.check)
+    own, stopping = request.begun.settings, stop.check
+    means = Means(own, request.budget_bytes, request.threads, request.strict, check_stop=stopping, inputs=2)
     ledger = Ledger([Entry(request.found, 0) for _ in range(request.number + 1)])
     with open_input(request.found, means, request.begun) as source:
         from penstock.conversion.parcel import open_parcel

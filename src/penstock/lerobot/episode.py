@@ -19,6 +19,7 @@ from penstock.lerobot.journal import encode_line
 from penstock.lerobot.spool import PartWriter, with_task_index
 from penstock.lerobot.stats import ImageStats, NumericStats
 from penstock.lerobot.videos import VideoSink
+from penstock.memory import give_back_freed
 
 if TYPE_CHECKING:
     from penstock.lerobot.writer import DataSetWriter
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 FeatureStats = NumericStats | ImageStats
 
 _FILL_ROWS = 4096
+# After a flush of so much the heap has holes that the next one does not fit into.
+_LARGE_FLUSH_BYTES = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,8 @@ class EpisodeWriter:
                 entry.add(flushed)
         if self._row_tasks:
             self._numeric("task_index").add(numbers)
+        if sum(flushed.nbytes for flushed in values.values() if isinstance(flushed, np.ndarray)) >= _LARGE_FLUSH_BYTES:
+            give_back_freed()
 
     def add_image_sample(self, key: str, rgb: NDArray[Any]) -> None:
         """Let a decoded picture enter the statistics of a camera: RGB, or the values of a depth picture."""

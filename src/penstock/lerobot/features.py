@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lazy import dataclass
+from penstock.lerobot.stats import are_pooled
 
 NUMERIC_DTYPES: tuple[str, ...] = (
     "float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
@@ -18,6 +19,7 @@ CAMERA_DTYPES: tuple[str, ...] = ("video", "image")
 TEXT_DTYPES: tuple[str, ...] = ("string", "language")
 KNOWN_DTYPES: tuple[str, ...] = (*NUMERIC_DTYPES, *CAMERA_DTYPES, *TEXT_DTYPES)
 
+ALL_VALUES = "(all values)"  # the name of the one statistic of a wide feature
 LANGUAGE_KEYS = ("language_persistent", "language_events")
 # A key becomes a directory name; file systems allow 255 bytes, and the rest of the name needs some.
 LONGEST_KEY_BYTES = 180
@@ -84,8 +86,15 @@ class Feature:
         return self.shape == (1,)
 
     @property
+    def is_wide(self) -> bool:
+        """So many numbers in a row that one statistic stands for all of them."""
+        return self.is_numeric and are_pooled(self.shape)
+
+    @property
     def dimension_names(self) -> list[str]:
-        """One name per number of a row, made up where the feature has none."""
+        """One name per number that has statistics of its own, made up where the feature has none."""
+        if self.is_wide:
+            return [ALL_VALUES]
         size = int(np.prod(self.shape, dtype=np.int64))
         if self.names is not None and len(self.names) == size and not self.is_camera:
             return [str(name) for name in self.names]

@@ -152,16 +152,17 @@ class QuantileSketch:
             if buffer is not None:
                 parts.append(buffer)
                 weights.append(np.full(self.k, 1 << level, dtype=np.int64))
-        values = np.concatenate(parts, axis=1).astype(np.float64, copy=False)
         weight = np.concatenate(weights)
         position = np.asarray(fractions, dtype=np.float64) * (self.count - 1)
         below = np.floor(position).astype(np.int64)
         above = np.minimum(below + 1, self.count - 1)
         share = position - below
         for dim in range(self.dims):
-            order = np.argsort(values[dim], kind="stable")
+            # One column at a time: all of them together would be as much again as the whole sketch.
+            values = np.concatenate([part[dim] for part in parts]).astype(np.float64, copy=False)
+            order = np.argsort(values, kind="stable")
             ends = np.cumsum(weight[order])
-            ranked = values[dim][order]
+            ranked = values[order]
             low = ranked[np.searchsorted(ends, below, side="right")]
             high = ranked[np.searchsorted(ends, above, side="right")]
             result[:, dim] = np.clip(low + (high - low) * share, low, high)

@@ -104,7 +104,7 @@ def with_task_index(part: Part, schema: pa.Schema, task_index: int) -> Part:
         source = pq.ParquetFile(str(part.path))
         with source, tables.data_file(changed, schema) as target:
             for number in range(source.num_row_groups):
-                table = source.read_row_group(number, use_threads=False).cast(schema)
+                table = tables.read_group(source, number, schema)
                 values = columns.numbers(np.full(table.num_rows, task_index, dtype=np.int64))
                 table = table.set_column(place, schema.field(place), values)
                 target.write_table(table, row_group_size=table.num_rows)
@@ -211,7 +211,7 @@ class DataFiles:
                 with pq.ParquetFile(str(path)) as source:
                     groups = (part.groups or range(source.num_row_groups) for part in neighbours)
                     for number in itertools.chain.from_iterable(groups):
-                        table = source.read_row_group(number, use_threads=False).cast(self._schema())
+                        table = tables.read_group(source, number, self._schema())
                         target.write_table(table, row_group_size=table.num_rows)
         if self._fsync:
             layout.fsync_file(merged)

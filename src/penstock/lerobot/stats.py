@@ -6,7 +6,8 @@ whole data set are merged from the sketches and histograms of its episodes, neve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,13 @@ STATISTICS: tuple[str, ...] = ("min", "max", "mean", "std", "count", *QUANTILES)
 
 # The square of a larger number, summed over a long recording, overflows a float64.
 LARGEST_USABLE = 1e150
+
+# A feature with more numbers in a row has one statistic for all of them: a sketch per number would take 4 KiB each.
+WIDEST_VALUES = 2048
+# Numbers of one row of such a feature that enter the sketch, evenly spread.
+_SAMPLED_VALUES = 2048
+# Numbers that are looked at together, as float64.
+_BLOCK_VALUES = 1 << 17
 
 # Pixels of one picture that enter the histogram: enough for 1 % quantiles, cheap enough to forget.
 IMAGE_SIDE_PX = 160
@@ -43,8 +51,16 @@ class BadValues:
         return self.nan + self.inf + self.overflow
 
 
+def are_pooled(shape: tuple[int, ...]) -> bool:
+    """Whether a numeric feature has one statistic for all numbers of a row, not one for each."""
+    return math.prod(shape) > WIDEST_VALUES
+
+
 class NumericStats:
     """Statistics of a numeric feature whose rows have `shape`; NaN and Inf are counted and left out.
+
+    A feature of more than WIDEST_VALUES numbers is `pooled`: all its numbers are one dimension, min, max, mean and
+    standard deviation of all of them, and quantiles of some of each row.
 
     >>> stats = NumericStats((2,))
     >>> stats.add(np.array([[0.0, 1.0], [2.0, float("nan")]]))
@@ -55,8 +71,9 @@ class NumericStats:
     def __init__(self, shape: tuple[int, ...] = (1,), dtype: DTypeLike = np.float64) -> None:
         self.shape = shape
         self.rows = 0
-        dims = int(np.prod(shape, dtype=np.int64))
-        self._dims = dims
+        self._width = math.prod(shape)
+        self.pooled = are_pooled(shape)
+        self._dims = dims = 1 if self.pooled else self._width
         self._dtype = np.dtype(np.float32) if np.dtype(dtype) in (np.float16, np.float32) else np.dtype(np.float64)
         self._usable: NDArray[np.int64] = np.zeros(dims, dtype=np.int64)
         self._min: NDArray[np.float64] = np.full(dims, np.inf)
@@ -81,20 +98,38 @@ class NumericStats:
         """Take in rows of shape (n, *shape)."""
         if len(rows) == 0:
             return
-        flat = np.asarray(rows).reshape(len(rows), self._dims)
-        values = flat.astype(np.float64)
-        self.rows += len(values)
+        flat = np.asarray(rows).reshape(len(rows), self._width)
+        if self.pooled:
+            self._add_pooled(flat)
+        else:
+            self.rows += len(flat)
+            self._add(flat)
+
+    def _add_pooled(self, flat: NDArray[Any]) -> None:
+        """All numbers of some rows as one column; the sketch takes every n-th, other ones of every row."""
+        stride = -(-self._width // _SAMPLED_VALUES)
+        step = max(1, _BLOCK_VALUES // self._width)
+        for start in range(0, len(flat), step):
+            block = flat[start : start + step]
+            sampled = [row[(self.rows + number) % stride :: stride] for number, row in enumerate(block)]
+            self.rows += len(block)
+            self._add(block.reshape(-1, 1), np.concatenate(sampled).reshape(-1, 1))
+
+    def _add(self, flat: NDArray[Any], sampled: NDArray[Any] | None = None) -> None:
         with np.errstate(invalid="ignore"):
-            low, high = values.min(axis=0), values.max(axis=0)
+            low, high = flat.min(axis=0).astype(np.float64), flat.max(axis=0).astype(np.float64)
         # NaN and Inf show up in the extremes, so clean data pays for no mask.
         if np.all(low >= -LARGEST_USABLE) and np.all(high <= LARGEST_USABLE):
-            mean = values.mean(axis=0)
-            values -= mean
-            squares = np.einsum("ij,ij->j", values, values)
-            self._join(np.full(self._dims, len(values), dtype=np.int64), low, high, mean, squares)
-            self._sketch.add(flat)
+            mean, squares = np.empty(self._dims), np.empty(self._dims)
+            for part in _column_blocks(*flat.shape):
+                values = flat[:, part].astype(np.float64)
+                mean[part] = values.mean(axis=0)
+                values -= mean[part]
+                squares[part] = np.einsum("ij,ij->j", values, values)
+            self._join(np.full(self._dims, len(flat), dtype=np.int64), low, high, mean, squares)
+            self._sketch.add(flat if sampled is None else sampled)
         else:
-            self._add_ragged(flat, values)
+            self._add_ragged(flat, sampled)
 
     def merge(self, other: NumericStats) -> None:
         """Take in everything that `other` has seen."""
@@ -108,15 +143,19 @@ class NumericStats:
             self._ragged_sketch(dim).merge(sketch)
 
     def to_json(self) -> Stats:
-        """Lists in the feature's own shape, `count` as [rows]; a dimension without one usable value gets zeros."""
+        """Lists in the feature's own shape, `count` as [rows]; a dimension without one usable value gets zeros.
+
+        What is pooled has lists of one number, which a reader spreads over the row.
+        """
+        shape = (1,) if self.pooled else self.shape
         with np.errstate(invalid="ignore", divide="ignore"):
             std = np.sqrt(self._squares / self._usable)
         empty = self._usable == 0
         table = {"min": self._min, "max": self._max, "mean": self._mean, "std": std}
-        result: Stats = {name: np.where(empty, 0.0, row).reshape(self.shape).tolist() for name, row in table.items()}
+        result: Stats = {name: np.where(empty, 0.0, row).reshape(shape).tolist() for name, row in table.items()}
         result["count"] = [self.rows]
         for name, row in zip(QUANTILES, self._quantiles(list(QUANTILES.values())), strict=True):
-            result[name] = row.reshape(self.shape).tolist()
+            result[name] = row.reshape(shape).tolist()
         return result
 
     def to_state(self) -> dict[str, Any]:
@@ -162,23 +201,34 @@ class NumericStats:
             values[:, dim] = whole.quantiles(fractions)[:, 0]
         return values
 
-    def _add_ragged(self, flat: NDArray[Any], values: NDArray[np.float64]) -> None:
-        self._bad[0] += np.isnan(values).sum(axis=0)
-        self._bad[1] += np.isinf(values).sum(axis=0)
-        usable = np.abs(values) <= LARGEST_USABLE
-        self._bad[2] += (np.isfinite(values) & ~usable).sum(axis=0)
-        counts = usable.sum(axis=0)
-        kept = np.where(usable, values, 0.0)
-        mean = kept.sum(axis=0) / np.maximum(counts, 1)
-        centred = np.where(usable, kept - mean, 0.0)
-        low = np.where(usable, values, np.inf).min(axis=0)
-        high = np.where(usable, values, -np.inf).max(axis=0)
-        self._join(counts, low, high, mean, np.einsum("ij,ij->j", centred, centred))
-        whole = usable.all(axis=1)
+    def _add_ragged(self, flat: NDArray[Any], sampled: NDArray[Any] | None) -> None:
+        counts, bad = np.empty(self._dims, dtype=np.int64), np.empty((3, self._dims), dtype=np.int64)
+        low, high, mean, squares = (np.empty(self._dims) for _ in range(4))
+        whole = np.ones(len(flat), dtype=bool)
+        for part in _column_blocks(*flat.shape):
+            values = flat[:, part].astype(np.float64)
+            usable = np.abs(values) <= LARGEST_USABLE
+            whole &= usable.all(axis=1)
+            counts[part] = usable.sum(axis=0)
+            bad[0, part] = np.isnan(values).sum(axis=0)
+            bad[1, part] = np.isinf(values).sum(axis=0)
+            bad[2, part] = len(values) - counts[part] - bad[0, part] - bad[1, part]
+            kept = np.where(usable, values, 0.0)
+            mean[part] = kept.sum(axis=0) / np.maximum(counts[part], 1)
+            centred = np.where(usable, kept - mean[part], 0.0)
+            low[part] = np.where(usable, values, np.inf).min(axis=0)
+            high[part] = np.where(usable, values, -np.inf).max(axis=0)
+            squares[part] = np.einsum("ij,ij->j", centred, centred)
+        self._bad += bad
+        self._join(counts, low, high, mean, squares)
+        if sampled is not None:
+            self._sketch.add(sampled[np.abs(sampled[:, 0].astype(np.float64)) <= LARGEST_USABLE])
+            return
         self._sketch.add(flat[whole])
-        broken, broken_usable = flat[~whole], usable[~whole]
+        broken = flat[~whole]
         for dim in range(self._dims):
-            self._ragged_sketch(dim).add(broken[broken_usable[:, dim], dim : dim + 1])
+            column = broken[:, dim : dim + 1]
+            self._ragged_sketch(dim).add(column[np.abs(column[:, 0].astype(np.float64)) <= LARGEST_USABLE])
 
     def _ragged_sketch(self, dim: int) -> QuantileSketch:
         return self._ragged.setdefault(dim, QuantileSketch(1, dtype=self._dtype))
@@ -200,6 +250,20 @@ class NumericStats:
         self._usable = total
         self._min = np.minimum(self._min, low)
         self._max = np.maximum(self._max, high)
+
+
+def _column_blocks(rows: int, columns: int) -> Iterator[slice]:
+    """Columns that are looked at together: few enough for bounded memory, and never one of several.
+
+    Sums over the rows of two and more columns go row by row, and those of a single column pairwise: a block of one
+    would give other last digits.
+    """
+    step = max(8, _BLOCK_VALUES // max(rows, 1) // 8 * 8)
+    start = 0
+    while start < columns:
+        stop = columns if columns - start <= step + 1 else start + step
+        yield slice(start, stop)
+        start = stop
 
 
 class ImageStats:

@@ -114,6 +114,16 @@ def data_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     )
 
 
+def read_group(file: pq.ParquetFile, number: int, schema: pa.Schema) -> pa.Table:
+    """A row group in the given schema. A part of our own has its types already, and casting loads 8 MiB of Arrow."""
+    import pyarrow as pa
+
+    table = file.read_row_group(number, use_threads=False)
+    if table.schema.equals(schema):  # but for the names inside lists, which parquet has its own for
+        return pa.Table.from_arrays(table.columns, schema=schema)
+    return table.cast(schema)
+
+
 def close_writer(writer: pq.ParquetWriter) -> None:
     """Write the footer; a writer that cannot, on a full disk, is not asked again when it is collected."""
     try:
@@ -220,7 +230,7 @@ def episodes_schema(features: Sequence[Feature]) -> pa.Schema:
         if feature.is_text:
             continue
         kind = pa.float64()
-        for _ in range(3 if feature.is_camera else len(feature.shape)):
+        for _ in range(3 if feature.is_camera else 1 if feature.is_wide else len(feature.shape)):
             kind = pa.list_(kind)
         for name in STATISTICS:
             fields.append(pa.field(f"stats/{feature.key}/{name}", pa.list_(pa.int64()) if name == "count" else kind))

@@ -33,7 +33,7 @@ __all__ = ["FieldPath", "VectorReader", "default_path", "parse_path"]
 
 Unit = Literal["deg", "rad"]
 
-MAX_DIMENSIONS = 10_000
+MAX_FIELDS = 10_000
 # Where messages keep the names of the values beside them.
 NAME_FIELDS = ("name", "names", "joint_names", "joint_name")
 _TIMES = ("time", "duration", TIME_TYPE, DURATION_TYPE)
@@ -307,9 +307,12 @@ def _leaves(decoder: MessageDecoder, path: FieldPath) -> Iterator[_Leaf]:
         if len(singles) > 1:  # the same field of several messages: their numbers tell them apart
             label = ".".join(str(part).replace("[", ".").rstrip("]") for part in single.parts)
         for leaf in _leaves_of(decoder, field, single, label, top=True, numbered=len(singles) > 1):
-            total += leaf.size or 1
-            if total > MAX_DIMENSIONS:
-                raise ConfigError(f"{decoder.type_name} {path} has more than {MAX_DIMENSIONS:,} values")
+            total += 1
+            if total > MAX_FIELDS:
+                raise ConfigError(
+                    f"{decoder.type_name} {path} has more than {MAX_FIELDS:,} fields with numbers",
+                    hint="name one of them, or a part of an array such as ranges[0:360:4]",
+                )
             yield leaf
 
 
@@ -327,7 +330,7 @@ def _single_paths(decoder: MessageDecoder, path: FieldPath) -> list[FieldPath]:
         choices: list[PathPart] = [part]
         if isinstance(part.selector, Span) and field is not None and field.type.kind == "message":
             indices = part.selector.fixed_indices
-            if indices is None or len(indices) * len(paths) > MAX_DIMENSIONS:
+            if indices is None or len(indices) * len(paths) > MAX_FIELDS:
                 raise ConfigError(
                     f"field path '{path}': the slice of {part.name}, an array of messages, needs a start and an end",
                     hint=f"write it as {part.name}[0:2]",
@@ -361,7 +364,7 @@ def _leaves_of(
                 f"field path '{path}' of {decoder.type_name} leads to any number of messages ({kind})",
                 hint=f"say which, as in {path}[0]",
             )
-        for index in range(min(kind.array or 0, MAX_DIMENSIONS + 1)):
+        for index in range(min(kind.array or 0, MAX_FIELDS + 1)):
             part = PathPart(path.parts[-1].name, index)
             yield from _leaves_of(decoder, field, FieldPath((*path.parts[:-1], part)), f"{label}.{index}")
     else:

@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.conversion.bags import robot, write
 
-SETTINGS: dict[str, Any] = {"split_episodes": True, "rosbag": {"chunk_size": 9}, "task": "fold", "memory": "1GiB"}
-SECONDS = (0.5, 0.4, 0.3)  # at 30 fps: two episodes, two, one
+SETTINGS: dict[str, Any] = {"split_episodes": True, "rosbag": {"chunk_size": 4}, "task": "fold", "memory": "1GiB"}
+SECONDS = (0.5, 0.4, 0.3)  # at 30 fps: four episodes, three, two or three: more than one group of commits
 
 
 def make_sources(directory: Path) -> list[Path]:

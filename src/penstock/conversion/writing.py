@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from penstock.lerobot.writer import DataSetWriter, EpisodeWriter
 
 
+_SMALL_BYTES = 64 << 20
+
+
 class Writing:
     """Writes inputs with one writer, in one process."""
 
@@ -43,6 +46,8 @@ class Writing:
         entry = self.ledger.entries[number]
         state = None if entry.state is None else source.resumed(entry.state)
         plan = source.next_episode(state)
+        if not _is_small(source):
+            self.writer.settle()  # what waits for company would wait for long
         while plan is not None:
             self._stop.check()
             try:
@@ -77,9 +82,9 @@ class Writing:
                 note = episode_note(number, state, _outcome(source, state) if following is None else None)
                 # The last commit and the end of the data set share one round of waiting for the disk. What was
                 # encoded took its time, and is not risked for it.
-                joined = last and following is None and not source.encodes
+                last_one = last and following is None and not source.encodes
                 with span("31_episode_commit"):
-                    episode.commit(task=plan.task, note=note, last=joined)
+                    episode.commit(task=plan.task, note=note, last=last_one, grouped=_is_small(source))
             except BaseException:
                 episode.abort()
                 raise
@@ -94,6 +99,11 @@ class Writing:
     def _moved(self, number: int, done_bytes: int) -> None:
         self._stop.check()
         self._on_moved(number, done_bytes)
+
+
+def _is_small(source: Input) -> bool:
+    """Whether its episodes take so little time that a few of them may be made anew after a kill."""
+    return source.size_bytes <= _SMALL_BYTES and not source.encodes
 
 
 def _outcome(source: Input, state: State | None) -> Outcome:

@@ -26,8 +26,8 @@ class EpisodeRecord:
     """Everything that is known about one committed episode; plain values only. The journal keeps one line of each.
 
     `announced_rows` and `names_tasks` (whether its rows name their tasks one by one) are how it was written: a copy
-    that is written likewise has the same bytes. `state` is the state of the data set after the episode; `parcel` is
-    what a parcel keeps about the episode alone.
+    that is written likewise has the same bytes. `state` is the state of the data set after the episode, in the last one
+    of a group; `parcel` is what a parcel keeps about the episode alone.
     """
 
     episode_index: int
@@ -48,6 +48,7 @@ class EpisodeRecord:
         """As it stands in the journal."""
         return {
             "type": "episode",
+            "state": None if self.state is None else self.state.to_json(),
             "episode_index": self.episode_index,
             "tasks": list(self.tasks),
             "first_row": self.first_row,
@@ -58,7 +59,6 @@ class EpisodeRecord:
             "announced_rows": self.announced_rows,
             "names_tasks": self.names_tasks,
             "note": None if self.note is None else dict(self.note),
-            "state": None if self.state is None else self.state.to_json(),
             "parcel": None if self.parcel is None else self.parcel.to_json(),
             "stats": self.stats,
         }

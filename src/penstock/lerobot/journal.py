@@ -5,6 +5,7 @@
 
 The checksum is that of the record's own bytes. A line counts when it is whole. A process that was killed while it wrote
 leaves the beginning of a line at the end, which is cut off; damage anywhere else is an error, never a loss.
+Episodes that were committed as a group have one state, in the last of their lines: without that line none counts.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ FORMAT = 1
 LONGEST_LINE_BYTES = 256 * layout.MIB
 
 _LINE = re.compile(rb'\{"crc":"([0-9a-f]{8})","record":(\{.*\})\}\n\Z', re.DOTALL)
+
+# An episode that reaches the disk together with the following one.
+_GROUPED = b'{"type":"episode","state":null'
 
 Record = Mapping[str, Any]
 
@@ -137,7 +141,9 @@ class Journal:
         header: Header | None = None
         end_bytes = 0
         for after_bytes, record in _whole_lines(path):
-            end_bytes = after_bytes
+            # An episode without a state counts together with the one behind it that has one.
+            if not record.startswith(_GROUPED):
+                end_bytes = after_bytes
             if header is None:
                 header = Header.from_json(json.loads(record), str(path))
         if header is None:
@@ -154,9 +160,9 @@ class Journal:
             self._open(0, fsync)
             os.truncate(self.path, self._end_bytes)
 
-    def append(self, record: Record) -> None:
-        """Write one line; it is on the disk when this returns."""
-        self._append(encode_line(record), durable=True)
+    def append(self, *records: Record) -> None:
+        """Write a line for each; they are on the disk when this returns."""
+        self._append(b"".join(encode_line(record) for record in records), durable=True)
 
     def close(self) -> None:
         """Write no more."""

@@ -6,11 +6,12 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from penstock.errors import DataSetCorrupt, OutputFailed
+from penstock.media.append_file import begin_write_back
 
 CODEBASE_VERSION = "v3.0"
 INFO_PATH = "meta/info.json"
@@ -175,6 +176,20 @@ def fsync_file(path: Path) -> None:
     """Make the bytes of a file durable."""
     with writing(path, "cannot sync the file"):
         _sync(path)
+
+
+def fsync_files(paths: Sequence[Path]) -> None:
+    """Make the bytes of several files durable: all begin to be written before any is waited for."""
+    with contextlib.ExitStack() as held:
+        descriptors = []
+        for path in paths:
+            with writing(path, "cannot sync the file"):
+                descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            held.callback(os.close, descriptors[-1])
+            begin_write_back(descriptors[-1])
+        for path, descriptor in zip(paths, descriptors, strict=True):
+            with writing(path, "cannot sync the file"):
+                os.fsync(descriptor)
 
 
 def _sync(path: Path) -> None:

@@ -133,6 +133,7 @@ class VideoSink:
         self._expected_rows = 0
         self._info_before: dict[str, Any] | None = None
         self._probe = jpeg.JpegProbe()
+        self.committed_bytes = 0  # of the last episode
 
     def __repr__(self) -> str:
         return f"VideoSink({self.key!r}, {self._width}×{self._height}, frames={self.frames})"
@@ -198,6 +199,7 @@ class VideoSink:
             self._full_file.close(self._fsync)
             self._full_file = None
         span = VideoSpan(self._position, self._start.samples, self.frames, self._file.tell())
+        self.committed_bytes = span.end_bytes - self._start.end_bytes
         self._start = None
         return span
 

@@ -12,11 +12,13 @@ killed, to the same bytes that an undisturbed one writes.
 
 What a commit does, in this order: the rows (a part of their own), the frames and the state reach the disk; then the
 line of the journal; then rows move into their data file, if it is full. What has no line is removed by `resume`.
+Small episodes may share these steps (`commit(grouped=True)`): none of the group counts until all of it is on the disk.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -43,6 +45,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DataSetSummary", "DataSetWriter", "EpisodeSummary", "EpisodeWriter"]
 
+# Grouped episodes share one round of waiting for the disk, as long as a kill costs no more than a moment's work.
+GROUP_EPISODES = 8
+GROUP_BYTES = 16 * layout.MIB
+GROUP_S = 1.0
+
 
 @dataclass(frozen=True)
 class DataSetSummary:
@@ -62,6 +69,7 @@ class _Pending:
 
     record: EpisodeRecord
     kept: Mapping[str, Any] | None
+    is_last: bool
 
 
 class DataSetWriter:
@@ -161,7 +169,9 @@ class DataSetWriter:
             if feature.dtype == "video"
         }
         self._episode: EpisodeWriter | None = None
-        self._pending: _Pending | None = None
+        self._pending: list[_Pending] = []
+        self._pending_bytes = 0
+        self._group_began_s = 0.0
         self._state: snapshot.Saved | None = None
         self._closed = False
 
@@ -175,7 +185,8 @@ class DataSetWriter:
         beyond 1,000 s of a shared video file gets a file of its own. `task` is what `commit` will say, where known.
         """
         self._check_free()
-        self._settle_pending()
+        if self._pending and self._pending[-1].is_last:
+            self.settle()  # it was not the last one
         for sink in self.sinks.values():
             sink.begin_episode(rows)
         path = layout.part_path(self.root, self.episodes)
@@ -192,12 +203,15 @@ class DataSetWriter:
         record: EpisodeRecord,
         stats: Mapping[str, FeatureStats],
         kept: Mapping[str, Any] | None,
+        size_bytes: int,
         *,
         last: bool,
+        grouped: bool,
     ) -> None:
         """Called by an episode that commits: its files are whole, now they belong to the data set.
 
-        `kept` is what a parcel keeps about the episode. With `last`, the line of the journal is left to `close`.
+        `kept` is what a parcel keeps about the episode. With `last`, the line of the journal is left to `close`; with
+        `grouped`, to the commit that fills its group.
         """
         for task in record.tasks:
             self._take_task(task)
@@ -205,15 +219,28 @@ class DataSetWriter:
             self._stats[key].merge(cast(Any, entry))
         self.episodes += 1
         self.frames += record.rows
-        self._pending = _Pending(record, kept)
-        if not last:
+        if not self._pending:
+            self._group_began_s = time.monotonic()
+        self._pending.append(_Pending(record, kept, last))
+        self._pending_bytes += size_bytes
+        if not (last or (grouped and not self._is_group_full())):
             self._make_durable()
 
     def note(self, note: Mapping[str, Any]) -> None:
         """Write a durable line into the journal that belongs to no episode; plain JSON."""
         self._check_writable()
-        self._settle_pending()
+        if self._pending:
+            self.settle()
         self.journal.append({"type": "note", "note": dict(note)})
+
+    def settle(self) -> None:
+        """Bring grouped episodes to the disk now, and write their lines."""
+        self._check_free()
+        try:
+            self._make_durable()
+        except BaseException:
+            self.stop()
+            raise
 
     def close(self) -> DataSetSummary:
         """Put the last files into place and write the metadata, info.json last."""
@@ -246,7 +273,8 @@ class DataSetWriter:
         """Stop without closing: the open episode is dropped, and everything committed can be resumed."""
         if not self._closed:
             try:
-                self._settle_pending()
+                self._drop_open_episode()
+                self.settle()
             finally:
                 self.abandon()
 
@@ -256,10 +284,8 @@ class DataSetWriter:
             return
         # The error that made the caller give up counts, not the ones that follow from it; `resume` needs no help.
         with contextlib.suppress(PenstockError):
-            self._settle_pending()
-        with contextlib.suppress(PenstockError):
-            if self._episode is not None:
-                self._episode.abort()
+            self._drop_open_episode()
+            self.settle()
         self.stop()
 
     def stop(self) -> None:
@@ -300,42 +326,50 @@ class DataSetWriter:
         elif not self._closed:
             self.close()
 
-    def _settle_pending(self) -> None:
-        """An episode that was said to be the last one is not, or close() will not come: bring it to the disk now."""
-        try:
-            self._make_durable()
-        except BaseException:
-            self.stop()
-            raise
+    def _drop_open_episode(self) -> None:
+        if self._episode is not None:
+            self._episode.abort()
+
+    def _is_group_full(self) -> bool:
+        """Whether a kill would cost more than a moment's work."""
+        return (
+            len(self._pending) >= GROUP_EPISODES
+            or self._pending_bytes >= GROUP_BYTES
+            or time.monotonic() - self._group_began_s >= GROUP_S
+        )
 
     def _make_durable(self, *, closing: bool = False) -> None:
-        """Bring the accepted episode to the disk, then write its line; `closing` finishes the videos on the way."""
-        pending, self._pending = self._pending, None
+        """Bring the accepted episodes to the disk, then write their lines; `closing` finishes the videos on the way."""
+        pending, self._pending, self._pending_bytes = self._pending, [], 0
         # The state first: the tables of the videos would else be held while their index is made of them once more.
-        state = None if pending is None else self._save(layout.state_name(self.episodes), self._state_tree())
+        state = self._save(layout.state_name(self.episodes), self._state_tree()) if pending else None
         for sink in self.sinks.values():
             if closing:
                 sink.close()
-            elif pending is not None:
+            elif pending:
                 sink.sync()
-        if pending is None:
+        if not pending:
             return
-        record, own = pending.record, self.root / layout.OWN_DIR
-        parcel = None
-        if pending.kept is not None:
-            parcel = self._save(layout.episode_state_name(record.episode_index), pending.kept)
-        part = layout.part_path(self.root, record.episode_index)
+        records = [replace(each.record, parcel=self._save_for_joining(each)) for each in pending]
+        parts = [layout.part_path(self.root, record.episode_index) for record in records]
         if self.fsync:
-            layout.fsync_file(part)
+            layout.fsync_files(parts)
         # An episode that was aborted may have taken the directory of the parts with it.
-        self._names.forget(part.parent)
-        self._names.add(part)
+        self._names.forget(parts[0].parent)
+        self._names.add(parts[0])
         self._names.sync()
-        self.journal.append(replace(record, state=state, parcel=parcel).to_json())
+        # A line without a state counts only together with the one behind it that has one.
+        records[-1] = replace(records[-1], state=state)
+        self.journal.append(*(record.to_json() for record in records))
         before, self._state = self._state, state
         self._data.settle()
         if before is not None:
-            layout.remove(own / before.name)
+            layout.remove(self.root / layout.OWN_DIR / before.name)
+
+    def _save_for_joining(self, pending: _Pending) -> snapshot.Saved | None:
+        if pending.kept is None:
+            return None
+        return self._save(layout.episode_state_name(pending.record.episode_index), pending.kept)
 
     def _save(self, name: str, tree: Mapping[str, Any]) -> snapshot.Saved:
         path = self.root / layout.OWN_DIR / name

@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.conversion.bags import robot, write
 
-SETTINGS: dict[str, Any] = {"split_episodes": True, "rosbag": {"chunk_size": 4}, "task": "fold", "memory": "1GiB"}
-SECONDS = (0.5, 0.4, 0.3)  # at 30 fps: four episodes, three, two or three: more than one group of commits
+SETTINGS: dict[str, Any] = {"split_episodes": True, "rosbag": {"chunk_size": 9}, "task": "fold", "memory": "1GiB"}
+SECONDS = (0.5, 0.4, 0.3)  # at 30 fps: two episodes, two, one
 
 
 def make_sources(directory: Path) -> list[Path]:
@@ -22,6 +22,11 @@ def make_sources(directory: Path) -> list[Path]:
 def call(sources: list[Path], out: Path, **more: Any) -> dict[str, Any]:
     """The arguments of penstock.convert, as JSON can carry them."""
     return {"sources": [str(path) for path in sources], "out": str(out), "jobs": 1, **SETTINGS, **more}
+
+
+def call_of_many(sources: list[Path], out: Path, **more: Any) -> dict[str, Any]:
+    """Ten episodes: more than one group of commits."""
+    return call(sources, out, rosbag={"chunk_size": 4}, **more)
 
 
 def contents(data_set: Path) -> dict[str, bytes]:

@@ -27,7 +27,8 @@ class EpisodeRecord:
 
     `announced_rows` and `names_tasks` (whether its rows name their tasks one by one) are how it was written: a copy
     that is written likewise has the same bytes. `state` is the state of the data set after the episode, in the last one
-    of a group; `parcel` is what a parcel keeps about the episode alone.
+    of a group; `parcel` is what a parcel keeps about the episode alone. `stats` is None where they lie in the table of
+    the data set that is continued.
     """
 
     episode_index: int
@@ -37,7 +38,7 @@ class EpisodeRecord:
     data: FilePosition
     part_bytes: int
     videos: Mapping[str, VideoSpan]
-    stats: Mapping[str, Stats | None]
+    stats: Mapping[str, Stats | None] | None
     announced_rows: int | None = None
     names_tasks: bool = False
     note: Mapping[str, Any] | None = None
@@ -75,7 +76,7 @@ class EpisodeRecord:
                 data=FilePosition.checked(*entry["data"]),
                 part_bytes=int(entry["part_bytes"]),
                 videos={key: VideoSpan.from_json(span) for key, span in entry["videos"].items()},
-                stats=entry["stats"],
+                stats=entry.get("stats"),
                 announced_rows=entry["announced_rows"],
                 names_tasks=bool(entry["names_tasks"]),
                 note=entry["note"],
@@ -102,7 +103,7 @@ class EpisodeRecord:
             # Frame numbers divided once: sums of durations would drift away from the frames.
             row[f"videos/{key}/from_timestamp"] = span.first_frame / fps
             row[f"videos/{key}/to_timestamp"] = (span.first_frame + span.frames) / fps
-        for key, stats in self.stats.items():
+        for key, stats in (self.stats or {}).items():
             for name in STATISTICS:
                 row[f"stats/{key}/{name}"] = None if stats is None else stats[name]
         return row

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import DataSetCorrupt, DataSetError, OutputExists, PenstockError
 from penstock.lazy import dataclass
-from penstock.lerobot import layout, snapshot, tables
+from penstock.lerobot import layout, packing, snapshot, tables
 from penstock.lerobot.episode import EpisodeSummary, EpisodeWriter, FeatureStats, bad_values, new_stats
 from penstock.lerobot.features import Feature, check_features
 from penstock.lerobot.journal import Header, Journal
@@ -135,6 +135,7 @@ class DataSetWriter:
         writer._begin(folder, journal, fsync)
         try:
             if found.closed:
+                packing.keep_statistics(folder, writer._names)
                 journal.append({"type": "reopened", "episodes": found.episodes})
             resume.clear(folder, journal, found, writer._names)
             if found.last is not None:
@@ -263,7 +264,10 @@ class DataSetWriter:
                 fsync=self.fsync,
                 names=self._names,
             )
-            self.journal.append({"type": "closed", "episodes": self.episodes, "frames": self.frames})
+            self.journal.pack({"type": "closed", "episodes": self.episodes, "frames": self.frames})
+            self._names.add(self.journal.path)
+            self._names.sync()
+            packing.drop_statistics(self.root)
         finally:
             self.stop()
         sizes = closing.bytes_below(self.root)

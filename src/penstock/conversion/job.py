@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import time
 from collections import deque
@@ -17,9 +18,9 @@ from penstock.conversion import output
 from penstock.conversion.find import find_inputs
 from penstock.conversion.identity import identity, source, unreadable
 from penstock.conversion.inputs import Begun, Found, Input, Means, open_input
-from penstock.conversion.ledger import Entry, Ledger
+from penstock.conversion.ledger import SHOWN_NOTES, Entry, Ledger
 from penstock.conversion.progress import MovedBytes, Progress, Silence
-from penstock.conversion.report import Report, Stage, write_report
+from penstock.conversion.report import SHOWN_SOURCES, Report, Stage, write_report
 from penstock.conversion.settings import Settings, read_settings
 from penstock.conversion.share import processes_for
 from penstock.conversion.stop import Stop
@@ -99,7 +100,7 @@ class Job:
     ledger: Ledger = field(default_factory=Ledger)
     sources: list[dict[str, Any]] = field(default_factory=list)  # the inputs as the journal will know them
     first_new: int = 0  # the inputs before it were in the data set before this call appended to it
-    notes: list[str] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
     stages: list[Stage] = field(default_factory=list)
     predicted_bytes: int = 0
     processes: int = 1
@@ -132,7 +133,8 @@ class Job:
     def note(self, text: str) -> None:
         """Tell the user, once."""
         if text not in self.notes:
-            self.notes.append(text)
+            if len(self.notes) < SHOWN_NOTES:
+                self.notes[text] = None
             self.progress.note(text)
 
     def stage(self, at: str) -> None:
@@ -245,22 +247,22 @@ class Job:
             },
         )
         self.begun = begun
+        self.sources.clear()  # the journal knows them now
         for number, reason in ((n, e.failed) for n, e in enumerate(self.ledger.entries) if e.failed is not None):
             self.writing().fail(number, reason)
 
     def _take(self, source: Input, number: int, *, last: bool) -> None:
         try:
-            self.writing().take(source, number, last=last)
+            noted = self.writing().take(source, number, last=last)
         except PenstockError as error:
             self.give_up(number, error)
         else:
-            self.say_outcome(number)
+            self.note_outcome(number, noted)
         self.moved.done(number)
 
-    def say_outcome(self, number: int) -> None:
-        entry = self.ledger.entries[number]
-        for note in entry.outcome.notes if entry.outcome else ():
-            self.note(f"{entry.found.path.name}: {note}")
+    def note_outcome(self, number: int, noted: Iterable[str]) -> None:
+        for text in noted:
+            self.note(f"{self.ledger.entry(number).found.path.name}: {text}")
 
     def _close(self) -> DataSetSummary:
         writer = self.writing().writer
@@ -286,19 +288,23 @@ class Job:
     def _report(self, summary: DataSetSummary, meter: process_memory.PeakMeter, seconds: float) -> Report:
         if self.begun is None:  # then nothing was closed either
             raise RecordingError("no input could be converted")
-        notes = dict.fromkeys([*self.ledger.notes(), *self.notes])
-        failed = self.ledger.failed()
+        ledger, failed = self.ledger, self.ledger.failed()
+        notes = [*dict.fromkeys([*ledger.notes, *self.notes])]
+        if ledger.more_notes:
+            notes.append(f"and {ledger.more_notes:,} more notes of inputs")
+        paths = dict.fromkeys(str(entry.found.path) for entry in itertools.islice(ledger.entries, SHOWN_SOURCES))
         return Report(
             out=str(self.out),
-            sources=tuple(dict.fromkeys(str(entry.found.path) for entry in self.ledger.entries)),
+            sources=tuple(paths),
+            inputs=len(ledger.entries),
             episodes=summary.episodes,
             frames=summary.frames,
-            lost=self.ledger.lost(),
-            lost_before=sum(self.ledger.lost().values()) - sum(self.ledger.lost(self.first_new).values()),
+            lost=dict(ledger.lost),
+            lost_before=ledger.lost_before,
             failed=failed,
-            failed_before=len(failed) - len(self.ledger.failed(self.first_new)),
+            failed_before=len(failed) - len(ledger.failed(self.first_new)),
             seconds=round(seconds, 4),
-            bytes_in=sum(entry.size_bytes for entry in self.ledger.entries if entry.outcome is not None),
+            bytes_in=sum(entry.size_bytes for entry in ledger.entries if entry.is_done),
             bytes_out=sum(entry.stat().st_size for entry in self.root.rglob("*") if entry.is_file()),
             peak_rss_bytes=max([meter.tree_peak_bytes, *(stage.rss_bytes for stage in self.stages)]),
             predicted_peak_bytes=self.predicted_bytes,
@@ -306,7 +312,7 @@ class Job:
             processes=self.processes,
             fps=self.begun.fps,
             features=self.begun.features,
-            alignment=self.ledger.alignment(),
+            alignment=ledger.alignment(),
             notes=tuple(notes),
             memory=tuple(self.stages),
             penstock=__version__,

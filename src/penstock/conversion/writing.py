@@ -40,10 +40,14 @@ class Writing:
         self._stop = stop
         self._on_moved = on_moved
         self._on_rows = on_rows
+        self._noted: tuple[str, ...] = ()
 
-    def take(self, source: Input, number: int, *, last: bool = False) -> None:
-        """Write all episodes of an input that are not written yet; `last` says that the data set ends with it."""
-        entry = self.ledger.entries[number]
+    def take(self, source: Input, number: int, *, last: bool = False) -> tuple[str, ...]:
+        """Write all episodes of an input that are not written yet; what there is to note of it.
+
+        `last` says that the data set ends with it.
+        """
+        entry = self.ledger.entry(number)
         state = None if entry.state is None else source.resumed(entry.state)
         plan = source.next_episode(state)
         if not _is_small(source):
@@ -55,10 +59,11 @@ class Writing:
             except Again as again:
                 state = again.state
                 plan = source.next_episode(state)
-        if entry.outcome is None:
+        if not entry.is_done:
             note = outcome_note(number, _outcome(source, state))
             self.writer.note(note)
-            self.ledger.add_note(note)
+            self._noted = self.ledger.add_note(note)
+        return self._noted
 
     def fail(self, number: int, reason: str) -> None:
         """The rest of an input is given up; what it gave before stays."""
@@ -88,7 +93,7 @@ class Writing:
             except BaseException:
                 episode.abort()
                 raise
-        self.ledger.add_episode(note)
+        self._noted = self.ledger.add_episode(note)
         return state, following
 
     def _flushed(self, rows: int) -> None:

@@ -17,6 +17,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ class Journal:
 
     def __init__(self, path: Path, header: Header, end_bytes: int) -> None:
         self.path = path
-        self.header = header
+        self.header = replace(header, identity={})
         self._end_bytes = end_bytes
         self._descriptor: int | None = None
         self._fsync = False
@@ -121,8 +122,10 @@ class Journal:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What the first writer said about the data set."""
-        return self.header.identity
+        """What the first writer said about the data set; read each time, for it may name very many inputs."""
+        for _, line in whole_lines(self.path):
+            return Header.from_json(json.loads(line), str(self.path)).identity
+        raise DataSetCorrupt(f"{self.path}: the first line is gone")
 
     @classmethod
     def create(cls, root: Path, header: Header, *, fsync: bool) -> Journal:

@@ -331,16 +331,26 @@ class VideoSink:
 
 
 def table_state(table: SampleTable) -> dict[str, Any]:
-    """A table of samples for a state file."""
-    return {"offsets": table.offsets, "sizes": table.sizes, "keys": table.keys}
+    """A table of samples for a state file: most lie behind the one before, so only the others name their place."""
+    follows = np.zeros(len(table.sizes), np.bool_)
+    follows[1:] = table.offsets[1:] == table.offsets[:-1] + table.sizes[:-1]
+    apart = np.flatnonzero(~follows)
+    keys = np.packbits(table.keys != 0)
+    return {"sizes": table.sizes, "keys": keys, "apart": apart, "offsets_apart": table.offsets[apart]}
 
 
 def table_from(state: Mapping[str, Any], end_bytes: int) -> SampleTable:
     """The table that `table_state` described."""
-    offsets, sizes, keys = (np.asarray(state[name]) for name in ("offsets", "sizes", "keys"))
-    ends = offsets.astype(np.int64) + sizes
-    if not (offsets.ndim == 1 and offsets.shape == sizes.shape == keys.shape and len(keys)):
-        raise DataSetCorrupt(f"a table of {offsets.shape} offsets, {sizes.shape} sizes and {keys.shape} key flags")
-    if int(offsets.min()) < 0 or int(ends.max()) > end_bytes:
+    sizes, keys, apart, places = (np.asarray(state[name]) for name in ("sizes", "keys", "apart", "offsets_apart"))
+    if not (sizes.ndim == 1 and len(sizes) and len(keys) == (len(sizes) + 7) // 8 and apart.shape == places.shape):
+        raise DataSetCorrupt(f"a table of {sizes.shape} sizes, {keys.shape} key flags and {apart.shape} places")
+    if not len(apart) or int(apart[0]) != 0 or (np.diff(apart) < 1).any() or int(apart[-1]) >= len(sizes):
+        raise DataSetCorrupt(f"a table of {len(sizes):,} samples with places at {apart[:8].tolist()}")
+    # Where each would lie if all followed each other, and how far its run lies from there.
+    ends = np.cumsum(sizes.astype(np.int64))
+    starts = ends - sizes
+    offsets = starts + np.repeat(places - starts[apart], np.diff(np.append(apart, len(sizes))))
+    if int(offsets.min()) < 0 or int((offsets + sizes).max()) > end_bytes:
         raise DataSetCorrupt(f"a table of samples that lie beyond byte {end_bytes:,}")
-    return SampleTable(offsets.astype(np.int64), sizes.astype(np.uint32), keys.astype(np.uint8), end_bytes)
+    flags = np.unpackbits(keys.astype(np.uint8), count=len(sizes))
+    return SampleTable(offsets, sizes.astype(np.uint32), flags, end_bytes)

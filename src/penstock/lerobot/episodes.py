@@ -124,6 +124,7 @@ class EpisodesTable:
         self._position = layout.FIRST_FILE
         self._waiting: list[dict[str, Any]] = []
         self._writer: pq.ParquetWriter | None = None
+        self._row_groups = 0
 
     def add(self, record: EpisodeRecord) -> None:
         """Take the row of the next episode."""
@@ -142,7 +143,7 @@ class EpisodesTable:
 
         path = self._path()
         with tables.write_errors(path, "cannot write the episodes table"):
-            if self._writer is not None and path.stat().st_size >= self._limit_bytes:
+            if self._writer is not None and self._is_full(path):
                 self._close()
                 self._position = self._position.next(self._chunks_size)
                 path = self._path()
@@ -155,7 +156,12 @@ class EpisodesTable:
             }
             rows = [row | place for row in self._waiting]
             self._writer.write_table(tables.episodes_table(rows, self._schema()))
+            self._row_groups += 1
         self._waiting.clear()
+
+    def _is_full(self, path: Path) -> bool:
+        most = tables.most_row_groups(len(self._schema()))
+        return self._row_groups >= most or path.stat().st_size >= self._limit_bytes
 
     def _close(self) -> None:
         if self._writer is None:
@@ -163,6 +169,7 @@ class EpisodesTable:
         path = self._path()
         with tables.write_errors(path, "cannot finish the episodes table"):
             writer, self._writer = self._writer, None
+            self._row_groups = 0
             tables.close_writer(writer)
             if self._fsync:
                 layout.fsync_file(path)

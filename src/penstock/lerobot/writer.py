@@ -163,7 +163,10 @@ class DataSetWriter:
         self._names = layout.FreshNames(root, fsync=fsync)
         self._names.add(journal.path)
         shared: dict[str, Any] = {"chunks_size": header.chunks_size, "fsync": fsync, "names": self._names}
-        self._data = DataFiles(root, self.schema, limit_bytes=header.data_file_bytes, **shared)
+        most_parts = tables.most_row_groups(len(tables.data_features(self.features)))
+        self._data = DataFiles(
+            root, self.schema, limit_bytes=header.data_file_bytes, most_parts=most_parts, **shared
+        )
         self.sinks = {
             feature.key: VideoSink(root, feature, fps=self.fps, limit_bytes=header.video_file_bytes, **shared)
             for feature in self.features

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from penstock.errors import DataSetCorrupt, OutputFailed
@@ -112,8 +113,12 @@ def _names(directory: Path) -> list[str]:
         return []
 
 
+@lru_cache(maxsize=4096)
 def fill_template(template: str, *, key: str | None = None, **numbers: int) -> str:
-    """A path template of info.json with its fields filled in; `str.format` is not used, it can reach into objects."""
+    """A path template of info.json with its fields filled in; `str.format` is not used, it can reach into objects.
+
+    Thousands of episodes lie in one file, so the last answers are kept.
+    """
 
     def replace(match: re.Match[str]) -> str:
         field = match.group(1)

@@ -83,17 +83,19 @@ def keep_statistics(root: Path, names: FreshNames) -> None:
 
     Killed within, this is done again: the journal says that the data set is closed until it is through.
     """
-    layout.remove(root / layout.INFO_PATH)
-    names.add(root / layout.INFO_PATH)
     kept, table = root / KEPT_DIR, root / layout.EPISODES_DIR
-    with layout.writing(kept, "cannot keep the table of episodes"):
-        if table.is_dir():
-            drop_statistics(root)  # a table that an earlier continuation did not come to remove
+    if (root / layout.INFO_PATH).exists():
+        layout.remove(root / layout.INFO_PATH)
+        names.add(root / layout.INFO_PATH)
+        names.sync()
+    if table.is_dir():
+        drop_statistics(root)  # a table that an earlier continuation did not come to remove
+        with layout.writing(kept, "cannot keep the table of episodes"):
             os.replace(table, kept)
-    names.forget(table)
-    names.add(table)
-    names.add(kept)
-    names.sync()
+        names.forget(table)
+        names.add(table)
+        names.add(kept)
+        names.sync()
 
 
 def drop_statistics(root: Path) -> None:

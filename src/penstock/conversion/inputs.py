@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,13 +29,17 @@ class Found:
 
     __slots__ = ("_path", "kind")
 
-    def __init__(self, kind: Kind, path: Path) -> None:
+    def __init__(self, kind: Kind, path: Path | str) -> None:
         self.kind = kind
         self._path = str(path)
 
     @property
     def path(self) -> Path:
         return Path(self._path)
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self._path)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Found) and (self.kind, self._path) == (other.kind, other._path)

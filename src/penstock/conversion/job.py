@@ -262,7 +262,7 @@ class Job:
 
     def note_outcome(self, number: int, noted: Iterable[str]) -> None:
         for text in noted:
-            self.note(f"{self.ledger.entry(number).found.path.name}: {text}")
+            self.note(f"{self.ledger.entry(number).found.name}: {text}")
 
     def _close(self) -> DataSetSummary:
         writer = self.writing().writer

@@ -98,7 +98,7 @@ class Ledger:
             self.lost_before += sum(outcome["lost"].values())
         for text in outcome["notes"]:
             if len(self.notes) < SHOWN_NOTES:
-                self.notes[f"{entry.found.path.name}: {text}"] = None
+                self.notes[f"{entry.found.name}: {text}"] = None
             else:
                 self.more_notes += 1
         shown = self._alignments_with_loss if any(outcome["lost"].values()) else self._alignments

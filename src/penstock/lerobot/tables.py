@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SchemaMaker = Callable[[], "pa.Schema"]
 
 # A writer of parquet holds 2 KB for every column of every row group until the file ends.
-MOST_COLUMN_CHUNKS = 16_384
+MOST_COLUMN_CHUNKS = 8_192
 
 # Arrow addresses the bytes of one binary array with 32 bits.
 LARGEST_BINARY_BYTES = 2**31 - 1

@@ -75,6 +75,17 @@ def test_a_group_is_brought_to_the_disk_in_one_round(tmp_path: Path, monkeypatch
     writer.abandon()
 
 
+@pytest.mark.parametrize(("limit", "value"), [("GROUP_BYTES", 1), ("GROUP_S", 0.0), ("GROUP_EPISODES", 1)])
+def test_an_episode_that_took_long_or_is_large_does_not_wait(
+    tmp_path: Path, limit: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, limit, value)
+    writer = begin(tmp_path / "set")
+    write(writer, 0)
+    assert committed(writer.root) == 1
+    writer.abandon()
+
+
 def test_grouped_episodes_give_the_same_bytes(tmp_path: Path, whole: dict[str, str]) -> None:
     convert(tmp_path / "set")
     assert digests(tmp_path / "set") == whole

@@ -15,7 +15,9 @@ from penstock.lerobot import packing
 from penstock.lerobot.append import copy_for_append
 from penstock.lerobot.features import Feature
 from penstock.lerobot.journal import Journal
+from penstock.lerobot.videos import table_from, table_state
 from penstock.lerobot.writer import DataSetWriter
+from penstock.media.mp4 import SampleTable
 from tests.lerobot.faults import BreakingDisk
 from tests.lerobot.making import digests
 from tests.lerobot.stories import begin, undisturbed, write_all
@@ -142,6 +144,20 @@ def test_a_packed_line_that_cannot_be_used_is_refused(tmp_path: Path, change: di
     assert list(packing.unpacked(line, "journal")) == [{"type": "episode", "rows": 3}]
     with pytest.raises(DataSetCorrupt, match="packed episodes"):
         list(packing.unpacked(json.dumps(json.loads(line) | change).encode(), "journal"))
+
+
+def test_the_table_of_samples_comes_back_from_a_state_and_from_one_of_before() -> None:
+    offsets = np.array([40, 40, 47, 60, 62, 62, 70], np.int64)
+    sizes = np.array([7, 7, 5, 2, 8, 8, 1], np.uint32)
+    keys = np.array([1, 1, 0, 0, 1, 1, 0], np.uint8)
+    table = SampleTable(offsets, sizes, keys, 71)
+    for state in (table_state(table), {"offsets": offsets, "sizes": sizes, "keys": keys}):
+        found = table_from(state, 71)
+        assert (found.offsets == offsets).all() and (found.sizes == sizes).all() and (found.keys == keys).all()
+        with pytest.raises(DataSetCorrupt, match="beyond byte 70"):
+            table_from(state, 70)
+    with pytest.raises(DataSetCorrupt, match="places at"):
+        table_from(table_state(table) | {"apart": np.array([1]), "offsets_apart": np.array([4])}, 71)
 
 
 def test_a_data_set_of_before_with_statistics_in_its_journal_grows(tmp_path: Path, whole: dict[str, str]) -> None:

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from penstock.lerobot.writer import DataSetWriter, EpisodeWriter
 
 
-_SMALL_BYTES = 64 << 20
-
-
 class Writing:
     """Writes inputs with one writer, in one process."""
 
@@ -50,8 +47,6 @@ class Writing:
         entry = self.ledger.entry(number)
         state = None if entry.state is None else source.resumed(entry.state)
         plan = source.next_episode(state)
-        if not _is_small(source):
-            self.writer.settle()  # what waits for company would wait for long
         while plan is not None:
             self._stop.check()
             try:
@@ -85,11 +80,11 @@ class Writing:
                     state = source.write(plan, episode, run)
                 following = source.next_episode(state)
                 note = episode_note(number, state, _outcome(source, state) if following is None else None)
-                # The last commit and the end of the data set share one round of waiting for the disk. What was
-                # encoded took its time, and is not risked for it.
+                # Short episodes share one round of waiting for the disk, and so do the last one and the end of the data
+                # set. What was encoded took its time, and is not risked for it.
                 last_one = last and following is None and not source.encodes
                 with span("31_episode_commit"):
-                    episode.commit(task=plan.task, note=note, last=last_one, grouped=_is_small(source))
+                    episode.commit(task=plan.task, note=note, last=last_one, grouped=not source.encodes)
             except BaseException:
                 episode.abort()
                 raise
@@ -104,11 +99,6 @@ class Writing:
     def _moved(self, number: int, done_bytes: int) -> None:
         self._stop.check()
         self._on_moved(number, done_bytes)
-
-
-def _is_small(source: Input) -> bool:
-    """Whether its episodes take so little time that a few of them may be made anew after a kill."""
-    return source.size_bytes <= _SMALL_BYTES and not source.encodes
 
 
 def _outcome(source: Input, state: State | None) -> Outcome:

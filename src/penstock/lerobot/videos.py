@@ -341,6 +341,10 @@ def table_state(table: SampleTable) -> dict[str, Any]:
 
 def table_from(state: Mapping[str, Any], end_bytes: int) -> SampleTable:
     """The table that `table_state` described."""
+    if "offsets" in state:  # as states had it before: the place of every sample, a byte for every flag
+        offsets = np.asarray(state["offsets"], np.int64)
+        whole = SampleTable(offsets, np.asarray(state["sizes"]), np.asarray(state["keys"]), end_bytes)
+        return table_from(table_state(whole), end_bytes)
     sizes, keys, apart, places = (np.asarray(state[name]) for name in ("sizes", "keys", "apart", "offsets_apart"))
     if not (sizes.ndim == 1 and len(sizes) and len(keys) == (len(sizes) + 7) // 8 and apart.shape == places.shape):
         raise DataSetCorrupt(f"a table of {sizes.shape} sizes, {keys.shape} key flags and {apart.shape} places")

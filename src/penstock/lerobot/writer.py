@@ -191,6 +191,8 @@ class DataSetWriter:
         self._check_free()
         if self._pending and self._pending[-1].is_last:
             self.settle()  # it was not the last one
+        if not self._pending:
+            self._group_began_s = time.monotonic()
         for sink in self.sinks.values():
             sink.begin_episode(rows)
         path = layout.part_path(self.root, self.episodes)
@@ -223,8 +225,6 @@ class DataSetWriter:
             self._stats[key].merge(cast(Any, entry))
         self.episodes += 1
         self.frames += record.rows
-        if not self._pending:
-            self._group_began_s = time.monotonic()
         self._pending.append(_Pending(record, kept, last))
         self._pending_bytes += size_bytes
         if not (last or (grouped and not self._is_group_full())):

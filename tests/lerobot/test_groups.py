@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.lerobot import journal
-from penstock.lerobot import writer as writing
+from penstock.lerobot import groups, journal
 from penstock.lerobot.journal import Journal, can_resume
 from penstock.lerobot.writer import DataSetWriter
 from tests.lerobot.faults import BreakingDisk
@@ -24,8 +23,8 @@ GROUP = 3
 
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "GROUP_EPISODES", GROUP)
-    monkeypatch.setattr(writing, "GROUP_S", 1e9)
+    monkeypatch.setattr(groups, "GROUP_EPISODES", GROUP)
+    monkeypatch.setattr(groups, "GROUP_S", 1e9)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +78,7 @@ def test_a_group_is_brought_to_the_disk_in_one_round(tmp_path: Path, monkeypatch
 def test_an_episode_that_took_long_or_is_large_does_not_wait(
     tmp_path: Path, limit: str, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, limit, value)
+    monkeypatch.setattr(groups, limit, value)
     writer = begin(tmp_path / "set")
     write(writer, 0)
     assert committed(writer.root) == 1

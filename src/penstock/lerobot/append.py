@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.errors import DataSetError, OutputExists
+from penstock.errors import DataSetError
 from penstock.lerobot import layout, packing
 from penstock.lerobot.journal import Journal
 
@@ -29,10 +29,7 @@ def copy_for_append(source_root: Path | str, target_root: Path | str, *, fsync: 
         videos = (layout.video_path(source, key, span.position) for key, span in last.videos.items())
         copied = {path.relative_to(source).as_posix() for path in videos}
         kept = set() if last.state is None else {f"{layout.OWN_DIR}/{last.state.name}"}
-    with layout.writing(target, "cannot make the directory"):
-        target.mkdir(parents=True, exist_ok=True)
-        if any(target.iterdir()):
-            raise OutputExists(f"{target}: the directory is not empty", hint="choose another directory")
+    layout.make_empty(target)
     names = layout.FreshNames(target, fsync=fsync)
     # The statistics of the episodes lie in the table of the source, or where it keeps those of an earlier one.
     table = layout.EPISODES_DIR if journal.is_closed else packing.KEPT_DIR

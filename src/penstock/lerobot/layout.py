@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from penstock.errors import DataSetCorrupt, OutputFailed
+from penstock.errors import DataSetCorrupt, OutputExists, OutputFailed
 from penstock.media.append_file import begin_write_back
 
 CODEBASE_VERSION = "v3.0"
@@ -169,6 +169,15 @@ def writing(path: Path | str, doing: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputFailed(path, doing, error) from error
+
+
+def make_empty(root: Path) -> None:
+    """Make a directory; refused where it is there already and holds something."""
+    with writing(root, "cannot make the directory"):
+        root.mkdir(parents=True, exist_ok=True)
+        is_occupied = any(root.iterdir())
+    if is_occupied:
+        raise OutputExists(f"{root}: the directory is not empty", hint="choose another directory")
 
 
 def fsync_directory(path: Path) -> None:

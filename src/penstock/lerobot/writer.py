@@ -18,7 +18,6 @@ Small episodes may share these steps (`commit(grouped=True)`): none of the group
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -26,11 +25,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.errors import DataSetCorrupt, DataSetError, OutputExists, PenstockError
+from penstock.errors import DataSetCorrupt, DataSetError, PenstockError
 from penstock.lazy import dataclass
 from penstock.lerobot import layout, packing, snapshot, tables
 from penstock.lerobot.episode import EpisodeSummary, EpisodeWriter, FeatureStats, bad_values, new_stats
 from penstock.lerobot.features import Feature, check_features
+from penstock.lerobot.groups import Group, Waiting
 from penstock.lerobot.journal import Header, Journal
 from penstock.lerobot.spool import DataFiles, Part, PartWriter
 from penstock.lerobot.stats import Stats
@@ -45,11 +45,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DataSetSummary", "DataSetWriter", "EpisodeSummary", "EpisodeWriter"]
 
-# Grouped episodes share one round of waiting for the disk, as long as a kill costs no more than a moment's work.
-GROUP_EPISODES = 8
-GROUP_BYTES = 16 * layout.MIB
-GROUP_S = 1.0
-
 
 @dataclass(frozen=True)
 class DataSetSummary:
@@ -61,15 +56,6 @@ class DataSetSummary:
     tasks: int
     data_bytes: int
     video_bytes: int
-
-
-@dataclass(frozen=True)
-class _Pending:
-    """An episode that was accepted, but has no line in the journal yet."""
-
-    record: EpisodeRecord
-    kept: Mapping[str, Any] | None
-    is_last: bool
 
 
 class DataSetWriter:
@@ -112,7 +98,7 @@ class DataSetWriter:
             parcel=parcel,
             identity=dict(identity or {}),
         )
-        _prepare_root(folder)
+        layout.make_empty(folder)
         self._begin(folder, Journal.create(folder, header, fsync=fsync), fsync)
 
     @classmethod
@@ -173,9 +159,7 @@ class DataSetWriter:
             if feature.dtype == "video"
         }
         self._episode: EpisodeWriter | None = None
-        self._pending: list[_Pending] = []
-        self._pending_bytes = 0
-        self._group_began_s = 0.0
+        self._group = Group()
         self._state: snapshot.Saved | None = None
         self._closed = False
 
@@ -189,10 +173,9 @@ class DataSetWriter:
         beyond 1,000 s of a shared video file gets a file of its own. `task` is what `commit` will say, where known.
         """
         self._check_free()
-        if self._pending and self._pending[-1].is_last:
-            self.settle()  # it was not the last one
-        if not self._pending:
-            self._group_began_s = time.monotonic()
+        if self._group.was_to_be_last:
+            self.settle()
+        self._group.begin_episode()
         for sink in self.sinks.values():
             sink.begin_episode(rows)
         path = layout.part_path(self.root, self.episodes)
@@ -225,15 +208,14 @@ class DataSetWriter:
             self._stats[key].merge(cast(Any, entry))
         self.episodes += 1
         self.frames += record.rows
-        self._pending.append(_Pending(record, kept, last))
-        self._pending_bytes += size_bytes
-        if not (last or (grouped and not self._is_group_full())):
+        self._group.add(Waiting(record, kept, last), size_bytes)
+        if not (last or (grouped and not self._group.is_full)):
             self._make_durable()
 
     def note(self, note: Mapping[str, Any]) -> None:
         """Write a durable line into the journal that belongs to no episode; plain JSON."""
         self._check_writable()
-        if self._pending:
+        if self._group:
             self.settle()
         self.journal.append({"type": "note", "note": dict(note)})
 
@@ -337,27 +319,19 @@ class DataSetWriter:
         if self._episode is not None:
             self._episode.abort()
 
-    def _is_group_full(self) -> bool:
-        """Whether a kill would cost more than a moment's work."""
-        return (
-            len(self._pending) >= GROUP_EPISODES
-            or self._pending_bytes >= GROUP_BYTES
-            or time.monotonic() - self._group_began_s >= GROUP_S
-        )
-
     def _make_durable(self, *, closing: bool = False) -> None:
         """Bring the accepted episodes to the disk, then write their lines; `closing` finishes the videos on the way."""
-        pending, self._pending, self._pending_bytes = self._pending, [], 0
+        waiting = self._group.take()
         # The state first: the tables of the videos would else be held while their index is made of them once more.
-        state = self._save(layout.state_name(self.episodes), self._state_tree()) if pending else None
+        state = self._save(layout.state_name(self.episodes), self._state_tree()) if waiting else None
         for sink in self.sinks.values():
             if closing:
                 sink.close()
-            elif pending:
+            elif waiting:
                 sink.sync()
-        if not pending:
+        if not waiting:
             return
-        records = [replace(each.record, parcel=self._save_for_joining(each)) for each in pending]
+        records = [replace(each.record, parcel=self._save_for_joining(each)) for each in waiting]
         parts = [layout.part_path(self.root, record.episode_index) for record in records]
         if self.fsync:
             layout.fsync_files(parts)
@@ -373,10 +347,10 @@ class DataSetWriter:
         if before is not None:
             layout.remove(self.root / layout.OWN_DIR / before.name)
 
-    def _save_for_joining(self, pending: _Pending) -> snapshot.Saved | None:
-        if pending.kept is None:
+    def _save_for_joining(self, waiting: Waiting) -> snapshot.Saved | None:
+        if waiting.kept is None:
             return None
-        return self._save(layout.episode_state_name(pending.record.episode_index), pending.kept)
+        return self._save(layout.episode_state_name(waiting.record.episode_index), waiting.kept)
 
     def _save(self, name: str, tree: Mapping[str, Any]) -> snapshot.Saved:
         path = self.root / layout.OWN_DIR / name
@@ -424,11 +398,3 @@ class DataSetWriter:
         self._check_writable()
         if self._episode is not None and self._episode.is_open:
             raise DataSetError(f"{self.root}: episode {self.episodes} is still open", hint="commit or abort it first")
-
-
-def _prepare_root(root: Path) -> None:
-    with layout.writing(root, "cannot make the directory"):
-        root.mkdir(parents=True, exist_ok=True)
-        occupied = any(root.iterdir())
-    if occupied:
-        raise OutputExists(f"{root}: the directory is not empty", hint="choose another directory")

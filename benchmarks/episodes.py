@@ -2,9 +2,11 @@
 
     python benchmarks/episodes.py [--quick] [--keep DIR]
 
-Growth: one-second recordings with two cameras of 64×48 px, converted in one process. Time and memory are those of the
-whole command; per recording and per episode stands what one more of them takes, between the smallest and the largest
-job, so that starting Python is in neither. Disk is the `penstock/` folder after closing, all of it.
+Growth: one-second recordings with three cameras of 64×48 px, converted in one process. Per recording and per further
+episode stands what one more of them takes, between the smallest and the largest job, so that starting Python is in
+neither; the peak is that of the whole process. Disk is the `penstock/` folder after closing, all of it. Of the first
+hundred inputs the report shows how rows were paired, so small jobs take more per episode; the peak grows until a data
+file has all the row groups that it may get.
 
 Opening: a data set of 100,000 episodes and 50 million rows (one row group per episode, 1,667 small videos), opened in a
 fresh process that has imported everything before. Memory is the peak of the call above that.
@@ -72,7 +74,7 @@ def main() -> None:
     directory = Path(args.keep) if args.keep else Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     directory.mkdir(parents=True, exist_ok=True)
     try:
-        counts, episodes = ((110, 190), 5_000) if args.quick else ((50, 200, 800, 2_000), 100_000)
+        counts, episodes = ((150, 250), 5_000) if args.quick else ((50, 200, 800, 2_000), 100_000)
         finish([*_growth(directory, counts), *_opening(directory, episodes)])
     finally:
         if not args.keep:
@@ -91,18 +93,19 @@ def _growth(directory: Path, counts: tuple[int, ...]) -> list[Claim]:
     first, last = sizes[0], sizes[-1]
     more = last.recordings - first.recordings
     wall_ms, cpu_ms = (1000 * (b - a) / more for a, b in ((first.seconds, last.seconds), (first.cpu_s, last.cpu_s)))
-    growth = max(0.0, last.peak_bytes - first.peak_bytes) / more
+    growth_bytes = last.peak_bytes - first.peak_bytes
     print(
-        f"one more recording: {wall_ms:.1f} ms ({cpu_ms:.1f} ms of CPU time), {growth / 1000:.2f} KB of memory, "
-        f"{(last.own_bytes - first.own_bytes) / more / 1000:.2f} KB on disk"
+        f"one more recording: {wall_ms:.1f} ms ({cpu_ms:.1f} ms of CPU time), "
+        f"{(last.own_bytes - first.own_bytes) / more / 1000:.2f} KB on disk; "
+        f"the largest job peaks {growth_bytes / MB:.1f} MB above the smallest"
     )
     many = f"{first.recordings:,} to {last.recordings:,} recordings of one second"
+    per_episode = last.own_bytes / 1000 / last.recordings
     return [
         Claim(f"{many}: time per recording, ms", wall_ms, "<= 30"),
-        Claim(f"{many}: memory per recording, KB", growth / 1000, "<= 2"),
-        Claim(
-            f"{last.recordings:,} episodes: penstock/ per episode, KB", last.own_bytes / 1000 / last.recordings, "<= 2"
-        ),
+        Claim(f"{many}: CPU time per recording, ms", cpu_ms, "<= 30"),
+        Claim(f"{many}: growth of the peak, MB", growth_bytes / MB, "<= 30"),
+        Claim(f"{last.recordings:,} episodes: penstock/ per episode, KB", per_episode, "<= 2"),
         Claim(f"{many}: penstock/ per further episode, KB", (last.own_bytes - first.own_bytes) / 1000 / more, "<= 2"),
     ]
 

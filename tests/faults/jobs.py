@@ -24,6 +24,11 @@ def call(sources: list[Path], out: Path, **more: Any) -> dict[str, Any]:
     return {"sources": [str(path) for path in sources], "out": str(out), "jobs": 1, **SETTINGS, **more}
 
 
+def call_of_many(sources: list[Path], out: Path, **more: Any) -> dict[str, Any]:
+    """Ten episodes: more than one group of commits."""
+    return call(sources, out, rosbag={"chunk_size": 4}, **more)
+
+
 def contents(data_set: Path) -> dict[str, bytes]:
     """Every file of a data set but penstock's own."""
     return {

@@ -17,7 +17,8 @@ import pytest
 
 import penstock
 from tests.faults.injection import KINDS, Injector, Result
-from tests.faults.jobs import call, contents, leftovers, make_sources
+from tests.faults.jobs import call_of_many as call
+from tests.faults.jobs import contents, leftovers, make_sources
 
 EVERY = os.environ.get("PENSTOCK_EVERY_WRITE") == "1"
 SAMPLED = 8  # calls of each kind

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.jobs import call, contents, leftovers, make_sources
+from tests.faults.jobs import call_of_many as call
+from tests.faults.jobs import contents, leftovers, make_sources
 
 MOMENTS = 15  # for each number of jobs
 MOST = 60  # where too many of them came when all was done

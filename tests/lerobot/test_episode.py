@@ -217,8 +217,8 @@ def test_commit_and_close_bring_files_to_the_disk_and_their_lines_come_last(
     assert synced[-1] == "journal.jsonl" and synced.count("journal.jsonl") == 1
     assert not (tmp_path / "set/meta/info.json").exists()
     writer.close()
-    assert [name for name in synced if name in ("info.json.part", "meta", "journal.jsonl")][-3:] == [
-        "info.json.part", "meta", "journal.jsonl",
+    assert [name for name in synced if name in ("info.json.part", "meta", "journal.jsonl.part")][-3:] == [
+        "info.json.part", "meta", "journal.jsonl.part",
     ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,8 @@ def test_every_line_is_json_and_comes_back(tmp_path: Path) -> None:
     lines = journal.path.read_text().splitlines()
     assert [json.loads(line)["record"]["type"] for line in lines] == ["header", "note", "note", "note", "note"]
     read = Journal.read(tmp_path)
-    assert read.header == HEADER and list(read.notes()) == NOTES and read.identity == HEADER.identity
+    assert read.header == replace(HEADER, identity={})  # which may name very many inputs, and is read when asked for
+    assert list(read.notes()) == NOTES and read.identity == HEADER.identity
 
 
 def test_torn_at_every_byte(tmp_path: Path) -> None:

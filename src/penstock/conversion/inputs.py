@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,12 +24,31 @@ _KINDS: Mapping[Kind, str] = {"recording": "a recording", "hdf5": "an HDF5 file"
 State = dict[str, Any]  # JSON-safe: it lies in the journal beside the episode after which it holds
 
 
-@dataclass(frozen=True)
 class Found:
-    """One thing to convert."""
+    """One thing to convert. Of a fleet there are a hundred thousand, so the path is kept as a text."""
 
-    kind: Kind
-    path: Path
+    __slots__ = ("_path", "kind")
+
+    def __init__(self, kind: Kind, path: Path | str) -> None:
+        self.kind = kind
+        self._path = str(path)
+
+    @property
+    def path(self) -> Path:
+        return Path(self._path)
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self._path)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Found) and (self.kind, self._path) == (other.kind, other._path)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self._path))
+
+    def __repr__(self) -> str:
+        return f"Found({self.kind!r}, {self._path!r})"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import time
 from collections import deque
@@ -17,9 +18,9 @@ from penstock.conversion import output
 from penstock.conversion.find import find_inputs
 from penstock.conversion.identity import identity, source, unreadable
 from penstock.conversion.inputs import Begun, Found, Input, Means, open_input
-from penstock.conversion.ledger import Entry, Ledger
+from penstock.conversion.ledger import SHOWN_NOTES, Entry, Ledger
 from penstock.conversion.progress import MovedBytes, Progress, Silence
-from penstock.conversion.report import Report, Stage, write_report
+from penstock.conversion.report import SHOWN_SOURCES, Report, Stage, write_report
 from penstock.conversion.settings import Settings, read_settings
 from penstock.conversion.share import processes_for
 from penstock.conversion.stop import Stop
@@ -101,7 +102,7 @@ class Job:
     ledger: Ledger = field(default_factory=Ledger)
     sources: list[dict[str, Any]] = field(default_factory=list)  # the inputs as the journal will know them
     first_new: int = 0  # the inputs before it were in the data set before this call appended to it
-    notes: list[str] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
     stages: list[Stage] = field(default_factory=list)
     predicted_bytes: int = 0
     processes: int = 1
@@ -139,13 +140,15 @@ class Job:
     def note(self, text: str) -> None:
         """Tell the user, once."""
         if text not in self.notes:
-            self.notes.append(text)
+            if len(self.notes) < SHOWN_NOTES:
+                self.notes[text] = None
             self.progress.note(text)
 
     def _note_all(self, source: str, notes: Sequence[str]) -> None:
-        """The notes of one input: all of them go into the report, and a person sees like ones grouped."""
+        """The notes of one input: they go into the report, and a person sees like ones grouped."""
         fresh = [note for note in notes if f"{source}: {note}" not in self.notes]
-        self.notes += [f"{source}: {note}" for note in fresh]
+        room = max(0, SHOWN_NOTES - len(self.notes))
+        self.notes |= dict.fromkeys(f"{source}: {note}" for note in fresh[:room])
         if fresh:
             self.progress.notes(source, fresh)
 
@@ -181,7 +184,7 @@ class Job:
         self.note(f"{path}: failed: {reason}")
         self.ledger.entries[number].failed = reason
         if self.writer is not None:
-            self._say_tasks(self.ledger.entries[number])
+            self._note_tasks(path.name)
             self.writing().fail(number, reason)
 
     def writing(self) -> Writing:
@@ -267,29 +270,29 @@ class Job:
             },
         )
         self.begun = begun
+        self.sources.clear()  # the journal knows them now
         for number, reason in ((n, e.failed) for n, e in enumerate(self.ledger.entries) if e.failed is not None):
             self.writing().fail(number, reason)
 
     def _take(self, source: Input, number: int, *, last: bool) -> None:
         try:
-            self.writing().take(source, number, last=last)
+            noted = self.writing().take(source, number, last=last)
         except PenstockError as error:
             self.give_up(number, error)
         else:
-            self.say_outcome(number)
+            self.note_outcome(number, noted)
         self.moved.done(number)
 
-    def say_outcome(self, number: int) -> None:
-        entry = self.ledger.entries[number]
-        self._say_tasks(entry)
-        self._note_all(entry.found.path.name, entry.outcome.notes if entry.outcome else ())
+    def note_outcome(self, number: int, noted: Sequence[str]) -> None:
+        name = self.ledger.entry(number).found.name
+        self._note_tasks(name)
+        self._note_all(name, noted)
 
-    def _say_tasks(self, entry: Entry) -> None:
+    def _note_tasks(self, name: str) -> None:
         for table in self.writer.tables.values() if self.writer is not None else ():
             if self.writer is not None and (changed := table.end_input()):
                 pointing = [each.key for each in self.writer.features if table_of(each) == table.name]
                 columns = ", ".join([*(["task_index"] if table.name == "tasks" else []), *pointing])
-                name = entry.found.path.name
                 self.note(f"{name}: its {table.name} have other numbers in the merged table: {changed} ({columns})")
 
     def _close(self) -> DataSetSummary:
@@ -320,19 +323,23 @@ class Job:
         over_bytes = max(0, peak_bytes - self.budget.limit_bytes)
         if over_bytes:
             self.note(_over_budget(peak_bytes, self.budget.limit_bytes, self.predicted_bytes, meter.start_bytes))
-        notes = dict.fromkeys([*self.ledger.notes(), *self.notes])
-        failed = self.ledger.failed()
+        ledger, failed = self.ledger, self.ledger.failed()
+        notes = [*dict.fromkeys([*ledger.notes, *self.notes])]
+        if ledger.more_notes:
+            notes.append(f"and {ledger.more_notes:,} more notes of inputs")
+        paths = dict.fromkeys(str(entry.found.path) for entry in itertools.islice(ledger.entries, SHOWN_SOURCES))
         return Report(
             out=str(self.out),
-            sources=tuple(dict.fromkeys(str(entry.found.path) for entry in self.ledger.entries)),
+            sources=tuple(paths),
+            inputs=len(ledger.entries),
             episodes=summary.episodes,
             frames=summary.frames,
-            lost=self.ledger.lost(),
-            lost_before=sum(self.ledger.lost().values()) - sum(self.ledger.lost(self.first_new).values()),
+            lost=dict(ledger.lost),
+            lost_before=ledger.lost_before,
             failed=failed,
-            failed_before=len(failed) - len(self.ledger.failed(self.first_new)),
+            failed_before=len(failed) - len(ledger.failed(self.first_new)),
             seconds=round(seconds, 4),
-            bytes_in=sum(entry.size_bytes for entry in self.ledger.entries if entry.outcome is not None),
+            bytes_in=sum(entry.size_bytes for entry in ledger.entries if entry.is_done),
             bytes_out=sum(entry.stat().st_size for entry in self.root.rglob("*") if entry.is_file()),
             peak_rss_bytes=peak_bytes,
             over_budget_bytes=over_bytes,
@@ -341,7 +348,7 @@ class Job:
             processes=self.processes,
             fps=self.begun.fps,
             features=self.begun.features,
-            alignment=self.ledger.alignment(),
+            alignment=ledger.alignment(),
             notes=tuple(notes),
             memory=tuple(self.stages),
             penstock=__version__,

@@ -183,7 +183,7 @@ class Parallel:
             error = self._results[number]
             parcel = parcel_of(job.root, number)
             # After Ctrl-C what is whole is still committed; only a second one stops that.
-            join(parcel, job.writing().writer, job.ledger, number)
+            noted = join(parcel, job.writing().writer, job.ledger, number)
             job.stage(f"row {job.writing().writer.frames:,}")
             job.moved.done(number)
             entry = job.ledger.entries[number]
@@ -195,7 +195,7 @@ class Parallel:
             if error is not None:
                 job.give_up(number, error)
             else:
-                job.say_outcome(number)
+                job.note_outcome(number, noted)
             shutil.rmtree(parcel, ignore_errors=True)
 
     def _join_begun(self) -> None:

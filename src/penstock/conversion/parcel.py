@@ -28,14 +28,14 @@ def open_parcel(request: Request, source: Input, ledger: Ledger) -> DataSetWrite
 
     if _is_usable(request.parcel, request.episodes):
         writer = DataSetWriter.resume(request.parcel)
-        ledger.entries[request.number].state = request.state
+        ledger.entry(request.number).state = request.state
         for record in writer.journal.episodes():
             ledger.add_episode(record.note or {})
         for note in writer.journal.notes():
             ledger.add_note(note)
         return writer
     shutil.rmtree(request.parcel, ignore_errors=True)
-    ledger.entries[request.number].state = request.state
+    ledger.entry(request.number).state = request.state
     return DataSetWriter(
         request.parcel,
         fps=source.fps,
@@ -46,14 +46,18 @@ def open_parcel(request: Request, source: Input, ledger: Ledger) -> DataSetWrite
     )
 
 
-def join(parcel: Path, writer: DataSetWriter, ledger: Ledger, number: int) -> None:
-    """Move what a parcel holds into the data set, episode by episode, each committed as if it were written there."""
+def join(parcel: Path, writer: DataSetWriter, ledger: Ledger, number: int) -> tuple[str, ...]:
+    """Move what a parcel holds into the data set, episode by episode, each committed as if it were written there.
+
+    Returns what there is to note of the input, if it is through.
+    """
     from penstock.lerobot.join import episodes_of, join_episode
     from penstock.lerobot.journal import Journal
 
-    entry = ledger.entries[number]
+    entry = ledger.entry(number)
+    noted: tuple[str, ...] = ()
     if not _is_usable(parcel, entry.episodes):
-        return
+        return noted
     journal = Journal.read(parcel)
     known = entry.episodes - journal.identity["before"]
     for joined in itertools.islice(episodes_of(parcel), known, None):
@@ -64,10 +68,11 @@ def join(parcel: Path, writer: DataSetWriter, ledger: Ledger, number: int) -> No
         except BaseException:
             episode.abort()
             raise
-        ledger.add_episode(note)
+        noted = ledger.add_episode(note)
     for note in journal.notes():
         writer.note(note)
-        ledger.add_note(note)
+        noted = ledger.add_note(note)
+    return noted
 
 
 def waiting(root: Path, joined: Mapping[int, int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,15 +35,18 @@ class MovedBytes:
 
     def __init__(self, progress: Progress, sizes_bytes: Sequence[int]) -> None:
         self._progress = progress
-        self._sizes_bytes = sizes_bytes
-        self._done_bytes = [0] * len(sizes_bytes)
+        self._sizes_bytes = array("q", sizes_bytes)
+        self._done_bytes = array("q", bytes(8 * len(sizes_bytes)))
+        self._total_bytes = sum(sizes_bytes)
+        self._moved_bytes = 0
 
     def __call__(self, number: int, done_bytes: int) -> None:
         """Of input `number`, `done_bytes` have been read."""
-        within = min(done_bytes, self._sizes_bytes[number])
-        if within > self._done_bytes[number]:
-            self._done_bytes[number] = within
-            self._progress.moved(sum(self._done_bytes), sum(self._sizes_bytes))
+        more = min(done_bytes, self._sizes_bytes[number]) - self._done_bytes[number]
+        if more > 0:
+            self._done_bytes[number] += more
+            self._moved_bytes += more
+            self._progress.moved(self._moved_bytes, self._total_bytes)
 
     def done(self, number: int) -> None:
         self(number, self._sizes_bytes[number])

@@ -13,6 +13,7 @@ from penstock.errors import DataSetCorrupt, OutputFailed
 from penstock.lazy import dataclass
 
 REPORT_PATH = "penstock/report.json"
+SHOWN_SOURCES = 1000
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of a conversion; `lost` counts by cause what was in the sources and is not in the output."""
+    """The result of a conversion; `lost` counts by cause what was in the sources and is not in the output.
+
+    Of a job with very many inputs it shows some: the first `SHOWN_SOURCES` as `sources`, notes of as many, and the
+    `alignment` of a hundred, rather of those that lost something. `inputs` and all sums count every one of them.
+    """
 
     out: str
     sources: tuple[str, ...]
@@ -49,6 +54,7 @@ class Report:
     failed_before: int = 0  # of those, before this call appended to the data set
     processes: int = 1
     over_budget_bytes: int = 0  # how far the peak was above the budget
+    inputs: int = 0  # how many; `sources` names the first of them
 
     @property
     def lost_count(self) -> int:

@@ -147,7 +147,7 @@ def _append(job: Job, building: Building, writer: DataSetWriter) -> None:
         settings = replace(settings, video=job.settings.video)
     job.begun = begun = replace(begun, settings=settings)
     job.settings = begun.settings
-    job.ledger = _ledger(writer.journal, known, job.found)
+    job.ledger = _ledger(writer.journal, known, job.found, first_new=job.first_new)
 
 
 def _appended(writer: DataSetWriter) -> list[Mapping[str, Any]]:
@@ -207,12 +207,14 @@ def _held(journal: Journal, stop: int | None = None) -> list[Mapping[str, Any]]:
     return [each for each, entry in pairs if entry.failed is None or entry.episodes]
 
 
-def _ledger(journal: Journal, sources: Sequence[Mapping[str, Any]], given: Sequence[Found] = ()) -> Ledger:
+def _ledger(
+    journal: Journal, sources: Sequence[Mapping[str, Any]], given: Sequence[Found] = (), *, first_new: int = 0
+) -> Ledger:
     """What became of the inputs; those that are given have the names that this call gives them."""
     names = {identities.real(each.path): each.path for each in given}
     paths = [names.get(identities.real(each["path"]), Path(each["path"])) for each in sources]
     pairs = zip(sources, paths, strict=True)
-    ledger = Ledger([Entry(Found(each["kind"], path), each["bytes"]) for each, path in pairs])
+    ledger = Ledger([Entry(Found(each["kind"], path), each["bytes"]) for each, path in pairs], first_new=first_new)
     for record in journal.episodes():
         ledger.add_episode(record.note or {})
     for note in journal.notes():

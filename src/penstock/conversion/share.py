@@ -22,8 +22,10 @@ def processes_for(job: Job, source: Input, inputs: int) -> int:
     if wanted < 2:
         return 1
     if not job.cores_given:
+        if not source.encodes:
+            return 1
         left_bytes = sum(entry.size_bytes for entry in job.ledger.entries if not entry.is_through)
-        if not source.encodes or left_bytes < _WORTH_IT_BYTES:
+        if left_bytes < _WORTH_IT_BYTES:
             return 1
     joining_bytes = JOINING_BYTES + source.memory.joining_bytes
     fitting = (job.budget.limit_bytes - joining_bytes) // max(source.memory.least_bytes, 1)

@@ -116,7 +116,7 @@ def main(parent: int) -> int:
 def _convert(request: Request, stop: Stop, answers: _Answers) -> int:
     own, stopping = request.begun.settings, stop.check
     means = Means(own, request.budget_bytes, request.threads, request.strict, check_stop=stopping, inputs=2)
-    ledger = Ledger([Entry(request.found, 0) for _ in range(request.number + 1)])
+    ledger = Ledger([Entry(request.found, 0)], first=request.number)
     with open_input(request.found, means, request.begun) as source:
         from penstock.conversion.parcel import open_parcel
 
@@ -125,7 +125,7 @@ def _convert(request: Request, stop: Stop, answers: _Answers) -> int:
             writer, ledger, Budget(request.budget_bytes), stop, on_moved=answers.moved, on_rows=lambda text: None
         )
         try:
-            if not ledger.entries[request.number].is_through:
+            if not ledger.entry(request.number).is_through:
                 writing.take(source, request.number)
         finally:
             writer.leave()

@@ -37,10 +37,14 @@ class Writing:
         self._stop = stop
         self._on_moved = on_moved
         self._on_rows = on_rows
+        self._noted: tuple[str, ...] = ()
 
-    def take(self, source: Input, number: int, *, last: bool = False) -> None:
-        """Write all episodes of an input that are not written yet; `last` says that the data set ends with it."""
-        entry = self.ledger.entries[number]
+    def take(self, source: Input, number: int, *, last: bool = False) -> tuple[str, ...]:
+        """Write all episodes of an input that are not written yet; what there is to note of it.
+
+        `last` says that the data set ends with it.
+        """
+        entry = self.ledger.entry(number)
         state = None if entry.state is None else source.resumed(entry.state)
         plan = source.next_episode(state)
         while plan is not None:
@@ -50,10 +54,11 @@ class Writing:
             except Again as again:
                 state = again.state
                 plan = source.next_episode(state)
-        if entry.outcome is None:
+        if not entry.is_done:
             note = outcome_note(number, _outcome(source, state))
             self.writer.note(note)
-            self.ledger.add_note(note)
+            self._noted = self.ledger.add_note(note)
+        return self._noted
 
     def fail(self, number: int, reason: str) -> None:
         """The rest of an input is given up; what it gave before stays."""
@@ -75,15 +80,15 @@ class Writing:
                     state = source.write(plan, episode, run)
                 following = source.next_episode(state)
                 note = episode_note(number, state, _outcome(source, state) if following is None else None)
-                # The last commit and the end of the data set share one round of waiting for the disk. What was
-                # encoded took its time, and is not risked for it.
-                joined = last and following is None and not source.encodes
+                # Short episodes share one round of waiting for the disk, and so do the last one and the end of the data
+                # set. What was encoded took its time, and is not risked for it.
+                last_one = last and following is None and not source.encodes
                 with span("31_episode_commit"):
-                    episode.commit(task=plan.task, note=note, last=joined)
+                    episode.commit(task=plan.task, note=note, last=last_one, grouped=not source.encodes)
             except BaseException:
                 episode.abort()
                 raise
-        self.ledger.add_episode(note)
+        self._noted = self.ledger.add_episode(note)
         return state, following
 
     def _flushed(self, rows: int) -> None:

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.errors import DataSetError, OutputExists
-from penstock.lerobot import layout
+from penstock.errors import DataSetError
+from penstock.lerobot import layout, packing
 from penstock.lerobot.journal import Journal
 
 
@@ -29,16 +29,18 @@ def copy_for_append(source_root: Path | str, target_root: Path | str, *, fsync: 
         videos = (layout.video_path(source, key, span.position) for key, span in last.videos.items())
         copied = {path.relative_to(source).as_posix() for path in videos}
         kept = set() if last.state is None else {f"{layout.OWN_DIR}/{last.state.name}"}
-    with layout.writing(target, "cannot make the directory"):
-        target.mkdir(parents=True, exist_ok=True)
-        if any(target.iterdir()):
-            raise OutputExists(f"{target}: the directory is not empty", hint="choose another directory")
+    layout.make_empty(target)
     names = layout.FreshNames(target, fsync=fsync)
+    # The statistics of the episodes lie in the table of the source, or where it keeps those of an earlier one.
+    table = layout.EPISODES_DIR if journal.is_closed else packing.KEPT_DIR
     for relative in _files(source):
-        if _is_rewritten(relative) or (relative.startswith(f"{layout.OWN_DIR}/") and relative not in kept):
+        into = relative
+        if relative.startswith(f"{table}/"):
+            into = packing.KEPT_DIR + relative.removeprefix(table)
+        elif _is_rewritten(relative) or (relative.startswith(f"{layout.OWN_DIR}/") and relative not in kept):
             continue
-        _take(layout.path_in(source, relative), target / relative, link=relative not in copied, fsync=fsync)
-        names.add(target / relative)
+        _take(layout.path_in(source, relative), target / into, link=relative not in copied, fsync=fsync)
+        names.add(target / into)
     # The writer syncs the directories that it changes; these may take the place of the source as they are.
     names.sync()
     # Last: a directory without it is nothing to continue, however much of the copy is there.

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from penstock.lerobot import layout, tables
-from penstock.lerobot.episodes import EpisodesTable
+from penstock.errors import DataSetCorrupt
+from penstock.lerobot import layout, packing, tables
+from penstock.lerobot.episodes import EpisodeRecord, EpisodesTable
 from penstock.lerobot.features import ROW_FEATURES, Feature
 from penstock.lerobot.journal import Header, Journal
 from penstock.lerobot.layout import FreshNames
+from penstock.lerobot.stats import Stats
 
 
 def write_metadata(
@@ -96,13 +99,27 @@ def _write_episodes(root: Path, journal: Journal, *, fsync: bool) -> None:
         chunks_size=header.chunks_size,
         fsync=fsync,
     )
+    known = packing.kept_statistics(root)
     try:
         for record in journal.episodes():
-            table.add(record)
+            table.add(record if record.stats is not None else _with_statistics(record, known, journal))
         table.finish()
     except BaseException:
         table.discard()
         raise
+
+
+def _with_statistics(
+    record: EpisodeRecord, known: Iterator[tuple[int, dict[str, Stats | None]]], journal: Journal
+) -> EpisodeRecord:
+    for number, stats in known:
+        if number == record.episode_index:
+            return replace(record, stats=stats)
+    raise DataSetCorrupt(
+        f"{journal.path}: the statistics of episode {record.episode_index} are missing; they belong into "
+        f"{packing.KEPT_DIR}",
+        hint="convert the recordings again into an empty directory",
+    )
 
 
 def _write_tasks(path: Path, texts: Sequence[str], name: str, *, fsync: bool) -> None:

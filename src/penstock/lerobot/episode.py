@@ -149,12 +149,18 @@ class EpisodeWriter:
         entry.merge(stats)
 
     def commit(
-        self, task: str | None = None, note: Mapping[str, Any] | None = None, last: bool = False
+        self,
+        task: str | None = None,
+        note: Mapping[str, Any] | None = None,
+        *,
+        last: bool = False,
+        grouped: bool = False,
     ) -> EpisodeSummary:
         """Make the episode part of the data set; its rows and frames are on the disk when this returns.
 
         `note`, plain JSON, comes back with the episode from the journal. `last` says that `close` follows at once: it
-        brings the episode to the disk together with everything else.
+        brings the episode to the disk together with everything else. `grouped` lets a small episode wait for a few
+        others that reach the disk with it; `settle` and `close` end the wait.
         """
         self._check_open()
         tasks = self._final_tasks(task)
@@ -169,7 +175,7 @@ class EpisodeWriter:
         if note is not None:
             encode_line({"type": "note", "note": dict(note)})
         try:
-            return self._commit(tasks, note, last)
+            return self._commit(tasks, note, last, grouped)
         except BaseException:
             # Its line may be in the journal already: nothing is deleted here. `resume` knows what belongs to what.
             self._owner.stop()
@@ -206,7 +212,9 @@ class EpisodeWriter:
         if kind is None:
             raise DataSetError(f"{self._where} was neither committed nor aborted", hint="it is aborted now")
 
-    def _commit(self, tasks: Sequence[str], note: Mapping[str, Any] | None, last: bool) -> EpisodeSummary:
+    def _commit(
+        self, tasks: Sequence[str], note: Mapping[str, Any] | None, last: bool, grouped: bool
+    ) -> EpisodeSummary:
         part = self._part.finish()
         if not self._row_tasks:
             number = self._number_of(tasks[0])
@@ -229,7 +237,8 @@ class EpisodeWriter:
             names_tasks=bool(self._row_tasks),
             note=note,
         )
-        self._owner.accept(record, self._stats, kept, last=last)
+        size_bytes = part.size_bytes + sum(sink.committed_bytes for sink in self._owner.sinks.values())
+        self._owner.accept(record, self._stats, kept, size_bytes, last=last, grouped=grouped)
         self.is_open = False
         bad = bad_values(self._owner.features, self._stats)
         return EpisodeSummary(record.episode_index, record.rows, record.tasks, bad)

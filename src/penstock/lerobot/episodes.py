@@ -26,8 +26,9 @@ class EpisodeRecord:
     """Everything that is known about one committed episode; plain values only. The journal keeps one line of each.
 
     `announced_rows` and `names_tasks` (whether its rows name their tasks one by one) are how it was written: a copy
-    that is written likewise has the same bytes. `state` is the state of the data set after the episode; `parcel` is
-    what a parcel keeps about the episode alone.
+    that is written likewise has the same bytes. `state` is the state of the data set after the episode, in the last one
+    of a group; `parcel` is what a parcel keeps about the episode alone. `stats` is None where they lie in the table of
+    the data set that is continued.
     """
 
     episode_index: int
@@ -37,7 +38,7 @@ class EpisodeRecord:
     data: FilePosition
     part_bytes: int
     videos: Mapping[str, VideoSpan]
-    stats: Mapping[str, Stats | None]
+    stats: Mapping[str, Stats | None] | None
     announced_rows: int | None = None
     names_tasks: bool = False
     note: Mapping[str, Any] | None = None
@@ -48,6 +49,7 @@ class EpisodeRecord:
         """As it stands in the journal."""
         return {
             "type": "episode",
+            "state": None if self.state is None else self.state.to_json(),
             "episode_index": self.episode_index,
             "tasks": list(self.tasks),
             "first_row": self.first_row,
@@ -58,7 +60,6 @@ class EpisodeRecord:
             "announced_rows": self.announced_rows,
             "names_tasks": self.names_tasks,
             "note": None if self.note is None else dict(self.note),
-            "state": None if self.state is None else self.state.to_json(),
             "parcel": None if self.parcel is None else self.parcel.to_json(),
             "stats": self.stats,
         }
@@ -75,7 +76,7 @@ class EpisodeRecord:
                 data=FilePosition.checked(*entry["data"]),
                 part_bytes=int(entry["part_bytes"]),
                 videos={key: VideoSpan.from_json(span) for key, span in entry["videos"].items()},
-                stats=entry["stats"],
+                stats=entry.get("stats"),
                 announced_rows=entry["announced_rows"],
                 names_tasks=bool(entry["names_tasks"]),
                 note=entry["note"],
@@ -102,7 +103,7 @@ class EpisodeRecord:
             # Frame numbers divided once: sums of durations would drift away from the frames.
             row[f"videos/{key}/from_timestamp"] = span.first_frame / fps
             row[f"videos/{key}/to_timestamp"] = (span.first_frame + span.frames) / fps
-        for key, stats in self.stats.items():
+        for key, stats in (self.stats or {}).items():
             for name in STATISTICS:
                 row[f"stats/{key}/{name}"] = None if stats is None else stats[name]
         return row
@@ -123,6 +124,7 @@ class EpisodesTable:
         self._position = layout.FIRST_FILE
         self._waiting: list[dict[str, Any]] = []
         self._writer: pq.ParquetWriter | None = None
+        self._row_groups = 0
 
     def add(self, record: EpisodeRecord) -> None:
         """Take the row of the next episode."""
@@ -141,7 +143,7 @@ class EpisodesTable:
 
         path = self._path()
         with tables.write_errors(path, "cannot write the episodes table"):
-            if self._writer is not None and path.stat().st_size >= self._limit_bytes:
+            if self._writer is not None and self._is_full(path):
                 self._close()
                 self._position = self._position.next(self._chunks_size)
                 path = self._path()
@@ -154,7 +156,12 @@ class EpisodesTable:
             }
             rows = [row | place for row in self._waiting]
             self._writer.write_table(tables.episodes_table(rows, self._schema()))
+            self._row_groups += 1
         self._waiting.clear()
+
+    def _is_full(self, path: Path) -> bool:
+        most = tables.most_row_groups(len(self._schema()))
+        return self._row_groups >= most or path.stat().st_size >= self._limit_bytes
 
     def _close(self) -> None:
         if self._writer is None:
@@ -162,6 +169,7 @@ class EpisodesTable:
         path = self._path()
         with tables.write_errors(path, "cannot finish the episodes table"):
             writer, self._writer = self._writer, None
+            self._row_groups = 0
             tables.close_writer(writer)
             if self._fsync:
                 layout.fsync_file(path)

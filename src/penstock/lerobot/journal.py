@@ -5,6 +5,8 @@
 
 The checksum is that of the record's own bytes. A line counts when it is whole. A process that was killed while it wrote
 leaves the beginning of a line at the end, which is cut off; damage anywhere else is an error, never a loss.
+Closing packs the lines of episodes, many into one, and leaves their statistics to meta/episodes (packing.py).
+Episodes that were committed as a group have one state, in the last of their lines: without that line none counts.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from penstock import __version__
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lazy import dataclass
-from penstock.lerobot import layout
+from penstock.lerobot import layout, packing
 from penstock.lerobot.episodes import EpisodeRecord
 from penstock.lerobot.features import Feature, check_features, parse_feature
 
@@ -29,6 +32,9 @@ FORMAT = 1
 LONGEST_LINE_BYTES = 256 * layout.MIB
 
 _LINE = re.compile(rb'\{"crc":"([0-9a-f]{8})","record":(\{.*\})\}\n\Z', re.DOTALL)
+
+_CLOSED = b'{"type":"closed"'
+_GROUPED = b'{"type":"episode","state":null'  # it reached the disk together with the following one
 
 Record = Mapping[str, Any]
 
@@ -98,7 +104,7 @@ class Header:
 def can_resume(root: Path | str) -> bool:
     """Whether there is a journal to go on from; a process may have been killed before it wrote the first line."""
     path = Path(root) / layout.JOURNAL_PATH
-    return path.is_file() and next(_whole_lines(path), None) is not None
+    return path.is_file() and next(whole_lines(path), None) is not None
 
 
 class Journal:
@@ -106,7 +112,7 @@ class Journal:
 
     def __init__(self, path: Path, header: Header, end_bytes: int) -> None:
         self.path = path
-        self.header = header
+        self.header = replace(header, identity={})
         self._end_bytes = end_bytes
         self._descriptor: int | None = None
         self._fsync = False
@@ -116,8 +122,10 @@ class Journal:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What the first writer said about the data set."""
-        return self.header.identity
+        """What the first writer said about the data set; read each time, for it may name very many inputs."""
+        for _, line in whole_lines(self.path):
+            return Header.from_json(json.loads(line), str(self.path)).identity
+        raise DataSetCorrupt(f"{self.path}: the first line is gone")
 
     @classmethod
     def create(cls, root: Path, header: Header, *, fsync: bool) -> Journal:
@@ -136,8 +144,10 @@ class Journal:
         path = Path(root) / layout.JOURNAL_PATH
         header: Header | None = None
         end_bytes = 0
-        for after_bytes, record in _whole_lines(path):
-            end_bytes = after_bytes
+        for after_bytes, record in whole_lines(path):
+            # An episode without a state counts together with the one behind it that has one.
+            if not record.startswith(_GROUPED):
+                end_bytes = after_bytes
             if header is None:
                 header = Header.from_json(json.loads(record), str(path))
         if header is None:
@@ -154,9 +164,9 @@ class Journal:
             self._open(0, fsync)
             os.truncate(self.path, self._end_bytes)
 
-    def append(self, record: Record) -> None:
-        """Write one line; it is on the disk when this returns."""
-        self._append(encode_line(record), durable=True)
+    def append(self, *records: Record) -> None:
+        """Write a line for each; they are on the disk when this returns."""
+        self._append(b"".join(encode_line(record) for record in records), durable=True)
 
     def close(self) -> None:
         """Write no more."""
@@ -164,12 +174,32 @@ class Journal:
             os.close(self._descriptor)
             self._descriptor = None
 
+    def pack(self, closed: Record) -> None:
+        """Write `closed` as the last line, and the lines of episodes since the last such line packed; in one step."""
+        path = self.path.with_name(self.path.name + ".part")
+        with layout.writing(path, "cannot write the journal"), open(path, "wb") as target:
+            lines = (record for _, record in whole_lines(self.path, self._end_bytes))
+            for record in packing.packed(lines, self._lines_until_closed()):
+                target.write(_line(record))
+            target.write(encode_line(closed))
+            target.flush()
+            if self._fsync:
+                os.fsync(target.fileno())
+            end_bytes = target.tell()
+        self.close()
+        with layout.writing(self.path, "cannot write the journal"):
+            os.replace(path, self.path)
+        self._end_bytes = end_bytes
+
     def records(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
         """All records so far, or those of one type, read from the disk one by one."""
         marker = None if kind is None else f'"type":"{kind}"'.encode()
-        for _, line in _whole_lines(self.path, self._end_bytes):
+        for _, line in whole_lines(self.path, self._end_bytes):
             # The type stands first in every record, so that lines of other types are not parsed.
-            if marker is None or line.startswith(marker, 1):
+            if line.startswith(packing.MARKER):
+                if kind in (None, "episode"):
+                    yield from packing.unpacked(line, str(self.path))
+            elif marker is None or line.startswith(marker, 1):
                 yield json.loads(line)
 
     def episodes(self) -> Iterator[EpisodeRecord]:
@@ -191,11 +221,16 @@ class Journal:
     @property
     def is_closed(self) -> bool:
         """Whether the last thing that happened is that the data set was finished."""
-        last = None
-        for record in self.records():
-            if record.get("type") != "note":
-                last = record.get("type")
-        return last == "closed"
+        is_closed = False
+        for _, line in whole_lines(self.path, self._end_bytes):
+            if not line.startswith(b'{"type":"note"'):
+                is_closed = line.startswith(_CLOSED)
+        return is_closed
+
+    def _lines_until_closed(self) -> int:
+        """How many lines there are up to the last time that the data set was closed: they stay as they are."""
+        lines = enumerate((line for _, line in whole_lines(self.path, self._end_bytes)), 1)
+        return max((number for number, line in lines if line.startswith(_CLOSED)), default=0)
 
     def _open(self, flags: int, fsync: bool) -> None:
         self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | flags, 0o644)
@@ -222,6 +257,10 @@ def encode_line(record: Record) -> bytes:
         text = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise DataSetError(f"a {record.get('type')} for the journal is not plain JSON: {error}") from error
+    return _line(text)
+
+
+def _line(text: bytes) -> bytes:
     return b'{"crc":"%08x","record":%b}\n' % (zlib.crc32(text), text)
 
 
@@ -233,7 +272,7 @@ def _decode_line(line: bytes) -> bytes | None:
     return match.group(2)
 
 
-def _whole_lines(path: Path, end_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
+def whole_lines(path: Path, end_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
     """Every whole line: (byte after it, record); DataSetCorrupt where a damaged line is not the torn last one."""
     position = 0
     try:

@@ -8,9 +8,11 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from penstock.errors import DataSetCorrupt, OutputFailed
+from penstock.errors import DataSetCorrupt, OutputExists, OutputFailed
+from penstock.media.append_file import begin_write_back
 
 CODEBASE_VERSION = "v3.0"
 INFO_PATH = "meta/info.json"
@@ -112,8 +114,12 @@ def _names(directory: Path) -> list[str]:
         return []
 
 
+@lru_cache(maxsize=4096)
 def fill_template(template: str, *, key: str | None = None, **numbers: int) -> str:
-    """A path template of info.json with its fields filled in."""
+    """A path template of info.json with its fields filled in.
+
+    Thousands of episodes lie in one file, so the last answers are kept.
+    """
     return path_pattern(template, tuple(numbers), key) % numbers
 
 
@@ -176,6 +182,15 @@ def writing(path: Path | str, doing: str) -> Iterator[None]:
         raise OutputFailed(path, doing, error) from error
 
 
+def make_empty(root: Path) -> None:
+    """Make a directory; refused where it is there already and holds something."""
+    with writing(root, "cannot make the directory"):
+        root.mkdir(parents=True, exist_ok=True)
+        is_occupied = any(root.iterdir())
+    if is_occupied:
+        raise OutputExists(f"{root}: the directory is not empty", hint="choose another directory")
+
+
 def fsync_directory(path: Path) -> None:
     """Make the names inside a directory durable."""
     with writing(path, "cannot sync the directory"):
@@ -186,6 +201,20 @@ def fsync_file(path: Path) -> None:
     """Make the bytes of a file durable."""
     with writing(path, "cannot sync the file"):
         _sync(path)
+
+
+def fsync_files(paths: Sequence[Path]) -> None:
+    """Make the bytes of several files durable: all begin to be written before any is waited for."""
+    with contextlib.ExitStack() as held:
+        descriptors = []
+        for path in paths:
+            with writing(path, "cannot sync the file"):
+                descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            held.callback(os.close, descriptors[-1])
+            begin_write_back(descriptors[-1])
+        for path, descriptor in zip(paths, descriptors, strict=True):
+            with writing(path, "cannot sync the file"):
+                os.fsync(descriptor)
 
 
 def _sync(path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,6 +87,41 @@ class Episodes:
 
     def __len__(self) -> int:
         return len(self.index)
+
+
+class EpisodeTasks(Sequence[tuple[str, ...]]):
+    """The tasks of every episode: a number for each text, and every text once."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        import pyarrow as pa
+
+        lists = column.combine_chunks()
+        if isinstance(lists, pa.ChunkedArray):  # as some versions of Arrow give it
+            lists = pa.concat_arrays(lists.chunks) if lists.num_chunks else pa.array([], column.type)
+        texts = lists.flatten().fill_null("").dictionary_encode()
+        self._texts: list[str] = texts.dictionary.to_pylist()
+        self._numbers = texts.indices.to_numpy(zero_copy_only=False)
+        lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        self._ends = np.cumsum(lengths, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, number: int) -> tuple[str, ...]: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[tuple[str, ...]]: ...
+    def __getitem__(self, number: int | slice) -> tuple[str, ...] | list[tuple[str, ...]]:
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
+        place = range(len(self))[number]
+        start = int(self._ends[place - 1]) if place else 0
+        return tuple(self._texts[each] for each in self._numbers[start : int(self._ends[place])].tolist())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def read_info(root: Path) -> Info:
@@ -213,7 +248,7 @@ def read_episodes(root: Path, info: Info) -> Episodes:
         end_row,
         data_chunk,
         data_file,
-        tasks=[tuple(tasks or ()) for tasks in table.column("tasks").to_pylist()],
+        tasks=EpisodeTasks(table.column("tasks")),
         videos={key: _video_columns(table, names, root) for key, names in video_columns.items()},
     )
 

@@ -125,12 +125,14 @@ class DataFiles:
         schema: tables.SchemaMaker,
         *,
         limit_bytes: int,
+        most_parts: int,
         chunks_size: int,
         fsync: bool,
         names: FreshNames,
     ) -> None:
         self._root = root
         self._schema = schema
+        self._most_parts = most_parts
         self._limit_bytes = limit_bytes
         self._chunks_size = chunks_size
         self._fsync = fsync
@@ -142,15 +144,10 @@ class DataFiles:
 
     def place(self, part: Part) -> FilePosition:
         """Take over the part of the next episode; returns the number of the file in which it will lie."""
-        large = 2 * part.size_bytes >= self._limit_bytes
-        if self._waiting and (large or self._waiting_bytes + part.size_bytes > self._limit_bytes):
+        is_full = self._waiting_bytes + part.size_bytes > self._limit_bytes or len(self._waiting) >= self._most_parts
+        if self._waiting and (is_full or self._is_large(part)):
             self._end_file()
-        position = self._position
-        self._waiting.append(part)
-        self._waiting_bytes += part.size_bytes
-        if large:
-            self._end_file()
-        return position
+        return self._add(part)
 
     def settle(self) -> None:
         """Put the files that are full into place."""
@@ -170,13 +167,26 @@ class DataFiles:
         if parts:
             self._position = parts[0][0]
         for position, part in parts:
-            placed = self.place(part)
+            if self._waiting and position != self._position:
+                self._end_file()
+            placed = self._add(part)
             if placed != position:
                 raise DataSetCorrupt(
                     f"{part.path}: {part.size_bytes:,} bytes belong into {layout.data_path(self._root, placed)}, but "
                     f"the journal says {layout.data_path(self._root, position)}"
                 )
         self.settle()
+
+    def _add(self, part: Part) -> FilePosition:
+        position = self._position
+        self._waiting.append(part)
+        self._waiting_bytes += part.size_bytes
+        if self._is_large(part):
+            self._end_file()
+        return position
+
+    def _is_large(self, part: Part) -> bool:
+        return 2 * part.size_bytes >= self._limit_bytes
 
     def _end_file(self) -> None:
         self._full.append((self._position, self._waiting))

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 SchemaMaker = Callable[[], "pa.Schema"]
 
+# A writer of parquet holds 2 KB for every column of every row group until the file ends.
+MOST_COLUMN_CHUNKS = 8_192
+
 # Arrow addresses the bytes of one binary array with 32 bits.
 LARGEST_BINARY_BYTES = 2**31 - 1
 
@@ -32,6 +35,11 @@ LARGEST_BINARY_BYTES = 2**31 - 1
 def data_features(features: Sequence[Feature]) -> list[Feature]:
     """The features that are columns of the data files, in order: videos have none."""
     return [feature for feature in (*features, *ROW_FEATURES) if feature.dtype != "video"]
+
+
+def most_row_groups(columns: int) -> int:
+    """How many row groups a file may get, so that neither its writer nor its readers need much memory for them."""
+    return max(1, MOST_COLUMN_CHUNKS // max(columns, 1))
 
 
 def data_schema(features: Sequence[Feature]) -> pa.Schema:

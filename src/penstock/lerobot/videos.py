@@ -133,6 +133,7 @@ class VideoSink:
         self._expected_rows = 0
         self._info_before: dict[str, Any] | None = None
         self._probe = jpeg.JpegProbe()
+        self.committed_bytes = 0  # of the last episode
 
     def __repr__(self) -> str:
         return f"VideoSink({self.key!r}, {self._width}×{self._height}, frames={self.frames})"
@@ -206,6 +207,7 @@ class VideoSink:
             self._full_file.close(self._fsync)
             self._full_file = None
         span = VideoSpan(self._position, self._start.samples, self.frames, self._file.tell())
+        self.committed_bytes = span.end_bytes - self._start.end_bytes
         self._start = None
         return span
 
@@ -337,22 +339,38 @@ class VideoSink:
 
 
 def table_state(table: SampleTable) -> dict[str, Any]:
-    """A table of samples for a state file; places only where frames are shown in another order."""
+    """A table of samples for a state file: most lie behind the one before, so only the others name their place.
+
+    Places in time are named only where frames are shown in another order than they are stored.
+    """
+    follows = np.zeros(len(table.sizes), np.bool_)
+    follows[1:] = table.offsets[1:] == table.offsets[:-1] + table.sizes[:-1]
+    apart = np.flatnonzero(~follows)
+    keys = np.packbits(table.keys != 0)
     reordered = {"shifts": table.shifts} if len(table.shifts) else {}
-    return {"offsets": table.offsets, "sizes": table.sizes, "keys": table.keys, **reordered}
+    return {"sizes": table.sizes, "keys": keys, "apart": apart, "offsets_apart": table.offsets[apart], **reordered}
 
 
 def table_from(state: Mapping[str, Any], end_bytes: int) -> SampleTable:
     """The table that `table_state` described."""
-    offsets, sizes, keys = (np.asarray(state[name]) for name in ("offsets", "sizes", "keys"))
-    shifts = np.asarray(state.get("shifts", np.zeros(0, np.int32)))
-    ends = offsets.astype(np.int64) + sizes
-    if not (offsets.ndim == 1 and offsets.shape == sizes.shape == keys.shape and len(keys)):
-        raise DataSetCorrupt(f"a table of {offsets.shape} offsets, {sizes.shape} sizes and {keys.shape} key flags")
-    if len(shifts) and shifts.shape != offsets.shape:
-        raise DataSetCorrupt(f"a table of {offsets.shape} offsets and {shifts.shape} places")
-    if int(offsets.min()) < 0 or int(ends.max()) > end_bytes:
+    if "offsets" in state:  # as states had it before: the place of every sample, a byte for every flag
+        offsets = np.asarray(state["offsets"], np.int64)
+        shifts = np.asarray(state.get("shifts", np.zeros(0, np.int32)))
+        whole = SampleTable(offsets, np.asarray(state["sizes"]), np.asarray(state["keys"]), end_bytes, shifts)
+        return table_from(table_state(whole), end_bytes)
+    sizes, keys, apart, places = (np.asarray(state[name]) for name in ("sizes", "keys", "apart", "offsets_apart"))
+    if not (sizes.ndim == 1 and len(sizes) and len(keys) == (len(sizes) + 7) // 8 and apart.shape == places.shape):
+        raise DataSetCorrupt(f"a table of {sizes.shape} sizes, {keys.shape} key flags and {apart.shape} places")
+    if not len(apart) or int(apart[0]) != 0 or (np.diff(apart) < 1).any() or int(apart[-1]) >= len(sizes):
+        raise DataSetCorrupt(f"a table of {len(sizes):,} samples with places at {apart[:8].tolist()}")
+    # Where each would lie if all followed each other, and how far its run lies from there.
+    ends = np.cumsum(sizes.astype(np.int64))
+    starts = ends - sizes
+    offsets = starts + np.repeat(places - starts[apart], np.diff(np.append(apart, len(sizes))))
+    if int(offsets.min()) < 0 or int((offsets + sizes).max()) > end_bytes:
         raise DataSetCorrupt(f"a table of samples that lie beyond byte {end_bytes:,}")
-    return SampleTable(
-        offsets.astype(np.int64), sizes.astype(np.uint32), keys.astype(np.uint8), end_bytes, shifts.astype(np.int32)
-    )
+    flags = np.unpackbits(keys.astype(np.uint8), count=len(sizes))
+    shifts = np.asarray(state.get("shifts", np.zeros(0, np.int32)))
+    if len(shifts) and shifts.shape != sizes.shape:
+        raise DataSetCorrupt(f"a table of {sizes.shape} sizes and {shifts.shape} places in time")
+    return SampleTable(offsets, sizes.astype(np.uint32), flags, end_bytes, shifts.astype(np.int32))

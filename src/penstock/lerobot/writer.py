@@ -12,6 +12,7 @@ killed, to the same bytes that an undisturbed one writes.
 
 What a commit does, in this order: the rows (a part of their own), the frames and the state reach the disk; then the
 line of the journal; then rows move into their data file, if it is full. What has no line is removed by `resume`.
+Small episodes may share these steps (`commit(grouped=True)`): none of the group counts until all of it is on the disk.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.errors import DataSetCorrupt, DataSetError, OutputExists, PenstockError
+from penstock.errors import DataSetCorrupt, DataSetError, PenstockError
 from penstock.lazy import dataclass
-from penstock.lerobot import layout, snapshot, tables
+from penstock.lerobot import layout, packing, snapshot, tables
 from penstock.lerobot.episode import EpisodeSummary, EpisodeWriter, FeatureStats, bad_values, new_stats
 from penstock.lerobot.features import Feature, check_features
+from penstock.lerobot.groups import Group, Waiting
 from penstock.lerobot.journal import Header, Journal
 from penstock.lerobot.spool import DataFiles, Part, PartWriter
 from penstock.lerobot.stats import Stats
@@ -55,14 +57,6 @@ class DataSetSummary:
     tasks: int
     data_bytes: int
     video_bytes: int
-
-
-@dataclass(frozen=True)
-class _Pending:
-    """An episode that was accepted, but has no line in the journal yet."""
-
-    record: EpisodeRecord
-    kept: Mapping[str, Any] | None
 
 
 class DataSetWriter:
@@ -105,7 +99,7 @@ class DataSetWriter:
             parcel=parcel,
             identity=dict(identity or {}),
         )
-        _prepare_root(folder)
+        layout.make_empty(folder)
         self._begin(folder, Journal.create(folder, header, fsync=fsync), fsync)
 
     @classmethod
@@ -128,6 +122,7 @@ class DataSetWriter:
         writer._begin(folder, journal, fsync)
         try:
             if found.closed:
+                packing.keep_statistics(folder, writer._names)
                 journal.append({"type": "reopened", "episodes": found.episodes})
             resume.clear(folder, journal, found, writer._names)
             for name, texts in found.tables.items():
@@ -157,14 +152,17 @@ class DataSetWriter:
         self._names = layout.FreshNames(root, fsync=fsync)
         self._names.add(journal.path)
         shared: dict[str, Any] = {"chunks_size": header.chunks_size, "fsync": fsync, "names": self._names}
-        self._data = DataFiles(root, self.schema, limit_bytes=header.data_file_bytes, **shared)
+        most_parts = tables.most_row_groups(len(tables.data_features(self.features)))
+        self._data = DataFiles(
+            root, self.schema, limit_bytes=header.data_file_bytes, most_parts=most_parts, **shared
+        )
         self.sinks = {
             feature.key: VideoSink(root, feature, fps=self.fps, limit_bytes=header.video_file_bytes, **shared)
             for feature in self.features
             if feature.dtype == "video"
         }
         self._episode: EpisodeWriter | None = None
-        self._pending: _Pending | None = None
+        self._group = Group()
         self._state: snapshot.Saved | None = None
         self._closed = False
 
@@ -178,7 +176,9 @@ class DataSetWriter:
         beyond 1,000 s of a shared video file gets a file of its own. `task` is what `commit` will say, where known.
         """
         self._check_free()
-        self._settle_pending()
+        if self._group.was_to_be_last:
+            self.settle()
+        self._group.begin_episode()
         for sink in self.sinks.values():
             sink.begin_episode(rows)
         path = layout.part_path(self.root, self.episodes)
@@ -195,27 +195,40 @@ class DataSetWriter:
         record: EpisodeRecord,
         stats: Mapping[str, FeatureStats],
         kept: Mapping[str, Any] | None,
+        size_bytes: int,
         *,
         last: bool,
+        grouped: bool,
     ) -> None:
         """Called by an episode that commits: its files are whole, now they belong to the data set.
 
-        `kept` is what a parcel keeps about the episode. With `last`, the line of the journal is left to `close`.
+        `kept` is what a parcel keeps about the episode. With `last`, the line of the journal is left to `close`; with
+        `grouped`, to the commit that fills its group.
         """
         self.tasks.add([task for task in record.tasks if self.tasks.number(task) is None])
         for key, entry in stats.items():
             self._stats[key].merge(cast(Any, entry))
         self.episodes += 1
         self.frames += record.rows
-        self._pending = _Pending(record, kept)
-        if not last:
+        self._group.add(Waiting(record, kept, last), size_bytes)
+        if not (last or (grouped and not self._group.is_full)):
             self._make_durable()
 
     def note(self, note: Mapping[str, Any]) -> None:
         """Write a durable line into the journal that belongs to no episode; plain JSON."""
         self._check_writable()
-        self._settle_pending()
+        if self._group:
+            self.settle()
         self.journal.append({"type": "note", "note": dict(note)})
+
+    def settle(self) -> None:
+        """Bring grouped episodes to the disk now, and write their lines."""
+        self._check_free()
+        try:
+            self._make_durable()
+        except BaseException:
+            self.stop()
+            raise
 
     def close(self) -> DataSetSummary:
         """Put the last files into place and write the metadata, info.json last."""
@@ -238,7 +251,10 @@ class DataSetWriter:
                 fsync=self.fsync,
                 names=self._names,
             )
-            self.journal.append({"type": "closed", "episodes": self.episodes, "frames": self.frames})
+            self.journal.pack({"type": "closed", "episodes": self.episodes, "frames": self.frames})
+            self._names.add(self.journal.path)
+            self._names.sync()
+            packing.drop_statistics(self.root)
         finally:
             self.stop()
         sizes = closing.bytes_below(self.root)
@@ -248,7 +264,8 @@ class DataSetWriter:
         """Stop without closing: the open episode is dropped, and everything committed can be resumed."""
         if not self._closed:
             try:
-                self._settle_pending()
+                self._drop_open_episode()
+                self.settle()
             finally:
                 self.abandon()
 
@@ -258,10 +275,8 @@ class DataSetWriter:
             return
         # The error that made the caller give up counts, not the ones that follow from it; `resume` needs no help.
         with contextlib.suppress(PenstockError):
-            self._settle_pending()
-        with contextlib.suppress(PenstockError):
-            if self._episode is not None:
-                self._episode.abort()
+            self._drop_open_episode()
+            self.settle()
         self.stop()
 
     def stop(self) -> None:
@@ -303,42 +318,42 @@ class DataSetWriter:
         elif not self._closed:
             self.close()
 
-    def _settle_pending(self) -> None:
-        """An episode that was said to be the last one is not, or close() will not come: bring it to the disk now."""
-        try:
-            self._make_durable()
-        except BaseException:
-            self.stop()
-            raise
+    def _drop_open_episode(self) -> None:
+        if self._episode is not None:
+            self._episode.abort()
 
     def _make_durable(self, *, closing: bool = False) -> None:
-        """Bring the accepted episode to the disk, then write its line; `closing` finishes the videos on the way."""
-        pending, self._pending = self._pending, None
+        """Bring the accepted episodes to the disk, then write their lines; `closing` finishes the videos on the way."""
+        waiting = self._group.take()
         # The state first: the tables of the videos would else be held while their index is made of them once more.
-        state = None if pending is None else self._save(layout.state_name(self.episodes), self._state_tree())
+        state = self._save(layout.state_name(self.episodes), self._state_tree()) if waiting else None
         for sink in self.sinks.values():
             if closing:
                 sink.close()
-            elif pending is not None:
+            elif waiting:
                 sink.sync()
-        if pending is None:
+        if not waiting:
             return
-        record, own = pending.record, self.root / layout.OWN_DIR
-        parcel = None
-        if pending.kept is not None:
-            parcel = self._save(layout.episode_state_name(record.episode_index), pending.kept)
-        part = layout.part_path(self.root, record.episode_index)
+        records = [replace(each.record, parcel=self._save_for_joining(each)) for each in waiting]
+        parts = [layout.part_path(self.root, record.episode_index) for record in records]
         if self.fsync:
-            layout.fsync_file(part)
+            layout.fsync_files(parts)
         # An episode that was aborted may have taken the directory of the parts with it.
-        self._names.forget(part.parent)
-        self._names.add(part)
+        self._names.forget(parts[0].parent)
+        self._names.add(parts[0])
         self._names.sync()
-        self.journal.append(replace(record, state=state, parcel=parcel).to_json())
+        # A line without a state counts only together with the one behind it that has one.
+        records[-1] = replace(records[-1], state=state)
+        self.journal.append(*(record.to_json() for record in records))
         before, self._state = self._state, state
         self._data.settle()
         if before is not None:
-            layout.remove(own / before.name)
+            layout.remove(self.root / layout.OWN_DIR / before.name)
+
+    def _save_for_joining(self, waiting: Waiting) -> snapshot.Saved | None:
+        if waiting.kept is None:
+            return None
+        return self._save(layout.episode_state_name(waiting.record.episode_index), waiting.kept)
 
     def _save(self, name: str, tree: Mapping[str, Any]) -> snapshot.Saved:
         path = self.root / layout.OWN_DIR / name
@@ -379,11 +394,3 @@ class DataSetWriter:
         self._check_writable()
         if self._episode is not None and self._episode.is_open:
             raise DataSetError(f"{self.root}: episode {self.episodes} is still open", hint="commit or abort it first")
-
-
-def _prepare_root(root: Path) -> None:
-    with layout.writing(root, "cannot make the directory"):
-        root.mkdir(parents=True, exist_ok=True)
-        occupied = any(root.iterdir())
-    if occupied:
-        raise OutputExists(f"{root}: the directory is not empty", hint="choose another directory")

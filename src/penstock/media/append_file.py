@@ -112,6 +112,11 @@ class AppendFile:
             self._synced_bytes = self.end_bytes
 
 
+def begin_write_back(fd: int) -> None:
+    """Let the kernel begin to write a whole file to the disk, without waiting for it."""
+    _sync_file_range()(fd, 0, 0)
+
+
 def _rest(pieces: Sequence[memoryview | bytes], written: int) -> list[memoryview | bytes]:
     """What remains of the pieces after a partial write."""
     for number, piece in enumerate(pieces):

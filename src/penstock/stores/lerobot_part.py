@@ -17,6 +17,7 @@ from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.reader import DataSet
 from penstock.stores.lerobot_files import ColumnFiles, listed
 from penstock.stores.opening import whole_numbers
+from penstock.stores.parquet_footer import beginning_of_large
 
 _DOCTOR = "`penstock doctor` lists what else disagrees"
 
@@ -185,24 +186,40 @@ def _cut(
     data: DataSet, numbers: NDArray[np.int64], first_rows: NDArray[np.int64], files: Sequence[TableFile]
 ) -> tuple[Spans, tuple[int, int] | None]:
     """The runs of rows, and the first (episode, row) that no file has."""
-    starts, file_of, first_of = [0], [-1], [0]
-    at = 0
-    for number in numbers.tolist():
-        row, end = int(data.episodes.first_row[number]), int(data.episodes.end_row[number])
-        while row < end:
-            file = int(np.searchsorted(first_rows, row, side="right")) - 1
-            left = int(first_rows[file]) + files[file].rows - row if file >= 0 else 0
-            if left <= 0:
-                return Spans(files, np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)), (number, row)
-            place, count = row - int(first_rows[file]), min(left, end - row)
-            if file != file_of[-1] or place != first_of[-1] + at - starts[-1]:
-                starts.append(at)
-                file_of.append(file)
-                first_of.append(place)
-            row, at = row + count, at + count
-    return Spans(
-        files, np.array([*starts[1:], at], np.int64), np.array(file_of[1:], np.int32), np.array(first_of[1:], np.int64)
-    ), None
+    begins, ends = data.episodes.first_row[numbers], data.episodes.end_row[numbers]
+    limits = first_rows + np.array([file.rows for file in files], np.int64)
+    low = np.searchsorted(first_rows, begins, side="right") - 1
+    high = np.searchsorted(first_rows, ends - 1, side="right") - 1
+    # A piece for every file that an episode lies in: most lie in one.
+    pieces = np.maximum(high - low, 0) + 1
+    episode = np.repeat(np.arange(len(numbers)), pieces)
+    file = np.repeat(low, pieces) + np.arange(len(episode)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    if not len(files):
+        return _no_spans(files), (int(numbers[0]), int(begins[0])) if len(numbers) else None
+    start = np.maximum(begins[episode], first_rows[file])
+    stop = np.minimum(ends[episode], limits[file])
+    # Every piece begins where the one before ends, in a file that holds it; the last ends with the episode.
+    is_first = np.diff(episode, prepend=-1) > 0
+    expected = np.where(is_first, begins[episode], np.concatenate([[0], stop[:-1]]))
+    bad = np.flatnonzero((file < 0) | (start != expected) | (stop <= start))
+    is_last = np.diff(episode, append=len(numbers)) > 0
+    short = np.flatnonzero(is_last & (stop < ends[episode]))
+    if len(bad) or len(short):
+        at = min([*bad[:1].tolist(), *short[:1].tolist()])
+        row = int(expected[at]) if len(bad) and at == bad[0] else int(stop[at])
+        return _no_spans(files), (int(numbers[episode[at]]), row)
+    place = start - first_rows[file]
+    counts = stop - start
+    # Pieces that follow each other in one file are one run.
+    goes_on = np.zeros(len(file), np.bool_)
+    goes_on[1:] = (file[1:] == file[:-1]) & (place[1:] == place[:-1] + counts[:-1])
+    runs = np.flatnonzero(~goes_on)
+    starts = np.concatenate([(np.cumsum(counts) - counts)[runs], [counts.sum()]])
+    return Spans(files, starts.astype(np.int64), file[runs].astype(np.int32), place[runs].astype(np.int64)), None
+
+
+def _no_spans(files: Sequence[TableFile]) -> Spans:
+    return Spans(files, np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64))
 
 
 def _extent(data: DataSet, path: Path, named: ColumnFiles, place: int) -> tuple[int, int]:
@@ -210,6 +227,9 @@ def _extent(data: DataSet, path: Path, named: ColumnFiles, place: int) -> tuple[
 
     Without the column, its first row is that of the first episode which begins in the file.
     """
+    quick = beginning_of_large(path, "index")
+    if quick is not None and _are_episodes(data, *quick):
+        return quick
     with open_parquet(path) as file, tables.arrow_errors(path, "cannot be read", DataSetCorrupt):
         rows = int(file.metadata.num_rows)
         if not rows:
@@ -239,6 +259,18 @@ def _extent(data: DataSet, path: Path, named: ColumnFiles, place: int) -> tuple[
             hint="rows would be paired with the wrong frames; " + _DOCTOR,
         )
     return first, rows
+
+
+def _are_episodes(data: DataSet, first: int, rows: int) -> bool:
+    """Whether these rows are those of whole episodes; the table has them in order, without a gap."""
+    place = int(np.searchsorted(data.episodes.first_row, first))
+    last = int(np.searchsorted(data.episodes.end_row, first + rows))
+    return (
+        rows > 0
+        and max(place, last) < len(data.episodes)
+        and int(data.episodes.first_row[place]) == first
+        and int(data.episodes.end_row[last]) == first + rows
+    )
 
 
 def _ends(path: Path, file: object, groups: Sequence[int]) -> tuple[int, int]:

@@ -90,7 +90,7 @@ def _check_levels(data: bytes, values: int, levels: int) -> None:
     width = levels.bit_length()
     seen, at = 0, 0
     while seen < values:
-        run, at = _varint(data, at)
+        run, at = varint(data, at)
         if run & 1:  # groups of eight levels, packed
             packed = (run >> 1) * width
             if not packed or len(data) < at + packed:
@@ -134,7 +134,7 @@ def _thrift(data: bytes, at: int, depth: int) -> tuple[dict[int, object], int]:
         if delta:
             number += delta
         else:
-            number, at = _zigzag(data, at)
+            number, at = zigzag(data, at)
         fields[number], at = _value(data, at, kind, depth)
 
 
@@ -144,11 +144,11 @@ def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[object, int]:
     if kind == 3:
         return data[at], at + 1
     if kind in (4, 5, 6):
-        return _zigzag(data, at)
+        return zigzag(data, at)
     if kind == 7:
         return None, at + 8
     if kind == 8:
-        size, at = _varint(data, at)
+        size, at = varint(data, at)
         if at + size > len(data):
             raise IndexError(size)
         return None, at + size
@@ -157,7 +157,8 @@ def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[object, int]:
     raise NotPlain(f"Thrift type {kind}")
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of Thrift's compact protocol, and the place behind it."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -170,8 +171,9 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             raise NotPlain("a number of more than 64 bits")
 
 
-def _zigzag(data: bytes, at: int) -> tuple[int, int]:
-    value, at = _varint(data, at)
+def zigzag(data: bytes, at: int) -> tuple[int, int]:
+    """As `varint`, with a sign."""
+    value, at = varint(data, at)
     return (value >> 1) ^ -(value & 1), at
 
 

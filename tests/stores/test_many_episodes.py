@@ -36,7 +36,7 @@ def test_runs_of_rows_are_those_of_a_plain_loop(lengths: list[int], cuts: list[A
     for rows, gap, is_there in cuts:
         if is_there:
             firsts.append(at)
-            files.append(TableFile("file", rows, 1))
+            files.append(TableFile("file", rows, 1, at))
         at += rows + gap
     numbers = np.array(data.draw(st.permutations(range(len(lengths))))[: data.draw(st.integers(1, len(lengths)))])
     found, missing = lerobot_part._cut(

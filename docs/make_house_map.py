@@ -12,8 +12,8 @@ BEGIN, END = "<!-- map -->", "<!-- end of map -->"
 # In the order in which a room may look: only to rooms above it.
 ROOMS = (
     "errors.py", "lazy.py", "units.py", "content.py", "limits.py", "memory.py", "budget.py", "plain_yaml.py",
-    "config.py", "profile", "media", "recordings", "align", "lerobot", "stores", "plan", "conversion", "demo", "load", "torch.py",
-    "cli",
+    "config.py", "profile", "media", "recordings", "align", "lerobot", "stores", "plan", "conversion", "demo", "load",
+    "torch.py", "cli",
 )  # fmt: skip
 
 

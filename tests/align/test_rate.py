@@ -102,7 +102,8 @@ def test_jitter_and_repeated_stamps(hz: float, count: int, jitter: float, twice:
     expected = hz * repeated.size / count
     assert hz_of(repeated) == pytest.approx(expected, rel=0.08)
     if jitter < 0.1 and not again.any():
-        assert hz_of(repeated) == pytest.approx(hz, rel=0.01)
+        # The first and the last stamp are off by the jitter, whatever happens in between.
+        assert hz_of(repeated) == pytest.approx(hz, rel=0.01 + 2 * jitter / count)
 
 
 @given(

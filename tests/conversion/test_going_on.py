@@ -177,7 +177,8 @@ def test_an_input_of_another_kind_is_refused_saying_so(sources: list[Path], tmp_
 def test_that_few_inputs_fit_the_budget_at_once_is_said_once(sources: list[Path], tmp_path: Path) -> None:
     words = {**call(sources, tmp_path / "out", video="h264"), "jobs": 4, "memory": "330MiB"}
     report = penstock.convert(**words)
-    assert [note.partition(":")[0] for note in report.notes] == ["1 instead of 3 inputs at a time"]
+    named = [note.partition(":")[0] for note in report.notes if " at a time" in note]
+    assert named == ["1 instead of 3 inputs at a time"]
 
 
 def test_an_append_that_names_no_features_follows_the_data_set(sources: list[Path], tmp_path: Path) -> None:

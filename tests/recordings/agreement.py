@@ -61,11 +61,11 @@ def compare(name: str, path: Path, words: Sequence[str], scratch: Path) -> Row:
     _, text, _ = _run(["doctor", str(path), "--json"])
     doctor = json.loads(text)
     new = scratch / ("new" if path.is_dir() else f"new{_suffix(path)}")
-    _, text, problem = _run(["recover", str(path), str(new), "--json"])
-    if not text:
+    code, text, problem = _run(["recover", str(path), str(new), "--json"])
+    if code not in (0, 3):
         new = scratch / "new"
-        _, text, problem = _run(["recover", str(path), str(new), "--json"])
-    if not text:
+        code, text, problem = _run(["recover", str(path), str(new), "--json"])
+    if code not in (0, 3):
         raise RuntimeError(f"{name}: recover fails: {problem}")
     recover = json.loads(text)
     unknown = sum(damage["messages"] is None for damage in recover["damages"])

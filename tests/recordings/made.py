@@ -17,7 +17,7 @@ from tests.recordings.containers.makers import BASE_NS
 ROWS = 60
 PERIOD_NS = 100_000_000
 POINT = "float64 x\nfloat64 y\nfloat64 z\n"
-WORDS = ("timeline=/state", "fps=10", "features={observation.state: /state, action: /command}")
+WORDS = ("timeline=/state", "stride=1", "fps=10", "features={observation.state: /state, action: /command}")
 Rows = Sequence[tuple[str, int, tuple[float, float, float]]]
 Change = Callable[[bytes], bytes]
 

@@ -87,30 +87,37 @@ def examine(source: str | Path) -> RecoveryReport:
 
 
 def _examine_file(kind: str, file: Path, log: DamageLog) -> None:
-    from penstock.recordings.unpack import unpack_prefix
+    with _content_of(file, log, None) as source:
+        if kind == "ros1":
+            from penstock.recordings.ros1_rescan import ScannedBag
 
-    with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
+            ScannedBag(source, log)
+        elif kind == "mcap":
+            from penstock.recordings.mcap_rescan import ScannedMcap
+            from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
+
+            ScannedMcap(source, log, 0, ChunksBuilder(), IndexBuilder(), lambda *_: 0)
+        else:
+            from penstock.recordings.db3_file import Db3Index
+            from penstock.recordings.db3_paged import PagedDb3File
+
+            PagedDb3File(source, log).add_to(Db3Index())
+
+
+@contextmanager
+def _content_of(file: Path, log: DamageLog, scratch_in: Path | None) -> Iterator[FileBytes]:
+    """The bytes of a file; what is packed as a whole is unpacked into a folder of `scratch_in`, as far as it goes."""
+    with tempfile.TemporaryDirectory(prefix=".penstock-unpack-", dir=scratch_in) as scratch:
         content = None
         if is_zstd_file(file):
+            from penstock.recordings.unpack import unpack_prefix
+
             content = Path(scratch) / "content"
             done, is_all = unpack_prefix(file, content)
             if not is_all:
                 log.add(0, file.stat().st_size, f"the zstd stream breaks off after {done:,} decompressed bytes")
         with FileBytes(file, content) as source:
-            if kind == "ros1":
-                from penstock.recordings.ros1_rescan import ScannedBag
-
-                ScannedBag(source, log)
-            elif kind == "mcap":
-                from penstock.recordings.mcap_rescan import ScannedMcap
-                from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
-
-                ScannedMcap(source, log, 0, ChunksBuilder(), IndexBuilder(), lambda *_: 0)
-            else:
-                from penstock.recordings.db3_file import Db3Index
-                from penstock.recordings.db3_paged import PagedDb3File
-
-                PagedDb3File(source, log).add_to(Db3Index())
+            yield source
 
 
 def _find(path: Path) -> Source:
@@ -202,17 +209,8 @@ def _recover_file(found: Source, file: Path, target: Path, log: DamageLog, keep_
     facts = FileFacts(target.name, _STORAGE[found.kind])
     facts.packed_messages = found.metadata.compression_mode == "message"
     # Beside the output, not in /tmp: that is memory on many machines.
-    with tempfile.TemporaryDirectory(prefix=".penstock-unpack-", dir=target.parent) as scratch:
-        content = None
-        if is_zstd_file(file):
-            from penstock.recordings.unpack import unpack_prefix
-
-            content = Path(scratch) / "content"
-            done, is_all = unpack_prefix(file, content)
-            if not is_all:
-                log.add(0, file.stat().st_size, f"the zstd stream breaks off after {done:,} decompressed bytes")
-        with FileBytes(file, content) as source:
-            _scan(found.kind, source, target, log, facts, keep_suspect=keep_suspect)
+    with _content_of(file, log, target.parent) as source:
+        _scan(found.kind, source, target, log, facts, keep_suspect=keep_suspect)
     return facts
 
 

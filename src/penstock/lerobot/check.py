@@ -23,8 +23,8 @@ from penstock.lerobot.reader import DataSet, open_data_set
 
 __all__ = ["Problem", "Report", "check"]
 
-# Names beside data/, meta/ and videos/ that belong there: the Hub's, Git's and ours.
 _KNOWN_IN_META = (layout.INFO_PATH, layout.STATS_PATH, layout.TASKS_PATH, layout.SUBTASKS_PATH)
+# Names beside data/, meta/ and videos/ that belong there: the Hub's, Git's and ours.
 _KNOWN_AT_ROOT = {"README.md", ".gitattributes", ".gitignore", ".git", ".cache", "penstock", "LICENSE"}
 
 

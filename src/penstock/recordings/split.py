@@ -145,7 +145,7 @@ def _kind_of_file(path: Path) -> Kind:
         if head.startswith(magic):
             return kind
     if packed and promised is not None and not head:
-        return promised  # the stream is broken: it is said where it is read
+        return promised  # the stream is broken: reading it gives the error
     if packed:
         what = f"compressed with zstd, and no recording inside: that begins with {head!r}"
         raise NotARecording(f"{path}: {what}", hint=_KNOWN)

@@ -8,6 +8,7 @@ from collections.abc import Mapping as Tree
 from dataclasses import field
 from typing import Any
 
+from penstock.conversion.left_out import left_out
 from penstock.conversion.settings import FeatureSettings, Source
 from penstock.lazy import dataclass
 from penstock.lerobot.features import safe_key
@@ -91,7 +92,7 @@ def _usable(layout: Layout, rows: int, roles: Tree[str, tuple[str, ...]], notes:
         if problem is None:
             kept.append(member)
         elif not _is_flag(member):
-            notes.append(f"{member.name} left out: {problem}")
+            notes.append(left_out(member.name, problem))
     return kept
 
 

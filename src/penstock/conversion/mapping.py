@@ -99,7 +99,7 @@ def find_features(
     for topic in depth if cameras else ():
         density = rows.density(recording, topic)
         if not density.is_enough(_STEADY_SHARE):
-            notes.append(f"{topic.name} left out: {density.reason()} (add it under features: to keep it)")
+            notes.append(left_out(topic.name, f"{density.reason()} (add it under features: to keep it)"))
             depth = [each for each in depth if each is not topic]
     features = {
         IMAGE_PREFIX + name: FeatureSettings((Source(topic.name),))
@@ -116,16 +116,19 @@ def _unexplained(recording: Recording, taken: Collection[str], notes: Sequence[s
     """A note for each topic that becomes no feature and that no note names yet."""
     named = {*taken, *re.split(r"[\s,:]+", "\n".join(notes))}
     others = {topic.name: topic for topic in recording.topics if topic.name not in named and topic.count}
-    return [left_out(name, topic.problem or _NO_FIELD) for name, topic in sorted(others.items())]
+    return [left_out(name, _why_no_feature(topic)) for name, topic in sorted(others.items())]
+
+
+def _why_no_feature(topic: Topic) -> str:
+    if topic.problem is None and topic.shared_name is not None:
+        return f"of another type than most messages of {topic.shared_name} (name it under features: to keep it)"
+    return topic.problem or _NO_FIELD
 
 
 def _without_single(cameras: list[Topic], timeline: str | None, notes: list[str]) -> list[Topic]:
     """Cameras without those that sent one image while another one sent many."""
     most = max((topic.count for topic in cameras), default=0)
     single = [topic for topic in cameras if topic.count == 1 and is_rare(topic, most) and topic.name != timeline]
-    for topic in single:
-        notes.append(
-            f"{topic.name} left out: 1 image beside {most:,} of another camera "
-            "(add it under features: with missing: hold to keep it)"
-        )
+    reason = f"1 image beside {most:,} of another camera (add it under features: with missing: hold to keep it)"
+    notes += [left_out(topic.name, reason) for topic in single]
     return [topic for topic in cameras if topic not in single]

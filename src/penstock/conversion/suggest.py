@@ -28,11 +28,9 @@ _DRAFT_HEAD = """\
 
 
 def suggest_yaml(plan: RecordingPlan, notes: Sequence[str] = ()) -> str:
-    """A configuration that gives the same data set as the settings that the plan was made with."""
+    """A configuration that gives the same data set as the settings that the plan was made with; notes as comments."""
     settings = plan.settings
     head = _HEAD.format(name=plan.recording.path.name, rows=plan.paired.rows, fps=plan.paired.fps)
-    if plan.constants:
-        head += f"# constant, kept in the report and no column: {', '.join(plan.constants)}\n"
     episodes = settings.episodes
     if episodes.subtasks == plan.marks.has_subtasks:  # found, not asked for: another recording may have some
         episodes = replace(episodes, subtasks=None)

@@ -173,8 +173,8 @@ def _report(
 ) -> AlignmentReport:
     gaps = holes(rows.times_ns, rows.gap_ns, rows.period_ns, rows.origin_ns)
     by_cause = {cause: int(times_ns.size) for cause, times_ns in lost_times_ns.items()}
-    said = clock_note(clock_of(rows.times_ns[cut.keep], rows.fps), rows.fps, rows.grain_ns)
-    on_clock = () if said is None else (said,)
+    note = clock_note(clock_of(rows.times_ns[cut.keep], rows.fps), rows.fps, rows.grain_ns)
+    on_clock = () if note is None else (note,)
     loss_notes = {name: note for name, stream in described.items() if (note := _loss_note(stream))}
     return AlignmentReport(
         rows=int(np.count_nonzero(cut.keep)),

@@ -62,7 +62,7 @@ def break_video(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize(
     ("how", "message"),
-    [("absent", "is absent"), ("folder", "is absent"), ("empty", "has 0 bytes"), ("pointer", "`git lfs pull`")],
+    [("absent", "is absent"), ("folder", "is absent"), ("empty", "is empty: 0 bytes"), ("pointer", "`git lfs pull`")],
 )
 def test_opening_names_the_whole_episodes_and_opens_them(root: Path, how: str, message: str) -> None:
     break_video(video(root, 1), how)

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from penstock.content import ZSTD_MAGIC, foreign_content
+from penstock.content import BAG_MAGIC, MCAP_MAGIC, SQLITE_MAGIC, ZSTD_MAGIC, foreign_content
 from penstock.errors import NotARecording, RecordingError
 from penstock.lazy import dataclass
 from penstock.recordings import metadata as bag_metadata
@@ -35,10 +35,10 @@ _SUFFIXES: tuple[tuple[str, Kind], ...] = (
     (".mcap", "mcap"),
 )
 _MAGIC: tuple[tuple[bytes, Kind], ...] = (
-    (b"#ROSBAG V", "ros1"),
+    (BAG_MAGIC, "ros1"),
     (b"#ROSRECORD", "ros1"),
-    (b"SQLite format 3\0", "db3"),
-    (b"\x89MCAP0\r\n", "mcap"),
+    (SQLITE_MAGIC, "db3"),
+    (MCAP_MAGIC, "mcap"),
 )
 _NUMBERED = re.compile(r"(?P<stem>.+)_(?P<number>[0-9]+)")
 _KNOWN = (

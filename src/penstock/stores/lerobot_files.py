@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.content import foreign_content
 from penstock.errors import DataSetCorrupt
 from penstock.lazy import dataclass
 from penstock.lerobot.reader import DataSet
@@ -86,7 +87,7 @@ class EpisodeFiles:
     def _message(self, number: int) -> str:
         key, column = self._first_absent(number)
         return (
-            f"{self._data.root}: {_what_is_wrong(column, number, key)} "
+            f"{self._data.root}: {_what_is_wrong(self._data, column, number, key)} "
             f"(episode {int(self._data.episodes.index[number])})"
         )
 
@@ -98,16 +99,15 @@ class EpisodeFiles:
         return f"{len(left):,} of {every:,} episodes are left out: {names}; {self._message(int(left[0]))}"
 
 
-def _what_is_wrong(column: ColumnFiles, number: int, key: str | None) -> str:
+def _what_is_wrong(data: DataSet, column: ColumnFiles, number: int, key: str | None) -> str:
     place = int(column.of_episode[number])
     if place < 0:
         return f"the metadata names no video of {key!r}"
-    size = int(column.sizes[place])
+    size, relative = int(column.sizes[place]), column.relatives[place]
     if size < 0:
-        return f"{column.relatives[place]} is absent"
-    return (
-        f"{column.relatives[place]} has {size} bytes: it is empty, or a Git LFS pointer that `git lfs pull` would fill"
-    )
+        return f"{relative} is absent"
+    foreign = foreign_content(f"{data.root}/{relative}")
+    return f"{relative} has only {size} bytes" if foreign is None else f"{relative} is {foreign.what}; {foreign.hint}"
 
 
 def _column_files(data: DataSet, key: str | None) -> ColumnFiles:

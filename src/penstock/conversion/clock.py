@@ -1,4 +1,4 @@
-"""Whether the timestamps of a data set keep the recording's time; where they would not, the words that make them."""
+"""Whether the timestamps of a data set keep the recording's time; where they do not, the options that help."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def note_on_clock(paired: Paired, episodes: Sequence[range]) -> list[str]:
 
 
 def check_clock(path: str, settings: Settings, paired: Paired, episodes: Sequence[range]) -> None:
-    """Refuse rows whose timestamps would be more than 5 % off; AlignError with the words that make them right.
+    """Refuse rows whose timestamps would be more than 5 % off; AlignError with the options that make them right.
 
     Rows that are lost count as if they were there, since they are reported as lost. Who sets both stride and fps says
     what the timestamps are to be.
@@ -99,7 +99,7 @@ def _all_lost(paired: Paired) -> NDArray[np.int64]:
 
 
 def _hint(rows: _Rows, episodes: Sequence[range], stride: int | None) -> str:
-    """Words that were tried on the times of the rows."""
+    """Options that were tried on the times of the rows."""
     parts = []
     gap_ns = _gap_that_helps(rows, episodes)
     if gap_ns is not None:

@@ -31,7 +31,7 @@ _KNOWN_AT_ROOT = {"README.md", ".gitattributes", ".gitignore", ".git", ".cache",
 def check(root: Path | str, *, full: bool = False, samples: int = 8) -> Report:
     """Check a LeRobot data set end to end; of v2.x no statistics.
 
-    `samples` pictures per video file (and per picture column) are decoded; `full` decodes all of them. Of v2.x, which
+    `samples` images per video file (and per image column) are decoded; `full` decodes all of them. Of v2.x, which
     has a file per episode, only `full` decodes.
 
     >>> check("datasets/run").is_clean                                                # doctest: +SKIP

@@ -285,10 +285,8 @@ class Job:
         self._note_all(entry.found.path.name, entry.outcome.notes if entry.outcome else ())
 
     def _say_tasks(self, entry: Entry) -> None:
-        if self.writer is None:
-            return
-        for table in self.writer.tables.values():
-            if changed := table.end_input():
+        for table in self.writer.tables.values() if self.writer is not None else ():
+            if self.writer is not None and (changed := table.end_input()):
                 pointing = [each.key for each in self.writer.features if table_of(each) == table.name]
                 columns = ", ".join([*(["task_index"] if table.name == "tasks" else []), *pointing])
                 name = entry.found.path.name

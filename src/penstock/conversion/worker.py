@@ -114,14 +114,8 @@ def main(parent: int) -> int:
 
 
 def _convert(request: Request, stop: Stop, answers: _Answers) -> int:
-    means = Means(
-        request.begun.settings,
-        request.budget_bytes,
-        request.threads,
-        request.strict,
-        check_stop=stop.check,
-        inputs=2,  # one of several: how many does not matter here
-    )
+    own, stopping = request.begun.settings, stop.check
+    means = Means(own, request.budget_bytes, request.threads, request.strict, check_stop=stopping, inputs=2)
     ledger = Ledger([Entry(request.found, 0) for _ in range(request.number + 1)])
     with open_input(request.found, means, request.begun) as source:
         from penstock.conversion.parcel import open_parcel

@@ -103,11 +103,13 @@ def _what_is_wrong(data: DataSet, column: ColumnFiles, number: int, key: str | N
     place = int(column.of_episode[number])
     if place < 0:
         return f"the metadata names no video of {key!r}"
-    size, relative = int(column.sizes[place]), column.relatives[place]
+    size = int(column.sizes[place])
     if size < 0:
-        return f"{relative} is absent"
-    foreign = foreign_content(f"{data.root}/{relative}")
-    return f"{relative} has only {size} bytes" if foreign is None else f"{relative} is {foreign.what}; {foreign.hint}"
+        return f"{column.relatives[place]} is absent"
+    relative, kind = column.relatives[place], "parquet" if key is None else "mp4"
+    if (foreign := foreign_content(data.root / relative, kind)) is not None:
+        return f"{relative} is {foreign.what}; {foreign.hint}"
+    return f"{relative} has {size} bytes, fewer than any {kind} file"
 
 
 def _column_files(data: DataSet, key: str | None) -> ColumnFiles:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.align.rate import Rate
-from penstock.align.streams import NS_PER_S, OrderedTimes, Stream
+from penstock.align.rate import NS_PER_S, Rate
+from penstock.align.streams import OrderedTimes, Stream
 from penstock.align.timeline import Rows
 from penstock.errors import AlignError
 from penstock.lazy import dataclass

@@ -98,7 +98,7 @@ def find_numbers(recording: Recording, aside: Collection[str], notes: list[str])
     for topic in sorted(recording.topics, key=lambda each: each.name):
         if is_image(topic) or not topic.count or topic.problem is not None or topic.name in aside:
             continue
-        if topic.shared_name is not None:
+        if topic.shared_name is not None:  # of another type than the topic's own: named by whoever wants it
             continue
         try:
             numbers = _look_at(recording, topic)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from penstock.content import foreign_content
 from penstock.errors import NotARecording, OutputExists, RecordingError, UsageError
+from penstock.recordings.file_window import plain_name
 from penstock.recordings.metadata import FILE_NAME, Metadata
 from penstock.recordings.recovery_metadata import FileFacts, write_metadata
 from penstock.recordings.recovery_report import DamageLog, RecoveryReport
 from penstock.recordings.scan_bytes import FileBytes
-from penstock.recordings.split import Source, is_zstd_file, plain_name, source_of, suffix_kind
+from penstock.recordings.split import Source, is_zstd_file, source_of, suffix_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,7 +139,7 @@ def _check_output(found: Source, path: Path, target: Path, *, overwrite: bool, d
     sources = {path.resolve(), *(file.resolve() for file in found.files)}
     if real in sources or sources & set(real.parents) or (path.is_dir() and real in path.resolve().parents):
         raise UsageError(f"{target} is the source, or lies in it: recover writes a new recording beside it")
-    if target.name.endswith((".zstd", ".zst")):
+    if plain_name(target.name) != target.name:
         raise UsageError(f"{target}: what is recovered is not compressed as a whole", hint="leave .zstd away")
     named = suffix_kind(target.name)
     if not directory and named != found.kind:

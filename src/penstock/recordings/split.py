@@ -12,7 +12,7 @@ from penstock.content import BAG_MAGIC, MCAP_MAGIC, SQLITE_MAGIC, ZSTD_MAGIC, fo
 from penstock.errors import NotARecording, RecordingError
 from penstock.lazy import dataclass
 from penstock.recordings import metadata as bag_metadata
-from penstock.recordings.file_window import recover_hint
+from penstock.recordings.file_window import plain_name, recover_hint
 from penstock.recordings.metadata import Metadata
 from penstock.recordings.unpack import unpacked_head
 
@@ -114,11 +114,6 @@ def suffix_kind(name: str) -> Kind | None:
 def is_zstd_file(path: Path) -> bool:
     """True for a file that is compressed as a whole."""
     return _head(path).startswith(ZSTD_MAGIC)
-
-
-def plain_name(name: str) -> str:
-    """The name of a file without the suffix that says that it is packed."""
-    return name.removesuffix(".zstd").removesuffix(".zst")
 
 
 def is_recording_file(path: Path) -> bool:
@@ -231,7 +226,7 @@ def _named_files(path: Path, metadata: Metadata, notes: list[str]) -> tuple[list
         # Bags of the first ROS 2 releases name their files from the parent directory: "bag/bag_0.db3".
         candidates = [path / name, path / Path(name).name, path / f"{Path(name).name}.zstd"]
         inside = [file for file in candidates if file.parent.resolve() == path.resolve() and file.is_file()]
-        unpacked = [path / Path(name).name.removesuffix(".zstd")] if name.endswith(".zstd") else []
+        unpacked = [path / plain_name(Path(name).name)] if plain_name(name) != name else []
         usable = inside or [file for file in unpacked if file.is_file()]
         if usable and usable[0] not in files:
             files.append(usable[0])

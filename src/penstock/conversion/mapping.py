@@ -75,16 +75,21 @@ def _check_some(recording: Recording, features: dict[str, FeatureSettings], note
 
 def _timeline_hint(recording: Recording, topics: Sequence[Topic]) -> str:
     """The steadiest topic as timeline, as a command."""
-    steady = steadiest(recording, topics)
+    steady, fps = steady_rate(recording, topics)
     command = f"penstock convert {shlex.quote(str(recording.path))} OUT"
     if steady is None:
-        return f"rows at a rate of their own: {command} timeline=fixed fps=30"
-    rate = measure_rate(recording.times_ns(steady))
-    fps = 30 if rate is None else max(1, round(rate.hz))
+        return f"rows at a rate of their own: {command} timeline=fixed fps={fps}"
     return (
         f"timeline=fixed fps={fps} makes rows at a rate of their own; a row for each message of the steadiest topic: "
         f"{command} timeline={shlex.quote(steady.name)}"
     )
+
+
+def steady_rate(recording: Recording, topics: Sequence[Topic]) -> tuple[Topic | None, int]:
+    """The steadiest of some topics, and a whole rate for rows like its messages; 30 where none has a rate."""
+    steady = steadiest(recording, topics)
+    rate = None if steady is None else measure_rate(recording.times_ns(steady))
+    return steady, 30 if rate is None else max(1, round(rate.hz))
 
 
 def find_features(

@@ -14,7 +14,7 @@ from penstock.conversion.constants import find_constants, is_rare
 from penstock.conversion.density import row_times, steadiest
 from penstock.conversion.left_out import group_left_out, left_out
 from penstock.conversion.numeric_topics import choose, find_numbers
-from penstock.conversion.settings import FeatureSettings, Settings, Source, kept
+from penstock.conversion.settings import FeatureSettings, Settings, Source, without_left_out
 from penstock.errors import AlignError
 from penstock.lazy import dataclass
 from penstock.recordings.recording import Recording, Topic
@@ -38,11 +38,12 @@ class Mapping:
 def map_topics(recording: Recording, settings: Settings) -> Mapping:
     """Fill in `features` and `timeline` where the settings leave them open."""
     notes: list[str] = []
-    features = kept(settings.features, settings, recording.path, strict=False)
+    features = without_left_out(settings.features, settings, recording.path, strict=False)
     taken = {source.topic for feature in features.values() for source in feature.sources}
     constants = find_constants(recording, taken | settings.episodes.topics | {str(settings.timeline)})
     if not features:
-        features = kept(find_features(recording, settings, constants, notes), settings, recording.path, strict=True)
+        features = find_features(recording, settings, constants, notes)
+        features = without_left_out(features, settings, recording.path, strict=True)
         _check_some(recording, features, notes)
     timeline = settings.timeline or _first_camera(recording, features)
     return Mapping(replace(settings, features=features, timeline=timeline), tuple(notes), constants)

@@ -226,15 +226,15 @@ def _hdf5(directory: Path, rows: int, values: int) -> Path:
 
 
 def _hdf5_camera(directory: Path, number: int) -> Path:
-    """An episode of raw pictures, packed, as ALOHA has them."""
+    """An episode of raw images, packed, as ALOHA has them."""
     import h5py
 
     path = directory / f"episode_{number}.hdf5"
     if not path.exists():
         rng = np.random.default_rng(number)
         with h5py.File(path, "w") as file:
-            pictures = rng.integers(0, 255, (200, 96, 128, 3), dtype=np.uint8)
-            file.create_dataset("observations/images/cam", data=pictures, chunks=(1, 96, 128, 3), compression="gzip")
+            images = rng.integers(0, 255, (200, 96, 128, 3), dtype=np.uint8)
+            file.create_dataset("observations/images/cam", data=images, chunks=(1, 96, 128, 3), compression="gzip")
             file["observations/qpos"] = rng.normal(size=(200, 14))
             file["action"] = rng.normal(size=(200, 14))
     return path
@@ -258,13 +258,13 @@ def _smallest_budget(case: Case, out: Path) -> str:
     """What the refusal of a budget far too small says, and below which a conversion is refused; in whole MiB."""
     shutil.rmtree(out, ignore_errors=True)
     refused = subprocess.run(_command(case, out, "32MiB"), capture_output=True, text=True, check=False)
-    said = re.search(r"needs ([\d,]+) MiB.*\(in MiB: (.*?)\)", refused.stderr)
-    if said is None:
+    found = re.search(r"needs ([\d,]+) MiB.*\(in MiB: (.*?)\)", refused.stderr)
+    if found is None:
         raise SystemExit(f"{case.name}: 32 MiB are not refused: {refused.stderr[-2000:]}")
-    parts = sum(int(size.replace(",", "")) for size in re.findall(r" ([\d,]+)(?: \+|$)", said[2]))
-    needs = int(said[1].replace(",", ""))
+    parts = sum(int(size.replace(",", "")) for size in re.findall(r" ([\d,]+)(?: \+|$)", found[2]))
+    needs = int(found[1].replace(",", ""))
     if parts != needs:
-        raise SystemExit(f"{case.name}: the parts {said[2]} add up to {parts}, not {needs}")
+        raise SystemExit(f"{case.name}: the parts {found[2]} add up to {parts}, not {needs}")
     return f"{needs}MiB"
 
 

@@ -12,6 +12,7 @@ from penstock.lazy import dataclass
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+BAG_MAGIC, MCAP_MAGIC, SQLITE_MAGIC = b"#ROSBAG V", b"\x89MCAP0\r\n", b"SQLite format 3\0"
 _HEAD_BYTES = 1024
 _LFS = re.compile(rb"version https://(git-lfs|hawser)\.github\.com/spec/v1\s")
 _LFS_SIZE = re.compile(rb"^size (\d{1,18})$", re.MULTILINE)
@@ -34,9 +35,9 @@ _FORMATS = (
     (HDF5_MAGIC, 0, "an HDF5 file", "hdf5"),
     (b"PAR1", 0, "a parquet file", "parquet"),
     (b"ftyp", 4, "an MP4 video", "mp4"),
-    (b"SQLite format 3\0", 0, "an SQLite file (ROS 2 .db3)", "recording"),
-    (b"\x89MCAP0\r\n", 0, "an mcap recording", "recording"),
-    (b"#ROSBAG V", 0, "a ROS 1 bag", "recording"),
+    (SQLITE_MAGIC, 0, "an SQLite file (ROS 2 .db3)", "recording"),
+    (MCAP_MAGIC, 0, "an mcap recording", "recording"),
+    (BAG_MAGIC, 0, "a ROS 1 bag", "recording"),
     (b"ustar", 257, "a tar archive", "tar"),
 )
 

@@ -60,6 +60,15 @@ def test_a_draft_without_its_comment_signs_is_a_configuration(
     assert "apart.bag" in head and "9.00 s to" in printed, "when each topic has messages says why they do not overlap"
 
 
+def test_a_draft_without_a_camera_has_the_rate_that_the_hint_proposes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = bags.write(tmp_path / "joints.bag", bags.joints("/joint_states", bags.times(50, 3)))
+    assert main(["inspect", str(path), "--suggest-config"]) == 0
+    printed = capsys.readouterr().out
+    assert "timeline=fixed fps=50" in printed and "# timeline: fixed\n# fps: 50\n" in printed
+
+
 def test_a_suggested_configuration_of_a_file_without_a_rate_leaves_the_rate_open(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -242,7 +242,7 @@ def test_only_ways_out_that_help_are_named() -> None:
 
 
 def test_a_run_that_ends_above_its_budget_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LIBRARIES_BYTES", "PICTURE_LIBRARY_BYTES", "ARROW_KEPT_BYTES"):
+    for name in ("LIBRARIES_BYTES", "IMAGE_LIBRARY_BYTES", "ARROW_KEPT_BYTES"):
         monkeypatch.setattr(conversion_memory, name, 0)
     bag = bags.write(tmp_path / "run.bag", bags.robot(1))
     report = penstock.convert(bag, tmp_path / "out", memory="32MiB")

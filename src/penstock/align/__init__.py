@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from penstock.align.alignment import Alignment, align
 from penstock.align.blend import interpolate
-from penstock.align.clock import Clock, clock_note, clock_of
-from penstock.align.pairing import Pick
+from penstock.align.clock import LARGEST_DIFFERENCE, Clock, clock_note, clock_of
+from penstock.align.pairing import Pick, usual_tolerance_ns
 from penstock.align.rate import Rate, measure_rate
 from penstock.align.report import AlignmentReport, StreamReport
 from penstock.align.streams import MISSING_POLICIES, POLICIES, Missing, Policy, Stream
 from penstock.align.timeline import FixedTimeline, Timeline, TopicTimeline
 
 __all__ = [
+    "LARGEST_DIFFERENCE",
     "MISSING_POLICIES",
     "POLICIES",
     "Alignment",
@@ -31,4 +32,5 @@ __all__ = [
     "clock_of",
     "interpolate",
     "measure_rate",
+    "usual_tolerance_ns",
 ]

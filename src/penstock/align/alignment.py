@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.align.clock import clock_note, clock_of
 from penstock.align.pairing import Pairing, Pick, pair, pair_timeline, tolerance_of
-from penstock.align.rate import measure_rate
+from penstock.align.rate import NS_PER_S, measure_rate
 from penstock.align.report import (
     AlignmentReport,
     Cut,
@@ -23,7 +23,7 @@ from penstock.align.report import (
     format_ms,
     holes,
 )
-from penstock.align.streams import NS_PER_S, Stream, check_whole_number, in_time_order
+from penstock.align.streams import Stream, check_whole_number, in_time_order
 from penstock.align.timeline import FixedTimeline, Rows, Timeline, lay_out, real_fps
 from penstock.errors import AlignError, ConfigError
 from penstock.lazy import dataclass
@@ -173,8 +173,8 @@ def _report(
 ) -> AlignmentReport:
     gaps = holes(rows.times_ns, rows.gap_ns, rows.period_ns, rows.origin_ns)
     by_cause = {cause: int(times_ns.size) for cause, times_ns in lost_times_ns.items()}
-    said = clock_note(clock_of(rows.times_ns[cut.keep], rows.fps), rows.fps, rows.grain_ns)
-    on_clock = () if said is None else (said,)
+    note = clock_note(clock_of(rows.times_ns[cut.keep], rows.fps), rows.fps, rows.grain_ns)
+    on_clock = () if note is None else (note,)
     loss_notes = {name: note for name, stream in described.items() if (note := _loss_note(stream))}
     return AlignmentReport(
         rows=int(np.count_nonzero(cut.keep)),

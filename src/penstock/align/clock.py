@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from penstock.align.rate import NS_PER_S
 
-# How far a data set's clock may be from the recording's before the report speaks of it.
+# How far a data set's clock may be from the recording's before a note says so, and before it is not written.
 _NOTED = 0.02
+LARGEST_DIFFERENCE = 0.05
 
 
 class Clock(NamedTuple):

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.align.streams import NS_PER_S, OrderedTimes, Stream
+from penstock.align.rate import NS_PER_S, Rate
+from penstock.align.streams import OrderedTimes, Stream
 from penstock.align.timeline import Rows
 from penstock.errors import AlignError
 from penstock.lazy import dataclass
@@ -96,11 +97,15 @@ def pair(stream: Stream, ordered: OrderedTimes, rows: Rows) -> Pairing:
 
 
 def tolerance_of(stream: Stream, ordered: OrderedTimes, rows: Rows) -> int:
-    """The stream's tolerance, or 1.5 times the longer of the row period and its own usual time without a message."""
+    """The tolerance that the stream has, or the usual one."""
     if stream.tolerance_ns is not None:
         return stream.tolerance_ns
-    arrival_ns = 0 if ordered.rate is None else ordered.rate.arrival_ns
-    return 3 * max(rows.period_ns, arrival_ns) // 2
+    return usual_tolerance_ns(rows.period_ns, ordered.rate)
+
+
+def usual_tolerance_ns(row_period_ns: int, rate: Rate | None) -> int:
+    """1.5 times the longer of the row period and the topic's usual time without a message."""
+    return 3 * max(row_period_ns, 0 if rate is None else rate.arrival_ns) // 2
 
 
 def pair_timeline(numbers: NDArray[np.int32], stream: Stream, tolerance_ns: int) -> Pairing:

@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.align.rate import NS_PER_S as NS_PER_S
 from penstock.align.rate import Rate, measure_rate
 from penstock.errors import AlignError, ConfigError
 from penstock.lazy import dataclass

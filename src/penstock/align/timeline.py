@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.align.rate import Rate
-from penstock.align.streams import FARTHEST_NS, NS_PER_S, OrderedTimes, Stream, check_whole_number, in_time_order
+from penstock.align.rate import NS_PER_S, Rate
+from penstock.align.streams import FARTHEST_NS, OrderedTimes, Stream, check_whole_number, in_time_order
 from penstock.errors import AlignError, ConfigError
 from penstock.lazy import dataclass
 

@@ -37,14 +37,14 @@ def add_parser(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from penstock.budget import Budget
     from penstock.errors import DataSetError
-    from penstock.plan.conversion_memory import LIBRARIES_BYTES, PICTURE_LIBRARY_BYTES
+    from penstock.plan.conversion_memory import IMAGE_LIBRARY_BYTES, LIBRARIES_BYTES
 
     path = Path(args.path)
     if not path.exists():
         raise DataSetError(f"{args.path}: no such file or directory")
     skew_ns = units.parse_duration_ns(args.max_skew)
     budget = Budget.for_process(args.memory)
-    libraries_bytes = LIBRARIES_BYTES + PICTURE_LIBRARY_BYTES
+    libraries_bytes = LIBRARIES_BYTES + IMAGE_LIBRARY_BYTES
     budget.reserve("libraries", max(libraries_bytes - budget.used_bytes, 0), lasting=True)
     report = _check_recording(path, skew_ns) if _is_recording(path) else _check_data_set(path, full=args.full)
     _show(report, args)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from penstock.conversion.depth_camera import COMPRESSED_DEPTH, peek
+from penstock.conversion.left_out import left_out
 from penstock.errors import PenstockError
 from penstock.media.depth import DepthInfo
 from penstock.recordings.images import COMPRESSED_TYPES, RAW_TYPES
@@ -38,7 +39,7 @@ def find_cameras(recording: Recording, notes: list[str], *, use_depth: bool) -> 
             if topic.type in COMPRESSED_TYPES and not topic.name.endswith(COMPRESSED_DEPTH):
                 colour.append(topic)  # it is said where its pictures are read
             else:
-                notes.append(f"{topic.name} left out: {_told_once(error.message, topic.name)}")
+                notes.append(left_out(topic.name, _told_once(error.message, topic.name)))
             continue
         if info is None:
             colour.append(topic)
@@ -127,7 +128,7 @@ def _without_depth_twins(topics: Sequence[Topic], depth: dict[str, DepthInfo], n
         best.setdefault(_base(topic), topic)
     twins = [topic for topic in topics if best[_base(topic)] is not topic]
     for topic in twins:
-        notes.append(f"{topic.name} left out: {best[_base(topic)].name} is the same depth")
+        notes.append(left_out(topic.name, f"{best[_base(topic)].name} is the same depth"))
     return [topic for topic in topics if topic not in twins]
 
 

@@ -1,4 +1,4 @@
-"""Whether the timestamps of a data set keep the recording's time; where they would not, the words that make them."""
+"""Whether the timestamps of a data set keep the recording's time; where they do not, the options that help."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import units
-from penstock.align import Clock, clock_note, clock_of, measure_rate
+from penstock.align import LARGEST_DIFFERENCE, Clock, clock_note, clock_of, measure_rate
+from penstock.align.rate import NS_PER_S
 from penstock.conversion.pairing import Paired
 from penstock.conversion.settings import Settings
 from penstock.errors import AlignError
 
-_REFUSED = 0.05  # a clock that is further off than this is not written
 # Of an episode, on average, where cutting at holes is proposed.
 _FEWEST_ROWS, _SHORTEST_S = 10, 1
-_NS_PER_S = 1_000_000_000
 # Lengths of holes that people write, longest first.
 _GAPS_NS: tuple[int, ...] = tuple(digit * 10**power for power in range(11, 5, -1) for digit in (5, 2, 1))
 # What `timeline: fixed` takes, whatever the number of messages.
@@ -35,7 +34,7 @@ def note_on_clock(paired: Paired, episodes: Sequence[range]) -> list[str]:
 
 
 def check_clock(path: str, settings: Settings, paired: Paired, episodes: Sequence[range]) -> None:
-    """Refuse rows whose timestamps would be more than 5 % off; AlignError with the words that make them right.
+    """Refuse rows whose timestamps would be more than 5 % off; AlignError with the options that make them right.
 
     Rows that are lost count as if they were there, since they are reported as lost. Who sets both stride and fps says
     what the timestamps are to be.
@@ -52,8 +51,8 @@ def check_clock(path: str, settings: Settings, paired: Paired, episodes: Sequenc
     clock, where = clocks[worst], episodes[worst]
     which = "" if len(episodes) == 1 else f"episode {worst}, rows {where.start:,}–{where.stop - 1:,}: "
     raise AlignError(
-        f"{path}: {which}{clock.recorded_ns / _NS_PER_S:.3f} s of the recording would become "
-        f"{clock.stated_ns / _NS_PER_S:.3f} s at {paired.fps} fps: timestamps that differ by {clock.difference:.1%} "
+        f"{path}: {which}{clock.recorded_ns / NS_PER_S:.3f} s of the recording would become "
+        f"{clock.stated_ns / NS_PER_S:.3f} s at {paired.fps} fps: timestamps that differ by {clock.difference:.1%} "
         f"(timeline {settings.timeline}, {_holes_text(rows.holes(where))})",
         hint=_hint(rows, episodes, alignment.report.stride),
     )
@@ -74,7 +73,7 @@ class _Rows(NamedTuple):
         return clock_of(times_ns, self.fps, int(lost[1] - lost[0]))
 
     def is_wrong(self, clock: Clock) -> bool:
-        return clock.exceeds(_REFUSED, self.grain_ns)
+        return clock.exceeds(LARGEST_DIFFERENCE, self.grain_ns)
 
     def whole(self, rows: range) -> NDArray[np.int64]:
         """The times of rows and of those lost between them."""
@@ -91,7 +90,7 @@ def _holes_text(holes_ns: NDArray[np.int64]) -> str:
     if not holes_ns.size:
         return "no holes"
     some = "1 hole of" if holes_ns.size == 1 else f"{holes_ns.size:,} holes, the longest of"
-    return f"{some} {int(holes_ns.max()) / _NS_PER_S:.3f} s"
+    return f"{some} {int(holes_ns.max()) / NS_PER_S:.3f} s"
 
 
 def _all_lost(paired: Paired) -> NDArray[np.int64]:
@@ -100,15 +99,15 @@ def _all_lost(paired: Paired) -> NDArray[np.int64]:
 
 
 def _hint(rows: _Rows, episodes: Sequence[range], stride: int | None) -> str:
-    """Words that were tried on the times of the rows."""
+    """Options that were tried on the times of the rows."""
     parts = []
     gap_ns = _gap_that_helps(rows, episodes)
     if gap_ns is not None:
         parts.append(f"episodes.gap={units.duration_text(gap_ns)} begins a new episode at each hole")
     rates = [rate for each in episodes if len(each) and (rate := measure_rate(rows.whole(each))) is not None]
     hz = max((rate.hz for rate in rates), default=float(rows.fps))
-    even = round(hz) if abs(round(hz) - hz) <= _REFUSED * hz else int(hz) + 1
-    seconds = int(rows.times_ns[-1] - rows.times_ns[0]) / _NS_PER_S
+    even = round(hz) if abs(round(hz) - hz) <= LARGEST_DIFFERENCE * hz else int(hz) + 1
+    seconds = int(rows.times_ns[-1] - rows.times_ns[0]) / NS_PER_S
     if seconds * even <= _MOST_FIXED_ROWS + rows.times_ns.size:
         held = any(rows.holes(each).size for each in episodes)
         words = f"timeline=fixed fps={even}{' missing=hold' if held else ''}"

@@ -15,7 +15,7 @@ from penstock.recordings.recording import Recording, Topic
 _MOST_MESSAGES = 10  # of a topic that was latched, or sent again for those who came late
 # How many messages the busiest topic has for each of a rare one, and beside a single one: else the recording is short.
 _MUCH_RARER, _BESIDE_ONE = 30, 5
-_ALWAYS = frozenset(("sensor_msgs/msg/CameraInfo",))  # sent with every picture, and the same each time
+_ALWAYS = frozenset(("sensor_msgs/msg/CameraInfo",))  # sent with every image, and the same each time
 _MOST_BYTES = 64 << 10  # a message that is larger is data
 _KEPT_CHARACTERS = 2_000  # of one value in the report; of all of them twice that
 
@@ -57,24 +57,23 @@ def _may_be_constant(recording: Recording, topic: Topic, busiest: int) -> bool:
         return False
     if not is_rare(topic, busiest) and topic.type not in _ALWAYS:
         return False
-    one_type = recording.topic(topic.name).id == topic.id
-    return one_type and recording.largest_reads([topic]).message_bytes <= _MOST_BYTES
+    return recording.largest_reads([topic]).message_bytes <= _MOST_BYTES
 
 
 def _only_value(recording: Recording, topic: Topic) -> Any:
     """What all messages of a topic say, their headers aside; None where they differ."""
     numbers = range(topic.count) if topic.count <= _MOST_MESSAGES else (0, topic.count // 2, topic.count - 1)
     read = recording.decoder(topic).reader(["."])
-    said = None
+    found = None
     for block in recording.fetch(np.full(len(numbers), topic.id, np.int32), np.array(numbers, np.int64)):
         for payload in block.payloads:
             value = None if payload is None else _plain(read(payload)[0])
-            if value is None or (said is not None and said != value):
+            if value is None or (found is not None and found != value):
                 block.release()
                 return None
-            said = value
+            found = value
         block.release()
-    return said
+    return found
 
 
 def _plain(value: Any) -> Any:

@@ -14,14 +14,13 @@ from penstock.conversion.remux import why_not_movable
 from penstock.errors import DataSetCorrupt, PenstockError
 from penstock.lazy import dataclass
 from penstock.lerobot.features import ROW_KEYS
-from penstock.lerobot.frames import FrameFinder
+from penstock.lerobot.frames import FETCH_OR_DROP, FrameFinder
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.reader import DataSet
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-_FETCH_OR_DROP = "fetch it again, or bad_episodes=drop leaves such episodes out and counts them (exit code 3)"
 # Arrow's writer looks at the size of a page only after so many values: a page of pictures may hold that many.
 _VALUES_PER_PAGE = 1024
 
@@ -126,18 +125,18 @@ def _look_at_rows(data: DataSet, number: int, columns: Sequence[str], files: set
     where = f"{data.root}: episode {int(data.episodes.index[number])}"
     rows = int(data.episodes.length[number])
     if rows < 1:
-        raise DataSetCorrupt(f"{where} has no rows", hint=_FETCH_OR_DROP)
+        raise DataSetCorrupt(f"{where} has no rows", hint=FETCH_OR_DROP)
     for span in data.row_spans(number):
         if span.path in files:
             continue
         if not span.path.is_file():
-            hint = data.elsewhere(None) or _FETCH_OR_DROP
+            hint = data.elsewhere(None) or FETCH_OR_DROP
             raise DataSetCorrupt(f"{where}: the file of its rows is missing: {span.path}", hint=hint)
         with open_parquet(span.path) as parquet:
             held = parquet.metadata.num_rows
             if not data.is_v30 and held != rows:
                 raise DataSetCorrupt(
-                    f"{where}: {held:,} rows in {span.path}, meta/episodes.jsonl says {rows:,}", hint=_FETCH_OR_DROP
+                    f"{where}: {held:,} rows in {span.path}, meta/episodes.jsonl says {rows:,}", hint=FETCH_OR_DROP
                 )
             data.stored_columns(span.path, parquet, columns)
             _look_at_columns(data, parquet, found)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.align import measure_rate
+from penstock.align import LARGEST_DIFFERENCE, clock_of, measure_rate, usual_tolerance_ns
+from penstock.align.rate import NS_PER_S
 from penstock.conversion.settings import FIXED, Settings
 from penstock.lazy import dataclass
 from penstock.recordings.recording import Recording, Topic
@@ -78,7 +79,7 @@ class RowTimes:
         rate = measure_rate(times_ns)
         if rate is None or self.tolerance_ns is not None:
             return None if rate is None else self.tolerance_ns
-        return 3 * max(rate.arrival_ns, self.arrival_ns) // 2
+        return usual_tolerance_ns(self.arrival_ns, rate)
 
 
 def _within(times_ns: NDArray[np.int64], others_ns: NDArray[np.int64], tolerance_ns: int) -> range:
@@ -112,7 +113,7 @@ def row_times(recording: Recording, settings: Settings, cameras: Iterable[Topic]
 
 def _fixed(recording: Recording, fps: int | None) -> NDArray[np.int64]:
     span_ns = max(recording.end_ns - recording.start_ns, 0)
-    count = min(_MOST_ROWS, span_ns * (fps or 10) // 1_000_000_000 + 1)
+    count = min(_MOST_ROWS, span_ns * (fps or 10) // NS_PER_S + 1)
     return np.linspace(recording.start_ns, recording.end_ns, count).astype(np.int64)
 
 
@@ -124,10 +125,9 @@ def steadiest(recording: Recording, topics: Iterable[Topic]) -> Topic | None:
         rate = measure_rate(times_ns)
         if rate is None:
             continue
-        lasts_ns = int(times_ns[-1] - times_ns[0])
-        stated_ns = (times_ns.size - 1) * 1_000_000_000 / max(1, round(rate.hz))
-        right = abs(stated_ns - lasts_ns) <= 0.05 * lasts_ns
-        covered = lasts_ns / max(recording.end_ns - recording.start_ns, 1)
+        clock = clock_of(times_ns, max(1, round(rate.hz)))
+        right = not clock.exceeds(LARGEST_DIFFERENCE, 0)
+        covered = clock.recorded_ns / max(recording.end_ns - recording.start_ns, 1)
         uneven = float(np.abs(np.diff(times_ns) - rate.period_ns).mean()) / rate.period_ns
         score = (float(right), round(covered, 1), -round(uneven, 2), rate.hz)
         if best is None or score > best[0]:

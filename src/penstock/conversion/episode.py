@@ -109,7 +109,7 @@ class _Stream:
         self._recording, self._columns, self._paired, self._rows = recording, columns, paired, rows
         self._episode, self._pass, self._crew = episode, run, crew
         self._parts = [(vector, part) for vector in columns.vectors for part in vector.parts]
-        # No method: the pictures would hold the stream until the garbage collector comes.
+        # No method: `PicturePass` would hold the stream until the garbage collector comes.
         topics = [camera.topic for camera in columns.cameras] + [part.topic for _, part in self._parts]
         self._note_bad = partial(_note_bad, topics, run.bad)
         self._pictures = PicturePass(columns.cameras, workers, episode, crew, run.threads, run.bad, self._note_bad)
@@ -143,7 +143,7 @@ class _Stream:
         self._write_rows(columns, flush)
 
     def _read_rows(self, start: int, stop: int, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Hand on the pictures of some rows, and fill in their numbers."""
+        """Hand on the images of some rows, and fill in their numbers."""
         runs = [
             camera_runs(self._paired.picks[camera.key], start, stop, last)
             if cursor is None
@@ -223,13 +223,13 @@ class _Stream:
                 columns[vector.key][:] = values_of
 
     def _write_rows(self, columns: Mapping[str, NDArray[Any]], rows: range) -> None:
-        pictures = self._pictures.take_images(len(rows))
-        if not self._columns.vectors:  # the rows are counted by the pictures
+        images = self._pictures.take_images(len(rows))
+        if not self._columns.vectors:  # the rows are counted by the images
             self._crew.writing.drain()
         if self._pass.bad:
             return
         texts = {key: words(rows.start, rows.stop) for key, words in self._pass.texts.items()}
-        self._episode.write_rows({**pictures, **columns, **texts}, rows=len(rows))
+        self._episode.write_rows({**images, **columns, **texts}, rows=len(rows))
 
 
 def _note_bad(topics: Sequence[Topic], bad: list[Bad], owner: int, number: int, error: PenstockError) -> None:

@@ -154,7 +154,7 @@ class _Stream:
     ) -> None:
         self._columns, self._arrays, self._rows, self._episode, self._pass = columns, arrays, rows, episode, going
         self._crew, self._bad = crew, bad
-        # No method: the pictures would hold the stream and its buffers until the garbage collector comes.
+        # No method: `PicturePass` would hold the stream and its buffers until the garbage collector comes.
         self._note_bad = partial(_note_bad, columns, bad)
         cameras = [each.camera for each in columns.cameras]
         self._pictures = PicturePass(cameras, workers, episode, crew, going.memory.threads, bad, self._note_bad)
@@ -276,7 +276,7 @@ class _Stream:
 
     def _write_rows(self, start: int, stop: int) -> None:
         columns: dict[str, Any] = dict(self._pictures.take_images())
-        if not self._columns.has_rows:  # the rows are counted by the pictures
+        if not self._columns.has_rows:  # the rows are counted by the images
             self._crew.writing.drain()
         if self._bad:
             return

@@ -26,7 +26,7 @@ from penstock.conversion.hdf5_facts import label_of, length_of, notes_on, rate_o
 from penstock.conversion.hdf5_mapping import SUCCESS, TEXT_NAMES, map_members, read_facts
 from penstock.conversion.hdf5_next import CHILD_BYTES, LIBRARY_BYTES, next_features, refuse_new
 from penstock.conversion.inputs import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
-from penstock.conversion.settings import FeatureSettings, Settings, Source, kept
+from penstock.conversion.settings import FeatureSettings, Settings, Source, without_left_out
 from penstock.errors import StoreError
 from penstock.media.hardware import device_notes
 from penstock.plan.conversion_memory import (
@@ -102,7 +102,8 @@ class Hdf5Input(Input):
         if self.by_name and begun is None:
             settings, found_notes = self._by_name(rows, settings)
             notes += found_notes
-        settings = replace(settings, features=kept(settings.features, settings, self.path, strict=begun is None))
+        features = without_left_out(settings.features, settings, self.path, strict=begun is None)
+        settings = replace(settings, features=features)
         self.columns = self._open_columns(first, settings, begun)
         if self.by_name and begun is not None:
             notes += self._like_first(rows, settings, begun)

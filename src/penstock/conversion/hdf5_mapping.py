@@ -8,6 +8,7 @@ from collections.abc import Mapping as Tree
 from dataclasses import field
 from typing import Any
 
+from penstock.conversion.left_out import left_out
 from penstock.conversion.settings import FeatureSettings, Source
 from penstock.lazy import dataclass
 from penstock.lerobot.features import safe_key
@@ -51,7 +52,7 @@ class Found:
 
 
 def map_members(layout: Layout, rows: int, *, with_depth: bool = True) -> Found:
-    """Pictures, state, action and the rest, under the names that LeRobot uses; `rows` is the length of the episode.
+    """Images, state, action and the rest, under the names that LeRobot uses; `rows` is the length of the episode.
 
     Columns of next observations are not among them: `hdf5_next` decides on those.
     """
@@ -91,7 +92,7 @@ def _usable(layout: Layout, rows: int, roles: Tree[str, tuple[str, ...]], notes:
         if problem is None:
             kept.append(member)
         elif not _is_flag(member):
-            notes.append(f"{member.name} left out: {problem}")
+            notes.append(left_out(member.name, problem))
     return kept
 
 
@@ -135,10 +136,10 @@ def feature_of(member: Member) -> FeatureSettings:
     return FeatureSettings(source, dtype="int64") if is_whole else FeatureSettings(source)
 
 
-def camera_keys(pictures: list[Member]) -> dict[str, Member]:
+def camera_keys(images: list[Member]) -> dict[str, Member]:
     """left_image → left; the whole name where two would be the same."""
     short: dict[str, list[Member]] = {}
-    for member in pictures:
+    for member in images:
         short.setdefault(_CAMERA_TAIL.sub("", member.base) or member.base, []).append(member)
     keys: dict[str, Member] = {}
     for name, sharing in short.items():

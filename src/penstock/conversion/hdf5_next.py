@@ -8,6 +8,7 @@ from pathlib import Path
 
 from penstock.conversion.hdf5_mapping import camera_keys, feature_of, listed, observation_key, problem_of
 from penstock.conversion.inputs import Means
+from penstock.conversion.left_out import left_out
 from penstock.conversion.settings import FeatureSettings, Settings
 from penstock.errors import StoreError
 from penstock.lazy import dataclass
@@ -87,7 +88,7 @@ def _members(layout: Layout, rows: int, settings: Settings, taken: Set[str]) -> 
             continue
         problem = problem_of(member, rows)
         if problem is not None:
-            notes.append(f"{member.name} left out: {problem}")
+            notes.append(left_out(member.name, problem))
         elif member.content == "depth" and settings.depth == "off":
             notes.append(f"depth left out: {member.name}")
         else:
@@ -160,8 +161,6 @@ def _kept_note(name: str, key: str, rows: NextRows | None, settings: Settings) -
 
 
 def _compared_text(rows: NextRows) -> str:
-    return (
-        f"all {rows.compared:,} rows that have one were compared"
-        if rows.is_whole
-        else (f"the first {rows.compared:,} rows were compared, converting compares all")
-    )
+    if rows.is_whole:
+        return f"all {rows.compared:,} rows that have one were compared"
+    return f"the first {rows.compared:,} rows were compared, converting compares all"

@@ -18,7 +18,7 @@ from penstock.conversion.dataset_episode import Reading, Retimed, columns_to_rea
 from penstock.conversion.dataset_survey import Survey, survey
 from penstock.conversion.encoding_anew import video_lines
 from penstock.conversion.inputs import Begun, EpisodePlan, Input, Means, Outcome, Run, State
-from penstock.conversion.settings import Settings, kept, without_effect
+from penstock.conversion.settings import Settings, without_effect, without_left_out
 from penstock.errors import DataSetError
 from penstock.lerobot.features import ROW_KEYS, Feature
 from penstock.lerobot.frames import FrameFinder, ends_note
@@ -54,7 +54,7 @@ class DataSetInput(Input):
     def __init__(self, data: DataSet, means: Means, begun: Begun | None) -> None:
         settings = means.settings if begun is None else begun.settings
         own = {feature.key: feature for feature in _own_features(data)}
-        chosen = kept(own, settings, data.root, strict=begun is None)
+        chosen = without_left_out(own, settings, data.root, strict=begun is None)
         data = data.without([key for key in own if key not in chosen])
         self.path = data.root
         self.fps = data.info.fps

@@ -14,7 +14,7 @@ from penstock.conversion.constants import find_constants, is_rare
 from penstock.conversion.density import row_times, steadiest
 from penstock.conversion.left_out import group_left_out, left_out
 from penstock.conversion.numeric_topics import choose, find_numbers
-from penstock.conversion.settings import FeatureSettings, Settings, Source, kept
+from penstock.conversion.settings import FeatureSettings, Settings, Source, without_left_out
 from penstock.errors import AlignError
 from penstock.lazy import dataclass
 from penstock.recordings.recording import Recording, Topic
@@ -38,11 +38,12 @@ class Mapping:
 def map_topics(recording: Recording, settings: Settings) -> Mapping:
     """Fill in `features` and `timeline` where the settings leave them open."""
     notes: list[str] = []
-    features = kept(settings.features, settings, recording.path, strict=False)
+    features = without_left_out(settings.features, settings, recording.path, strict=False)
     taken = {source.topic for feature in features.values() for source in feature.sources}
     constants = find_constants(recording, taken | settings.episodes.topics | {str(settings.timeline)})
     if not features:
-        features = kept(find_features(recording, settings, constants, notes), settings, recording.path, strict=True)
+        features = find_features(recording, settings, constants, notes)
+        features = without_left_out(features, settings, recording.path, strict=True)
         _check_some(recording, features, notes)
     timeline = settings.timeline or _first_camera(recording, features)
     return Mapping(replace(settings, features=features, timeline=timeline), tuple(notes), constants)
@@ -75,16 +76,21 @@ def _check_some(recording: Recording, features: dict[str, FeatureSettings], note
 
 def _timeline_hint(recording: Recording, topics: Sequence[Topic]) -> str:
     """The steadiest topic as timeline, as a command."""
-    steady = steadiest(recording, topics)
+    steady, fps = steady_rate(recording, topics)
     command = f"penstock convert {shlex.quote(str(recording.path))} OUT"
     if steady is None:
-        return f"rows at a rate of their own: {command} timeline=fixed fps=30"
-    rate = measure_rate(recording.times_ns(steady))
-    fps = 30 if rate is None else max(1, round(rate.hz))
+        return f"rows at a rate of their own: {command} timeline=fixed fps={fps}"
     return (
         f"timeline=fixed fps={fps} makes rows at a rate of their own; a row for each message of the steadiest topic: "
         f"{command} timeline={shlex.quote(steady.name)}"
     )
+
+
+def steady_rate(recording: Recording, topics: Sequence[Topic]) -> tuple[Topic | None, int]:
+    """The steadiest of some topics, and a whole rate for rows like its messages; 30 where none has a rate."""
+    steady = steadiest(recording, topics)
+    rate = None if steady is None else measure_rate(recording.times_ns(steady))
+    return steady, 30 if rate is None else max(1, round(rate.hz))
 
 
 def find_features(
@@ -99,7 +105,7 @@ def find_features(
     for topic in depth if cameras else ():
         density = rows.density(recording, topic)
         if not density.is_enough(_STEADY_SHARE):
-            notes.append(f"{topic.name} left out: {density.reason()} (add it under features: to keep it)")
+            notes.append(left_out(topic.name, f"{density.reason()} (add it under features: to keep it)"))
             depth = [each for each in depth if each is not topic]
     features = {
         IMAGE_PREFIX + name: FeatureSettings((Source(topic.name),))
@@ -116,16 +122,19 @@ def _unexplained(recording: Recording, taken: Collection[str], notes: Sequence[s
     """A note for each topic that becomes no feature and that no note names yet."""
     named = {*taken, *re.split(r"[\s,:]+", "\n".join(notes))}
     others = {topic.name: topic for topic in recording.topics if topic.name not in named and topic.count}
-    return [left_out(name, topic.problem or _NO_FIELD) for name, topic in sorted(others.items())]
+    return [left_out(name, _why_no_feature(topic)) for name, topic in sorted(others.items())]
+
+
+def _why_no_feature(topic: Topic) -> str:
+    if topic.problem is None and topic.shared_name is not None:
+        return f"of another type than most messages of {topic.shared_name} (name it under features: to keep it)"
+    return topic.problem or _NO_FIELD
 
 
 def _without_single(cameras: list[Topic], timeline: str | None, notes: list[str]) -> list[Topic]:
     """Cameras without those that sent one image while another one sent many."""
     most = max((topic.count for topic in cameras), default=0)
     single = [topic for topic in cameras if topic.count == 1 and is_rare(topic, most) and topic.name != timeline]
-    for topic in single:
-        notes.append(
-            f"{topic.name} left out: 1 image beside {most:,} of another camera "
-            "(add it under features: with missing: hold to keep it)"
-        )
+    reason = f"1 image beside {most:,} of another camera (add it under features: with missing: hold to keep it)"
+    notes += [left_out(topic.name, reason) for topic in single]
     return [topic for topic in cameras if topic not in single]

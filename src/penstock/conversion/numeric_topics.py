@@ -9,6 +9,7 @@ from typing import Literal
 from penstock.conversion.camera_topics import distinct_name, is_image, safe_name
 from penstock.conversion.density import Density
 from penstock.conversion.first_messages import first_payloads
+from penstock.conversion.left_out import left_out
 from penstock.conversion.settings import FeatureSettings, Source
 from penstock.errors import ConfigError, MessageError, PenstockError
 from penstock.lazy import dataclass
@@ -97,17 +98,17 @@ def find_numbers(recording: Recording, aside: Collection[str], notes: list[str])
     for topic in sorted(recording.topics, key=lambda each: each.name):
         if is_image(topic) or not topic.count or topic.problem is not None or topic.name in aside:
             continue
-        if topic.shared_name is not None:
+        if topic.shared_name is not None:  # of another type than the topic's own: named by whoever wants it
             continue
         try:
             numbers = _look_at(recording, topic)
         except PenstockError as error:
-            notes.append(f"{topic.name} left out: {error.message}")
+            notes.append(left_out(topic.name, error.message))
             continue
         if topic.type in NO_VECTOR:
-            notes.append(f"{topic.name} left out: {NO_VECTOR[topic.type]}")
+            notes.append(left_out(topic.name, NO_VECTOR[topic.type]))
         elif numbers is not None and numbers.size > numbers.most_dimensions:
-            notes.append(f"{topic.name} left out: {numbers.size:,} numbers in a message (name it under features:)")
+            notes.append(left_out(topic.name, f"{numbers.size:,} numbers in a message (name it under features:)"))
         elif numbers is not None:
             found.append(numbers)
     return found
@@ -184,7 +185,7 @@ def choose(
         left = _shared((inside, found.inside)) if inside is not None else found.inside
         if not found.is_enough(_OTHER_SHARE) or left is None or not found.covers(left):
             held = " with policy: hold and missing: hold" if each.is_command else ""
-            notes.append(f"{each.name} left out: {found.reason(left)} (add it under features:{held} to keep it)")
+            notes.append(left_out(each.name, f"{found.reason(left)} (add it under features:{held} to keep it)"))
             continue
         inside = left
         if each.is_command:

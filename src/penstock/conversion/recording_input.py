@@ -113,7 +113,7 @@ class RecordingInput(Input):
         self.memory = plan.memory
         self.encodes = any(not camera.copied for camera in plan.columns.cameras)
         for camera in plan.columns.cameras:
-            refuse_encoding(camera, self.path, plan.paired, [span.rows for span in plan.cuts.spans])
+            refuse_encoding(camera, self.path, plan.paired, plan.cuts.ranges)
         self.notes = self._all_notes(plan, notes)
         self._refuse_losses_if_strict(plan)
         process_memory.give_back_freed()
@@ -317,8 +317,7 @@ def plan_lines(plan: RecordingPlan) -> list[tuple[str, str]]:
     if len(plan.cuts.spans) != 1:
         rows = sum(len(span.rows) for span in plan.cuts.spans)
         lines.append(("episodes", f"{len(plan.cuts.spans):,} with {rows:,} rows"))
-    spans = [span.rows for span in plan.cuts.spans]
-    fates = [camera_fate(camera, paired, spans) for camera in plan.columns.cameras]
+    fates = [camera_fate(camera, paired, plan.cuts.ranges) for camera in plan.columns.cameras]
     lines += video_lines(fates, plan.settings.encoding, plan.memory.threads)
     streams = paired.alignment.report.streams
     for vector in plan.columns.vectors:

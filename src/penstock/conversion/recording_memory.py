@@ -20,7 +20,7 @@ def plan_recording_memory(
     rows_before: int,
 ) -> MemoryPlan:
     """Share out the budget for one recording; refuses what does not fit."""
-    pictures = recording.largest_reads([camera.topic for camera in columns.cameras])
+    images = recording.largest_reads([camera.topic for camera in columns.cameras])
     load = Load(
         cameras=tuple(_load(camera, recording) for camera in columns.cameras),
         vectors=tuple(_vector_load(vector) for vector in columns.vectors),
@@ -31,7 +31,7 @@ def plan_recording_memory(
         threads=threads,
         streams=len(paired.picks),
         decoded=tuple(_stream_load(camera) for camera in columns.cameras if camera.stream is not None),
-        picture_bytes=pictures.message_bytes,
+        image_bytes=images.message_bytes,
         rows_before=rows_before,
         input_bytes=recording.size_bytes,
     )

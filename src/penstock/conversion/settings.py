@@ -287,10 +287,12 @@ def read_settings(
     return settings
 
 
-Kept = TypeVar("Kept")
+FeatureT = TypeVar("FeatureT")
 
 
-def kept(features: Mapping[str, Kept], settings: Settings, where: object, *, strict: bool) -> dict[str, Kept]:
+def without_left_out(
+    features: Mapping[str, FeatureT], settings: Settings, where: object, *, strict: bool
+) -> dict[str, FeatureT]:
     """The features without those that `leave_out` names; `strict` refuses names of none of them."""
     for name in settings.leave_out if strict else ():
         if name not in features:

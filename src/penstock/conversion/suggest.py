@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from penstock import config
+from penstock.conversion.camera_topics import is_image
 from penstock.conversion.constants import find_constants
-from penstock.conversion.mapping import find_features
+from penstock.conversion.mapping import find_features, steady_rate
 from penstock.conversion.recording_input import RecordingPlan
 from penstock.conversion.settings import FIXED, FeatureSettings, Settings, Source
 from penstock.errors import PenstockError
@@ -28,11 +29,9 @@ _DRAFT_HEAD = """\
 
 
 def suggest_yaml(plan: RecordingPlan, notes: Sequence[str] = ()) -> str:
-    """A configuration that gives the same data set as the settings that the plan was made with."""
+    """A configuration that gives the same data set as the settings that the plan was made with; notes as comments."""
     settings = plan.settings
     head = _HEAD.format(name=plan.recording.path.name, rows=plan.paired.rows, fps=plan.paired.fps)
-    if plan.constants:
-        head += f"# constant, kept in the report and no column: {', '.join(plan.constants)}\n"
     episodes = settings.episodes
     if episodes.subtasks == plan.marks.has_subtasks:  # found, not asked for: another recording may have some
         episodes = replace(episodes, subtasks=None)
@@ -57,12 +56,15 @@ def draft_yaml(recording: Recording, settings: Settings, error: PenstockError) -
     """A file to edit where the plan failed: the reason, and all that is known, commented out."""
     notes: list[str] = []
     features: Mapping[str, FeatureSettings] = settings.features
+    fps = 30
     try:
         features = features or find_features(recording, settings, find_constants(recording, set()), notes)
+        sources = [source for each in features.values() for source in each.sources if source.tf is None]
+        used = [recording.topic(source.topic) for source in sources]
+        _, fps = steady_rate(recording, [topic for topic in used if is_image(topic)] or used)
     except PenstockError:
         pass  # what fails here is the reason that is given already
-    rate = {"timeline": settings.timeline or FIXED, "fps": settings.fps or 30}
-    written = config.dump_yaml(rate)
+    written = config.dump_yaml({"timeline": settings.timeline or FIXED, "fps": settings.fps or fps})
     if not features and recording.topics:
         written += f"features:\n  observation.state: {{topic: {recording.topics[0].name}, field: FIELD}}\n"
     if features:

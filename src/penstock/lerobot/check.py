@@ -23,15 +23,15 @@ from penstock.lerobot.reader import DataSet, open_data_set
 
 __all__ = ["Problem", "Report", "check"]
 
-# Names beside data/, meta/ and videos/ that belong there: the Hub's, Git's and ours.
 _KNOWN_IN_META = (layout.INFO_PATH, layout.STATS_PATH, layout.TASKS_PATH, layout.SUBTASKS_PATH)
+# Names beside data/, meta/ and videos/ that belong there: the Hub's, Git's and ours.
 _KNOWN_AT_ROOT = {"README.md", ".gitattributes", ".gitignore", ".git", ".cache", "penstock", "LICENSE"}
 
 
 def check(root: Path | str, *, full: bool = False, samples: int = 8) -> Report:
     """Check a LeRobot data set end to end; of v2.x no statistics.
 
-    `samples` pictures per video file (and per picture column) are decoded; `full` decodes all of them. Of v2.x, which
+    `samples` images per video file (and per image column) are decoded; `full` decodes all of them. Of v2.x, which
     has a file per episode, only `full` decodes.
 
     >>> check("datasets/run").is_clean                                                # doctest: +SKIP

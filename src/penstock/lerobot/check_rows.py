@@ -122,9 +122,9 @@ def _check_place(data: DataSet, path: Path, first_row: int, group: ReadRows, fin
         "error" if data.is_v30 else "info",  # readers of v2.x go by the files alone
     )  # fmt: skip
     ends = data.episodes.end_row
-    owner = np.searchsorted(ends, expected, side="right")
-    if not data.is_v30 and len(ends):
-        owner = data.episodes.index[np.minimum(owner, len(ends) - 1)]
+    number = np.searchsorted(ends, expected, side="right")
+    place = np.minimum(number, max(len(ends) - 1, 0))
+    owner = number if data.is_v30 or not len(ends) else data.episodes.index[place]
     _first_wrong(
         findings,
         "episode_index",
@@ -133,7 +133,6 @@ def _check_place(data: DataSet, path: Path, first_row: int, group: ReadRows, fin
         episode != owner,
         lambda i: f"episode_index is {episode[i]}, not {owner[i]}",
     )
-    place = np.clip(np.searchsorted(ends, expected, side="right"), 0, max(len(ends) - 1, 0))
     starts = data.episodes.first_row[place] if len(ends) else np.zeros_like(expected)
     _first_wrong(
         findings,

@@ -20,7 +20,7 @@ _LAST_NUMBER = re.compile(r"(\d+)(?=\D*\Z)")
 
 
 def find_elsewhere(data: DataSet, key: str | None) -> str | None:
-    """Where files of a camera (or of the rows, None) lie that info.json does not name, and the words to change.
+    """Where files of a camera (or of the rows, None) lie that info.json does not name, and what to change.
 
     Walks the folder of the data set: for messages about absent files only.
     """

@@ -17,7 +17,7 @@ from penstock.lerobot.check_videos import KNOWN_CODECS
 from penstock.lerobot.reader import DataSet
 from penstock.media.mp4_index import VideoIndex, read_codec, read_index
 
-_FETCH_OR_DROP = "fetch it again, or bad_episodes=drop leaves the episode out and counts it (exit code 3)"
+FETCH_OR_DROP = "fetch it again, or bad_episodes=drop leaves the episode out and counts it (exit code 3)"
 TOLERANCE_S = 1e-4  # LeRobot finds a frame within this much of its row's time
 
 
@@ -73,7 +73,7 @@ class FrameFinder:
         if len(video.order) != rows:
             raise DataSetCorrupt(
                 f"{where}: {len(video.order):,} frames for {rows:,} rows ({path})",
-                hint=f"every row needs exactly one frame: {_FETCH_OR_DROP}",
+                hint=f"every row needs exactly one frame: {FETCH_OR_DROP}",
             )
         apart = np.abs(video.times_s - np.arange(rows) / data.info.fps)
         return EpisodeFrames(path, video.index, 0, video.order, float(apart.max(initial=0.0)))
@@ -86,13 +86,13 @@ class FrameFinder:
             elsewhere = self._data.elsewhere(key)
             raise DataSetCorrupt(
                 f"{where}: the video file is missing: {path}",
-                hint=elsewhere or f"{_FETCH_OR_DROP}; 'leave_out=[{key}]' leaves the camera out",
+                hint=elsewhere or f"{FETCH_OR_DROP}; 'leave_out=[{key}]' leaves the camera out",
             )
         try:
             index = read_index(path)
         except (VideoError, LimitExceeded) as error:
             cause = f"{error.hint}: " if error.hint else ""
-            raise DataSetCorrupt(f"{where}: {error.message}", hint=cause + _FETCH_OR_DROP) from error
+            raise DataSetCorrupt(f"{where}: {error.message}", hint=cause + FETCH_OR_DROP) from error
         self._check(key, index, path, where)
         order = index.presentation_order()
         # Times count from the first frame: some writers of B-frames leave out the edit that puts it at 0.
@@ -138,7 +138,7 @@ class FrameFinder:
             raise DataSetCorrupt(
                 f"{where}: {len(held):,} frames for {rows:,} rows: the file has {len(times):,} frames, "
                 f"the episode begins at frame {first:,} ({path})",
-                hint=f"every row needs exactly one frame: {_FETCH_OR_DROP}",
+                hint=f"every row needs exactly one frame: {FETCH_OR_DROP}",
             )
         apart = np.abs(held - from_s - np.arange(rows) / fps)
         if apart.max(initial=0.0) > 0.5 / fps:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _ANNOTATION = "annotation."  # GR00T: whole numbers under such a name are numbers of tasks
 
-
 TABLES = ("tasks", "subtasks")
 Numbers = Mapping[str, Sequence[int]]
 """By table: the number that each of an input's texts has in the data set that is written."""

@@ -17,7 +17,7 @@ MIB = 2**20
 # The interpreter with the libraries in use; benchmarks/budget.py shows predictions beside what was measured. Several
 # inputs in one job leave some MiB more behind than one.
 LIBRARIES_BYTES = 82 * MIB
-PICTURE_LIBRARY_BYTES = 18 * MIB
+IMAGE_LIBRARY_BYTES = 18 * MIB
 VIDEO_LIBRARY_BYTES = 32 * MIB
 # One open encoder, by codec: a part that does not depend on the picture, and picture buffers per frame held.
 ENCODER_BYTES = {"h264": 4 * MIB, "hevc": 28 * MIB, "av1": 16 * MIB}
@@ -146,7 +146,7 @@ class Load:
 
     `streams`: topics that rows take messages of; `decoded`: the videos that are read, with their codecs as `stored_as`;
     `row_extra_bytes`: a row besides its numbers, and `row_copy_bytes`: what it takes once more on its way;
-    `picture_bytes`: the largest recorded picture; `rows_before` and `rows_after`: of the data set, without this input
+    `image_bytes`: the largest recorded image; `rows_before` and `rows_after`: of the data set, without this input
     and with it; `input_bytes`: what there is to read.
     """
 
@@ -161,7 +161,7 @@ class Load:
     decoded: tuple[CameraLoad, ...] = ()
     row_extra_bytes: int = 0
     row_copy_bytes: int = 0
-    picture_bytes: int | None = None
+    image_bytes: int | None = None
     rows_before: int = 0
     rows_after: int = 0
     input_bytes: int = FETCH_MAX_BYTES
@@ -173,8 +173,8 @@ class Load:
     @property
     def in_table_bytes(self) -> int:
         """A row besides its numbers, while it waits to be written."""
-        pictures = sum(2 * camera.picture_bytes for camera in self.cameras if camera.stored_as == "images")
-        return pictures + self.row_extra_bytes
+        images = sum(2 * camera.picture_bytes for camera in self.cameras if camera.stored_as == "images")
+        return images + self.row_extra_bytes
 
 
 def plan_memory(load: Load, budget_bytes: int) -> MemoryPlan:
@@ -206,20 +206,20 @@ def _with_rows(load: Load, budget_bytes: int, rows_per_flush: int) -> MemoryPlan
     encoders = sum(
         ENCODER_BYTES[camera.stored_as] + ENCODER_FRAMES[camera.stored_as] * camera.decoded_bytes for camera in encoded
     )
-    picture = max((camera.decoded_bytes for camera in load.cameras), default=0)
-    recorded = load.reads.message_bytes if load.picture_bytes is None else load.picture_bytes
-    pictures = picture * STATISTICS_FRAMES + STATISTICS_WAITING * recorded if load.cameras else 0
+    decoded = max((camera.decoded_bytes for camera in load.cameras), default=0)
+    recorded = load.reads.message_bytes if load.image_bytes is None else load.image_bytes
+    images = decoded * STATISTICS_FRAMES + STATISTICS_WAITING * recorded if load.cameras else 0
     rows_per_read = max(1, min(READ_ROWS, rows_per_flush, READ_BYTES // (8 * max(load.values, 1))))
     rows_bytes = _rows_bytes(load, rows_per_flush, rows_per_read)
     plan = MemoryPlan(
         interpreter_bytes=LIBRARIES_BYTES
-        + (PICTURE_LIBRARY_BYTES if load.cameras else 0)
+        + (IMAGE_LIBRARY_BYTES if load.cameras else 0)
         + (VIDEO_LIBRARY_BYTES if encoded or load.decoded else 0),
         fetch_bytes=FETCH_MIN_BYTES,
         read_bytes=_read_bytes(FETCH_MIN_BYTES, load.reads),
         index_bytes=_index_bytes(load),
         rows_bytes=rows_bytes,
-        pictures_bytes=pictures,
+        pictures_bytes=images,
         encoders_bytes=encoders,
         rows_per_flush=rows_per_flush,
         rows_per_read=rows_per_read,
@@ -229,11 +229,11 @@ def _with_rows(load: Load, budget_bytes: int, rows_per_flush: int) -> MemoryPlan
         statistics_bytes=_statistics_bytes(load, rows_bytes),
     )
     if any(camera.stored_as != "copy" for camera in load.cameras):
-        ahead = picture * max(PREPARED_PER_THREAD, len(load.cameras))
+        ahead = decoded * max(PREPARED_PER_THREAD, len(load.cameras))
         room = budget_bytes - plan.peak_bytes
-        threads = max(1, min(load.threads, room // (PREPARED_PER_THREAD * picture)))
-        more = picture * max(PREPARED_PER_THREAD * threads, len(load.cameras))
-        plan = replace(plan, threads=threads, pictures_bytes=pictures + more, least_bytes=plan.peak_bytes + ahead)
+        threads = max(1, min(load.threads, room // (PREPARED_PER_THREAD * decoded)))
+        more = decoded * max(PREPARED_PER_THREAD * threads, len(load.cameras))
+        plan = replace(plan, threads=threads, pictures_bytes=images + more, least_bytes=plan.peak_bytes + ahead)
     else:
         plan = replace(plan, threads=load.threads, least_bytes=plan.peak_bytes)
     spare = budget_bytes - plan.peak_bytes + plan.read_bytes

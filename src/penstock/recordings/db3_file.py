@@ -20,6 +20,8 @@ from penstock.recordings.split import is_zstd_file
 from penstock.recordings.unpack import unpacked_file
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
 _BATCH_ROWS = 4096
@@ -51,9 +53,15 @@ class Db3Index:
     def __init__(self) -> None:
         self.topics: dict[TopicKey, int] = {}
         self.notes: list[str] = []
-        self.same = SameDefinitions()
+        self._same = SameDefinitions()
         self._columns: dict[int, tuple[bytearray, bytearray, bytearray]] = {}
         self._firsts: list[dict[int, int]] = []
+
+    def topic(self, name: str, encoding: str, kind: str, definitions: Mapping[str, tuple[str, str]]) -> int:
+        """The number of a topic; `definitions`: (format, text) by type, as the file carries them."""
+        # The events of a service are described by the text of the service.
+        described = Schema(kind, *definitions.get(kind, definitions.get(kind.removesuffix("_Event"), ("", ""))))
+        return self.topics.setdefault((name, encoding, self._same.first(name, described)), len(self.topics))
 
     def mark(self) -> tuple[int, dict[int, int]]:
         """A place to come back to: the files and the rows of every topic so far."""
@@ -135,11 +143,7 @@ class Db3File:
         for number, name, kind, encoding in found:
             if not isinstance(number, int) or not isinstance(name, str) or not isinstance(kind, str):
                 raise self.broken(f"the topics table holds {(number, name, kind)!r:.200}")
-            full = type_name(kind)
-            # The events of a service are described by the text of the service.
-            described = Schema(full, *definitions.get(full, definitions.get(full.removesuffix("_Event"), ("", ""))))
-            key = (name, str(encoding), index.same.first(name, described))
-            topic_of_id[number] = index.topics.setdefault(key, len(index.topics))
+            topic_of_id[number] = index.topic(name, str(encoding), type_name(kind), definitions)
         return topic_of_id
 
     def _definitions(self) -> dict[str, tuple[str, str]]:

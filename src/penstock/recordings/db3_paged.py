@@ -11,7 +11,7 @@ from penstock.content import ZSTD_MAGIC
 from penstock.errors import RecordingCorrupt
 from penstock.recordings.db3_scan import PagedRows
 from penstock.recordings.file_window import recover_hint
-from penstock.recordings.schemas import Schema, type_name
+from penstock.recordings.schemas import type_name
 
 if TYPE_CHECKING:
     from penstock.recordings.db3_file import Db3Index
@@ -74,9 +74,7 @@ class PagedDb3File:
         topics = {}
         for number, facts in tables.topics.items():
             kind = type_name(facts.type)
-            described = Schema(kind, *texts.get(kind, texts.get(kind.removesuffix("_Event"), ("", ""))))
-            key = (facts.name, facts.encoding or "cdr", index.same.first(facts.name, described))
-            topics[number] = (index.topics.setdefault(key, len(index.topics)), facts.name, kind)
+            topics[number] = (index.topic(facts.name, facts.encoding or "cdr", kind, texts), facts.name, kind)
         return topics
 
 

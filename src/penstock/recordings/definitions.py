@@ -115,6 +115,10 @@ _FIELD = re.compile(
 )
 
 
+def is_field_name(text: str) -> bool:
+    return len(text) <= MAX_NAME_CHARACTERS and _NAME.fullmatch(text) is not None
+
+
 def normalise_type(name: str) -> str:
     """The three-part name of a type.
 

@@ -9,9 +9,14 @@ from pathlib import Path
 from penstock.errors import RecordingCorrupt
 
 
+def plain_name(name: str) -> str:
+    """The name of a file without the suffix that says that it is packed as a whole."""
+    return name.removesuffix(".zstd").removesuffix(".zst")
+
+
 def recover_hint(path: Path | str) -> str:
     """What to do with a recording that is cut or broken."""
-    name = Path(path).name.removesuffix(".zstd").removesuffix(".zst").removesuffix(".active")
+    name = plain_name(Path(path).name).removesuffix(".active")
     stem, dot, suffix = name.rpartition(".")
     new = f"{stem}-recovered.{suffix}" if dot else f"{name}-recovered"
     return (

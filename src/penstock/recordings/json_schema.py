@@ -10,17 +10,16 @@ from penstock.errors import SchemaError
 from penstock.recordings.definitions import (
     MAX_DEPTH,
     MAX_FIELDS,
-    MAX_NAME_CHARACTERS,
     MAX_TEXT_BYTES,
     SEQUENCE,
     FieldDef,
     FieldType,
     MessageDef,
+    is_field_name,
     shorten,
 )
 from penstock.recordings.message_decoder import time_kind
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _MAX_REFERENCES = 16  # one behind the other
 _SCALARS = {
     "number": FieldType("primitive", "float64"),
@@ -90,7 +89,8 @@ class _Parser:
         if self._total > MAX_FIELDS:
             raise SchemaError(f"the JSON Schema of {shorten(self._root)} has more than {MAX_FIELDS:,} fields")
         self._open.append(id(schema))
-        fields = [(key, self._kind(key, each, name)) for key, each in schema["properties"].items() if _is_name(key)]
+        named = [(key, each) for key, each in schema["properties"].items() if is_field_name(key)]
+        fields = [(key, self._kind(key, each, name)) for key, each in named]
         self._found[name] = MessageDef(name, tuple(FieldDef(key, kind) for key, kind in fields if kind is not None))
         self._open.pop()
 
@@ -143,10 +143,6 @@ class _Parser:
         for part in filter(None, reference[1:].split("/")):
             found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
         return found
-
-
-def _is_name(key: str) -> bool:
-    return len(key) <= MAX_NAME_CHARACTERS and _NAME.fullmatch(key) is not None
 
 
 def _is_number(schema: dict[str, Any]) -> bool:

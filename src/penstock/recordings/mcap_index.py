@@ -60,8 +60,12 @@ class McapIndex:
         self._counts = array("q")
         self._entries = bytearray()
 
-    def topic(self, name: str, encoding: str, schema: Schema) -> int:
-        return self.topics.setdefault((name, encoding, self._same.first(name, schema)), len(self.topics))
+    def topic(self, channel: r.ChannelRecord, schema: r.SchemaRecord | None) -> int:
+        """The number of a channel's topic; JSON may go without a schema, and is shown as what it is."""
+        schema = schema or _NO_SCHEMA
+        name = type_name(schema.name) or ("json" if channel.encoding == "json" else "")
+        described = self._same.first(channel.topic, Schema(name, schema.encoding or "none", schema.text))
+        return self.topics.setdefault((channel.topic, channel.encoding, described), len(self.topics))
 
     def add(self, topic: int, chunk: int, entries: bytes, count: int, span: int = 0) -> None:
         """(time, offset) pairs of one topic in one chunk; span 0: it follows from the message behind."""
@@ -251,11 +255,7 @@ class McapFileIndexer:
             schema = self._schemas.get(record.schema_id)
             if schema is None and not last_chance:
                 return None
-            schema = schema or _NO_SCHEMA
-            # JSON may go without a schema: its topics are shown as what they are.
-            name = type_name(schema.name) or ("json" if record.encoding == "json" else "")
-            described = Schema(name, schema.encoding or "none", schema.text)
-            topic = self._topic_of_channel[channel] = self._shared.topic(record.topic, record.encoding, described)
+            topic = self._topic_of_channel[channel] = self._shared.topic(record, schema)
         return topic
 
     def _finish_chunk(self, head: r.ChunkRecord, indexes: list[tuple[int, NDArray[np.uint64]]]) -> None:

@@ -98,7 +98,7 @@ class McapRecording(Recording):
         # Of the first messages, the one whose chunk takes least to read.
         first = min(firsts, key=lambda topic: int(self._chunks.raw_bytes[self._index[topic.id].chunk[0]]))
         self._packed_messages = False
-        lost, self._on_corrupt = self._on_corrupt, "raise"
+        on_corrupt, self._on_corrupt = self._on_corrupt, "raise"  # what is broken is counted when it is read
         try:
             for block in self.fetch(np.array([first.id], np.int32), np.zeros(1, np.int64), clip_bytes=_PROBE_BYTES):
                 packed = bool(block.payloads[0] is not None and block.payloads[0][:4] == ZSTD_MAGIC)
@@ -106,7 +106,7 @@ class McapRecording(Recording):
         except RecordingError:
             packed = False
         finally:
-            self._on_corrupt, self._fetcher = lost, None
+            self._on_corrupt, self._fetcher = on_corrupt, None
         if packed:
             self.notes.append(PACKED_NOTE)
         return packed

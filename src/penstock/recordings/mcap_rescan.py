@@ -12,7 +12,6 @@ from penstock.recordings.mcap_scan import McapScan
 from penstock.recordings.mcap_survey import McapSurvey, survey_mcap
 from penstock.recordings.recovery_report import DamageLog
 from penstock.recordings.scan_index import ScanPlaces
-from penstock.recordings.schemas import Schema, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +44,7 @@ class ScannedMcap(_NoCopies):
         number: int,
         chunks: ChunksBuilder,
         index: IndexBuilder,
-        topic_of: Callable[[str, str, Schema], int],
+        topic_of: Callable[[r.ChannelRecord, r.SchemaRecord | None], int],
     ) -> None:
         self.log = log
         self.pairs: set[tuple[int, int]] = set()
@@ -60,11 +59,8 @@ class ScannedMcap(_NoCopies):
 
     def channel(self, content: bytes, schema: bytes | None) -> int:
         record = r.read_channel(_records(content, self._path), 0, len(content))
-        described = r.SchemaRecord(0, "", "", "")
-        if schema is not None:
-            described = r.read_schema(_records(schema, self._path), 0, len(schema))
-        kind = Schema(type_name(described.name), described.encoding or "none", described.text)
-        topic = self._topic_of(record.topic, record.encoding, kind)
+        described = None if schema is None else r.read_schema(_records(schema, self._path), 0, len(schema))
+        topic = self._topic_of(record, described)
         self.pairs.add((record.id, topic))
         return topic
 

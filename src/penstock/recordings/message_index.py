@@ -167,7 +167,7 @@ class IndexBuilder:
 def relocate(index: Sequence[TopicIndex], number: int, found: Mapping[int, Sequence[tuple[int, int, int]]]) -> None:
     """Correct where the messages of one chunk lie; `found`: their (time, offset, span) by topic, in file order.
 
-    Messages are told by their times, then by their order. An entry whose message is not there gets no bytes, so that
+    Messages are matched by their times, then by their order. An entry whose message is not there gets no bytes, so that
     reading it counts it as lost.
     """
     for topic, columns in enumerate(index):

@@ -37,16 +37,11 @@ _PATHS: Mapping[str, tuple[str, ...]] = {
     "ackermann_msgs/msg/AckermannDriveStamped": ("drive",),
     "foxglove.FrameTransform": (".",),
     "foxglove.LaserScan": ("ranges",),
-    "foxglove.LocationFix": (".",),
-    "foxglove.Odometry": (".",),
+    "foxglove.LocationFix": ("latitude,longitude,altitude",),
+    "foxglove.Odometry": ("pose,linear_velocity,angular_velocity",),
     "foxglove.Point3InFrame": ("point",),
     "foxglove.Pose": (".",),
     "foxglove.PoseInFrame": ("pose",),
-}
-# What a person means by all of a message that holds other numbers, too.
-MEANT: Mapping[str, tuple[str, ...]] = {
-    "foxglove.LocationFix": ("latitude", "longitude", "altitude"),
-    "foxglove.Odometry": ("pose", "linear_velocity", "angular_velocity"),
 }
 _GEOMETRY = {"": ".", "Stamped": "{0}", "WithCovariance": "{0}", "WithCovarianceStamped": "{0}.{0}"}
 _STEMS = ("Pose", "Twist", "Wrench", "Accel", "Transform", "Vector3", "Point", "Quaternion")

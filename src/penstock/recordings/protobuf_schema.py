@@ -6,7 +6,6 @@ leads to are not looked at.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import MissingExtra, SchemaError
@@ -14,12 +13,12 @@ from penstock.lazy import dataclass
 from penstock.recordings.definitions import (
     MAX_DEPTH,
     MAX_FIELDS,
-    MAX_NAME_CHARACTERS,
     SEQUENCE,
     FieldDef,
     FieldType,
     MessageDef,
     check_definitions,
+    is_field_name,
     shorten,
 )
 from penstock.recordings.message_decoder import time_kind
@@ -40,7 +39,6 @@ _REPEATED = 3
 _DTYPE_NAMES = {"<f8": "float64", "<f4": "float32", "<i8": "int64", "<u8": "uint64", "<i4": "int32", "<u4": "uint32",
                 "?": "bool"}  # fmt: skip
 _INTEGERS = frozenset(_TYPES) - {"double", "float", "bool", "string", "group", "message", "bytes", "enum"}
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,7 @@ class _Parser:
         for field in message.field:
             field_name = _text(field.name)
             where = f"field {shorten(field_name)} of {shorten(owner)}"
-            if len(field_name) > MAX_NAME_CHARACTERS or not _NAME.fullmatch(field_name):
+            if not is_field_name(field_name):
                 raise SchemaError(f"{where}: that is not the name of a field")
             number = field.type if field.HasField("type") else 0
             if not 1 <= field.number <= MAX_FIELD_NUMBER or not 1 <= number <= len(_TYPES):

@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.errors import MessageError, RecordingError, SchemaError
 from penstock.lazy import dataclass
+from penstock.recordings.recovery_report import unknown_loss
 from penstock.recordings.schemas import several_types, type_name
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ class Recording(ABC):
         decoder = self.decoder(topic)
         if not decoder.has_header:
             try:
-                decoder.header_stamp_ns(b"")
+                decoder.header_stamp_ns(b"")  # raises the reason
             except SchemaError as error:
                 raise SchemaError(f"{self.path}: topic {topic.name}: {error.message}", hint=error.hint) from None
         times_ns = np.zeros(topic.count, np.int64)
@@ -281,7 +282,7 @@ class Recording(ABC):
 
     def _lose_unknown(self, cause: str, where: str) -> None:
         """Count a loss of which nothing tells how large it is."""
-        self._add_loss(f"an unknown number of messages, counted as 1: {cause}", 1, where)
+        self._add_loss(unknown_loss(cause), 1, where)
 
     def _add_loss(self, cause: str, count: int, where: str) -> None:
         if count <= 0:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from penstock.content import foreign_content
 from penstock.errors import NotARecording, OutputExists, RecordingError, UsageError
+from penstock.recordings.file_window import plain_name
 from penstock.recordings.metadata import FILE_NAME, Metadata
 from penstock.recordings.recovery_metadata import FileFacts, write_metadata
 from penstock.recordings.recovery_report import DamageLog, RecoveryReport
 from penstock.recordings.scan_bytes import FileBytes
-from penstock.recordings.split import Source, is_zstd_file, plain_name, source_of, suffix_kind
+from penstock.recordings.split import Source, is_zstd_file, source_of, suffix_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,30 +88,37 @@ def examine(source: str | Path) -> RecoveryReport:
 
 
 def _examine_file(kind: str, file: Path, log: DamageLog) -> None:
-    from penstock.recordings.unpack import unpack_prefix
+    with _content_of(file, log, None) as source:
+        if kind == "ros1":
+            from penstock.recordings.ros1_rescan import ScannedBag
 
-    with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
+            ScannedBag(source, log)
+        elif kind == "mcap":
+            from penstock.recordings.mcap_rescan import ScannedMcap
+            from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
+
+            ScannedMcap(source, log, 0, ChunksBuilder(), IndexBuilder(), lambda *_: 0)
+        else:
+            from penstock.recordings.db3_file import Db3Index
+            from penstock.recordings.db3_paged import PagedDb3File
+
+            PagedDb3File(source, log).add_to(Db3Index())
+
+
+@contextmanager
+def _content_of(file: Path, log: DamageLog, scratch_in: Path | None) -> Iterator[FileBytes]:
+    """The bytes of a file; what is packed as a whole is unpacked into a folder of `scratch_in`, as far as it goes."""
+    with tempfile.TemporaryDirectory(prefix=".penstock-unpack-", dir=scratch_in) as scratch:
         content = None
         if is_zstd_file(file):
+            from penstock.recordings.unpack import unpack_prefix
+
             content = Path(scratch) / "content"
             done, is_all = unpack_prefix(file, content)
             if not is_all:
                 log.add(0, file.stat().st_size, f"the zstd stream breaks off after {done:,} decompressed bytes")
         with FileBytes(file, content) as source:
-            if kind == "ros1":
-                from penstock.recordings.ros1_rescan import ScannedBag
-
-                ScannedBag(source, log)
-            elif kind == "mcap":
-                from penstock.recordings.mcap_rescan import ScannedMcap
-                from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
-
-                ScannedMcap(source, log, 0, ChunksBuilder(), IndexBuilder(), lambda *_: 0)
-            else:
-                from penstock.recordings.db3_file import Db3Index
-                from penstock.recordings.db3_paged import PagedDb3File
-
-                PagedDb3File(source, log).add_to(Db3Index())
+            yield source
 
 
 def _find(path: Path) -> Source:
@@ -131,7 +139,7 @@ def _check_output(found: Source, path: Path, target: Path, *, overwrite: bool, d
     sources = {path.resolve(), *(file.resolve() for file in found.files)}
     if real in sources or sources & set(real.parents) or (path.is_dir() and real in path.resolve().parents):
         raise UsageError(f"{target} is the source, or lies in it: recover writes a new recording beside it")
-    if target.name.endswith((".zstd", ".zst")):
+    if plain_name(target.name) != target.name:
         raise UsageError(f"{target}: what is recovered is not compressed as a whole", hint="leave .zstd away")
     named = suffix_kind(target.name)
     if not directory and named != found.kind:
@@ -202,17 +210,8 @@ def _recover_file(found: Source, file: Path, target: Path, log: DamageLog, keep_
     facts = FileFacts(target.name, _STORAGE[found.kind])
     facts.packed_messages = found.metadata.compression_mode == "message"
     # Beside the output, not in /tmp: that is memory on many machines.
-    with tempfile.TemporaryDirectory(prefix=".penstock-unpack-", dir=target.parent) as scratch:
-        content = None
-        if is_zstd_file(file):
-            from penstock.recordings.unpack import unpack_prefix
-
-            content = Path(scratch) / "content"
-            done, is_all = unpack_prefix(file, content)
-            if not is_all:
-                log.add(0, file.stat().st_size, f"the zstd stream breaks off after {done:,} decompressed bytes")
-        with FileBytes(file, content) as source:
-            _scan(found.kind, source, target, log, facts, keep_suspect=keep_suspect)
+    with _content_of(file, log, target.parent) as source:
+        _scan(found.kind, source, target, log, facts, keep_suspect=keep_suspect)
     return facts
 
 

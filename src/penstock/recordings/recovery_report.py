@@ -15,8 +15,13 @@ NO_RECORD = "no record begins here"
 _KEPT_RANGES = 1000
 
 
+def unknown_loss(cause: str) -> str:
+    """The cause of a loss of which nobody knows how large it is."""
+    return f"an unknown number of messages, counted as 1: {cause}"
+
+
 def no_record_note(n_bytes: int, at: int, places: int = 1) -> str:
-    """What is told of bytes between records that hold no message: padding, or what something else wrote there."""
+    """The note on bytes between records that hold no message: padding, or what something else wrote there."""
     where = f"at byte {at:,}" if places == 1 else f"in {places:,} places, the first at byte {at:,}"
     return f"{n_bytes:,} bytes that are no record, {where}; no message is missing"
 
@@ -68,6 +73,11 @@ class RecoveryReport:
     damaged_bytes: int
     lost_messages: int
     lost_unknown: bool
+    lost_count: int
+    """Messages lost, and 1 for each place where nobody knows how many: the number that doctor and convert give.
+
+    Messages that are kept without proof are such a place.
+    """
     suspect_messages: int
     lost_parts: int
     notes: tuple[str, ...]
@@ -82,15 +92,6 @@ class RecoveryReport:
     def lost(self) -> bool:
         """True when messages were lost, may have been lost, or were kept without proof."""
         return bool(self.lost_messages or self.lost_unknown or self.suspect_messages or self.lost_parts)
-
-    @property
-    def lost_count(self) -> int:
-        """Messages lost, and 1 for each place where nobody knows how many: the number that doctor and convert give.
-
-        Messages that are kept without proof are such a place.
-        """
-        unknown = sum(damage.messages is None for damage in self.damages)
-        return self.lost_messages + unknown + (self.suspect_messages > 0)
 
     @property
     def lost_text(self) -> str:
@@ -175,7 +176,7 @@ class DamageLog:
             if damage.messages == 0:
                 notes += [] if damage.cause.startswith(NO_RECORD) else [damage.note()]
             elif damage.messages is None:
-                lose(f"an unknown number of messages, counted as 1: {damage.cause}", 1, damage.where)
+                lose(unknown_loss(damage.cause), 1, damage.where)
                 left -= 1
             else:
                 lose(damage.cause, damage.messages, damage.where)
@@ -259,6 +260,7 @@ class DamageLog:
             damaged_bytes=self._bytes,
             lost_messages=self._lost,
             lost_unknown=self._unknown > 0,
+            lost_count=self.lost,
             suspect_messages=self.suspect,
             lost_parts=self.lost_parts,
             notes=(*self.notes, *several_types(self.types.items())),

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from penstock.recordings.message_decoder import MessageDecoder
 
 ENCODINGS = ("ros1", "cdr", "protobuf", "json")
-# The only ROS type whose definition is rightly the empty text.
 # A topic has one or two descriptions; a file that has thousands of one topic is not worth comparing them all.
 _MOST_COMPARED = 16
+# The only ROS type whose definition is rightly the empty text.
 _EMPTY_TYPE = "std_msgs/msg/Empty"
 
 

@@ -8,11 +8,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from penstock.content import ZSTD_MAGIC, foreign_content
+from penstock.content import BAG_MAGIC, MCAP_MAGIC, SQLITE_MAGIC, ZSTD_MAGIC, foreign_content
 from penstock.errors import NotARecording, RecordingError
 from penstock.lazy import dataclass
 from penstock.recordings import metadata as bag_metadata
-from penstock.recordings.file_window import recover_hint
+from penstock.recordings.file_window import plain_name, recover_hint
 from penstock.recordings.metadata import Metadata
 from penstock.recordings.unpack import unpacked_head
 
@@ -35,10 +35,10 @@ _SUFFIXES: tuple[tuple[str, Kind], ...] = (
     (".mcap", "mcap"),
 )
 _MAGIC: tuple[tuple[bytes, Kind], ...] = (
-    (b"#ROSBAG V", "ros1"),
+    (BAG_MAGIC, "ros1"),
     (b"#ROSRECORD", "ros1"),
-    (b"SQLite format 3\0", "db3"),
-    (b"\x89MCAP0\r\n", "mcap"),
+    (SQLITE_MAGIC, "db3"),
+    (MCAP_MAGIC, "mcap"),
 )
 _NUMBERED = re.compile(r"(?P<stem>.+)_(?P<number>[0-9]+)")
 _KNOWN = (
@@ -116,11 +116,6 @@ def is_zstd_file(path: Path) -> bool:
     return _head(path).startswith(ZSTD_MAGIC)
 
 
-def plain_name(name: str) -> str:
-    """The name of a file without the suffix that says that it is packed."""
-    return name.removesuffix(".zstd").removesuffix(".zst")
-
-
 def is_recording_file(path: Path) -> bool:
     """True for a file that begins as a recording does, whatever its name is."""
     return any(_head(path).startswith(magic) for magic, _ in _MAGIC)
@@ -145,7 +140,7 @@ def _kind_of_file(path: Path) -> Kind:
         if head.startswith(magic):
             return kind
     if packed and promised is not None and not head:
-        return promised  # the stream is broken: it is said where it is read
+        return promised  # the stream is broken: reading it gives the error
     if packed:
         what = f"compressed with zstd, and no recording inside: that begins with {head!r}"
         raise NotARecording(f"{path}: {what}", hint=_KNOWN)
@@ -231,7 +226,7 @@ def _named_files(path: Path, metadata: Metadata, notes: list[str]) -> tuple[list
         # Bags of the first ROS 2 releases name their files from the parent directory: "bag/bag_0.db3".
         candidates = [path / name, path / Path(name).name, path / f"{Path(name).name}.zstd"]
         inside = [file for file in candidates if file.parent.resolve() == path.resolve() and file.is_file()]
-        unpacked = [path / Path(name).name.removesuffix(".zstd")] if name.endswith(".zstd") else []
+        unpacked = [path / plain_name(Path(name).name)] if plain_name(name) != name else []
         usable = inside or [file for file in unpacked if file.is_file()]
         if usable and usable[0] not in files:
             files.append(usable[0])

@@ -19,7 +19,6 @@ from penstock.recordings.message_decoder import MessageDecoder, Payload, Reader
 from penstock.recordings.recording import Recording, Topic
 
 TRANSFORM_TYPES = frozenset(("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage"))
-DEFAULT_TOPIC = "/tf"
 NAMES = ("x", "y", "z", "qx", "qy", "qz", "qw")
 
 _STATIC_SUFFIX = "tf_static"
@@ -93,36 +92,33 @@ class TransformTree:
                 )
         if base == tool:
             raise ConfigError(f"tf: {base}→{tool} is one frame", hint="name two frames, for example tf: base→tool")
-        above_base, above_tool = (dict(self._upwards(frame)) for frame in (base, tool))
+        above_base, above_tool = (list(self._upwards(frame)) for frame in (base, tool))
         common = next((frame for frame in above_base if frame in above_tool), None)
         if common is None:
-            roots = [list(above)[-1] for above in (above_base, above_tool)]
             raise ConfigError(
                 f"{self._recording.path}: no transform connects {base} and {tool}",
-                hint=f"{base} belongs to the tree of {roots[0]}, {tool} to that of {roots[1]}",
+                hint=f"{base} belongs to the tree of {above_base[-1]}, {tool} to that of {above_tool[-1]}",
             )
-        up = [Link(edge, True) for frame, edge in self._climb(base, common)]
-        down = [Link(edge, False) for frame, edge in self._climb(tool, common)]
+        up = [Link(messages, True) for messages in self._climb(base, common)]
+        down = [Link(messages, False) for messages in self._climb(tool, common)]
         return [*up, *reversed(down)]
 
-    def _upwards(self, frame: str) -> Iterator[tuple[str, None]]:
+    def _upwards(self, frame: str) -> Iterator[str]:
         """A frame and its ancestors, the nearest first."""
         seen: set[str] = set()
         while frame not in seen:
             seen.add(frame)
-            yield frame, None
+            yield frame
             messages = self._parent(frame)
             if messages is None:
                 return
             frame = messages.edge[0]
         raise RecordingError(f"{self._recording.path}: the transforms of {frame} form a circle")
 
-    def _climb(self, frame: str, common: str) -> Iterator[tuple[str, EdgeMessages]]:
-        while frame != common:
-            messages = self._parent(frame)
-            if messages is None:
-                return
-            yield frame, messages
+    def _climb(self, frame: str, common: str) -> Iterator[EdgeMessages]:
+        """The messages of each step from a frame up to its ancestor."""
+        while frame != common and (messages := self._parent(frame)) is not None:
+            yield messages
             frame = messages.edge[0]
 
     def _parent(self, frame: str) -> EdgeMessages | None:

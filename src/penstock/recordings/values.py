@@ -26,7 +26,7 @@ from penstock.recordings.definitions import (
     MessageDef,
 )
 from penstock.recordings.message_decoder import MessageDecoder, Payload
-from penstock.recordings.obvious import MEANT, ONE_JOINT, PER_JOINT, default_path
+from penstock.recordings.obvious import ONE_JOINT, PER_JOINT, default_path
 from penstock.recordings.paths import FieldPath, PathPart, Span, parse_path
 
 __all__ = ["FieldPath", "VectorReader", "default_path", "parse_path"]
@@ -379,7 +379,7 @@ def _leaves_of(
 
 def _is_left_out(message: MessageDef, field: FieldDef) -> bool:
     """Headers are no measurement, and a covariance beside its value is not what a person means by that value."""
-    if field.type.name == HEADER_TYPE or field.name not in MEANT.get(message.name, (field.name,)):
+    if field.type.name == HEADER_TYPE:
         return True
     last = message.name.rsplit("/", 1)[-1]
     return (last.endswith("WithCovariance") and field.name == "covariance") or (

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from penstock.content import foreign_content
+from penstock.content import HDF5_MAGIC, foreign_content
 from penstock.errors import ExternalRefused, MissingExtra, StoreCorrupt, StoreError
 from penstock.lazy import dataclass
 from penstock.recordings.split import natural_key
@@ -316,7 +316,7 @@ def _open_library(path: Path, size_bytes: int) -> h5py.File:
 
     if not h5py.is_hdf5(path):
         start = _head(path)
-        if start == _SIGNATURE:
+        if start == HDF5_MAGIC:
             raise StoreCorrupt(f"{path} is cut: its {size_bytes:,} bytes end inside the header of an HDF5 file")
         if (foreign := foreign_content(path, "hdf5")) is not None:
             raise StoreError(f"{path} is {foreign.what}, not an HDF5 file", hint=foreign.hint)
@@ -327,12 +327,9 @@ def _open_library(path: Path, size_bytes: int) -> h5py.File:
         raise _why_not_opened(path, size_bytes, first_line(error)) from error
 
 
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-
-
 def _head(path: Path) -> bytes:
     with path.open("rb") as file:
-        return file.read(len(_SIGNATURE))
+        return file.read(len(HDF5_MAGIC))
 
 
 def _why_not_opened(path: Path, size_bytes: int, text: str) -> StoreError:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock import recordings
+from penstock.recordings.recovery_report import DamageLog
 from tests.recordings import made
 from tests.recordings.containers.makers import all_of, everything
 
@@ -46,6 +47,29 @@ def test_an_index_that_points_elsewhere_is_put_right_by_the_chunk(tmp_path: Path
     path.write_bytes(made.patched(4, 2, 9, of_data=True, flip=0x10)(data))
     with recordings.open(path) as recording:
         assert everything(recording) == whole and recording.losses == []
+
+
+def test_json_without_a_schema_has_its_type_in_a_scanned_file_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.mcap"
+    with path.open("wb") as file:
+        writer = made.Writer(file, chunk_size=200, compression=made.CompressionType.NONE)
+        writer.start()
+        channel = writer.register_channel("/state", "json", 0)
+        for number in range(20):
+            writer.add_message(channel, number, b'{"x": 1}', number)
+        writer.finish()
+    path.write_bytes(made.mcap_padded(1, bytes(50))(path.read_bytes()))
+    with recordings.open(path) as recording:
+        assert [(topic.type, topic.count) for topic in recording.topics] == [("json", 20)]
+        assert any(NOTE in note for note in recording.notes)
+
+
+def test_every_broken_place_is_counted_also_those_that_are_not_listed() -> None:
+    log = DamageLog()
+    for place in range(2500):
+        log.add(10 * place, 10 * place + 1, "broken")
+    report = log.report(source="a", output="b", kind="mcap", bytes_in=0, bytes_out=0)
+    assert len(report.damages) < 2500 == report.lost_count == log.lost
 
 
 def test_a_cut_packed_chunk_gives_what_decodes_to_reading_as_to_recover(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ConfigError, MessageError, SchemaError
 from penstock.recordings.protobuf import ProtobufDecoder
-from penstock.recordings.values import VectorReader
+from penstock.recordings.values import VectorReader, default_path
 from tests.recordings.messages.proto import FOXGLOVE, Types
 
 TYPES = Types(FOXGLOVE)
@@ -69,7 +69,8 @@ def test_joints_go_by_their_names_in_whatever_order_they_come() -> None:
 
 def test_what_is_meant_by_a_place_are_its_coordinates() -> None:
     for name, expected in (("LocationFix", ("latitude", "longitude", "altitude")), ("Odometry", None)):
-        read = VectorReader(decoder(f"foxglove.{name}"), ".")
+        of_type = decoder(f"foxglove.{name}")
+        read = VectorReader(of_type, str(default_path(of_type.type_name, of_type.definitions)))
         assert read(b"").size == (3 if expected else 13)
         assert expected in (None, read.dimension_names)
 

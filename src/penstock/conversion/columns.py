@@ -16,7 +16,7 @@ from penstock.conversion.derive import check_relations
 from penstock.conversion.encoding_anew import Encoded, refusal
 from penstock.conversion.first_messages import Picture, PictureKind, first_payloads, first_picture, probe_picture
 from penstock.conversion.numeric_topics import default_field
-from penstock.conversion.settings import FeatureSettings, Settings, Source, Video, asked_video
+from penstock.conversion.settings import FeatureSettings, Policy, Settings, Source, Video, asked_video
 from penstock.errors import ConfigError, MessageError, PenstockError, RecordingError
 from penstock.lazy import dataclass
 from penstock.lerobot.stats import WIDEST_VALUES
@@ -357,21 +357,22 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
 def _transform(recording: Recording, key: str, feature: FeatureSettings, tree: TransformTree) -> VectorColumn:
     """A transform between two frames: one part for each step of the chain, each interpolated by itself."""
     source = feature.sources[0]
-    if len(feature.sources) > 1 or source.tf is None or source.field is not None:
-        raise ConfigError(
-            f"features.{key}: a transform is a feature of its own", hint=f"write features.{key}: {{tf: base→tool}}"
-        )
+    hint = f"write features.{key}: {{tf: base→tool}}"
+    if len(feature.sources) > 1 or source.tf is None:
+        raise ConfigError(f"features.{key}: a transform is a feature of its own", hint=hint)
+    for word in ("field", "scale", "offset", "unit", "threshold"):
+        if getattr(source, word) != getattr(Source(source.topic), word):
+            raise ConfigError(f"features.{key}: {word} does not apply to a transform", hint=hint)
     parts = []
     links = tree.chain(*parse_chain(source.tf))
     for link in links:
         messages, name = link.messages, "→".join(link.messages.edge)
-        # What is sent once holds for the whole recording; everything else lies between two messages.
-        still = {"policy": "hold", "missing": "hold"} if messages.is_static else {"policy": source.policy or "slerp"}
-        own = replace(source, topic=messages.topic.name, **still)
+        policy: Policy = "hold" if messages.is_static else source.policy or "slerp"
+        own = replace(source, topic=messages.topic.name, policy=policy)
         quaternions = ((3, 4, 5, 6),) if own.policy == "slerp" else ()
         reader = TransformReader(recording.decoder(messages.topic), messages.edge)
         parts.append(VectorPart(f"{key} ← {name}", own, messages.topic, reader, 7, quaternions, messages=messages))
-    names = feature.names or NAMES
+    names = feature.names or source.names or NAMES
     if len(names) != len(NAMES):
         raise ConfigError(f"features.{key}.names: {len(names)} names for {len(NAMES)} values")
     return VectorColumn(key, feature.dtype, tuple(parts), names, tuple(link.inverse for link in links))

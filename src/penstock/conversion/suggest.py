@@ -96,7 +96,7 @@ def _seconds(recording: Recording, topic: Topic) -> str:
 def _written(feature: FeatureSettings, is_vector: bool) -> FeatureSettings | Source | tuple[Source, ...]:
     """The shortest form that says it all; the policy of numbers is always said, as it is what people change first."""
     sources = feature.sources
-    if is_vector:
+    if is_vector and sources[0].tf is None:
         sources = tuple(replace(source, policy=source.policy or "nearest") for source in sources)
     if feature != FeatureSettings(feature.sources):
         return replace(feature, sources=sources)

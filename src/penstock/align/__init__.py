@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from penstock.align.alignment import Alignment, align
 from penstock.align.blend import interpolate
-from penstock.align.clock import Clock, clock_note, clock_of
 from penstock.align.pairing import Pick
 from penstock.align.rate import Rate, measure_rate
 from penstock.align.report import AlignmentReport, StreamReport
@@ -16,7 +15,6 @@ __all__ = [
     "POLICIES",
     "Alignment",
     "AlignmentReport",
-    "Clock",
     "FixedTimeline",
     "Missing",
     "Pick",
@@ -27,8 +25,6 @@ __all__ = [
     "Timeline",
     "TopicTimeline",
     "align",
-    "clock_note",
-    "clock_of",
     "interpolate",
     "measure_rate",
 ]

@@ -9,7 +9,7 @@ from dataclasses import field
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.align.clock import clock_note, clock_of
+from penstock.align.clock import clock_notes
 from penstock.align.pairing import Pairing, Pick, pair, pair_timeline, tolerance_of
 from penstock.align.rate import measure_rate
 from penstock.align.report import (
@@ -173,8 +173,7 @@ def _report(
 ) -> AlignmentReport:
     gaps = holes(rows.times_ns, rows.gap_ns, rows.period_ns, rows.origin_ns)
     by_cause = {cause: int(times_ns.size) for cause, times_ns in lost_times_ns.items()}
-    said = clock_note(clock_of(rows.times_ns[cut.keep], rows.fps), rows.fps, rows.grain_ns)
-    on_clock = () if said is None else (said,)
+    on_clock = clock_notes([rows.times_ns[cut.keep]], rows.fps, rows.grain_ns)
     loss_notes = {name: note for name, stream in described.items() if (note := _loss_note(stream))}
     return AlignmentReport(
         rows=int(np.count_nonzero(cut.keep)),

@@ -119,6 +119,14 @@ def test_rows_are_the_same_however_often_they_are_flushed_and_by_the_stamps_too(
     np.testing.assert_allclose(stamped, whole, atol=1e-9)
 
 
+def test_the_transforms_of_a_topic_are_listed_with_its_fields(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = _recording(tmp_path / "run.bag")
+    assert main(["inspect", str(source), "--fields", "/tf"]) == 0
+    assert "  transforms: base→arm, world→base\n" in capsys.readouterr().out
+
+
 def test_nearest_takes_a_recorded_transform_as_it_is(tmp_path: Path) -> None:
     rows = _convert(_recording(tmp_path / "run.bag"), tmp_path / "out", "base→arm", policy="nearest")
     angles = 2 * np.arctan2(rows[:, 5], rows[:, 6]) / RATE / 0.02

@@ -255,8 +255,8 @@ def _trim_notes(described: Mapping[str, StreamReport], cut: Cut) -> list[str]:
         head, tail = stream.trimmed_head, stream.trimmed_tail
         late_s = cut.seconds(head) - cut.seconds(0)
         if late_s >= _TRIM_NOTED_S and head > _TRIM_NOTED * rows:
-            notes.append(f"{name} starts {late_s:.3f} s late: {count_of(head, 'row')} trimmed, which is no loss")
+            notes.append(f"{name} starts {late_s:.3f} s late: {count_of(head, 'row')} before it trimmed")
         early_s = cut.seconds(rows - 1) - cut.seconds(rows - 1 - tail)
         if early_s >= _TRIM_NOTED_S and tail > _TRIM_NOTED * rows:
-            notes.append(f"{name} ends {early_s:.3f} s early: {count_of(tail, 'row')} trimmed, which is no loss")
+            notes.append(f"{name} ends {early_s:.3f} s early: {count_of(tail, 'row')} after it trimmed")
     return notes

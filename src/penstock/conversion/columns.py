@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -230,7 +231,7 @@ def _camera(recording: Recording, key: str, feature: FeatureSettings, topic: Top
     if topic.type in VIDEO_TYPES:
         return _video(recording, key, feature, topic, settings)
     reader = ImageReader(recording.decoder(topic))
-    picture = first_picture(recording, topic, reader, lambda found: _check(topic, feature, found))
+    picture = first_picture(recording, topic, reader, lambda found: _check(topic, feature, found), key)
     mode = depth_mode(key, feature, settings, holds_depth(topic.name, picture))
     kind: PictureKind
     found: DepthInfo | None = None
@@ -308,7 +309,7 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
             if path is None:
                 raise ConfigError(
                     f"features.{key}: {topic.name} ({topic.type}) has no obvious field",
-                    hint="name it, for example field: joint_data.joint_q[12:26]",
+                    hint=f"penstock inspect {shlex.quote(str(recording.path))} --fields {topic.name} lists its fields",
                 )
         else:
             path = source.field
@@ -326,7 +327,7 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
         if value.size == 0:
             raise RecordingError(
                 f"{recording.path}: {topic.name}: field {path!r} is empty in the first message",
-                hint=f"choose another field for features.{key}, or leave it out",
+                hint=f"choose another field for features.{key}, or convert without it: leave_out={key}",
             )
         wide = value.size > WIDEST_VALUES and reader.recorded_names is None
         found = [] if wide else list(reader.dimension_names)

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from penstock import config
+from penstock.align.report import count_of
 from penstock.conversion.constants import find_constants
-from penstock.conversion.mapping import find_features
+from penstock.conversion.mapping import find_features, proposed_fps
 from penstock.conversion.recording_input import RecordingPlan
 from penstock.conversion.settings import FIXED, FeatureSettings, Settings, Source
 from penstock.errors import PenstockError
 from penstock.recordings.recording import Recording, Topic
+from penstock.recordings.transforms import TRANSFORM_TYPES
 
 _HEAD = """\
 # What `penstock convert` would do with {name}: keep this file, change what you like, and give it as --config.
@@ -61,17 +63,21 @@ def draft_yaml(recording: Recording, settings: Settings, error: PenstockError) -
         features = features or find_features(recording, settings, find_constants(recording, set()), notes)
     except PenstockError:
         pass  # what fails here is the reason that is given already
-    rate = {"timeline": settings.timeline or FIXED, "fps": settings.fps or 30}
-    written = config.dump_yaml(rate)
+    used = {source.topic for feature in features.values() for source in feature.sources}
+    fps = settings.fps or proposed_fps(recording, [topic for topic in recording.topics if topic.name in used])
+    written = config.dump_yaml({"timeline": settings.timeline or FIXED, "fps": fps})
     if not features and recording.topics:
-        written += f"features:\n  observation.state: {{topic: {recording.topics[0].name}, field: FIELD}}\n"
+        readable = (topic for topic in recording.topics if topic.count and topic.problem is None)
+        first = next(readable, recording.topics[0])
+        source = "tf: base→tool" if first.type in TRANSFORM_TYPES else f"topic: {first.name}, field: FIELD"
+        written += f"features:\n  observation.state: {{{source}}}\n"
     if features:
         written += config.dump_yaml(
             {"features": {key: _written(each, False) for key, each in features.items()}}, skip_defaults=True
         )
     width = max((len(topic.name) for topic in recording.topics), default=0)
     topics = [
-        f"{topic.name:<{width}}  {topic.type}  {topic.count:,} messages{_seconds(recording, topic)}"
+        f"{topic.name:<{width}}  {topic.type}  {count_of(topic.count, 'message')}{_seconds(recording, topic)}"
         for topic in recording.topics
     ]
     return (

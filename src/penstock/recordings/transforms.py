@@ -80,6 +80,10 @@ class TransformTree:
             for edge, messages in _scan(recording, topic):
                 self._edges.setdefault(edge, messages)
 
+    def edges(self, topic: Topic) -> list[Edge]:
+        """The transforms that a topic holds."""
+        return [edge for edge, messages in self._edges.items() if messages.topic.name == topic.name]
+
     @property
     def frames(self) -> list[str]:
         return sorted({frame for edge in self._edges for frame in edge})

@@ -269,6 +269,16 @@ def test_a_scan_is_an_observation_of_its_ranges(tmp_path: Path) -> None:
     np.testing.assert_array_equal(datasets.values(out, "observation.it")[5], beams)
 
 
+def test_beams_that_meet_nothing_are_one_note(tmp_path: Path) -> None:
+    """A scanner sends inf where nothing is near: 360 notes would hide all others."""
+    times = bags.times(30, 1)
+    scan = topics.notes("/scan", "sensor_msgs/msg/LaserScan", times, lambda n: {"ranges": [math.inf] * 360})
+    source = topics.write(tmp_path / "run.bag", bags.camera(bags.CAM_H, times), scan)
+    report = penstock.convert(source, tmp_path / "out")
+    (note,) = [note for note in report.notes if "inf" in note]
+    assert note.startswith("observation.scan ranges.0: 30 inf, ") and " and 356 more (kept as recorded" in note
+
+
 def test_a_battery_is_voltage_current_and_percentage(tmp_path: Path) -> None:
     out, features = _numbers(
         tmp_path / "battery.bag", "sensor_msgs/msg/BatteryState",

@@ -24,6 +24,7 @@ from penstock.lerobot.stats import WIDEST_VALUES
 from penstock.media import raw_image
 from penstock.media.depth import DepthInfo
 from penstock.recordings.images import ImageReader, RawPicture
+from penstock.recordings.obvious import NO_VECTOR
 from penstock.recordings.recording import Recording, Topic
 from penstock.recordings.transforms import NAMES, EdgeMessages, TransformReader, TransformTree, compose, parse_chain
 from penstock.recordings.values import VectorReader
@@ -308,7 +309,7 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
             path = default_field(recording, topic)
             if path is None:
                 raise ConfigError(
-                    f"features.{key}: {topic.name} ({topic.type}) has no obvious field",
+                    f"features.{key}: {topic.name} has no obvious field: {NO_VECTOR.get(topic.type, topic.type)}",
                     hint=f"penstock inspect {shlex.quote(str(recording.path))} --fields {topic.name} lists its fields",
                 )
         else:

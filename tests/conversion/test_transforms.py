@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,20 @@ def test_a_transform_without_a_rotation_is_an_unusable_message(tmp_path: Path) -
     report = penstock.convert(source, tmp_path / "out", features=features)
     assert report.lost == {"unusable message: /tf": 1}
     assert np.isfinite(datasets.values(tmp_path / "out", "observation.tool")).all()
+
+
+@pytest.mark.parametrize("clock", ["log", "header"])
+def test_a_broken_message_of_transforms_is_counted(clock: str, tmp_path: Path) -> None:
+    times = bags.times(30, 2)
+    moving = topics.notes(
+        "/tf", TF, times, lambda n: {"transforms": [_transform("base", "arm", n / 30, (float(n), 0.0, 0.0))]}
+    )
+    moving[30] = replace(moving[30], cut=20)
+    source = topics.write(tmp_path / "run.bag", bags.camera(bags.CAM_H, times), moving, custom=CUSTOM)
+    features = {"observation.images.cam": bags.CAM_H, "observation.tool": {"tf": "base→arm", "time": clock}}
+    report = penstock.convert(source, tmp_path / "out", features=features)
+    assert report.lost == {"unusable message: /tf": 1}
+    np.testing.assert_allclose(datasets.values(tmp_path / "out", "observation.tool")[:, 0], np.arange(60), atol=1e-4)
 
 
 @pytest.mark.parametrize("word", ["scale", "offset", "threshold"])

@@ -25,6 +25,7 @@ NAMES = ("x", "y", "z", "qx", "qy", "qz", "qw")
 
 _STATIC_SUFFIX = "tf_static"
 _ARROW = re.compile(r"\s*(\S+?)\s*(?:→|->)\s*(\S+)\s*")
+_BROKEN = -1  # the set of a broken message: it counts as holding any transform, and whoever reads it reports it
 _MOST_SETS = 10_000  # different sets of transforms in the messages of a recording
 
 Edge = tuple[str, str]  # parent, child
@@ -153,6 +154,10 @@ def _scan(recording: Recording, topic: Topic) -> list[tuple[Edge, EdgeMessages]]
     for block in recording.fetch(ids, np.arange(topic.count, dtype=np.int64)):
         for payload in block.payloads:
             transforms = _transforms(read, payload)
+            if transforms is None:
+                sets[place], stamps_ns[place] = _BROKEN, stamps_ns[max(place - 1, 0)]
+                place += 1
+                continue
             edges = tuple(_edge(each) for each in transforms)
             sets[place] = known.setdefault(edges, len(known))
             for edge, each in zip(edges, transforms, strict=True):
@@ -175,7 +180,7 @@ def _scan(recording: Recording, topic: Topic) -> list[tuple[Edge, EdgeMessages]]
     found = []
     for edge in dict.fromkeys(edge for edges in known for edge in edges):
         holding = np.array([edge in edges for edges in known])
-        numbers = np.flatnonzero(holding[sets]).astype(np.int32)
+        numbers = np.flatnonzero(holding[sets] | (sets == _BROKEN)).astype(np.int32)
         edge_ns = stamps_ns[numbers]
         for place, stamp_ns in zip(*own.get(edge, ()), strict=True):
             edge_ns[np.searchsorted(numbers, place)] = stamp_ns
@@ -183,12 +188,12 @@ def _scan(recording: Recording, topic: Topic) -> list[tuple[Edge, EdgeMessages]]
     return found
 
 
-def _transforms(read: Reader, payload: Payload | None) -> Sequence[Mapping[str, Any]]:
-    """The transforms of a message; a broken one holds none, and whoever needs it counts it."""
+def _transforms(read: Reader, payload: Payload | None) -> Sequence[Mapping[str, Any]] | None:
+    """The transforms of a message; None of a broken one."""
     try:
-        return () if payload is None else read(payload)[0]
+        return None if payload is None else read(payload)[0]
     except MessageError:
-        return ()
+        return None
 
 
 def _edge(transform: Mapping[str, Any]) -> Edge:

@@ -209,22 +209,20 @@ def describe(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def describe_fields(recording: Recording, topic: str) -> dict[str, Any]:
-    """The fields of the first message of a topic, or of every topic."""
+    """The fields of the first message of a topic, or of every topic; of a topic of transforms which ones it holds."""
     from penstock.conversion.first_messages import first_payloads
     from penstock.recordings.fields import list_fields
     from penstock.recordings.transforms import TRANSFORM_TYPES, TransformTree
 
     topics: list[dict[str, Any]] = []
-    tree: TransformTree | None = None
     for each in [recording.topic(topic)] if topic else recording.topics:
         found: dict[str, Any] = {"name": each.name, "type": each.type, "messages": each.count, "fields": []}
         try:
             payload = next(first_payloads(recording, each), None) if each.count else None
             if payload is not None:
                 found["fields"] = [asdict(field) for field in list_fields(recording.decoder(each), payload)]
-            if each.type in TRANSFORM_TYPES and each.count:
-                tree = tree or TransformTree(recording)
-                found["transforms"] = ["→".join(edge) for edge in tree.edges(each)]
+            if topic and each.type in TRANSFORM_TYPES and each.count:  # every message is read: only where asked for
+                found["transforms"] = ["→".join(edge) for edge in TransformTree(recording).edges(each)]
         except PenstockError as error:
             found["problem"] = error.message
         topics.append(found)

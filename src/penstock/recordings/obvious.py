@@ -63,7 +63,7 @@ ONE_JOINT: Mapping[str, str] = {"interbotix_xs_msgs/msg/JointSingleCommand": "na
 DOUBLE_PRECISION = frozenset(("sensor_msgs/msg/NavSatFix", "foxglove.LocationFix"))
 # What is recorded, and is no vector.
 _TRANSFORMS = (
-    "transforms: name two frames under features:, as in {tf: base→tool} (penstock inspect --fields lists them)"
+    "transforms: name two frames under features:, as in {tf: base→tool} (penstock inspect --fields /tf lists them)"
 )
 NO_VECTOR: Mapping[str, str] = {
     "sensor_msgs/msg/PointCloud2": "a point cloud has a different number of points in each message",

@@ -191,6 +191,12 @@ def test_a_word_of_another_tool_or_level_is_answered_with_the_right_one(
     assert told in capsys.readouterr().err
 
 
+def test_a_file_to_edit_proposes_the_rate_of_the_topics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = bags.write(tmp_path / "run.bag", bags.joints(STATE, bags.times(50, 1)))
+    assert main(["inspect", str(path), "--suggest-config"]) == 0
+    assert "# timeline: fixed\n# fps: 50\n" in capsys.readouterr().out
+
+
 # ── notes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -201,6 +207,7 @@ def test_topics_that_are_left_out_for_one_reason_are_one_line() -> None:
         "something else",
         "/x left out: too wide",
     ]
+    assert group_left_out([left_out(name, "no messages") for name in "ab"]) == ["2 left out: no messages: a, b"]
 
 
 def test_notes_of_one_kind_are_grouped_unless_all_are_asked_for(

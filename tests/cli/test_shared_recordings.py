@@ -63,7 +63,7 @@ OUTCOMES = {
     "ros1/webviz/bag-with-empty-message-definition.bag": Outcome(14, NOTHING),
     "ros2/rerun/all_sensors.mcap": Outcome(
         194,
-        ONE_PICTURE,
+        NO_CAMERA,
         ("timeline=/joint_state", "missing=hold"),
         15,
         (IMAGE + "compressed_image", IMAGE + "image", "observation.state"),

@@ -42,7 +42,7 @@ def words_of(error: AlignError) -> list[list[str]]:
 
 
 def refused(path: Path, tmp_path: Path, *words: str) -> AlignError:
-    with pytest.raises(AlignError, match="timestamps that differ") as caught:
+    with pytest.raises(AlignError, match=r"timestamps that differ|the rate of the rows changes") as caught:
         penstock.convert(path, tmp_path / "refused", overrides=words)
     assert not (tmp_path / "refused").exists()
     return caught.value
@@ -177,7 +177,7 @@ def test_every_proposal_of_a_refusal_gives_a_clock_that_is_right(tmp_path: Path,
             assert not plan.cuts.lost and is_right == (words[0] != "stride=1")
 
 
-@pytest.mark.parametrize("kind", ["jitter", "lost frames", "no rhythm", "bursts", "twice", "two rates"])
+@pytest.mark.parametrize("kind", ["jitter", "lost frames", "no rhythm", "bursts", "twice"])
 def test_timelines_that_keep_time_are_neither_refused_nor_noted(tmp_path: Path, kind: str) -> None:
     random = np.random.default_rng(5)
     steady = np.arange(600) / 30
@@ -187,10 +187,28 @@ def test_timelines_that_keep_time_are_neither_refused_nor_noted(tmp_path: Path, 
         "no rhythm": np.cumsum(random.exponential(1 / 200, 2000)),
         "bursts": (np.arange(60)[:, np.newaxis] * 0.05 + np.arange(10) * 1e-4).ravel(),
         "twice": np.sort(np.concatenate((steady, steady[::3]))),
-        "two rates": np.concatenate((np.arange(600) / 100, 6.0 + np.arange(300) / 50)),
     }
     path = status(tmp_path / "run.bag", [START_NS + round(float(each) * SECOND) for each in made[kind]])
     with recordings.open(path) as recording:
         plan, _ = plan_recording(recording, read_settings(overrides=["timeline=/status"]), 256 << 20)
     assert plan.paired.rows == made[kind].size
     assert not [note for note in (*plan.cuts.notes, *plan.aligned_notes) if "at the time of another" not in note]
+
+
+@pytest.mark.parametrize("kind", ["two rates", "a buffer at the start"])
+def test_a_rate_that_changes_is_refused_though_the_length_is_right(tmp_path: Path, kind: str) -> None:
+    made = {
+        "two rates": np.concatenate((np.arange(600) / 100, 6.0 + np.arange(300) / 50)),
+        "a buffer at the start": np.concatenate((np.arange(60) * 1e-3, 0.1 + np.arange(300) / 30)),
+    }
+    path = status(tmp_path / "run.bag", [START_NS + round(float(each) * SECOND) for each in made[kind]])
+    error = refused(path, tmp_path, "timeline=/status")
+    assert "the rate of the rows changes" in error.message
+    fixed, written = words_of(error)
+    with recordings.open(path) as recording:
+        plan, _ = plan_recording(recording, read_settings(overrides=["timeline=/status", *fixed]), 256 << 20)
+        times_ns = plan.paired.alignment.row_times_ns
+        stated_s = np.arange(times_ns.size) / plan.paired.fps
+        assert np.abs((times_ns - times_ns[0]) / SECOND - stated_s).max() < 0.05
+        plan, _ = plan_recording(recording, read_settings(overrides=["timeline=/status", *written]), 256 << 20)
+    assert [note for note in plan.aligned_notes if "the rate of the rows changes" in note]

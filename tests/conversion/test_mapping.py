@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock import recordings
 from penstock.cli import main
 from penstock.conversion.mapping import Mapping, map_topics
 from penstock.conversion.settings import read_settings
-from penstock.errors import AlignError
-from tests.conversion import bags
+from penstock.errors import AlignError, ConfigError, PenstockError
+from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, COMMAND, STATE
 
 
@@ -84,3 +86,51 @@ def test_without_a_camera_the_steadiest_topic_is_proposed_as_a_command_that_work
     command[3] = str(tmp_path / "out")
     assert main([*command[1:], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["fps"] == 50
+
+
+def test_a_topic_slower_than_any_fps_is_not_proposed(tmp_path: Path) -> None:
+    path = bags.write(tmp_path / "run.bag", bags.joints(STATE, bags.times(0.2, 60.0)))
+    with pytest.raises(AlignError) as caught, recordings.open(path) as recording:
+        map_topics(recording, read_settings())
+    hint = caught.value.hint or ""
+    assert hint == f"1 row per second: penstock convert {shlex.quote(str(path))} OUT timeline=fixed fps=1"
+
+
+def test_what_is_proposed_keeps_the_configuration_of_the_user(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = bags.write(tmp_path / "run.bag", bags.joints(STATE, bags.times(50, 1.0)))
+    own = f"features[observation.arm]={STATE}"
+    assert main(["convert", str(path), str(tmp_path / "out"), own]) == 1
+    hint = capsys.readouterr().err.strip().splitlines()[-1]
+    assert hint.endswith(f"add timeline={STATE}") and "penstock convert" not in hint
+
+
+def test_a_camera_of_one_image_beside_joints_is_left_out(tmp_path: Path) -> None:
+    """It made a data set of one row, or trimmed all rows but one."""
+    tape = bags.joints(STATE, bags.times(50, 2.0)) + bags.camera(CAM_H, [bags.START_NS + bags.SECOND // 10])
+    with pytest.raises(AlignError, match="no feature is a camera") as caught:
+        mapped(tmp_path, tape)
+    assert f"timeline={STATE}" in (caught.value.hint or "")
+    report = penstock.convert(tmp_path / "run.bag", tmp_path / "out", timeline=STATE)
+    assert report.frames == 100
+    assert any(f"{CAM_H} left out: 1 image, while another topic has 100 messages" in note for note in report.notes)
+    report = penstock.convert(tmp_path / "run.bag", tmp_path / "held", timeline=STATE, missing="hold")
+    assert report.frames >= 95 and "observation.images.cam_h" in datasets.info(tmp_path / "held")["features"]
+
+
+def test_a_camera_without_a_usable_image_is_left_out_with_the_word_of_the_hint(tmp_path: Path) -> None:
+    tape = [replace(message, content=bags.Jpeg(b"\xff\xd8\xff")) for message in bags.camera(CAM_H, bags.times(30, 1.0))]
+    path = bags.write(tmp_path / "run.bag", bags.camera(bags.CAM_L, bags.times(30, 1.0)) + tape)
+    with pytest.raises(PenstockError, match="no usable picture") as caught:
+        penstock.convert(path, tmp_path / "out")
+    word = (caught.value.hint or "").split()[-1]
+    assert word == "leave_out=observation.images.cam_h"
+    assert penstock.convert(path, tmp_path / "out", overrides=[word]).frames == 30
+
+
+def test_a_feature_to_leave_out_that_a_configuration_does_not_have_is_refused(tmp_path: Path) -> None:
+    path = bags.write(tmp_path / "run.bag", bags.robot(0.5))
+    features = {"observation.images.cam": CAM_H, "observation.state": STATE}
+    with pytest.raises(ConfigError, match=r"has no feature 'observation.stat'; did you mean"):
+        penstock.convert(path, tmp_path / "out", features=features, leave_out=["observation.stat"])

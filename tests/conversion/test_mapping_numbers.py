@@ -213,7 +213,7 @@ def test_what_is_left_out_is_said_with_its_reason(tmp_path: Path) -> None:
     assert "/scan left out: 900 numbers in a message" in text
     assert "/gripper/command left out: too sparse for a row each: 3 messages for 20 rows (add it under" in text
     for name in ("/bytes", "/empty", "/unclear"):
-        assert f"{name} left out: no numbers that its type is known for; name a field under features:" in text
+        assert f"{name} left out: its type has no default field; name one under features:" in text
     assert sum("/scan" in note for note in said) == 1, "a reason each, and only one"
     assert "no action: no topic with a value for each row has a word like cmd" in text
 

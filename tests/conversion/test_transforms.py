@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
+from penstock.cli import main
 from penstock.errors import ConfigError
 from penstock.recordings.transforms import compose, parse_chain
 from tests.conversion import bags, datasets, topics
@@ -118,10 +120,100 @@ def test_rows_are_the_same_however_often_they_are_flushed_and_by_the_stamps_too(
     np.testing.assert_allclose(stamped, whole, atol=1e-9)
 
 
+def test_the_transforms_of_a_topic_are_listed_with_its_fields(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = _recording(tmp_path / "run.bag")
+    assert main(["inspect", str(source), "--fields", "/tf"]) == 0
+    assert "  transforms: base→arm, world→base\n" in capsys.readouterr().out
+
+
 def test_nearest_takes_a_recorded_transform_as_it_is(tmp_path: Path) -> None:
     rows = _convert(_recording(tmp_path / "run.bag"), tmp_path / "out", "base→arm", policy="nearest")
     angles = 2 * np.arctan2(rows[:, 5], rows[:, 6]) / RATE / 0.02
     np.testing.assert_allclose(angles, np.round(angles), atol=1e-6)
+
+
+def test_a_static_transform_that_was_received_late_holds_for_the_rows_before_it(tmp_path: Path) -> None:
+    """It is latched: it says how things are, not since when."""
+    times = bags.times(30, 2)
+    moving = [
+        topics.Note("/tf", TF, topics.at(t), {"transforms": [_transform("base", "arm", t, (1.0, 0.0, 0.0), RATE * t)]})
+        for t in np.arange(-0.1, 2.2, 0.02)
+    ]
+    late = [topics.Note(STATIC, TF, topics.at(0.7), {"transforms": [_transform("arm", "tool", 0.7, (0.0, 0.5, 0.0))]})]
+    source = topics.write(tmp_path / "run.bag", bags.camera(bags.CAM_H, times), moving, late, custom=CUSTOM)
+    for clock in ("log", "header"):
+        rows = _convert(source, tmp_path / clock, "arm→tool", time=clock)
+        assert len(rows) == len(times)
+        np.testing.assert_array_equal(rows, [[0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 1.0]] * len(times))
+
+
+def test_each_transform_of_a_message_has_a_stamp_of_its_own(tmp_path: Path) -> None:
+    """The second one was measured 10 ms before the first."""
+    notes = [
+        topics.Note(
+            "/tf", TF, topics.at(t),
+            {"transforms": [_transform("base", "arm", t, (t, 0, 0)), _transform("arm", "tool", t - 0.01, (t, 0, 0))]},
+        )
+        for t in np.arange(-0.1, 2.2, 0.02)
+    ]  # fmt: skip
+    source = topics.write(tmp_path / "run.bag", bags.camera(bags.CAM_H, bags.times(30, 2)), notes, custom=CUSTOM)
+    first = _convert(source, tmp_path / "first", "base→arm", time="header")
+    second = _convert(source, tmp_path / "second", "arm→tool", time="header")
+    np.testing.assert_allclose(first[:, 0], np.arange(len(first)) / 30, atol=1e-6)
+    np.testing.assert_allclose(second[:, 0] - first[:, 0], 0.01, atol=1e-6)
+
+
+def test_a_transform_without_a_rotation_is_an_unusable_message(tmp_path: Path) -> None:
+    nothing = _transform("base", "arm", 1.0, (1.0, 0.0, 0.0))
+    nothing["transform"]["rotation"] = dict.fromkeys("xyzw", 0.0)
+    times = bags.times(30, 2)
+    moving = topics.notes(
+        "/tf",
+        TF,
+        times,
+        lambda n: {"transforms": [nothing if n == 30 else _transform("base", "arm", n, (n, 0.0, 0.0))]},
+    )
+    source = topics.write(tmp_path / "run.bag", bags.camera(bags.CAM_H, times), moving, custom=CUSTOM)
+    features = {"observation.images.cam": bags.CAM_H, "observation.tool": {"tf": "base→arm"}}
+    report = penstock.convert(source, tmp_path / "out", features=features)
+    assert report.lost == {"unusable message: /tf": 1}
+    assert np.isfinite(datasets.values(tmp_path / "out", "observation.tool")).all()
+
+
+@pytest.mark.parametrize("clock", ["log", "header"])
+def test_a_broken_message_of_transforms_is_counted(clock: str, tmp_path: Path) -> None:
+    times = bags.times(30, 2)
+    moving = topics.notes(
+        "/tf", TF, times, lambda n: {"transforms": [_transform("base", "arm", n / 30, (float(n), 0.0, 0.0))]}
+    )
+    moving[30] = replace(moving[30], cut=20)
+    source = topics.write(tmp_path / "run.bag", bags.camera(bags.CAM_H, times), moving, custom=CUSTOM)
+    features = {"observation.images.cam": bags.CAM_H, "observation.tool": {"tf": "base→arm", "time": clock}}
+    report = penstock.convert(source, tmp_path / "out", features=features)
+    assert report.lost == {"unusable message: /tf": 1}
+    np.testing.assert_allclose(datasets.values(tmp_path / "out", "observation.tool")[:, 0], np.arange(60), atol=1e-4)
+
+
+@pytest.mark.parametrize("word", ["scale", "offset", "threshold"])
+def test_numbers_of_a_transform_are_not_changed_one_by_one(word: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{word} does not apply to a transform"):
+        _convert(_recording(tmp_path / "run.bag"), tmp_path / "out", "base→tool", **{word: 2.0})
+
+
+def test_the_suggested_configuration_gives_the_same_transforms(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = _recording(tmp_path / "run.bag")
+    own = f"features: {{observation.images.cam: {bags.CAM_H}, observation.tool: {{tf: base→tool}}}}\n"
+    (tmp_path / "own.yaml").write_text(own, encoding="utf-8")
+    assert main(["inspect", str(source), "--config", str(tmp_path / "own.yaml"), "--suggest-config"]) == 0
+    (tmp_path / "given.yaml").write_text(capsys.readouterr().out, encoding="utf-8")
+    for name in ("own", "given"):
+        assert main(["convert", str(source), str(tmp_path / name), "--config", str(tmp_path / f"{name}.yaml")]) == 0
+    rows = [datasets.values(tmp_path / name, "observation.tool") for name in ("own", "given")]
+    np.testing.assert_array_equal(*rows)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +282,16 @@ def test_a_scan_is_an_observation_of_its_ranges(tmp_path: Path) -> None:
     )  # fmt: skip
     assert features["observation.it"]["shape"] == [720] and "observation.state" not in features
     np.testing.assert_array_equal(datasets.values(out, "observation.it")[5], beams)
+
+
+def test_beams_that_meet_nothing_are_one_note(tmp_path: Path) -> None:
+    """A scanner sends inf where nothing is near: 360 notes would hide all others."""
+    times = bags.times(30, 1)
+    scan = topics.notes("/scan", "sensor_msgs/msg/LaserScan", times, lambda n: {"ranges": [math.inf] * 360})
+    source = topics.write(tmp_path / "run.bag", bags.camera(bags.CAM_H, times), scan)
+    report = penstock.convert(source, tmp_path / "out")
+    (note,) = [note for note in report.notes if "inf" in note]
+    assert note.startswith("observation.scan ranges.0: 30 inf, ") and " and 356 more (kept as recorded" in note
 
 
 def test_a_battery_is_voltage_current_and_percentage(tmp_path: Path) -> None:

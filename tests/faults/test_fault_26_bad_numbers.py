@@ -55,10 +55,7 @@ def test_26_bad_values_are_counted_for_each_dimension(converted: tuple[Report, P
     notes = [note for note in report.notes if "left out of the statistics" in note]
     assert [note.split(" (")[0] for note in notes] == [
         "action data.0: 40 inf",
-        "observation.state lost: 4 nan",
-        "observation.state huge: 2 inf",
-        "observation.state endless: 4 inf",
-        "observation.state all_nan: 40 nan",
+        "observation.state lost: 4 nan, huge: 2 inf, endless: 4 inf, all_nan: 40 nan",
     ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from penstock.align.alignment import Alignment, align
 from penstock.align.blend import interpolate
-from penstock.align.clock import LARGEST_DIFFERENCE, Clock, clock_note, clock_of
 from penstock.align.pairing import Pick, usual_tolerance_ns
 from penstock.align.rate import Rate, measure_rate
 from penstock.align.report import AlignmentReport, StreamReport
@@ -12,12 +11,10 @@ from penstock.align.streams import MISSING_POLICIES, POLICIES, Missing, Policy, 
 from penstock.align.timeline import FixedTimeline, Timeline, TopicTimeline
 
 __all__ = [
-    "LARGEST_DIFFERENCE",
     "MISSING_POLICIES",
     "POLICIES",
     "Alignment",
     "AlignmentReport",
-    "Clock",
     "FixedTimeline",
     "Missing",
     "Pick",
@@ -28,8 +25,6 @@ __all__ = [
     "Timeline",
     "TopicTimeline",
     "align",
-    "clock_note",
-    "clock_of",
     "interpolate",
     "measure_rate",
     "usual_tolerance_ns",

@@ -9,7 +9,7 @@ from dataclasses import field
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.align.clock import clock_note, clock_of
+from penstock.align.clock import clock_notes
 from penstock.align.pairing import Pairing, Pick, pair, pair_timeline, tolerance_of
 from penstock.align.rate import NS_PER_S, measure_rate
 from penstock.align.report import (
@@ -173,8 +173,7 @@ def _report(
 ) -> AlignmentReport:
     gaps = holes(rows.times_ns, rows.gap_ns, rows.period_ns, rows.origin_ns)
     by_cause = {cause: int(times_ns.size) for cause, times_ns in lost_times_ns.items()}
-    note = clock_note(clock_of(rows.times_ns[cut.keep], rows.fps), rows.fps, rows.grain_ns)
-    on_clock = () if note is None else (note,)
+    on_clock = clock_notes([rows.times_ns[cut.keep]], rows.fps, rows.grain_ns)
     loss_notes = {name: note for name, stream in described.items() if (note := _loss_note(stream))}
     return AlignmentReport(
         rows=int(np.count_nonzero(cut.keep)),
@@ -256,8 +255,8 @@ def _trim_notes(described: Mapping[str, StreamReport], cut: Cut) -> list[str]:
         head, tail = stream.trimmed_head, stream.trimmed_tail
         late_s = cut.seconds(head) - cut.seconds(0)
         if late_s >= _TRIM_NOTED_S and head > _TRIM_NOTED * rows:
-            notes.append(f"{name} starts {late_s:.3f} s late: {count_of(head, 'row')} trimmed, which is no loss")
+            notes.append(f"{name} starts {late_s:.3f} s late: {count_of(head, 'row')} before it trimmed")
         early_s = cut.seconds(rows - 1) - cut.seconds(rows - 1 - tail)
         if early_s >= _TRIM_NOTED_S and tail > _TRIM_NOTED * rows:
-            notes.append(f"{name} ends {early_s:.3f} s early: {count_of(tail, 'row')} trimmed, which is no loss")
+            notes.append(f"{name} ends {early_s:.3f} s early: {count_of(tail, 'row')} after it trimmed")
     return notes

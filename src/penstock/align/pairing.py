@@ -82,6 +82,9 @@ def pair(stream: Stream, ordered: OrderedTimes, rows: Rows) -> Pairing:
         _refuse_missing(stream, ordered, rows, missing, tolerance_ns)
         return Pairing(pick, missing, None, tolerance_ns)
     row_ns = rows.times_ns - stream.offset_ns
+    if stream.is_static:
+        latest, _ = _latest(ordered.times_ns, row_ns)
+        return Pairing(Pick(ordered.numbers(latest)), np.zeros(n_rows, dtype=np.bool_), None, tolerance_ns)
     if stream.interpolates:
         match = _interpolated(ordered.times_ns, row_ns, tolerance_ns)
     elif stream.policy == "hold":

@@ -14,6 +14,7 @@ from penstock.align.rate import NS_PER_S, Rate
 from penstock.align.streams import Stream
 from penstock.lazy import dataclass
 
+STATIC = "static"  # the policy of a stream that has a message for every row
 # Gaps beyond this many are counted, not listed: a report does not grow with the recording.
 LISTED_GAPS = 20
 
@@ -82,7 +83,9 @@ class StreamReport:
 
     def facts(self) -> str:
         """One fragment for a table or a line: `nearest, p99 skew 4 ms, 60 rows trimmed at the start`."""
-        parts = ["timeline"] if self.is_timeline else [self.policy, f"p99 skew {format_ms(self.skew_ms.p99)}"]
+        parts = ["timeline"] if self.is_timeline else [self.policy]
+        if not self.is_timeline and self.policy != STATIC:
+            parts.append(f"p99 skew {format_ms(self.skew_ms.p99)}")
         if self.trimmed_head:
             parts.append(f"{count_of(self.trimmed_head, 'row')} trimmed at the start")
         if self.trimmed_tail:
@@ -176,7 +179,7 @@ def describe_stream(
     used = _used(pick, stream.times_ns.size)
     return StreamReport(
         name=stream.name,
-        policy=stream.policy,
+        policy=STATIC if stream.is_static else stream.policy,
         missing=stream.missing,
         is_timeline=is_timeline,
         tolerance_ms=pairing.tolerance_ns / 1e6,

@@ -33,7 +33,8 @@ class Stream:
     """One topic as the aligner sees it: times in file order, and the rules of pairing.
 
     `tolerance_ns=None` means 1.5 times the longer of the row period and the stream's own period.
-    `offset_ns` is added to every time: negative when the stamps are late.
+    `offset_ns` is added to every time: negative when the stamps are late. A static stream has a message for every row:
+    the last one before it, else the first.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Stream:
     tolerance_ns: int | None = None
     offset_ns: int = 0
     missing: Missing = "trim"
+    is_static: bool = False
 
     def __post_init__(self) -> None:
         for key, value, known in (("policy", self.policy, POLICIES), ("missing", self.missing, MISSING_POLICIES)):

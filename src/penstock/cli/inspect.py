@@ -209,9 +209,10 @@ def describe(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def describe_fields(recording: Recording, topic: str) -> dict[str, Any]:
-    """The fields of the first message of a topic, or of every topic."""
+    """The fields of the first message of a topic, or of every topic; of a topic of transforms which ones it holds."""
     from penstock.conversion.first_messages import first_payloads
     from penstock.recordings.fields import list_fields
+    from penstock.recordings.transforms import TRANSFORM_TYPES, TransformTree
 
     topics: list[dict[str, Any]] = []
     for each in [recording.topic(topic)] if topic else recording.topics:
@@ -220,6 +221,8 @@ def describe_fields(recording: Recording, topic: str) -> dict[str, Any]:
             payload = next(first_payloads(recording, each), None) if each.count else None
             if payload is not None:
                 found["fields"] = [asdict(field) for field in list_fields(recording.decoder(each), payload)]
+            if topic and each.type in TRANSFORM_TYPES and each.count:  # every message is read: only where asked for
+                found["transforms"] = ["→".join(edge) for edge in TransformTree(recording).edges(each)]
         except PenstockError as error:
             found["problem"] = error.message
         topics.append(found)
@@ -228,8 +231,10 @@ def describe_fields(recording: Recording, topic: str) -> dict[str, Any]:
 
 
 def _show_fields(found: dict[str, Any]) -> None:
+    from penstock.align.report import count_of
+
     for topic in found["topics"]:
-        say(f"{topic['name']}  {topic['type']}  {topic['messages']:,} messages")
+        say(f"{topic['name']}  {topic['type']}  {count_of(topic['messages'], 'message')}")
         if "problem" in topic:
             say(f"  ! {topic['problem']}")
         cells = [
@@ -237,6 +242,8 @@ def _show_fields(found: dict[str, Any]) -> None:
             for each in topic["fields"]
         ]
         widths = [max((len(cell[column]) for cell in cells), default=0) for column in (0, 1)]
+        if topic.get("transforms"):
+            say(f"  transforms: {', '.join(topic['transforms'])}")
         for path, kind, value in cells:
             say(f"  {path:<{widths[0]}}  {kind:<{widths[1]}}  {value}".rstrip())
 
@@ -267,6 +274,10 @@ def _predict(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _rate(hz: float) -> str:
+    return f"{hz:,.1f} Hz" if hz >= 0.1 else f"{hz:.3f} Hz"
+
+
 def _show(found: dict[str, Any], *, verbose: bool) -> None:
     kinds = {"ros1": "ROS 1 bag", "db3": "ROS 2 db3", "mcap": "mcap"}
     span = units.format_duration_ns(max(found["end_ns"] - found["start_ns"], 0))
@@ -275,7 +286,7 @@ def _show(found: dict[str, Any], *, verbose: bool) -> None:
     width = max((len(topic["name"]) for topic in found["topics"]), default=0)
     types = max((len(topic["type"]) for topic in found["topics"]), default=0)
     for topic in found["topics"]:
-        rate = "" if topic["rate_hz"] is None else f"{topic['rate_hz']:,.1f} Hz"
+        rate = "" if topic["rate_hz"] is None else _rate(topic["rate_hz"])
         line = f"  {topic['name']:<{width}}  {topic['type']:<{types}}  {topic['messages']:>9,}  {rate:>12}"
         say(line.rstrip() + (f"  ! {topic['problem']}" if topic["problem"] else ""))
     for loss in found["losses"]:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import units
-from penstock.align import LARGEST_DIFFERENCE, Clock, clock_note, clock_of, measure_rate
+from penstock.align import measure_rate
+from penstock.align.clock import LARGEST_DIFFERENCE, clock_notes, clock_of, drift_text, is_wrong, worst_clock
 from penstock.align.rate import NS_PER_S
 from penstock.conversion.pairing import Paired
 from penstock.conversion.settings import Settings
@@ -27,34 +28,39 @@ _MOST_FIXED_ROWS = 100_000
 def note_on_clock(paired: Paired, episodes: Sequence[range]) -> list[str]:
     """The note on the timestamps of all episodes, where there is something to say."""
     alignment = paired.alignment
-    clocks = [clock_of(alignment.row_times_ns[rows.start : rows.stop], paired.fps) for rows in episodes]
-    total = Clock(sum(clock.recorded_ns for clock in clocks), sum(clock.stated_ns for clock in clocks))
-    note = clock_note(total, paired.fps, alignment.grain_ns)
-    return [] if note is None else [note]
+    times = [alignment.row_times_ns[rows.start : rows.stop] for rows in episodes]
+    return clock_notes(times, paired.fps, alignment.grain_ns)
 
 
 def check_clock(path: str, settings: Settings, paired: Paired, episodes: Sequence[range]) -> None:
     """Refuse rows whose timestamps would be more than 5 % off; AlignError with the options that make them right.
 
-    Rows that are lost count as if they were there, since they are reported as lost. Who sets both stride and fps says
-    what the timestamps are to be.
+    Rows that are lost count as if they were there, since they are reported as lost. No row may be further off than 5 %
+    of its episode, the last one not and none before: a rate that changes halfway can give the right length. Who sets
+    both stride and fps says what the timestamps are to be.
     """
     if settings.stride is not None and settings.fps is not None:
         return
-    alignment = paired.alignment
-    rows = _Rows(alignment.row_times_ns, _all_lost(paired), paired.fps, alignment.gap_ns, alignment.grain_ns)
-    clocks = [rows.clock(each.start, each.stop) for each in episodes]
-    wrong = [number for number, clock in enumerate(clocks) if rows.is_wrong(clock)]
+    rows = _rows_of(paired)
+    wrong = [number for number, each in enumerate(episodes) if rows.are_wrong(each)]
     if not wrong:
         return
-    worst = max(wrong, key=lambda number: clocks[number].apart_ns)
-    clock, where = clocks[worst], episodes[worst]
+    worst = max(wrong, key=lambda number: worst_clock(rows.whole(episodes[number]), rows.fps).apart_ns)
+    where = episodes[worst]
     which = "" if len(episodes) == 1 else f"episode {worst}, rows {where.start:,}–{where.stop - 1:,}: "
     raise AlignError(
-        f"{path}: {which}{clock.recorded_ns / NS_PER_S:.3f} s of the recording would become "
-        f"{clock.stated_ns / NS_PER_S:.3f} s at {paired.fps} fps: timestamps that differ by {clock.difference:.1%} "
-        f"(timeline {settings.timeline}, {_holes_text(rows.holes(where))})",
-        hint=_hint(rows, episodes, alignment.report.stride),
+        f"{path}: {which}{_difference(rows, where)} (timeline {settings.timeline}, {_holes_text(rows.holes(where))})",
+        hint=_hint(rows, episodes, paired.alignment.report.stride),
+    )
+
+
+def _difference(rows: _Rows, where: range) -> str:
+    clock = clock_of(rows.whole(where), rows.fps)
+    if not clock.exceeds(LARGEST_DIFFERENCE, rows.grain_ns):
+        return drift_text(rows.whole(where), rows.fps)
+    return (
+        f"{clock.recorded_ns / NS_PER_S:.3f} s of the recording would become {clock.stated_ns / NS_PER_S:.3f} s "
+        f"at {rows.fps} fps: timestamps that differ by {clock.difference:.1%}"
     )
 
 
@@ -67,17 +73,14 @@ class _Rows(NamedTuple):
     gap_ns: int
     grain_ns: int
 
-    def clock(self, start: int, stop: int) -> Clock:
-        times_ns = self.times_ns[start:stop]
-        lost = np.searchsorted(self.lost_ns, times_ns[[0, -1]]) if times_ns.size else (0, 0)
-        return clock_of(times_ns, self.fps, int(lost[1] - lost[0]))
-
-    def is_wrong(self, clock: Clock) -> bool:
-        return clock.exceeds(LARGEST_DIFFERENCE, self.grain_ns)
+    def are_wrong(self, rows: range) -> bool:
+        return is_wrong(self.whole(rows), self.fps, self.grain_ns)
 
     def whole(self, rows: range) -> NDArray[np.int64]:
         """The times of rows and of those lost between them."""
         times_ns = self.times_ns[rows.start : rows.stop]
+        if not times_ns.size:
+            return times_ns
         low, high = np.searchsorted(self.lost_ns, times_ns[[0, -1]])
         return np.sort(np.concatenate((times_ns, self.lost_ns[low:high])))
 
@@ -93,9 +96,11 @@ def _holes_text(holes_ns: NDArray[np.int64]) -> str:
     return f"{some} {int(holes_ns.max()) / NS_PER_S:.3f} s"
 
 
-def _all_lost(paired: Paired) -> NDArray[np.int64]:
-    lost = list(paired.alignment.lost_times_ns.values())
-    return np.sort(np.concatenate(lost)) if lost else np.zeros(0, np.int64)
+def _rows_of(paired: Paired) -> _Rows:
+    alignment = paired.alignment
+    lost = list(alignment.lost_times_ns.values())
+    lost_ns = np.sort(np.concatenate(lost)) if lost else np.zeros(0, np.int64)
+    return _Rows(alignment.row_times_ns, lost_ns, paired.fps, alignment.gap_ns, alignment.grain_ns)
 
 
 def _hint(rows: _Rows, episodes: Sequence[range], stride: int | None) -> str:
@@ -137,7 +142,7 @@ def _is_right(rows: _Rows, episodes: Sequence[range], gap_ns: int) -> bool:
     fewest = len(pieces) * max(_FEWEST_ROWS, _SHORTEST_S * rows.fps)
     if fewest > sum(len(piece) for piece in pieces):
         return False
-    return not any(rows.is_wrong(rows.clock(piece.start, piece.stop)) for piece in pieces)
+    return not any(rows.are_wrong(piece) for piece in pieces)
 
 
 def _pieces(rows: _Rows, episode: range, gap_ns: int) -> list[range]:

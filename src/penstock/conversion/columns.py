@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +17,14 @@ from penstock.conversion.derive import check_relations
 from penstock.conversion.encoding_anew import Encoded, refusal
 from penstock.conversion.first_messages import Picture, PictureKind, first_payloads, first_picture, probe_picture
 from penstock.conversion.numeric_topics import default_field
-from penstock.conversion.settings import FeatureSettings, Settings, Source, Video, asked_video
+from penstock.conversion.settings import FeatureSettings, Policy, Settings, Source, Video, asked_video
 from penstock.errors import ConfigError, MessageError, PenstockError, RecordingError
 from penstock.lazy import dataclass
 from penstock.lerobot.stats import WIDEST_VALUES
 from penstock.media import raw_image
 from penstock.media.depth import DepthInfo
 from penstock.recordings.images import ImageReader, RawPicture
+from penstock.recordings.obvious import NO_VECTOR
 from penstock.recordings.recording import Recording, Topic
 from penstock.recordings.transforms import NAMES, EdgeMessages, TransformReader, TransformTree, compose, parse_chain
 from penstock.recordings.values import VectorReader
@@ -230,7 +232,7 @@ def _camera(recording: Recording, key: str, feature: FeatureSettings, topic: Top
     if topic.type in VIDEO_TYPES:
         return _video(recording, key, feature, topic, settings)
     reader = ImageReader(recording.decoder(topic))
-    picture = first_picture(recording, topic, reader, lambda found: _check(topic, feature, found))
+    picture = first_picture(recording, topic, reader, lambda found: _check(topic, feature, found), key)
     mode = depth_mode(key, feature, settings, holds_depth(topic.name, picture))
     kind: PictureKind
     found: DepthInfo | None = None
@@ -307,8 +309,8 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
             path = default_field(recording, topic)
             if path is None:
                 raise ConfigError(
-                    f"features.{key}: {topic.name} ({topic.type}) has no obvious field",
-                    hint="name it, for example field: joint_data.joint_q[12:26]",
+                    f"features.{key}: {topic.name} has no obvious field: {NO_VECTOR.get(topic.type, topic.type)}",
+                    hint=f"penstock inspect {shlex.quote(str(recording.path))} --fields {topic.name} lists its fields",
                 )
         else:
             path = source.field
@@ -326,7 +328,7 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
         if value.size == 0:
             raise RecordingError(
                 f"{recording.path}: {topic.name}: field {path!r} is empty in the first message",
-                hint=f"choose another field for features.{key}, or leave it out",
+                hint=f"choose another field for features.{key}, or convert without it: leave_out={key}",
             )
         wide = value.size > WIDEST_VALUES and reader.recorded_names is None
         found = [] if wide else list(reader.dimension_names)
@@ -357,21 +359,22 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
 def _transform(recording: Recording, key: str, feature: FeatureSettings, tree: TransformTree) -> VectorColumn:
     """A transform between two frames: one part for each step of the chain, each interpolated by itself."""
     source = feature.sources[0]
-    if len(feature.sources) > 1 or source.tf is None or source.field is not None:
-        raise ConfigError(
-            f"features.{key}: a transform is a feature of its own", hint=f"write features.{key}: {{tf: base→tool}}"
-        )
+    hint = f"write features.{key}: {{tf: base→tool}}"
+    if len(feature.sources) > 1 or source.tf is None:
+        raise ConfigError(f"features.{key}: a transform is a feature of its own", hint=hint)
+    for word in ("field", "scale", "offset", "unit", "threshold"):
+        if getattr(source, word) != getattr(Source(source.topic), word):
+            raise ConfigError(f"features.{key}: {word} does not apply to a transform", hint=hint)
     parts = []
     links = tree.chain(*parse_chain(source.tf))
     for link in links:
         messages, name = link.messages, "→".join(link.messages.edge)
-        # What is sent once holds for the whole recording; everything else lies between two messages.
-        still = {"policy": "hold", "missing": "hold"} if messages.is_static else {"policy": source.policy or "slerp"}
-        own = replace(source, topic=messages.topic.name, **still)
+        policy: Policy = "hold" if messages.is_static else source.policy or "slerp"
+        own = replace(source, topic=messages.topic.name, policy=policy)
         quaternions = ((3, 4, 5, 6),) if own.policy == "slerp" else ()
         reader = TransformReader(recording.decoder(messages.topic), messages.edge)
         parts.append(VectorPart(f"{key} ← {name}", own, messages.topic, reader, 7, quaternions, messages=messages))
-    names = feature.names or NAMES
+    names = feature.names or source.names or NAMES
     if len(names) != len(NAMES):
         raise ConfigError(f"features.{key}.names: {len(names)} names for {len(NAMES)} values")
     return VectorColumn(key, feature.dtype, tuple(parts), names, tuple(link.inverse for link in links))

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.align import LARGEST_DIFFERENCE, clock_of, measure_rate, usual_tolerance_ns
+from penstock.align import measure_rate, usual_tolerance_ns
+from penstock.align.clock import LARGEST_DIFFERENCE, clock_of
 from penstock.align.rate import NS_PER_S
 from penstock.conversion.settings import FIXED, Settings
 from penstock.lazy import dataclass
@@ -38,8 +39,9 @@ class Density(NamedTuple):
     def reason(self, inside: range | None = None) -> str:
         """Why it is not enough, or not with the rows that other topics leave."""
         if self.messages < self.needed:
-            some = "1 message" if self.messages == 1 else f"{self.messages:,} messages"
-            return f"too sparse for a row each: {some} for {self.rows:,} rows"
+            if self.messages < 2:
+                return "only 1 message" if self.messages else "no message between the first and the last row"
+            return f"too sparse for a row each: {self.messages:,} messages for {self.rows:,} rows"
         left = self.inside if inside is None else inside
         if not self.covers(left):
             return f"it would leave only {len(left):,} of {self.rows:,} rows, as it starts late or ends early"

@@ -36,9 +36,9 @@ def first_payloads(recording: Recording, topic: Topic) -> Iterator[memoryview]:
 
 
 def first_picture(
-    recording: Recording, topic: Topic, reader: ImageReader, usable: Callable[[Picture], object]
+    recording: Recording, topic: Topic, reader: ImageReader, usable: Callable[[Picture], object], key: str = "NAME"
 ) -> Picture:
-    """The first picture that `usable` does not refuse."""
+    """The first picture that `usable` does not refuse, for the feature `key`."""
     last: PenstockError | None = None
     for payload in first_payloads(recording, topic):
         try:
@@ -50,7 +50,7 @@ def first_picture(
     reason = f": {last.message}" if last else ""
     raise ImageError(
         f"{recording.path}: {topic.name} has no usable picture among its first messages{reason}",
-        hint=(last and last.hint) or "name the topics that are wanted under features:, and leave it out",
+        hint="; ".join([*([last.hint] if last and last.hint else []), f"convert without it: leave_out={key}"]),
     )
 
 

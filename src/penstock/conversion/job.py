@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _STAGES_KEPT = 400
 _USUAL_START_BYTES = 64 * 2**20  # a process that holds more has other things in it
+_LISTED = 4  # values that are no numbers, in a note
 # These end the job whatever --keep-going says: no other input would fare better.
 _ENDS_THE_JOB = (Interrupted, OutputFailed, OutputExists)
 
@@ -299,9 +300,13 @@ class Job:
         writer = self.writing().writer
         # NaN and Inf are kept as recorded, left out of the statistics, and named.
         for key, dimensions in writer.bad_values().items():
-            for dimension, counts in dimensions.items():
-                found = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
-                self.note(f"{key} {dimension}: {found} (kept as recorded, left out of the statistics)")
+            found = [
+                f"{dimension}: " + " ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+                for dimension, counts in dimensions.items()
+            ]
+            more = f" and {len(found) - _LISTED:,} more" if len(found) > _LISTED else ""
+            listed = ", ".join(found[:_LISTED]) + more
+            self.note(f"{key} {listed} (kept as recorded, left out of the statistics)")
         shutil.rmtree(self.root / output.PARCELS, ignore_errors=True)
         return writer.close()
 

@@ -35,6 +35,6 @@ def group_left_out(notes: Iterable[str]) -> list[str]:
 def _line(reason: str, names: list[str]) -> str:
     if len(names) == 1:
         return left_out(names[0], reason)
-    what = "topics" if names[0].startswith("/") else "columns"
+    what = " topics" if names[0].startswith("/") else ""
     more = f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else ""
-    return f"{len(names):,} {what} left out: {reason}: {', '.join(names[:_NAMES_SHOWN])}{more}"
+    return f"{len(names):,}{what} left out: {reason}: {', '.join(names[:_NAMES_SHOWN])}{more}"

@@ -8,7 +8,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import field, replace
 from typing import Any
 
+import numpy as np
+
 from penstock.align import measure_rate
+from penstock.align.clock import is_wrong
+from penstock.align.rate import NS_PER_S
+from penstock.align.report import count_of
 from penstock.conversion.camera_topics import camera_names, find_cameras, is_image
 from penstock.conversion.constants import find_constants, is_rare
 from penstock.conversion.density import row_times, steadiest
@@ -23,7 +28,7 @@ IMAGE_PREFIX = "observation.images."
 _LISTED = 3  # topics that were left out, in an error
 _STEADY_SHARE = 0.9  # of its rows that a depth camera must have an image for
 _CONSTANT = "constant, kept in the report as metadata (policy: hold, missing: hold under features: makes it a column)"
-_NO_FIELD = "no numbers that its type is known for; name a field under features: (penstock inspect --fields lists them)"
+_NO_FIELD = "its type has no default field; name one under features: (penstock inspect --fields lists them)"
 
 
 @dataclass(frozen=True)
@@ -38,25 +43,25 @@ class Mapping:
 def map_topics(recording: Recording, settings: Settings) -> Mapping:
     """Fill in `features` and `timeline` where the settings leave them open."""
     notes: list[str] = []
-    features = without_left_out(settings.features, settings, recording.path, strict=False)
+    features = without_left_out(settings.features, settings, recording.path, strict=bool(settings.features))
     taken = {source.topic for feature in features.values() for source in feature.sources}
     constants = find_constants(recording, taken | settings.episodes.topics | {str(settings.timeline)})
     if not features:
         features = find_features(recording, settings, constants, notes)
         features = without_left_out(features, settings, recording.path, strict=True)
         _check_some(recording, features, notes)
-    timeline = settings.timeline or _first_camera(recording, features)
+    timeline = settings.timeline or _first_camera(recording, features, is_whole=settings == Settings())
     return Mapping(replace(settings, features=features, timeline=timeline), tuple(notes), constants)
 
 
-def _first_camera(recording: Recording, features: dict[str, FeatureSettings]) -> str:
+def _first_camera(recording: Recording, features: dict[str, FeatureSettings], *, is_whole: bool) -> str:
     used = dict.fromkeys(source.topic for each in features.values() for source in each.sources if source.tf is None)
     for name in used:
         if is_image(recording.topic(name)):
             return name
     raise AlignError(
         f"{recording.path}: no feature is a camera, so nothing says when a row begins",
-        hint=_timeline_hint(recording, [recording.topic(name) for name in used]),
+        hint=_timeline_hint(recording, [recording.topic(name) for name in used], is_whole=is_whole),
     )
 
 
@@ -68,29 +73,32 @@ def _check_some(recording: Recording, features: dict[str, FeatureSettings], note
         raise AlignError(f"{nothing}: it holds no messages")
     reasons = group_left_out(note for note in notes if " left out: " in note)
     more = f" and {len(reasons) - _LISTED:,} more reasons" if len(reasons) > _LISTED else ""
+    command = f"penstock inspect {shlex.quote(str(recording.path))}"
+    readable = any(topic.count and topic.problem is None for topic in recording.topics)
     raise AlignError(
         f"{nothing}: " + ("; ".join(reasons[:_LISTED]) + more or "no camera and no known numeric topic"),
-        hint="penstock inspect lists the topics; name the fields in a configuration under features:",
+        hint=f"{command} --fields lists all fields, --suggest-config prints a file to name them in" * readable or None,
     )
 
 
-def _timeline_hint(recording: Recording, topics: Sequence[Topic]) -> str:
-    """The steadiest topic as timeline, as a command."""
-    steady, fps = steady_rate(recording, topics)
-    command = f"penstock convert {shlex.quote(str(recording.path))} OUT"
-    if steady is None:
-        return f"rows at a rate of their own: {command} timeline=fixed fps={fps}"
+def _timeline_hint(recording: Recording, topics: Sequence[Topic], *, is_whole: bool) -> str:
+    """The steadiest topic as timeline: as a command, or as a word to add to one that has a configuration."""
+    steady, fps = steadiest(recording, topics), proposed_fps(recording, topics)
+    command = f"penstock convert {shlex.quote(str(recording.path))} OUT" if is_whole else "add"
+    per_second = f"{count_of(fps, 'row')} per second"
+    if steady is None or is_wrong(np.sort(recording.times_ns(steady)), fps, 2 * NS_PER_S // fps):
+        return f"{per_second}: {command} timeline=fixed fps={fps}"
     return (
-        f"timeline=fixed fps={fps} makes rows at a rate of their own; a row for each message of the steadiest topic: "
+        f"timeline=fixed fps={fps} makes {per_second}; a row for each message of the steadiest topic: "
         f"{command} timeline={shlex.quote(steady.name)}"
     )
 
 
-def steady_rate(recording: Recording, topics: Sequence[Topic]) -> tuple[Topic | None, int]:
-    """The steadiest of some topics, and a whole rate for rows like its messages; 30 where none has a rate."""
-    steady = steadiest(recording, topics)
+def proposed_fps(recording: Recording, topics: Sequence[Topic]) -> int:
+    """The rate of the steadiest camera, else of the steadiest topic."""
+    steady = steadiest(recording, [topic for topic in topics if is_image(topic)] or topics)
     rate = None if steady is None else measure_rate(recording.times_ns(steady))
-    return steady, 30 if rate is None else max(1, round(rate.hz))
+    return 30 if rate is None else max(1, round(rate.hz))
 
 
 def find_features(
@@ -98,9 +106,9 @@ def find_features(
 ) -> dict[str, FeatureSettings]:
     """The features that the topics offer; what is left out goes into the notes."""
     cameras, depth = find_cameras(recording, notes, use_depth=settings.depth != "off")
-    cameras = _without_single(cameras, settings.timeline, notes)
     aside = settings.episodes.topics | constants.keys()
     numeric = find_numbers(recording, aside, notes)
+    cameras = _without_single(cameras, [each.topic for each in numeric], settings, notes)
     rows = row_times(recording, settings, cameras or depth, [each.topic for each in numeric])
     for topic in depth if cameras else ():
         density = rows.density(recording, topic)
@@ -131,10 +139,15 @@ def _why_no_feature(topic: Topic) -> str:
     return topic.problem or _NO_FIELD
 
 
-def _without_single(cameras: list[Topic], timeline: str | None, notes: list[str]) -> list[Topic]:
-    """Cameras without those that sent one image while another one sent many."""
-    most = max((topic.count for topic in cameras), default=0)
-    single = [topic for topic in cameras if topic.count == 1 and is_rare(topic, most) and topic.name != timeline]
-    reason = f"1 image beside {most:,} of another camera (add it under features: with missing: hold to keep it)"
-    notes += [left_out(topic.name, reason) for topic in single]
+def _without_single(
+    cameras: list[Topic], numeric: Sequence[Topic], settings: Settings, notes: list[str]
+) -> list[Topic]:
+    """Cameras without those that sent one image while other topics sent many messages: rows have no image of them."""
+    if settings.timeline is not None and settings.missing == "hold":
+        return cameras
+    most = max((topic.count for topic in (*cameras, *numeric)), default=0)
+    single = [topic for topic in cameras if topic.count == 1 and is_rare(topic, most)]
+    for topic in single:
+        reason = f"1 image, while another topic has {most:,} messages"
+        notes.append(left_out(topic.name, f"{reason} (add it under features: with missing: hold to keep it)"))
     return [topic for topic in cameras if topic not in single]

@@ -98,6 +98,7 @@ def _stream(
         tolerance_ns=tolerance,
         offset_ns=source.time_offset,
         missing=source.missing or settings.missing,
+        is_static=messages is not None and messages.is_static,
     )
     return stream, numbers
 

@@ -282,7 +282,7 @@ def read_settings(
         )
     settings = config.build(Settings, tree)
     if settings.fps is None and settings.timeline == FIXED:
-        raise ConfigError("timeline: fixed needs a rate", hint="add fps: 30 (rows per second)")
+        raise ConfigError("timeline: fixed needs a rate", hint="add the rows per second, for example fps=30")
     _check_encoding(settings)
     return settings
 

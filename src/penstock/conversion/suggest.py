@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from penstock import config
-from penstock.conversion.camera_topics import is_image
+from penstock.align.report import count_of
 from penstock.conversion.constants import find_constants
-from penstock.conversion.mapping import find_features, steady_rate
+from penstock.conversion.mapping import find_features, proposed_fps
 from penstock.conversion.recording_input import RecordingPlan
 from penstock.conversion.settings import FIXED, FeatureSettings, Settings, Source
 from penstock.errors import PenstockError
 from penstock.recordings.recording import Recording, Topic
+from penstock.recordings.transforms import TRANSFORM_TYPES
 
 _HEAD = """\
 # What `penstock convert` would do with {name}: keep this file, change what you like, and give it as --config.
@@ -56,24 +57,25 @@ def draft_yaml(recording: Recording, settings: Settings, error: PenstockError) -
     """A file to edit where the plan failed: the reason, and all that is known, commented out."""
     notes: list[str] = []
     features: Mapping[str, FeatureSettings] = settings.features
-    fps = 30
     try:
         features = features or find_features(recording, settings, find_constants(recording, set()), notes)
-        sources = [source for each in features.values() for source in each.sources if source.tf is None]
-        used = [recording.topic(source.topic) for source in sources]
-        _, fps = steady_rate(recording, [topic for topic in used if is_image(topic)] or used)
     except PenstockError:
         pass  # what fails here is the reason that is given already
-    written = config.dump_yaml({"timeline": settings.timeline or FIXED, "fps": settings.fps or fps})
+    used = {source.topic for feature in features.values() for source in feature.sources}
+    fps = settings.fps or proposed_fps(recording, [topic for topic in recording.topics if topic.name in used])
+    written = config.dump_yaml({"timeline": settings.timeline or FIXED, "fps": fps})
     if not features and recording.topics:
-        written += f"features:\n  observation.state: {{topic: {recording.topics[0].name}, field: FIELD}}\n"
+        readable = (topic for topic in recording.topics if topic.count and topic.problem is None)
+        first = next(readable, recording.topics[0])
+        source = "tf: base→tool" if first.type in TRANSFORM_TYPES else f"topic: {first.name}, field: FIELD"
+        written += f"features:\n  observation.state: {{{source}}}\n"
     if features:
         written += config.dump_yaml(
             {"features": {key: _written(each, False) for key, each in features.items()}}, skip_defaults=True
         )
     width = max((len(topic.name) for topic in recording.topics), default=0)
     topics = [
-        f"{topic.name:<{width}}  {topic.type}  {topic.count:,} messages{_seconds(recording, topic)}"
+        f"{topic.name:<{width}}  {topic.type}  {count_of(topic.count, 'message')}{_seconds(recording, topic)}"
         for topic in recording.topics
     ]
     return (
@@ -98,7 +100,7 @@ def _seconds(recording: Recording, topic: Topic) -> str:
 def _written(feature: FeatureSettings, is_vector: bool) -> FeatureSettings | Source | tuple[Source, ...]:
     """The shortest form that says it all; the policy of numbers is always said, as it is what people change first."""
     sources = feature.sources
-    if is_vector:
+    if is_vector and sources[0].tf is None:
         sources = tuple(replace(source, policy=source.policy or "nearest") for source in sources)
     if feature != FeatureSettings(feature.sources):
         return replace(feature, sources=sources)

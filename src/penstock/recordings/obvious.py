@@ -57,12 +57,15 @@ ONE_JOINT: Mapping[str, str] = {"interbotix_xs_msgs/msg/JointSingleCommand": "na
 # Degrees of latitude: single precision is half a metre.
 DOUBLE_PRECISION = frozenset(("sensor_msgs/msg/NavSatFix", "foxglove.LocationFix"))
 # What is recorded, and is no vector.
+_TRANSFORMS = (
+    "transforms: name two frames under features:, as in {tf: base→tool} (penstock inspect --fields /tf lists them)"
+)
 NO_VECTOR: Mapping[str, str] = {
     "sensor_msgs/msg/PointCloud2": "a point cloud has a different number of points in each message",
     "sensor_msgs/msg/PointCloud": "a point cloud has a different number of points in each message",
     "nav_msgs/msg/OccupancyGrid": "a map is no vector of numbers",
-    "tf2_msgs/msg/TFMessage": "transforms: name two frames under features:, as in {tf: base→tool}",
-    "tf/msg/tfMessage": "transforms: name two frames under features:, as in {tf: base→tool}",
+    "tf2_msgs/msg/TFMessage": _TRANSFORMS,
+    "tf/msg/tfMessage": _TRANSFORMS,
 }
 # What robots call the positions of their joints, where a message has several arrays.
 _POSITIONS = frozenset(("angle", "angles", "pos", "position", "positions", "q", "qpos")) | frozenset(

@@ -7,6 +7,7 @@ same ones, so a message costs as much as in the index (12 bytes). Values are rea
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ NAMES = ("x", "y", "z", "qx", "qy", "qz", "qw")
 
 _STATIC_SUFFIX = "tf_static"
 _ARROW = re.compile(r"\s*(\S+?)\s*(?:→|->)\s*(\S+)\s*")
+_BROKEN = -1  # the set of a broken message: it counts as holding any transform, and whoever reads it reports it
 _MOST_SETS = 10_000  # different sets of transforms in the messages of a recording
 
 Edge = tuple[str, str]  # parent, child
@@ -77,6 +79,10 @@ class TransformTree:
         for topic in sorted(topics, key=lambda each: each.name.endswith(_STATIC_SUFFIX)):
             for edge, messages in _scan(recording, topic):
                 self._edges.setdefault(edge, messages)
+
+    def edges(self, topic: Topic) -> list[Edge]:
+        """The transforms that a topic holds."""
+        return [edge for edge, messages in self._edges.items() if messages.topic.name == topic.name]
 
     @property
     def frames(self) -> list[str]:
@@ -138,14 +144,26 @@ def _scan(recording: Recording, topic: Topic) -> list[tuple[Edge, EdgeMessages]]
     known: dict[tuple[Edge, ...], int] = {(): 0}
     sets = np.zeros(topic.count, np.int32)
     stamps_ns = np.zeros(topic.count, np.int64)
+    own: dict[Edge, tuple[array[int], array[int]]] = {}  # messages whose first transform has another stamp, and its own
     place = 0
     ids = np.full(topic.count, topic.id, np.int32)
     for block in recording.fetch(ids, np.arange(topic.count, dtype=np.int64)):
         for payload in block.payloads:
             transforms = _transforms(read, payload)
+            if transforms is None:
+                sets[place], stamps_ns[place] = _BROKEN, stamps_ns[max(place - 1, 0)]
+                place += 1
+                continue
             edges = tuple(_edge(each) for each in transforms)
             sets[place] = known.setdefault(edges, len(known))
-            stamps_ns[place] = transforms[0]["header"]["stamp"] if transforms else 0
+            for edge, each in zip(edges, transforms, strict=True):
+                stamp_ns = each["header"]["stamp"]
+                if each is transforms[0]:
+                    stamps_ns[place] = stamp_ns
+                elif stamp_ns != stamps_ns[place]:
+                    places, stamps = own.setdefault(edge, (array("q"), array("q")))
+                    places.append(place)
+                    stamps.append(stamp_ns)
             place += 1
         block.release()
         if len(known) > _MOST_SETS:
@@ -158,17 +176,20 @@ def _scan(recording: Recording, topic: Topic) -> list[tuple[Edge, EdgeMessages]]
     found = []
     for edge in dict.fromkeys(edge for edges in known for edge in edges):
         holding = np.array([edge in edges for edges in known])
-        numbers = np.flatnonzero(holding[sets]).astype(np.int32)
-        found.append((edge, EdgeMessages(topic, edge, numbers, stamps_ns[numbers])))
+        numbers = np.flatnonzero(holding[sets] | (sets == _BROKEN)).astype(np.int32)
+        edge_ns = stamps_ns[numbers]
+        for place, stamp_ns in zip(*own.get(edge, ()), strict=True):
+            edge_ns[np.searchsorted(numbers, place)] = stamp_ns
+        found.append((edge, EdgeMessages(topic, edge, numbers, edge_ns)))
     return found
 
 
-def _transforms(read: Reader, payload: Payload | None) -> Sequence[Mapping[str, Any]]:
-    """The transforms of a message; a broken one holds none, and whoever needs it counts it."""
+def _transforms(read: Reader, payload: Payload | None) -> Sequence[Mapping[str, Any]] | None:
+    """The transforms of a message; None of a broken one."""
     try:
-        return () if payload is None else read(payload)[0]
+        return None if payload is None else read(payload)[0]
     except MessageError:
-        return ()
+        return None
 
 
 def _edge(transform: Mapping[str, Any]) -> Edge:
@@ -184,13 +205,17 @@ class TransformReader:
     def __init__(self, decoder: MessageDecoder, edge: Edge) -> None:
         self._read = decoder.reader(["transforms"])
         self._edge = edge
+        self._name = "→".join(edge)
 
     def __call__(self, payload: Payload) -> NDArray[np.float64]:
         for transform in self._read(payload)[0]:
             if _edge(transform) == self._edge:
                 moved, turned = transform["transform"]["translation"], transform["transform"]["rotation"]
-                return np.array([*(moved[axis] for axis in "xyz"), *(turned[axis] for axis in "xyzw")])
-        raise MessageError(f"the message holds no transform {self._edge[0]}→{self._edge[1]}")
+                values = np.array([*(moved[axis] for axis in "xyz"), *(turned[axis] for axis in "xyzw")])
+                if not (np.isfinite(values).all() and values[3:].any()):
+                    raise MessageError(f"{self._name} is no transform: {', '.join(f'{each:g}' for each in values)}")
+                return values
+        raise MessageError(f"the message holds no transform {self._name}")
 
 
 def compose(steps: Sequence[NDArray[np.float64]], inverse: Sequence[bool]) -> NDArray[np.float64]:

@@ -144,6 +144,8 @@ def _left_out_notes(found: Mapping[str, NextRows]) -> list[str]:
 
 
 def _kept_note(name: str, key: str, rows: NextRows | None, settings: Settings) -> str:
+    if key in settings.leave_out:
+        return f"left out, as asked for: {name} ({key})"
     if rows is None:
         asked = settings.hdf5.next_observations == "keep"
         why = "as asked for" if asked else f"there is no {_now(name)} of its kind and shape to compare it with"

@@ -172,8 +172,8 @@ class Job:
         if isinstance(error, _ENDS_THE_JOB):
             raise error
         if not self.keep_going:
-            if (others := len(self.ledger.entries) - 1) > 0:
-                go_on = f"--keep-going leaves it out and converts the other {others:,} input{'s' if others > 1 else ''}"
+            if len(self.ledger.entries) > 1:
+                go_on = "--keep-going leaves out the inputs that fail"
                 error.hint = f"{error.hint}; {go_on}" if error.hint else go_on
             raise error
         path = self.ledger.entries[number].found.path
@@ -294,6 +294,8 @@ class Job:
 
     def _close(self) -> DataSetSummary:
         writer = self.writing().writer
+        if writer.episodes == 0:
+            raise RecordingError("no episode could be converted", hint="the notes say why each of them was left out")
         # NaN and Inf are kept as recorded, left out of the statistics, and named.
         for key, dimensions in writer.bad_values().items():
             for dimension, counts in dimensions.items():

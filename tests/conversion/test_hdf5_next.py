@@ -249,8 +249,9 @@ def test_comparing_keeps_to_the_budget(tmp_path: Path, monkeypatch: pytest.Monke
         file.create_dataset("next_observations", shape, np.float32, chunks=shape, compression="gzip")
         file.create_dataset("actions", (shape[0], 1), np.float32)
         file.create_dataset("rewards", (shape[0],), np.float32)
-    with pytest.raises(BudgetExceeded):
+    with pytest.raises(BudgetExceeded, match="comparing next_observations with the rows after") as refused:
         penstock.convert(tmp_path / "large.hdf5", tmp_path / "never", fps=20, memory="400MiB")
+    assert "hdf5.next_observations=keep compares nothing" in str(refused.value.hint)
 
 
 def test_inspect_compares_the_first_rows_and_says_so(

@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.conversion.hdf5_mapping import camera_keys, feature_of, listed, observation_key, problem_of
 from penstock.conversion.inputs import Means
 from penstock.conversion.settings import FeatureSettings, Settings
-from penstock.errors import StoreError
+from penstock.errors import BudgetExceeded, StoreError
 from penstock.lazy import dataclass
 from penstock.plan.conversion_memory import Load, plan_memory
 from penstock.recordings.recording import LargestReads
@@ -105,7 +105,12 @@ def _compared(file: Hdf5File, layout: Layout, spans: Sequence[Span], names: tupl
         chunk_size="auto",
         threads=1,
     )
-    plan_memory(load, means.budget_bytes)  # refuses what does not fit
+    try:
+        plan_memory(load, means.budget_bytes)
+    except BudgetExceeded as error:
+        error.message = f"comparing {names[1]} with the rows after: {error.message}"
+        error.hint = f"{error.hint}; hdf5.next_observations=keep compares nothing"
+        raise
     return compare_next(file, layout, spans, names, means.compared_bytes, means.check_stop)
 
 

@@ -144,6 +144,7 @@ class Job:
 
     def _note_all(self, source: str, notes: Sequence[str]) -> None:
         """The notes of one input: all of them go into the report, and a person sees like ones grouped."""
+        notes = [note.removeprefix(f"{source}: ") for note in notes]  # a recording of one file has its name already
         fresh = [note for note in notes if f"{source}: {note}" not in self.notes]
         self.notes += [f"{source}: {note}" for note in fresh]
         if fresh:
@@ -177,7 +178,7 @@ class Job:
                 error.hint = f"{error.hint}; {go_on}" if error.hint else go_on
             raise error
         path = self.ledger.entries[number].found.path
-        reason = error.message.removeprefix(f"{path}: ")
+        reason = error.message.removeprefix(f"{path}: ").removeprefix(f"{path} ")
         self.note(f"{path}: failed: {reason}")
         self.ledger.entries[number].failed = reason
         if self.writer is not None:

@@ -61,13 +61,11 @@ def compare(name: str, path: Path, words: Sequence[str], scratch: Path) -> Row:
     _, text, _ = _run(["doctor", str(path), "--json"])
     doctor = json.loads(text)
     new = scratch / ("new" if path.is_dir() else f"new{_suffix(path)}")
-    _, text, problem = _run(["recover", str(path), str(new), "--json"])
-    if not text:
-        new = scratch / "new"
-        _, text, problem = _run(["recover", str(path), str(new), "--json"])
-    if not text:
-        raise RuntimeError(f"{name}: recover fails: {problem}")
-    recover = json.loads(text)
+    recover = json.loads(_run(["recover", str(path), str(new), "--json"])[1])
+    if "error" in recover:  # one of several files, which become a directory
+        recover = json.loads(_run(["recover", str(path), str(scratch / "new"), "--json"])[1])
+    if "error" in recover:
+        raise RuntimeError(f"{name}: recover fails: {recover['error']}")
     unknown = sum(damage["messages"] is None for damage in recover["damages"])
     lost, others, reason = None, None, ""
     if report is not None:

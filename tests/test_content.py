@@ -124,7 +124,29 @@ def test_a_recording_that_is_packed_as_a_whole_is_unpacked_and_that_is_told(
     found = json.loads(capsys.readouterr().out)
     assert sum(topic["messages"] for topic in found["topics"]) == 120
     assert any(f"{name}: compressed with zstd as a whole" in note for note in found["notes"])
+    capsys.readouterr()
     assert main(["convert", str(tmp_path / name), str(tmp_path / "set"), *WORDS]) == 0
+    assert main(["doctor", str(tmp_path / name)]) == 0
+    printed = "".join(capsys.readouterr())
+    assert printed.count(f"{name}: compressed") == 2 and f"{name}: {name}:" not in printed
+    assert main(["recover", str(tmp_path / name), str(tmp_path / "new.bag.zst")]) == 2
+    assert f"name it {tmp_path / 'new.bag'}\n" in capsys.readouterr().err
+
+
+def test_an_hdf5_file_with_the_name_of_a_recording_is_opened_by_its_content(tmp_path: Path) -> None:
+    import h5py
+
+    with h5py.File(tmp_path / "steps.bag", "w") as file:
+        file["action"] = file["observations/qpos"] = [[0.0], [1.0]]
+    assert penstock.open(tmp_path / "steps.bag").rows == 2
+
+
+def test_an_input_that_failed_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "b.bag").write_bytes(POINTER)
+    bag(tmp_path / "a.bag")
+    assert main(["convert", str(tmp_path), str(tmp_path / "out"), "--keep-going", *WORDS]) == 3
+    lines = [line for line in "".join(capsys.readouterr()).splitlines() if "LFS pointer" in line]
+    assert lines and all(line.count("b.bag") == 1 for line in lines)
 
 
 def test_doctor_and_inspect_agree_that_a_directory_holds_hdf5_files(

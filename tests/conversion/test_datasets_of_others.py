@@ -16,7 +16,7 @@ import penstock
 from penstock.cli import main
 from penstock.conversion.inputs import Found, Input, Means, open_input
 from penstock.conversion.settings import Settings
-from penstock.errors import ConfigError, DataSetCorrupt, DataSetError
+from penstock.errors import ConfigError, DataSetCorrupt, DataSetError, RecordingError
 from penstock.lerobot.check import check
 from penstock.media.mp4_index import read_index
 from tests.conversion import bags, datasets, version21
@@ -128,13 +128,16 @@ def test_names_that_cannot_be_left_out_are_refused(tmp_path: Path, names: list[s
         penstock.convert(root, tmp_path / "new", leave_out=names)
 
 
-def test_data_sets_fit_once_what_only_one_has_is_left_out(tmp_path: Path) -> None:
-    version21.make(tmp_path / "a", (4,), stills=True)
-    version21.make(tmp_path / "b", (5,))
-    with pytest.raises(DataSetError, match="does not fit"):
+@pytest.mark.parametrize("first_has_it", [True, False])
+def test_data_sets_fit_once_what_only_one_has_is_left_out(tmp_path: Path, first_has_it: bool) -> None:
+    version21.make(tmp_path / "a", (4,), stills=first_has_it)
+    version21.make(tmp_path / "b", (5,), stills=not first_has_it)
+    with pytest.raises(DataSetError, match="does not fit") as caught:
         penstock.convert([tmp_path / "a", tmp_path / "b"], tmp_path / "new")
+    assert f"start anew with 'leave_out=[{STILL}]'" in str(caught.value.hint)
     report = penstock.convert([tmp_path / "a", tmp_path / "b"], tmp_path / "merged", leave_out=[STILL])
     assert (report.episodes, report.frames) == (2, 9)
+    assert any(f"leave_out: there is no {STILL} in it" in note for note in report.notes) != first_has_it
 
 
 def test_features_of_recordings_and_hdf5_files_can_be_left_out_too(tmp_path: Path) -> None:
@@ -161,6 +164,17 @@ def test_a_plan_without_an_episode_does_not_describe_videos(tmp_path: Path) -> N
     planned = opened(root, bad_episodes="drop")
     assert planned.lines()[1] == ("rows", "0 at 30 fps · 0 episodes")
     assert not any(label in ("video", "numbers") for label, _ in planned.lines())
+
+
+def test_when_no_episode_is_left_the_error_says_where_to_look(tmp_path: Path) -> None:
+    root = version21.make(tmp_path / "old", (4,), Video("mjpeg"))
+    shutil.rmtree(root / "videos")
+    with pytest.raises(RecordingError, match="no episode could be converted") as caught:
+        penstock.convert(root, tmp_path / "new", bad_episodes="drop")
+    assert "the notes say why" in str(caught.value.hint)
+    with pytest.raises(DataSetCorrupt, match="is missing") as caught_strict:
+        penstock.convert(root, tmp_path / "new", bad_episodes="drop", strict=True)
+    assert "without --strict" in str(caught_strict.value.hint)
 
 
 def test_an_input_without_an_episode_does_not_stop_the_others(tmp_path: Path) -> None:

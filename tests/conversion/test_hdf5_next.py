@@ -136,6 +136,27 @@ def test_next_pictures_and_parts_of_the_state_are_compared_too(tmp_path: Path) -
     assert outputs["next.observation.images.agentview"] == "next.observation.images.agentview"
 
 
+def test_a_next_picture_that_is_kept_leaves_the_state_its_next_row(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(3).integers(0, 255, (40, 16, 16, 3), dtype=np.uint8)
+    made = steps(tmp_path / "flat.hdf5")
+    with h5py.File(tmp_path / "replay.hdf5", "w") as file:
+        for name, values in made.items():
+            file[f"{name}/state" if name.endswith("observations") else name] = values
+        file["observations/left_image"], file["next_observations/left_image"] = pixels, pixels[::-1]
+    penstock.convert(tmp_path / "replay.hdf5", tmp_path / "out", fps=20)
+    assert NEXT not in datasets.info(tmp_path / "out")["features"]
+    found = transitions(tmp_path / "out")
+    inside = ~made["terminals"]
+    assert np.array_equal(found[f"next.{STATE}"][inside], made["next_observations"][inside])
+
+
+def test_a_next_observation_that_is_left_out_is_not_noted_as_kept(tmp_path: Path) -> None:
+    steps(tmp_path / "replay.hdf5", augmented=True)
+    report = penstock.convert(tmp_path / "replay.hdf5", tmp_path / "out", fps=20, leave_out=[NEXT])
+    assert NEXT not in datasets.info(tmp_path / "out")["features"]
+    assert f"left out, as asked for: next_observations ({NEXT})" in notes(report) and "is kept" not in notes(report)
+
+
 @pytest.mark.parametrize("ragged", [True, False])
 @pytest.mark.parametrize("same", [True, False])
 def test_encoded_pictures_are_compared_by_their_bytes(tmp_path: Path, ragged: bool, same: bool) -> None:
@@ -228,8 +249,9 @@ def test_comparing_keeps_to_the_budget(tmp_path: Path, monkeypatch: pytest.Monke
         file.create_dataset("next_observations", shape, np.float32, chunks=shape, compression="gzip")
         file.create_dataset("actions", (shape[0], 1), np.float32)
         file.create_dataset("rewards", (shape[0],), np.float32)
-    with pytest.raises(BudgetExceeded):
+    with pytest.raises(BudgetExceeded, match="comparing next_observations with the rows after") as refused:
         penstock.convert(tmp_path / "large.hdf5", tmp_path / "never", fps=20, memory="400MiB")
+    assert "hdf5.next_observations=keep compares nothing" in str(refused.value.hint)
 
 
 def test_inspect_compares_the_first_rows_and_says_so(

@@ -102,6 +102,12 @@ def test_where_only_some_have_next_columns_the_last_row_is_left_out() -> None:
     assert needs.rows["next.camera"].tolist() == [[3], [5]]
 
 
+def test_a_next_picture_of_its_own_leaves_the_state_its_next_row() -> None:
+    store = MemoryStore([4, 3], numbers=("joint",), pictures=("camera", "next_camera"), roles=_ROLES)
+    needs = Transition().bind(store).needs([0])
+    assert needs.rows["next.camera"].tolist() == [[0]] and needs.rows["next.joint"].tolist() == [[1]]
+
+
 def test_what_cannot_follow_is_refused() -> None:
     with pytest.raises(UsageError, match=r"no pictures and no state among action: .*\n.*next_columns"):
         Transition().bind(MemoryStore([5], numbers=("action",)))

@@ -85,10 +85,12 @@ def test_what_comparing_holds_follows_the_longest_row(tmp_path: Path) -> None:
                 data = file.create_dataset(f"data/demo_{number}/{name}", (4,), dtype=h5py.vlen_dtype(np.uint8))
                 for row in range(4):
                     data[row] = np.zeros(longest - row, np.uint8)
-            file[f"data/demo_{number}/obs/wide"] = file[f"data/demo_{number}/next_obs/wide"] = np.zeros((4, 3))
+            file[f"data/demo_{number}/obs/wide"] = file[f"data/demo_{number}/next_obs/wide"] = np.zeros((4, 1 << 18))
+            file[f"data/demo_{number}/obs/few"] = file[f"data/demo_{number}/next_obs/few"] = np.zeros((4, 3))
             file[f"data/demo_{number}/actions"] = np.zeros((4, 1))
     with Hdf5File(tmp_path / "x.hdf5") as file:
         spans = episode_spans(file, recognise(file))
         assert 3000 <= comparing_bytes(file, spans, ("obs/cam", "next_obs/cam")) < 15_000
         numbers = comparing_bytes(file, spans, ("obs/wide", "next_obs/wide"))
         assert hdf5_next.BLOCK_BYTES < numbers < 8 * hdf5_next.BLOCK_BYTES
+        assert comparing_bytes(file, spans, ("obs/few", "next_obs/few")) < 1024  # no more than there is to compare

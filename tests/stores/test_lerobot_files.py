@@ -62,7 +62,7 @@ def break_video(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize(
     ("how", "message"),
-    [("absent", "is absent"), ("folder", "is absent"), ("empty", "is empty: 0 bytes"), ("pointer", "`git lfs pull`")],
+    [("absent", "is absent"), ("folder", "is absent"), ("empty", "is empty"), ("pointer", "is a Git LFS pointer")],
 )
 def test_opening_names_the_whole_episodes_and_opens_them(root: Path, how: str, message: str) -> None:
     break_video(video(root, 1), how)
@@ -72,7 +72,7 @@ def test_opening_names_the_whole_episodes_and_opens_them(root: Path, how: str, m
     assert 'episodes="whole" opens those that are whole: episodes=[0, 2] (2 of 3)' in str(caught.value.hint)
     store = open_store(root, episodes="whole")
     assert store.episode_numbers is not None and store.episode_numbers.tolist() == [0, 2]
-    assert any("1 of 3 episodes are left out: [1]" in note and message in note for note in store.notes)
+    assert any("1 of 3 episodes is left out: [1]" in note and message in note for note in store.notes)
     for _ in Loader(store, Window(columns=[camera(root), "action"]), batch_size=4, threads=1, memory="256MiB"):
         pass
     again = pickle.loads(pickle.dumps(store))
@@ -111,7 +111,15 @@ def test_inspect_opens_the_whole_episodes(root: Path, capsys: pytest.CaptureFixt
     assert "→ --episodes whole opens those that are whole" in capsys.readouterr().out
     assert main(["inspect", str(root), "--episodes", "whole"]) == 0
     shown = capsys.readouterr().out
-    assert "2 episodes" in shown and "1 of 3 episodes are left out: [1]" in shown
+    assert "2 episodes" in shown and "1 of 3 episodes is left out: [1]" in shown
+
+
+def test_a_camera_of_git_lfs_pointers_is_not_taken_for_one_without_files(root: Path) -> None:
+    for episode in range(3):
+        break_video(video(root, episode), "pointer")
+    with pytest.raises(DataSetCorrupt, match="is a Git LFS pointer") as caught:
+        open_store(root)
+    assert "`git lfs pull`" in str(caught.value.hint) and f"without {camera(root)!r}" in str(caught.value.hint)
 
 
 def test_a_camera_without_any_file_is_left_out_and_the_rest_is_loaded(root: Path) -> None:

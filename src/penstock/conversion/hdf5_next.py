@@ -10,7 +10,7 @@ from penstock.conversion.hdf5_mapping import camera_keys, feature_of, listed, ob
 from penstock.conversion.inputs import Means
 from penstock.conversion.left_out import left_out
 from penstock.conversion.settings import FeatureSettings, Settings
-from penstock.errors import StoreError
+from penstock.errors import BudgetExceeded, StoreError
 from penstock.lazy import dataclass
 from penstock.plan.conversion_memory import Load, plan_memory
 from penstock.recordings.recording import LargestReads
@@ -106,7 +106,12 @@ def _compared(file: Hdf5File, layout: Layout, spans: Sequence[Span], names: tupl
         chunk_size="auto",
         threads=1,
     )
-    plan_memory(load, means.budget_bytes)  # refuses what does not fit
+    try:
+        plan_memory(load, means.budget_bytes)
+    except BudgetExceeded as error:
+        error.message = f"comparing {names[1]} with the rows after: {error.message}"
+        error.hint = f"{error.hint}; hdf5.next_observations=keep compares nothing"
+        raise
     return compare_next(file, layout, spans, names, means.compared_bytes, means.check_stop)
 
 
@@ -145,6 +150,8 @@ def _left_out_notes(found: Mapping[str, NextRows]) -> list[str]:
 
 
 def _kept_note(name: str, key: str, rows: NextRows | None, settings: Settings) -> str:
+    if key in settings.leave_out:
+        return f"left out, as asked for: {name} ({key})"
     if rows is None:
         asked = settings.hdf5.next_observations == "keep"
         why = "as asked for" if asked else f"there is no {_now(name)} of its kind and shape to compare it with"

@@ -203,8 +203,11 @@ class Input(ABC):
             return
         raise DataSetError(
             f"{self.path} does not fit the data set begun with {first.source}: {self._difference(first)}",
-            hint="convert it on its own, or settle fps, resize and fields in a configuration",
+            hint=self._remedy(first),
         )
+
+    def _remedy(self, first: Begun) -> str:
+        return "convert it on its own, or settle fps, resize and fields in a configuration"
 
     def _difference(self, first: Begun) -> str:
         if self.fps != first.fps:

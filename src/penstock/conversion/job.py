@@ -147,6 +147,7 @@ class Job:
 
     def _note_all(self, source: str, notes: Sequence[str]) -> None:
         """The notes of one input: they go into the report, and a person sees like ones grouped."""
+        notes = [note.removeprefix(f"{source}: ") for note in notes]  # a recording of one file has its name already
         fresh = [note for note in notes if f"{source}: {note}" not in self.notes]
         room = max(0, SHOWN_NOTES - len(self.notes))
         self.notes |= dict.fromkeys(f"{source}: {note}" for note in fresh[:room])
@@ -176,12 +177,12 @@ class Job:
         if isinstance(error, _ENDS_THE_JOB):
             raise error
         if not self.keep_going:
-            if (others := len(self.ledger.entries) - 1) > 0:
-                go_on = f"--keep-going leaves it out and converts the other {others:,} input{'s' if others > 1 else ''}"
+            if len(self.ledger.entries) > 1:
+                go_on = "--keep-going leaves out the inputs that fail"
                 error.hint = f"{error.hint}; {go_on}" if error.hint else go_on
             raise error
         path = self.ledger.entries[number].found.path
-        reason = error.message.removeprefix(f"{path}: ")
+        reason = error.message.removeprefix(f"{path}: ").removeprefix(f"{path} ")
         self.note(f"{path}: failed: {reason}")
         self.ledger.entries[number].failed = reason
         if self.writer is not None:
@@ -298,6 +299,8 @@ class Job:
 
     def _close(self) -> DataSetSummary:
         writer = self.writing().writer
+        if writer.episodes == 0:
+            raise RecordingError("no episode could be converted", hint="the notes say why each of them was left out")
         # NaN and Inf are kept as recorded, left out of the statistics, and named.
         for key, dimensions in writer.bad_values().items():
             found = [

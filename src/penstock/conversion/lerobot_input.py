@@ -19,7 +19,7 @@ from penstock.conversion.dataset_survey import Survey, survey
 from penstock.conversion.encoding_anew import video_lines
 from penstock.conversion.inputs import Begun, EpisodePlan, Input, Means, Outcome, Run, State
 from penstock.conversion.settings import Settings, without_effect, without_left_out
-from penstock.errors import DataSetError
+from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lerobot.features import ROW_KEYS, Feature
 from penstock.lerobot.frames import FrameFinder, ends_note
 from penstock.lerobot.reader import DataSet
@@ -54,13 +54,13 @@ class DataSetInput(Input):
     def __init__(self, data: DataSet, means: Means, begun: Begun | None) -> None:
         settings = means.settings if begun is None else begun.settings
         own = {feature.key: feature for feature in _own_features(data)}
-        chosen = without_left_out(own, settings, data.root, strict=begun is None)
+        chosen = without_left_out(own, settings, data.root, strict=begun is None and means.inputs == 1)
         data = data.without([key for key in own if key not in chosen])
         self.path = data.root
         self.fps = data.info.fps
         self._data = data
         self._check_settings(settings, begun)
-        self._survey = survey(data, drop=settings.bad_episodes == "drop" and not means.strict)
+        self._survey = _survey(data, settings, means)
         self.size_bytes = self._survey.size_bytes
         planned = [plan_camera(feature, self._survey, settings) for feature in _own_features(data) if feature.is_camera]
         self._cameras = tuple(camera for camera, _ in planned)
@@ -72,7 +72,7 @@ class DataSetInput(Input):
         self.settings = replace(settings, fps=self.fps, robot_type=self.robot_type or settings.robot_type)
         self.notes = (
             *(note for _, notes in planned for note in notes),
-            *self._more_notes(settings, begun),
+            *self._more_notes(settings, begun, [name for name in settings.leave_out if name not in own]),
             *device_notes(self.codecs.values(), settings.encoding.device),
         )
         self.memory = self._plan_memory(settings, means)
@@ -117,7 +117,8 @@ class DataSetInput(Input):
 
     def finish(self, state: State | None) -> Outcome:
         lost = {"episode of a data set that cannot be used": self._survey.bad} if self._survey.bad else {}
-        notes = [f"{self._survey.bad:,} episodes left out, the first: {self._survey.first_problem}"] if lost else []
+        bad = "1 episode" if self._survey.bad == 1 else f"{self._survey.bad:,} episodes"
+        notes = [f"{bad} left out, the first: {self._survey.first_problem}"] if lost else []
         if retimed := (state or {}).get("retimed", 0):
             apart_s = (state or {}).get("apart_s", 0.0)
             apart = f"by up to {apart_s:.3g} s"
@@ -169,6 +170,13 @@ class DataSetInput(Input):
                     return f"the {name} of {key} is {here} against {there}"
         return "its features stand in another order"
 
+    def _remedy(self, first: Begun) -> str:
+        one, other = ({entry[0] for entry in each} for each in (self.signature(), first.signature))
+        if first.kind != self.kind or one == other:
+            return super()._remedy(first)
+        names = ",".join(sorted(one ^ other))
+        return f"start anew with 'leave_out=[{names}]', which takes what both have, or convert it on its own"
+
     def _check_settings(self, settings: Settings, begun: Begun | None) -> None:
         if begun is None and settings.fps is not None and settings.fps != self.fps:
             raise DataSetError(
@@ -181,8 +189,9 @@ class DataSetInput(Input):
         cameras = {camera.key: camera.feature for camera in self._cameras}
         return tuple(cameras.get(feature.key, feature) for feature in _own_features(self._data))
 
-    def _more_notes(self, settings: Settings, begun: Begun | None) -> list[str]:
+    def _more_notes(self, settings: Settings, begun: Begun | None, unknown: list[str]) -> list[str]:
         notes = without_effect(settings, _NOT_ASKED, "data sets") if begun is None else []
+        notes += [f"leave_out: there is no {name} in it" for name in unknown if begun is None]
         info = self._data.info
         if begun is not None and info.robot_type not in (None, begun.settings.robot_type):
             notes.append(
@@ -224,12 +233,23 @@ class DataSetInput(Input):
             row_extra_bytes=in_table,
             rows_before=means.rows_before,
             rows_after=means.rows_before + int(sum(lengths[number] for number in found.usable)),
+            field_part="",
         )
         # A page is held packed and unpacked; pictures on their way pass through Arrow's buffers and Python's.
         passing = _COPIES_OF_PAGES * found.page_bytes
         first = plan_memory(load(reads=LargestReads(largest, passing_bytes=passing)), means.budget_bytes)
         passing += _COPIES_OF_PICTURES * first.rows_per_flush * sum(found.picture_bytes.values())
         return plan_memory(load(reads=LargestReads(largest, passing_bytes=passing)), means.budget_bytes)
+
+
+def _survey(data: DataSet, settings: Settings, means: Means) -> Survey:
+    drops = settings.bad_episodes == "drop"
+    try:
+        return survey(data, drop=drops and not means.strict)
+    except DataSetCorrupt as error:
+        if drops:
+            error.hint = "without --strict such episodes are left out and counted (exit code 3)"
+        raise
 
 
 def _own_features(data: DataSet) -> list[Feature]:

@@ -17,7 +17,8 @@ from penstock.lerobot.check_videos import KNOWN_CODECS
 from penstock.lerobot.reader import DataSet
 from penstock.media.mp4_index import VideoIndex, read_codec, read_index
 
-FETCH_OR_DROP = "fetch it again, or bad_episodes=drop leaves the episode out and counts it (exit code 3)"
+_DROP = "bad_episodes=drop leaves the episode out and counts it (exit code 3)"
+FETCH_OR_DROP = f"fetch it again, or {_DROP}"
 TOLERANCE_S = 1e-4  # LeRobot finds a frame within this much of its row's time
 
 
@@ -91,8 +92,8 @@ class FrameFinder:
         try:
             index = read_index(path)
         except (VideoError, LimitExceeded) as error:
-            cause = f"{error.hint}: " if error.hint else ""
-            raise DataSetCorrupt(f"{where}: {error.message}", hint=cause + FETCH_OR_DROP) from error
+            hint = f"{error.hint}; {_DROP}" if error.hint else FETCH_OR_DROP
+            raise DataSetCorrupt(f"{where}: {error.message}", hint=hint) from error
         self._check(key, index, path, where)
         order = index.presentation_order()
         # Times count from the first frame: some writers of B-frames leave out the edit that puts it at 0.

@@ -108,6 +108,7 @@ def with_task_index(part: Part, schema: pa.Schema, task_index: int) -> Part:
                 values = columns.numbers(np.full(table.num_rows, task_index, dtype=np.int64))
                 table = table.set_column(place, schema.field(place), values)
                 target.write_table(table, row_group_size=table.num_rows)
+                del table, values  # before the next one is read
         os.replace(changed, part.path)
         return Part(part.path, part.rows, part.path.stat().st_size)
 
@@ -223,5 +224,6 @@ class DataFiles:
                     for number in itertools.chain.from_iterable(groups):
                         table = tables.read_group(source, number, self._schema())
                         target.write_table(table, row_group_size=table.num_rows)
+                        del table  # before the next one is read
         if self._fsync:
             layout.fsync_file(merged)

@@ -30,6 +30,7 @@ MOST_COLUMN_CHUNKS = 8_192
 
 # Arrow addresses the bytes of one binary array with 32 bits.
 LARGEST_BINARY_BYTES = 2**31 - 1
+_VALUES_AT_ONCE = 1 << 18
 
 
 def data_features(features: Sequence[Feature]) -> list[Feature]:
@@ -126,7 +127,14 @@ def read_group(file: pq.ParquetFile, number: int, schema: pa.Schema) -> pa.Table
     """A row group in the given schema. A part of our own has its types already, and casting loads 8 MiB of Arrow."""
     import pyarrow as pa
 
-    table = file.read_row_group(number, use_threads=False)
+    group = file.metadata.row_group(number)
+    values = max(group.column(leaf).num_values for leaf in range(group.num_columns))
+    if values > _VALUES_AT_ONCE:  # Arrow holds 17 bytes for each number that it reads at once, and 4 for those before
+        rows = max(1, group.num_rows * _VALUES_AT_ONCE // values)
+        batches = file.iter_batches(batch_size=rows, row_groups=[number], use_threads=False)
+        table = pa.Table.from_batches(list(batches))
+    else:
+        table = file.read_row_group(number, use_threads=False)
     if table.schema.equals(schema):  # but for the names inside lists, which parquet has its own for
         return pa.Table.from_arrays(table.columns, schema=schema)
     return table.cast(schema)

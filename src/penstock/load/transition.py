@@ -62,11 +62,12 @@ class Transition:
         if self.next_columns is not None:
             return columns_of(store, self.next_columns)
         action = store.roles.get("action")
-        numbers = [name for name in columns if name in own and name != action] or list(
+        pictures = {name for name in columns if store.columns[name].is_picture}
+        numbers = [name for name in columns if name in own and name != action and name not in pictures] or list(
             store.columns_for("state") or store.columns_for("environment_state")
         )
         numbers += [name for name in columns if name in own and name == action]
-        found = tuple(name for name in columns if store.columns[name].is_picture or name in numbers)
+        found = tuple(name for name in columns if name in pictures or name in numbers)
         if not found:
             raise UsageError(
                 f"{store.path}: no pictures and no state among {', '.join(columns)}: what follows a row is not known",

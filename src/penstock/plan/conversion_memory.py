@@ -165,6 +165,7 @@ class Load:
     rows_before: int = 0
     rows_after: int = 0
     input_bytes: int = FETCH_MAX_BYTES
+    field_part: str = "ranges[0:1000]"  # how a part of a feature is named; "" where none can be
 
     @property
     def values(self) -> int:
@@ -299,8 +300,9 @@ def _too_large(load: Load, plan: MemoryPlan, budget_bytes: int) -> BudgetExceede
     ways += [word for word, less in smaller.items() if _shared(less, budget_bytes).peak_bytes <= budget_bytes]
     if wide is not None and wide.values >= WIDE_VALUES:
         about = f"; {wide.key} has {wide.values:,} numbers in a row"
-        ways.append(f"take a part of it (features.{wide.key}.field, such as ranges[0:1000])")
-        ways.append("leave it out")
+        if load.field_part:
+            ways.append(f"take a part of it (features.{wide.key}.field, such as {load.field_part})")
+        ways.append(f"'leave_out=[{wide.key}]' to convert without it")
     return BudgetExceeded(
         f"this conversion needs {needs // MIB:,} MiB and the budget is {limit} (in MiB: {shown}){about}",
         size=needs,

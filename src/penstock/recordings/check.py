@@ -101,7 +101,7 @@ def _check_open(recording: Recording, tell: Tell, skew_ns: int) -> dict[str, int
         message = f"{loss.count:,} lost: {loss.cause}"
         tell("loss", "lost messages", loss.where, message, recover_hint(recording.path))
     for note in recording.notes:
-        tell("info", "note", recording.path.name, note, None)
+        tell("info", "note", recording.path.name, note.removeprefix(f"{recording.path.name}: "), None)
     return {
         "topics": len(recording.topics),
         "messages": sum(topic.count for topic in recording.topics),

@@ -140,7 +140,8 @@ def _check_output(found: Source, path: Path, target: Path, *, overwrite: bool, d
     if real in sources or sources & set(real.parents) or (path.is_dir() and real in path.resolve().parents):
         raise UsageError(f"{target} is the source, or lies in it: recover writes a new recording beside it")
     if plain_name(target.name) != target.name:
-        raise UsageError(f"{target}: what is recovered is not compressed as a whole", hint="leave .zstd away")
+        hint = f"name it {target.with_name(plain_name(target.name))}"
+        raise UsageError(f"{target}: what is recovered is not compressed as a whole", hint=hint)
     named = suffix_kind(target.name)
     if not directory and named != found.kind:
         usual = {"ros1": ".bag", "db3": ".db3", "mcap": ".mcap"}[found.kind]

@@ -57,7 +57,9 @@ def comparing_bytes(file: Hdf5File, spans: Sequence[Span], names: Sequence[str])
         every = (Hdf5Array(file, join(group, name)) for group in groups for name in names)
         return _COPIES * max(array.longest_bytes(LARGEST_IMAGE_BYTES) for array in every)
     chunks = sum(array.chunk_bytes for array in arrays) + max(array.scratch_bytes for array in arrays)
-    return _COPIES * max(BLOCK_BYTES, *(array.row_bytes for array in arrays)) + chunks
+    row_bytes = max(array.row_bytes for array in arrays)
+    rows = max(span.stop for span in spans)
+    return _COPIES * max(min(BLOCK_BYTES, rows * row_bytes), row_bytes) + chunks
 
 
 def compare_next(

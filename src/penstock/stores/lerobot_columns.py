@@ -94,7 +94,7 @@ def open_part(data: DataSet, episodes: Iterable[int] | str | None, columns: Sequ
 
 def _cameras_without_files(data: DataSet, keys: Sequence[str], files: EpisodeFiles) -> list[str]:
     """Cameras that are declared, and of which no file is there; refused where their files lie elsewhere."""
-    empty = [key for key in keys if len(data.episodes) and not files.of(key).is_there.any()]
+    empty = [key for key in keys if len(data.episodes) and not (files.of(key).sizes >= 0).any()]
     for key in empty:
         if data.elsewhere(key) is not None:
             raise files.problem(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,45 +72,46 @@ class EpisodeFiles:
         key, _ = self._first_absent(number)
         whole = index[self.whole].tolist()
         elsewhere = data.elsewhere(key)
-        hints = [elsewhere] if elsewhere else []
+        message, remedy = self._message(number)
+        hints = [each for each in (remedy, elsewhere) if each]
         if whole:
             some = f"episodes={listed(whole)} ({len(whole)} of {len(index)})"
             hints.append(f'episodes="{WHOLE}" opens those that are whole: {some}')
-        elif not elsewhere:
+        elif not hints:
             hints.append("fetch the data set again")
         if key is not None and len(self._columns) > 1:
             hints.append(f"columns=[…] without {key!r} opens the others")
-        return DataSetCorrupt(self._message(number), hint="; ".join(hints))
+        return DataSetCorrupt(message, hint="; ".join(hints))
 
     def _first_absent(self, number: int) -> tuple[str | None, ColumnFiles]:
         return next((key, each) for key, each in self._columns.items() if not each.is_there[number])
 
-    def _message(self, number: int) -> str:
+    def _message(self, number: int) -> tuple[str, str | None]:
         key, column = self._first_absent(number)
-        return (
-            f"{self._data.root}: {_what_is_wrong(self._data, column, number, key)} "
-            f"(episode {int(self._data.episodes.index[number])})"
-        )
+        what, remedy = _what_is_wrong(self._data.root, column, number, key)
+        return f"{self._data.root}: {what} (episode {int(self._data.episodes.index[number])})", remedy
 
     def note(self, numbers: NDArray[np.int64]) -> str:
         """Which episodes `episodes="whole"` left out, and why."""
         left = np.setdiff1d(np.arange(len(self._data.episodes)), numbers)
         names = listed(self._data.episodes.index[left].tolist())
         every = len(self._data.episodes)
-        return f"{len(left):,} of {every:,} episodes are left out: {names}; {self._message(int(left[0]))}"
+        verb = "is" if len(left) == 1 else "are"
+        return f"{len(left):,} of {every:,} episodes {verb} left out: {names}; {self._message(int(left[0]))[0]}"
 
 
-def _what_is_wrong(data: DataSet, column: ColumnFiles, number: int, key: str | None) -> str:
+def _what_is_wrong(root: Path, column: ColumnFiles, number: int, key: str | None) -> tuple[str, str | None]:
+    """Of the file of an episode; and what to do about it, where its content shows that."""
     place = int(column.of_episode[number])
     if place < 0:
-        return f"the metadata names no video of {key!r}"
+        return f"the metadata names no video of {key!r}", None
     size = int(column.sizes[place])
     if size < 0:
-        return f"{column.relatives[place]} is absent"
-    relative, kind = column.relatives[place], "parquet" if key is None else "mp4"
-    if (foreign := foreign_content(data.root / relative, kind)) is not None:
-        return f"{relative} is {foreign.what}; {foreign.hint}"
-    return f"{relative} has {size} bytes, fewer than any {kind} file"
+        return f"{column.relatives[place]} is absent", None
+    foreign = foreign_content(f"{root}/{column.relatives[place]}", "parquet" if key is None else "mp4")
+    if foreign is None:
+        return f"{column.relatives[place]} has {size} bytes: too few for rows or frames", None
+    return f"{column.relatives[place]} is {foreign.what}", foreign.hint
 
 
 def _column_files(data: DataSet, key: str | None) -> ColumnFiles:

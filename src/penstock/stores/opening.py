@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.content import foreign_content
+from penstock.content import HDF5_MAGIC, foreign_content
 from penstock.errors import StoreError, UsageError
 from penstock.stores.store import Store
 
@@ -54,7 +54,7 @@ def open_store(
     if isinstance(episodes, str):
         raise StoreError(f"{place} is no LeRobot data set: episodes={episodes!r} is for those", hint="episodes=[0, 3]")
     numbers = whole_numbers(episodes, place)
-    if kind == "file":
+    if kind == "file" and not _begins_as_hdf5(place):  # whatever its name is
         _refuse_foreign(place)
         _refuse_recording(place, suffixes)
     if kind == "file" or any(suffix.lower() in HDF5_SUFFIXES for suffix in suffixes):
@@ -117,6 +117,14 @@ def whole_numbers(episodes: Iterable[object] | None, path: Path) -> list[int] | 
     if not found:
         raise StoreError(f"{path}: episodes=[] opens nothing", hint="leave it out to open all of them")
     return found
+
+
+def _begins_as_hdf5(place: Path) -> bool:
+    try:
+        with place.open("rb") as file:
+            return file.read(len(HDF5_MAGIC)) == HDF5_MAGIC
+    except OSError:
+        return False  # whoever opens it says why it cannot be opened
 
 
 def _refuse_foreign(place: Path) -> None:

@@ -272,6 +272,9 @@ def test_a_position_on_earth_keeps_its_digits(tmp_path: Path) -> None:
     assert features["observation.it"]["names"] == ["latitude", "longitude", "altitude"]
     assert features["observation.it"]["dtype"] == "float64"
     assert datasets.values(out, "observation.it")[3].tolist() == [48.123456789 + 3e-8, 11.5, 500.25]
+    features = {"observation.images.cam": bags.CAM_H, "observation.gps": "/it"}
+    penstock.convert(tmp_path / "gps.bag", tmp_path / "named", features=features)
+    assert datasets.values(tmp_path / "named", "observation.gps")[3, 0] == 48.123456789 + 3e-8
 
 
 def test_a_scan_is_an_observation_of_its_ranges(tmp_path: Path) -> None:

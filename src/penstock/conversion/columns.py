@@ -24,7 +24,7 @@ from penstock.lerobot.stats import WIDEST_VALUES
 from penstock.media import raw_image
 from penstock.media.depth import DepthInfo
 from penstock.recordings.images import ImageReader, RawPicture
-from penstock.recordings.obvious import NO_VECTOR
+from penstock.recordings.obvious import DOUBLE_PRECISION, NO_VECTOR
 from penstock.recordings.recording import Recording, Topic
 from penstock.recordings.transforms import NAMES, EdgeMessages, TransformReader, TransformTree, compose, parse_chain
 from penstock.recordings.values import VectorReader
@@ -353,7 +353,8 @@ def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: li
         names = []
     if feature.names is not None and len(feature.names) != size:
         raise ConfigError(f"features.{key}.names: {len(feature.names)} names for {size} values")
-    return VectorColumn(key, feature.dtype, tuple(parts), feature.names or tuple(names))
+    usual = "float64" if any(topic.type in DOUBLE_PRECISION for topic in topics) else "float32"
+    return VectorColumn(key, feature.dtype or usual, tuple(parts), feature.names or tuple(names))
 
 
 def _transform(recording: Recording, key: str, feature: FeatureSettings, tree: TransformTree) -> VectorColumn:
@@ -377,7 +378,7 @@ def _transform(recording: Recording, key: str, feature: FeatureSettings, tree: T
     names = feature.names or source.names or NAMES
     if len(names) != len(NAMES):
         raise ConfigError(f"features.{key}.names: {len(names)} names for {len(NAMES)} values")
-    return VectorColumn(key, feature.dtype, tuple(parts), names, tuple(link.inverse for link in links))
+    return VectorColumn(key, feature.dtype or "float32", tuple(parts), names, tuple(link.inverse for link in links))
 
 
 def _owner(feature: FeatureSettings, source: Source, path: str) -> str:

@@ -313,7 +313,7 @@ def _numbers(key: str, feature: FeatureSettings, members: list[Member]) -> Numbe
         names = []
     if len(set(names)) != len(names):
         names = [f"{part.name.replace('/', '_')}_{i}" for part in parts for i in range(part.first, part.last)]
-    dtype = "bool" if key in BOOLEAN_KEYS else feature.dtype
+    dtype = "bool" if key in BOOLEAN_KEYS else feature.dtype or "float32"
     return NumberColumn(key, dtype, tuple(parts), tuple(names))
 
 

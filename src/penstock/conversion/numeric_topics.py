@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Literal
 
 from penstock.conversion.camera_topics import distinct_name, is_image, safe_name
 from penstock.conversion.density import Density
@@ -15,7 +14,6 @@ from penstock.errors import ConfigError, MessageError, PenstockError
 from penstock.lazy import dataclass
 from penstock.recordings.message_decoder import MessageDecoder
 from penstock.recordings.obvious import (
-    DOUBLE_PRECISION,
     NO_VECTOR,
     PER_JOINT,
     default_path,
@@ -77,8 +75,7 @@ class NumericTopic:
         return _MOST_BEAMS if self.topic.type in _SCANS else _MOST_DIMENSIONS
 
     def feature(self) -> FeatureSettings:
-        dtype: Literal["float32", "float64"] = "float64" if self.topic.type in DOUBLE_PRECISION else "float32"
-        return FeatureSettings((Source(self.topic.name, field=self.field),), dtype=dtype)
+        return FeatureSettings((Source(self.topic.name, field=self.field),))
 
 
 def _last_name(type_name: str) -> str:

@@ -141,7 +141,7 @@ class FeatureSettings:
     """One column of the data set: a camera (one source), or numbers from one or several topics, concatenated."""
 
     sources: tuple[Source, ...]
-    dtype: Literal["float32", "float64", "int64"] = "float32"
+    dtype: Literal["float32", "float64", "int64"] | None = None  # float32; of positions on earth float64
     video: Video | None = None
     resize: tuple[int, int] | None = option(default=None, metadata={"parse": _size_px})
     depth: Depth | None = option(default=None, metadata={"parse": _depth})

@@ -70,6 +70,20 @@ def test_what_more_rows_take_is_in_the_prediction(
     assert grown <= predicted + 6 * MIB, (grown / MIB, predicted / MIB)
 
 
+def test_what_more_episodes_take_is_in_the_prediction(tmp_path: Path) -> None:
+    """600 episodes took 15 MiB more than 5, and were predicted to take as much."""
+    for count in (5, 600):
+        with h5py.File(tmp_path / f"{count}.hdf5", "w") as file:
+            for number in range(count):
+                file[f"data/demo_{number}/actions"] = np.ones((4, 7))
+                file[f"data/demo_{number}/obs/robot0_eef_pos"] = np.ones((4, 3))
+    few, many = (convert(tmp_path / f"{count}.hdf5", tmp_path / f"{count}", "fps=20") for count in (5, 600))
+    assert (few["episodes"], many["episodes"]) == (5, 600)
+    grown = many["peak_rss_bytes"] - few["peak_rss_bytes"]
+    predicted = many["predicted_peak_bytes"] - few["predicted_peak_bytes"]
+    assert grown <= predicted + 6 * MIB, (grown / MIB, predicted / MIB)
+
+
 def test_rows_that_are_read_in_pieces_make_the_same_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bag = bags.write(tmp_path / "run.bag", bags.robot(2))
     features = {

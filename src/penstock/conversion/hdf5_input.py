@@ -320,6 +320,7 @@ class Hdf5Input(Input):
             rows_before=self._means.rows_before,
             input_bytes=self.size_bytes if self.columns.cameras else 0,  # numbers need no buffers
             rows_after=self._means.rows_before + sum(length_of(span, self.settings) for span in self.spans),
+            episodes=self._means.inputs * len(self.spans),
             field_part="[0:1000]",
         )
         return plan_memory(load, self._means.budget_bytes)

@@ -233,6 +233,7 @@ class DataSetInput(Input):
             row_extra_bytes=in_table,
             rows_before=means.rows_before,
             rows_after=means.rows_before + int(sum(lengths[number] for number in found.usable)),
+            episodes=means.inputs * max(1, len(found.usable)),
             field_part="",
         )
         # A page is held packed and unpacked; pictures on their way pass through Arrow's buffers and Python's.

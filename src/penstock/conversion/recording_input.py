@@ -62,7 +62,12 @@ class RecordingPlan:
 
 
 def plan_recording(
-    recording: Recording, settings: Settings, budget_bytes: int, threads: int = 1, rows_before: int = 0
+    recording: Recording,
+    settings: Settings,
+    budget_bytes: int,
+    threads: int = 1,
+    rows_before: int = 0,
+    inputs: int = 1,
 ) -> tuple[RecordingPlan, tuple[str, ...]]:
     """Map, probe and align one recording, and share out the budget; reads no payload but the first of each topic."""
     mapped = map_topics(recording, settings)
@@ -70,8 +75,11 @@ def plan_recording(
     marks = read_marks(recording, mapped.settings)
     settled = settle(mapped.settings, marks)
     paired = pair(recording, columns, settled, {})
-    memory = plan_recording_memory(recording, settled, columns, paired, budget_bytes, threads, rows_before)
+    loads = recording, settled, columns, paired, budget_bytes, threads, rows_before
+    memory = plan_recording_memory(*loads, inputs)
     cuts = cut(marks, settled, paired, memory.rows_per_split)
+    if len(cuts.spans) > 1:
+        memory = plan_recording_memory(*loads, inputs * len(cuts.spans))
     check_clock(str(recording.path), settled, paired, cuts.ranges)
     found = mapped.constants
     return RecordingPlan(recording, settled, columns, paired, marks, cuts, memory, budget_bytes, found), mapped.notes
@@ -189,7 +197,8 @@ class RecordingInput(Input):
     def _plan(self, settings: Settings, begun: Begun | None) -> tuple[RecordingPlan, tuple[str, ...]]:
         try:
             means = self._means
-            return plan_recording(self._recording, settings, means.budget_bytes, means.threads, means.rows_before)
+            job = means.budget_bytes, means.threads, means.rows_before, means.inputs
+            return plan_recording(self._recording, settings, *job)
         except AlignError as error:
             if begun is None:
                 raise

@@ -18,6 +18,7 @@ def plan_recording_memory(
     budget_bytes: int,
     threads: int,
     rows_before: int,
+    episodes: int,
 ) -> MemoryPlan:
     """Share out the budget for one recording; refuses what does not fit."""
     images = recording.largest_reads([camera.topic for camera in columns.cameras])
@@ -33,6 +34,7 @@ def plan_recording_memory(
         decoded=tuple(_stream_load(camera) for camera in columns.cameras if camera.stream is not None),
         image_bytes=images.message_bytes,
         rows_before=rows_before,
+        episodes=episodes,
         input_bytes=recording.size_bytes,
     )
     return plan_memory(load, budget_bytes)

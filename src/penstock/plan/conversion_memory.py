@@ -60,6 +60,10 @@ PICK_BYTES = 16
 # A frame in the tables of its video file: while it is written, and once more when the file is finished.
 FRAME_BYTES = 40
 VIDEO_FILE_BYTES = 200 * MIB
+# An episode of many: its row group in the open data file, and its part in the tables that closing writes; both are
+# bounded (lerobot/tables.py). Measured with 5 to 2,000 episodes.
+EPISODE_BYTES = 24 << 10
+EPISODES_MOST_BYTES = 28 * MIB
 WIDE_VALUES = 1024  # so many numbers in a row are worth a word where memory is short
 
 
@@ -115,6 +119,7 @@ class MemoryPlan:
     least_bytes: int = 0  # the peak with the smallest buffers and one thread
     decoders_bytes: int = 0  # of videos that are read, not of pictures
     statistics_bytes: int = 0
+    episodes_bytes: int = 0
 
     def parts(self) -> dict[str, int]:
         """What to reserve, by name."""
@@ -124,6 +129,7 @@ class MemoryPlan:
             "index": self.index_bytes,
             "rows": self.rows_bytes,
             "statistics": self.statistics_bytes,
+            "episodes": self.episodes_bytes,
             "pictures": self.pictures_bytes,
             "encoders": self.encoders_bytes,
             "decoders": self.decoders_bytes,
@@ -165,6 +171,7 @@ class Load:
     rows_before: int = 0
     rows_after: int = 0
     input_bytes: int = FETCH_MAX_BYTES
+    episodes: int = 1  # of the whole job, as far as that is known
     field_part: str = "ranges[0:1000]"  # how a part of a feature is named; "" where none can be
 
     @property
@@ -228,6 +235,7 @@ def _with_rows(load: Load, budget_bytes: int, rows_per_flush: int) -> MemoryPlan
         threads=1,
         decoders_bytes=sum(decoder_bytes(camera) for camera in load.decoded),
         statistics_bytes=_statistics_bytes(load, rows_bytes),
+        episodes_bytes=min((load.episodes - 1) * EPISODE_BYTES, EPISODES_MOST_BYTES),
     )
     if any(camera.stored_as != "copy" for camera in load.cameras):
         ahead = decoded * max(PREPARED_PER_THREAD, len(load.cameras))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -23,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from measure import Claim, finish
+from measure import Claim, finish, run
 
 from penstock.demo.recording import Script, write_recording
 
@@ -270,24 +269,21 @@ def _smallest_budget(case: Case, out: Path) -> str:
 
 def _measure(case: Case, out: Path, budget: str, *, smallest: bool) -> Measured | None:
     shutil.rmtree(out, ignore_errors=True)
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as complaints:
-        process = subprocess.Popen(_command(case, out, budget), stdout=output, stderr=complaints)
-        _, status, usage = os.wait4(process.pid, 0)
-        output.seek(0)
-        complaints.seek(0)
-        printed, complained = output.read(), complaints.read()
-    shutil.rmtree(out, ignore_errors=True)
-    if os.waitstatus_to_exitcode(status) != 0:
-        if "and the budget is" not in complained:
-            raise SystemExit(f"{case.name}, {budget}: {complained[-2000:]}")
+    try:
+        done = run(_command(case, out, budget))
+    except SystemExit as failed:
+        if "and the budget is" not in str(failed):
+            raise
         print(f"{case.name:<44} refused with {budget}")
         return None
-    report = json.loads(printed)
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
+    report = json.loads(done.output)
     return Measured(
         case.name,
         report["budget_bytes"] / MIB,
         report["predicted_peak_bytes"] / MIB,
-        max(usage.ru_maxrss * 1024, report["peak_rss_bytes"]) / MIB,
+        max(done.own_rss_bytes, report["peak_rss_bytes"]) / MIB,
         report["frames"],
         smallest,
         report.get("over_budget_bytes", 0) > 0 and any("above the budget" in note for note in report["notes"]),

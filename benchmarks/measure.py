@@ -20,6 +20,7 @@ class Run:
     seconds: float
     peak_rss_bytes: int
     output: str
+    own_rss_bytes: int = 0  # the peak of the command alone: processes that it starts one after the other do not add up
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,9 @@ def run(command: Sequence[str], *, env: dict[str, str] | None = None, memory: bo
         tree.stop()
     if process.returncode != 0:
         raise SystemExit(f"{' '.join(command)} exited with {process.returncode}:\n{errors[-3000:]}")
-    return Run(seconds, 0 if tree is None else tree.peak_bytes, out)
+    if tree is None:
+        return Run(seconds, 0, out)
+    return Run(seconds, tree.peak_bytes, out, tree.own_bytes)
 
 
 class _TreePeak:
@@ -65,6 +68,11 @@ class _TreePeak:
     @property
     def peak_bytes(self) -> int:
         return sum(self._peaks.values())
+
+    @property
+    def own_bytes(self) -> int:
+        """The peak of the command itself, without the processes that it started."""
+        return self._peaks.get(self._pid, 0)
 
     def stop(self) -> None:
         self._stop.set()
@@ -83,11 +91,11 @@ class _TreePeak:
 
     def _tree(self, pid: int) -> list[int]:
         found = [pid]
-        for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            try:
+        try:
+            for task in Path(f"/proc/{pid}/task").glob("*/children"):
                 found += [each for child in task.read_text().split() for each in self._tree(int(child))]
-            except OSError:
-                continue
+        except OSError:
+            pass  # it has just ended
         return found
 
 

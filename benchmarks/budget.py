@@ -184,7 +184,7 @@ def _cameras(
 
 def _wide(directory: Path, values: int, messages: int) -> Path:
     """A recording with one topic: an array of float32 in each message, ten a second."""
-    from penstock.recordings.ros1_writer import BagWriter
+    from penstock.recordings.ros1.writer import BagWriter
 
     path = directory / f"wide-{values}-{messages}.bag"
     if path.exists():

@@ -38,7 +38,7 @@ print(json.dumps([time.perf_counter() - began, time.process_time() - used, repor
 """
 _OPEN = """
 import json, sys, time
-import pyarrow.parquet, penstock, penstock.load.loader, penstock.stores.lerobot_store
+import pyarrow.parquet, penstock, penstock.load.loader, penstock.stores.lerobot.store
 
 def kib(name):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name))

@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 
 from penstock.demo.recording import Script, write_recording
 from penstock.lerobot import layout, tables
-from penstock.lerobot.closing import info
 from penstock.lerobot.features import ROW_FEATURES, Feature
-from penstock.lerobot.journal import Header
 from penstock.lerobot.layout import FilePosition
 from penstock.lerobot.stats import STATISTICS, NumericStats
-from penstock.lerobot.videos import video_info
-from penstock.media.image import encode_jpeg
-from penstock.media.mp4 import Mp4Writer, mjpeg_stsd
+from penstock.lerobot.write.closing import info
+from penstock.lerobot.write.journal import Header
+from penstock.lerobot.write.videos import video_info
+from penstock.media.image.codec import encode_jpeg
+from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
 
 FPS = 30
 ROWS = 500

@@ -30,7 +30,7 @@ from measure import Claim, finish
 import penstock
 from penstock.demo.scene import Camera
 from penstock.lerobot.features import Feature
-from penstock.lerobot.writer import DataSetWriter
+from penstock.lerobot.write.writer import DataSetWriter
 
 CAMERAS = ("cam_h", "cam_l", "cam_r")
 KEYS = [f"observation.images.{name}" for name in CAMERAS]

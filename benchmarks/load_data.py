@@ -91,7 +91,7 @@ def data_set(directory: Path, seconds: float, video: str | None) -> Path:
 
 def jpeg_frames(data: Path, most: int = 1200) -> Path:
     """The JPEG frames of a set's cameras as bare bytes in one file, for contenders that know nothing of data sets."""
-    from penstock.media.mp4_index import read_index
+    from penstock.media.mp4.index import read_index
 
     out = data.with_name(f"{data.name}.jpegs.npz")
     if not out.exists():

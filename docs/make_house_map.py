@@ -11,9 +11,8 @@ BEGIN, END = "<!-- map -->", "<!-- end of map -->"
 
 # In the order in which a room may look: only to rooms above it.
 ROOMS = (
-    "errors.py", "lazy.py", "units.py", "content.py", "limits.py", "memory.py", "budget.py", "plain_yaml.py",
-    "config.py", "profile", "media", "recordings", "align", "lerobot", "stores", "plan", "conversion", "demo", "load",
-    "torch.py", "cli",
+    "errors.py", "system", "formats", "profile", "media", "recordings", "align", "lerobot", "stores", "plan",
+    "conversion", "demo", "load", "torch.py", "cli",
 )  # fmt: skip
 
 
@@ -31,10 +30,19 @@ def _lines() -> list[str]:
         if path.is_file():
             lines.append(f"| `{room}` | {_first_line(path)} |")
             continue
-        lines.append(f"| **`{room}/`** | **{_first_line(path / '__init__.py')}** |")
-        modules = sorted(each for each in path.glob("*.py") if each.name != "__init__.py")
-        lines += [f"| `{room}/{each.name}` | {_first_line(each)} |" for each in modules]
+        lines += _package(path)
     return [*lines, *(f"| `{name}` | {_first_line(SOURCE / name)} |" for name in ("__init__.py", "__main__.py"))]
+
+
+def _package(path: Path) -> list[str]:
+    """A package, its modules, then its sub-packages."""
+    name = path.relative_to(SOURCE).as_posix()
+    lines = [f"| **`{name}/`** | **{_first_line(path / '__init__.py')}** |"]
+    modules = sorted(each for each in path.glob("*.py") if each.name != "__init__.py")
+    lines += [f"| `{name}/{each.name}` | {_first_line(each)} |" for each in modules]
+    for below in sorted(each.parent for each in path.glob("*/__init__.py")):
+        lines += _package(below)
+    return lines
 
 
 def _first_line(path: Path) -> str:

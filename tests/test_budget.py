@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from penstock import budget as budget_module
-from penstock.budget import Budget, Reservation
 from penstock.errors import BudgetExceeded, UsageError
-from penstock.limits import MemoryCandidate, MemoryLimit
-from penstock.units import GIB, MIB
+from penstock.system import budget as budget_module
+from penstock.system.budget import Budget, Reservation
+from penstock.system.limits import MemoryCandidate, MemoryLimit
+from penstock.system.units import GIB, MIB
 
 PATIENCE_S = 60.0  # how long a thread may take before the test calls it stuck
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import config, plain_yaml
 from penstock.errors import ConfigError, UsageError
-from penstock.units import duration_text, parse_bytes, parse_duration_ns
+from penstock.system import config, plain_yaml
+from penstock.system.units import duration_text, parse_bytes, parse_duration_ns
 
 
 @dataclass(frozen=True)

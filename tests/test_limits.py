@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock import limits
-from penstock.units import GIB, KIB, MIB
+from penstock.system import limits
+from penstock.system.units import GIB, KIB, MIB
 
 V2_MOUNT = "30 23 0:26 {root} /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1_MOUNT = "35 31 0:32 {root} /sys/fs/cgroup/{name} rw,relatime - cgroup cgroup rw,{name}\n"
@@ -184,7 +184,7 @@ def test_resource_limits_count_less_what_is_used(machine: Machine) -> None:
 def test_a_real_address_space_limit_is_seen() -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
-        "from penstock.limits import read_memory_limit as read\n"
+        "from penstock.system.limits import read_memory_limit as read\n"
         "limit = read(); print(limit.bytes, 0 < limit.available_bytes < limit.bytes)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

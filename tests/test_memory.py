@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from penstock import memory
-from penstock.units import MIB
+from penstock.system import memory
+from penstock.system.units import MIB
 
 _ALONE = """
 import time

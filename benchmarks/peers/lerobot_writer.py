@@ -16,8 +16,8 @@ import cv2
 import numpy as np
 
 from penstock import recordings
-from penstock.recordings.images import ImageReader
-from penstock.recordings.values import VectorReader
+from penstock.recordings.values.images import ImageReader
+from penstock.recordings.values.vectors import VectorReader
 
 
 def fetch_one(recording, topic, number):  # type: ignore[no-untyped-def]

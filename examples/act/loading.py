@@ -8,7 +8,7 @@ from typing import Any
 
 import penstock
 from penstock.errors import BudgetExceeded
-from penstock.units import MIB, format_bytes, parse_bytes
+from penstock.system.units import MIB, format_bytes, parse_bytes
 
 _VALIDATION_SHARE = 4  # a quarter of the memory is for validation …
 _VALIDATION_BATCH = 16  # … whose batches are small: their size changes nothing in the result

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import UsageError
-from penstock.units import parse_workers
+from penstock.system.units import parse_workers
 
 from .ranges import format_ranges, parse_ranges
 from .settings import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from penstock.units import format_duration_ns
+from penstock.system.units import format_duration_ns
 
 from .messages import Language, message
 

@@ -17,7 +17,7 @@ from penstock import profile
 from penstock.errors import PenstockError, UsageError
 from penstock.profile.marks import marks
 from penstock.profile.table import epoch_line
-from penstock.units import format_duration_ns
+from penstock.system.units import format_duration_ns
 
 from .checkpoint import BEST, HISTORY, LAST, fitting, random_state, set_random_state, write_checkpoint, write_json
 from .curve import draw_curve

@@ -10,7 +10,6 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     import penstock.profile as profile
     import penstock.torch as torch
-    from penstock.budget import Budget
     from penstock.conversion.job import convert
     from penstock.conversion.report import Report
     from penstock.errors import PenstockError
@@ -22,11 +21,12 @@ if TYPE_CHECKING:
     from penstock.load.window import Clip, Transition, Window
     from penstock.stores.opening import open_store as open
     from penstock.stores.store import Store
+    from penstock.system.budget import Budget
 
 # Loaded at first use: importing penstock imports no other package.
 _HOMES = {
     "AsyncSampleBuffer": "penstock.load.replay",
-    "Budget": "penstock.budget",
+    "Budget": "penstock.system.budget",
     "Clip": "penstock.load.window",
     "Loader": "penstock.load.loader",
     "Mix": "penstock.load.settings",

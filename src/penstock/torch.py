@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from penstock.budget import Budget
 from penstock.errors import MissingExtra, UsageError
 from penstock.load import settings
 from penstock.load.gather import Gatherer
@@ -34,6 +33,7 @@ from penstock.load.view import View
 from penstock.load.window import Sampling
 from penstock.stores.opening import open_store
 from penstock.stores.store import Store, row_numbers
+from penstock.system.budget import Budget
 
 if TYPE_CHECKING:  # checked alike where torch is installed and where it is not
     torch: Any

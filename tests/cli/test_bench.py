@@ -14,7 +14,7 @@ import pytest
 from penstock.conversion.bench import Bench, Trial, bench_conversion
 from penstock.demo.recording import Script, write_recording
 from penstock.errors import UsageError
-from penstock.lerobot.reader import open_data_set
+from penstock.lerobot.read.reader import open_data_set
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 120

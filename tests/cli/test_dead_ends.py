@@ -12,7 +12,7 @@ import yaml
 
 import penstock
 from penstock.cli import main
-from penstock.conversion.left_out import group_left_out, left_out
+from penstock.conversion.mapping.left_out import group_left_out, left_out
 from tests.conversion import bags
 from tests.conversion.bags import STATE
 
@@ -128,9 +128,9 @@ def test_fields_of_all_topics_are_paths_that_a_configuration_takes(
 
 
 def test_an_array_of_messages_lists_the_fields_of_its_first(tmp_path: Path) -> None:
-    from penstock.recordings.decode import Decoder
-    from penstock.recordings.definitions import parse_msg
-    from penstock.recordings.fields import list_fields
+    from penstock.recordings.messages.decode import Decoder
+    from penstock.recordings.messages.definitions import parse_msg
+    from penstock.recordings.values.fields import list_fields
 
     text = "pkg/Item[] items\nuint8[] data\nbool on\n===\nMSG: pkg/Item\nfloat64 x\nstring name\n"
     decoder = Decoder(parse_msg(text, "pkg/msg/List"), "pkg/msg/List", "ros1")

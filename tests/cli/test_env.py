@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from penstock import limits
 from penstock.cli import env, main
-from penstock.units import GIB
+from penstock.system import limits
+from penstock.system.units import GIB
 
 
 @pytest.fixture

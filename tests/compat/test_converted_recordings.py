@@ -34,8 +34,8 @@ from penstock.demo.recording import (
     joint_payload,
 )
 from penstock.demo.scene import Camera, joint_angles
-from penstock.media.image import encode_jpeg
-from penstock.recordings.ros1_writer import BagWriter
+from penstock.media.image.codec import encode_jpeg
+from penstock.recordings.ros1.writer import BagWriter
 from tests.align.brute import BruteStream, brute_align
 
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("default")]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
-from penstock.media import image
-from penstock.stores.lerobot_store import LeRobotStore
+from penstock.media.image import codec as image
+from penstock.stores.lerobot.store import LeRobotStore
 from penstock.stores.store import Scratch
 from tests.compat.test_lerobot_dataset import decoded, lerobot_made, read
 from tests.lerobot.making import CAMERA, make

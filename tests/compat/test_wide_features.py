@@ -14,7 +14,7 @@ from lerobot.processor.normalize_processor import NormalizerProcessorStep
 
 from penstock.lerobot.features import Feature
 from penstock.lerobot.stats import WIDEST_VALUES
-from penstock.lerobot.writer import DataSetWriter
+from penstock.lerobot.write.writer import DataSetWriter
 
 pytestmark = [
     pytest.mark.compat,

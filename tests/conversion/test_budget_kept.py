@@ -18,14 +18,15 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.conversion import hdf5_episode, remux
+from penstock.conversion.cameras import remux
+from penstock.conversion.inputs import hdf5_episode
 from penstock.demo.recording import Script, write_recording
 from penstock.errors import BudgetExceeded, ConfigError
 from penstock.lerobot.stats import WIDEST_VALUES
-from penstock.memory import arrow_from_system
 from penstock.plan import conversion_memory
 from penstock.plan.conversion_memory import CameraLoad, Load, VectorLoad, plan_memory
 from penstock.recordings.recording import LargestReads
+from penstock.system.memory import arrow_from_system
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, COMMAND, STATE
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from penstock import recordings
-from penstock.conversion.mapping import Mapping, map_topics
+from penstock.conversion.mapping.topics import Mapping, map_topics
 from penstock.conversion.settings import read_settings
 from tests.conversion import bags
 from tests.conversion.bags import CAM_H, STATE, Jpeg, Raw

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock import recordings
-from penstock.conversion.recording_input import plan_recording
+from penstock.conversion.inputs.recording import plan_recording
 from penstock.conversion.settings import read_settings
 from penstock.errors import AlignError
 from tests.conversion import bags, datasets, topics

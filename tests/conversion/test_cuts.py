@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import recordings
-from penstock.conversion.cuts import Cuts, cut, read_marks
-from penstock.conversion.events import Said
-from penstock.conversion.pairing import Paired
-from penstock.conversion.recording_input import plan_recording
+from penstock.conversion.episodes.cuts import Cuts, cut, read_marks
+from penstock.conversion.episodes.events import Said
+from penstock.conversion.episodes.windows import Window
+from penstock.conversion.inputs.pairing import Paired
+from penstock.conversion.inputs.recording import plan_recording
 from penstock.conversion.settings import read_settings
-from penstock.conversion.windows import Window
 from penstock.errors import AlignError, ConfigError, RecordingError
 from tests.conversion import bags, datasets, topics
 from tests.conversion.topics import Note, at, spoken
@@ -213,7 +213,7 @@ def test_rows_that_vanish_leave_the_episodes_before_them_as_they_were(data: st.D
 
 
 def _whole_marks() -> Any:
-    from penstock.conversion.cuts import Marks
+    from penstock.conversion.episodes.cuts import Marks
 
     said = Said("/task", np.array([0, 10**9], np.int64), np.array([0, 1], np.int32), ("a", "b"))
     return Marks("run.bag", 0, (Window(),), "task", tasks=said, subtasks=said)

@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.conversion.progress import Silence
 from penstock.errors import DataSetCorrupt, Interrupted
-from penstock.lerobot.reader import open_data_set
+from penstock.lerobot.read.reader import open_data_set
 from tests.conversion import bags, datasets, version21
 from tests.conversion.version21 import ANNOTATION, set_tasks
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.conversion.inputs import Found, Means, Run, open_input
+from penstock.conversion.inputs.input import Found, Means, Run, open_input
 from penstock.conversion.progress import Silence
 from penstock.conversion.settings import Settings
 from penstock.errors import BudgetExceeded, DataSetError, Interrupted
 from penstock.lerobot.features import Feature, depth_feature
-from penstock.lerobot.writer import DataSetWriter
-from penstock.media import depth as depth_pictures
-from penstock.media.mp4_index import read_index
+from penstock.lerobot.write.writer import DataSetWriter
+from penstock.media.image import depth as depth_pictures
+from penstock.media.mp4.index import read_index
 from tests.conversion import bags, datasets, version21
 from tests.conversion.version21 import CAMERA, Video
 

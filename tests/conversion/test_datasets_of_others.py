@@ -14,11 +14,11 @@ import pytest
 
 import penstock
 from penstock.cli import main
-from penstock.conversion.inputs import Found, Input, Means, open_input
+from penstock.conversion.inputs.input import Found, Input, Means, open_input
 from penstock.conversion.settings import Settings
 from penstock.errors import ConfigError, DataSetCorrupt, DataSetError, RecordingError
-from penstock.lerobot.check import check
-from penstock.media.mp4_index import read_index
+from penstock.lerobot.check.dataset import check
+from penstock.media.mp4.index import read_index
 from tests.conversion import bags, datasets, version21
 from tests.conversion.version21 import CAMERA, FPS, STILL, Video
 from tests.lerobot import making

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import penstock
-from penstock.conversion.columns import VectorColumn, VectorPart
-from penstock.conversion.derive import Relations, check_relations, thresholded
+from penstock.conversion.inputs.columns import VectorColumn, VectorPart
+from penstock.conversion.inputs.derive import Relations, check_relations, thresholded
 from penstock.conversion.settings import FeatureSettings, Source
 from penstock.errors import ConfigError
-from penstock.lerobot.reader import open_data_set
+from penstock.lerobot.read.reader import open_data_set
 from tests.conversion.bags import camera, joints, times, write
 
 STATE, ACTION = "observation.state", "action"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.conversion.episode_settings import Episodes
+from penstock.conversion.episodes.settings import Episodes
 from penstock.conversion.kuavo import Dataset, Rosbag
 from penstock.conversion.settings import FeatureSettings, Settings, Source
 

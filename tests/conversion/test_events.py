@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from penstock import recordings
-from penstock.conversion import events
-from penstock.conversion.events import Said, read_said
+from penstock.conversion.episodes import events
+from penstock.conversion.episodes.events import Said, read_said
+from penstock.conversion.episodes.windows import read_windows
 from penstock.conversion.settings import read_settings
-from penstock.conversion.windows import read_windows
 from penstock.errors import ConfigError, LimitExceeded
 from tests.conversion import bags, topics
 from tests.conversion.topics import Note, at, spoken

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.conversion.inputs import Found, Means, Run, open_input
+from penstock.conversion.inputs.input import Found, Means, Run, open_input
 from penstock.conversion.progress import Silence
 from penstock.conversion.settings import Settings, read_settings
 from penstock.errors import BudgetExceeded, ConfigError, DataSetError, ImageError, Interrupted, StoreError
-from penstock.lerobot.writer import DataSetWriter
+from penstock.lerobot.write.writer import DataSetWriter
 from tests.conversion import datasets, version21
 from tests.stores import hdf5_files as files
 

@@ -12,10 +12,10 @@ import pytest
 
 import penstock
 from penstock.cli import main
-from penstock.conversion.hdf5_mapping import map_members
+from penstock.conversion.inputs.hdf5_mapping import map_members
 from penstock.errors import StoreError
-from penstock.stores.hdf5_file import Hdf5File
-from penstock.stores.hdf5_layout import recognise
+from penstock.stores.hdf5.file import Hdf5File
+from penstock.stores.hdf5.layout import recognise
 from penstock.stores.roles import LEROBOT
 from tests.conversion import datasets
 from tests.stores import hdf5_files as files

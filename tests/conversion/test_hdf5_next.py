@@ -228,7 +228,7 @@ def test_next_actions_are_used_beside_the_state(tmp_path: Path) -> None:
 
 
 def test_comparing_keeps_to_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.stores import hdf5_next
+    from penstock.stores.hdf5 import next_column as hdf5_next
 
     monkeypatch.setattr(hdf5_next, "BLOCK_BYTES", 100)  # eight rows
     steps(tmp_path / "replay.hdf5", augmented=True)
@@ -258,7 +258,7 @@ def test_inspect_compares_the_first_rows_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from penstock.cli import inspect_hdf5
-    from penstock.stores import hdf5_next
+    from penstock.stores.hdf5 import next_column as hdf5_next
 
     steps(tmp_path / "replay.hdf5")
     monkeypatch.setattr(inspect_hdf5, "_COMPARED_BYTES", 200)
@@ -269,7 +269,7 @@ def test_inspect_compares_the_first_rows_and_says_so(
 
 
 def test_comparing_ends_when_it_is_asked_to(tmp_path: Path) -> None:
-    from penstock.conversion.inputs import Found, Means, open_input
+    from penstock.conversion.inputs.input import Found, Means, open_input
     from penstock.conversion.settings import read_settings
     from penstock.conversion.stop import Stop
 

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock import recordings
-from penstock.conversion import cameras
+from penstock.conversion.cameras import camera as cameras
 from penstock.conversion.progress import Silence
 from penstock.errors import BudgetExceeded
 from penstock.plan.conversion_memory import PREPARED_PER_THREAD, CameraLoad, Load, MemoryPlan, VectorLoad, plan_memory

@@ -15,7 +15,7 @@ import penstock
 from penstock.conversion import kuavo
 from penstock.demo.kuavo import KuavoScript, write_kuavo_recording
 from penstock.errors import ConfigError, RecordingError
-from penstock.lerobot.reader import open_data_set
+from penstock.lerobot.read.reader import open_data_set
 from tests.conversion import kuavo_oracle as oracle
 
 CONFIGURATIONS = Path(__file__).resolve().parents[2] / "configs" / "data"

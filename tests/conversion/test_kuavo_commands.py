@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from penstock.demo.kuavo import KuavoScript, write_kuavo_recording
-from penstock.lerobot.reader import open_data_set
+from penstock.lerobot.read.reader import open_data_set
 from tests.conversion import kuavo_oracle as oracle
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -16,8 +16,8 @@ from penstock.conversion import kuavo
 from penstock.conversion.progress import Silence
 from penstock.demo.kuavo import KuavoScript, definition, write_kuavo_recording
 from penstock.errors import AlignError
-from penstock.lerobot.reader import open_data_set
-from penstock.recordings.ros1_writer import BagWriter
+from penstock.lerobot.read.reader import open_data_set
+from penstock.recordings.ros1.writer import BagWriter
 from tests.conversion import kuavo_oracle as oracle
 
 CONFIGURATIONS = Path(__file__).resolve().parents[2] / "configs" / "data"

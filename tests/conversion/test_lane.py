@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from penstock.conversion.lane import Lane
+from penstock.conversion.cameras.lane import Lane
 
 
 def lanes_alive() -> list[str]:

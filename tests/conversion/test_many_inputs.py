@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.conversion import ledger as ledgers
 from penstock.conversion import report as reports
-from penstock.conversion.inputs import Found, Outcome
-from penstock.conversion.ledger import Entry, Ledger, episode_note
+from penstock.conversion.commit import ledger as ledgers
+from penstock.conversion.commit.ledger import Entry, Ledger, episode_note
+from penstock.conversion.inputs.input import Found, Outcome
 from penstock.conversion.progress import MovedBytes, Silence
 from tests.conversion.bags import robot, write
 

@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock import recordings
 from penstock.cli import main
-from penstock.conversion.mapping import Mapping, map_topics
+from penstock.conversion.mapping.topics import Mapping, map_topics
 from penstock.conversion.settings import read_settings
 from penstock.errors import AlignError, ConfigError, PenstockError
 from tests.conversion import bags, datasets

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.conversion import lock, output
+from penstock.conversion.commit import lock, output
 from penstock.conversion.job import Silence
 from penstock.errors import DataSetError, OutputExists, PenstockError
 from tests.conversion import bags, datasets

@@ -10,9 +10,9 @@ import pytest
 
 import penstock
 from penstock import recordings
-from penstock.conversion.recording_input import plan_recording
+from penstock.conversion.inputs.recording import plan_recording
+from penstock.conversion.mapping.suggest import suggest_yaml
 from penstock.conversion.settings import read_settings
-from penstock.conversion.suggest import suggest_yaml
 from penstock.errors import AlignError, DataSetError, RecordingError
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, STATE, Joints, Jpeg
@@ -116,8 +116,10 @@ OTHER = {
     "vector size": (lambda: small(joints=5), ["observation.state", "5", "4"]),
     "joint names": (lambda: _order(("a", "b", "c", "d")), ["observation.state", "joint_0", "'a'"]),
     "picture kind": (
-        lambda: bags.messages(CAM_H, bags.times(30, 0.5), lambda n: Jpeg(bags.png(n)))
-        + bags.joints(STATE, bags.times(60, 0.5)),
+        lambda: (
+            bags.messages(CAM_H, bags.times(30, 0.5), lambda n: Jpeg(bags.png(n)))
+            + bags.joints(STATE, bags.times(60, 0.5))
+        ),
         ["cam_h", "png", "jpeg"],
     ),
 }

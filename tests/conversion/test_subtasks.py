@@ -10,11 +10,11 @@ import pytest
 
 import penstock
 from penstock import recordings
-from penstock.conversion import cuts
-from penstock.conversion.cuts import Span
-from penstock.conversion.recording_input import plan_recording
+from penstock.conversion.episodes import cuts
+from penstock.conversion.episodes.cuts import Span
+from penstock.conversion.inputs.recording import plan_recording
+from penstock.conversion.mapping.suggest import suggest_yaml
 from penstock.conversion.settings import read_settings
-from penstock.conversion.suggest import suggest_yaml
 from penstock.errors import ConfigError, DataSetError
 from tests.conversion import bags, datasets, topics
 from tests.conversion.topics import spoken

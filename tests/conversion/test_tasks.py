@@ -10,10 +10,10 @@ import pytest
 
 import penstock
 from penstock import recordings
-from penstock.conversion.cuts import Cuts
-from penstock.conversion.identity import differences, identity, sources
-from penstock.conversion.inputs import Found
-from penstock.conversion.recording_input import plan_recording
+from penstock.conversion.commit.identity import differences, identity, sources
+from penstock.conversion.episodes.cuts import Cuts
+from penstock.conversion.inputs.input import Found
+from penstock.conversion.inputs.recording import plan_recording
 from penstock.conversion.settings import read_settings
 from penstock.errors import ConfigError
 from tests.conversion import bags, datasets, topics

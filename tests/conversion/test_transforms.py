@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.cli import main
 from penstock.errors import ConfigError
-from penstock.recordings.transforms import compose, parse_chain
+from penstock.recordings.values.transforms import compose, parse_chain
 from tests.conversion import bags, datasets, topics
 
 TF, STATIC = "tf2_msgs/msg/TFMessage", "/tf_static"

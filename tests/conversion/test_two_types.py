@@ -10,7 +10,7 @@ import pytest
 
 from penstock import recordings
 from penstock.cli import main
-from penstock.recordings.ros1_writer import BagWriter
+from penstock.recordings.ros1.writer import BagWriter
 from tests.conversion import datasets
 from tests.recordings.made import POINT, WORDS, mcap_two_types, point, rows, two_types
 

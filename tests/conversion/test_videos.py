@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.errors import ConfigError, DataSetError, ImageError
-from penstock.media.mp4_index import read_index
+from penstock.media.mp4.index import read_index
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, CAM_L, STATE, Jpeg
 

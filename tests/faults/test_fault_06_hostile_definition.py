@@ -14,7 +14,7 @@ import pytest
 from penstock import recordings
 from penstock.cli import main
 from penstock.errors import SchemaError
-from penstock.recordings.ros1_writer import BagWriter
+from penstock.recordings.ros1.writer import BagWriter
 from tests.recordings.containers.makers import ros1_payload
 
 # Whole and without a circle: only its depth is too much.

@@ -14,7 +14,7 @@ import pytest
 
 from penstock import recordings
 from penstock.cli import main
-from penstock.recordings.ros1_writer import BagWriter
+from penstock.recordings.ros1.writer import BagWriter
 from tests.conversion import bags
 from tests.conversion.bags import SECOND, START_NS, STATE
 

@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock.errors import ExternalRefused, MissingExtra, PenstockError, StoreCorrupt, StoreError
-from penstock.stores.hdf5_file import Hdf5File
+from penstock.stores.hdf5.file import Hdf5File
 from tests.conversion import datasets
 
 SECRET = np.arange(12.0).reshape(6, 2)

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import PenstockError, StoreCorrupt, StoreError
-from penstock.stores.hdf5_array import Hdf5Array
-from penstock.stores.hdf5_file import Hdf5File
-from penstock.stores.hdf5_trial import try_file
+from penstock.stores.hdf5.array import Hdf5Array
+from penstock.stores.hdf5.file import Hdf5File
+from penstock.stores.hdf5.trial import try_file
 from tests.stores import hdf5_files as files
 
 
@@ -85,7 +85,7 @@ def test_a_file_that_is_being_written_is_said_to_be(tmp_path: Path) -> None:
         file["action"] = np.zeros((3, 2))
         file.flush()
         script = (
-            "import sys\nfrom penstock.errors import StoreError\nfrom penstock.stores.hdf5_file import Hdf5File\n"
+            "import sys\nfrom penstock.errors import StoreError\nfrom penstock.stores.hdf5.file import Hdf5File\n"
             "try:\n    Hdf5File(sys.argv[1])\nexcept StoreError as error:\n    print(error.message)\n"
         )
         environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}

@@ -18,9 +18,9 @@ import pytest
 
 import penstock
 from penstock.errors import BudgetExceeded, LimitExceeded
-from penstock.limits import read_memory_limit
 from penstock.load import build, settings, view_opening
-from penstock.units import GIB, MIB
+from penstock.system.limits import read_memory_limit
+from penstock.system.units import GIB, MIB
 from tests.stores import hdf5_files as files
 from tests.test_limits import Machine
 
@@ -118,9 +118,7 @@ def test_18_a_view_that_the_container_cannot_hold_is_refused_with_the_numbers(co
         with pytest.raises(LimitExceeded) as caught:
             penstock.build_view(store, image_size=(224, 224), where="ram", memory="512MiB", threads=1)
         assert caught.value.limit == 4 * MIB and caught.value.size >= ROWS * 3 * 224 * 224
-        views = penstock.build_view(
-            store, image_size=(224, 224), where="ram", memory="512MiB", threads=1, limit="2MiB"
-        )
+        views = penstock.build_view(store, image_size=(224, 224), where="ram", memory="512MiB", threads=1, limit="2MiB")
         assert all(0 < view.capacity < ROWS and view.n_filled == view.capacity for view in views.values())
         assert sum(view.n_bytes for view in views.values()) <= 2 * MIB
         for view in views.values():

@@ -144,7 +144,7 @@ def test_19_a_worker_without_work_does_not_hold_a_job_that_is_told_to_stop(
 def test_19_a_worker_works_for_its_parent_alone(parent: str, code: int) -> None:
     """Whatever number that has: in a container it may be 1, which elsewhere means that the parent is gone."""
     number = os.getpid() if parent == "this process" else os.getpid() + 1
-    command = [sys.executable, "-c", "from penstock.conversion.worker import entry; entry()", str(number)]
+    command = [sys.executable, "-c", "from penstock.conversion.parallel.worker import entry; entry()", str(number)]
     assert subprocess.run(command, stdin=subprocess.DEVNULL, timeout=60).returncode == code
 
 

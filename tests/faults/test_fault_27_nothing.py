@@ -9,7 +9,7 @@ import pytest
 import penstock
 from penstock.cli import main
 from penstock.errors import AlignError, NotARecording, PenstockError, RecordingError
-from penstock.recordings.ros1_writer import BagWriter
+from penstock.recordings.ros1.writer import BagWriter
 from tests.conversion import bags, datasets, topics
 from tests.conversion.bags import CAM_H, STATE
 from tests.conversion.topics import spoken

@@ -17,8 +17,8 @@ import pytest
 
 import penstock
 from penstock.errors import PenstockError, StoreCorrupt
-from penstock.lerobot.reader import open_data_set
-from penstock.media.mp4_index import read_index
+from penstock.lerobot.read.reader import open_data_set
+from penstock.media.mp4.index import read_index
 from tests.lerobot import making
 from tests.stores import hdf5_files as files
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.lerobot.features import Feature
-from penstock.lerobot.reader import open_data_set
-from penstock.lerobot.writer import DataSetSummary, DataSetWriter
-from penstock.media.image import encode_jpeg
-from penstock.media.mp4_index import read_index
+from penstock.lerobot.read.reader import open_data_set
+from penstock.lerobot.write.writer import DataSetSummary, DataSetWriter
+from penstock.media.image.codec import encode_jpeg
+from penstock.media.mp4.index import read_index
 
 HEIGHT, WIDTH = 32, 48
 FPS = 30

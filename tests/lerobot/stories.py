@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from penstock.lerobot.features import Feature
-from penstock.lerobot.writer import DataSetWriter, EpisodeWriter
+from penstock.lerobot.write.writer import DataSetWriter, EpisodeWriter
 from tests.lerobot.making import CAMERA, FPS, HEIGHT, NAMES, PICTURE, WIDTH, jpegs, rgb
 
 ENCODED = "observation.images.encoded"

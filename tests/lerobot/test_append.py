@@ -11,10 +11,10 @@ import pytest
 
 from penstock.errors import DataSetError, OutputExists
 from penstock.lerobot import layout
-from penstock.lerobot.append import copy_for_append
-from penstock.lerobot.check import check
-from penstock.lerobot.journal import can_resume
-from penstock.lerobot.writer import DataSetWriter
+from penstock.lerobot.check.dataset import check
+from penstock.lerobot.write.append import copy_for_append
+from penstock.lerobot.write.journal import can_resume
+from penstock.lerobot.write.writer import DataSetWriter
 from tests.lerobot.faults import BreakingDisk
 from tests.lerobot.making import CAMERA, digests, make, tree, write_episode
 from tests.lerobot.stories import begin, undisturbed, write_all

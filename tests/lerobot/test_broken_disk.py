@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import OutputFailed, PenstockError
-from penstock.lerobot.journal import Journal, can_resume
-from penstock.lerobot.writer import DataSetWriter
+from penstock.lerobot.write.journal import Journal, can_resume
+from penstock.lerobot.write.writer import DataSetWriter
 from tests.lerobot.faults import BreakingDisk
 from tests.lerobot.making import digests
 from tests.lerobot.stories import FEATURES, begin, undisturbed, write

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.lerobot.check import check
+from penstock.lerobot.check.dataset import check
 from penstock.lerobot.features import Feature
-from penstock.lerobot.writer import DataSetWriter
-from penstock.media.mp4 import Mp4Writer, mjpeg_stsd
-from penstock.media.mp4_index import read_index
+from penstock.lerobot.write.writer import DataSetWriter
+from penstock.media.mp4.index import read_index
+from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
 from tests.lerobot.making import CAMERA, FPS, HEIGHT, IMAGE_FEATURES, PICTURE, WIDTH, jpegs, make
 
 SHARED_V21 = Path(__file__).resolve().parents[3] / "shared/data/lerobot/g1_v21"

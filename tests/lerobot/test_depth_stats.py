@@ -8,10 +8,10 @@ import pytest
 from penstock.errors import DataSetCorrupt, DataSetError, ImageError
 from penstock.lerobot.depth_stats import DepthStats
 from penstock.lerobot.features import Feature, depth_feature
-from penstock.lerobot.reader import open_data_set
+from penstock.lerobot.read.reader import open_data_set
 from penstock.lerobot.stats import STATISTICS, ImageStats
-from penstock.lerobot.writer import DataSetWriter
-from penstock.media import depth
+from penstock.lerobot.write.writer import DataSetWriter
+from penstock.media.image import depth
 from tests.media import depths
 
 KEY = "observation.images.cam_depth"

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import DataSetCorrupt
-from penstock.lerobot import elsewhere, layout
-from penstock.lerobot.check import check
-from penstock.lerobot.reader import open_data_set
+from penstock.lerobot import layout
+from penstock.lerobot.check.dataset import check
+from penstock.lerobot.read import elsewhere
+from penstock.lerobot.read.reader import open_data_set
 from penstock.stores.opening import open_store
 from tests.conversion import version21
 from tests.lerobot import making
@@ -64,7 +65,7 @@ def test_files_of_version_30_are_found(tmp_path: Path) -> None:
     template = layout.VIDEO_PATH.replace("videos", "movies")
     with pytest.raises(DataSetCorrupt) as caught:
         open_store(root)
-    assert f'3 files lie elsewhere, e.g. movies/{making.CAMERA}/chunk-000/file-000.mp4' in str(caught.value.hint)
+    assert f"3 files lie elsewhere, e.g. movies/{making.CAMERA}/chunk-000/file-000.mp4" in str(caught.value.hint)
     assert f'"video_path": "{template}"' in str(caught.value.hint)
     hints = [problem.hint for problem in check(root).problems if "not there" in problem.message]
     assert len(hints) == 3 and all(hint is not None and template in hint for hint in hints)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.lerobot import groups, journal
-from penstock.lerobot.journal import Journal, can_resume
-from penstock.lerobot.writer import DataSetWriter
+from penstock.lerobot.write import groups, journal
+from penstock.lerobot.write.journal import Journal, can_resume
+from penstock.lerobot.write.writer import DataSetWriter
 from tests.lerobot.faults import BreakingDisk
 from tests.lerobot.making import digests
 from tests.lerobot.stories import FEATURES, begin, fill, undisturbed

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import DataSetCorrupt, DataSetError
-from penstock.lerobot import join, layout
+from penstock.lerobot import layout
 from penstock.lerobot.features import Feature, depth_feature
-from penstock.lerobot.join import episodes_of, join_episode
 from penstock.lerobot.language import subtask
-from penstock.lerobot.writer import DataSetWriter
-from penstock.media.image import encode_jpeg
+from penstock.lerobot.write import join
+from penstock.lerobot.write.join import episodes_of, join_episode
+from penstock.lerobot.write.writer import DataSetWriter
+from penstock.media.image.codec import encode_jpeg
 from tests.lerobot.making import CAMERA, FPS, digests, jpegs, rgb, tree
 from tests.lerobot.stories import FEATURES, begin, fill, undisturbed, write
 

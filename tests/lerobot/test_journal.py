@@ -10,8 +10,8 @@ import pytest
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lerobot import layout
 from penstock.lerobot.features import Feature
-from penstock.lerobot.journal import Header, Journal, can_resume, encode_line
-from penstock.lerobot.writer import DataSetWriter
+from penstock.lerobot.write.journal import Header, Journal, can_resume, encode_line
+from penstock.lerobot.write.writer import DataSetWriter
 from tests.lerobot.making import digests
 from tests.lerobot.stories import FEATURES, begin, undisturbed, write_all
 

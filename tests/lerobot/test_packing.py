@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from penstock.errors import DataSetCorrupt, PenstockError
-from penstock.lerobot import packing
-from penstock.lerobot.append import copy_for_append
 from penstock.lerobot.features import Feature
-from penstock.lerobot.journal import Journal
-from penstock.lerobot.videos import table_from, table_state
-from penstock.lerobot.writer import DataSetWriter
-from penstock.media.mp4 import SampleTable
+from penstock.lerobot.write import packing
+from penstock.lerobot.write.append import copy_for_append
+from penstock.lerobot.write.journal import Journal
+from penstock.lerobot.write.videos import table_from, table_state
+from penstock.lerobot.write.writer import DataSetWriter
+from penstock.media.mp4.writer import SampleTable
 from tests.lerobot.faults import BreakingDisk
 from tests.lerobot.making import digests
 from tests.lerobot.stories import begin, undisturbed, write_all

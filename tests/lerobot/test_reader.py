@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lerobot.layout import FIRST_FILE
-from penstock.lerobot.reader import is_data_set, open_data_set
+from penstock.lerobot.read.reader import is_data_set, open_data_set
 from tests.lerobot.making import CAMERA, make, numbers
 
 SHARED_V21 = Path(__file__).resolve().parents[3] / "shared/data/lerobot/g1_v21"

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lerobot import layout
-from penstock.lerobot.reader import open_data_set
-from penstock.lerobot.writer import DataSetWriter
-from penstock.media.mp4_index import read_index
+from penstock.lerobot.read.reader import open_data_set
+from penstock.lerobot.write.writer import DataSetWriter
+from penstock.media.mp4.index import read_index
 from tests.lerobot.making import CAMERA, digests, tree
 from tests.lerobot.stories import IDENTITY, begin, fill, undisturbed, write, write_all
 

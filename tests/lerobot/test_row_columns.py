@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import DataSetCorrupt
-from penstock.lerobot.check import check
+from penstock.lerobot.check.dataset import check
 from penstock.lerobot.features import ROW_FEATURES
-from penstock.lerobot.reader import open_data_set
+from penstock.lerobot.read.reader import open_data_set
 from penstock.stores.opening import open_store
 from tests.conversion import datasets, version21
 from tests.lerobot import making

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from penstock.errors import DataSetCorrupt
-from penstock.lerobot import snapshot
 from penstock.lerobot.quantiles import QuantileSketch
-from penstock.lerobot.snapshot import Saved
 from penstock.lerobot.stats import ImageStats, NumericStats
+from penstock.lerobot.write import snapshot
+from penstock.lerobot.write.snapshot import Saved
 
 TREE = {
     "text": "größe",

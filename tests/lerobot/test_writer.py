@@ -13,9 +13,9 @@ import pytest
 from penstock.errors import OutputExists
 from penstock.lerobot import layout
 from penstock.lerobot.features import Feature
-from penstock.lerobot.reader import open_data_set
-from penstock.lerobot.writer import DataSetWriter
-from penstock.media.mp4_index import read_index
+from penstock.lerobot.read.reader import open_data_set
+from penstock.lerobot.write.writer import DataSetWriter
+from penstock.media.mp4.index import read_index
 from tests.lerobot.making import (
     CAMERA,
     FEATURES,
@@ -262,7 +262,7 @@ LONG_WRITE = """
 import os, sys
 import numpy as np
 from penstock.lerobot.features import Feature
-from penstock.lerobot.writer import DataSetWriter
+from penstock.lerobot.write.writer import DataSetWriter
 
 def rss_bytes():
     with open("/proc/self/statm") as statm:

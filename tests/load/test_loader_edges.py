@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from penstock.budget import Budget
 from penstock.errors import BudgetExceeded, StoreCorrupt, UsageError
 from penstock.load import gather
 from penstock.load.chosen import encoded_by_all
@@ -26,6 +25,7 @@ from penstock.load.settings import Mix
 from penstock.load.source import Shaping, sources_of
 from penstock.load.window import Window
 from penstock.stores.store import Column, ImageSource, Picture, Scratch
+from penstock.system.budget import Budget
 from tests.load.picture_store import ArraySource, ArrayStore
 
 SIZE = (24, 32)

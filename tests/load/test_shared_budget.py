@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from penstock.budget import Budget
 from penstock.errors import BudgetExceeded, LimitExceeded
 from penstock.load.gather import Gatherer
 from penstock.load.loader import Loader
 from penstock.load.window import Window
+from penstock.system.budget import Budget
 from tests.load.picture_store import ArrayStore
 
 MIB = 1 << 20

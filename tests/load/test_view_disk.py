@@ -193,7 +193,7 @@ def test_a_changed_byte_anywhere_never_gives_other_pixels(
 
 def test_reading_a_view_on_disk_takes_no_memory_of_the_process(tmp_path: Path) -> None:
     code = """
-from penstock.memory import rss_bytes
+from penstock.system.memory import rss_bytes
 spec = spec_of(size=(512, 512))
 with View.on_disk(spec, 64, sys.argv[1]) as view:
     fill(view, range(64))

@@ -9,10 +9,10 @@ import av
 import numpy as np
 import pytest
 
-from penstock.media import decode
-from penstock.media.colour import rgb_options
-from penstock.media.mp4_index import read_index
-from penstock.stores.video_decoders import Decoder, FrameTimes
+from penstock.media.mp4.index import read_index
+from penstock.media.video import decode
+from penstock.media.video.colour import rgb_options
+from penstock.stores.lerobot.video_decoders import Decoder, FrameTimes
 from tests.media.clips import MATRICES, blocks, middles, tagged_clip
 
 ENCODERS = ("libx264", "libsvtav1")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from penstock.errors import VideoError
-from penstock.media import decode
-from penstock.media.mp4 import Mp4Writer, mjpeg_stsd
+from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
+from penstock.media.video import decode
 from tests.media.pictures import decoded_alone, jpegs, picture, psnr_db
 from tests.media.test_mp4_index import ffmpeg_video
 

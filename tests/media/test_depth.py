@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from penstock.errors import ImageError, LimitExceeded, PenstockError
-from penstock.media import depth, png, rvl, tiff
+from penstock.media.image import depth, png, rvl, tiff
 from tests.media import depths
 from tests.media.pictures import encode, picture
 

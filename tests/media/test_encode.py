@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from penstock.errors import VideoError
-from penstock.media import decode, encode
-from penstock.media.encode import CODECS, EncodedSample, EncoderSettings, VideoEncoder, encoder_settings
-from penstock.media.mp4 import Mp4Writer
-from penstock.media.mp4_index import read_index
+from penstock.media.mp4.index import read_index
+from penstock.media.mp4.writer import Mp4Writer
+from penstock.media.video import decode, encode
+from penstock.media.video.encode import CODECS, EncodedSample, EncoderSettings, VideoEncoder, encoder_settings
 from tests.media.pictures import picture, psnr_db
 
 HEIGHT, WIDTH = 96, 128

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import VideoError
-from penstock.media import h264, h265
-from penstock.media.h26x import Bits, annex_b, length_prefixed, nal_units, unescaped
-from penstock.media.mp4 import Mp4Writer
-from penstock.media.mp4_index import read_index
-from penstock.media.stream_decode import StreamDamage, StreamDecoder
-from penstock.media.stream_index import UNUSABLE, StreamIndex, StreamScanner, to_sample
-from penstock.media.stream_pictures import KEY, LEADING, REORDERED
+from penstock.media.h26x import h264, h265
+from penstock.media.h26x.nal import Bits, annex_b, length_prefixed, nal_units, unescaped
+from penstock.media.h26x.stream_decode import StreamDamage, StreamDecoder
+from penstock.media.h26x.stream_index import UNUSABLE, StreamIndex, StreamScanner, to_sample
+from penstock.media.h26x.stream_order import KEY, LEADING, REORDERED
+from penstock.media.mp4.index import read_index
+from penstock.media.mp4.writer import Mp4Writer
 from tests.media import streams
 
 CODECS = ("h264", "h265")
@@ -169,7 +169,7 @@ def test_the_parameter_set_says_what_ffmpeg_says(
 @pytest.mark.parametrize("codec", CODECS)
 def test_our_sample_description_is_ffmpegs(codec: str) -> None:
     """The record inside avc1 and hvc1 against the one that FFmpeg's muxer makes of the same parameter sets."""
-    from penstock.media.encode import VideoEncoder, encoder_settings
+    from penstock.media.video.encode import VideoEncoder, encoder_settings
 
     name = b"avcC" if codec == "h264" else b"hvcC"
     with VideoEncoder(encoder_settings("h264" if codec == "h264" else "hevc"), 64, 48, 30) as encoder:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from penstock.errors import ImageError, LimitExceeded
-from penstock.media import image, jpeg, png
+from penstock.media.image import codec as image
+from penstock.media.image import jpeg, png
 from tests.media.pictures import encode, gray_jpeg, picture, psnr_db
 
 

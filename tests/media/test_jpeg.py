@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ImageError, LimitExceeded
-from penstock.media import image, jpeg
+from penstock.media.image import codec as image
+from penstock.media.image import jpeg
 from tests.media.pictures import encode, gray_jpeg, jpegs, picture
 
 ONE = jpegs(1)[0]

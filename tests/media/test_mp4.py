@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import OutputFailed, VideoError
-from penstock.media import append_file
-from penstock.media.mp4 import Mark, Mp4Writer, mjpeg_stsd
-from penstock.media.mp4_index import read_index
+from penstock.media.mp4.index import read_index
+from penstock.media.mp4.writer import Mark, Mp4Writer, mjpeg_stsd
+from penstock.system import append_file
 from tests.media.pictures import decoded_alone, gray_jpeg, jpegs
 
 needs_ffprobe = pytest.mark.skipif(shutil.which("ffprobe") is None, reason="ffprobe is not installed")

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import LimitExceeded, VideoError
-from penstock.media import mp4_boxes
-from penstock.media.mp4 import Mp4Writer, mjpeg_stsd
-from penstock.media.mp4_index import VideoIndex, read_index
+from penstock.media.mp4 import boxes as mp4_boxes
+from penstock.media.mp4.index import VideoIndex, read_index
+from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
 from tests.media.pictures import jpegs, picture
 
 REAL = sorted((Path(__file__).parents[3] / "shared" / "data" / "lerobot").rglob("*.mp4"))

@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from penstock.errors import ImageError, LimitExceeded
-from penstock.media import image, raw_image
+from penstock.media.image import codec as image
+from penstock.media.image import raw as raw_image
 from tests.media.pictures import picture
 
 HEIGHT, WIDTH = 12, 18

@@ -14,7 +14,7 @@ from penstock.errors import UsageError
 from penstock.profile import data_wait, mark_step, memory_series, print_timing_stats, snapshot, span
 from penstock.profile.figures import peak_bytes, stage_rows, wait_figures
 from penstock.profile.subject import subject_of
-from penstock.units import MIB
+from penstock.system.units import MIB
 
 
 def test_what_a_validation_waits_and_does_is_no_share_of_the_step() -> None:

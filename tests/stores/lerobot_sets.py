@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock.media import decode, image
+from penstock.media.image import codec as image
+from penstock.media.video import decode
 from penstock.stores.store import ImageSource, Scratch
 from tests.conversion import version21
 from tests.lerobot import making

@@ -9,9 +9,9 @@ import pytest
 
 import penstock
 from penstock.lerobot.features import Feature
-from penstock.lerobot.writer import DataSetWriter
-from penstock.stores.lerobot_rows import RowTable
-from penstock.stores.lerobot_store import LeRobotStore
+from penstock.lerobot.write.writer import DataSetWriter
+from penstock.stores.lerobot.rows import RowTable
+from penstock.stores.lerobot.store import LeRobotStore
 from tests.conversion import version21
 
 ROWS = 6

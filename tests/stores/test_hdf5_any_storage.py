@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.stores.hdf5_chunks import Chunks, ChunkTable
-from penstock.stores.hdf5_store import open_hdf5
+from penstock.stores.hdf5.chunks import Chunks, ChunkTable
+from penstock.stores.hdf5.store import open_hdf5
 from penstock.stores.store import Scratch
 
 
@@ -103,7 +103,7 @@ def test_a_truth_that_is_neither_0_nor_1_is_true(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(bytes([1, 0] * 40), bytes([7, 0] * 40)))
     with open_hdf5(path, check=False) as store:
         assert store.numbers("terminals", np.arange(80)).view(np.uint8).tolist() == [1, 0] * 40
-        (_, block), = store.number_blocks(["terminals"], 1000)
+        ((_, block),) = store.number_blocks(["terminals"], 1000)
         assert block["terminals"].view(np.uint8).tolist() == [1, 0] * 40
         assert store.episodes == 41 and store.ends_terminal is not None and store.ends_terminal.sum() == 40
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import LimitExceeded, StoreCorrupt, StoreError
-from penstock.stores import hdf5_file
-from penstock.stores.hdf5_array import Hdf5Array
-from penstock.stores.hdf5_file import Hdf5File
+from penstock.stores.hdf5 import file as hdf5_file
+from penstock.stores.hdf5.array import Hdf5Array
+from penstock.stores.hdf5.file import Hdf5File
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock.stores.hdf5_store import Hdf5Store, open_hdf5
+from penstock.stores.hdf5.store import Hdf5Store, open_hdf5
 from penstock.stores.store import Scratch
 
 ROWS, STEP = 41, 4

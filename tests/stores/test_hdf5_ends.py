@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import StoreError
-from penstock.stores.hdf5_file import Hdf5File
-from penstock.stores.hdf5_layout import episode_spans, recognise
-from penstock.stores.hdf5_store import open_hdf5
+from penstock.stores.hdf5.file import Hdf5File
+from penstock.stores.hdf5.layout import episode_spans, recognise
+from penstock.stores.hdf5.store import open_hdf5
 from penstock.stores.roles import TERMINALS, TIMEOUTS
 
 ROWS = 12

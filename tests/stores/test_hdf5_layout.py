@@ -11,9 +11,9 @@ import pytest
 
 from penstock.cli import main
 from penstock.errors import StoreError
-from penstock.stores.hdf5_array import Hdf5Array
-from penstock.stores.hdf5_file import Hdf5File
-from penstock.stores.hdf5_layout import episode_spans, recognise
+from penstock.stores.hdf5.array import Hdf5Array
+from penstock.stores.hdf5.file import Hdf5File
+from penstock.stores.hdf5.layout import episode_spans, recognise
 from tests.stores import hdf5_files as files
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "hdf5"

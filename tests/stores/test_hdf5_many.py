@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from penstock.errors import StoreCorrupt, StoreError
-from penstock.stores import hdf5_pool, hdf5_scouts
-from penstock.stores.hdf5_store import open_hdf5
+from penstock.stores.hdf5 import pool as hdf5_pool
+from penstock.stores.hdf5 import scouts as hdf5_scouts
+from penstock.stores.hdf5.store import open_hdf5
 from penstock.stores.store import Scratch
 from tests.stores import hdf5_files as files
 
@@ -119,7 +120,7 @@ def test_a_pickle_of_many_files_is_opened_without_looking_at_them(
         held = pickle.dumps(store)
         rows = np.arange(0, store.rows, 7)
         assert len(held) < 300 * len(store._survey.paths)
-        monkeypatch.setattr("penstock.stores.hdf5_store.survey_files", None)
+        monkeypatch.setattr("penstock.stores.hdf5.store.survey_files", None)
         with pickle.loads(held) as other:
             assert np.array_equal(other.numbers("action", rows), store.numbers("action", rows))
             assert other.fingerprint("action") == store.fingerprint("action") and other.roles == store.roles

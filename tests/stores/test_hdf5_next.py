@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.stores import hdf5_next
-from penstock.stores.hdf5_file import Hdf5File
-from penstock.stores.hdf5_layout import episode_spans, recognise
-from penstock.stores.hdf5_next import NextRows, compare_next, comparing_bytes
+from penstock.stores.hdf5 import next_column as hdf5_next
+from penstock.stores.hdf5.file import Hdf5File
+from penstock.stores.hdf5.layout import episode_spans, recognise
+from penstock.stores.hdf5.next_column import NextRows, compare_next, comparing_bytes
 
 SPECIAL = (0.0, -0.0, 1.0, np.nan, np.inf)
 

@@ -13,8 +13,8 @@ import pytest
 
 import penstock
 from penstock.errors import StoreCorrupt, StoreError
-from penstock.media import jpeg
-from penstock.stores.hdf5_store import open_hdf5
+from penstock.media.image import jpeg
+from penstock.stores.hdf5.store import open_hdf5
 from penstock.stores.opening import open_store
 from penstock.stores.store import Scratch
 from tests.stores import hdf5_files as files

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from penstock.errors import StoreError
-from penstock.stores.hdf5_file import Hdf5File
-from penstock.stores.hdf5_layout import episode_spans, recognise
-from penstock.stores.hdf5_store import open_hdf5
+from penstock.stores.hdf5.file import Hdf5File
+from penstock.stores.hdf5.layout import episode_spans, recognise
+from penstock.stores.hdf5.store import open_hdf5
 from penstock.stores.opening import open_store
 from penstock.stores.store import Scratch
 from tests.stores import hdf5_files as files

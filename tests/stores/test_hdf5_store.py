@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import StoreCorrupt, StoreError
-from penstock.stores.hdf5_store import Hdf5Store, open_hdf5
+from penstock.stores.hdf5.store import Hdf5Store, open_hdf5
 from penstock.stores.opening import open_store
 from penstock.stores.store import Scratch
 from tests.stores import hdf5_files as files

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ExternalRefused, PenstockError, StoreCorrupt, StoreError
-from penstock.stores import hdf5_pool, hdf5_scouts
-from penstock.stores.hdf5_store import Hdf5Store, open_hdf5
+from penstock.stores.hdf5 import pool as hdf5_pool
+from penstock.stores.hdf5 import scouts as hdf5_scouts
+from penstock.stores.hdf5.store import Hdf5Store, open_hdf5
 from penstock.stores.store import Scratch
 from tests.stores import hdf5_files as files
 

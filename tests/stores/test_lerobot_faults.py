@@ -244,9 +244,7 @@ def nonsense(path: Path) -> None:
     [(cut, "claims"), (one_frame_less, "8 frames for 9 rows"), (another_size, "32×32 px, info.json says 64×48"),
      (nonsense, "")],
 )  # fmt: skip
-def test_a_damaged_video_is_named_and_the_others_are_read(
-    old: Path, damage: Callable[[Path], None], said: str
-) -> None:
+def test_a_damaged_video_is_named_and_the_others_are_read(old: Path, damage: Callable[[Path], None], said: str) -> None:
     frames = v21_frames(old)
     damage(version21.video_path(old, 1))
     source = open_store(old).images(CAMERA)
@@ -262,7 +260,7 @@ def test_a_damaged_video_is_named_and_the_others_are_read(
 
 
 def test_a_frame_that_does_not_decode_is_named_and_the_others_are_read(old: Path) -> None:
-    from penstock.media.mp4_index import read_index
+    from penstock.media.mp4.index import read_index
 
     frames = v21_frames(old)
     path = version21.video_path(old, 1)

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.cli import main
 from penstock.errors import DataSetCorrupt, StoreError, UsageError
-from penstock.lerobot.check import check
+from penstock.lerobot.check.dataset import check
 from penstock.load.loader import Loader
 from penstock.load.window import Window
 from penstock.stores.opening import open_store

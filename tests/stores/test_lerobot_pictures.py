@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from penstock.errors import DataSetCorrupt
 from penstock.lerobot.features import Feature, depth_feature
-from penstock.lerobot.writer import DataSetWriter
-from penstock.media import depth
-from penstock.stores import lerobot_rows
-from penstock.stores.lerobot_store import LeRobotStore
+from penstock.lerobot.write.writer import DataSetWriter
+from penstock.media.image import depth
+from penstock.stores.lerobot import rows as lerobot_rows
+from penstock.stores.lerobot.parquet_pages import NotPlain, value_places
+from penstock.stores.lerobot.store import LeRobotStore
 from penstock.stores.opening import open_store
-from penstock.stores.parquet_pages import NotPlain, value_places
 from penstock.stores.store import Scratch
 from tests.conversion import version21
 from tests.lerobot import making

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import DataSetCorrupt, StoreError
 from penstock.lerobot.features import Feature
-from penstock.lerobot.writer import DataSetWriter
-from penstock.stores.lerobot_store import LeRobotStore
+from penstock.lerobot.write.writer import DataSetWriter
+from penstock.stores.lerobot.store import LeRobotStore
 from penstock.stores.opening import open_store
 from penstock.stores.store import Scratch
 from tests.conversion import version21

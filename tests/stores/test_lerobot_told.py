@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.errors import DataSetCorrupt
-from penstock.stores.lerobot_store import LeRobotStore
+from penstock.stores.lerobot.store import LeRobotStore
 from penstock.stores.opening import open_store
 from penstock.stores.store import Scratch
 from tests.conversion import version21

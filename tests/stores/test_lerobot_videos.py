@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import UsageError
-from penstock.media import decode
-from penstock.stores import video_decoders
-from penstock.stores.lerobot_store import LeRobotStore
-from penstock.stores.lerobot_videos import VideoSource
+from penstock.media.video import decode
+from penstock.stores.lerobot import video_decoders
+from penstock.stores.lerobot.store import LeRobotStore
+from penstock.stores.lerobot.video_decoders import DepthScale, FrameTimes
+from penstock.stores.lerobot.videos import VideoSource
 from penstock.stores.opening import open_store
 from penstock.stores.store import Scratch
-from penstock.stores.video_decoders import DepthScale, FrameTimes
 from tests.conversion import version21
 from tests.conversion.version21 import CAMERA, Video
 from tests.lerobot import making

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.media import image, jpeg
+from penstock.media.image import codec as image
+from penstock.media.image import jpeg
 from penstock.stores.store import Scratch
 from tests.lerobot import making
 from tests.media.clips import HEIGHT, WIDTH, blocks, middles, tagged_clip

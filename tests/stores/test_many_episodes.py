@@ -18,9 +18,10 @@ import penstock
 from penstock.errors import DataSetCorrupt
 from penstock.lerobot.features import Feature
 from penstock.lerobot.metadata import EpisodeTasks
-from penstock.lerobot.writer import DataSetWriter
-from penstock.stores import lerobot_part, parquet_footer
-from penstock.stores.lerobot_part import Spans, TableFile
+from penstock.lerobot.write.writer import DataSetWriter
+from penstock.stores.lerobot import parquet_footer
+from penstock.stores.lerobot import part as lerobot_part
+from penstock.stores.lerobot.part import Spans, TableFile
 
 
 @given(
@@ -40,7 +41,10 @@ def test_runs_of_rows_are_those_of_a_plain_loop(lengths: list[int], cuts: list[A
         at += rows + gap
     numbers = np.array(data.draw(st.permutations(range(len(lengths))))[: data.draw(st.integers(1, len(lengths)))])
     found, missing = lerobot_part._cut(
-        SimpleNamespace(episodes=episodes), numbers, np.array(firsts, np.int64), files  # type: ignore[arg-type]
+        SimpleNamespace(episodes=episodes),
+        numbers,
+        np.array(firsts, np.int64),
+        files,  # type: ignore[arg-type]
     )
     runs, expected = _plain(episodes, numbers.tolist(), firsts, files)
     assert missing == expected

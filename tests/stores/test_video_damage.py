@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from penstock.errors import VideoError
-from penstock.media import decode
-from penstock.media.frame_times import FrameTimes
-from penstock.media.mp4_index import read_index
-from penstock.stores.video_decoders import Decoder
+from penstock.media.mp4.index import read_index
+from penstock.media.video import decode
+from penstock.media.video.frame_times import FrameTimes
+from penstock.stores.lerobot.video_decoders import Decoder
 from tests.conversion import version21
 from tests.conversion.version21 import Video
 

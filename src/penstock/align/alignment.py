@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from penstock.align.report import (
 from penstock.align.streams import Stream, check_whole_number, in_time_order
 from penstock.align.timeline import FixedTimeline, Rows, Timeline, lay_out, real_fps
 from penstock.errors import AlignError, ConfigError
-from penstock.lazy import dataclass
 
 # What a stream may trim at one end before a note says so: a share of the rows, and a time.
 _TRIM_NOTED = 0.05

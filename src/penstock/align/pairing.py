@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,6 @@ from penstock.align.rate import NS_PER_S, Rate
 from penstock.align.streams import OrderedTimes, Stream
 from penstock.align.timeline import Rows
 from penstock.errors import AlignError
-from penstock.lazy import dataclass
 
 
 @dataclass(frozen=True, eq=False)

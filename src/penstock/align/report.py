@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from penstock.align.pairing import Pairing, Pick
 from penstock.align.rate import NS_PER_S, Rate
 from penstock.align.streams import Stream
-from penstock.lazy import dataclass
 
 STATIC = "static"  # the policy of a stream that has a message for every row
 # Gaps beyond this many are counted, not listed: a report does not grow with the recording.

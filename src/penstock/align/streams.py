@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -9,7 +10,6 @@ from numpy.typing import NDArray
 
 from penstock.align.rate import Rate, measure_rate
 from penstock.errors import AlignError, ConfigError
-from penstock.lazy import dataclass
 
 Policy = Literal["nearest", "hold", "linear", "slerp"]
 Missing = Literal["reject", "trim", "hold"]

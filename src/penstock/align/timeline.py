@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 from penstock.align.rate import NS_PER_S, Rate
 from penstock.align.streams import FARTHEST_NS, OrderedTimes, Stream, check_whole_number, in_time_order
 from penstock.errors import AlignError, ConfigError
-from penstock.lazy import dataclass
 
 # How far rate/stride may be from the asked fps before single messages are chosen instead of every n-th.
 _STRIDE_FIT = 0.05

@@ -10,9 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock import __version__, units
+from penstock import __version__
 from penstock.cli.display import count, row
 from penstock.errors import StoreError, UsageError
+from penstock.system import units
 
 if TYPE_CHECKING:
     from penstock.load.bench_plan import LoadBench, Plan, Point
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 def plan_of(args: argparse.Namespace) -> Plan:
     """The words of a call, checked before anything is opened."""
     from penstock.cli.inspect_store import parse_episodes
-    from penstock.lerobot.reader import is_data_set
+    from penstock.lerobot.read.reader import is_data_set
     from penstock.load.bench_plan import Plan
 
     sizes = [word for words in args.batch_sizes for word in words.split(",") if word]

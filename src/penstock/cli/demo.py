@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock import units
 from penstock.errors import DataSetError, OutputExists, UsageError
+from penstock.system import units
 
 _SHORTEST_S, _LONGEST_S = 0.5, 3600.0
 
@@ -72,7 +72,7 @@ def run_act(args: argparse.Namespace) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.budget import Budget
+    from penstock.system.budget import Budget
 
     if not _SHORTEST_S <= args.seconds <= _LONGEST_S:
         raise UsageError(f"--seconds {args.seconds:g} is outside {_SHORTEST_S:g}…{_LONGEST_S:g}")
@@ -105,11 +105,12 @@ def _say(title: str, seconds: float, text: str) -> None:
 
 
 def _walk(directory: Path, args: argparse.Namespace) -> int:
-    from penstock import memory, recordings
+    from penstock import recordings
     from penstock.cli.display import count
     from penstock.conversion.job import convert
     from penstock.demo.recording import Script, write_recording
-    from penstock.lerobot.check import check
+    from penstock.lerobot.check.dataset import check
+    from penstock.system import memory
 
     bag, out = directory / "demo.bag", directory / "demo"
     with memory.PeakMeter() as meter:
@@ -157,8 +158,8 @@ def _read_back(bag: Path, out: Path) -> str:
 
     from penstock import recordings
     from penstock.demo.recording import CAMERA_TOPIC, CAMERAS
-    from penstock.lerobot.reader import open_data_set
-    from penstock.media.mp4_index import read_index
+    from penstock.lerobot.read.reader import open_data_set
+    from penstock.media.mp4.index import read_index
 
     data = open_data_set(out)
     row = data.rows(["observation.state", "action"], data.info.total_frames - 1, data.info.total_frames)

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
-from penstock import memory, units
+from penstock.system import memory, units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ class Lines:
 
     def notes(self, source: str, notes: Sequence[str]) -> None:
         """Of one input: like ones are grouped."""
-        from penstock.conversion.left_out import group_left_out
+        from penstock.conversion.mapping.left_out import group_left_out
 
         for note in notes if self._verbose else group_left_out(notes):
             self.note(f"{source}: {note}")

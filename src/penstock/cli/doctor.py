@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock import units
+from penstock.system import units
 
 if TYPE_CHECKING:
-    from penstock.lerobot.findings import Report
+    from penstock.lerobot.check.findings import Report
 
 
 def add_parser(verbs: Any) -> None:
@@ -35,9 +35,9 @@ def add_parser(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.budget import Budget
     from penstock.errors import DataSetError
     from penstock.plan.conversion_memory import IMAGE_LIBRARY_BYTES, LIBRARIES_BYTES
+    from penstock.system.budget import Budget
 
     path = Path(args.path)
     if not path.exists():
@@ -55,7 +55,7 @@ def _is_recording(path: Path) -> bool:
     """True for a recording, False for a data set; what else it is is an error."""
     from penstock.conversion.find import what_is
     from penstock.errors import DataSetError, RecordingError, UsageError
-    from penstock.lerobot.reader import is_data_set
+    from penstock.lerobot.read.reader import is_data_set
 
     if is_data_set(path):
         return False
@@ -75,7 +75,7 @@ def _is_recording(path: Path) -> bool:
 
 
 def _check_recording(path: Path, skew_ns: int) -> Report:
-    from penstock.lerobot.findings import Findings
+    from penstock.lerobot.check.findings import Findings
     from penstock.recordings.check import check_recording
 
     findings = Findings()
@@ -84,7 +84,7 @@ def _check_recording(path: Path, skew_ns: int) -> Report:
 
 
 def _check_data_set(path: Path, *, full: bool) -> Report:
-    from penstock.lerobot.check import check
+    from penstock.lerobot.check.dataset import check
 
     return check(path, full=full)
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock import __version__
-from penstock.units import format_bytes, format_size, parse_workers
+from penstock.system.units import format_bytes, format_size, parse_workers
 
 LIBRARIES = ("av", "h5py", "numpy", "opencv-python-headless", "psutil", "pyarrow", "pyyaml", "rich", "rosbags")
 NEIGHBOURS = ("lerobot", "torch", "torchcodec", "nvidia-ml-py")
@@ -41,8 +41,8 @@ def describe() -> dict[str, Any]:
     """Everything that env shows, as plain data."""
     import platform
 
-    from penstock.budget import Budget
-    from penstock.limits import read_limits
+    from penstock.system.budget import Budget
+    from penstock.system.limits import read_limits
 
     limits = read_limits(gpus=True)
     return {
@@ -58,7 +58,7 @@ def describe() -> dict[str, Any]:
 
 def video_encoders() -> list[dict[str, Any]]:
     """Every video encoder that PyAV brings, and whether it works here: each encodes a few pictures."""
-    from penstock.media.hardware import survey
+    from penstock.media.video.hardware import survey
 
     return [asdict(each) for each in survey()]
 

@@ -10,15 +10,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock import units
 from penstock.cli.convert import split_words
 from penstock.cli.display import say
 from penstock.cli.inspect_store import parse_episodes
-from penstock.conversion.left_out import group_left_out
+from penstock.conversion.mapping.left_out import group_left_out
 from penstock.errors import PenstockError, UsageError
+from penstock.system import units
 
 if TYPE_CHECKING:
-    from penstock.conversion.inputs import Found
+    from penstock.conversion.inputs.input import Found
     from penstock.recordings.recording import Recording
 
 
@@ -63,7 +63,7 @@ def add_parser(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from penstock.cli.inspect_dataset import inspect_data_sets
-    from penstock.lerobot.reader import is_data_set
+    from penstock.lerobot.read.reader import is_data_set
 
     if args.fields and Path(args.fields).exists():  # `--fields run.bag`: all topics of it
         args.words, args.fields = [args.fields, *args.words], ""
@@ -121,8 +121,8 @@ def _refuse_fields(what: str, args: argparse.Namespace) -> None:
 
 def _inspect_recordings(args: argparse.Namespace) -> int:
     from penstock import recordings
-    from penstock.budget import Budget
     from penstock.conversion.settings import read_settings
+    from penstock.system.budget import Budget
 
     Budget.parse(args.memory)  # a wrong call is told before anything is read
     read_settings(args.config, args.words)
@@ -158,10 +158,10 @@ def _inspect_recordings(args: argparse.Namespace) -> int:
 
 
 def _suggest(recording: Recording, args: argparse.Namespace) -> int:
-    from penstock.budget import Budget
-    from penstock.conversion.recording_input import plan_recording
+    from penstock.conversion.inputs.recording import plan_recording
+    from penstock.conversion.mapping.suggest import draft_yaml, suggest_yaml
     from penstock.conversion.settings import read_settings
-    from penstock.conversion.suggest import draft_yaml, suggest_yaml
+    from penstock.system.budget import Budget
 
     settings = read_settings(args.config, args.words)
     try:
@@ -210,9 +210,9 @@ def describe(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
 
 def describe_fields(recording: Recording, topic: str) -> dict[str, Any]:
     """The fields of the first message of a topic, or of every topic; of a topic of transforms which ones it holds."""
-    from penstock.conversion.first_messages import first_payloads
-    from penstock.recordings.fields import list_fields
-    from penstock.recordings.transforms import TRANSFORM_TYPES, TransformTree
+    from penstock.conversion.mapping.first_messages import first_payloads
+    from penstock.recordings.values.fields import list_fields
+    from penstock.recordings.values.transforms import TRANSFORM_TYPES, TransformTree
 
     topics: list[dict[str, Any]] = []
     for each in [recording.topic(topic)] if topic else recording.topics:
@@ -250,10 +250,10 @@ def _show_fields(found: dict[str, Any]) -> None:
 
 def _predict(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
     """What converting would give, or why it cannot be."""
-    from penstock.budget import Budget
-    from penstock.conversion.columns import describe_features
-    from penstock.conversion.recording_input import plan_recording
+    from penstock.conversion.inputs.columns import describe_features
+    from penstock.conversion.inputs.recording import plan_recording
     from penstock.conversion.settings import read_settings
+    from penstock.system.budget import Budget
 
     settings = read_settings(args.config, args.words)
     try:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock import units
 from penstock.cli.display import count, row, say
 from penstock.cli.inspect_store import describe_store, load_lines
 from penstock.errors import PenstockError
+from penstock.system import units
 
 _MOST_TASKS = 10
 
@@ -42,8 +42,8 @@ def inspect_data_sets(paths: Sequence[Path], args: argparse.Namespace) -> int:
 
 def describe_data_set(path: Path, episodes: Sequence[int] | str | None = None) -> dict[str, Any]:
     """What inspect shows of a LeRobot data set, as plain data; reads its metadata alone."""
-    from penstock.lerobot.frames import file_codec
-    from penstock.lerobot.reader import open_data_set
+    from penstock.lerobot.read.frames import file_codec
+    from penstock.lerobot.read.reader import open_data_set
 
     data = open_data_set(path)
     load = describe_store(path, episodes=episodes)

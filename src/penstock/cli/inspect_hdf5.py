@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock import units
 from penstock.cli.display import count, say
 from penstock.cli.inspect_store import describe_store, episode_directory, hdf5_files, load_lines
 from penstock.errors import PenstockError
+from penstock.system import units
 
 if TYPE_CHECKING:
-    from penstock.conversion.inputs import Input, Means
-    from penstock.stores.hdf5_layout import Layout, Span
+    from penstock.conversion.inputs.input import Input, Means
+    from penstock.stores.hdf5.layout import Layout, Span
 
 _COMPARED_BYTES = 256 << 20  # of every column of next observations, where nothing is converted yet
 _MOST_SHOWN = 200  # data sets, and files of a directory
@@ -29,10 +29,10 @@ _HEAD = """\
 
 
 def inspect_hdf5(files: Sequence[Path], args: argparse.Namespace) -> int:
-    from penstock.budget import Budget
-    from penstock.conversion.inputs import Means
+    from penstock.conversion.inputs.input import Means
     from penstock.conversion.settings import read_settings
-    from penstock.limits import read_cpu_limit
+    from penstock.system.budget import Budget
+    from penstock.system.limits import read_cpu_limit
 
     means = Means(
         settings=read_settings(args.config, args.words),
@@ -100,9 +100,9 @@ def _inputs(
 
 def describe(path: Path, means: Means, place: Path, load: dict[str, Any]) -> dict[str, Any]:
     """Everything that inspect shows of one file, or of the directory `place` whose first file it is, as plain data."""
-    from penstock.conversion.hdf5_mapping import TEXT_NAMES, read_facts
-    from penstock.stores.hdf5_file import Hdf5File
-    from penstock.stores.hdf5_layout import episode_spans, recognise
+    from penstock.conversion.inputs.hdf5_mapping import TEXT_NAMES, read_facts
+    from penstock.stores.hdf5.file import Hdf5File
+    from penstock.stores.hdf5.layout import episode_spans, recognise
 
     options = means.settings.hdf5
     with Hdf5File(path, allow_external=options.allow_external, texts=TEXT_NAMES) as file:
@@ -133,8 +133,8 @@ def describe(path: Path, means: Means, place: Path, load: dict[str, Any]) -> dic
 
 
 def _data_sets(file: Any, layout: Layout, spans: Sequence[Span]) -> list[dict[str, Any]]:
-    from penstock.stores.hdf5_array import Hdf5Array
-    from penstock.stores.hdf5_layout import join
+    from penstock.stores.hdf5.array import Hdf5Array
+    from penstock.stores.hdf5.layout import join
 
     group = next((span.group for span in spans if span.stop > span.start), spans[0].group if spans else "")
     found = []
@@ -157,7 +157,7 @@ def _data_sets(file: Any, layout: Layout, spans: Sequence[Span]) -> list[dict[st
 
 def _predict(path: Path, means: Means) -> dict[str, Any]:
     """What converting would give, or why it cannot be."""
-    from penstock.conversion.hdf5_input import open_hdf5
+    from penstock.conversion.inputs.hdf5 import open_hdf5
 
     try:
         with open_hdf5(path, means, None) as planned:
@@ -175,8 +175,8 @@ def _predict(path: Path, means: Means) -> dict[str, Any]:
 
 
 def _suggest(path: Path, means: Means) -> int:
-    from penstock.conversion.hdf5_input import open_hdf5
-    from penstock.conversion.suggest import comment, draft_head
+    from penstock.conversion.inputs.hdf5 import open_hdf5
+    from penstock.conversion.mapping.suggest import comment, draft_head
 
     try:
         with open_hdf5(path, means, None) as planned:
@@ -194,7 +194,7 @@ def _suggest(path: Path, means: Means) -> int:
 
 def settings_yaml(planned: Input) -> str:
     """A configuration that gives the same data set as the settings that the file was opened with."""
-    from penstock import config
+    from penstock.system import config
 
     rest = config.dump_yaml(replace(planned.settings, features={})).replace("features: {}\n", "")
     features = {"features": dict(planned.settings.features)}

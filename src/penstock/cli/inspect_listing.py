@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock import units
 from penstock.cli.display import count, say
 from penstock.cli.inspect_store import describe_store, episode_directory, hdf5_files
 from penstock.errors import PenstockError
+from penstock.system import units
 
 if TYPE_CHECKING:
-    from penstock.conversion.inputs import Found
+    from penstock.conversion.inputs.input import Found
 
 _KINDS = {"ros1": "ROS 1 bag", "db3": "ROS 2 db3", "mcap": "mcap"}
 
@@ -93,7 +93,7 @@ def _recording(path: Path) -> dict[str, Any]:
 
 
 def _data_set(path: Path) -> dict[str, Any]:
-    from penstock.lerobot.reader import open_data_set
+    from penstock.lerobot.read.reader import open_data_set
 
     info = open_data_set(path).info
     return {

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock import units
 from penstock.cli.display import count, row
 from penstock.errors import PenstockError, UsageError
+from penstock.system import units
 
 if TYPE_CHECKING:
     from penstock.stores.store import Store

@@ -7,10 +7,10 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from penstock import units
+from penstock.system import units
 
 if TYPE_CHECKING:
-    from penstock.recordings.recovery_report import Damage, RecoveryReport
+    from penstock.recordings.recover.report import Damage, RecoveryReport
 
 _SHOWN_DAMAGES = 20
 

@@ -9,13 +9,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from penstock import __version__, memory, units
+from penstock import __version__
 from penstock.errors import UsageError
-from penstock.lazy import dataclass
+from penstock.system import memory, units
 
 _SAMPLE_INTERVAL_S = 0.02
 _GRACE_S = 30.0  # how long an interrupted conversion may take to commit what is whole

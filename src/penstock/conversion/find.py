@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from penstock import recordings
-from penstock.content import HDF5_MAGIC, foreign_content
-from penstock.conversion.exchange import OLD_SUFFIX
-from penstock.conversion.inputs import Found
-from penstock.conversion.output import PARTIAL_SUFFIX
+from penstock.conversion.commit.exchange import OLD_SUFFIX
+from penstock.conversion.commit.output import PARTIAL_SUFFIX
+from penstock.conversion.inputs.input import Found
 from penstock.errors import NotARecording, RecordingError, StoreError, UsageError
+from penstock.formats.content import HDF5_MAGIC, foreign_content
 from penstock.lerobot.layout import INFO_PATH
 from penstock.recordings.split import natural_key
 from penstock.stores.opening import HDF5_SUFFIXES

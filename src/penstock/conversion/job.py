@@ -7,31 +7,31 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock import __version__, units
-from penstock import memory as process_memory
-from penstock.budget import Budget
-from penstock.conversion import output
+from penstock import __version__
+from penstock.conversion.commit import output
+from penstock.conversion.commit.identity import identity, source, unreadable
+from penstock.conversion.commit.ledger import SHOWN_NOTES, Entry, Ledger
+from penstock.conversion.commit.writing import Writing
 from penstock.conversion.find import find_inputs
-from penstock.conversion.identity import identity, source, unreadable
-from penstock.conversion.inputs import Begun, Found, Input, Means, open_input
-from penstock.conversion.ledger import SHOWN_NOTES, Entry, Ledger
+from penstock.conversion.inputs.input import Begun, Found, Input, Means, open_input
+from penstock.conversion.parallel.share import processes_for
 from penstock.conversion.progress import MovedBytes, Progress, Silence
 from penstock.conversion.report import SHOWN_SOURCES, Report, Stage, write_report
 from penstock.conversion.settings import Settings, read_settings
-from penstock.conversion.share import processes_for
 from penstock.conversion.stop import Stop
-from penstock.conversion.writing import Writing
 from penstock.errors import Interrupted, OutputExists, OutputFailed, PenstockError, RecordingError, UsageError
-from penstock.lazy import dataclass
 from penstock.lerobot.tasks import table_of
-from penstock.limits import read_cpu_limit
+from penstock.system import memory as process_memory
+from penstock.system import units
+from penstock.system.budget import Budget
+from penstock.system.limits import read_cpu_limit
 
 if TYPE_CHECKING:
-    from penstock.lerobot.writer import DataSetSummary, DataSetWriter
+    from penstock.lerobot.write.writer import DataSetSummary, DataSetWriter
 
 _STAGES_KEPT = 400
 _USUAL_START_BYTES = 64 * 2**20  # a process that holds more has other things in it
@@ -117,7 +117,7 @@ class Job:
 
     def _run(self, mode: output.Mode, *, overwrite: bool) -> Report:
         began = time.perf_counter()
-        from penstock.conversion.resume import already_whole, begin_append, committed
+        from penstock.conversion.commit.resume import already_whole, begin_append, committed
 
         if (whole := already_whole(self, mode)) is not None:
             return whole
@@ -198,7 +198,7 @@ class Job:
         if building.holds == "nothing":
             self._look_at_inputs()
         else:
-            from penstock.conversion.resume import go_on
+            from penstock.conversion.commit.resume import go_on
 
             go_on(self, building, appends=appends)
         self.moved = MovedBytes(self.progress, [entry.size_bytes for entry in self.ledger.entries])
@@ -237,7 +237,7 @@ class Job:
                 todo.popleft()
                 self._take(source, number, last=not todo)
         if todo:
-            from penstock.conversion.parallel import Parallel
+            from penstock.conversion.parallel.pool import Parallel
 
             Parallel(self, list(todo)).run()
 
@@ -255,7 +255,7 @@ class Job:
         return "memory", f"budget {budget} · predicted peak {peak}"
 
     def _begin_data_set(self, first: Input) -> None:
-        from penstock.lerobot.writer import DataSetWriter
+        from penstock.lerobot.write.writer import DataSetWriter
 
         begun = first.begun()
         files = self.settings.files
@@ -315,7 +315,7 @@ class Job:
 
     def _leave(self, error: BaseException, mode: output.Mode) -> None:
         """The job fails: what is committed stays, and the error says how to go on."""
-        from penstock.conversion.resume import committed
+        from penstock.conversion.commit.resume import committed
 
         if self.writer is not None:
             self.writer.abandon()

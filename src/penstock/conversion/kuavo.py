@@ -1,21 +1,22 @@
 """The configuration of Kuavo's converter (KuavoRosbag2Lerobot.yaml), translated to penstock's settings.
 
-    job = arguments("configs/data", "KuavoRosbag2Lerobot", ["rosbag.rosbag_dir=bags", "rosbag.lerobot_dir=out"])
-    penstock.convert(job.sources, job.out, **job.values)
+job = arguments("configs/data", "KuavoRosbag2Lerobot", ["rosbag.rosbag_dir=bags", "rosbag.lerobot_dir=out"])
+penstock.convert(job.sources, job.out, **job.values)
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from dataclasses import field as option
 from pathlib import Path
 from typing import Any, Literal
 
-from penstock import config, recordings
+from penstock import recordings
 from penstock.align import measure_rate
 from penstock.errors import ConfigError, RecordingError
-from penstock.lazy import dataclass
+from penstock.system import config
 
 ROBOT_TYPE = "kuavo4pro"
 DEFAULT_CONFIG_PATH = "configs/data"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import DataSetCorrupt, OutputFailed
-from penstock.lazy import dataclass
 
 REPORT_PATH = "penstock/report.json"
 SHOWN_SOURCES = 1000

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from dataclasses import field as option
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from penstock import config, units
-from penstock.conversion.episode_settings import Episodes
+from penstock.conversion.episodes.settings import Episodes
 from penstock.errors import ConfigError, VideoError
-from penstock.lazy import dataclass
+from penstock.system import config, units
 
 Policy = Literal["nearest", "hold", "linear", "slerp"]
 Missing = Literal["reject", "trim", "hold"]
@@ -318,7 +317,7 @@ def _check_encoding(settings: Settings) -> None:
     asked = {settings.video, *(feature.video for feature in settings.features.values())} - {None, *_NO_CODEC}
     if not asked:
         return
-    from penstock.media.encode import encoder_settings
+    from penstock.media.video.encode import encoder_settings
 
     chosen = settings.encoding
     for video in asked:

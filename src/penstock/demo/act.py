@@ -1,7 +1,7 @@
 """Two arms that reach for targets which only pictures show: ALOHA-style episodes for imitation learning, and the task.
 
-    write_episodes(Path("reach"), ReachScript(episodes=50))      # episode_0.hdf5 …: 4 JPEG cameras, qpos, qvel, action
-    task = ReachTask(ReachScript(), seed=7)                      # the same task, to try a policy on
+write_episodes(Path("reach"), ReachScript(episodes=50))      # episode_0.hdf5 …: 4 JPEG cameras, qpos, qvel, action
+task = ReachTask(ReachScript(), seed=7)                      # the same task, to try a policy on
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ from numpy.typing import NDArray
 
 from penstock.demo.reach_scene import CAMERAS, ArmPose, Scene
 from penstock.errors import OutputExists, UsageError
-from penstock.lazy import dataclass
-from penstock.media.image import encode_jpeg
+from penstock.media.image.codec import encode_jpeg
 
 SIDES = ("left", "right")
 JOINTS = 7  # of one arm: shoulder, elbow, lift, wrist turn, tilt, roll, gripper (1 is open)

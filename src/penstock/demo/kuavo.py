@@ -1,12 +1,13 @@
 """A made Kuavo recording: its topics, custom message types and units, for tests, trials and `penstock bench`.
 
-    write_kuavo_recording(Path("kuavo.bag"), KuavoScript(seconds=20, end_effector="leju_claw"))
+write_kuavo_recording(Path("kuavo.bag"), KuavoScript(seconds=20, end_effector="leju_claw"))
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.demo.scene import Camera, joint_angles
-from penstock.lazy import dataclass
 
 CAMERAS = ("cam_h", "cam_l", "cam_r")
 BODY_JOINTS = 28  # 12 of the legs, 14 of the arms, 2 of the head
@@ -111,7 +111,7 @@ class _Topic:
 
 def write_kuavo_recording(path: Path, script: KuavoScript | None = None) -> int:
     """Write the recording and return its size in bytes."""
-    from penstock.recordings.ros1_writer import BagWriter
+    from penstock.recordings.ros1.writer import BagWriter
 
     script = script or KuavoScript()
     topics = list(_topics(script))
@@ -250,7 +250,7 @@ class _Pictures:
         self._pngs: dict[int, bytes] = {}
 
     def colour(self, seconds: float, header: bytes) -> bytes:
-        from penstock.media.image import encode_jpeg
+        from penstock.media.image.codec import encode_jpeg
 
         number = self._number(seconds)
         jpeg = self._jpegs.get(number)

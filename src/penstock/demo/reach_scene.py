@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from penstock.lazy import dataclass
 
 CAMERAS = ("cam_high", "cam_low", "cam_left_wrist", "cam_right_wrist")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.demo.scene import Camera, joint_angles
-from penstock.lazy import dataclass
 
 CAMERAS = ("cam_h", "cam_l", "cam_r")
 CAMERA_TOPIC = "/{}/color/image_raw/compressed"
@@ -64,7 +64,7 @@ class Event:
 
 def write_recording(path: Path, script: Script | None = None) -> int:
     """Write the recording and return its size in bytes."""
-    from penstock.recordings.ros1_writer import BagWriter
+    from penstock.recordings.ros1.writer import BagWriter
 
     script = script or Script()
     pictures = {
@@ -136,7 +136,7 @@ class _Pictures:
         self._kept: list[bytes] = []
 
     def jpeg(self, number: int) -> bytes:
-        from penstock.media.image import encode_jpeg
+        from penstock.media.image.codec import encode_jpeg
 
         distinct = self._script.distinct_pictures
         if distinct is not None and number >= distinct:

@@ -44,7 +44,7 @@ class Camera:
         return clipped
 
     def jpegs(self, count: int, fps: float, quality: int) -> Iterator[bytes]:
-        from penstock.media.image import encode_jpeg
+        from penstock.media.image.codec import encode_jpeg
 
         for i in range(count):
             yield encode_jpeg(self.frame(i / fps), quality)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DataSetCorrupt
-from penstock.lazy import dataclass
 from penstock.lerobot import layout, tables
 from penstock.lerobot.layout import FilePosition
-from penstock.lerobot.snapshot import Saved
 from penstock.lerobot.stats import STATISTICS, Stats
-from penstock.lerobot.videos import VideoSpan
+from penstock.lerobot.write.snapshot import Saved
+from penstock.lerobot.write.videos import VideoSpan
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from penstock.errors import DataSetCorrupt, DataSetError
-from penstock.lazy import dataclass
 from penstock.lerobot.stats import are_pooled
 
 NUMERIC_DTYPES: tuple[str, ...] = (

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from penstock.errors import DataSetCorrupt, OutputExists, OutputFailed
-from penstock.media.append_file import begin_write_back
+from penstock.system.append_file import begin_write_back
 
 CODEBASE_VERSION = "v3.0"
 INFO_PATH = "meta/info.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.content import foreign_content
 from penstock.errors import DataSetCorrupt, DataSetError, LimitExceeded
-from penstock.lazy import dataclass
+from penstock.formats.content import foreign_content
 from penstock.lerobot import columns, layout, tables
 from penstock.lerobot.features import ROW_FEATURES, Feature, parse_feature
 

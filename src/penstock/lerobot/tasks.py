@@ -12,7 +12,7 @@ from penstock.errors import DataSetCorrupt
 from penstock.lerobot.features import Feature
 
 if TYPE_CHECKING:
-    from penstock.lerobot.journal import Journal
+    from penstock.lerobot.write.journal import Journal
 
 _ANNOTATION = "annotation."  # GR00T: whole numbers under such a name are numbers of tasks
 

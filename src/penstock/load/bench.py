@@ -29,7 +29,7 @@ from penstock.load.view import View
 from penstock.load.window import Sampling
 from penstock.stores.opening import open_store
 from penstock.stores.store import Store
-from penstock.units import format_bytes, parse_bytes
+from penstock.system.units import format_bytes, parse_bytes
 
 _LEAST_BATCHES = 3  # of a point: what one batch takes says little
 _MOST_RESIDENT = 0.05  # of the files: with more in the page cache nobody would call it cold
@@ -92,9 +92,7 @@ class _Run:
                 for each in views.values():
                     each.close()
 
-    def _sizes(
-        self, view: str, store: Store, window: Sampling, samples: int, given: str | Mapping[str, View]
-    ) -> None:
+    def _sizes(self, view: str, store: Store, window: Sampling, samples: int, given: str | Mapping[str, View]) -> None:
         for batch_size in self.plan.batch_sizes:
             self._point(view, batch_size, store, window, samples, given)
 

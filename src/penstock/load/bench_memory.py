@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from penstock.memory import descendants, give_back_freed, rss_bytes
+from penstock.system.memory import descendants, give_back_freed, rss_bytes
 
 _SAMPLE_INTERVAL_S = 0.02
 _ANONYMOUS = re.compile(rb"^RssAnon:\s+(\d+) kB", re.MULTILINE)

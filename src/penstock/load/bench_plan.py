@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import UsageError
-from penstock.lazy import dataclass
 from penstock.load.settings import threads_for
 from penstock.load.window import Sampling, Transition, Window
 from penstock.stores.store import Store

@@ -6,15 +6,13 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.budget import Budget
 from penstock.errors import LimitExceeded, OutputFailed, PenstockError, StoreCorrupt, StoreError, UsageError
-from penstock.lazy import dataclass
-from penstock.limits import read_cpu_limit, read_memory_limit
 from penstock.load.choose_views import views_on_disk
 from penstock.load.crew import start_thread
 from penstock.load.pictures import Fit, Fitter, begin_quiet, end_quiet, fit_for
@@ -22,7 +20,9 @@ from penstock.load.source import ImageSize, Shaping
 from penstock.load.stages import Clock, Sums, now_ns
 from penstock.load.view import View, ViewSpec
 from penstock.stores.store import Column, ImageSource, Picture, Scratch, Store
-from penstock.units import format_bytes, parse_bytes, parse_workers
+from penstock.system.budget import Budget
+from penstock.system.limits import read_cpu_limit, read_memory_limit
+from penstock.system.units import format_bytes, parse_bytes, parse_workers
 
 Progress = Callable[[int, int], None]
 """Called with (rows done, rows in all) from the thread that called `build_view`."""

@@ -7,12 +7,12 @@ import os
 import re
 import stat
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from penstock.errors import LimitExceeded, OutputFailed, UsageError
-from penstock.lazy import dataclass
-from penstock.units import GIB, format_size, parse_bytes
+from penstock.system.units import GIB, format_size, parse_bytes
 
 SUFFIX = ".view"
 _VIEW_NAME = re.compile(r"[0-9a-f]{64}\.view")

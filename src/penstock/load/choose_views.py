@@ -11,7 +11,7 @@ from penstock.errors import LimitExceeded, UsageError
 from penstock.load import cache, view_file, view_opening
 from penstock.load.source import PictureColumn, Source
 from penstock.load.view import View, ViewSpec
-from penstock.units import MIB, format_bytes
+from penstock.system.units import MIB, format_bytes
 
 _ENOUGH = 0.9  # of the rows that memory would hold: a view on disk is filled, that in memory is not yet
 _LEAST_SHARE = 0.02  # of the rows: below, a view in memory is not worth its bookkeeping

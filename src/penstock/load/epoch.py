@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -19,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import BudgetExceeded, PenstockError
-from penstock.lazy import dataclass
 from penstock.load.crew import FORGOTTEN_S, Crew, start_thread
 from penstock.load.engine import begin_job
 from penstock.load.job import Job, Ledger, Part, Sign

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from penstock.budget import Budget, Reservation
 from penstock.errors import UsageError
 from penstock.load import settings
 from penstock.load.choose_views import attach_views
@@ -29,6 +28,7 @@ from penstock.load.view import View
 from penstock.load.window import Sampling
 from penstock.profile.feeding import is_in_sample
 from penstock.stores.store import Store
+from penstock.system.budget import Budget, Reservation
 
 
 class Gatherer:

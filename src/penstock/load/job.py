@@ -6,13 +6,13 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import PenstockError, StoreCorrupt
-from penstock.lazy import dataclass
 from penstock.load.crew import Crew, Task, Worker
 from penstock.load.source import PictureColumn, Source
 from penstock.load.stages import Clock, Sums

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import ImageError, PenstockError
 from penstock.load.view_file import Layout, ViewSpec, write_all
-from penstock.media import image
+from penstock.media.image import codec as image
 
 _OVERHEAD_BYTES = 1024  # of one JPEG: quantisation and Huffman tables, rounded up
 

@@ -17,7 +17,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, NoReturn
 
-from penstock.budget import Budget, Reservation
 from penstock.errors import BudgetExceeded, UsageError
 from penstock.load import settings, subject
 from penstock.load.choose_views import attach_views, stats_of_views
@@ -37,7 +36,8 @@ from penstock.load.view import View
 from penstock.load.window import Sampling
 from penstock.profile.subject import Way, register, unregister
 from penstock.stores.store import Store
-from penstock.units import format_bytes
+from penstock.system.budget import Budget, Reservation
+from penstock.system.units import format_bytes
 
 _INDEX_BYTES_PER_ROW = 8  # of one picture column: offset and size of a packet
 _ENDED = "this pass has ended: another one of the same loader was begun, its place was set, or it was closed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from operator import index
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from penstock.errors import UsageError
-from penstock.lazy import dataclass
 from penstock.load.permutation import MOST, inverse, key_of, keys_of, permute
 
 __all__ = [

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ImageError, UsageError
-from penstock.lazy import dataclass
-from penstock.media import image
-from penstock.media.jpeg import JpegProbe
+from penstock.media.image import codec as image
+from penstock.media.image.jpeg import JpegProbe
 from penstock.stores.store import Column, Picture
 
 RESIZES = ("linear", "area", "nearest")
@@ -129,7 +129,7 @@ class Fitter:
 
     def _fit_depth(self, picture: Picture, fit: Fit, out: NDArray[Any]) -> None:
         if picture.ndim == 1:
-            from penstock.media import depth
+            from penstock.media.image import depth
 
             picture = depth.decode(picture.tobytes())
         pixels: NDArray[Any] = picture.reshape(picture.shape[:2])

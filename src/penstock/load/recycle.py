@@ -11,10 +11,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from penstock.budget import Budget, Reservation
 from penstock.errors import BudgetExceeded
 from penstock.load.slots import Lease, Slot, SlotLayout
-from penstock.units import format_bytes
+from penstock.system.budget import Budget, Reservation
+from penstock.system.units import format_bytes
 
 _COLLECT_EVERY_S = 1.0
 

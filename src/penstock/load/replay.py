@@ -1,8 +1,8 @@
 """`MultimodalReplayBuffer`: transitions of HDF5 files for offline RL; numbers in memory, pictures read when sampled.
 
-    buffer = MultimodalReplayBuffer(action_dim=4, joint_dim=16, max_size=int(1e6))
-    buffer.load_from_hdf5("offline_dataset.hdf5")
-    left, right, whole, joint, action, *following, reward, not_done = buffer.sample(256)
+buffer = MultimodalReplayBuffer(action_dim=4, joint_dim=16, max_size=int(1e6))
+buffer.load_from_hdf5("offline_dataset.hdf5")
+left, right, whole, joint, action, *following, reward, not_done = buffer.sample(256)
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.budget import Budget
 from penstock.errors import StoreError, UsageError
 from penstock.load import settings
 from penstock.load.ahead import AsyncSampleBuffer
@@ -32,8 +31,9 @@ from penstock.load.replay_words import ReplayOutput, asked_for, paths_for, seed_
 from penstock.load.shares import LIBRARIES_BYTES, TABLE_SHARE
 from penstock.load.slots import lay_out
 from penstock.load.source import ImageSize, Shaping
-from penstock.memory import rss_bytes
 from penstock.profile.feeding import Feeding, is_ahead
+from penstock.system.budget import Budget
+from penstock.system.memory import rss_bytes
 
 __all__ = ["AsyncSampleBuffer", "MultimodalReplayBuffer"]
 

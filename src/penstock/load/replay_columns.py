@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from penstock.errors import StoreError, UsageError
-from penstock.lazy import dataclass
 from penstock.load.source import Shaping
 from penstock.load.transition import Transition, own_next
 from penstock.stores.roles import ACTIONS, REWARDS, STATE_NAMES, TERMINALS

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.budget import Reservation
 from penstock.errors import StoreError
 from penstock.load import choose_views
 from penstock.load.replay_columns import Asked, Columns, columns_for, cut_at, sizes_for
@@ -19,7 +18,8 @@ from penstock.load.view import View
 from penstock.stores.opening import open_store
 from penstock.stores.roles import TERMINALS
 from penstock.stores.store import Store
-from penstock.units import format_bytes
+from penstock.system.budget import Reservation
+from penstock.system.units import format_bytes
 
 _BLOCK_SAMPLES = 1 << 13
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from operator import index
 from typing import Any, Literal
 
-from penstock.budget import Budget
 from penstock.errors import UsageError
-from penstock.lazy import dataclass
-from penstock.limits import read_cpu_limit, read_memory_limit
 from penstock.load.order import Local, Order, Sequential, Shuffled
 from penstock.load.shard import Batches
 from penstock.load.window import Sampling, Window
 from penstock.stores.store import Store
-from penstock.units import format_bytes
+from penstock.system.budget import Budget
+from penstock.system.limits import read_cpu_limit, read_memory_limit
+from penstock.system.units import format_bytes
 
 ViewChoice = Literal["auto", "off", "ram", "disk"]
 VIEWS = ("auto", "off", "ram", "disk")
@@ -103,7 +103,7 @@ def threads_for(asked: int | str) -> int:
     if asked == "auto":
         return granted if granted <= _FEW_CPUS else granted * 4 // 5
     if isinstance(asked, str):
-        from penstock.units import parse_workers
+        from penstock.system.units import parse_workers
 
         return max(1, parse_workers(asked, granted, "threads"))
     if isinstance(asked, bool) or not isinstance(asked, int) or not 1 <= asked <= 1024:

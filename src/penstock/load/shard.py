@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
-from penstock.lazy import dataclass
 from penstock.load.order import whole_number
 
 

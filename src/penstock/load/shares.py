@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from penstock.budget import Budget
 from penstock.errors import BudgetExceeded
-from penstock.lazy import dataclass
-from penstock.units import MIB, format_bytes
+from penstock.system.budget import Budget
+from penstock.system.units import MIB, format_bytes
 
 LEAST_SLOTS = 3  # one that the training step works on, one that its code still names, one in the making
 USUAL_SLOTS = 5
@@ -72,9 +72,7 @@ def share_out(
     and one thread do not. `budget`: what `limit_bytes` are left of."""
 
     def shares(count: int, workers: int) -> Shares:
-        return Shares(
-            limit_bytes, workers, count, slot_bytes, thread_bytes, table_bytes, index_bytes, encoded_bytes
-        )
+        return Shares(limit_bytes, workers, count, slot_bytes, thread_bytes, table_bytes, index_bytes, encoded_bytes)
 
     for count in [slots] if slots is not None else range(USUAL_SLOTS, LEAST_SLOTS - 1, -1):
         found = shares(count, threads)

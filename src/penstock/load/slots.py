@@ -13,12 +13,11 @@ import mmap
 import queue
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from penstock.lazy import dataclass
 
 _ALIGN = 256
 _HUGE_BYTES = 16 << 20

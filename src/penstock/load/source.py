@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
-from penstock.lazy import dataclass
 from penstock.load.pictures import Fit, FloatTable, fit_for
 from penstock.load.tables import Numbers
 from penstock.load.window import BoundWindow, Output
 from penstock.stores.store import Column, ImageSource, Store
-from penstock.units import format_bytes
+from penstock.system.units import format_bytes
 
 if TYPE_CHECKING:
     from penstock.load.view import View
@@ -263,9 +263,7 @@ OUTPUT_SHIFT = 40  # a destination: the output's number above, the picture's num
 PLACE_MASK = (1 << OUTPUT_SHIFT) - 1
 
 
-def merge(
-    outputs: Sequence[Output], rows_of: Mapping[str, NDArray[np.int64]], places: NDArray[np.int64]
-) -> Unique:
+def merge(outputs: Sequence[Output], rows_of: Mapping[str, NDArray[np.int64]], places: NDArray[np.int64]) -> Unique:
     """All rows that the outputs of one column need, sorted and merged; `places`: where the samples are in the batch."""
     rows, dests = [], []
     for number, output in enumerate(outputs):

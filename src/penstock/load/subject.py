@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError, UsageError
-from penstock.limits import read_cpu_limit, read_memory_limit
 from penstock.load.cache import cache_directory
 from penstock.load.source import PictureColumn, Source
 from penstock.load.window import Clip, Sampling, Transition, Window
 from penstock.profile.marks import marks
+from penstock.system.limits import read_cpu_limit, read_memory_limit
 
 if TYPE_CHECKING:
     from penstock.load.loader import Loader

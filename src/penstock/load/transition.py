@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.errors import UsageError
-from penstock.lazy import dataclass
 from penstock.load.bound import BoundWindow, Output, check_some, columns_of, lengths_of, named
 from penstock.stores.roles import next_columns
 

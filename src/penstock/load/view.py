@@ -28,7 +28,7 @@ from penstock.errors import OutputFailed, UsageError
 from penstock.load import cache, jpeg_rows, view_file, view_opening
 from penstock.load.view_file import HEADER_BYTES, PLACE, SUM, Layout, ViewSpec, write_all
 from penstock.load.view_opening import Owner
-from penstock.units import format_bytes
+from penstock.system.units import format_bytes
 
 __all__ = ["View", "ViewSpec"]
 

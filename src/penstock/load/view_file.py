@@ -18,14 +18,14 @@ import math
 import os
 import struct
 import zlib
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, UsageError
-from penstock.lazy import dataclass
-from penstock.units import format_bytes
+from penstock.system.units import format_bytes
 
 MAGIC = b"PENSVIEW"
 VERSION = 1

@@ -7,15 +7,15 @@ import mmap
 import os
 import secrets
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from penstock.errors import LimitExceeded, OutputFailed, StoreError
-from penstock.lazy import dataclass
-from penstock.limits import describe_memory, read_memory_limit
 from penstock.load import cache, jpeg_rows, view_file
 from penstock.load.view_file import HEADER_BYTES, Layout, ViewSpec
-from penstock.units import format_bytes
+from penstock.system.limits import describe_memory, read_memory_limit
+from penstock.system.units import format_bytes
 
 _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.errors import UsageError
-from penstock.lazy import dataclass
 from penstock.load.bound import (
     BoundWindow,
     Needs,

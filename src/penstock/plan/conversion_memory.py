@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from penstock import memory, units
 from penstock.errors import BudgetExceeded
-from penstock.lazy import dataclass
 from penstock.lerobot.stats import are_pooled
 from penstock.recordings.recording import LargestReads
+from penstock.system import memory, units
 
 MIB = 2**20
 # The interpreter with the libraries in use; benchmarks/budget.py shows predictions beside what was measured. Several

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from penstock.errors import UsageError
-from penstock.limits import read_memory_limit
 from penstock.profile.layout import B_RESET_NS
 from penstock.profile.marks import marks
 from penstock.profile.serials import serials
 from penstock.profile.spans import is_enabled, own_lane
 from penstock.profile.subject import Way, keep
+from penstock.system.limits import read_memory_limit
 
 FETCH_NS = "fetch_ns of loader {}"
 """Counter: what samples and batches of one loader took."""

@@ -1,6 +1,6 @@
 """A snapshot as a flat dict of floats, for wandb.log, TensorBoard's add_scalar or a line of JSON.
 
-    wandb.log(penstock.profile.callback(), step=step)
+wandb.log(penstock.profile.callback(), step=step)
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import UsageError
 from penstock.profile.figures import StageRow, peak_bytes, stage_rows
 from penstock.profile.recent import between
-from penstock.units import plain
+from penstock.system.units import plain
 
 if TYPE_CHECKING:
     from penstock.profile.snapshot import Snapshot

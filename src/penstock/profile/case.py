@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from penstock.lazy import dataclass
 from penstock.profile.model import WAIT_SHARE, Situation, Stage
 from penstock.profile.subject import Way
 

@@ -15,7 +15,7 @@ from penstock.profile.case import CLOSE, KEPT_FREE, OTHER, WORTH, Case, Fix, Sta
 from penstock.profile.model import DECODE, READS, SAMPLES
 from penstock.profile.said import said
 from penstock.profile.subject import Way
-from penstock.units import format_bytes
+from penstock.system.units import format_bytes
 
 _VIEW_OVERHEAD = 1.001  # flags and headers
 _HALF = 2  # of the bandwidth that twice the threads would bring, must come for a storage not to be called the limit

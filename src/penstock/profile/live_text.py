@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from penstock.profile.figures import StageRow, peak_bytes, stage_rows, wait_figures
-from penstock.units import format_bytes, format_duration_ns, plain
+from penstock.system.units import format_bytes, format_duration_ns, plain
 
 if TYPE_CHECKING:
     from penstock.profile.snapshot import Snapshot

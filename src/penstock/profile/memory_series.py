@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from time import perf_counter_ns
 
-from penstock.memory import rss_bytes, tree_pss_bytes
 from penstock.profile.board import after_fork
 from penstock.profile.snapshot import MemoryPoint
+from penstock.system.memory import rss_bytes, tree_pss_bytes
 
 INTERVAL_S = 0.5
 MAX_POINTS = 2048

@@ -10,9 +10,8 @@ What handing over a batch takes the loop itself comes on top, whatever the loade
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from penstock.lazy import dataclass
 from penstock.profile.figures import BETWEEN_STEPS, IDLE
 from penstock.profile.histogram import PER_OCTAVE, middle_ns
 from penstock.profile.marks import WAIT

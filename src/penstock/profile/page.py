@@ -21,7 +21,7 @@ from penstock.profile.page_sections import (
     wait_section,
 )
 from penstock.profile.writing import replacing
-from penstock.units import format_bytes, format_duration_ns
+from penstock.system.units import format_bytes, format_duration_ns
 
 if TYPE_CHECKING:
     from penstock.profile.snapshot import Snapshot

@@ -11,7 +11,7 @@ from penstock.profile.figures import MAIN_THREAD, StageRow, memory_limit_bytes, 
 from penstock.profile.page_charts import Curve, Stage, StageBar, chart, html, stage_bars, timeline
 from penstock.profile.page_step import Piece, Track, step_lanes, step_ticks
 from penstock.profile.snapshot_parts import plain_value
-from penstock.units import format_bytes, format_duration_ns
+from penstock.system.units import format_bytes, format_duration_ns
 
 if TYPE_CHECKING:
     from penstock.profile.snapshot import Snapshot, StepPoint, ThreadEvents

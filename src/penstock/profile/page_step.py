@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from penstock.profile.page_charts import Block, Lane, Stage, round_marks
-from penstock.units import format_duration_ns
+from penstock.system.units import format_duration_ns
 
 _MAX_LANES = 40
 _MAX_BLOCKS = 1500

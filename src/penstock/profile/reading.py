@@ -10,10 +10,10 @@ microseconds.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.lazy import dataclass
 from penstock.profile import layout as at
 from penstock.profile.board import Board, Entry, is_alive
 from penstock.profile.lane import add_events, read_text

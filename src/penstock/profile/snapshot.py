@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.errors import UsageError
-from penstock.lazy import dataclass
 from penstock.profile.histogram import N_BUCKETS, Pairs, merge_pairs, percentile_ns
 from penstock.profile.snapshot_parts import ANY, COUNT, Part, plain_value
 from penstock.profile.writing import replacing

@@ -13,10 +13,10 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from penstock.errors import UsageError
-from penstock.lazy import dataclass
 from penstock.profile.board import current_board
 from penstock.profile.spans import is_enabled
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from penstock.errors import UsageError
 from penstock.profile.figures import StageRow, stage_rows, wait_figures
 from penstock.profile.spans import is_enabled
-from penstock.units import format_duration_ns, plain
+from penstock.system.units import format_duration_ns, plain
 
 if TYPE_CHECKING:
     from penstock.profile.snapshot import Snapshot

@@ -88,7 +88,7 @@ def load(path: str | os.PathLike[str]) -> Snapshot:
 
 def machine() -> dict[str, Any]:
     """What the machine grants to this process, and what others have told of it."""
-    from penstock.limits import read_cpu_limit, read_memory_limit
+    from penstock.system.limits import read_cpu_limit, read_memory_limit
 
     with _machine_lock:
         if "cores" not in _machine:

@@ -8,10 +8,10 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import UsageError
-from penstock.lazy import dataclass
 from penstock.profile.case import BatchCost, Fix, rounds_of
 
 Step = Callable[[Any], Any]

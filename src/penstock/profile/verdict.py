@@ -12,12 +12,11 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from typing import Any
 
 from penstock.errors import PenstockError, UsageError
-from penstock.lazy import dataclass
 from penstock.profile import spans
 from penstock.profile.case import Case, Fix, Starts
 from penstock.profile.chance import same_chance
@@ -62,7 +61,7 @@ class Verdict:
     ways: Mapping[str, Way]
     notes: tuple[str, ...] = ()
     trial: Trial | None = None
-    starts: Starts = Starts()
+    starts: Starts = field(default_factory=Starts)
 
     @property
     def step_ms(self) -> float:

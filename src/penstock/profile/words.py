@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import UsageError
 from penstock.profile.said import Language, Said, in_language
 from penstock.profile.table import columns
-from penstock.units import format_bytes
+from penstock.system.units import format_bytes
 
 if TYPE_CHECKING:
     from penstock.profile.case import Fix

@@ -1,8 +1,8 @@
 """What robots recorded: ROS 1 bags, ROS 2 db3 and mcap, through one door.
 
-    with penstock.recordings.open("run.bag") as recording:
-        for topic in recording.topics:
-            print(topic.name, topic.type, topic.count)
+with penstock.recordings.open("run.bag") as recording:
+    for topic in recording.topics:
+        print(topic.name, topic.type, topic.count)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.recordings.split import find, is_recording_file, source_of
 
 if TYPE_CHECKING:
     from penstock.recordings.recording import Loss, OnCorrupt, Recording, Topic
-    from penstock.recordings.recovery import recover
+    from penstock.recordings.recover.recovery import recover
 
 __all__ = ["Loss", "Recording", "Topic", "find", "is_recording_file", "open", "recover"]
 
@@ -32,14 +32,14 @@ def open(path: str | Path, *, on_corrupt: OnCorrupt = "raise") -> Recording:
     except OSError as error:
         raise RecordingError(f"{path}: cannot be opened: {error.strerror or error}") from error
     if source.kind == "ros1":
-        from penstock.recordings.ros1_reader import Ros1Recording
+        from penstock.recordings.ros1.reader import Ros1Recording
 
         return Ros1Recording(source.path, on_corrupt=on_corrupt, notes=source.notes)
     if source.kind == "mcap":
-        from penstock.recordings.mcap_reader import McapRecording
+        from penstock.recordings.mcap.reader import McapRecording
 
         return McapRecording(source, on_corrupt=on_corrupt)
-    from penstock.recordings.db3_reader import Db3Recording
+    from penstock.recordings.db3.reader import Db3Recording
 
     return Db3Recording(source, on_corrupt=on_corrupt)
 
@@ -50,7 +50,7 @@ def __getattr__(name: str) -> object:
 
         return getattr(recording, name)
     if name == "recover":
-        from penstock.recordings.recovery import recover
+        from penstock.recordings.recover.recovery import recover
 
         return recover
     raise AttributeError(f"module 'penstock.recordings' has no attribute {name!r}")

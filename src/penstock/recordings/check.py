@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from penstock import recordings, units
+from penstock import recordings
 from penstock.errors import (
     LimitExceeded,
     MessageError,
@@ -17,19 +17,19 @@ from penstock.errors import (
     RecordingError,
     SchemaError,
 )
-from penstock.lazy import dataclass
 from penstock.recordings.file_window import recover_hint
-from penstock.recordings.protobuf_schema import NO_PROTOBUF
-from penstock.recordings.recovery import examine
-from penstock.recordings.schemas import ENCODINGS
+from penstock.recordings.messages.protobuf_schema import NO_PROTOBUF
+from penstock.recordings.messages.schemas import ENCODINGS
+from penstock.recordings.recover.recovery import examine
 from penstock.recordings.split import suffix_kind
+from penstock.system import units
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from penstock.recordings.message_decoder import MessageDecoder
+    from penstock.recordings.messages.decoder import MessageDecoder
     from penstock.recordings.recording import Recording, Topic
 
 # severity, kind, where, message, what to do

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.content import ZSTD_MAGIC
 from penstock.errors import LimitExceeded, RecordingCorrupt
+from penstock.formats.content import ZSTD_MAGIC
 from penstock.recordings.codecs import check_sizes, decompress_into
 from penstock.recordings.fetch import Block, BufferPool
 

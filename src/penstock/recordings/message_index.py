@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.errors import RecordingCorrupt
-from penstock.lazy import dataclass
 from penstock.recordings.codecs import CODECS
 from penstock.recordings.file_window import recover_hint
 from penstock.recordings.recording import LargestReads

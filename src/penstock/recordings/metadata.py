@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.content import foreign_content
 from penstock.errors import PenstockError
-from penstock.lazy import dataclass
-from penstock.recordings.schemas import type_name
+from penstock.formats.content import foreign_content
+from penstock.recordings.messages.schemas import type_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ class Metadata:
 
 def read_metadata(path: Path) -> tuple[Metadata, list[str]]:
     """What the file says, and notes about what in it cannot be used."""
-    from penstock import plain_yaml
+    from penstock.system import plain_yaml
 
     try:
         with path.open("rb") as file:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import numpy as np
 
 from penstock.errors import MessageError, RecordingError, SchemaError
-from penstock.lazy import dataclass
-from penstock.recordings.recovery_report import unknown_loss
-from penstock.recordings.schemas import several_types, type_name
+from penstock.recordings.messages.schemas import several_types, type_name
+from penstock.recordings.recover.report import unknown_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.recordings.fetch import Block as Block
-    from penstock.recordings.message_decoder import MessageDecoder
-    from penstock.recordings.schemas import Schema, SchemaStore
+    from penstock.recordings.messages.decoder import MessageDecoder
+    from penstock.recordings.messages.schemas import Schema, SchemaStore
     from penstock.recordings.split import Source
 
 DEFAULT_FETCH_BYTES = 16 << 20
@@ -169,7 +169,7 @@ class Recording(ABC):
         except SchemaError as error:
             raise SchemaError(f"{self.path}: topic {topic.name}: {error.message}", hint=error.hint) from None
         if topic.encoding == "json" and not decoder.message.fields:
-            from penstock.recordings.schemas import json_decoder_by_example
+            from penstock.recordings.messages.schemas import json_decoder_by_example
 
             if topic.id not in self._by_example:
                 self._by_example[topic.id] = json_decoder_by_example(schema, self._first_payloads(topic))

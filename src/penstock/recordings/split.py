@@ -5,12 +5,12 @@ from __future__ import annotations
 import glob
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from penstock.content import BAG_MAGIC, MCAP_MAGIC, SQLITE_MAGIC, ZSTD_MAGIC, foreign_content
 from penstock.errors import NotARecording, RecordingError
-from penstock.lazy import dataclass
+from penstock.formats.content import BAG_MAGIC, MCAP_MAGIC, SQLITE_MAGIC, ZSTD_MAGIC, foreign_content
 from penstock.recordings import metadata as bag_metadata
 from penstock.recordings.file_window import plain_name, recover_hint
 from penstock.recordings.metadata import Metadata

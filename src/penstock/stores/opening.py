@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock.content import HDF5_MAGIC, foreign_content
 from penstock.errors import StoreError, UsageError
+from penstock.formats.content import HDF5_MAGIC, foreign_content
 from penstock.stores.store import Store
 
 HDF5_SUFFIXES = (".hdf5", ".h5", ".hdf", ".he5")
@@ -20,8 +20,11 @@ _RECORDING_SUFFIXES = (".bag", ".active", ".db3", ".mcap")
 
 
 def open_store(
-    path: str | os.PathLike[str], *, episodes: Sequence[int] | str | None = None,
-    columns: Sequence[str] | None = None, **options: Any,
+    path: str | os.PathLike[str],
+    *,
+    episodes: Sequence[int] | str | None = None,
+    columns: Sequence[str] | None = None,
+    **options: Any,
 ) -> Store:
     """A store for a LeRobot data set, an HDF5 file, or a directory of ALOHA episodes.
 
@@ -45,7 +48,7 @@ def open_store(
     _check_words(episodes, options)
     columns = _names(columns, place)
     if kind == "lerobot":
-        from penstock.stores.lerobot_store import LeRobotStore
+        from penstock.stores.lerobot.store import LeRobotStore
 
         if options:
             raise StoreError(f"{place} is a LeRobot data set: {next(iter(options))}= is an option of HDF5")
@@ -58,7 +61,7 @@ def open_store(
         _refuse_foreign(place)
         _refuse_recording(place, suffixes)
     if kind == "file" or any(suffix.lower() in HDF5_SUFFIXES for suffix in suffixes):
-        from penstock.stores.hdf5_store import open_hdf5
+        from penstock.stores.hdf5.store import open_hdf5
 
         return open_hdf5(place, episodes=numbers, columns=columns, **options)
     _refuse_recording(place, suffixes)
@@ -70,7 +73,7 @@ def open_store(
 
 def _look_at(place: Path) -> tuple[str, list[str]]:
     """Whether it is absent, a data set of LeRobot, a file or another directory; and the suffixes of what is there."""
-    from penstock.lerobot.reader import is_data_set
+    from penstock.lerobot.read.reader import is_data_set
 
     if not place.exists():
         return "absent", []

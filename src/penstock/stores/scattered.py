@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.stores.hdf5_read import read_exactly
+from penstock.stores.hdf5.read import read_exactly
 
 _READ_COST_BYTES = 8192  # one more read takes as long as this many more bytes
 
 
-def gather_bytes(
-    descriptor: int, path: Path, offsets: NDArray[np.int64], row_bytes: int, out: NDArray[Any]
-) -> None:
+def gather_bytes(descriptor: int, path: Path, offsets: NDArray[np.int64], row_bytes: int, out: NDArray[Any]) -> None:
     """Rows of equal size from any places; what lies close together is read together."""
     if not len(offsets) or not row_bytes:
         return

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -20,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import StoreError
-from penstock.lazy import dataclass
-from penstock.units import format_bytes
+from penstock.system.units import format_bytes
 
 ColumnKind = Literal["image", "depth", "numbers", "text"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.recordings.ros1_writer import BagWriter
+from penstock.recordings.ros1.writer import BagWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

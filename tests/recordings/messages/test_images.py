@@ -7,10 +7,10 @@ import struct
 import pytest
 
 from penstock.errors import ImageError, MessageError, SchemaError
-from penstock.recordings.decode import Decoder
-from penstock.recordings.definitions import parse_msg
-from penstock.recordings.images import CompressedPicture, ImageReader, RawPicture
-from penstock.recordings.standard_types import standard_definitions
+from penstock.recordings.messages.decode import Decoder
+from penstock.recordings.messages.definitions import parse_msg
+from penstock.recordings.messages.standard_types import standard_definitions
+from penstock.recordings.values.images import CompressedPicture, ImageReader, RawPicture
 
 
 def reader(name: str) -> ImageReader:

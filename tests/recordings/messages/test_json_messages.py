@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError, MessageError, SchemaError
-from penstock.recordings.images import CompressedPicture, ImageReader, RawPicture
-from penstock.recordings.json_messages import MAX_JSON_BYTES
-from penstock.recordings.message_decoder import MessageDecoder
-from penstock.recordings.schemas import Schema, SchemaStore, json_decoder_by_example
-from penstock.recordings.values import VectorReader, default_path
+from penstock.recordings.messages.decoder import MessageDecoder
+from penstock.recordings.messages.json_messages import MAX_JSON_BYTES
+from penstock.recordings.messages.schemas import Schema, SchemaStore, json_decoder_by_example
+from penstock.recordings.values.images import CompressedPicture, ImageReader, RawPicture
+from penstock.recordings.values.vectors import VectorReader, default_path
 
 TIME = {"type": "object", "title": "time", "properties": {"sec": {"type": "integer"}, "nsec": {"type": "integer"}}}
 VECTOR = {"type": "object", "properties": {axis: {"type": "number"} for axis in "xyz"}}

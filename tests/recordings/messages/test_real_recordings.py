@@ -13,8 +13,8 @@ from rosbags.rosbag1 import Reader
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from penstock.errors import SchemaError
-from penstock.recordings.decode import Decoder
-from penstock.recordings.definitions import parse_msg
+from penstock.recordings.messages.decode import Decoder
+from penstock.recordings.messages.definitions import parse_msg
 from tests.recordings.messages.oracle import plain
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "recordings"

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError, MessageError
-from penstock.recordings.decode import Decoder
-from penstock.recordings.definitions import parse_msg
-from penstock.recordings.standard_types import standard_definitions
-from penstock.recordings.values import VectorReader, default_path, parse_path
+from penstock.recordings.messages.decode import Decoder
+from penstock.recordings.messages.definitions import parse_msg
+from penstock.recordings.messages.standard_types import standard_definitions
+from penstock.recordings.values.vectors import VectorReader, default_path, parse_path
 
 
 def standard(name: str) -> Decoder:

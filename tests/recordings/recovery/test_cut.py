@@ -13,11 +13,11 @@ from mcap.writer import CompressionType, Writer
 
 from penstock import recordings
 from penstock.errors import PenstockError
-from penstock.recordings.recovery_metadata import FileFacts
-from penstock.recordings.recovery_report import DamageLog
-from penstock.recordings.ros1_scan import recover_bag
-from penstock.recordings.scan_bytes import FileBytes
-from penstock.recordings.sqlite_pages import SqlitePages
+from penstock.recordings.db3.sqlite_pages import SqlitePages
+from penstock.recordings.recover.metadata import FileFacts
+from penstock.recordings.recover.report import DamageLog
+from penstock.recordings.recover.scan_bytes import FileBytes
+from penstock.recordings.ros1.scan import recover_bag
 from tests.recordings.containers.makers import Message, cdr_payload, ros1_payload
 from tests.recordings.recovery.cases import (
     Files,
@@ -64,7 +64,7 @@ def _scan(kind: str, source: FileBytes, target: Path, log: DamageLog) -> None:
     if kind.endswith(".bag"):
         recover_bag(source, target, log, keep_suspect=False)
     else:
-        from penstock.recordings.mcap_scan import recover_mcap
+        from penstock.recordings.mcap.scan import recover_mcap
 
         recover_mcap(source, target, log, FileFacts("x", "mcap"), keep_suspect=False)
 

@@ -16,7 +16,7 @@ from mcap.writer import CompressionType, Writer
 
 from penstock import recordings
 from penstock.errors import NotARecording, OutputExists, RecordingError, UsageError
-from penstock.recordings.ros1_records import MAGIC
+from penstock.recordings.ros1.records import MAGIC
 from tests.recordings.containers.makers import (
     SHARED,
     STRING,

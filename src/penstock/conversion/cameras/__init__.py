@@ -1,0 +1,1 @@
+"""Images and video packets on their way into the output."""

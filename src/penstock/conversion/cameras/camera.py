@@ -1,0 +1,266 @@
+"""What becomes of a camera's pictures: copied as they are, encoded as JPEG or video, or kept as bytes for a table."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.conversion.cameras import depth_camera
+from penstock.conversion.inputs.columns import CameraColumn
+from penstock.conversion.mapping.first_messages import Picture, PictureKind, is_png, probe_picture
+from penstock.errors import ImageError
+from penstock.media.image import codec as image
+from penstock.media.image import raw as raw_image
+from penstock.media.image.depth import DepthInfo
+from penstock.media.image.jpeg import JpegProbe
+from penstock.recordings.values.images import RawPicture
+
+if TYPE_CHECKING:
+    from penstock.lerobot.write.videos import VideoSink
+    from penstock.media.video.encode import EncodedSample, VideoEncoder
+
+Prepared = Any  # whatever a worker's `prepare` gives to its own `store`
+
+
+class Shot(NamedTuple):
+    """One picture and for how many further rows it stands."""
+
+    number: int
+    picture: Picture
+    repeats: int
+
+
+class PictureCheck:
+    """Every picture of a camera has the kind and the size of the first, and a JPEG is whole."""
+
+    def __init__(self, column: CameraColumn) -> None:
+        self._column = column
+        self._probe = JpegProbe()
+        self._is_sample = column.copied and column.stored_as == "copy"
+        self._pix_fmt = ""
+
+    def __call__(self, picture: Picture, number: int) -> None:
+        column = self._column
+        if column.stream is not None:
+            return  # every message of a stream was looked at before
+        if column.kind == "jpeg" and not isinstance(picture, RawPicture) and not is_png(picture):
+            info = self._probe.probe(picture.data)
+            kind: PictureKind = "jpeg"
+            size_px = (info.height, info.width)
+            if info.pix_fmt != self._pix_fmt and self._is_sample:
+                self._settle_pix_fmt(info.pix_fmt, number)
+        else:
+            if column.depth is not None:
+                self._check_depth(column.depth, picture, number)
+                return
+            if isinstance(picture, RawPicture):
+                self._check_raw(picture, number)
+                return
+            kind, size_px = probe_picture(picture)
+        if kind != column.kind or size_px != column.recorded_px:
+            raise PictureChanged(
+                f"{column.topic.name}: message {number:,} is {kind} {size_px[1]}×{size_px[0]}, "
+                f"the first was {column.kind} {column.recorded_px[1]}×{column.recorded_px[0]}",
+                hint="resize does not help a change inside an episode: split the recording where the camera changed",
+            )
+
+    def _check_depth(self, first: DepthInfo, picture: Picture, number: int) -> None:
+        info = depth_camera.probe_depth(picture)
+        if (info.values, info.packing, info.height, info.width) != (
+            first.values, first.packing, first.height, first.width
+        ):  # fmt: skip
+            self._refuse(number, f"depth {info}", f"depth {first}")
+
+    def _check_raw(self, picture: RawPicture, number: int) -> None:
+        column = self._column
+        known = column.encoding in ("", picture.encoding)
+        if not known or (picture.height, picture.width) != column.recorded_px:
+            now = f"raw {picture.encoding} {picture.width}×{picture.height}"
+            height, width = column.recorded_px
+            self._refuse(number, now, f"raw {column.encoding} {width}×{height}")
+
+    def _refuse(self, number: int, now: str, first: str) -> None:
+        raise PictureChanged(
+            f"{self._column.topic.name}: message {number:,} is {now}, the first was {first}",
+            hint="split the recording where the camera changed, and convert the parts on their own",
+        )
+
+    def _settle_pix_fmt(self, pix_fmt: str, number: int) -> None:
+        """The frames of a video share one pixel format; copied ones bring their own."""
+        if self._pix_fmt:
+            raise PictureChanged(
+                f"{self._column.topic.name}: message {number:,} is {pix_fmt}, the ones before {self._pix_fmt}",
+                hint="video=mjpeg, images, h264, hevc or av1 takes both, or split the recording there",
+            )
+        self._pix_fmt = pix_fmt
+
+
+class PictureChanged(ImageError):
+    """A camera changes its size or encoding within a recording."""
+
+
+def to_rgb(column: CameraColumn, picture: Picture) -> NDArray[np.uint8]:
+    """The picture's pixels at the size of the data set."""
+    if column.depth_range_mm is not None:
+        return depth_camera.gray_rgb(column, picture, column.depth_range_mm)
+    rgb = raw_image.to_rgb(picture) if isinstance(picture, RawPicture) else image.decode(picture.data)
+    return image.resize(rgb, column.size_px) if column.resized else rgb
+
+
+def to_pixels(column: CameraColumn, picture: Picture) -> NDArray[Any]:
+    """What the statistics of the camera are made of: RGB, or distances where these are kept."""
+    return depth_camera.values_of(column, picture) if column.is_metric else to_rgb(column, picture)
+
+
+class CameraWorker(ABC):
+    """One camera of one episode; `prepare` may run in any thread, `store` runs in order, one call at a time."""
+
+    def __init__(self, column: CameraColumn) -> None:
+        self.column = column
+
+    def prepare(self, shot: Shot) -> Prepared:
+        return shot.picture
+
+    @abstractmethod
+    def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None: ...
+
+    @abstractmethod
+    def repeat(self, rows: int) -> None:
+        """The next rows show what the row before them showed."""
+
+    @property
+    def table(self) -> BytesWorker | None:
+        """Who holds the pictures, where they lie in the table."""
+        return None
+
+    def look(self, shots: Sequence[Shot]) -> None:  # noqa: B027 - most looked when they prepared
+        """Find what cannot be used, when nothing is stored any more."""
+
+    def finish(self) -> None:  # noqa: B027 - most have nothing to do
+        """The episode ends: what is still held goes to the file."""
+
+    def close(self) -> None:  # noqa: B027
+        """Give back what the worker holds, whether the episode ended well or not."""
+
+
+class CopyWorker(CameraWorker):
+    """Recorded JPEG bytes become samples of the video file as they are."""
+
+    def __init__(self, column: CameraColumn, sink: VideoSink) -> None:
+        super().__init__(column)
+        self._sink = sink
+
+    def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None:
+        pieces = []
+        for shot in shots:
+            pieces.append(shot.picture.data)
+            if shot.repeats:
+                self._sink.append(pieces)
+                self._sink.repeat(shot.repeats)
+                pieces = []
+        if pieces:
+            self._sink.append(pieces)
+
+    def repeat(self, rows: int) -> None:
+        self._sink.repeat(rows)
+
+
+class JpegWorker(CopyWorker):
+    """Pictures that cannot be copied become JPEGs of the asked quality."""
+
+    def __init__(self, column: CameraColumn, sink: VideoSink, quality: int) -> None:
+        super().__init__(column, sink)
+        self._quality = quality
+
+    def prepare(self, shot: Shot) -> Prepared:
+        return image.encode_jpeg(to_rgb(self.column, shot.picture), self._quality)
+
+    def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None:
+        for shot, data in zip(shots, prepared, strict=True):
+            self._sink.append([data])
+            if shot.repeats:
+                self._sink.repeat(shot.repeats)
+
+
+class VideoWorker(CameraWorker):
+    """Pictures become video frames; a repeated row is a frame of its own, which costs the codec almost nothing."""
+
+    def __init__(self, column: CameraColumn, sink: VideoSink, encoder: VideoEncoder) -> None:
+        super().__init__(column)
+        self._sink = sink
+        self._encoder = encoder
+        self._last: NDArray[np.uint8] | None = None
+
+    def prepare(self, shot: Shot) -> Prepared:
+        return to_rgb(self.column, shot.picture)
+
+    def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None:
+        for shot, rgb in zip(shots, prepared, strict=True):
+            self._last = rgb
+            self.repeat(1 + shot.repeats)
+        if self._last is not None and not self._last.flags.owndata:
+            # Raw pixels are a view of the block, which is used again while this picture may still be repeated.
+            self._last = self._last.copy()
+
+    def repeat(self, rows: int) -> None:
+        if self._last is not None:
+            for _ in range(rows):
+                self._write(self._encoder.encode(self._last))
+
+    def finish(self) -> None:
+        self._write(self._encoder.flush())
+        self._last = None
+
+    def close(self) -> None:
+        self._encoder.close()
+
+    def _write(self, samples: Sequence[EncodedSample]) -> None:
+        if not samples:
+            return
+        if self._sink.frames == 0:
+            self._sink.set_codec(self._encoder.stsd, self._encoder.info)
+        self._sink.append([sample.data for sample in samples], [sample.key for sample in samples])
+
+
+class BytesWorker(CameraWorker):
+    """Encoded pictures as bytes, row by row, for a column of the table."""
+
+    def __init__(self, column: CameraColumn, quality: int) -> None:
+        super().__init__(column)
+        self._quality = quality
+        self.rows: list[bytes] = []
+        self._last = b""
+
+    def prepare(self, shot: Shot) -> Prepared:
+        if self.column.copied:
+            return bytes(shot.picture.data)
+        return image.encode_jpeg(to_rgb(self.column, shot.picture), self._quality)
+
+    def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None:
+        for shot, data in zip(shots, prepared, strict=True):
+            self._last = data
+            self.repeat(1 + shot.repeats)
+
+    def repeat(self, rows: int) -> None:
+        self.rows.extend([self._last] * rows)
+
+    @property
+    def table(self) -> BytesWorker | None:
+        return self
+
+    def take(self, rows: int | None = None) -> list[bytes]:
+        """The pictures of the next rows; without a number, of all that are there."""
+        count = len(self.rows) if rows is None else rows
+        taken, self.rows = self.rows[:count], self.rows[count:]
+        return taken
+
+
+class DepthWorker(BytesWorker):
+    """Distances as they were recorded: 16-bit PNG or float TIFF, row by row, for a column of the table."""
+
+    def prepare(self, shot: Shot) -> Prepared:
+        return depth_camera.stored_bytes(self.column, shot.picture)

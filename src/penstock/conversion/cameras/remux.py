@@ -1,0 +1,214 @@
+"""Moving the frames of a video as they are: whether they can be, and how their bytes go from one file to another."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import VideoError
+from penstock.lerobot.read.frames import EpisodeFrames
+from penstock.media.mp4.index import VideoIndex
+from penstock.media.mp4.tree import Box
+
+_ENTRY_BYTES = 78  # of a visual sample entry before the boxes inside it
+_COMPRESSOR_NAME = slice(42, 74)
+# What a file says about its own bit rate and padding; with it the description would differ between episodes.
+_DROPPED_BOXES = ("btrt", "free", "skip")
+_CONFIGURATION = {"h264": ("avcC", 4, 0x03), "hevc": ("hvcC", 21, 0x03)}  # where the size of a length field stands
+_MOST_UNITS = 256
+# Kinds of NAL units that hold an image with which decoding can begin.
+_H264_IDR = 5
+_HEVC_BLA, _HEVC_IDR, _HEVC_CRA = (16, 17, 18), (19, 20), 21
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Samples that lie together in memory: a piece and a key flag per frame, and for how many more rows it stands."""
+
+    pieces: list[memoryview]
+    keys: list[bool]
+    repeats: list[int]
+    shifts: list[int] | None  # how many places after its own each is shown; None: in the order of the file
+
+    @property
+    def rows(self) -> int:
+        return len(self.pieces) + sum(self.repeats)
+
+
+def why_not_movable(frames: EpisodeFrames) -> str | None:
+    """The reason for which the samples of an episode cannot stand in another file as they are, or None."""
+    index, samples = frames.index, np.sort(frames.samples)
+    if index.codec not in _CONFIGURATION and (np.diff(frames.samples) < 0).any():
+        return f"frames are stored in another order than they are shown (B-frames of {index.codec})"
+    if not index.key[samples[0]]:
+        return "the episode does not begin with a key frame"
+    if (np.diff(samples) != 1).any():
+        if (np.diff(frames.samples) > 0).all():
+            return "frames that are not shown lie between its frames"
+        return "frames of another episode, or frames that are not shown, lie between its frames (B-frames, open GOP)"
+    if int(index.sizes[samples].min(initial=1)) < 1:
+        return "a frame has no bytes"
+    if index.codec in _CONFIGURATION and not _begins_anew(frames):
+        return "the first frame needs frames before it, though it is marked as a key frame"
+    return None
+
+
+def description(index: VideoIndex) -> bytes:
+    """The sample description for another file: codec and colours as they are, without what is about the old file."""
+    stsd = Box(index.path, "stsd", index.description, 8, len(index.description), 0)
+    entry = next(stsd.children(at=8), None)
+    if entry is None or len(entry) < _ENTRY_BYTES:
+        raise stsd.error("has no whole sample entry")
+    head = bytearray(entry.data[entry.start : entry.start + _ENTRY_BYTES])
+    head[_COMPRESSOR_NAME] = bytes(32)
+    body = bytes(head)
+    for child in entry.children(at=_ENTRY_BYTES):
+        if child.kind not in _DROPPED_BOXES:
+            body += _box(child.kind, child.data[child.start : child.end])
+    return _box("stsd", struct.pack(">II", 0, 1) + _box(entry.kind, body))
+
+
+def move(frames: EpisodeFrames, block_bytes: int) -> Generator[Moved, None, None]:
+    """The samples of an episode in blocks, in the order of the file: neighbours are read by one call, a frame that is
+    shown twice only once.
+    """
+    index, samples = frames.index, np.sort(frames.samples)
+    offsets, sizes, keys = index.offsets[samples], index.sizes[samples].astype(np.int64), index.key[samples]
+    again = np.zeros(len(samples), np.bool_)
+    shifts = _shifts(frames)
+    if shifts is not None:
+        keys = keys & _begins_closed(shifts)
+    else:
+        again[1:] = (offsets[1:] == offsets[:-1]) & (sizes[1:] == sizes[:-1]) & keys[1:] & keys[:-1]
+    starts = np.flatnonzero(~again)
+    repeats = np.diff(np.append(starts, len(samples))) - 1
+    offsets, sizes, keys = offsets[starts], sizes[starts], keys[starts]
+    try:
+        fd = os.open(frames.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise VideoError(f"{frames.path}: cannot be opened: {error.strerror}") from error
+    try:
+        at = 0
+        while at < len(starts):
+            stop = _block_end(offsets, sizes, at, block_bytes)
+            # Not held here: the block is gone before the next is read.
+            yield Moved(
+                _read(fd, frames.path, offsets[at:stop].tolist(), sizes[at:stop].tolist()),
+                keys[at:stop].tolist(),
+                repeats[at:stop].tolist(),
+                None if shifts is None else shifts[at:stop].tolist(),
+            )
+            at = stop
+    finally:
+        os.close(fd)
+
+
+def _shifts(frames: EpisodeFrames) -> NDArray[np.int64] | None:
+    """How many places after its own in the file each sample of the episode is shown; None where none is moved."""
+    shown = np.empty(frames.count, np.int64)
+    shown[frames.samples - frames.samples.min()] = np.arange(frames.count)
+    shifts = shown - np.arange(frames.count)
+    return shifts if shifts.any() else None
+
+
+def _begins_closed(shifts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which samples no later one is shown before: a reader that seeks to such a key frame finds all that it shows.
+
+    Key frames of open GOPs are left out: frames that are shown before them need older ones, which readers skip. The
+    first of the episode was found to begin anew.
+    """
+    shown = shifts + np.arange(len(shifts))
+    closed = np.ones(len(shown), np.bool_)
+    closed[1:-1] = shown[1:-1] < np.minimum.accumulate(shown[::-1])[::-1][2:]
+    return closed
+
+
+def _block_end(offsets: NDArray[np.int64], sizes: NDArray[np.int64], at: int, block_bytes: int) -> int:
+    """The end of a run of neighbours that fits into a block; one sample always does."""
+    stop = at + 1
+    held = int(sizes[at])
+    while stop < len(sizes) and int(offsets[stop]) == int(offsets[at]) + held:
+        if held + int(sizes[stop]) > block_bytes:
+            break
+        held += int(sizes[stop])
+        stop += 1
+    return stop
+
+
+def _read(fd: int, path: Path, offsets: list[int], sizes: list[int]) -> list[memoryview]:
+    total = sum(sizes)
+    buffer = bytearray(total)
+    view = memoryview(buffer)
+    done = 0
+    while done < total:
+        try:
+            got = os.preadv(fd, [view[done:]], offsets[0] + done)
+        except OSError as error:
+            raise VideoError(f"{path}: byte {offsets[0] + done:,}: cannot be read: {error.strerror}") from error
+        if not got:
+            raise VideoError(
+                f"{path}: ends at byte {offsets[0] + done:,}, a frame reaches to byte {offsets[0] + total:,}",
+                hint="the file is cut; fetch it again",
+            )
+        done += got
+    pieces, at = [], 0
+    for size in sizes:
+        pieces.append(view[at : at + size])
+        at += size
+    return pieces
+
+
+def _begins_anew(frames: EpisodeFrames) -> bool:
+    """H.264, HEVC: whether no decoder needs anything older than the first sample for any frame of the episode.
+
+    H.264 begins anew with an IDR frame. In HEVC, frames that are shown before a CRA or BLA frame may refer to older
+    ones; and where frames are reordered, a decoder behind other frames takes a CRA frame for one that goes on.
+    """
+    index, first = frames.index, int(frames.samples.min())
+    kind = _first_unit(frames, first)
+    if index.codec == "h264":
+        return kind == _H264_IDR
+    if kind in _HEVC_IDR:
+        return True
+    is_reordered = bool((np.diff(index.pts) < 0).any())
+    is_first_shown = int(frames.samples[0]) == first
+    return kind in (_HEVC_BLA if is_reordered else (*_HEVC_BLA, _HEVC_CRA)) and is_first_shown
+
+
+def _first_unit(frames: EpisodeFrames, sample: int) -> int | None:
+    """H.264, HEVC: the kind of the first unit of a sample that holds a coded image."""
+    index = frames.index
+    length_bytes = _length_bytes(index)
+    at, end = int(index.offsets[sample]), int(index.offsets[sample]) + int(index.sizes[sample])
+    with open(frames.path, "rb") as stream:
+        for _ in range(_MOST_UNITS):
+            head = os.pread(stream.fileno(), length_bytes + 1, at)
+            if at + length_bytes >= end or len(head) <= length_bytes:
+                return None
+            kind = head[length_bytes]
+            if index.codec == "h264" and 1 <= kind & 31 <= 5:
+                return kind & 31
+            if index.codec == "hevc" and (kind >> 1) & 63 < 32:
+                return (kind >> 1) & 63
+            at += length_bytes + int.from_bytes(head[:length_bytes], "big")
+    return None
+
+
+def _length_bytes(index: VideoIndex) -> int:
+    name, at, mask = _CONFIGURATION[index.codec]
+    stsd = Box(index.path, "stsd", index.description, 8, len(index.description), 0)
+    entry = next(stsd.children(at=8), None)
+    box = None if entry is None else entry.find(name, at=_ENTRY_BYTES)
+    if box is None:
+        raise stsd.error(f"{index.codec} without {name}")
+    return (box.unpack(">B", at)[0] & mask) + 1
+
+
+def _box(kind: str, body: bytes) -> bytes:
+    return struct.pack(">I", 8 + len(body)) + kind.encode("latin-1") + body

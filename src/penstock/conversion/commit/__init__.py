@@ -1,0 +1,1 @@
+"""Journal, lock, resume and atomic publishing of an output."""

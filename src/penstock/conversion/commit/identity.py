@@ -1,0 +1,137 @@
+"""What makes a conversion this conversion: version, settings and inputs; and how two of them differ."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock import __version__
+from penstock.conversion.episodes.sidecar import read_sidecar
+from penstock.conversion.inputs.input import Found
+from penstock.conversion.settings import Settings
+from penstock.errors import PenstockError, RecordingError
+from penstock.system import config
+
+_LOOKED_AT_BYTES = 64 << 10  # at both ends of a file: enough to tell one recording from another
+_LISTED = 12
+
+
+def identity(settings: Settings, sources: Sequence[Mapping[str, Any]], *, strict: bool) -> dict[str, Any]:
+    """As the journal keeps it: another identity gives other bytes, so it may not continue what this one began."""
+    return {
+        "penstock": __version__,
+        "settings": config.plain(settings),
+        "strict": strict,
+        "sources": list(sources),
+    }
+
+
+def sources(found: Sequence[Found], settings: Settings, *, keep_going: bool) -> list[dict[str, Any]]:
+    """All inputs as the journal knows them; with `keep_going` also those that cannot be read."""
+    known = []
+    for each in found:
+        try:
+            known.append(source(each, settings))
+        except PenstockError:
+            if not keep_going:
+                raise
+            known.append(unreadable(each))
+    return known
+
+
+def unreadable(found: Found) -> dict[str, Any]:
+    """An input that cannot be read: its name is all there is to know."""
+    return {"kind": found.kind, "path": os.path.abspath(found.path), "bytes": 0, "sum": "unreadable"}
+
+
+def source(found: Found, settings: Settings) -> dict[str, Any]:
+    """One input as the journal knows it: its path, and enough of its contents to see that it is another one."""
+    size_bytes, sum_ = 0, 0
+    for path in _files(found.path):
+        size, sum_ = _look(path, sum_)
+        size_bytes += size
+    path_now = os.path.abspath(found.path)  # whoever goes on may stand in another directory
+    known = {"kind": found.kind, "path": path_now, "bytes": size_bytes, "sum": f"{sum_:08x}"}
+    if found.kind == "recording":
+        beside = read_sidecar(found.path, settings.episodes.sidecar, 0)
+        if beside.files:  # what they say of this recording: a table may get lines for others
+            said = (beside.task, beside.windows, beside.subtasks)
+            known["beside"] = f"{zlib.crc32(repr(said).encode(errors='surrogatepass')):08x}"
+    return known
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], *, but: Sequence[str] = ()) -> list[str]:
+    """What a user has to know when the two are not the same; `but` names settings that may differ."""
+    found = []
+    if before["penstock"] != now["penstock"]:
+        found.append(f"penstock {now['penstock']} instead of {before['penstock']}")
+    if before["strict"] != now["strict"]:
+        found.append(f"{'with' if now['strict'] else 'without'} --strict")
+    found += _setting_differences(before["settings"], now["settings"], "", but)
+    found += source_differences(before["sources"], now["sources"])
+    return found if len(found) <= _LISTED else [*found[:_LISTED], f"and {len(found) - _LISTED:,} more"]
+
+
+def source_differences(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What differs; the order does not count: the journal's is kept."""
+    old, new = ({real(each["path"]): each for each in side} for side in (before, now))
+    found = [f"input {old[path]['path']} is not given any more" for path in old if path not in new]
+    found += [f"input {new[path]['path']} is new" for path in new if path not in old]
+    for path in old:
+        was, is_ = old[path], new.get(path, old[path])
+        if was["sum"] != is_["sum"]:
+            sizes = "" if was["bytes"] == is_["bytes"] else f" ({is_['bytes']:,} bytes instead of {was['bytes']:,})"
+            found.append(f"input {is_['path']} has changed{sizes}")
+        elif was.get("beside") != is_.get("beside"):
+            found.append(f"the file beside input {is_['path']} says something else")
+    return found
+
+
+def _setting_differences(before: Any, now: Any, where: str, but: Sequence[str]) -> Iterator[str]:
+    if before == now or where in but:
+        return
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in {**before, **now}:
+            deeper = f"{where}.{key}" if where else str(key)
+            yield from _setting_differences(before.get(key), now.get(key), deeper, but)
+    elif isinstance(before, Mapping) and now is None:
+        yield f"{where} is not given any more"
+    elif isinstance(now, Mapping) and before is None:
+        yield f"{where} is new"
+    else:
+        yield f"{where}: {_written(now)} instead of {_written(before)}"
+
+
+def _written(value: Any) -> str:
+    """As a configuration writes it, not as Python does."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def real(path: str | Path) -> str:
+    return os.path.realpath(path)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    for here, subdirectories, names in os.walk(path):
+        subdirectories.sort()
+        yield from (Path(here) / name for name in sorted(names))
+
+
+def _look(path: Path, sum_: int) -> tuple[int, int]:
+    try:
+        with path.open("rb") as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            sum_ = zlib.crc32(f"{path.name} {size_bytes}".encode(), sum_)
+            sum_ = zlib.crc32(file.read(_LOOKED_AT_BYTES), sum_)
+            if size_bytes > _LOOKED_AT_BYTES:
+                file.seek(max(_LOOKED_AT_BYTES, size_bytes - _LOOKED_AT_BYTES))
+                sum_ = zlib.crc32(file.read(_LOOKED_AT_BYTES), sum_)
+    except OSError as error:
+        raise RecordingError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return size_bytes, sum_

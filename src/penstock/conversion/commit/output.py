@@ -1,0 +1,222 @@
+"""The output directory: built under a temporary name beside its place, and moved there only when it is whole.
+
+    OUT                        the data set, once it is whole
+    OUT.penstock-partial       the one being built; what is committed in it survives every end of the process
+    OUT.penstock-partial.lock  held by the process that builds
+
+A finished data set changes places with the one that it replaces in one step. `penstock/replaces` lies in the new one
+from just before that step until the old one is gone, so that whoever finds two of them knows which is which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from penstock.conversion.commit.exchange import aside_of, exchange
+from penstock.conversion.commit.lock import locked
+from penstock.conversion.report import REPORT_PATH
+from penstock.errors import OutputExists, OutputFailed
+
+PARTIAL_SUFFIX = ".penstock-partial"
+PARCELS = ".parcels"  # inside the partial directory: what other processes write
+JOURNAL_PATH = "penstock/journal.jsonl"
+_REPLACES = "penstock/replaces"
+
+Mode = Literal["new", "resume", "append", "append or resume"]
+Holds = Literal["nothing", "unfinished", "copy"]
+
+
+@dataclass
+class Building:
+    """Where a data set is built, and what lies there already: nothing, what a run left, or a copy to append to."""
+
+    root: Path
+    out: Path
+    holds: Holds
+    finished: bool = False  # set when the data set is whole and may take its place
+
+
+def is_ours(path: Path) -> bool:
+    """Whether penstock wrote this data set (it left its report there)."""
+    return (path / REPORT_PATH).is_file()
+
+
+def check_free(out: Path, *, overwrite: bool) -> None:
+    """Refuse an output that exists, unless it is ours and may be replaced."""
+    if not (out.exists() or out.is_symlink()):
+        return
+    if out.is_dir() and not out.is_symlink() and not any(out.iterdir()):
+        return
+    if not is_ours(out):
+        raise OutputExists(
+            f"{out} exists and was not written by penstock: it is left alone, with or without --overwrite",
+            hint="choose another output directory, or move this one away yourself",
+        )
+    if not overwrite:
+        raise OutputExists(
+            f"{out} exists already",
+            hint="add --overwrite to replace it, --append to add to it, or choose another output",
+        )
+
+
+def partial_of(out: Path) -> Path:
+    # "." has no name of its own, and behind a link lies what is to be replaced.
+    real = Path(os.path.realpath(out))
+    return real.with_name(real.name + PARTIAL_SUFFIX)
+
+
+@contextlib.contextmanager
+def building(
+    out: Path, mode: Mode, *, overwrite: bool, committed: Callable[[Path], int], begin: Callable[[Path, Path], None]
+) -> Iterator[Building]:
+    """Give a directory to build in. When the block ends it becomes `out` if finished; else what is committed stays.
+
+    `committed(root)` counts the episodes that a directory would keep; `begin(out, root)` makes the copy to append to.
+    """
+    if mode == "new":
+        check_free(out, overwrite=overwrite)
+    partial = partial_of(out)
+    out = Path(os.path.realpath(out))
+    with locked(partial.with_name(partial.name + ".lock"), out):
+        with writable(out):
+            settle(partial, out)
+            holds = _prepare(partial, out, mode, overwrite, committed, begin)
+        # What was begun beside a data set of ours was begun with --overwrite, and is resumed with that meaning.
+        replace = overwrite or mode.startswith("append") or (holds == "unfinished" and is_ours(out))
+        work, moved = Building(partial, out, holds), False
+        try:
+            yield work
+            if work.finished:
+                with writable(out):
+                    _move_into_place(partial, out, replace=replace)
+                moved = True
+        finally:
+            if not moved and not new_episodes(partial, out, mode, committed):
+                shutil.rmtree(partial, ignore_errors=True)
+
+
+def _prepare(
+    partial: Path,
+    out: Path,
+    mode: Mode,
+    overwrite: bool,
+    committed: Callable[[Path], int],
+    begin: Callable[[Path, Path], None],
+) -> Holds:
+    """Make the directory to build in, or find it."""
+    appends = mode.startswith("append")
+    if appends and not is_ours(out):
+        what = "was not written by penstock" if out.exists() else "does not exist"
+        raise OutputExists(f"{out} {what}: there is nothing to append to", hint="leave --append out to begin a new one")
+    if not appends:
+        check_free(out, overwrite=overwrite or mode == "resume")
+    episodes = new_episodes(partial, out, mode, committed)
+    if episodes and not overwrite:
+        is_append = appends and _is_copy(partial, out)
+        if mode in ("resume", "append or resume") and is_append == appends:
+            return "unfinished"
+        some = f"{episodes:,} episode{'s' if episodes != 1 else ''}"
+        raise OutputExists(
+            f"{out}: {'an append' if is_append else 'a conversion'} that did not end lies in {partial}, with {some} "
+            "committed",
+            hint=f"--append --resume goes on with it; it begins anew once {partial} is gone"
+            if is_append
+            else "--resume goes on with it, --overwrite begins anew",
+        )
+    if partial.exists():  # a run that ended before its first commit left it; the lock says that it is dead
+        shutil.rmtree(partial)
+    if appends:
+        begin(out, partial)
+        return "copy"
+    if mode == "resume":
+        check_free(out, overwrite=overwrite)
+    partial.mkdir()
+    return "nothing"
+
+
+def new_episodes(partial: Path, out: Path, mode: Mode, committed: Callable[[Path], int]) -> int:
+    """What would be lost with the partial directory: when appending, not what `out` holds as well."""
+    held = committed(out) if mode.startswith("append") and _is_copy(partial, out) else 0
+    return max(0, committed(partial) - held)
+
+
+def _is_copy(partial: Path, out: Path) -> bool:
+    """Whether the partial data set began as a copy of the finished one, so that its journal begins with that one's."""
+    try:
+        with (out / JOURNAL_PATH).open("rb") as old, (partial / JOURNAL_PATH).open("rb") as new:
+            while piece := old.read(1 << 20):
+                if new.read(len(piece)) != piece:
+                    return False
+    except FileNotFoundError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def writable(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputFailed(error.filename or out, "cannot be written", error) from error
+
+
+def _move_into_place(partial: Path, out: Path, *, replace: bool) -> None:
+    check_free(out, overwrite=replace)
+    sync_directory(partial)
+    if not is_ours(out):
+        os.rename(partial, out)  # onto nothing, or onto an empty directory
+        sync_directory(out.parent)
+        return
+    marker = partial / _REPLACES
+    marker.touch()
+    sync_directory(marker.parent)
+    _exchange(partial, out)
+
+
+def _exchange(partial: Path, out: Path) -> None:
+    exchange(partial, out)
+    sync_directory(out.parent)
+    _clear_replaced(partial, out)
+
+
+def _clear_replaced(partial: Path, out: Path) -> None:
+    for old in (partial, aside_of(out)):
+        if is_ours(old):
+            _remove(old)
+    (out / _REPLACES).unlink(missing_ok=True)
+    sync_directory(out / Path(_REPLACES).parent)
+
+
+def settle(partial: Path, out: Path) -> None:
+    """Finish what a run that was killed during its very last steps had begun."""
+    if (out / _REPLACES).exists():
+        _clear_replaced(partial, out)
+    elif (partial / _REPLACES).exists():
+        if is_ours(out):
+            _exchange(partial, out)
+        else:  # between two renames, where the system has no exchange
+            os.rename(partial, out)
+            _clear_replaced(partial, out)
+
+
+def _remove(data_set: Path) -> None:
+    """Delete a data set of ours, its report last: when this is interrupted, what remains is still known as ours."""
+    for entry in data_set.iterdir():
+        if entry.name != Path(REPORT_PATH).parts[0]:
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    shutil.rmtree(data_set)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory survive a power cut."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

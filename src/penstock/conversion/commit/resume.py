@@ -1,0 +1,222 @@
+"""Going on with what is committed: a conversion that was ended, or a finished data set that gets more inputs."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.conversion.commit import identity as identities
+from penstock.conversion.commit import output
+from penstock.conversion.commit.ledger import Entry, Ledger
+from penstock.conversion.commit.lock import locked
+from penstock.conversion.inputs.input import Begun, Found
+from penstock.conversion.report import Report, read_report
+from penstock.conversion.settings import Settings
+from penstock.errors import DataSetCorrupt, DataSetError, UsageError
+from penstock.system import config
+
+if TYPE_CHECKING:
+    from penstock.conversion.commit.output import Building, Mode
+    from penstock.conversion.job import Job
+    from penstock.lerobot.write.journal import Journal
+    from penstock.lerobot.write.writer import DataSetWriter
+
+_COPIES = ("copy", "copy-only")
+_OF_ONE_CALL = ("task",)  # settings that may differ between the calls that make one data set
+
+
+def committed(root: Path) -> int:
+    """How many episodes a directory would keep through the end of its process, in its parcels, too."""
+    from penstock.conversion.parallel.parcel import waiting
+    from penstock.lerobot.layout import JOURNAL_PATH
+    from penstock.lerobot.write.journal import Journal
+
+    if not (root / JOURNAL_PATH).is_file():
+        return 0
+    try:
+        by_input = Counter((record.note or {}).get("input", 0) for record in Journal.read(root).episodes())
+        return by_input.total() + waiting(root, by_input)
+    except DataSetCorrupt:
+        return 1  # nobody knows how many; what is there is kept until somebody has looked
+    except DataSetError:
+        return 0
+
+
+def begin_append(out: Path, root: Path) -> None:
+    """Make the directory in which a finished data set grows; the data set itself stays as it is."""
+    from penstock.lerobot.write.append import copy_for_append
+
+    copy_for_append(out, root)
+
+
+def already_whole(job: Job, mode: Mode) -> Report | None:
+    """The report of a data set that has everything which a call with --resume asks for."""
+    partial = output.partial_of(job.out)
+    if "resume" not in mode or not (output.is_ours(job.out) or partial.exists()):
+        return None
+    from penstock.lerobot.write.journal import Journal
+
+    with locked(partial.with_name(partial.name + ".lock"), job.out):  # and what a killed run left of its lock goes
+        with output.writable(job.out):
+            output.settle(partial, Path(os.path.realpath(job.out)))
+        if partial.exists() or not output.is_ours(job.out):
+            return None
+        journal = Journal.read(job.out)
+        before, now = journal.identity, _identity(job)
+        if "begun" not in before:
+            return None
+        if mode == "resume":
+            if found := identities.differences(before, now):
+                raise DataSetError(
+                    f"{job.out} is whole, and was made by another call: {'; '.join(found)}",
+                    hint="--append adds inputs to it, --overwrite makes it anew",
+                )
+        elif _changed(before, now, job.settings) or _fresh(job, _held(journal), now["sources"]):
+            return None
+        job.note(f"{job.out} is whole already: nothing is left to do")
+        return read_report(job.out)
+
+
+def _identity(job: Job) -> dict[str, Any]:
+    known = identities.sources(job.found, job.settings, keep_going=job.keep_going)
+    return identities.identity(job.settings, known, strict=job.strict)
+
+
+def _sources(journal: Journal) -> list[Mapping[str, Any]]:
+    """All inputs that went into a data set, in their order."""
+    later = [note["append"]["sources"] for note in journal.notes() if "append" in note]
+    return [source for sources in (journal.identity["sources"], *later) for source in sources]
+
+
+def go_on(job: Job, building: Building, *, appends: bool) -> None:
+    """Bring a job to where its data set stands; refused, with what differs, when it is not the same job."""
+    from penstock.lerobot.write.writer import DataSetWriter
+
+    writer = DataSetWriter.resume(building.root)
+    try:
+        before = writer.journal.identity
+        if "begun" not in before:
+            raise DataSetError(f"{building.out}: this data set was not made by a conversion; it cannot go on")
+        if appends:
+            _append(job, building, writer)
+        else:
+            _resume(job, building, writer)
+    except BaseException:
+        writer.leave()
+        raise
+    job.writer = writer
+
+
+def _resume(job: Job, building: Building, writer: DataSetWriter) -> None:
+    before = writer.journal.identity
+    if _appended(writer):
+        raise UsageError(
+            f"{building.root} is a data set to which inputs were being appended",
+            hint="give --append with --resume, and the inputs of that call",
+        )
+    _refuse(building, identities.differences(before, _identity(job)))
+    job.begun = Begun.from_json(before["begun"])
+    job.ledger = _ledger(writer.journal, before["sources"], job.found)
+
+
+def _append(job: Job, building: Building, writer: DataSetWriter) -> None:
+    before, earlier = writer.journal.identity, _appended(writer)
+    now = _identity(job)
+    _refuse(building, _changed(before, now, job.settings))
+    known = _sources(writer.journal)
+    if building.holds == "unfinished":
+        begun_with, task = earlier[-1]["sources"], earlier[-1]["task"]
+        job.first_new = len(known) - len(begun_with)
+        fresh = _fresh(job, _held(writer.journal, job.first_new), now["sources"])
+        _refuse(building, identities.source_differences(begun_with, fresh))
+    else:
+        job.first_new = len(known)
+        fresh = _fresh(job, _held(writer.journal), now["sources"])
+        known += fresh
+        if not fresh:
+            raise UsageError(f"{building.out} holds all of these inputs already: there is nothing to append")
+        task = job.settings.task
+        writer.note({"append": {"sources": fresh, "task": task}})
+    begun = Begun.from_json(before["begun"])
+    settings = begun.settings if task == Settings.task else replace(begun.settings, task=task)
+    if settings.video in _COPIES:
+        settings = replace(settings, video=job.settings.video)
+    job.begun = begun = replace(begun, settings=settings)
+    job.settings = begun.settings
+    job.ledger = _ledger(writer.journal, known, job.found, first_new=job.first_new)
+
+
+def _appended(writer: DataSetWriter) -> list[Mapping[str, Any]]:
+    return [note["append"] for note in writer.journal.notes() if "append" in note]
+
+
+def _fresh(job: Job, known: Sequence[Mapping[str, Any]], given: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The inputs that are not in the data set yet; a changed one is neither the old one nor a new one."""
+    old = {(each["sum"], each["bytes"]) for each in known}
+    paths = {identities.real(each["path"]) for each in known}
+    fresh = []
+    for each in given:
+        if (each["sum"], each["bytes"]) in old:
+            job.note(f"{each['path']} is in the data set already: left out")
+        elif identities.real(each["path"]) in paths:
+            raise DataSetError(
+                f"{each['path']} was converted before and has changed since",
+                hint="convert all inputs anew, or give it another name if it is another recording",
+            )
+        else:
+            fresh.append(each)
+    return fresh
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any], settings: Settings) -> list[str]:
+    """What the call asks for and the data set is not; what it leaves open follows the data set."""
+    asked = _asked(config.plain(settings), config.plain(Settings()), before["settings"])
+    if asked["video"] in _COPIES and before["settings"]["video"] in _COPIES:
+        asked["video"] = before["settings"]["video"]  # both give the same bytes: each call has its own
+    return identities.differences(before, {**now, "settings": asked, "sources": before["sources"]}, but=_OF_ONE_CALL)
+
+
+def _asked(now: Any, default: Any, before: Any) -> Any:
+    if now == default:  # also an empty mapping, such as `features`, which names nothing
+        return before
+    if isinstance(now, Mapping) and isinstance(default, Mapping) and isinstance(before, Mapping):
+        return {key: _asked(value, default.get(key), before.get(key)) for key, value in now.items()}
+    return now
+
+
+def _refuse(building: Building, found: Sequence[str]) -> None:
+    if found:
+        goes_on = building.holds == "unfinished"
+        raise DataSetError(
+            f"{building.out}: this call cannot {'go on with' if goes_on else 'append to'} what was begun there: "
+            f"{'; '.join(found)}",
+            hint="give the same inputs and settings again, or choose another output"
+            + (f" (without {building.root} it begins anew)" if goes_on else ""),
+        )
+
+
+def _held(journal: Journal, stop: int | None = None) -> list[Mapping[str, Any]]:
+    """The first inputs of a data set, without those that failed and left nothing in it: they may be given again."""
+    sources = _sources(journal)
+    entries = _ledger(journal, sources).entries
+    pairs = list(zip(sources, entries, strict=True))[:stop]
+    return [each for each, entry in pairs if entry.failed is None or entry.episodes]
+
+
+def _ledger(
+    journal: Journal, sources: Sequence[Mapping[str, Any]], given: Sequence[Found] = (), *, first_new: int = 0
+) -> Ledger:
+    """What became of the inputs; those that are given have the names that this call gives them."""
+    names = {identities.real(each.path): each.path for each in given}
+    paths = [names.get(identities.real(each["path"]), Path(each["path"])) for each in sources]
+    pairs = zip(sources, paths, strict=True)
+    ledger = Ledger([Entry(Found(each["kind"], path), each["bytes"]) for each, path in pairs], first_new=first_new)
+    for record in journal.episodes():
+        ledger.add_episode(record.note or {})
+    for note in journal.notes():
+        ledger.add_note(note)
+    return ledger

@@ -1,0 +1,410 @@
+"""Features as they will be read from one recording: cameras and vectors, probed on their first messages."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.conversion.cameras.depth_camera import depth_mode, holds_depth, probe_depth, range_mm
+from penstock.conversion.cameras.encoding_anew import Encoded, refusal
+from penstock.conversion.inputs.derive import check_relations
+from penstock.conversion.mapping.camera_topics import is_image
+from penstock.conversion.mapping.first_messages import (
+    Picture,
+    PictureKind,
+    first_payloads,
+    first_picture,
+    probe_picture,
+)
+from penstock.conversion.mapping.numeric_topics import default_field
+from penstock.conversion.settings import FeatureSettings, Policy, Settings, Source, Video, asked_video
+from penstock.errors import ConfigError, MessageError, PenstockError, RecordingError
+from penstock.lerobot.stats import WIDEST_VALUES
+from penstock.media.image import raw as raw_image
+from penstock.media.image.depth import DepthInfo
+from penstock.recordings.recording import Recording, Topic
+from penstock.recordings.values.images import ImageReader, RawPicture
+from penstock.recordings.values.obvious import DOUBLE_PRECISION, NO_VECTOR
+from penstock.recordings.values.transforms import (
+    NAMES,
+    EdgeMessages,
+    TransformReader,
+    TransformTree,
+    compose,
+    parse_chain,
+)
+from penstock.recordings.values.vectors import VectorReader
+from penstock.recordings.values.video_messages import VIDEO_TYPES, VideoReader, scan_stream
+
+if TYPE_CHECKING:
+    from penstock.lerobot.features import Feature
+    from penstock.media.h26x.stream_index import StreamIndex
+
+
+@dataclass(frozen=True)
+class CameraColumn:
+    """A camera: what its messages hold, and what becomes of them."""
+
+    key: str
+    source: Source
+    topic: Topic
+    reader: Callable[[memoryview], Any]
+    kind: PictureKind
+    recorded_px: tuple[int, int]
+    size_px: tuple[int, int]
+    output: Video
+    encoding: str = ""  # of raw pixels
+    depth: DepthInfo | None = None  # of the first picture; None for an ordinary camera
+    depth_range_mm: tuple[float, float] | None = None  # becomes 8 bits; None: distances are kept as they are
+    stream: StreamIndex | None = None  # of a topic that was recorded as video
+    only_copied: bool = False  # what cannot be copied is refused
+
+    @property
+    def is_metric(self) -> bool:
+        """Depth whose values are kept exactly, in the table."""
+        return self.depth is not None and self.depth_range_mm is None
+
+    @property
+    def resized(self) -> bool:
+        return self.recorded_px != self.size_px
+
+    @property
+    def copied(self) -> bool:
+        """The recorded bytes are the stored bytes."""
+        if self.depth is not None:
+            return self.is_metric and self.depth.is_stored_form and not self.resized
+        whole = self.kind == "jpeg" or (self.kind == "png" and self.output == "images")
+        return self.output in ("copy", "images") and whole and not self.resized
+
+    @property
+    def stored_as(self) -> Video:
+        """The output after the fallback: what cannot be copied becomes JPEG, and exact depth lies in the table."""
+        if self.is_metric:
+            return "images"
+        if self.stream is not None and self.output == "copy":
+            return "h264" if self.stream.codec == "h264" else "hevc"
+        return "mjpeg" if self.output == "copy" and not self.copied else self.output
+
+    @property
+    def stored_values(self) -> str | list[float] | None:
+        """Of depth: the unit of its values, or the range in mm that 8 bits stand for; the same in a whole data set."""
+        if self.depth is None:
+            return None
+        return self.depth.unit if self.depth_range_mm is None else list(self.depth_range_mm)
+
+    @property
+    def fate(self) -> str:
+        """What becomes of the pictures, for people."""
+        if self.is_metric and self.depth is not None:
+            kept = "float32 TIFF" if self.depth.values == "32FC1" else "16-bit PNG"
+            return f"depth {'copied' if self.copied else 'kept'} as {kept}, in the table"
+        in_table = self.stored_as == "images"
+        codec = "JPEG" if in_table else self.stored_as
+        fate = f"copied as {self.kind.upper()}" if self.copied else f"encoded as {codec}"
+        return fate + (", in the table" if in_table else "")
+
+    @property
+    def why_not_copied(self) -> str | None:
+        """Why its images have to be encoded, of a camera that is no stream; None where nothing of them changes."""
+        if self.copied or (self.is_metric and not self.resized):
+            return None
+        if self.resized:
+            return f"resize from {self.recorded_px[1]}×{self.recorded_px[0]} to {self.size_px[1]}×{self.size_px[0]}"
+        if self.depth is not None:
+            return "depth=8bit"
+        return f"they are {self.kind.upper() if self.kind == 'png' else self.kind} {self.encoding}".rstrip()
+
+    def to_encode(self, rows: int) -> Encoded | None:
+        """What has to be encoded of it when so many rows are made."""
+        return None if self.why_not_copied is None else Encoded(self.kind, self.stored_as, rows, self.size_px)
+
+    def refuse_encoding(self, path: Path) -> None:
+        """Refuse a camera, no stream, that cannot be copied where only copies are wanted."""
+        if self.only_copied and (reason := self.why_not_copied) is not None:
+            hint = "video=images keeps PNG as it is" if self.kind == "png" and not self.resized else ""
+            raise refusal(f"{path}: every episode", self.key, reason, hint)
+
+    def feature(self) -> Feature:
+        """The camera in the data set."""
+        from penstock.lerobot.features import Feature, depth_feature
+
+        if self.is_metric and self.depth is not None:
+            return depth_feature(self.key, self.size_px, self.depth.unit)
+        dtype = "image" if self.stored_as == "images" else "video"
+        return Feature(self.key, dtype, (*self.size_px, 3), ("height", "width", "channels"))
+
+
+@dataclass(frozen=True)
+class VectorPart:
+    """One topic's share of a vector."""
+
+    stream: str  # its name in the alignment
+    source: Source
+    topic: Topic
+    reader: VectorReader | TransformReader
+    size: int
+    quaternions: tuple[tuple[int, int, int, int], ...] = ()
+    prefix: str = ""  # of its dimension names, where the vector has several parts
+    messages: EdgeMessages | None = None  # of a transform: the messages of the topic that hold it
+
+
+@dataclass(frozen=True)
+class VectorColumn:
+    """Numbers, concatenated from one or several topics."""
+
+    key: str
+    dtype: str
+    parts: tuple[VectorPart, ...]
+    names: tuple[str, ...]  # none where there are too many
+    inverse: tuple[bool, ...] | None = None  # of a chain of transforms: which of its parts lead upwards
+
+    @property
+    def size(self) -> int:
+        return len(NAMES) if self.inverse is not None else sum(part.size for part in self.parts)
+
+    def join(self, values: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """One array (rows, size) from those of the parts."""
+        if self.inverse is not None:
+            return compose(values, self.inverse)
+        return values[0] if len(values) == 1 else np.concatenate(values, axis=1)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """All features of one recording."""
+
+    cameras: tuple[CameraColumn, ...]
+    vectors: tuple[VectorColumn, ...]
+
+    def signature(self) -> tuple[object, ...]:
+        """What must be the same in every recording of a data set."""
+        cameras = tuple((camera.key, camera.size_px, camera.stored_as, camera.stored_values) for camera in self.cameras)
+        return cameras, tuple((vector.key, vector.size, vector.dtype, vector.names) for vector in self.vectors)
+
+
+def open_columns(recording: Recording, settings: Settings) -> Columns:
+    """Find every topic, read its first message, and settle sizes, names and encodings."""
+    cameras: list[CameraColumn] = []
+    vectors: list[VectorColumn] = []
+    tree: TransformTree | None = None
+    for key, feature in settings.features.items():
+        if any(source.tf is not None for source in feature.sources):
+            tree = tree or TransformTree(recording)
+            vectors.append(_transform(recording, key, feature, tree))
+            continue
+        topics = [recording.topic(source.topic) for source in feature.sources]
+        if any(is_image(topic) for topic in topics):
+            if len(topics) != 1:
+                raise ConfigError(f"features.{key}: a camera has one topic, this one has {len(topics)}")
+            cameras.append(_camera(recording, key, feature, topics[0], settings))
+        else:
+            vectors.append(_vector(recording, key, feature, topics))
+    check_relations(settings.features, vectors)
+    return Columns(tuple(cameras), tuple(vectors))
+
+
+def describe_features(columns: Columns) -> dict[str, Any]:
+    """Where each feature comes from and what became of it."""
+    described: dict[str, Any] = {}
+    for camera in columns.cameras:
+        described[camera.key] = {
+            "topics": [camera.topic.name],
+            "size_px": list(camera.size_px),
+            "recorded_as": camera.kind,
+            "stored_as": "copied" if camera.copied else camera.stored_as,
+            **_described_depth(camera),
+        }
+    for vector in columns.vectors:
+        described[vector.key] = {
+            "topics": [part.topic.name for part in vector.parts],
+            "size": vector.size,
+            "names": list(vector.names),
+        }
+    return described
+
+
+def _described_depth(camera: CameraColumn) -> dict[str, Any]:
+    if camera.depth is None:
+        return {}
+    if camera.depth_range_mm is not None:
+        return {"depth": "8bit", "depth_range_mm": list(camera.depth_range_mm)}
+    return {"depth": "metric", "depth_unit": camera.depth.unit}
+
+
+def _camera(recording: Recording, key: str, feature: FeatureSettings, topic: Topic, settings: Settings) -> CameraColumn:
+    source = feature.sources[0]
+    if source.policy in ("linear", "slerp"):
+        raise ConfigError(f"features.{key}.policy: {source.policy} mixes two values, and pictures are not mixed")
+    if topic.type in VIDEO_TYPES:
+        return _video(recording, key, feature, topic, settings)
+    reader = ImageReader(recording.decoder(topic))
+    picture = first_picture(recording, topic, reader, lambda found: _check(topic, feature, found), key)
+    mode = depth_mode(key, feature, settings, holds_depth(topic.name, picture))
+    kind: PictureKind
+    found: DepthInfo | None = None
+    if mode == "off":
+        kind, recorded_px = probe_picture(picture)
+    else:
+        found = probe_depth(picture)
+        kind, recorded_px = "depth", (found.height, found.width)
+    output, only_copied = asked_video(feature, settings)
+    return CameraColumn(
+        key=key,
+        source=source,
+        topic=topic,
+        reader=reader,
+        kind=kind,
+        recorded_px=recorded_px,
+        size_px=feature.resize or settings.resize or recorded_px,
+        output=output,
+        only_copied=only_copied,
+        encoding=picture.encoding if isinstance(picture, RawPicture) else "",
+        depth=found,
+        depth_range_mm=range_mm(key, feature, settings) if mode == "8bit" else None,
+    )
+
+
+def _video(recording: Recording, key: str, feature: FeatureSettings, topic: Topic, settings: Settings) -> CameraColumn:
+    reader = VideoReader(recording.decoder(topic))
+    stream = scan_stream(recording, topic, reader)
+    recorded_px = stream.first_picture.size_px
+    output, only_copied = asked_video(feature, settings)
+    return CameraColumn(
+        key=key,
+        source=feature.sources[0],
+        topic=topic,
+        reader=reader,
+        kind=stream.codec,
+        recorded_px=recorded_px,
+        size_px=feature.resize or settings.resize or recorded_px,
+        output=output,
+        only_copied=only_copied,
+        stream=stream,
+    )
+
+
+def _check(topic: Topic, feature: FeatureSettings, picture: Picture) -> None:
+    """Refuse a picture that cannot become what the feature asks for."""
+    if feature.depth in ("metric", "8bit") or (feature.depth is None and holds_depth(topic.name, picture)):
+        probe_depth(picture)
+    elif isinstance(picture, RawPicture):
+        raw_image.check_encoding(picture.encoding)
+    else:
+        probe_picture(picture)
+
+
+def _first_vector(recording: Recording, topic: Topic, reader: VectorReader) -> NDArray[np.float64]:
+    last: PenstockError | None = None
+    for payload in first_payloads(recording, topic):
+        try:
+            return reader(payload)
+        except MessageError as error:
+            last = error
+    reason = f": {last.message}" if last else ""
+    raise RecordingError(
+        f"{recording.path}: none of the first messages of {topic.name} can be read{reason}",
+        hint=None if last is None else last.hint,
+    )
+
+
+def _vector(recording: Recording, key: str, feature: FeatureSettings, topics: list[Topic]) -> VectorColumn:
+    parts: list[VectorPart] = []
+    names: list[str] = []
+    for source, topic in zip(feature.sources, topics, strict=True):
+        if source.field is None:
+            path = default_field(recording, topic)
+            if path is None:
+                raise ConfigError(
+                    f"features.{key}: {topic.name} has no obvious field: {NO_VECTOR.get(topic.type, topic.type)}",
+                    hint=f"penstock inspect {shlex.quote(str(recording.path))} --fields {topic.name} lists its fields",
+                )
+        else:
+            path = source.field
+        reader = VectorReader(
+            recording.decoder(topic),
+            path,
+            names=source.names,
+            scale=source.scale,
+            offset=source.offset,
+            unit=source.unit,
+            # Names for the whole vector go by position; a joint that is wanted by name is found by name.
+            names_path="" if feature.names and not source.names else None,
+        )
+        value = _first_vector(recording, topic, reader)
+        if value.size == 0:
+            raise RecordingError(
+                f"{recording.path}: {topic.name}: field {path!r} is empty in the first message",
+                hint=f"choose another field for features.{key}, or convert without it: leave_out={key}",
+            )
+        wide = value.size > WIDEST_VALUES and reader.recorded_names is None
+        found = [] if wide else list(reader.dimension_names)
+        quaternions = _quaternions(found) if source.policy == "slerp" else ()
+        if source.policy == "slerp" and not quaternions:
+            raise ConfigError(
+                f"features.{key}: policy slerp turns quaternions, and {topic.name} {path!r} has none",
+                hint="use linear, or a field with x, y, z, w such as pose.orientation",
+            )
+        owner = _owner(feature, source, path)
+        prefix = f"{owner.strip('/').replace('/', '_')}." if owner else ""
+        name = f"{key} ← {owner}" if owner else key
+        parts.append(VectorPart(name, source, topic, reader, int(value.size), quaternions, prefix))
+        names += [prefix + name for name in found]
+    size = sum(part.size for part in parts)
+    if len(names) < size:  # numbers go by position then: nobody reads so many made-up names
+        if any(part.reader.recorded_names for part in parts):
+            raise ConfigError(
+                f"features.{key}: {max(part.size for part in parts):,} numbers without names beside named ones",
+                hint="make it a feature of its own",
+            )
+        names = []
+    if feature.names is not None and len(feature.names) != size:
+        raise ConfigError(f"features.{key}.names: {len(feature.names)} names for {size} values")
+    usual = "float64" if any(topic.type in DOUBLE_PRECISION for topic in topics) else "float32"
+    return VectorColumn(key, feature.dtype or usual, tuple(parts), feature.names or tuple(names))
+
+
+def _transform(recording: Recording, key: str, feature: FeatureSettings, tree: TransformTree) -> VectorColumn:
+    """A transform between two frames: one part for each step of the chain, each interpolated by itself."""
+    source = feature.sources[0]
+    hint = f"write features.{key}: {{tf: base→tool}}"
+    if len(feature.sources) > 1 or source.tf is None:
+        raise ConfigError(f"features.{key}: a transform is a feature of its own", hint=hint)
+    for word in ("field", "scale", "offset", "unit", "threshold"):
+        if getattr(source, word) != getattr(Source(source.topic), word):
+            raise ConfigError(f"features.{key}: {word} does not apply to a transform", hint=hint)
+    parts = []
+    links = tree.chain(*parse_chain(source.tf))
+    for link in links:
+        messages, name = link.messages, "→".join(link.messages.edge)
+        policy: Policy = "hold" if messages.is_static else source.policy or "slerp"
+        own = replace(source, topic=messages.topic.name, policy=policy)
+        quaternions = ((3, 4, 5, 6),) if own.policy == "slerp" else ()
+        reader = TransformReader(recording.decoder(messages.topic), messages.edge)
+        parts.append(VectorPart(f"{key} ← {name}", own, messages.topic, reader, 7, quaternions, messages=messages))
+    names = feature.names or source.names or NAMES
+    if len(names) != len(NAMES):
+        raise ConfigError(f"features.{key}.names: {len(names)} names for {len(NAMES)} values")
+    return VectorColumn(key, feature.dtype or "float32", tuple(parts), names, tuple(link.inverse for link in links))
+
+
+def _owner(feature: FeatureSettings, source: Source, path: str) -> str:
+    """What tells a part of a vector from the others: nothing, its topic, or its topic and field."""
+    if len(feature.sources) == 1:
+        return ""
+    alike = [each for each in feature.sources if each.topic == source.topic]
+    return source.topic if len(alike) == 1 else f"{source.topic}.{path}"
+
+
+def _quaternions(names: list[str]) -> tuple[tuple[int, int, int, int], ...]:
+    """Where x, y, z, w follow one another; four numbers without telling names are taken as one quaternion."""
+    tails = [name.rsplit(".", 1)[-1] for name in names]
+    found = [i for i in range(len(tails) - 3) if tails[i : i + 4] == ["x", "y", "z", "w"]]
+    if not found and len(names) == 4:
+        found = [0]
+    return tuple((i, i + 1, i + 2, i + 3) for i in found)

@@ -1,0 +1,254 @@
+"""What a conversion reads — recordings, HDF5 files, data sets — behind one interface."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from penstock.conversion.settings import Settings
+from penstock.errors import DataSetError, PenstockError
+from penstock.plan.conversion_memory import MemoryPlan
+from penstock.system import config
+
+if TYPE_CHECKING:
+    from penstock.lerobot.features import Feature
+    from penstock.lerobot.write.writer import EpisodeWriter
+
+Kind = Literal["recording", "hdf5", "lerobot"]
+_KINDS: Mapping[Kind, str] = {"recording": "a recording", "hdf5": "an HDF5 file", "lerobot": "a data set"}
+State = dict[str, Any]  # JSON-safe: it lies in the journal beside the episode after which it holds
+
+
+class Found:
+    """One thing to convert. Of a fleet there are a hundred thousand, so the path is kept as a text."""
+
+    __slots__ = ("_path", "kind")
+
+    def __init__(self, kind: Kind, path: Path | str) -> None:
+        self.kind = kind
+        self._path = str(path)
+
+    @property
+    def path(self) -> Path:
+        return Path(self._path)
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self._path)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Found) and (self.kind, self._path) == (other.kind, other._path)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self._path))
+
+    def __repr__(self) -> str:
+        return f"Found({self.kind!r}, {self._path!r})"
+
+
+@dataclass(frozen=True)
+class Means:
+    """What an input is opened with: the settings, the memory it may plan with, and how it treats damage."""
+
+    settings: Settings
+    budget_bytes: int
+    threads: int
+    strict: bool = False
+    compared_bytes: int | None = None  # of columns that may be derived from others; None: all of them
+    check_stop: Callable[[], None] | None = None  # called now and then while an input is opened; may raise to end it
+    rows_before: int = 0  # rows that the data set has already
+    inputs: int = 1  # of the whole job
+
+
+@dataclass(frozen=True)
+class EpisodePlan:
+    """The next episode of an input; `detail` is the input's own."""
+
+    rows: int
+    task: str | None  # None: the rows name their tasks
+    label: str  # for people: "rows 0–999"
+    detail: Any = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """Whom an episode tells how far it is; both may raise to stop it."""
+
+    on_moved: Callable[[int], None]  # bytes of the input read so far, from its beginning
+    on_rows: Callable[[int], None]  # rows of this episode flushed so far
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one input, once it is through."""
+
+    lost: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+    alignment: Mapping[str, Any] | None = None
+
+
+class Again(Exception):
+    """The episode cannot be written as planned: it is dropped, and planned anew from `state`."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__("the episode has to be planned again")
+        self.state = state
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What the first input settles for all that follow, in this process or another."""
+
+    source: str
+    settings: Settings
+    fps: int
+    signature: list[Any]
+    features: Mapping[str, Any]
+    kind: Kind
+    by_name: bool = False  # nobody named the features: names and contents decide on every input's columns
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "source": self.source,
+            "settings": config.plain(self.settings),
+            "fps": self.fps,
+            "signature": self.signature,
+            "features": dict(self.features),
+            "by_name": self.by_name,
+        }
+
+    @staticmethod
+    def from_json(tree: Mapping[str, Any]) -> Begun:
+        settings = config.build(Settings, tree["settings"])
+        by_name = tree.get("by_name", False)
+        return Begun(tree["source"], settings, tree["fps"], tree["signature"], tree["features"], tree["kind"], by_name)
+
+
+class Input(ABC):
+    """One opened input, planned to the row: it gives episodes one after the other.
+
+    `next_episode(state)` and `finish(state)` depend on `state` and on the file alone, so that a conversion which was
+    killed goes on from the state in its journal as if nothing had happened.
+    """
+
+    kind: Kind
+    path: Path
+    size_bytes: int
+    fps: int
+    settings: Settings  # with everything filled in that the input settles
+    features: tuple[Feature, ...]
+    codecs: Mapping[str, str]  # by camera: what its frames are stored as
+    memory: MemoryPlan
+    notes: tuple[str, ...] = ()
+    robot_type: str | None = None
+    by_name = False  # whether nobody named the features
+    encodes = False  # whether pictures are encoded, so that more cores help
+
+    def __enter__(self) -> Input:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back files."""
+
+    @abstractmethod
+    def next_episode(self, state: State | None) -> EpisodePlan | None:
+        """The episode after the one that left `state` (None: the first); None when there is no more."""
+
+    @abstractmethod
+    def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
+        """Stream the episode's rows and frames, without committing; the state after it. May raise `Again`."""
+
+    @abstractmethod
+    def finish(self, state: State | None) -> Outcome:
+        """What was lost and noted, after the last episode left `state`."""
+
+    def resumed(self, state: State) -> State:
+        """A state out of the journal of a process that ended, made ready for this one."""
+        return state
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Where each feature comes from and what becomes of it, for the report."""
+
+    @abstractmethod
+    def lines(self) -> list[tuple[str, str]]:
+        """What will happen, for people: (label, text)."""
+
+    def signature(self) -> list[Any]:
+        """What must be the same in every input of a data set, as JSON keeps it."""
+        return [
+            [each.key, each.dtype, list(each.shape), list(each.names or ()), self.codecs.get(each.key, "")]
+            for each in self.features
+        ]
+
+    def begun(self) -> Begun:
+        features = self.describe()
+        return Begun(str(self.path), self.settings, self.fps, self.signature(), features, self.kind, self.by_name)
+
+    def check_fits(self, first: Begun) -> None:
+        """Refuse an input that would make another data set than the first one began."""
+        if self.fps == first.fps and self.signature() == first.signature:
+            return
+        raise DataSetError(
+            f"{self.path} does not fit the data set begun with {first.source}: {self._difference(first)}",
+            hint=self._remedy(first),
+        )
+
+    def _remedy(self, first: Begun) -> str:
+        return "convert it on its own, or settle fps, resize and fields in a configuration"
+
+    def _difference(self, first: Begun) -> str:
+        if self.fps != first.fps:
+            return f"{self.fps} fps against {first.fps}"
+        mine = self.describe()
+        for key, value in first.features.items():
+            if value != mine.get(key):
+                return f"{key} is {mine.get(key)} against {value}"
+        extra = sorted(set(mine) - set(first.features))
+        return f"it has {', '.join(extra)} besides" if extra else "other features"
+
+
+def open_input(found: Found, means: Means, begun: Begun | None = None) -> Input:
+    """Open and plan one input; `begun` is what the first input of the data set settled."""
+    try:
+        opened = _open(found, means, begun)
+    except PenstockError as error:
+        if begun is not None and begun.kind != found.kind:
+            # What it lacks are things of the other kind: topics, or names within a file.
+            one, other = _KINDS[begun.kind], _KINDS[found.kind]
+            both = f"the data set was begun with {begun.source}, {one}, and this is {other}: convert it on its own"
+            error.hint = f"{error.hint}; {both}" if error.hint else both
+        raise
+    if begun is not None:
+        try:
+            opened.check_fits(begun)
+        except BaseException:
+            opened.close()
+            raise
+    return opened
+
+
+def _open(found: Found, means: Means, begun: Begun | None) -> Input:
+    if found.kind == "recording":
+        from penstock.conversion.inputs.recording import open_recording
+
+        return open_recording(found.path, means, begun)
+    if found.kind == "hdf5":
+        from penstock.conversion.inputs.hdf5 import open_hdf5
+
+        return open_hdf5(found.path, means, begun)
+    from penstock.conversion.inputs.lerobot import open_data_set
+
+    return open_data_set(found.path, means, begun)

@@ -1,0 +1,1 @@
+"""Which topic becomes which feature, when nobody says."""

@@ -1,0 +1,152 @@
+"""Topics → features when nobody said which: by type and by name, explained in notes, printable as a configuration."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from penstock.align import measure_rate
+from penstock.align.clock import is_wrong
+from penstock.align.rate import NS_PER_S
+from penstock.align.report import count_of
+from penstock.conversion.mapping.camera_topics import camera_names, find_cameras, is_image
+from penstock.conversion.mapping.constants import find_constants, is_rare
+from penstock.conversion.mapping.density import row_times, steadiest
+from penstock.conversion.mapping.left_out import group_left_out, left_out
+from penstock.conversion.mapping.numeric_topics import choose, find_numbers
+from penstock.conversion.settings import FeatureSettings, Settings, Source, without_left_out
+from penstock.errors import AlignError
+from penstock.recordings.recording import Recording, Topic
+
+IMAGE_PREFIX = "observation.images."
+_LISTED = 3  # topics that were left out, in an error
+_STEADY_SHARE = 0.9  # of its rows that a depth camera must have an image for
+_CONSTANT = "constant, kept in the report as metadata (policy: hold, missing: hold under features: makes it a column)"
+_NO_FIELD = "its type has no default field; name one under features: (penstock inspect --fields lists them)"
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """The features that were found, and what was left out and why; `constants` by topic."""
+
+    settings: Settings
+    notes: tuple[str, ...]
+    constants: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def map_topics(recording: Recording, settings: Settings) -> Mapping:
+    """Fill in `features` and `timeline` where the settings leave them open."""
+    notes: list[str] = []
+    features = without_left_out(settings.features, settings, recording.path, strict=bool(settings.features))
+    taken = {source.topic for feature in features.values() for source in feature.sources}
+    constants = find_constants(recording, taken | settings.episodes.topics | {str(settings.timeline)})
+    if not features:
+        features = find_features(recording, settings, constants, notes)
+        features = without_left_out(features, settings, recording.path, strict=True)
+        _check_some(recording, features, notes)
+    timeline = settings.timeline or _first_camera(recording, features, is_whole=settings == Settings())
+    return Mapping(replace(settings, features=features, timeline=timeline), tuple(notes), constants)
+
+
+def _first_camera(recording: Recording, features: dict[str, FeatureSettings], *, is_whole: bool) -> str:
+    used = dict.fromkeys(source.topic for each in features.values() for source in each.sources if source.tf is None)
+    for name in used:
+        if is_image(recording.topic(name)):
+            return name
+    raise AlignError(
+        f"{recording.path}: no feature is a camera, so nothing says when a row begins",
+        hint=_timeline_hint(recording, [recording.topic(name) for name in used], is_whole=is_whole),
+    )
+
+
+def _check_some(recording: Recording, features: dict[str, FeatureSettings], notes: Sequence[str]) -> None:
+    if features:
+        return
+    nothing = f"{recording.path} has nothing that becomes a feature"
+    if not any(topic.count for topic in recording.topics):
+        raise AlignError(f"{nothing}: it holds no messages")
+    reasons = group_left_out(note for note in notes if " left out: " in note)
+    more = f" and {len(reasons) - _LISTED:,} more reasons" if len(reasons) > _LISTED else ""
+    command = f"penstock inspect {shlex.quote(str(recording.path))}"
+    readable = any(topic.count and topic.problem is None for topic in recording.topics)
+    raise AlignError(
+        f"{nothing}: " + ("; ".join(reasons[:_LISTED]) + more or "no camera and no known numeric topic"),
+        hint=f"{command} --fields lists all fields, --suggest-config prints a file to name them in" * readable or None,
+    )
+
+
+def _timeline_hint(recording: Recording, topics: Sequence[Topic], *, is_whole: bool) -> str:
+    """The steadiest topic as timeline: as a command, or as a word to add to one that has a configuration."""
+    steady, fps = steadiest(recording, topics), proposed_fps(recording, topics)
+    command = f"penstock convert {shlex.quote(str(recording.path))} OUT" if is_whole else "add"
+    per_second = f"{count_of(fps, 'row')} per second"
+    if steady is None or is_wrong(np.sort(recording.times_ns(steady)), fps, 2 * NS_PER_S // fps):
+        return f"{per_second}: {command} timeline=fixed fps={fps}"
+    return (
+        f"timeline=fixed fps={fps} makes {per_second}; a row for each message of the steadiest topic: "
+        f"{command} timeline={shlex.quote(steady.name)}"
+    )
+
+
+def proposed_fps(recording: Recording, topics: Sequence[Topic]) -> int:
+    """The rate of the steadiest camera, else of the steadiest topic."""
+    steady = steadiest(recording, [topic for topic in topics if is_image(topic)] or topics)
+    rate = None if steady is None else measure_rate(recording.times_ns(steady))
+    return 30 if rate is None else max(1, round(rate.hz))
+
+
+def find_features(
+    recording: Recording, settings: Settings, constants: dict[str, dict[str, Any]], notes: list[str]
+) -> dict[str, FeatureSettings]:
+    """The features that the topics offer; what is left out goes into the notes."""
+    cameras, depth = find_cameras(recording, notes, use_depth=settings.depth != "off")
+    aside = settings.episodes.topics | constants.keys()
+    numeric = find_numbers(recording, aside, notes)
+    cameras = _without_single(cameras, [each.topic for each in numeric], settings, notes)
+    rows = row_times(recording, settings, cameras or depth, [each.topic for each in numeric])
+    for topic in depth if cameras else ():
+        density = rows.density(recording, topic)
+        if not density.is_enough(_STEADY_SHARE):
+            notes.append(left_out(topic.name, f"{density.reason()} (add it under features: to keep it)"))
+            depth = [each for each in depth if each is not topic]
+    features = {
+        IMAGE_PREFIX + name: FeatureSettings((Source(topic.name),))
+        for name, topic in camera_names(cameras, depth).items()
+    }
+    features |= choose(numeric, lambda topic: rows.density(recording, topic), list(features), notes)
+    taken = {source.topic for feature in features.values() for source in feature.sources} | aside
+    notes += [left_out(name, _CONSTANT) for name in constants]
+    notes += _unexplained(recording, taken, notes)
+    return features
+
+
+def _unexplained(recording: Recording, taken: Collection[str], notes: Sequence[str]) -> list[str]:
+    """A note for each topic that becomes no feature and that no note names yet."""
+    named = {*taken, *re.split(r"[\s,:]+", "\n".join(notes))}
+    others = {topic.name: topic for topic in recording.topics if topic.name not in named and topic.count}
+    return [left_out(name, _why_no_feature(topic)) for name, topic in sorted(others.items())]
+
+
+def _why_no_feature(topic: Topic) -> str:
+    if topic.problem is None and topic.shared_name is not None:
+        return f"of another type than most messages of {topic.shared_name} (name it under features: to keep it)"
+    return topic.problem or _NO_FIELD
+
+
+def _without_single(
+    cameras: list[Topic], numeric: Sequence[Topic], settings: Settings, notes: list[str]
+) -> list[Topic]:
+    """Cameras without those that sent one image while other topics sent many messages: rows have no image of them."""
+    if settings.timeline is not None and settings.missing == "hold":
+        return cameras
+    most = max((topic.count for topic in (*cameras, *numeric)), default=0)
+    single = [topic for topic in cameras if topic.count == 1 and is_rare(topic, most)]
+    for topic in single:
+        reason = f"1 image, while another topic has {most:,} messages"
+        notes.append(left_out(topic.name, f"{reason} (add it under features: with missing: hold to keep it)"))
+    return [topic for topic in cameras if topic not in single]

@@ -1,0 +1,152 @@
+"""One of the processes that convert: takes inputs from its parent, line by line, and writes each into a parcel.
+
+A parcel is a small data set that is never closed, with a journal of its own: a worker that was killed leaves what it
+had committed, and the next one goes on there. Requests come as JSON lines on stdin, answers go as JSON lines to stdout.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from penstock.conversion.commit.ledger import Entry, Ledger
+from penstock.conversion.commit.writing import Writing
+from penstock.conversion.inputs.input import Begun, Found, Means, State, open_input
+from penstock.conversion.stop import Stop
+from penstock.errors import Interrupted, PenstockError
+from penstock.system.budget import Budget
+from penstock.system.memory import give_back_large_blocks
+
+_PR_SET_PDEATHSIG = 1
+_TELL_EVERY_S = 0.1
+
+
+@dataclass(frozen=True)
+class Request:
+    """One input to convert: where to, from which state on, and with which means."""
+
+    number: int
+    found: Found
+    begun: Begun
+    parcel: Path
+    episodes: int  # of this input in the data set already,
+    state: State | None  # and the state after the last of them
+    budget_bytes: int
+    threads: int
+    strict: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "number": self.number,
+            "found": [self.found.kind, str(self.found.path)],
+            "begun": self.begun.to_json(),
+            "parcel": str(self.parcel),
+            "episodes": self.episodes,
+            "state": self.state,
+            "budget_bytes": self.budget_bytes,
+            "threads": self.threads,
+            "strict": self.strict,
+        }
+
+    @staticmethod
+    def from_json(tree: Mapping[str, Any]) -> Request:
+        kind, path = tree["found"]
+        return Request(
+            tree["number"],
+            Found(kind, Path(path)),
+            Begun.from_json(tree["begun"]),
+            Path(tree["parcel"]),
+            tree["episodes"],
+            tree["state"],
+            tree["budget_bytes"],
+            tree["threads"],
+            tree["strict"],
+        )
+
+
+class _Answers:
+    """Lines to the parent; progress is told now and then, not at every block."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._told = 0.0
+
+    def tell(self, **answer: Any) -> None:
+        self._stream.write(json.dumps(answer) + "\n")
+        self._stream.flush()
+
+    def moved(self, number: int, done_bytes: int) -> None:
+        now = time.monotonic()
+        if now - self._told >= _TELL_EVERY_S:
+            self._told = now
+            self.tell(moved=done_bytes, number=number)
+
+
+def main(parent: int) -> int:
+    """Work until stdin ends."""
+    _die_with_parent(parent)
+    give_back_large_blocks()
+    # Whatever a library prints must not get between the answers.
+    answers = _Answers(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+    os.dup2(2, 1)
+    with Stop() as stop:
+        for line in sys.stdin:
+            request = Request.from_json(json.loads(line))
+            try:
+                predicted_bytes = _convert(request, stop, answers)
+            except Interrupted:
+                return Interrupted.exit_code
+            except PenstockError as error:
+                answers.tell(failed=request.number, kind=type(error).__name__, message=error.message, hint=error.hint)
+            except MemoryError as error:
+                answers.tell(failed=request.number, kind="PenstockError", message=f"out of memory: {error}", hint=None)
+            else:
+                answers.tell(done=request.number, predicted_bytes=predicted_bytes)
+    return 0
+
+
+def _convert(request: Request, stop: Stop, answers: _Answers) -> int:
+    own, stopping = request.begun.settings, stop.check
+    means = Means(own, request.budget_bytes, request.threads, request.strict, check_stop=stopping, inputs=2)
+    ledger = Ledger([Entry(request.found, 0)], first=request.number)
+    with open_input(request.found, means, request.begun) as source:
+        from penstock.conversion.parallel.parcel import open_parcel
+
+        writer = open_parcel(request, source, ledger)
+        writing = Writing(
+            writer, ledger, Budget(request.budget_bytes), stop, on_moved=answers.moved, on_rows=lambda text: None
+        )
+        try:
+            if not ledger.entry(request.number).is_through:
+                writing.take(source, request.number)
+        finally:
+            writer.leave()
+        return source.memory.peak_bytes
+
+
+def _die_with_parent(parent: int) -> None:
+    """A parent that is killed tells nobody: the kernel does."""
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (AttributeError, OSError):
+        return  # elsewhere than on Linux the end of stdin is what remains
+    if os.getppid() != parent:  # it ended before we asked
+        os._exit(1)
+
+
+def entry() -> None:
+    """The process: `main` with the parent's number, then out at once, like the command itself."""
+    try:
+        code = main(int(sys.argv[1]))
+    except KeyboardInterrupt:  # told twice: a batch system tells everybody, and so does the parent
+        code = Interrupted.exit_code
+    sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,1 @@
+"""Formats: what a path is, and who reads it."""

@@ -1,0 +1,191 @@
+"""The doctor of a data set: rows ↔ frames ↔ index ↔ statistics ↔ metadata.
+
+Everything is read once, a row group or a video index at a time; a sample of the pictures is decoded, or all of them.
+Nothing is trusted and nothing is changed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import PenstockError
+from penstock.lerobot import layout
+from penstock.lerobot.check.findings import Findings, Problem, Report
+from penstock.lerobot.check.rows import check_rows
+from penstock.lerobot.check.version21 import check_version21
+from penstock.lerobot.check.videos import check_videos
+from penstock.lerobot.features import ROW_FEATURES
+from penstock.lerobot.layout import FilePosition
+from penstock.lerobot.read.reader import DataSet, open_data_set
+
+__all__ = ["Problem", "Report", "check"]
+
+_KNOWN_IN_META = (layout.INFO_PATH, layout.STATS_PATH, layout.TASKS_PATH, layout.SUBTASKS_PATH)
+# Names beside data/, meta/ and videos/ that belong there: the Hub's, Git's and ours.
+_KNOWN_AT_ROOT = {"README.md", ".gitattributes", ".gitignore", ".git", ".cache", "penstock", "LICENSE"}
+
+
+def check(root: Path | str, *, full: bool = False, samples: int = 8) -> Report:
+    """Check a LeRobot data set end to end; of v2.x no statistics.
+
+    `samples` images per video file (and per image column) are decoded; `full` decodes all of them. Of v2.x, which
+    has a file per episode, only `full` decodes.
+
+    >>> check("datasets/run").is_clean                                                # doctest: +SKIP
+    True
+    """
+    findings = Findings()
+    folder = Path(root)
+    try:
+        data = open_data_set(folder)
+    except PenstockError as error:
+        findings.error("info.json", folder / layout.INFO_PATH, error.message, error.hint)
+        return findings.report()
+    if data.info.version != layout.CODEBASE_VERSION:
+        findings.add(
+            "info",
+            "version",
+            folder / layout.INFO_PATH,
+            f"this is a LeRobot {data.info.version} data set ({data.info.total_episodes:,} episodes, "
+            f"{data.info.total_frames:,} frames): files, places of rows and numbers of frames are checked"
+            f"{', all frames are decoded' if full else ' (--full decodes the frames)'}; statistics are not",
+            f"penstock convert {folder} OUT makes {layout.CODEBASE_VERSION} of it, without touching its frames",
+        )
+        check_version21(data, findings, full=full)
+        return findings.report()
+    _Check(data, findings, full=full, samples=samples).run()
+    return findings.report()
+
+
+class _Check:
+    def __init__(self, data: DataSet, findings: Findings, *, full: bool, samples: int) -> None:
+        self._data = data
+        self._findings = findings
+        self._full = full
+        self._samples = samples
+
+    def run(self) -> None:
+        if not self._metadata():
+            return
+        self._info()
+        self._episodes()
+        referenced = self._files()
+        check_rows(self._data, self._findings, full=self._full, samples=self._samples)
+        check_videos(self._data, self._findings, full=self._full, samples=self._samples)
+        self._orphans(referenced)
+        self._findings.counted["episodes"] = len(self._data.episodes)
+
+    def _metadata(self) -> bool:
+        """Read the tables that everything else needs; without them there is nothing to compare."""
+        readable = True
+        for name in ("episodes", "tasks", "stats", "data_files"):
+            try:
+                getattr(self._data, name)
+            except PenstockError as error:
+                self._findings.error(name, self._data.root, error.message, error.hint)
+                readable = False
+        return readable
+
+    def _info(self) -> None:
+        data, info = self._data, self._data.info
+        where = data.root / layout.INFO_PATH
+        for feature in ROW_FEATURES:
+            found = info.features[feature.key]
+            if (found.dtype, found.shape) != (feature.dtype, feature.shape):
+                self._findings.error("features", where, f"{feature.key!r} is not declared as {feature.dtype} (1,)")
+        if info.total_tasks != len(data.tasks):
+            self._findings.error(
+                "totals", where, f"total_tasks is {info.total_tasks}, meta/tasks.parquet has {len(data.tasks)}"
+            )
+        if info.total_episodes != len(data.episodes):
+            message = f"total_episodes is {info.total_episodes}, the episodes table has {len(data.episodes)} rows"
+            self._findings.error("totals", where, message)
+        rows = int(data.episodes.length.sum())
+        if info.total_frames != rows:
+            message = f"total_frames is {info.total_frames:,}, the episodes together have {rows:,}"
+            self._findings.error("totals", where, message)
+
+    def _episodes(self) -> None:
+        episodes = self._data.episodes
+        where = self._data.root / "meta/episodes"
+        expected_first = np.concatenate(([0], np.cumsum(episodes.length)[:-1])) if len(episodes) else np.empty(0)
+        for number in range(len(episodes)):
+            if episodes.index[number] != number:
+                message = f"row {number} of the table is episode {episodes.index[number]}"
+                self._findings.error("episode order", where, message)
+            first, end, length = (int(a[number]) for a in (episodes.first_row, episodes.end_row, episodes.length))
+            if length < 1:
+                self._findings.error("empty episode", where, f"episode {number} has {length} rows")
+            if end - first != length:
+                message = f"episode {number}: length {length}, but rows {first}…{end} are {end - first}"
+                self._findings.error("episode length", where, message)
+            if first != int(expected_first[number]):
+                self._findings.error(
+                    "index gap",
+                    where,
+                    f"episode {number} starts at row {first}, the one before ends at {int(expected_first[number])}",
+                    "LeRobot would pair the rows after it with the wrong frames",
+                )
+            unknown = [task for task in episodes.tasks[number] if task not in self._data.tasks]
+            if unknown:
+                self._findings.error("tasks", where, f"episode {number} names the unknown task {unknown[0]!r}")
+
+    def _files(self) -> set[Path]:
+        """Every file that the metadata names must be there; returns their paths."""
+        data, episodes = self._data, self._data.episodes
+        named: set[Path] = set()
+        videos: dict[str, set[Path]] = {}
+        try:
+            named |= {data.data_path(position) for position in _positions(episodes.data_chunk, episodes.data_file)}
+            for key, place in episodes.videos.items():
+                videos[key] = {data.video_path(key, position) for position in _positions(place.chunk, place.file)}
+                named |= videos[key]
+        except PenstockError as error:
+            self._findings.error("paths", data.root, error.message, error.hint)
+        for path in sorted(named):
+            if path.is_file():
+                self._findings.counted["files"] += 1
+                self._findings.counted["bytes"] += path.stat().st_size
+            else:
+                camera = next((key for key, paths in videos.items() if path in paths), None)
+                hint = data.elsewhere(camera) or "fetch it again"
+                self._findings.error("missing file", path, "named by the episodes table, but not there", hint)
+        for key in sorted(set(data.info.video_keys) - set(episodes.videos)):
+            self._findings.error(
+                "missing file", data.root, f"info.json declares camera {key!r}, the episodes table names no video of it"
+            )
+        return named
+
+    def _orphans(self, named: set[Path]) -> None:
+        """Files that no episode names: LeRobot reads stray rows as if they belonged, and stray videos cost space."""
+        root = self._data.root
+        rows_line_up = sum(file.rows for file in self._data.data_files) == self._data.info.total_frames
+        for path in sorted(root.rglob("*")):
+            relative = path.relative_to(root)
+            if path.is_dir() or path in named or relative.parts[0] in _KNOWN_AT_ROOT:
+                continue
+            if relative.parts[0] == "meta":
+                if relative.parts[:2] == ("meta", "episodes") and path.suffix == ".parquet":
+                    continue
+                if relative.as_posix() not in _KNOWN_IN_META:
+                    self._findings.add("info", "unknown file", path, "not a file of the format; readers ignore it")
+            elif relative.parts[0] == "data" and path.suffix == ".parquet" and rows_line_up:
+                message = "no episode starts in this file; LeRobot's aggregation would lose its rows"
+                self._findings.add("info", "continued data file", path, message)
+            elif relative.parts[0] in ("data", "videos"):
+                message = "an orphan: no episode names this file"
+                self._findings.error("orphan file", path, message, "remove it, or convert again")
+            else:
+                hint = (
+                    "left by a writer that was stopped" if relative.parts[0] in ("images", layout.SPOOL_DIR) else None
+                )
+                self._findings.add("info", "unknown file", path, "not a file of the format; readers ignore it", hint)
+
+
+def _positions(chunk: NDArray[np.int64], file: NDArray[np.int64]) -> list[FilePosition]:
+    """The different file numbers of a column, in order."""
+    pairs = set(zip(chunk.tolist(), file.tolist(), strict=True))
+    return [FilePosition(*pair) for pair in sorted(pairs) if pair[0] >= 0]  # -1: the table names none

@@ -1,0 +1,1 @@
+"""Reading a LeRobot data set: metadata, rows, where frames lie."""

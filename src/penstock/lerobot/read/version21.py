@@ -1,0 +1,124 @@
+"""LeRobot v2.0 and v2.1: one file per episode and camera, metadata as lines of JSON; read, never written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import DataSetCorrupt, LimitExceeded
+from penstock.formats.content import foreign_content
+from penstock.lerobot import layout
+from penstock.lerobot.metadata import LARGEST_JSON_BYTES, Episodes, Info
+
+VERSIONS = ("v2.0", "v2.1")
+TASKS_PATH = "meta/tasks.jsonl"
+EPISODES_PATH = "meta/episodes.jsonl"
+LARGEST_LINE_BYTES = 4 * layout.MIB
+
+
+def read_tasks(root: Path) -> list[str]:
+    """The texts of meta/tasks.jsonl; the position is the task_index."""
+    found: dict[int, str] = {}
+    for number, entry in json_lines(root, TASKS_PATH, "task_index"):
+        text = entry.get("task")
+        if not isinstance(text, str):
+            raise _bad_line(root / TASKS_PATH, number, f"task is {text!r}, not a text")
+        if found.setdefault(entry["task_index"], text) != text:
+            raise _bad_line(root / TASKS_PATH, number, f"task_index {entry['task_index']} has two texts")
+    if sorted(found) != list(range(len(found))):
+        raise DataSetCorrupt(
+            f"{root / TASKS_PATH}: task_index is not 0…{len(found) - 1} but {sorted(found)[:10]}",
+            hint="number the lines from 0 without a gap",
+        )
+    return [found[number] for number in range(len(found))]
+
+
+def read_episodes(root: Path) -> Episodes:
+    """meta/episodes.jsonl; places in files stay zero, for every episode has files of its own."""
+    index: list[int] = []
+    length: list[int] = []
+    tasks: list[tuple[str, ...]] = []
+    seen: dict[int, int] = {}
+    for number, entry in json_lines(root, EPISODES_PATH, "episode_index", "length"):
+        episode = entry["episode_index"]
+        if episode in seen:
+            raise _bad_line(root / EPISODES_PATH, number, f"episode {episode} stands in line {seen[episode]}, too")
+        seen[episode] = number
+        named = entry.get("tasks", [])
+        if not isinstance(named, list) or not all(isinstance(task, str) for task in named):
+            raise _bad_line(root / EPISODES_PATH, number, "tasks is not a list of texts")
+        index.append(episode)
+        length.append(entry["length"])
+        tasks.append(tuple(named))
+    lengths = np.array(length, dtype=np.int64)
+    end_row = np.cumsum(lengths)
+    zeros = np.zeros_like(lengths)
+    return Episodes(
+        np.array(index, dtype=np.int64), lengths, end_row - lengths, end_row, zeros, zeros, tasks=tasks, videos={}
+    )
+
+
+def data_path(root: Path, info: Info, episode: int) -> Path:
+    """The file of an episode's rows, confined to the root."""
+    return layout.path_in(root, _filled(info, info.data_path, episode, None))
+
+
+def video_path(root: Path, info: Info, episode: int, key: str) -> Path:
+    """The file of an episode's frames, confined to the root."""
+    if info.video_path is None:
+        raise DataSetCorrupt(f"{root}: camera {key!r} is a video, but info.json has no video_path")
+    return layout.path_in(root, _filled(info, info.video_path, episode, key))
+
+
+def json_lines(root: Path, relative: str, *whole: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, object) of a .jsonl file; the entries named by `whole` must be whole numbers from 0."""
+    path = layout.path_in(root, relative)
+    try:
+        size = path.stat().st_size
+        if size > LARGEST_JSON_BYTES:
+            raise LimitExceeded(f"{path}: {size:,} bytes of JSON lines", size=size, limit=LARGEST_JSON_BYTES)
+        with path.open("rb") as lines:
+            number = 0
+            while line := lines.readline(LARGEST_LINE_BYTES + 1):
+                number += 1
+                if len(line) > LARGEST_LINE_BYTES:
+                    raise LimitExceeded(
+                        f"{path}: line {number} is longer than {LARGEST_LINE_BYTES:,} bytes",
+                        size=len(line),
+                        limit=LARGEST_LINE_BYTES,
+                    )
+                if line.strip():
+                    yield number, _parsed(path, number, line, whole)
+    except OSError as error:
+        raise DataSetCorrupt(
+            f"{path}: cannot be read: {error.strerror}", hint="a v2.x data set needs it; fetch the data set again"
+        ) from error
+
+
+def _parsed(path: Path, number: int, line: bytes, whole: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        entry = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        if (foreign := foreign_content(path, "json")) is not None:
+            raise DataSetCorrupt(f"{path} is {foreign.what}, not JSON", hint=foreign.hint) from None
+        raise _bad_line(path, number, f"not JSON: {error}") from error
+    if not isinstance(entry, dict):
+        raise _bad_line(path, number, f"a {type(entry).__name__} instead of an object")
+    for name in whole:
+        value = entry.get(name)
+        if type(value) is not int or not 0 <= value < 2**53:
+            raise _bad_line(path, number, f"{name} is {value!r}, not a whole number, 0 or more")
+    return entry
+
+
+def _bad_line(path: Path, number: int, problem: str) -> DataSetCorrupt:
+    return DataSetCorrupt(f"{path}: line {number} cannot be used: {problem}")
+
+
+def _filled(info: Info, template: str, episode: int, key: str | None) -> str:
+    chunk = episode // info.chunks_size
+    return layout.fill_template(template, key=key, episode_index=episode, episode_chunk=chunk)

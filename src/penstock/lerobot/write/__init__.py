@@ -1,0 +1,1 @@
+"""Writing a LeRobot data set."""

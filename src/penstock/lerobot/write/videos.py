@@ -1,0 +1,376 @@
+"""The video files of one camera: which file an episode goes to, and the way back when it is aborted."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from penstock.errors import DataSetCorrupt, DataSetError, ImageError, VideoError
+from penstock.lerobot import layout
+from penstock.lerobot.features import Feature
+from penstock.lerobot.layout import FilePosition, FreshNames
+from penstock.media.image import jpeg
+from penstock.media.mp4.writer import Mark, Mp4Writer, SampleTable, mjpeg_stsd
+
+Piece = memoryview | bytes
+
+_SPAN = ("chunk", "file", "first_frame", "frames", "end_bytes")
+
+
+class Encoder(Protocol):
+    """What a video encoder must tell: see penstock.media.video.encode.VideoEncoder."""
+
+    @property
+    def info(self) -> Mapping[str, Any]: ...
+    @property
+    def stsd(self) -> bytes: ...
+
+
+class EncodedSample(Protocol):
+    """One frame as an encoder gives it."""
+
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def key(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class VideoSpan:
+    """Where the frames of one episode lie in the files of one camera; the last of them ends at `end_bytes`."""
+
+    position: FilePosition
+    first_frame: int
+    frames: int
+    end_bytes: int
+
+    def to_json(self) -> dict[str, int]:
+        return {
+            "chunk": self.position.chunk,
+            "file": self.position.file,
+            "first_frame": self.first_frame,
+            "frames": self.frames,
+            "end_bytes": self.end_bytes,
+        }
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> VideoSpan:
+        chunk, file, *numbers = (entry[name] for name in _SPAN)
+        return cls(FilePosition.checked(chunk, file), *map(int, numbers))
+
+
+def video_info(
+    *,
+    height: int,
+    width: int,
+    codec: str,
+    pix_fmt: str,
+    fps: int,
+    channels: int = 3,
+    encoder: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What info.json says about a video, with LeRobot 0.6.1's keys; `encoder` adds or replaces some."""
+    info: dict[str, Any] = {
+        "video.height": height,
+        "video.width": width,
+        "video.codec": codec,
+        "video.pix_fmt": pix_fmt,
+        "video.fps": fps,
+        "video.channels": channels,
+        "has_audio": False,
+        "video.g": None,
+        "video.crf": None,
+        "video.preset": None,
+        "video.fast_decode": None,
+        "video.video_backend": None,
+        "video.extra_options": {},
+        "is_depth_map": False,
+    }
+    return info | dict(encoder or {})
+
+
+class VideoSink:
+    """Takes the frames of one camera: JPEG pictures as they are, or samples of an encoder after `set_codec`.
+
+    The files roll over between episodes only, so an episode always lies within one of them. A file that is full is
+    finished when the first episode of its successor is committed: until then, that episode can still be taken back.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        feature: Feature,
+        *,
+        fps: int,
+        limit_bytes: int,
+        chunks_size: int,
+        fsync: bool,
+        names: FreshNames,
+    ) -> None:
+        self.key = feature.key
+        self.info: dict[str, Any] | None = None
+        self._root = root
+        self._height, self._width = feature.shape[0], feature.shape[1]
+        self._fps = fps
+        self._limit_bytes = limit_bytes
+        self._chunks_size = chunks_size
+        self._fsync = fsync
+        self._names = names
+        self._position = layout.FIRST_FILE
+        self._file: Mp4Writer | None = None
+        self._full_file: Mp4Writer | None = None
+        # What all samples of a file must share: the sample description, and for JPEG how the colours are sampled.
+        self._file_kind: tuple[bytes, str] | None = None
+        self._full_kind: tuple[bytes, str] | None = None
+        self._kind: tuple[bytes, str] | None = None
+        self._is_jpeg = True
+        self._start: Mark | None = None
+        self._expected_rows = 0
+        self._info_before: dict[str, Any] | None = None
+        self._probe = jpeg.JpegProbe()
+        self.committed_bytes = 0  # of the last episode
+
+    def __repr__(self) -> str:
+        return f"VideoSink({self.key!r}, {self._width}×{self._height}, frames={self.frames})"
+
+    @property
+    def frames(self) -> int:
+        """Frames of the episode that is being written."""
+        return 0 if self._file is None or self._start is None else self._file.samples - self._start.samples
+
+    def set_codec(self, stsd: bytes, info: Mapping[str, Any]) -> None:
+        """Say that samples of an encoder follow: the MP4 sample description, and entries for info.json
+        (`video.codec` and `video.pix_fmt` at least). Once per episode, before its first sample."""
+        if self.frames and (stsd, "") != self._kind:
+            raise VideoError(f"camera {self.key!r}: the codec changed after {self.frames} frames of the episode")
+        missing = [name for name in ("video.codec", "video.pix_fmt") if name not in info]
+        if missing:
+            raise VideoError(f"camera {self.key!r}: set_codec needs {', '.join(missing)}")
+        self._kind = (stsd, "")
+        self._is_jpeg = False
+        self._describe(str(info["video.codec"]), str(info["video.pix_fmt"]), info)
+
+    def append(
+        self,
+        pieces: Sequence[Piece],
+        keys: Sequence[bool] | None = None,
+        *,
+        shifts: Sequence[int] | None = None,
+        checked: bool = False,
+    ) -> None:
+        """Append one frame per piece; `keys` marks the key frames of an encoder, a JPEG is always one.
+
+        `shifts` are as `Mp4Writer.append` takes them; the frames of an episode are shown after those before it.
+        `checked` says that these JPEG pictures have passed through here before, after others of their episode.
+        """
+        if not pieces:
+            return
+        if self._is_jpeg:
+            if not checked or self.frames == 0:
+                self._check_jpeg(pieces[0])
+        elif keys is None or (self.frames == 0 and not keys[0]):
+            raise VideoError(f"camera {self.key!r}: an episode must start with a key frame of the encoder")
+        self._open().append(pieces, keys, shifts)
+
+    def append_encoded(self, samples: Sequence[EncodedSample], encoder: Encoder) -> None:
+        """Append what an encoder gave; the first samples of an episode bring its codec with them."""
+        if not samples:
+            return
+        if self._is_jpeg:
+            self.set_codec(encoder.stsd, encoder.info)
+        self.append([sample.data for sample in samples], [sample.key for sample in samples])
+
+    def repeat(self, count: int = 1) -> None:
+        """Show the last frame in `count` more rows without writing it again."""
+        if self.frames == 0 or self._file is None:
+            raise VideoError(f"camera {self.key!r}: there is no frame of this episode to repeat")
+        self._file.repeat(count)
+
+    def begin_episode(self, expected_rows: int | None) -> None:
+        """Called by the data set's writer."""
+        self._start = None
+        self._kind = None
+        self._is_jpeg = True
+        self._expected_rows = expected_rows or 0
+        self._info_before = None if self.info is None else dict(self.info)
+
+    def commit_episode(self) -> VideoSpan:
+        """Called by the data set's writer: the frames stay."""
+        if self._file is None or self._start is None:
+            raise DataSetError(f"camera {self.key!r}: the episode has no frame")
+        if self._full_file is not None:
+            self._full_file.close(self._fsync)
+            self._full_file = None
+        span = VideoSpan(self._position, self._start.samples, self.frames, self._file.tell())
+        self.committed_bytes = span.end_bytes - self._start.end_bytes
+        self._start = None
+        return span
+
+    def abort_episode(self) -> None:
+        """Called by the data set's writer: no trace of the episode remains."""
+        self.info = self._info_before
+        if self._file is None or self._start is None:
+            return
+        if self._start.samples:
+            self._file.rollback(self._start)
+        else:
+            self._drop_file()
+        self._start = None
+
+    def sync(self) -> None:
+        """Wait until the frames are on the disk."""
+        if self._fsync and self._file is not None:
+            self._file.sync()
+
+    def close(self) -> None:
+        """Finish the last file."""
+        if self._file is not None:
+            self._file.close(self._fsync)
+            self._file = None
+
+    def leave(self) -> None:
+        """Close the files as they are: `restore` can go on with them."""
+        for file in (self._file, self._full_file):
+            if file is not None:
+                file.leave()
+        self._file = self._full_file = None
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs besides the place of the last episode."""
+        if self._file is None or self._file_kind is None:
+            raise DataSetError(f"camera {self.key!r}: no episode was committed")
+        stsd, pix_fmt = self._file_kind
+        return {"info": self.info, "stsd": stsd, "pix_fmt": pix_fmt, **table_state(self._file.table())}
+
+    def episode_state(self) -> dict[str, Any]:
+        """The frames of the open episode alone, as a copy of them needs them."""
+        if self._file is None or self._start is None or self._file_kind is None:
+            raise DataSetError(f"camera {self.key!r}: the episode has no frame")
+        stsd, pix_fmt = self._file_kind
+        table = self._file.table(since=self._start)
+        return {"info": self.info, "stsd": stsd, "pix_fmt": pix_fmt, **table_state(table)}
+
+    def restore(self, state: Mapping[str, Any], last: VideoSpan) -> None:
+        """Go on behind the last committed episode: whatever else the files hold is cut off."""
+        table = table_from(state, last.end_bytes)
+        if len(table.sizes) != last.first_frame + last.frames:
+            raise DataSetCorrupt(f"camera {self.key!r}: {len(table.sizes)} frames known, {last} committed")
+        self.info = state["info"]
+        self._position = last.position
+        self._file_kind = (state["stsd"], str(state["pix_fmt"]))
+        path = layout.video_path(self._root, self.key, self._position)
+        layout.own_copy(path)
+        self._file = Mp4Writer(
+            path, stsd=state["stsd"], width=self._width, height=self._height, fps=self._fps, resume=table
+        )
+        self._names.add(path)
+
+    def _check_jpeg(self, piece: Piece) -> None:
+        """One look per call; the caller has looked at every picture, this catches that it forgot."""
+        found = self._probe.probe(piece)
+        if (found.height, found.width) != (self._height, self._width):
+            raise ImageError(
+                f"camera {self.key!r}: frame {self.frames} is {found.width}×{found.height} px, "
+                f"but the feature is {self._width}×{self._height}"
+            )
+        kind = (mjpeg_stsd(self._width, self._height), found.pix_fmt)
+        if self.frames and kind != self._kind:
+            before = self._kind[1] if self._kind else "encoded"
+            raise ImageError(f"camera {self.key!r}: frame {self.frames} is {found.pix_fmt}, the frames before {before}")
+        self._kind = kind
+        if self.info is None:
+            self._describe("mjpeg", found.pix_fmt, {"video.channels": found.components, "video.g": 1})
+        elif self.info["video.codec"] != "mjpeg":
+            self._describe("mjpeg", found.pix_fmt, {})
+
+    def _describe(self, codec: str, pix_fmt: str, more: Mapping[str, Any]) -> None:
+        info = video_info(
+            height=self._height, width=self._width, codec=codec, pix_fmt=pix_fmt, fps=self._fps, encoder=more
+        )
+        if self.info is not None and self.info["video.codec"] != info["video.codec"]:
+            raise VideoError(
+                f"camera {self.key!r}: this data set's video is {self.info['video.codec']}, not {codec}",
+                hint="LeRobot reads one codec per camera; convert both recordings with the same video setting",
+            )
+        self.info = info
+
+    def _open(self) -> Mp4Writer:
+        """The file for this episode: the present one, or a new one when that is full, too long, or of another codec."""
+        if self._file is not None and self._start is not None:
+            return self._file
+        if self._kind is None:
+            raise VideoError(f"camera {self.key!r}: the codec of the samples is not known yet")
+        if self._file is None or self._is_full(self._file) or self._kind != self._file_kind:
+            position = self._position if self._file is None else self._position.next(self._chunks_size)
+            path = layout.video_path(self._root, self.key, position)
+            with layout.writing(path.parent, "cannot make the directory"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            new = Mp4Writer(path, stsd=self._kind[0], width=self._width, height=self._height, fps=self._fps)
+            self._full_file, self._full_kind = self._file, self._file_kind
+            self._file, self._file_kind, self._position = new, self._kind, position
+            self._names.add(path)
+        self._start = self._file.mark()
+        return self._file
+
+    def _is_full(self, file: Mp4Writer) -> bool:
+        longest = (file.samples + self._expected_rows) / self._fps
+        return file.tell() >= self._limit_bytes or longest > layout.LONGEST_SHARED_VIDEO_S
+
+    def _drop_file(self) -> None:
+        """Remove the file of the open episode, which holds no other, and go back to the one before."""
+        if self._file is None:
+            return
+        dropped = layout.video_path(self._root, self.key, self._position)
+        self._file.abort()
+        # Only directories that are empty now go: those that this file alone had made.
+        with contextlib.suppress(OSError):
+            for path in dropped.parents[:3]:
+                path.rmdir()
+                self._names.forget(path)
+        self._file, self._file_kind = self._full_file, self._full_kind
+        if self._full_file is not None:
+            self._position = self._position.before(self._chunks_size)
+            self._full_file = None
+
+
+def table_state(table: SampleTable) -> dict[str, Any]:
+    """A table of samples for a state file: most lie behind the one before, so only the others name their place.
+
+    Places in time are named only where frames are shown in another order than they are stored.
+    """
+    follows = np.zeros(len(table.sizes), np.bool_)
+    follows[1:] = table.offsets[1:] == table.offsets[:-1] + table.sizes[:-1]
+    apart = np.flatnonzero(~follows)
+    keys = np.packbits(table.keys != 0)
+    reordered = {"shifts": table.shifts} if len(table.shifts) else {}
+    return {"sizes": table.sizes, "keys": keys, "apart": apart, "offsets_apart": table.offsets[apart], **reordered}
+
+
+def table_from(state: Mapping[str, Any], end_bytes: int) -> SampleTable:
+    """The table that `table_state` described."""
+    if "offsets" in state:  # as states had it before: the place of every sample, a byte for every flag
+        offsets = np.asarray(state["offsets"], np.int64)
+        shifts = np.asarray(state.get("shifts", np.zeros(0, np.int32)))
+        whole = SampleTable(offsets, np.asarray(state["sizes"]), np.asarray(state["keys"]), end_bytes, shifts)
+        return table_from(table_state(whole), end_bytes)
+    sizes, keys, apart, places = (np.asarray(state[name]) for name in ("sizes", "keys", "apart", "offsets_apart"))
+    if not (sizes.ndim == 1 and len(sizes) and len(keys) == (len(sizes) + 7) // 8 and apart.shape == places.shape):
+        raise DataSetCorrupt(f"a table of {sizes.shape} sizes, {keys.shape} key flags and {apart.shape} places")
+    if not len(apart) or int(apart[0]) != 0 or (np.diff(apart) < 1).any() or int(apart[-1]) >= len(sizes):
+        raise DataSetCorrupt(f"a table of {len(sizes):,} samples with places at {apart[:8].tolist()}")
+    # Where each would lie if all followed each other, and how far its run lies from there.
+    ends = np.cumsum(sizes.astype(np.int64))
+    starts = ends - sizes
+    offsets = starts + np.repeat(places - starts[apart], np.diff(np.append(apart, len(sizes))))
+    if int(offsets.min()) < 0 or int((offsets + sizes).max()) > end_bytes:
+        raise DataSetCorrupt(f"a table of samples that lie beyond byte {end_bytes:,}")
+    flags = np.unpackbits(keys.astype(np.uint8), count=len(sizes))
+    shifts = np.asarray(state.get("shifts", np.zeros(0, np.int32)))
+    if len(shifts) and shifts.shape != sizes.shape:
+        raise DataSetCorrupt(f"a table of {sizes.shape} sizes and {shifts.shape} places in time")
+    return SampleTable(offsets, sizes.astype(np.uint32), flags, end_bytes, shifts.astype(np.int32))

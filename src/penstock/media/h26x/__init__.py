@@ -1,0 +1,1 @@
+"""H.264 and H.265 streams: headers, order, damage."""

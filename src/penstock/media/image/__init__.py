@@ -1,0 +1,1 @@
+"""Single images: JPEG, PNG, TIFF, RVL, depth and raw pixels."""

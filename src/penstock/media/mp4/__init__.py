@@ -1,0 +1,1 @@
+"""MP4 files: written byte by byte, and read by their index alone."""

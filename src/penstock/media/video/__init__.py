@@ -1,0 +1,1 @@
+"""Video codecs: frames decoded and encoded through FFmpeg."""

@@ -1,0 +1,117 @@
+"""Frames of a video file by number, decoded by FFmpeg as the readers of a data set decode them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.errors import VideoError
+from penstock.media.mp4.index import VideoIndex, read_index
+from penstock.media.video.colour import rgb_options
+from penstock.media.video.frame_times import FrameTimes, WholeFrames
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def count_frames(path: str | os.PathLike[str]) -> int:
+    """How many frames really decode; every one is decoded."""
+    name = os.fspath(path)
+    with _opened(name, None) as (container, stream):
+        return sum(1 for _ in _decoded(name, container, stream, None))
+
+
+def frames(
+    path: str | os.PathLike[str], indices: Sequence[int], threads: int | None = None
+) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """(number, RGB) of the frames asked for, in rising order, each once; frames in between are decoded only where the
+    codec needs them. `threads` bounds those of the decoder, and with them the frames that it keeps.
+
+    >>> for number, rgb in frames("cam.mp4", [0, 17, 899]): ...                      # doctest: +SKIP
+    """
+    name = os.fspath(path)
+    index = read_index(name)
+    order = index.presentation_order()
+    wanted = indices if isinstance(indices, range) and indices.step == 1 else sorted(set(indices))
+    if wanted and not 0 <= wanted[0] <= wanted[-1] < len(order):
+        bad = wanted[0] if wanted[0] < 0 else wanted[-1]
+        raise VideoError(f"{name}: frame {bad} of a video with {len(order):,} frames")
+    times = FrameTimes.of(index.pts[order], index.key[order])
+    with _opened(name, threads) as (container, stream):
+        position = 0
+        while position < len(wanted):
+            run = _run_from(index, order, wanted, position)
+            yield from _decoded_run(name, times, run, container, stream)
+            position += len(run)
+
+
+def _decoded_run(
+    name: str, times: FrameTimes, run: Sequence[int], container: Any, stream: Any
+) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    done = 0
+    # Some key frames are none: where a seek does not lead to the whole frame, the decoder begins anew with the file.
+    for first in (run[0], 0):
+        whole = WholeFrames(times, from_start=first == 0)
+        for frame in _decoded(name, container, stream, times.of_frame(times.key_of(first))):
+            number = times.number(frame.pts)
+            is_whole = whole.follow(number, frame)
+            if number < run[done]:
+                continue
+            if number > run[done] or not is_whole:
+                break
+            yield number, frame.to_ndarray(format="rgb24", **rgb_options(frame))
+            done += 1
+            if done == len(run):
+                return
+    raise VideoError(f"{name}: frame {run[done]} of {times.count:,} does not decode")
+
+
+def pixel_format(path: str | os.PathLike[str]) -> str:
+    """What the decoder says its frames are ("yuv420p"); none is decoded."""
+    with _opened(os.fspath(path), 1) as (_, stream):
+        return str(stream.codec_context.pix_fmt or "")
+
+
+def _run_from(index: VideoIndex, order: NDArray[np.int64], wanted: Sequence[int], position: int) -> Sequence[int]:
+    """The wanted frames that one seek serves: as long as no key frame lies between two of them, going on is cheaper."""
+    if isinstance(wanted, range):
+        return wanted[position:]
+    run = [wanted[position]]
+    for number in wanted[position + 1 :]:
+        between = order[run[-1] + 1 : number + 1]
+        if len(between) > 1 and index.key[between].any():
+            break
+        run.append(number)
+    return run
+
+
+@contextlib.contextmanager
+def _opened(name: str, threads: int | None) -> Iterator[tuple[Any, Any]]:
+    import av
+
+    try:
+        # As MP4 and nothing else: a playlist with that name could make FFmpeg open other files.
+        with av.open(name, format="mp4") as container:
+            if not container.streams.video:
+                raise VideoError(f"{name}: the file has no video track")
+            stream = container.streams.video[0]
+            if threads is not None:
+                stream.codec_context.thread_count = threads
+            yield container, stream
+    except (av.FFmpegError, OSError) as error:
+        raise VideoError(f"{name}: cannot be decoded: {error}") from error
+
+
+def _decoded(name: str, container: Any, stream: Any, from_pts: int | None) -> Iterator[Any]:
+    import av
+
+    try:
+        if from_pts is not None:
+            container.seek(from_pts, backward=True, any_frame=False, stream=stream)
+        yield from container.decode(stream)
+    except av.FFmpegError as error:
+        raise VideoError(f"{name}: cannot be decoded: {error}") from error

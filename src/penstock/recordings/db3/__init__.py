@@ -1,0 +1,1 @@
+"""ROS 2 bags in SQLite files."""

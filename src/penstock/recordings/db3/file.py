@@ -1,0 +1,273 @@
+"""One SQLite file of a ROS 2 bag: its topics, its rows, one payload at a time."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+
+from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
+from penstock.formats.content import ZSTD_MAGIC
+from penstock.recordings.codecs import MAX_CHUNK_BYTES
+from penstock.recordings.file_window import recover_hint
+from penstock.recordings.messages.schemas import SameDefinitions, Schema, type_name
+from penstock.recordings.split import is_zstd_file
+from penstock.recordings.unpack import unpacked_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+_BATCH_ROWS = 4096
+_HEADER_BYTES = 100
+_MAX_TOPICS = 100_000
+_MAX_DEFINITION_BYTES = 16 << 20
+# SQLite quotes damaged text in its own messages, which Python then fails to decode.
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+TopicKey = tuple[str, str, Schema]
+
+
+@dataclass(frozen=True)
+class TopicRows:
+    """The messages of one topic: time, row id, stored bytes; the number of the first message of each file."""
+
+    times_ns: NDArray[np.int64]
+    row: NDArray[np.int64]
+    size: NDArray[np.uint32]
+    first_of_file: NDArray[np.int64]
+
+    @property
+    def nbytes(self) -> int:
+        return self.times_ns.nbytes + self.row.nbytes + self.size.nbytes + self.first_of_file.nbytes
+
+
+class Db3Index:
+    """Grows the rows of all topics, file after file."""
+
+    def __init__(self) -> None:
+        self.topics: dict[TopicKey, int] = {}
+        self.notes: list[str] = []
+        self._same = SameDefinitions()
+        self._columns: dict[int, tuple[bytearray, bytearray, bytearray]] = {}
+        self._firsts: list[dict[int, int]] = []
+
+    def topic(self, name: str, encoding: str, kind: str, definitions: Mapping[str, tuple[str, str]]) -> int:
+        """The number of a topic; `definitions`: (format, text) by type, as the file carries them."""
+        # The events of a service are described by the text of the service.
+        described = Schema(kind, *definitions.get(kind, definitions.get(kind.removesuffix("_Event"), ("", ""))))
+        return self.topics.setdefault((name, encoding, self._same.first(name, described)), len(self.topics))
+
+    def mark(self) -> tuple[int, dict[int, int]]:
+        """A place to come back to: the files and the rows of every topic so far."""
+        return len(self._firsts), {topic: len(columns[0]) // 8 for topic, columns in self._columns.items()}
+
+    def rollback(self, mark: tuple[int, dict[int, int]]) -> None:
+        """Forget what was added since the mark; topics that were met stay, without rows."""
+        del self._firsts[mark[0] :]
+        for topic, columns in self._columns.items():
+            rows = mark[1].get(topic, 0)
+            for column, width in zip(columns, (8, 8, 4), strict=True):
+                del column[rows * width :]
+
+    def begin_file(self) -> None:
+        self._firsts.append({topic: len(columns[0]) // 8 for topic, columns in self._columns.items()})
+
+    def add(self, topic: int, times_ns: NDArray[np.int64], row: NDArray[np.int64], size: NDArray[np.int64]) -> None:
+        columns = self._columns.setdefault(topic, (bytearray(), bytearray(), bytearray()))
+        columns[0].extend(times_ns.tobytes())
+        columns[1].extend(row.tobytes())
+        columns[2].extend(size.astype(np.uint32).tobytes())
+
+    def finish(self, topic_count: int, file_count: int) -> tuple[TopicRows, ...]:
+        made = []
+        for topic in range(topic_count):
+            times, row, size = self._columns.get(topic, (bytearray(), bytearray(), bytearray()))
+            firsts = np.array([self._firsts[file].get(topic, 0) for file in range(file_count)], np.int64)
+            made.append(
+                TopicRows(
+                    np.frombuffer(times, np.int64), np.frombuffer(row, np.int64), np.frombuffer(size, np.uint32), firsts
+                )
+            )
+        return tuple(made)
+
+
+class Db3File:
+    """An open SQLite file; reads are safe from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.packed = is_zstd_file(path)
+        self.packed_messages = False
+        self._lock = threading.Lock()
+        if self.packed:
+            with unpacked_file(path) as plain:
+                self._connection = connect(plain, path)
+        else:
+            self._connection = connect(path, path)
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def broken(self, what: str) -> RecordingCorrupt:
+        return RecordingCorrupt(what, path=str(self.path), hint=recover_hint(self.path))
+
+    def add_to(self, index: Db3Index) -> None:
+        """Add this file's rows; RecordingCorrupt where one of them cannot be read."""
+        index.begin_file()
+        rows = self._add_rows(index, self._topics(index))
+        listed = self._rows_in_time_index()
+        if listed is not None and listed != rows:
+            raise self.broken(f"the table holds {rows} messages, and its index over time lists {listed}")
+
+    def _query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(sql, values).fetchall()
+        except SQLITE_ERRORS as error:
+            raise self.broken(f"SQLite says: {error}") from error
+
+    def _topics(self, index: Db3Index) -> dict[int, int]:
+        columns = {name for (name,) in self._query("SELECT name FROM pragma_table_info('topics')")}
+        serialization = "serialization_format" if "serialization_format" in columns else "'cdr'"
+        found = self._query(f"SELECT id, name, type, {serialization} FROM topics ORDER BY id LIMIT {_MAX_TOPICS + 1}")
+        if len(found) > _MAX_TOPICS:
+            raise LimitExceeded(f"{self.path}: more than {_MAX_TOPICS:,} topics", size=len(found), limit=_MAX_TOPICS)
+        definitions = self._definitions()
+        topic_of_id = {}
+        for number, name, kind, encoding in found:
+            if not isinstance(number, int) or not isinstance(name, str) or not isinstance(kind, str):
+                raise self.broken(f"the topics table holds {(number, name, kind)!r:.200}")
+            topic_of_id[number] = index.topic(name, str(encoding), type_name(kind), definitions)
+        return topic_of_id
+
+    def _definitions(self) -> dict[str, tuple[str, str]]:
+        """(format, text) by type, where the file carries them (ROS 2 Iron and later)."""
+        if not self._query("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'message_definitions'"):
+            return {}
+        found = self._query(
+            "SELECT topic_type, encoding, encoded_message_definition FROM message_definitions "
+            f"WHERE length(encoded_message_definition) <= {_MAX_DEFINITION_BYTES}"
+        )
+        return {
+            type_name(kind): (encoding, text)
+            for kind, encoding, text in found
+            if isinstance(kind, str) and encoding in ("ros2msg", "ros2idl") and isinstance(text, str) and text.strip()
+        }
+
+    def _add_rows(self, index: Db3Index, topic_of_id: dict[int, int]) -> int:
+        total, last = 0, None
+        try:
+            first = self._connection.execute("SELECT substr(data, 1, 4) FROM messages LIMIT 1").fetchone()
+            self.packed_messages = bool(first) and first[0] == ZSTD_MAGIC
+            cursor = self._connection.execute(
+                "SELECT rowid, topic_id, timestamp, length(data) FROM messages ORDER BY rowid"
+            )
+            while rows := cursor.fetchmany(_BATCH_ROWS):
+                self._add_batch(index, topic_of_id, rows)
+                total += len(rows)
+                last = rows[-1][0]
+        except SQLITE_ERRORS as error:
+            raise self.broken(f"after {total} messages (row {last}) SQLite says: {error}") from error
+        return total
+
+    def _add_batch(self, index: Db3Index, topic_of_id: dict[int, int], rows: list[tuple[Any, ...]]) -> None:
+        # SQLite keeps any kind of value in any column; without a given dtype, numpy shows what is there.
+        table = np.array(rows)
+        if table.dtype != np.int64:
+            odd = next((row for row in rows if any(type(value) is not int for value in row)), rows[0])
+            raise self.broken(f"row {odd[0]} holds other things than numbers: {odd!r:.200}")
+        topics = table[:, 1]
+        for number in sorted(set(topics.tolist())):
+            mine = table[topics == number]
+            topic = topic_of_id.get(number)
+            if topic is None:
+                raise self.broken(f"{len(mine):,} messages have the topic id {number}, which the topics table lacks")
+            index.add(topic, mine[:, 2], mine[:, 0], mine[:, 3])
+
+    def _rows_in_time_index(self) -> int | None:
+        """Rows by the index that rosbag2 keeps beside the table: SQLite has no checksums, and this is the next best."""
+        found = self._query("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = 'timestamp_idx'")
+        if not found:
+            return None
+        count = self._query("SELECT count(*) FROM messages INDEXED BY timestamp_idx")[0][0]
+        return int(count)
+
+    def read(self, row: int, target: memoryview) -> None:
+        """Fill `target` with the beginning of a message's data."""
+        if len(target) > MAX_CHUNK_BYTES:
+            raise LimitExceeded(
+                f"{self.path}: row {row} claims {len(target):,} bytes; the limit is {MAX_CHUNK_BYTES:,}",
+                size=len(target),
+                limit=MAX_CHUNK_BYTES,
+            )
+        try:
+            with self._lock:
+                found = self._connection.execute("SELECT data FROM messages WHERE rowid = ?", (row,)).fetchone()
+        except sqlite3.ProgrammingError as error:
+            raise RecordingError(f"{self.path}: the recording was closed") from error
+        except SQLITE_ERRORS as error:
+            raise self.broken(f"row {row}: SQLite says: {error}") from error
+        if found is None or not isinstance(found[0], bytes) or len(found[0]) < len(target):
+            kind = "nothing" if found is None else type(found[0]).__name__
+            have = f"{len(found[0]):,}" if kind == "bytes" else kind
+            raise self.broken(f"row {row} should hold {len(target):,} bytes, and holds {have}")
+        target[:] = memoryview(found[0])[: len(target)]
+
+
+def connect(file: Path, shown: Path, *, writable: bool = False) -> sqlite3.Connection:
+    """A connection with the tables of a bag in it, which changes nothing on disk unless it is a writable copy."""
+    uri = f"file:{quote(str(file.resolve()))}?mode={'rw' if writable else 'ro'}"
+    pending = [Path(f"{file}{suffix}") for suffix in ("-wal", "-journal")]
+    unfinished = [side.name for side in pending if side.exists() and side.stat().st_size]
+    if not unfinished:
+        _check_extent(file, shown)
+    try:
+        # immutable: no lock files, works on read-only disks; but it would overlook what lies in a write-ahead log.
+        connection = sqlite3.connect(
+            uri if unfinished else f"{uri}&immutable=1", uri=True, check_same_thread=False, isolation_level=None
+        )
+    except SQLITE_ERRORS as error:
+        raise RecordingError(f"{shown}: SQLite cannot open it: {error}") from error
+    connection.text_factory = lambda data: data.decode("utf-8", errors="replace")
+    try:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        tables = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())
+    except SQLITE_ERRORS as error:
+        connection.close()
+        beside = f"; {', '.join(unfinished)} lies beside it" if unfinished else ""
+        raise RecordingCorrupt(f"SQLite says: {error}{beside}", path=str(shown), hint=recover_hint(shown)) from error
+    # Views and virtual tables can run for ever or read elsewhere; a bag's tables are plain.
+    plain = {name for name, sql in tables.items() if not str(sql).upper().startswith("CREATE VIRTUAL")}
+    if missing := {"topics", "messages"} - plain:
+        connection.close()
+        raise RecordingCorrupt(
+            f"a SQLite file without the table {' and '.join(sorted(missing))}: not a ROS 2 bag", path=str(shown)
+        )
+    return connection
+
+
+def _check_extent(file: Path, shown: Path) -> None:
+    """Refuse a file that was cut: SQLite would read zeros where its last page ends."""
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        header = opened.read(_HEADER_BYTES)
+    if len(header) < _HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
+        return  # SQLite itself says what this is
+    page_bytes = int.from_bytes(header[16:18], "big")
+    page_bytes = 65536 if page_bytes == 1 else page_bytes
+    pages = int.from_bytes(header[28:32], "big")
+    # The number of pages is valid only when these two counters agree.
+    claimed = pages * page_bytes if header[24:28] == header[92:96] else 0
+    if size < claimed or (page_bytes and size % page_bytes):
+        raise RecordingCorrupt(
+            f"the file ends here, and should have {max(claimed, size):,} bytes or more: it was cut",
+            path=str(shown),
+            offset=size,
+            hint=recover_hint(shown),
+        )

@@ -1,0 +1,1 @@
+"""mcap files: summary, chunks, records; written and scanned."""

@@ -1,0 +1,179 @@
+"""From the definition text that a recording carries to a decoder; one broken text never hurts another topic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.recordings.messages.decoder import MessageDecoder
+    from penstock.recordings.messages.definitions import MessageDef
+
+ENCODINGS = ("ros1", "cdr", "protobuf", "json")
+# A topic has one or two descriptions; a file that has thousands of one topic is not worth comparing them all.
+_MOST_COMPARED = 16
+# The only ROS type whose definition is rightly the empty text.
+_EMPTY_TYPE = "std_msgs/msg/Empty"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What a recording says of one type; `format`: "ros1msg", "ros2msg", "ros2idl", "protobuf", "jsonschema", "" or
+    "none" (nothing), or a foreign one. The descriptors of protobuf are bytes: `text` has one character for each.
+    """
+
+    type: str
+    format: str
+    text: str
+
+    def __repr__(self) -> str:
+        return f"Schema({self.type!r}, {self.format!r}, {len(self.text)} characters)"
+
+
+def topic_order(topic: tuple[str, Schema]) -> tuple[str, str, str, str]:
+    """Sorts topics by name: the same recording in another container gets the same topic ids."""
+    name, schema = topic
+    return name, schema.type, schema.format, schema.text
+
+
+def type_name(name: str) -> str:
+    """The three-part spelling of a type name; a name that is no ROS type stays as it is."""
+    from penstock.recordings.messages.definitions import normalise_type
+
+    try:
+        return normalise_type(name)
+    except SchemaError:
+        return name
+
+
+def several_types(counted: Iterable[tuple[tuple[str, str], int]]) -> list[str]:
+    """A note for each topic that carries messages of several types; `counted`: messages by name and type."""
+    types: dict[str, list[tuple[int, str]]] = {}
+    for (name, kind), count in counted:
+        if count:
+            types.setdefault(name, []).append((count, kind))
+    return [
+        f"{name} carries messages of several types: "
+        + ", ".join(f"{count:,} {kind}" for count, kind in sorted(found, key=lambda each: -each[0]))
+        + f"; {name} names those of the first, {name}:TYPE those of another"
+        for name, found in sorted(types.items())
+        if len(found) > 1
+    ]
+
+
+class SameDefinitions:
+    """Publishers of one topic may describe one type in different words: comments and spaces tell no two types apart."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, str, str], list[Schema]] = {}
+
+    def first(self, topic: str, schema: Schema) -> Schema:
+        """The schema that came first of those of the same topic and type with the same fields."""
+        known = self._first.setdefault((topic, schema.type, schema.format), [])
+        for other in known:
+            if other.text == schema.text or _have_same_fields(other, schema):
+                return other
+        if len(known) < _MOST_COMPARED:
+            known.append(schema)
+        return schema
+
+
+def _have_same_fields(one: Schema, other: Schema) -> bool:
+    try:
+        return _definitions(one) == _definitions(other)
+    except SchemaError:
+        return False
+
+
+def _definitions(schema: Schema) -> Mapping[str, MessageDef]:
+    from penstock.recordings.messages import definitions, standard_types
+
+    if schema.format == "ros2idl":
+        return definitions.parse_idl(schema.text, schema.type)
+    if schema.format in ("ros1msg", "ros2msg") and (schema.text.strip() or schema.type == _EMPTY_TYPE):
+        return definitions.parse_msg(schema.text, schema.type)
+    if schema.format == "ros1msg":
+        # Never replaced by a standard text: ROS 1 bags always carry one, so an empty one means the types may differ.
+        raise SchemaError(f"the recording holds an empty definition of {schema.type}")
+    if schema.format in ("ros2msg", ""):
+        known = standard_types.standard_definitions("ros2")
+        if schema.type in known:
+            return known
+        raise SchemaError(f"the recording holds no definition of {schema.type}, and it is no standard type")
+    raise SchemaError(f"{schema.type} is described in {schema.format!r}, which penstock does not read")
+
+
+class SchemaStore:
+    """The decoders of one recording, once per schema and encoding: another recording may define a name differently."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Schema, str], MessageDecoder | SchemaError] = {}
+
+    def decoder(self, schema: Schema, encoding: str) -> MessageDecoder:
+        """The decoder, or the SchemaError that says why there is none."""
+        key = (schema, encoding)
+        made = self._made.get(key)
+        if made is None:
+            try:
+                made = self._make(schema, encoding)
+            except SchemaError as error:
+                made = error
+            self._made[key] = made
+        if isinstance(made, SchemaError):
+            raise SchemaError(made.message, hint=made.hint)
+        return made
+
+    def problem(self, schema: Schema, encoding: str) -> str | None:
+        """Why payloads of this schema cannot be decoded, None when they can."""
+        try:
+            self.decoder(schema, encoding)
+        except SchemaError as error:
+            return error.message
+        return None
+
+    @staticmethod
+    def _make(schema: Schema, encoding: str) -> MessageDecoder:
+        from penstock.recordings.messages.decode import Decoder
+
+        if encoding == "ros1":
+            return Decoder(_definitions(schema), schema.type, "ros1")
+        if encoding == "cdr":
+            return Decoder(_definitions(schema), schema.type, "cdr")
+        if encoding == "protobuf" and schema.format == "protobuf":
+            from penstock.recordings.messages.protobuf import ProtobufDecoder
+
+            return ProtobufDecoder(schema.text.encode("latin-1"), schema.type)
+        if encoding == "json" and schema.format in ("jsonschema", "none", ""):
+            return _json_decoder(schema)
+        if encoding in ENCODINGS:
+            raise SchemaError(f"{encoding} messages are described in {schema.format!r}, which penstock does not read")
+        raise SchemaError(f"messages are encoded as {encoding!r}; penstock decodes {', '.join(ENCODINGS)}")
+
+
+def _json_decoder(schema: Schema) -> MessageDecoder:
+    from penstock.recordings.messages.json_messages import JsonDecoder
+    from penstock.recordings.messages.json_schema import parse_json_schema, types_of_message
+
+    described = parse_json_schema(schema.text, schema.type) if schema.format == "jsonschema" else None
+    return JsonDecoder(described or types_of_message({}, schema.type), schema.type)
+
+
+def json_decoder_by_example(schema: Schema, payloads: Iterable[memoryview]) -> MessageDecoder:
+    """The decoder of a JSON topic whose schema names no fields, from its first message that is an object with some."""
+    from penstock.errors import MessageError
+    from penstock.recordings.messages.json_messages import JsonDecoder, parse
+    from penstock.recordings.messages.json_schema import types_of_message
+
+    types = types_of_message({}, schema.type)
+    for payload in payloads:
+        try:
+            types = types_of_message(parse(payload, schema.type), schema.type)
+        except MessageError:
+            continue
+        if types[schema.type].fields:
+            break
+    return JsonDecoder(types, schema.type)

@@ -1,0 +1,1 @@
+"""Saving what a damaged recording still holds."""

@@ -1,0 +1,236 @@
+"""Recovering a damaged recording: every message that can be read goes to a new one, and the rest is counted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import NotARecording, OutputExists, RecordingError, UsageError
+from penstock.formats.content import foreign_content
+from penstock.recordings.file_window import plain_name
+from penstock.recordings.metadata import FILE_NAME, Metadata
+from penstock.recordings.recover.metadata import FileFacts, write_metadata
+from penstock.recordings.recover.report import DamageLog, RecoveryReport
+from penstock.recordings.recover.scan_bytes import FileBytes
+from penstock.recordings.split import Source, is_zstd_file, source_of, suffix_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_STORAGE = {"db3": "sqlite3", "mcap": "mcap", "ros1": "ros1"}
+
+
+def recover(
+    source: str | Path,
+    output: str | Path,
+    *,
+    overwrite: bool = False,
+    keep_suspect: bool = False,
+    on_file: Callable[[Path], None] | None = None,
+) -> RecoveryReport:
+    """Rebuild a cut, unindexed or damaged recording as a new one of the same container, and say what was lost.
+
+    >>> report = penstock.recordings.recover("run.bag.active", "run-recovered.bag")
+    >>> report.messages, report.lost_messages, report.exit_code
+
+    The source is only read. keep_suspect: messages of chunks that fail their checksum are kept, and counted as suspect.
+    """
+    path, target = Path(source), Path(output)
+    found = _find(path)
+    is_bag_directory = found.kind != "ros1" and (path.is_dir() or len(found.files) > 1)
+    _check_output(found, path, target, overwrite=overwrite, directory=is_bag_directory)
+    log = DamageLog(notes=list(found.notes))
+    for name, count in found.missing:
+        log.file = name
+        log.add(0, 0, "a file of the bag that is not there", count or None)
+    try:
+        with _building(target, overwrite=overwrite, directory=is_bag_directory) as partial:
+            facts = []
+            for file in found.files:
+                if on_file is not None:
+                    on_file(file)
+                log.file = file.name
+                name = plain_name(file.name)
+                facts.append(
+                    _recover_file(found, file, partial / name if is_bag_directory else partial, log, keep_suspect)
+                )
+            if is_bag_directory:
+                write_metadata(partial, facts)
+            written = _bring_to_disk(partial)
+    except OSError as error:
+        raise RecordingError(f"{target}: cannot be written: {error.strerror or error}") from error
+    return log.report(
+        source=str(path),
+        output=str(target),
+        kind=found.kind,
+        bytes_in=sum(file.stat().st_size for file in found.files),
+        bytes_out=written,
+    )
+
+
+def examine(source: str | Path) -> RecoveryReport:
+    """What `recover` would save and lose, without writing anything."""
+    path = Path(source)
+    found = _find(path)
+    log = DamageLog(notes=list(found.notes))
+    for name, count in found.missing:
+        log.file = name
+        log.add(0, 0, "a file of the bag that is not there", count or None)
+    for file in found.files:
+        log.file = file.name
+        _examine_file(found.kind, file, log)
+    bytes_in = sum(file.stat().st_size for file in found.files)
+    return log.report(source=str(path), output="", kind=found.kind, bytes_in=bytes_in, bytes_out=0)
+
+
+def _examine_file(kind: str, file: Path, log: DamageLog) -> None:
+    with _content_of(file, log, None) as source:
+        if kind == "ros1":
+            from penstock.recordings.ros1.rescan import ScannedBag
+
+            ScannedBag(source, log)
+        elif kind == "mcap":
+            from penstock.recordings.mcap.rescan import ScannedMcap
+            from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
+
+            ScannedMcap(source, log, 0, ChunksBuilder(), IndexBuilder(), lambda *_: 0)
+        else:
+            from penstock.recordings.db3.file import Db3Index
+            from penstock.recordings.db3.paged import PagedDb3File
+
+            PagedDb3File(source, log).add_to(Db3Index())
+
+
+@contextmanager
+def _content_of(file: Path, log: DamageLog, scratch_in: Path | None) -> Iterator[FileBytes]:
+    """The bytes of a file; what is packed as a whole is unpacked into a folder of `scratch_in`, as far as it goes."""
+    with tempfile.TemporaryDirectory(prefix=".penstock-unpack-", dir=scratch_in) as scratch:
+        content = None
+        if is_zstd_file(file):
+            from penstock.recordings.unpack import unpack_prefix
+
+            content = Path(scratch) / "content"
+            done, is_all = unpack_prefix(file, content)
+            if not is_all:
+                log.add(0, file.stat().st_size, f"the zstd stream breaks off after {done:,} decompressed bytes")
+        with FileBytes(file, content) as source:
+            yield source
+
+
+def _find(path: Path) -> Source:
+    """The files of the recording; a file whose first bytes are broken is taken for what its name promises."""
+    try:
+        return source_of(path)
+    except NotARecording:
+        kind = suffix_kind(path.name)
+        if kind is None or not path.is_file() or foreign_content(path, "recording") is not None:
+            raise
+        return Source(path, kind, (path,), Metadata(), (f"{path.name} does not begin as its name promises",))
+    except OSError as error:
+        raise RecordingError(f"{path}: cannot be opened: {error.strerror or error}") from error
+
+
+def _check_output(found: Source, path: Path, target: Path, *, overwrite: bool, directory: bool) -> None:
+    real = target.resolve()
+    sources = {path.resolve(), *(file.resolve() for file in found.files)}
+    if real in sources or sources & set(real.parents) or (path.is_dir() and real in path.resolve().parents):
+        raise UsageError(f"{target} is the source, or lies in it: recover writes a new recording beside it")
+    if plain_name(target.name) != target.name:
+        hint = f"name it {target.with_name(plain_name(target.name))}"
+        raise UsageError(f"{target}: what is recovered is not compressed as a whole", hint=hint)
+    named = suffix_kind(target.name)
+    if not directory and named != found.kind:
+        usual = {"ros1": ".bag", "db3": ".db3", "mcap": ".mcap"}[found.kind]
+        raise UsageError(f"{target}: {path} is a {usual} recording, and so will be the new one", hint=f"end in {usual}")
+    if directory and named is not None:
+        raise UsageError(
+            f"{target}: {path} is a directory of files, and so will be the new one", hint="name a directory"
+        )
+    if not target.parent.is_dir():
+        raise UsageError(f"{target.parent}: no such directory", hint=f"mkdir -p {target.parent}")
+    if target.exists() or target.is_symlink():
+        if not overwrite:
+            raise OutputExists(f"{target} is there already", hint="another name, or --overwrite")
+        if directory != target.is_dir() or (directory and not (target / FILE_NAME).is_file()):
+            raise OutputExists(f"{target} is there already and is no bag of this kind: it is not replaced")
+
+
+@contextmanager
+def _building(target: Path, *, overwrite: bool, directory: bool) -> Iterator[Path]:
+    """A place beside the target that takes its name at the end; nothing is left of it when anything fails."""
+    room = Path(tempfile.mkdtemp(prefix=f".{target.name[:60]}.recovering-", dir=target.parent))
+    partial = room / target.name
+    try:
+        if directory:
+            partial.mkdir()
+        yield partial
+        _take_place(partial, target, room, overwrite=overwrite)
+        descriptor = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def _take_place(partial: Path, target: Path, room: Path, *, overwrite: bool) -> None:
+    if partial.is_dir():
+        if overwrite and target.exists():
+            target.rename(room / "replaced")
+        partial.rename(target)
+    elif overwrite:
+        partial.replace(target)
+    else:
+        try:
+            os.link(partial, target)  # unlike rename, refuses a file that appeared meanwhile
+        except FileExistsError:
+            raise OutputExists(f"{target} appeared meanwhile; it is left as it is") from None
+        except OSError:
+            partial.rename(target)  # a file system without links
+
+
+def _bring_to_disk(partial: Path) -> int:
+    """Write through to the disk; the bytes of all files."""
+    total = 0
+    for file in [*partial.iterdir(), partial] if partial.is_dir() else [partial]:
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            total += 0 if file.is_dir() else os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+    return total
+
+
+def _recover_file(found: Source, file: Path, target: Path, log: DamageLog, keep_suspect: bool) -> FileFacts:
+    facts = FileFacts(target.name, _STORAGE[found.kind])
+    facts.packed_messages = found.metadata.compression_mode == "message"
+    # Beside the output, not in /tmp: that is memory on many machines.
+    with _content_of(file, log, target.parent) as source:
+        _scan(found.kind, source, target, log, facts, keep_suspect=keep_suspect)
+    return facts
+
+
+def _scan(kind: str, source: FileBytes, target: Path, log: DamageLog, facts: FileFacts, *, keep_suspect: bool) -> None:
+    if not source.size:
+        raise NotARecording(f"{source.path}: nothing can be read of it: there is no first byte")
+    if kind == "ros1":
+        from penstock.recordings.ros1.scan import recover_bag
+
+        recover_bag(source, target, log, keep_suspect=keep_suspect)
+    elif kind == "mcap":
+        from penstock.recordings.mcap.scan import recover_mcap
+
+        recover_mcap(source, target, log, facts, keep_suspect=keep_suspect)
+    else:
+        from penstock.recordings.db3.scan import recover_db3
+
+        recover_db3(source, target, log, facts)
+
+
+__all__ = ["examine", "recover"]

@@ -1,0 +1,1 @@
+"""ROS 1 bags: index, chunks, records; written and scanned."""

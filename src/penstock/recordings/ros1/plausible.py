@@ -1,0 +1,178 @@
+"""Is this a record of a ROS 1 bag? Asked of any position, and where the next one begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.recordings.codecs import CODECS
+from penstock.recordings.recover.record_walk import Found
+from penstock.recordings.recover.report import NO_RECORD
+from penstock.recordings.recover.scan_bytes import pieces
+from penstock.recordings.ros1.records import (
+    MAX_CONNECTION_BYTES,
+    OP_BAG_HEADER,
+    OP_CHUNK,
+    OP_CHUNK_INFO,
+    OP_CONNECTION,
+    OP_INDEX,
+    OP_MESSAGE,
+    u32_from,
+)
+
+if TYPE_CHECKING:
+    from penstock.recordings.recover.scan_bytes import ScanBytes
+
+# Real headers have a few hundred bytes at most (the longest field is a topic name).
+_MAX_HEADER_BYTES = 64 << 10
+NS_PER_S = 1_000_000_000
+# Needed fields by kind, with their sizes (0: any).
+_NEEDED = {
+    OP_MESSAGE: {b"conn": 4, b"time": 8},
+    OP_BAG_HEADER: {b"index_pos": 8, b"conn_count": 4, b"chunk_count": 4},
+    OP_INDEX: {b"ver": 4, b"conn": 4, b"count": 4},
+    OP_CHUNK: {b"compression": 0, b"size": 4},
+    OP_CHUNK_INFO: {b"ver": 4, b"chunk_pos": 8, b"start_time": 8, b"end_time": 8, b"count": 4},
+    OP_CONNECTION: {b"conn": 4, b"topic": 0},
+}
+_NAMES = {b"op", b"encryptor"} | {name for needed in _NEEDED.values() for name in needed}
+_INNER = (OP_MESSAGE, OP_CONNECTION)
+_OP_FIELD = b"\x04\x00\x00\x00op="
+# The op field is not always the first one: so far back the record may begin.
+_BACK_BYTES = 512
+_CUT = "the file ends inside a record"
+
+
+@dataclass(frozen=True)
+class Ros1Record(Found):
+    """A record of a bag with the fields of its header."""
+
+    fields: dict[bytes, bytes] = field(default_factory=dict)
+
+    def u32(self, name: bytes) -> int:
+        return int(u32_from(self.fields[name])[0])
+
+    def u64(self, name: bytes) -> int:
+        return int.from_bytes(self.fields[name], "little")
+
+
+def parse_fields(data: bytes) -> dict[bytes, bytes] | None:
+    """The fields of a header, None where the bytes are none."""
+    values: dict[bytes, bytes] = {}
+    at, end = 0, len(data)
+    while at < end:
+        if end - at < 4:
+            return None
+        (size,) = u32_from(data, at)
+        at += 4
+        if size > end - at:
+            return None
+        name, equals, value = data[at : at + size].partition(b"=")
+        if not equals:
+            return None
+        values[name] = value
+        at += size
+    return values
+
+
+def parse_record(source: ScanBytes, at: int, end: int, inner: bool) -> Ros1Record:
+    """What lies at a position; every value that the kind of record fixes is checked."""
+    head = source.at(at, min(4, end - at))
+    if len(head) < 4:
+        return Ros1Record(at, "cut", _CUT)
+    (header_bytes,) = u32_from(head)
+    if not 8 <= header_bytes <= _MAX_HEADER_BYTES:
+        return Ros1Record(at, "bad", NO_RECORD)
+    raw = source.at(at + 4, min(header_bytes + 4, end - at - 4))
+    if len(raw) < header_bytes + 4:
+        if _is_cut_header(raw[:header_bytes], header_bytes):
+            return Ros1Record(at, "cut", _CUT)
+        return Ros1Record(at, "bad", NO_RECORD)
+    fields = parse_fields(raw[:header_bytes])
+    if fields is None or len(fields.get(b"op", b"")) != 1:
+        return Ros1Record(at, "bad", NO_RECORD)
+    op = fields[b"op"][0]
+    data_at = at + 8 + header_bytes
+    (data_bytes,) = u32_from(raw, header_bytes)
+    if wrong := _wrong(op, fields, data_bytes, inner):
+        return Ros1Record(at, "bad", wrong)
+    if data_at + data_bytes > end:
+        return Ros1Record(at, "cut", _CUT, op, data_at, data_at + data_bytes, fields)
+    return Ros1Record(at, "whole", "", op, data_at, data_at + data_bytes, fields)
+
+
+def _wrong(op: int, fields: dict[bytes, bytes], data_bytes: int, inner: bool) -> str:
+    """What a record of this kind cannot have; empty when all is well."""
+    needed = _NEEDED.get(op)
+    if needed is None or (inner and op not in _INNER):
+        return f"a record of kind {op} where none can be"
+    for name, size in needed.items():
+        value = fields.get(name)
+        if value is None or (size and len(value) != size):
+            return f"a record of kind {op} without a right field {name.decode()!r}"
+    if op == OP_MESSAGE and u32_from(fields[b"time"], 4)[0] >= NS_PER_S:
+        return "a message with an impossible time"
+    if op == OP_CHUNK and fields[b"compression"].decode("ascii", errors="replace") not in CODECS:
+        return "a chunk with an unknown compression"
+    if op == OP_CONNECTION and data_bytes > MAX_CONNECTION_BYTES:
+        return "a connection record of an impossible size"
+    if op in (OP_INDEX, OP_CHUNK_INFO):
+        unit = 12 if op == OP_INDEX else 8
+        if u32_from(fields[b"ver"])[0] != 1 or data_bytes != unit * u32_from(fields[b"count"])[0]:
+            return "an index record that contradicts itself"
+    return ""
+
+
+def _is_cut_header(data: bytes, header_bytes: int) -> bool:
+    """True when these bytes can be the beginning of a header."""
+    if len(data) < 4:
+        return True
+    (size,) = u32_from(data)
+    if not 4 <= size <= header_bytes - 4:
+        return False
+    name, equals, _ = data[4 : 4 + size].partition(b"=")
+    return name in _NAMES if equals else any(known.startswith(name) for known in _NAMES)
+
+
+def begins_like_a_record(source: ScanBytes, at: int, following: int | None, usual_header_bytes: int) -> bool:
+    """True when parts of a header stand here, before the following record, though it is broken.
+
+    `usual_header_bytes`: the length of the headers seen so far, 0 where none was seen.
+    """
+    head = source.at(at, 96 if following is None else min(96, following - at))
+    if usual_header_bytes and len(head) >= 4 and u32_from(head)[0] == usual_header_bytes:
+        return True
+    return sum(name in head for name in (b"op=", b"conn=", b"time=", b"topic=", b"size=", b"ver=")) >= 2
+
+
+def next_record(source: ScanBytes, at: int, end: int, inner: bool, *, outer_only: bool) -> int | None:
+    """Where the next record begins, found by the field that every header has.
+
+    `outer_only`: not what lies inside chunks, since packed chunks hold its headers as they are, among other things.
+    """
+    for offset, piece in pieces(source, at, end, len(_OP_FIELD)):
+        hit = piece.find(_OP_FIELD)
+        while hit >= 0:
+            begin = _record_around(source, offset + hit, at, end, inner, outer_only)
+            if begin is not None:
+                return begin
+            hit = piece.find(_OP_FIELD, hit + 1)
+    return None
+
+
+def _record_around(source: ScanBytes, op_at: int, lowest: int, end: int, inner: bool, outer_only: bool) -> int | None:
+    first = max(lowest, op_at - 4 - _BACK_BYTES)
+    before = source.at(first, op_at - first)
+    for back in range(len(before) - 4, -1, -1):
+        (header_bytes,) = u32_from(before, back)
+        begin = first + back
+        if not op_at + 4 - begin <= header_bytes <= _MAX_HEADER_BYTES:
+            continue
+        found = parse_record(source, begin, end, inner)
+        if outer_only and found.op in (OP_MESSAGE, OP_CONNECTION):
+            continue
+        if found.op == OP_CHUNK and found.state == "cut":
+            return begin
+        if found.state == "whole" and (found.end == end or parse_record(source, found.end, end, inner).state != "bad"):
+            return begin
+    return None

@@ -1,0 +1,1 @@
+"""What messages mean: vectors, images, video packets, transforms."""

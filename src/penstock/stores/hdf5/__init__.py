@@ -1,0 +1,1 @@
+"""Random access to HDF5 files."""

@@ -1,0 +1,61 @@
+"""Bytes of a file at a known place, all of them or an error that says where the file ends."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+from penstock.errors import StoreCorrupt
+from penstock.media.image import jpeg
+
+_TAIL_STEP_BYTES = 4096
+
+
+class OpenFile(Protocol):
+    """A file whose bytes can be read at any place."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def descriptor(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+def read_exactly(descriptor: int, out: memoryview, offset: int, path: Path) -> None:
+    """Fill `out` with the bytes at `offset`."""
+    done = 0
+    while done < len(out):
+        try:
+            got = os.preadv(descriptor, [out[done:]], offset + done)
+        except (OSError, OverflowError, ValueError) as error:
+            raise StoreCorrupt(f"{path}: byte {offset + done:,} cannot be read: {error}") from error
+        if not got:
+            raise StoreCorrupt(
+                f"{path}: byte {offset + done:,} lies beyond the end of the file", hint="the file is cut or damaged"
+            )
+        done += got
+
+
+def end_of_picture(row: memoryview) -> int:
+    """Where the picture ends in a row that is padded with zeros: a JPEG ends in ff d9, a PNG in the 82 of its IEND."""
+    end = len(row)
+    while end > 0:
+        start = max(0, end - _TAIL_STEP_BYTES)
+        kept = bytes(row[start:end]).rstrip(b"\0")
+        if kept:
+            return start + len(kept)
+        end = start
+    return 0
+
+
+def picture_bytes(row: memoryview) -> int:
+    """How many bytes of a padded row are its picture; other padding than zeros is told by the JPEG's own markers."""
+    end = end_of_picture(row)
+    if bytes(row[end - 2 : end]) == b"\xff\xd9" or bytes(row[:2]) != b"\xff\xd8":
+        return end
+    found = jpeg.end_of(row[:end])
+    return end if found is None else found

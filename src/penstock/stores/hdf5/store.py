@@ -1,0 +1,286 @@
+"""HDF5 files as a store: replay steps, D4RL, robomimic demonstrations, and ALOHA episodes in one file each.
+
+store = penstock.open("replay.hdf5")                     # or a directory of episode_0.hdf5, episode_1.hdf5, …
+store.roles["action"]                                    # "actions"
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import StoreCorrupt, StoreError
+from penstock.recordings.split import natural_key
+from penstock.stores.hdf5.chunks import Held
+from penstock.stores.hdf5.episodes import Episodes, check_numbers, find_episodes
+from penstock.stores.hdf5.images import Hdf5Pictures
+from penstock.stores.hdf5.layout import UNKNOWN
+from penstock.stores.hdf5.pool import Files
+from penstock.stores.hdf5.rows import ColumnRows, RowMap, as_native, checked_rows, gather_rows, gather_texts
+from penstock.stores.hdf5.scouts import Survey, survey_files, unpacked
+from penstock.stores.hdf5.spots import Asked, Facts
+from penstock.stores.held import content_sample
+from penstock.stores.opening import HDF5_SUFFIXES, whole_numbers
+from penstock.stores.roles import find_roles
+from penstock.stores.store import Column, ImageSource, Store
+
+_KINDS = {"aloha": "ALOHA episodes", "robomimic": "robomimic HDF5", "replay": "replay HDF5"}
+_MOST_NOTES = 20
+_FEW_FILES = 16  # surveyed again where the store is unpickled
+
+
+def open_hdf5(
+    path: str | os.PathLike[str],
+    *,
+    episodes: Sequence[int] | None = None,
+    columns: Sequence[str] | None = None,
+    channels: Literal["auto", "first", "last"] = "auto",
+    mask: str | None = None,
+    allow_external: bool = False,
+    check: bool = True,
+) -> Hdf5Store:
+    """Open a file, or a directory of files in natural order; metadata only.
+
+    `episodes` counts from 0 in the order of the files, or of the demonstrations (within `mask`, where one is given).
+    `check=False` trusts the files: no child looks first, and one that is damaged can crash this process.
+    """
+    if channels not in ("auto", "first", "last"):
+        raise StoreError(f"channels={channels!r}", hint='channels="first" or "last"')
+    if isinstance(columns, str):
+        raise StoreError(f"columns={columns!r} is a text", hint=f"columns=[{columns!r}]")
+    place = Path(path)
+    files = _files(place.absolute())  # the working directory may be another one when they are read
+    names = None if columns is None else tuple(dict.fromkeys(name.strip("/") for name in columns))
+    numbers = whole_numbers(episodes, place)
+    if numbers is not None and any(number < 0 for number in numbers):
+        raise StoreError(f"{place}: episode {min(numbers)} does not exist; they are counted from 0")
+    only = tuple(numbers) if numbers is not None and len(files) == 1 else None
+    asked = Asked(channels, mask, names, allow_external, only)
+    chosen = files
+    if numbers is not None and len(files) > 1:
+        # Where a file is an episode, the others are not even looked at.
+        chosen = [files[number] for number in numbers if number < len(files)] or files
+    survey = survey_files(chosen, asked, check=check)
+    by_file = survey.kind == "aloha" and numbers is not None and len(files) > 1
+    if by_file and numbers is not None:
+        check_numbers(numbers, len(files), place)
+    elif chosen != files:  # fewer of them, or in another order, which is that of episodes and not of files
+        survey = survey_files(files, asked, check=check)
+    words = {
+        "episodes": numbers, "columns": None if columns is None else list(columns), "channels": channels, "mask": mask,
+        "allow_external": allow_external,
+    }  # fmt: skip
+    return Hdf5Store(place, survey, asked, None if by_file else numbers, words)
+
+
+class Hdf5Store(Store):
+    """One HDF5 file or a directory of them; see `open_hdf5`."""
+
+    def __init__(
+        self, path: Path, survey: Survey, asked: Asked, numbers: Sequence[int] | None, words: dict[str, Any]
+    ) -> None:
+        self.path, self._absolute = path, path.absolute()
+        self._words, self._asked, self._numbers_asked = words, asked, numbers
+        self._survey = survey
+        self._files = Files(survey.paths, survey.stamps, asked.allow_external)
+        episodes = find_episodes(survey, self._files).chosen(numbers, path)
+        self._map = RowMap(episodes.parts, episodes.firsts, episodes.lengths)
+        self.kind = "HDF5 episodes" if survey.why.startswith(UNKNOWN) else _KINDS[survey.kind]
+        self.fps = survey.fps
+        self.episode_starts = episodes.starts()
+        self.ends_terminal = episodes.terminal
+        asked_for = words["episodes"] if numbers is None else None  # where a file is an episode, others are not opened
+        kept = episodes.numbers if asked_for is None else np.asarray(asked_for, np.int64)[episodes.numbers]
+        self.episode_numbers = None if np.array_equal(kept, np.arange(len(kept))) else kept
+        self._numbers = {
+            facts.name: number
+            for number, facts in enumerate(survey.columns)
+            if asked.columns is None or facts.name in asked.columns
+        }
+        share = _shares(survey, episodes)
+        self.columns: Mapping[str, Column] = {
+            name: _column(survey, number, share) for name, number in self._numbers.items()
+        }
+        roles = find_roles(name for name, column in self.columns.items() if column.kind == "numbers")
+        self.roles: Mapping[str, str] = {
+            role: found[0] for role, found in roles.items() if len(found) == 1 and self._fits(role, found[0])
+        }
+        self.joined_roles = {role: found for role, found in roles.items() if len(found) > 1}
+        self.notes = _notes(survey, episodes)
+        self._rows = {name: ColumnRows(survey, self._files, number) for name, number in self._numbers.items()}
+        self._pictures = {
+            name: Hdf5Pictures(self._rows[name], self._map, f"{path}: {name}")
+            for name, column in self.columns.items()
+            if column.is_picture
+        }
+
+    def _fits(self, role: str, name: str) -> bool:
+        return role in ("action", "state") or self.columns[name].row_bytes > 0
+
+    @property
+    def index_bytes(self) -> int:
+        """What the store remembers of places and episodes, by now."""
+        own = [self.episode_starts, self._map.starts, self._map.parts, self._map.shifts, self._survey.spots]
+        if self.ends_terminal is not None:
+            own.append(self.ends_terminal)
+        return sum(int(each.nbytes) for each in own) + sum(rows.index_bytes for rows in self._rows.values())
+
+    @property
+    def n_open_files(self) -> int:
+        return self._files.n_open
+
+    def images(self, name: str) -> ImageSource:
+        if not self.column(name).is_picture:
+            raise StoreError(f"{self.path}: {name!r} is no picture column", hint="store.numbers gives its rows")
+        return self._pictures[name]
+
+    def numbers(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        found = self._numbers_of(name)
+        return gather_rows(found, self._map, checked_rows(rows, self.rows, f"{self.path}: {name}"))
+
+    def number_blocks(self, names: Sequence[str], block_bytes: int) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
+        columns = {name: self._numbers_of(name) for name in names}
+        row_bytes = sum(self.columns[name].row_bytes for name in names)
+        step = max(1, block_bytes // max(row_bytes, 1))
+        held = {name: Held() for name in names}
+        for start in range(0, self.rows, step):
+            stop = min(start + step, self.rows)
+            block: dict[str, NDArray[Any]] = {}
+            for name, column in columns.items():
+                values = np.empty((stop - start, *column.facts.stored_shape), column.dtype)
+                at = 0
+                for part, low, high in self._map.pieces(start, stop):
+                    column.read(part, low, high, values[at : at + high - low], held[name])
+                    at += high - low
+                block[name] = as_native(values, column.facts.dtype)
+            yield start, block
+
+    def texts(self, name: str, rows: NDArray[np.int64]) -> list[str]:
+        if self.column(name).kind != "text":
+            return super().texts(name, rows)
+        where = f"{self.path}: {name}"
+        return gather_texts(self._rows[name], self._map, checked_rows(rows, self.rows, where), where)
+
+    def _numbers_of(self, name: str) -> ColumnRows:
+        if self.column(name).kind != "numbers":
+            hint = f"store.{'texts' if self.column(name).kind == 'text' else 'images'} gives its rows"
+            raise StoreError(f"{self.path}: {name!r} is no numbers column", hint=hint)
+        return self._rows[name]
+
+    def file_of(self, row: int) -> Path:
+        part = self._map.locate(np.array([row], np.int64))[0].item()
+        return self._survey.paths[int(self._survey.part_file[part])]
+
+    def fingerprint(self, name: str) -> str:
+        self.column(name)
+        facts = self._survey.columns[self._numbers[name]]
+        return self._digest(f"{facts}")
+
+    def _digest(self, of: str) -> str:
+        survey = self._survey
+        found = hashlib.sha256(f"hdf5 {survey.kind} {of}".encode())
+        for path, (size, time_ns) in zip(survey.paths, survey.stamps.tolist(), strict=True):
+            found.update(f"\n{path.name}\0{size} {time_ns}".encode("utf-8", "surrogateescape"))
+        found.update("\n".join(survey.part_group).encode("utf-8", "surrogateescape"))
+        found.update(self._contents)
+        for values in (self._map.starts, self._map.parts, self._map.shifts, self.episode_starts):
+            found.update(values.tobytes())
+        return found.hexdigest()
+
+    @cached_property
+    def _contents(self) -> bytes:
+        """A digest of a few KiB of every file: size and time of change alone are kept by some ways of replacing one."""
+        found = hashlib.sha256()
+        for path, size in zip(self._survey.paths, self._survey.stamps[:, 0].tolist(), strict=True):
+            try:
+                found.update(content_sample(path, size))
+            except OSError as error:
+                raise StoreError(
+                    f"{path} cannot be read any more: {error.strerror or error}",
+                    hint="it was there when the store was opened; open the store again",
+                ) from error
+        return found.digest()
+
+    def close(self) -> None:
+        self._files.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        place = str(self._absolute)
+        if len(self._survey.paths) <= _FEW_FILES:
+            return _reopen, (place, self._words, self._digest(""))
+        # To survey thousands of files again takes each process seconds; what was found is some 100 bytes a file.
+        return _rebuilt, (place, self._survey.packed(), self._asked, self._numbers_asked, self._words)
+
+
+def _reopen(path: str, words: dict[str, Any], digest: str) -> Hdf5Store:
+    """In another process; the files were looked at by the first one, and must be the same."""
+    store = open_hdf5(path, **words, check=False)
+    if store._digest("") != digest:
+        store.close()
+        raise StoreCorrupt(f"{path} was changed since the store was opened", hint="open the store again")
+    return store
+
+
+def _rebuilt(place: str, packed: dict[str, Any], asked: Asked, numbers: Any, words: dict[str, Any]) -> Hdf5Store:
+    """In another process, from the survey of the first one; each file is compared with it when it is opened."""
+    return Hdf5Store(Path(place), unpacked(packed), asked, numbers, words)
+
+
+def _files(place: Path) -> list[Path]:
+    if not place.is_dir():
+        return [place]
+    found = [each for each in place.iterdir() if each.suffix.lower() in HDF5_SUFFIXES and each.name[0] != "."]
+    if not found:
+        raise StoreError(f"{place} holds no HDF5 files", hint=f"they end in {', '.join(HDF5_SUFFIXES)}")
+    return sorted(found, key=lambda each: natural_key(each.name))
+
+
+def _shares(survey: Survey, episodes: Episodes) -> NDArray[np.float64]:
+    """Which share of its rows every part gives to the store."""
+    opened = np.bincount(episodes.parts, weights=episodes.lengths, minlength=len(survey.part_rows))
+    return np.asarray(opened / np.maximum(survey.part_rows, 1), np.float64)
+
+
+def _column(survey: Survey, number: int, share: NDArray[np.float64]) -> Column:
+    facts = survey.columns[number]
+    (way, why), count = survey.ways[number].most_common(1)[0] if survey.ways[number] else (("library", "no rows"), 0)
+    others = sum(survey.ways[number].values()) - count
+    if others:
+        why += f" (so {count:,} of {count + others:,} parts)"
+    if facts.turned:
+        why += "; channels first on disk, given as a transposed view"
+    stored = np.maximum(survey.spots[:, number, 4], 0)
+    if facts.ragged and facts.kind != "text":
+        stored = stored + _heap_bytes(survey, facts)
+    stored_bytes = round(float((stored * share).sum()))
+    return Column(facts.name, facts.kind, facts.shape, facts.dtype, facts.encoding, way, why, stored_bytes)
+
+
+def _heap_bytes(survey: Survey, facts: Facts) -> NDArray[np.float64]:
+    """What rows of their own lengths take in each part: what no other column explains of the files, shared out."""
+    ragged = sum(each.ragged and each.kind != "text" for each in survey.columns)
+    explained = np.maximum(survey.spots[:, :, 4], 0).sum(axis=1)
+    by_file = np.bincount(survey.part_file, weights=explained, minlength=len(survey.paths))
+    rows_of_file = np.bincount(survey.part_file, weights=survey.part_rows, minlength=len(survey.paths))
+    left = np.maximum(survey.stamps[:, 0] - by_file, 0) / ragged / np.maximum(rows_of_file, 1)
+    return np.asarray(left[survey.part_file] * survey.part_rows, np.float64)
+
+
+def _notes(survey: Survey, episodes: Episodes) -> tuple[str, ...]:
+    notes = [*survey.notes, *episodes.notes]
+    if survey.why.startswith(UNKNOWN):
+        notes.insert(0, survey.why)
+    if survey.masks:
+        notes.append(f"masks: {', '.join(survey.masks[:8])} (mask=NAME opens the demonstrations of one)")
+    if not len(episodes.parts):
+        notes.append("there are no rows")
+    if len(notes) > _MOST_NOTES:
+        notes = [*notes[:_MOST_NOTES], f"and {len(notes) - _MOST_NOTES:,} more of the kind"]
+    return tuple(notes)

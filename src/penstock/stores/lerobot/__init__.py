@@ -1,0 +1,1 @@
+"""Random access to LeRobot data sets."""

@@ -1,0 +1,238 @@
+"""`Budget`: every large buffer is reserved by name before it is made.
+
+The budget is the peak resident memory of the whole process. What does not fit is refused with the numbers, or waits
+until others give back (back-pressure); waiting is first come, first served.
+
+    budget = Budget.for_process(parse_bytes("512MiB"))
+    with budget.reserve("fetch buffer", 16 * MIB):
+        ...
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+import time
+from collections import deque
+from types import TracebackType
+
+from penstock.errors import BudgetExceeded, UsageError
+from penstock.system.limits import read_memory_limit
+from penstock.system.memory import rss_bytes
+from penstock.system.units import GIB, MIB, format_bytes, parse_bytes
+
+AUTO_LEAST_BYTES = 256 * MIB
+AUTO_MOST_BYTES = 2 * GIB
+
+
+class Reservation:
+    """Bytes held in a budget under a name until `release`, which any thread may call, more than once."""
+
+    __slots__ = ("_budget", "_lasting", "_n_bytes", "name")
+
+    def __init__(self, budget: Budget, name: str, n_bytes: int, lasting: bool) -> None:
+        self._budget = budget
+        self._n_bytes = n_bytes
+        self._lasting = lasting
+        self.name = name
+
+    @property
+    def n_bytes(self) -> int:
+        """How much is held now; 0 after the release."""
+        return self._n_bytes
+
+    def resize(self, n_bytes: int) -> None:
+        """Hold `n_bytes` from now on. Growth that does not fit is refused and changes nothing.
+
+        Growth never waits: two holders that each wait for the other's bytes would wait for ever.
+        """
+        self._budget._resize(self, n_bytes)
+
+    def release(self) -> None:
+        """Give all of it back."""
+        self._budget._release(self)
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"Reservation({self.name!r}, {format_bytes(self._n_bytes)})"
+
+
+class Budget:
+    """A number of bytes that all parts of a run share."""
+
+    def __init__(self, limit_bytes: int | str, *, source: str = "given") -> None:
+        given = parse_bytes(limit_bytes) if isinstance(limit_bytes, str) else limit_bytes
+        self.limit_bytes = _whole("a budget", given)
+        if not self.limit_bytes:
+            raise UsageError("a memory budget of 0 bytes holds nothing", hint="try 512MiB, or auto")
+        self.source = source
+        self._changed = threading.Condition()
+        self._used_bytes = 0
+        self._lasting_bytes = 0
+        self._peak_bytes = 0
+        self._held: dict[str, int] = {}
+        self._queue: deque[object] = deque()
+
+    @classmethod
+    def parse(cls, value: str | int | Budget = "auto") -> Budget:
+        """A budget from "512MiB", a number of bytes, or "auto": half of the memory that is free by the real limits,
+        at least 256 MiB, at most 2 GiB."""
+        if isinstance(value, Budget):
+            return value
+        if _is_auto(value):
+            memory = read_memory_limit()
+            limit_bytes = min(max(memory.available_bytes // 2, AUTO_LEAST_BYTES), AUTO_MOST_BYTES)
+            free = f"{format_bytes(memory.available_bytes)} free by {memory.available_ruled_by}"
+            return cls(limit_bytes, source=f"auto: {free}")
+        return cls(parse_bytes(value))
+
+    @classmethod
+    def for_process(cls, value: str | int | Budget = "auto") -> Budget:
+        """The same, with what the interpreter holds now reserved for good under the name "interpreter".
+
+        "auto" is half of what is free, which leaves out what is held: in a notebook that may be more than all of it.
+        """
+        budget = cls.parse(value)
+        if "interpreter" not in budget.by_name():
+            held_bytes = rss_bytes()
+            if _is_auto(value):
+                budget.limit_bytes += held_bytes
+            budget.reserve("interpreter", held_bytes, lasting=True)
+        return budget
+
+    @property
+    def used_bytes(self) -> int:
+        """How much is reserved now."""
+        return self._used_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """How much could be reserved now."""
+        return self.limit_bytes - self._used_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that was ever reserved at once."""
+        return self._peak_bytes
+
+    def by_name(self) -> dict[str, int]:
+        """Who holds how much, the largest first."""
+        with self._changed:
+            return dict(sorted(self._held.items(), key=lambda item: (-item[1], item[0])))
+
+    def reserve(
+        self, name: str, n_bytes: int, *, block: bool = False, timeout_s: float | None = None, lasting: bool = False
+    ) -> Reservation:
+        """Hold `n_bytes` under `name`.
+
+        What does not fit raises BudgetExceeded; with `block` it waits its turn instead, up to `timeout_s`. What can
+        never fit is refused at once even then. Without `block` it does not queue: it takes what is free now.
+        `lasting` tells that it is never given back before the run ends, so that nobody waits for it.
+        """
+        n_bytes = _whole(name, n_bytes)
+        with self._changed:
+            if block:
+                self._wait_turn(name, n_bytes, timeout_s)
+            elif n_bytes > self.free_bytes:
+                raise self._exceeded(name, n_bytes)
+            reservation = Reservation(self, name, n_bytes, lasting)
+            self._account(reservation, n_bytes)
+            return reservation
+
+    def _wait_turn(self, name: str, n_bytes: int, timeout_s: float | None) -> None:
+        """Return, the lock held, when `n_bytes` are free and nobody who came earlier still waits."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        ticket = object()
+        self._queue.append(ticket)
+        try:
+            while True:
+                # Checked at every wake: a lasting reservation may have come while this one waited.
+                if n_bytes > self.limit_bytes - self._lasting_bytes:
+                    raise self._exceeded(name, n_bytes)
+                if self._queue[0] is ticket and n_bytes <= self.free_bytes:
+                    return
+                left_s = None if deadline_s is None else deadline_s - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    raise self._exceeded(name, n_bytes, waited_s=timeout_s)
+                self._changed.wait(left_s)
+        finally:
+            self._queue.remove(ticket)
+            # The next in line may fit now, whether this one was served or gave up.
+            self._changed.notify_all()
+
+    def _resize(self, reservation: Reservation, n_bytes: int) -> None:
+        n_bytes = _whole(reservation.name, n_bytes)
+        with self._changed:
+            growth = n_bytes - reservation._n_bytes
+            if growth > self.free_bytes:
+                raise self._exceeded(reservation.name, growth)
+            self._account(reservation, growth)
+            reservation._n_bytes = n_bytes
+            if growth < 0:
+                self._changed.notify_all()
+
+    def _release(self, reservation: Reservation) -> None:
+        with self._changed:
+            held, reservation._n_bytes = reservation._n_bytes, 0
+            if held:
+                self._account(reservation, -held)
+                self._changed.notify_all()
+
+    def _account(self, reservation: Reservation, change: int) -> None:
+        self._used_bytes += change
+        self._peak_bytes = max(self._peak_bytes, self._used_bytes)
+        self._lasting_bytes += change if reservation._lasting else 0
+        held = self._held.get(reservation.name, 0) + change
+        if held:
+            self._held[reservation.name] = held
+        else:
+            self._held.pop(reservation.name, None)
+        if reservation._lasting:
+            self._changed.notify_all()
+
+    def _exceeded(self, name: str, n_bytes: int, *, waited_s: float | None = None) -> BudgetExceeded:
+        holders = sorted(self._held.items(), key=lambda item: (-item[1], item[0]))
+        held = ", ".join(f"{who} {format_bytes(size)}" for who, size in holders[:6]) or "nobody"
+        more = f", {len(holders) - 6} more" if len(holders) > 6 else ""
+        after = "" if waited_s is None else f", still after {waited_s:g} s of waiting"
+        enough = f"{_round_up(self._used_bytes + n_bytes) // MIB}MiB"
+        return BudgetExceeded(
+            f"the memory budget of {format_bytes(self.limit_bytes)} cannot hold {name}: "
+            f"needs {format_bytes(n_bytes)}, {format_bytes(self.free_bytes)} free{after} (held by {held}{more})",
+            size=n_bytes,
+            limit=self.limit_bytes,
+            hint=f'give a larger budget, for example memory="{enough}" (of a command: --memory {enough})',
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Budget({format_bytes(self.limit_bytes)}, used {format_bytes(self._used_bytes)}, "
+            f"peak {format_bytes(self._peak_bytes)})"
+        )
+
+
+def _is_auto(value: object) -> bool:
+    return isinstance(value, str) and value.strip().lower() == "auto"
+
+
+def _whole(name: str, n_bytes: int) -> int:
+    """`n_bytes` as a Python int (numpy's integers are welcome), refused when it is no size."""
+    try:
+        whole = operator.index(n_bytes)
+    except TypeError:
+        whole = -1
+    if whole < 0 or isinstance(n_bytes, bool):
+        raise UsageError(f"{name}: expected a whole number of bytes from 0, not {n_bytes!r}")
+    return whole
+
+
+def _round_up(n_bytes: int) -> int:
+    """To whole 16 MiB: a hint with a margin, not a threshold that fails by one byte."""
+    return -(-n_bytes // (16 * MIB)) * 16 * MIB

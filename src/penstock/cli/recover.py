@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.system import units
 
 if TYPE_CHECKING:
-    from penstock.recordings.recover.report import Damage, RecoveryReport
+    from penstock.recordings.recovery.report import Damage, RecoveryReport
 
 _SHOWN_DAMAGES = 20
 

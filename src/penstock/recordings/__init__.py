@@ -15,7 +15,7 @@ from penstock.recordings.split import find, is_recording_file, source_of
 
 if TYPE_CHECKING:
     from penstock.recordings.recording import Loss, OnCorrupt, Recording, Topic
-    from penstock.recordings.recover.recovery import recover
+    from penstock.recordings.recovery.recover import recover
 
 __all__ = ["Loss", "Recording", "Topic", "find", "is_recording_file", "open", "recover"]
 
@@ -50,7 +50,7 @@ def __getattr__(name: str) -> object:
 
         return getattr(recording, name)
     if name == "recover":
-        from penstock.recordings.recover.recovery import recover
+        from penstock.recordings.recovery.recover import recover
 
         return recover
     raise AttributeError(f"module 'penstock.recordings' has no attribute {name!r}")

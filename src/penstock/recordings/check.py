@@ -20,7 +20,7 @@ from penstock.errors import (
 from penstock.recordings.file_window import recover_hint
 from penstock.recordings.messages.protobuf_schema import NO_PROTOBUF
 from penstock.recordings.messages.schemas import ENCODINGS
-from penstock.recordings.recover.recovery import examine
+from penstock.recordings.recovery.recover import examine
 from penstock.recordings.split import suffix_kind
 from penstock.system import units
 

@@ -14,7 +14,7 @@ from penstock.errors import RecordingCorrupt, RecordingError
 from penstock.recordings.codecs import CODECS, decompress_into
 from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, BufferPool
 from penstock.recordings.file_window import recover_hint
-from penstock.recordings.recover.scan_bytes import ChunkBytes, FileBytes
+from penstock.recordings.recovery.scan_bytes import ChunkBytes, FileBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.recordings.message_index import Chunks, TopicIndex
-    from penstock.recordings.recover.scan_bytes import ScanBytes
+    from penstock.recordings.recovery.scan_bytes import ScanBytes
 
 # Reading past a gap of this size costs about what a second system call costs.
 _GAP_BYTES = 4096
@@ -137,7 +137,7 @@ class _ChunkCache:
         if codec == "none":
             file.read_into(target, position)
         elif self._chunks.part[number]:
-            from penstock.recordings.recover.partial_codecs import decode_prefix
+            from penstock.recordings.recovery.partial_codecs import decode_prefix
 
             with FileBytes(file.path, fd=file.fd) as source:
                 target[:] = decode_prefix(codec, source, position, position + stored_bytes, len(target))

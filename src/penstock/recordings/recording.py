@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.errors import MessageError, RecordingError, SchemaError
 from penstock.recordings.messages.schemas import several_types, type_name
-from penstock.recordings.recover.report import unknown_loss
+from penstock.recordings.recovery.report import unknown_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

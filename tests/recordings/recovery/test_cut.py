@@ -14,9 +14,9 @@ from mcap.writer import CompressionType, Writer
 from penstock import recordings
 from penstock.errors import PenstockError
 from penstock.recordings.db3.sqlite_pages import SqlitePages
-from penstock.recordings.recover.metadata import FileFacts
-from penstock.recordings.recover.report import DamageLog
-from penstock.recordings.recover.scan_bytes import FileBytes
+from penstock.recordings.recovery.metadata import FileFacts
+from penstock.recordings.recovery.report import DamageLog
+from penstock.recordings.recovery.scan_bytes import FileBytes
 from penstock.recordings.ros1.scan import recover_bag
 from tests.recordings.containers.makers import Message, cdr_payload, ros1_payload
 from tests.recordings.recovery.cases import (

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.recordings.recover.partial_codecs import decode_prefix, lz4_block_prefix
-from penstock.recordings.recover.scan_bytes import ChunkBytes
+from penstock.recordings.recovery.partial_codecs import decode_prefix, lz4_block_prefix
+from penstock.recordings.recovery.scan_bytes import ChunkBytes
 
 _NOISE = np.random.default_rng(1)
 CONTENTS = {

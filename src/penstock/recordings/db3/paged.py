@@ -15,8 +15,8 @@ from penstock.recordings.messages.schemas import type_name
 
 if TYPE_CHECKING:
     from penstock.recordings.db3.file import Db3Index
-    from penstock.recordings.recover.report import DamageLog
-    from penstock.recordings.recover.scan_bytes import FileBytes
+    from penstock.recordings.recovery.report import DamageLog
+    from penstock.recordings.recovery.scan_bytes import FileBytes
 
 _BATCH_ROWS = 4096
 

@@ -21,8 +21,8 @@ from penstock.recordings.recording import (
     as_readonly,
     span_of,
 )
-from penstock.recordings.recover.report import DamageLog
-from penstock.recordings.recover.scan_bytes import FileBytes
+from penstock.recordings.recovery.report import DamageLog
+from penstock.recordings.recovery.scan_bytes import FileBytes
 from penstock.recordings.split import is_zstd_file
 from penstock.recordings.unpack import unpacked
 

@@ -18,14 +18,14 @@ from penstock.recordings.db3.file import SQLITE_ERRORS, connect
 from penstock.recordings.db3.sqlite_pages import Row, SqlitePages
 from penstock.recordings.db3.writer import Db3Writer
 from penstock.recordings.messages.schemas import type_name
-from penstock.recordings.recover.metadata import TopicFacts
+from penstock.recordings.recovery.metadata import TopicFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.recordings.recover.metadata import FileFacts
-    from penstock.recordings.recover.report import DamageLog
-    from penstock.recordings.recover.scan_bytes import FileBytes
+    from penstock.recordings.recovery.metadata import FileFacts
+    from penstock.recordings.recovery.report import DamageLog
+    from penstock.recordings.recovery.scan_bytes import FileBytes
 
 _DEFINITION_ENCODINGS = ("ros2msg", "ros2idl", "unknown")
 _MAX_SMALL_ROW_BYTES = 16 << 20

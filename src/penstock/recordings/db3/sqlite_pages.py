@@ -11,7 +11,7 @@ from penstock.recordings.codecs import MAX_CHUNK_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.recordings.recover.scan_bytes import FileBytes
+    from penstock.recordings.recovery.scan_bytes import FileBytes
 
 MAGIC = b"SQLite format 3\0"
 _TABLE_LEAF, _INDEX_LEAF = 0x0D, 0x0A

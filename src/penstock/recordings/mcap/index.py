@@ -20,9 +20,9 @@ from penstock.recordings.file_window import recover_hint
 from penstock.recordings.mcap import records as r
 from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, in_file_order
 from penstock.recordings.messages.schemas import SameDefinitions, Schema, type_name
-from penstock.recordings.recover.record_walk import UNFINISHED
-from penstock.recordings.recover.report import DamageLog
-from penstock.recordings.recover.scan_bytes import FileBytes
+from penstock.recordings.recovery.record_walk import UNFINISHED
+from penstock.recordings.recovery.report import DamageLog
+from penstock.recordings.recovery.scan_bytes import FileBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

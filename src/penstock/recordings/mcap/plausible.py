@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.recordings.mcap import records as r
-from penstock.recordings.recover.record_walk import Found
-from penstock.recordings.recover.report import NO_RECORD
-from penstock.recordings.recover.scan_bytes import pieces
+from penstock.recordings.recovery.record_walk import Found
+from penstock.recordings.recovery.report import NO_RECORD
+from penstock.recordings.recovery.scan_bytes import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-    from penstock.recordings.recover.scan_bytes import ScanBytes
+    from penstock.recordings.recovery.scan_bytes import ScanBytes
 
 _INNER = (r.OP_SCHEMA, r.OP_CHANNEL, r.OP_MESSAGE)
 # Shortest contents, by kind, where a record has no strings to check.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.recordings.fetch import Block
-    from penstock.recordings.recover.scan_bytes import ScanBytes
+    from penstock.recordings.recovery.scan_bytes import ScanBytes
     from penstock.recordings.split import Source
 
 

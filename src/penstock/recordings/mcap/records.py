@@ -223,7 +223,7 @@ def walk(source: Bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
 def _goes_on(raw: bytes, at: int) -> bool:
     """True when a record follows a message before the next message, or nothing but zeros."""
     from penstock.recordings.mcap.plausible import parse_record
-    from penstock.recordings.recover.scan_bytes import ChunkBytes, is_padding
+    from penstock.recordings.recovery.scan_bytes import ChunkBytes, is_padding
 
     source = ChunkBytes(raw)
     return parse_record(source, at, len(raw), inner=True).state != "bad" or is_padding(source, at, len(raw))

@@ -10,8 +10,8 @@ import numpy as np
 from penstock.recordings.mcap import records as r
 from penstock.recordings.mcap.scan import McapScan
 from penstock.recordings.mcap.survey import McapSurvey, survey_mcap
-from penstock.recordings.recover.report import DamageLog
-from penstock.recordings.recover.scan_index import ScanPlaces
+from penstock.recordings.recovery.report import DamageLog
+from penstock.recordings.recovery.scan_index import ScanPlaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.recordings.mcap.plausible import McapRecord
     from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
-    from penstock.recordings.recover.scan_bytes import FileBytes, ScanBytes
+    from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes
 
 _BATCH_MESSAGES = 1 << 16
 

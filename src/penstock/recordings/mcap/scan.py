@@ -23,18 +23,18 @@ from penstock.recordings.mcap.plausible import (
 from penstock.recordings.mcap.survey import McapSurvey, survey_mcap, topic_facts
 from penstock.recordings.mcap.writer import McapWriter
 from penstock.recordings.messages.schemas import type_name
-from penstock.recordings.recover.metadata import TopicFacts
-from penstock.recordings.recover.partial_codecs import decode_prefix
-from penstock.recordings.recover.record_walk import UNFINISHED, ChunkWalk, PackedChunk
-from penstock.recordings.recover.scan_bytes import pieces
+from penstock.recordings.recovery.metadata import TopicFacts
+from penstock.recordings.recovery.partial_codecs import decode_prefix
+from penstock.recordings.recovery.record_walk import UNFINISHED, ChunkWalk, PackedChunk
+from penstock.recordings.recovery.scan_bytes import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.recordings.recover.metadata import FileFacts
-    from penstock.recordings.recover.report import DamageLog
-    from penstock.recordings.recover.scan_bytes import FileBytes, ScanBytes
+    from penstock.recordings.recovery.metadata import FileFacts
+    from penstock.recordings.recovery.report import DamageLog
+    from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes
 
 _DAMAGED = "a chunk that does not decompress"
 _MOST_MESSAGES = 1 << 40

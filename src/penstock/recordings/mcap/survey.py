@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from penstock.recordings.codecs import CODECS
 from penstock.recordings.mcap import records as r
 from penstock.recordings.mcap.plausible import chunk_head, parse_record
-from penstock.recordings.recover.metadata import TopicFacts
-from penstock.recordings.recover.scan_bytes import pieces
+from penstock.recordings.recovery.metadata import TopicFacts
+from penstock.recordings.recovery.scan_bytes import pieces
 
 if TYPE_CHECKING:
-    from penstock.recordings.recover.scan_bytes import FileBytes
+    from penstock.recordings.recovery.scan_bytes import FileBytes
 
 _HEAD_AT = len(r.MAGIC)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.errors import RecordingCorrupt
-from penstock.recordings.recover.scan_bytes import ChunkBytes, is_padding
+from penstock.recordings.recovery.scan_bytes import ChunkBytes, is_padding
 from penstock.recordings.ros1.plausible import NS_PER_S, begins_like_a_record, next_record, parse_record
 from penstock.recordings.ros1.records import OP_MESSAGE, Fields, u32_from
 

@@ -13,7 +13,7 @@ import numpy as np
 from penstock.errors import RecordingCorrupt
 from penstock.recordings.codecs import CODECS, check_sizes
 from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, in_file_order
-from penstock.recordings.recover.report import no_record_note
+from penstock.recordings.recovery.report import no_record_note
 from penstock.recordings.ros1.records import OP_CHUNK, OP_INDEX, read_header, u32_from
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.recordings.codecs import CODECS
-from penstock.recordings.recover.record_walk import Found
-from penstock.recordings.recover.report import NO_RECORD
-from penstock.recordings.recover.scan_bytes import pieces
+from penstock.recordings.recovery.record_walk import Found
+from penstock.recordings.recovery.report import NO_RECORD
+from penstock.recordings.recovery.scan_bytes import pieces
 from penstock.recordings.ros1.records import (
     MAX_CONNECTION_BYTES,
     OP_BAG_HEADER,
@@ -21,7 +21,7 @@ from penstock.recordings.ros1.records import (
 )
 
 if TYPE_CHECKING:
-    from penstock.recordings.recover.scan_bytes import ScanBytes
+    from penstock.recordings.recovery.scan_bytes import ScanBytes
 
 # Real headers have a few hundred bytes at most (the longest field is a topic name).
 _MAX_HEADER_BYTES = 64 << 10

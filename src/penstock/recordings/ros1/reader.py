@@ -22,8 +22,8 @@ from penstock.recordings.recording import (
     as_readonly,
     span_of,
 )
-from penstock.recordings.recover.report import DamageLog, no_record_note
-from penstock.recordings.recover.scan_bytes import FileBytes
+from penstock.recordings.recovery.report import DamageLog, no_record_note
+from penstock.recordings.recovery.scan_bytes import FileBytes
 from penstock.recordings.ros1.framing import Ros1Framing
 from penstock.recordings.ros1.index import ChunkInfos, Ros1Indexer
 from penstock.recordings.ros1.records import (
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.recordings.fetch import Block
-    from penstock.recordings.recover.scan_bytes import ScanBytes
+    from penstock.recordings.recovery.scan_bytes import ScanBytes
 
 _WINDOW_BYTES = 1 << 20
 

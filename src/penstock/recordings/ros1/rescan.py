@@ -9,15 +9,15 @@ import numpy as np
 
 from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
 from penstock.recordings.messages.schemas import Schema, type_name
-from penstock.recordings.recover.report import DamageLog
-from penstock.recordings.recover.scan_index import ScanPlaces
+from penstock.recordings.recovery.report import DamageLog
+from penstock.recordings.recovery.scan_index import ScanPlaces
 from penstock.recordings.ros1.plausible import parse_fields
 from penstock.recordings.ros1.scan import BagScan, Survey, survey_bag
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.recordings.recover.scan_bytes import FileBytes, ScanBytes
+    from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes
     from penstock.recordings.ros1.plausible import Ros1Record
 
 _BATCH_MESSAGES = 1 << 16

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from penstock.errors import LimitExceeded, RecordingCorrupt
 from penstock.recordings.codecs import MAX_CHUNK_BYTES, check_sizes, decompress_into
 from penstock.recordings.messages.schemas import type_name
-from penstock.recordings.recover.partial_codecs import decode_prefix
-from penstock.recordings.recover.record_walk import UNFINISHED, ChunkWalk, PackedChunk
+from penstock.recordings.recovery.partial_codecs import decode_prefix
+from penstock.recordings.recovery.record_walk import UNFINISHED, ChunkWalk, PackedChunk
 from penstock.recordings.ros1.plausible import (
     Ros1Record,
     begins_like_a_record,
@@ -32,8 +32,8 @@ from penstock.recordings.ros1.writer import BagWriter
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.recordings.recover.report import DamageLog
-    from penstock.recordings.recover.scan_bytes import FileBytes, ScanBytes
+    from penstock.recordings.recovery.report import DamageLog
+    from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes
 
 _DAMAGED = "a chunk that does not decompress"
 _NOWHERE = 1 << 63

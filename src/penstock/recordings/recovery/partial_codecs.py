@@ -6,10 +6,10 @@ import bz2
 from typing import TYPE_CHECKING
 
 from penstock.recordings.codecs import MAX_CHUNK_BYTES
-from penstock.recordings.recover.scan_bytes import pieces
+from penstock.recordings.recovery.scan_bytes import pieces
 
 if TYPE_CHECKING:
-    from penstock.recordings.recover.scan_bytes import ScanBytes
+    from penstock.recordings.recovery.scan_bytes import ScanBytes
 
 _STEP_BYTES = 64 << 10
 _STORED_SPARE_BYTES = 1 << 20

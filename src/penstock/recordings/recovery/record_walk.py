@@ -7,11 +7,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from penstock.recordings.recover.scan_bytes import ChunkBytes, is_padding
+from penstock.recordings.recovery.scan_bytes import ChunkBytes, is_padding
 
 if TYPE_CHECKING:
-    from penstock.recordings.recover.report import DamageLog
-    from penstock.recordings.recover.scan_bytes import ScanBytes
+    from penstock.recordings.recovery.report import DamageLog
+    from penstock.recordings.recovery.scan_bytes import ScanBytes
 
 # No byte of the file tells how much this was, so it is a loss of an unknown number.
 UNFINISHED = "the recorder did not finish, or the rest was cut off: what should follow is in no file"

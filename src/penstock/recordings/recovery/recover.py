@@ -13,9 +13,9 @@ from penstock.errors import NotARecording, OutputExists, RecordingError, UsageEr
 from penstock.formats.content import foreign_content
 from penstock.recordings.file_window import plain_name
 from penstock.recordings.metadata import FILE_NAME, Metadata
-from penstock.recordings.recover.metadata import FileFacts, write_metadata
-from penstock.recordings.recover.report import DamageLog, RecoveryReport
-from penstock.recordings.recover.scan_bytes import FileBytes
+from penstock.recordings.recovery.metadata import FileFacts, write_metadata
+from penstock.recordings.recovery.report import DamageLog, RecoveryReport
+from penstock.recordings.recovery.scan_bytes import FileBytes
 from penstock.recordings.split import Source, is_zstd_file, source_of, suffix_kind
 
 if TYPE_CHECKING:

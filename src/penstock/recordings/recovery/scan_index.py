@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.recordings.codecs import CODECS
-from penstock.recordings.recover.scan_bytes import ChunkBytes
+from penstock.recordings.recovery.scan_bytes import ChunkBytes
 
 if TYPE_CHECKING:
     from penstock.recordings.message_index import ChunksBuilder
-    from penstock.recordings.recover.record_walk import Found, PackedChunk
-    from penstock.recordings.recover.scan_bytes import ScanBytes
+    from penstock.recordings.recovery.record_walk import Found, PackedChunk
+    from penstock.recordings.recovery.scan_bytes import ScanBytes
 
 # Offsets in the index are 32 bits wide, so messages outside packed chunks are addressed from a new base every 2 GiB.
 _MOST_OFFSET = 1 << 31

@@ -19,7 +19,7 @@ from penstock.system.files.locations import (
     walk,
 )
 from penstock.system.files.source import ByteSource, Identity, LocalSource, ReadErrors, Window, identity_of
-from penstock.system.files.writing import fsync_path, memory_file, replacing, write_all
+from penstock.system.files.writing import fsync_path, memory_file, replacing, write_all, write_file
 
 __all__ = [
     "ByteSource",
@@ -40,4 +40,5 @@ __all__ = [
     "replacing",
     "walk",
     "write_all",
+    "write_file",
 ]

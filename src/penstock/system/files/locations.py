@@ -101,11 +101,22 @@ class RemotePath(PosixPath):
     def iterdir(self) -> Iterator[RemotePath]:  # type: ignore[override]
         return (self / name for name in self.system.names(str(self)))
 
+    def glob(self, pattern: str, **_: Any) -> Iterator[RemotePath]:  # type: ignore[override]
+        """A pattern for each name: `*/*.parquet`."""
+        first, _slash, rest = pattern.partition("/")
+        for entry in self.iterdir():
+            if fnmatch.fnmatchcase(entry.name, first):
+                yield from entry.glob(rest) if rest else (entry,)
+
     def rglob(self, pattern: str, **_: Any) -> Iterator[RemotePath]:  # type: ignore[override]
         for directory, folders, names in walk(self):
             for name in (*folders, *names):
                 if fnmatch.fnmatchcase(name, pattern):
                     yield directory / name  # type: ignore[misc]
+
+    def relative_to(self, *other: Any, **_: Any) -> Path:  # type: ignore[override]
+        """What is left below a directory is no address any more."""
+        return Path(*super().relative_to(*other).parts)
 
     def resolve(self, strict: bool = False) -> RemotePath:
         return self

@@ -34,6 +34,7 @@ from penstock.load.window import Sampling
 from penstock.stores.opening import open_store
 from penstock.stores.store import Store, row_numbers
 from penstock.system.budget import Budget
+from penstock.system.files import memory_file
 
 if TYPE_CHECKING:  # checked alike where torch is installed and where it is not
     torch: Any
@@ -351,7 +352,7 @@ def _shared_storage(n_bytes: int) -> Any:
     if attach is None or not by_descriptor or not hasattr(os, "memfd_create"):
         return torch.UntypedStorage._new_shared(n_bytes)
     # torch would take it from /dev/shm, which is 64 MB in a container, and a full one kills the worker.
-    fd = os.memfd_create("penstock-batch", os.MFD_CLOEXEC)
+    fd = memory_file("penstock-batch")
     try:
         os.ftruncate(fd, n_bytes)
     except BaseException:

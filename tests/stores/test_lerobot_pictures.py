@@ -22,6 +22,7 @@ from penstock.stores.lerobot.parquet_pages import NotPlain, value_places
 from penstock.stores.lerobot.store import LeRobotStore
 from penstock.stores.opening import open_store
 from penstock.stores.store import Scratch
+from penstock.system.files import open_source
 from tests.conversion import version21
 from tests.lerobot import making
 from tests.media import depths
@@ -158,11 +159,11 @@ def test_places_in_plain_pages_are_those_of_the_values(
     levels = meta.schema.column(0).max_definition_level
     found: list[bytes] = []
     data = path.read_bytes()
-    with path.open("rb") as file:
+    with open_source(path) as source:
         for number in range(meta.num_row_groups):
             chunk = meta.metadata.row_group(number).column(0)
             offsets, sizes = value_places(
-                file.fileno(), chunk.data_page_offset, chunk.total_compressed_size, chunk.num_values, levels
+                source, chunk.data_page_offset, chunk.total_compressed_size, chunk.num_values, levels
             )
             found += [data[at : at + size] for at, size in zip(offsets.tolist(), sizes.tolist(), strict=True)]
     assert found == values
@@ -184,9 +185,9 @@ def test_damaged_pages_never_lead_outside_of_the_chunk(
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(start, end - 1))] = data.draw(st.integers(0, 255))
     path.write_bytes(raw)
-    with path.open("rb") as file:
+    with open_source(path) as source:
         try:
-            offsets, sizes = value_places(file.fileno(), start, end - start, 3, 1)
+            offsets, sizes = value_places(source, start, end - start, 3, 1)
         except NotPlain:
             return
     assert (offsets >= start).all() and (offsets + sizes <= end).all()
@@ -202,5 +203,5 @@ def test_a_length_that_leaves_its_page_is_refused(tmp_path: Path, length: int) -
     at = raw.index(b"a" * 20 + (5).to_bytes(4, "little") + b"ccccc") + 20
     raw[at : at + 4] = length.to_bytes(4, "little")
     path.write_bytes(raw)
-    with path.open("rb") as file, pytest.raises(NotPlain, match="value 1 leaves its page"):
-        value_places(file.fileno(), chunk.data_page_offset, chunk.total_compressed_size, 2, 1)
+    with open_source(path) as source, pytest.raises(NotPlain, match="value 1 leaves its page"):
+        value_places(source, chunk.data_page_offset, chunk.total_compressed_size, 2, 1)

@@ -17,6 +17,8 @@ from penstock.media.mp4.index import read_index
 from penstock.media.video import decode
 from penstock.recordings.recording import Recording
 from penstock.recordings.recovery.recover import examine
+from penstock.stores.lerobot.store import LeRobotStore
+from penstock.stores.store import Scratch
 from penstock.system.files import locations
 from tests.lerobot import making
 from tests.recordings import made
@@ -107,3 +109,18 @@ def test_videos(tmp_path: Path, memory: MemoryFiles) -> None:
     assert len(pairs) == 6
     for ours, theirs in pairs:
         assert np.array_equal(ours[1], theirs[1])
+
+
+@pytest.mark.parametrize("features", [making.FEATURES, making.IMAGE_FEATURES])
+def test_stores_of_data_sets(tmp_path: Path, memory: MemoryFiles, features: tuple[Feature, ...]) -> None:
+    making.make(tmp_path / "set", (7, 5), features=features)
+    url = memory.add(tmp_path / "set", "mem://hub/set")
+    rows = np.array([0, 11, 3, 3])
+    with LeRobotStore(tmp_path / "set") as local, LeRobotStore(url) as remote:
+        assert (str(remote.path), remote.rows) == (url, local.rows)
+        assert np.array_equal(remote.numbers("action", rows), local.numbers("action", rows))
+        key = features[0].key
+        ours, theirs = (store.images(key).read(rows.tolist(), Scratch()) for store in (remote, local))
+        assert [bytes(each) for each in ours] == [bytes(each) for each in theirs]
+        assert len(remote.fingerprint(key)) == len(local.fingerprint(key))
+    assert any(name.endswith(".parquet") for name in memory.opened)

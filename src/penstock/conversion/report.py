@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import DataSetCorrupt, OutputFailed
+from penstock.system.files import replacing, write_file
 
 REPORT_PATH = "penstock/report.json"
 SHOWN_SOURCES = 1000
@@ -80,19 +80,10 @@ class Report:
 def write_report(root: Path, report: Report) -> None:
     """Into the data set, where it says that penstock wrote it; under its name only when it is whole."""
     path = root / REPORT_PATH
-    fresh = path.with_name(path.name + ".new")
     try:
         path.parent.mkdir(exist_ok=True)
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(report.dumps())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, path)
-        handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        with replacing(path, path.with_name(path.name + ".new"), fsync_name=True) as fresh:
+            write_file(fresh, [report.dumps().encode()], fsync=True)
     except OSError as error:
         raise OutputFailed(path, "cannot be written", error) from error
 

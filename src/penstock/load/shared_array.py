@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import StoreError
+from penstock.system.files import memory_file
 
 
 class SharedPlace:
@@ -64,7 +64,7 @@ class SharedArray(SharedPlace):
 
     def __init__(self, values: NDArray[Any]) -> None:
         self.shape, self.dtype = values.shape, values.dtype.str
-        fd = _memory_file()
+        fd = memory_file("penstock-numbers")
         try:
             os.ftruncate(fd, max(values.nbytes, 1))
             with mmap.mmap(fd, max(values.nbytes, 1)) as memory:
@@ -82,11 +82,3 @@ class SharedArray(SharedPlace):
         count = int(np.prod(self.shape, dtype=np.int64))
         self.values: NDArray[Any] = np.frombuffer(memory, self.dtype, count).reshape(self.shape)
         self._fd = fd
-
-
-def _memory_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("penstock-numbers", os.MFD_CLOEXEC)
-    fd, name = tempfile.mkstemp(prefix="penstock-numbers-")
-    os.unlink(name)
-    return fd

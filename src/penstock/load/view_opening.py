@@ -14,6 +14,7 @@ from typing import NamedTuple
 from penstock.errors import LimitExceeded, OutputFailed, StoreError
 from penstock.load import cache, jpeg_rows, view_file
 from penstock.load.view_file import HEADER_BYTES, Layout, ViewSpec
+from penstock.system.files import memory_file
 from penstock.system.limits import describe_memory, read_memory_limit
 from penstock.system.units import format_bytes
 
@@ -79,7 +80,7 @@ def _memory_file(header: bytes, n_bytes: int) -> int:
     """A file in memory that has no name: nothing is left when the last process ends, and /dev/shm plays no part."""
     fd = -1
     try:
-        fd = os.memfd_create("penstock-view", os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else _nameless_file()
+        fd = memory_file("penstock-view")
         os.ftruncate(fd, n_bytes)
         view_file.write_all(fd, header, 0)
         return fd
@@ -87,14 +88,6 @@ def _memory_file(header: bytes, n_bytes: int) -> int:
         if fd >= 0:
             os.close(fd)
         raise OutputFailed("memory", f"a view of {format_bytes(n_bytes)} cannot be made", error) from error
-
-
-def _nameless_file() -> int:
-    import tempfile
-
-    fd, name = tempfile.mkstemp(prefix="penstock-view-")
-    os.unlink(name)
-    return fd
 
 
 def _check_memory(spec: ViewSpec, layout: Layout, needed_bytes: int) -> None:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from penstock.profile import layout as at
+from penstock.system.files import memory_file
 
 VARIABLE = "PENSTOCK_PROFILE_BOARD"
 JOIN = "PENSTOCK_PROFILE_JOIN"
@@ -223,7 +224,7 @@ def _tell_children(board: Board) -> None:
 
 
 def _create() -> Board:
-    fd = os.memfd_create("penstock-profile", os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else _nameless_file()
+    fd = memory_file("penstock-profile")
     os.ftruncate(fd, at.LANES_AT)
     board = Board(fd)
     token = int.from_bytes(os.urandom(7), "little")
@@ -234,14 +235,6 @@ def _create() -> Board:
     ):  # fmt: skip
         board.words[word] = value
     return board
-
-
-def _nameless_file() -> int:
-    import tempfile
-
-    fd, name = tempfile.mkstemp(prefix="penstock-profile-")
-    os.unlink(name)
-    return fd
 
 
 def _join(address: str) -> Board | None:

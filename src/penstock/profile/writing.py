@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.errors import OutputFailed, UsageError
+from penstock.system import files
 
 
 @contextmanager
@@ -16,12 +17,8 @@ def replacing(path: str | os.PathLike[str], what: str) -> Iterator[Path]:
     target = Path(path)
     if not target.name:
         raise UsageError(f"{os.fspath(path)!r} is no name of a file for {what}")
-    scratch = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        yield scratch
-        scratch.replace(target)
+        with files.replacing(target) as scratch:
+            yield scratch
     except OSError as error:
         raise OutputFailed(target, f"{what} cannot be written", error) from error
-    finally:
-        with suppress(OSError):  # it has its place, or there is none
-            scratch.unlink(missing_ok=True)

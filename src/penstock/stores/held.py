@@ -10,13 +10,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, Protocol, TypeVar
 
-from penstock.errors import StoreError
+from penstock.errors import StoreCorrupt, StoreError
 from penstock.profile.spans import span
+from penstock.system.files import ByteSource, ReadErrors, open_source
 
 FILE_CACHE = "01_file_cache"
 """The stage of a profile in which something is opened that was not held."""
-
-_SAMPLE_BYTES = 4096
 
 V = TypeVar("V")
 
@@ -38,40 +37,19 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
-class OpenFile:
+ERRORS = ReadErrors(StoreError, StoreCorrupt)
+
+
+def open_file(path: str) -> ByteSource:
     """A file open for reading at any place by any thread; closed when the last one who holds it lets go."""
-
-    __slots__ = ("fd", "path")
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.fd = -1
-        try:
-            with span(FILE_CACHE):
-                self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be opened: {error.strerror}") from error
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        if self.fd >= 0:
-            close(self.fd)  # as an argument: when the interpreter ends, the module's names are gone before this
-
-
-def content_sample(path: str | os.PathLike[str], n_bytes: int) -> bytes:
-    """A few KiB of a file of this size: beginning, middle and end. With size and time of change they tell it from one
-    that was put in its place with the same time, and a copy elsewhere stays the same file."""
-    places = {0, max(n_bytes - _SAMPLE_BYTES, 0) // 2, max(n_bytes - _SAMPLE_BYTES, 0)}
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return b"".join(os.pread(descriptor, _SAMPLE_BYTES, place) for place in sorted(places))
-    finally:
-        os.close(descriptor)
+    with span(FILE_CACHE):
+        return open_source(path, ERRORS)
 
 
 class Lru(Generic[V]):
     """Values by key, the most lately used ones: together at most `limit` of what `cost` says (but always one).
 
-    A value may be in use when it is dropped from here, so it must take care of itself, as `OpenFile` does.
+    A value may be in use when it is dropped from here, so it must take care of itself, as an open file does.
     """
 
     def __init__(self, limit: int, cost: Callable[[V], int] = lambda _: 1) -> None:

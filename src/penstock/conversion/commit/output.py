@@ -22,6 +22,7 @@ from penstock.conversion.commit.exchange import aside_of, exchange
 from penstock.conversion.commit.lock import locked
 from penstock.conversion.report import REPORT_PATH
 from penstock.errors import OutputExists, OutputFailed
+from penstock.system.files import fsync_path
 
 PARTIAL_SUFFIX = ".penstock-partial"
 PARCELS = ".parcels"  # inside the partial directory: what other processes write
@@ -215,8 +216,4 @@ def _remove(data_set: Path) -> None:
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory survive a power cut."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    fsync_path(path)

@@ -26,10 +26,10 @@ from penstock.stores.hdf5.pool import Files
 from penstock.stores.hdf5.rows import ColumnRows, RowMap, as_native, checked_rows, gather_rows, gather_texts
 from penstock.stores.hdf5.scouts import Survey, survey_files, unpacked
 from penstock.stores.hdf5.spots import Asked, Facts
-from penstock.stores.held import content_sample
 from penstock.stores.opening import HDF5_SUFFIXES, whole_numbers
 from penstock.stores.roles import find_roles
 from penstock.stores.store import Column, ImageSource, Store
+from penstock.system.files import open_source
 
 _KINDS = {"aloha": "ALOHA episodes", "robomimic": "robomimic HDF5", "replay": "replay HDF5"}
 _MOST_NOTES = 20
@@ -198,9 +198,10 @@ class Hdf5Store(Store):
     def _contents(self) -> bytes:
         """A digest of a few KiB of every file: size and time of change alone are kept by some ways of replacing one."""
         found = hashlib.sha256()
-        for path, size in zip(self._survey.paths, self._survey.stamps[:, 0].tolist(), strict=True):
+        for path in self._survey.paths:
             try:
-                found.update(content_sample(path, size))
+                with open_source(path) as source:
+                    found.update(source.sample())
             except OSError as error:
                 raise StoreError(
                     f"{path} cannot be read any more: {error.strerror or error}",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from numpy.typing import NDArray
 from penstock.errors import DataSetCorrupt
 from penstock.formats.content import foreign_content
 from penstock.lerobot.read.reader import DataSet
+from penstock.system.files import file_sizes
 
 WHOLE = "whole"
 """`episodes="whole"`: those whose files are all there."""
@@ -116,16 +115,8 @@ def _what_is_wrong(root: Path, column: ColumnFiles, number: int, key: str | None
 
 def _column_files(data: DataSet, key: str | None) -> ColumnFiles:
     relatives, of_episode = data.named_files(key)
-    sizes = np.array([_size_of(f"{data.root}/{relative}") for relative in relatives], np.int64)
+    sizes = np.array(file_sizes(data.root, relatives), np.int64)
     return ColumnFiles(relatives, of_episode, sizes)
-
-
-def _size_of(path: str) -> int:
-    try:
-        state = os.stat(path)
-    except OSError:
-        return -1
-    return state.st_size if stat.S_ISREG(state.st_mode) else -1
 
 
 def listed(values: Sequence[int]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import DataSetCorrupt, ImageError, LimitExceeded, StoreError
+from penstock.errors import DataSetCorrupt, ImageError, LimitExceeded, StoreCorrupt, StoreError
 from penstock.lerobot.features import Feature
 from penstock.media.image import depth, tiff
-from penstock.stores.held import Lru, OpenFile
+from penstock.stores.held import Lru, open_file
 from penstock.stores.lerobot.parquet_pages import NotPlain, value_places
 from penstock.stores.lerobot.rows import BLOCK_BYTES, BLOCKS_KEPT, Footer, RowTable
 from penstock.stores.store import ImageSource, Picture, Scratch
+from penstock.system.files import ByteSource
 from penstock.system.units import format_bytes
 
 _PAGE_ROWS = 1024  # Arrow looks at the size of a page that often, so a page may hold so many pictures
@@ -45,7 +45,7 @@ class PictureSource(ImageSource):
     """The pictures of one image feature."""
 
     def __init__(
-        self, table: RowTable, feature: Feature, dtype: str, indexes: Lru[Any], files: Lru[OpenFile], mean_bytes: int
+        self, table: RowTable, feature: Feature, dtype: str, indexes: Lru[Any], files: Lru[ByteSource], mean_bytes: int
     ) -> None:
         self._table = table
         self._key = feature.key
@@ -103,7 +103,7 @@ class PictureSource(ImageSource):
         found = self._places(file, footer, group)
         if found.offsets is not None:
             offset = int(found.offsets[place - footer.group_start(group)])
-            begin = os.pread(self._opened(str(footer.path)).fd, 4, offset)
+            begin = self._opened(str(footer.path)).read(offset, 4)
             return _encoding(begin), "file", "pictures lie in parquet as they are; each is read by its byte offset"
         try:
             first = self._table.peek(self._key, file, footer.group_start(group))
@@ -113,8 +113,8 @@ class PictureSource(ImageSource):
         why = f"packed in row groups of {size} or so: a picture unpacks those before it"
         return _encoding(first if isinstance(first, bytes) else b""), "table", why
 
-    def _opened(self, path: str) -> OpenFile:
-        return self._files.get(path, lambda: OpenFile(path))
+    def _opened(self, path: str) -> ByteSource:
+        return self._files.get(path, lambda: open_file(path))
 
     def _places(self, file: int, footer: Footer, group: int) -> Places:
         found: Places = self._indexes.get((self._key, file, group), lambda: self._find(footer, group))
@@ -129,24 +129,28 @@ class PictureSource(ImageSource):
         if leaf.is_plain:
             file = self._opened(str(footer.path))
             try:
-                offsets, sizes = value_places(file.fd, leaf.start, leaf.n_bytes, rows, leaf.levels)
+                offsets, sizes = value_places(file, leaf.start, leaf.n_bytes, rows, leaf.levels)
             except NotPlain:
                 pass  # written in another way than the footer promises: the library knows more of them
             else:
                 self.scratch_bytes = max(self.scratch_bytes, int(sizes.max(initial=0)))
-                small = os.fstat(file.fd).st_size < 1 << 32
+                small = file.size_bytes < 1 << 32
                 return Places(offsets.astype(np.uint32) if small else offsets, sizes)
         held = min(leaf.n_bytes, int(_PAGE_ROWS * footer.row_bytes.get(self._key, 0.0)))
         self.scratch_bytes = max(self.scratch_bytes, (BLOCKS_KEPT + 2) * max(BLOCK_BYTES, self._mean_bytes) + held)
         return Places(None, None)
 
-    def _from_file(self, row: int, file: OpenFile, offset: int, size: int, scratch: Scratch) -> NDArray[np.uint8]:
+    def _from_file(self, row: int, file: ByteSource, offset: int, size: int, scratch: Scratch) -> NDArray[np.uint8]:
         data: Any = scratch.take(size)
-        if os.preadv(file.fd, (data,), offset) != size:
+        try:
+            file.read_into(data, offset)
+        except StoreCorrupt as error:
+            if error.__cause__ is not None:
+                raise  # the disk, not the file
             raise DataSetCorrupt(
                 f"{file.path}: row {row:,}, {self._key!r}: {size:,} bytes at byte {offset:,} go beyond the file",
                 hint="the file was cut while it was open; fetch it again",
-            )
+            ) from error
         return data  # type: ignore[no-any-return]
 
     def _from_block(self, row: int, file: int, place: int) -> NDArray[np.uint8]:

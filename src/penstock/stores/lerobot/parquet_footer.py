@@ -5,12 +5,12 @@ A file of small episodes has a thousand row groups; reading the description of a
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.stores.lerobot.parquet_pages import NotPlain, varint, zigzag
+from penstock.system.files import open_source
 
 _SMALL_BYTES = 64 << 10  # whoever wants to know more may read such a footer whole
 _READ_BYTES = (64 << 10, 1 << 20)  # of a footer: its schema and the first row group
@@ -26,14 +26,14 @@ def beginning_of_large(path: Path, column: str) -> tuple[int, int] | None:
     """
     if not path.is_file():
         return None
-    with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        tail = os.pread(file.fileno(), 8, max(size - 8, 0))
+    with open_source(path) as source:
+        size = source.size_bytes
+        tail = source.read(max(size - 8, 0), 8)
         length = int.from_bytes(tail[:4], "little")
         if tail[4:] != _MAGIC or not _SMALL_BYTES < length <= size - 12:
             return None
         for n_bytes in _READ_BYTES:
-            data = os.pread(file.fileno(), min(length, n_bytes), size - 8 - length)
+            data = source.read(size - 8 - length, min(length, n_bytes))
             try:
                 return _look(data, column)
             except (IndexError, struct.error):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import struct
 
 import numpy as np
 from numpy.typing import NDArray
+
+from penstock.system.files import ByteSource
 
 _HEADER_BYTES = (256, 16 * 1024, 256 * 1024)  # statistics may make a header long; most are short
 _DATA_PAGE, _DATA_PAGE_V2 = 0, 3
@@ -19,7 +20,7 @@ class NotPlain(Exception):
 
 
 def value_places(
-    fd: int, start: int, n_bytes: int, count: int, levels: int
+    source: ByteSource, start: int, n_bytes: int, count: int, levels: int
 ) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
     """(offset, size) of every value of a column chunk that holds `count` byte strings, none of them missing.
 
@@ -29,11 +30,11 @@ def value_places(
     sizes = np.empty(count, np.uint32)
     position, end, found = start, start + n_bytes, 0
     while found < count:
-        values, position, first = _page(fd, position, end, levels)
+        values, position, first = _page(source, position, end, levels)
         if values > count - found or values < 1:
             raise NotPlain(f"a page of {values} values, {count - found} are left")
         for number in range(found, found + values):
-            head = os.pread(fd, 4, first)
+            head = source.read(first, 4)
             size = int.from_bytes(head, "little")
             if len(head) < 4 or first + 4 + size > position:
                 raise NotPlain(f"value {number} leaves its page")
@@ -44,9 +45,9 @@ def value_places(
     return offsets, sizes
 
 
-def _page(fd: int, position: int, end: int, levels: int) -> tuple[int, int, int]:
+def _page(source: ByteSource, position: int, end: int, levels: int) -> tuple[int, int, int]:
     """(values, end of the page, first value) of the data page at a position."""
-    header, body = _header(fd, position, end)
+    header, body = _header(source, position, end)
     page_bytes = _whole(header.get(3))
     stop = body + page_bytes
     if stop > end:
@@ -55,7 +56,7 @@ def _page(fd: int, position: int, end: int, levels: int) -> tuple[int, int, int]
     if kind == _DATA_PAGE:
         described = _struct(header.get(5))
         values = _whole(described.get(1))
-        first = body + _levels_v1(fd, body, stop, values, levels)
+        first = body + _levels_v1(source, body, stop, values, levels)
     elif kind == _DATA_PAGE_V2:
         described = _struct(header.get(8))
         values = _whole(described.get(1))
@@ -70,14 +71,14 @@ def _page(fd: int, position: int, end: int, levels: int) -> tuple[int, int, int]
     return values, stop, first
 
 
-def _levels_v1(fd: int, body: int, stop: int, values: int, levels: int) -> int:
+def _levels_v1(source: ByteSource, body: int, stop: int, values: int, levels: int) -> int:
     """Bytes of the definition levels; raises where one says that a value is missing."""
     if levels == 0:
         return 0
-    size = int.from_bytes(os.pread(fd, 4, body), "little")
+    size = int.from_bytes(source.read(body, 4), "little")
     if size > min(stop - body - 4, 1 << 20):
         raise NotPlain("definition levels leave their page")
-    data = os.pread(fd, size, body + 4)
+    data = source.read(body + 4, size)
     try:
         _check_levels(data, values, levels)
     except IndexError:
@@ -106,9 +107,9 @@ def _check_levels(data: bytes, values: int, levels: int) -> None:
             seen, at = seen + (run >> 1), at + 1
 
 
-def _header(fd: int, position: int, end: int) -> tuple[dict[int, object], int]:
+def _header(source: ByteSource, position: int, end: int) -> tuple[dict[int, object], int]:
     for size in _HEADER_BYTES:
-        data = os.pread(fd, min(size, end - position), position)
+        data = source.read(position, min(size, end - position))
         try:
             header, used = _thrift(data, 0, 0)
         except (IndexError, struct.error):

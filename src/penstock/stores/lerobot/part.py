@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,7 +172,7 @@ def _line_up(
             )
         end = first + rows
         firsts.append(first)
-        size = int(named.sizes[places[relative]]) if relative in places else os.stat(path).st_size
+        size = int(named.sizes[places[relative]]) if relative in places else path.stat().st_size
         files.append(TableFile(relative, rows, size, first))
     if whole and end != data.info.total_frames:
         raise DataSetCorrupt(

@@ -14,7 +14,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from penstock.lerobot import layout
 from penstock.lerobot.features import Feature
 from penstock.lerobot.read import version21
 from penstock.lerobot.read.reader import DataSet, open_data_set
-from penstock.stores.held import Lru, OpenFile, content_sample
+from penstock.stores.held import Lru
 from penstock.stores.lerobot.columns import TASK, Opened, column_of, open_part
 from penstock.stores.lerobot.files import EpisodeFiles
 from penstock.stores.lerobot.images import PictureSource
@@ -34,6 +33,7 @@ from penstock.stores.lerobot.rows import EPISODE, FRAME, RowPlaces, RowTable
 from penstock.stores.lerobot.videos import CameraFiles, VideoSource
 from penstock.stores.roles import LEROBOT
 from penstock.stores.store import Column, ImageSource, Store, row_numbers
+from penstock.system.files import ByteSource, as_path, open_source
 
 OPEN_FILES = 128
 INDEX_BYTES = 64 << 20
@@ -52,7 +52,7 @@ class LeRobotStore(Store):
         self, path: str | os.PathLike[str], *, episodes: Sequence[int] | str | None = None,
         columns: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
-        self.path = Path(path)
+        self.path = as_path(path)
         # The working directory may be another one when rows are read.
         self.data: DataSet = open_data_set(self.path.absolute())
         self._part: Opened = open_part(self.data, episodes, columns)
@@ -62,7 +62,7 @@ class LeRobotStore(Store):
         self.fps = float(self.data.info.fps)
         self.episode_starts = self._part.starts
         self.episode_numbers = self.data.episodes.index[self._part.numbers]
-        self._files: Lru[OpenFile] = Lru(OPEN_FILES)
+        self._files: Lru[ByteSource] = Lru(OPEN_FILES)
         self._indexes: Lru[Any] = Lru(INDEX_BYTES, lambda index: int(index.n_bytes))
         self._table = RowTable(self.data, self._part.spans) if self._part.spans is not None else None
         self._sources: dict[str, ImageSource] = {}
@@ -169,11 +169,11 @@ class LeRobotStore(Store):
         digest.update(self.episode_starts.tobytes())
         for relative in relatives:
             try:
-                state = os.stat(self.data.root / relative)
-                sample = content_sample(self.data.root / relative, state.st_size)
+                with open_source(self.data.root / relative) as source:
+                    found, sample = source.identity(), source.sample()
             except OSError as error:
                 raise DataSetCorrupt(f"{self.path / relative}: {error.strerror}") from error
-            digest.update(f"{relative}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
+            digest.update(f"{relative}\0{found.size_bytes}\0{found.mtime_ns}\0".encode())
             digest.update(sample)
         return digest.hexdigest()
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from penstock.errors import UsageError, VideoError
 from penstock.media.video.colour import rgb_options
 from penstock.media.video.frame_times import FrameTimes, WholeFrames
+from penstock.system.files import for_library
 from penstock.system.memory import give_back_freed
 
 _CLOSED_BETWEEN = 8  # decoders, until what they left in the heap is given back: glibc keeps it, and it would pile up
@@ -42,7 +43,7 @@ class Decoder:
             import av
 
             # As MP4 and nothing else: a playlist with that name could make FFmpeg open other files.
-            self._container = av.open(path, format="mp4")
+            self._container = av.open(for_library(path), format="mp4")
             if not self._container.streams.video:
                 raise VideoError(f"{path}: the file has no video track")
             self._stream = self._container.streams.video[0]

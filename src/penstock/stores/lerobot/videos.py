@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import DataSetCorrupt, PenstockError, VideoError
+from penstock.errors import DataSetCorrupt, PenstockError, StoreCorrupt, VideoError
 from penstock.lerobot import layout
 from penstock.lerobot.features import Feature
 from penstock.lerobot.read.frames import FrameFinder
@@ -21,10 +20,11 @@ from penstock.media.image import jpeg
 from penstock.media.mp4.index import VideoIndex
 from penstock.media.video.frame_times import FrameTimes
 from penstock.profile.spans import span
-from penstock.stores.held import FILE_CACHE, Lru, OpenFile, Pool
+from penstock.stores.held import ERRORS, FILE_CACHE, Lru, Pool, open_file
 from penstock.stores.lerobot.images import FILE_SHIFT, check_rows
 from penstock.stores.lerobot.video_decoders import NEAR_FRAMES, Decoder, DepthScale
 from penstock.stores.store import ImageSource, Picture, Scratch
+from penstock.system.files import ByteSource, open_source
 
 _HEAD_BYTES = 4096  # of a JPEG: its comments lie before its tables
 _DECODER_FRAMES = 8  # that a decoder keeps for reference
@@ -130,9 +130,9 @@ def _is_limited_range(index: VideoIndex, order: NDArray[np.int64]) -> bool:
     """Whether the JPEGs of a file are not what decoders of JPEGs take them for; the first stands for all."""
     if not len(order):
         return False
-    with open(index.path, "rb") as file:
-        file.seek(int(index.offsets[order[0]]))
-        return jpeg.is_limited_range(file.read(min(int(index.sizes[order[0]]), _HEAD_BYTES)))
+    with open_source(index.path, ERRORS) as source:
+        head = source.read(int(index.offsets[order[0]]), min(int(index.sizes[order[0]]), _HEAD_BYTES))
+    return jpeg.is_limited_range(head)
 
 
 class VideoSource(ImageSource):
@@ -140,7 +140,7 @@ class VideoSource(ImageSource):
     caller do the work; more suits one pass from end to end)."""
 
     def __init__(
-        self, camera: CameraFiles, feature: Feature, codec: str, files: Lru[OpenFile], mean_bytes: int
+        self, camera: CameraFiles, feature: Feature, codec: str, files: Lru[ByteSource], mean_bytes: int
     ) -> None:
         self._camera = camera
         self._files = files
@@ -205,21 +205,25 @@ class VideoSource(ImageSource):
         return self._decoders.n_open
 
     def _packets(self, index: FileIndex, rows: list[int], scratch: Scratch) -> Iterator[Picture]:
-        file = self._files.get(index.path, lambda: OpenFile(index.path))
+        source = self._files.get(index.path, lambda: open_file(index.path))
         offsets, sizes = index.offsets, index.sizes
         if offsets is None or sizes is None:
             raise VideoError(f"{index.path}: {index.codec} has no packets to hand out")
-        frame_of, preadv, fd = self._camera.frame, os.preadv, file.fd
+        frame_of, read_into = self._camera.frame, source.read_into
         for row in rows:
             frame = frame_of(index, row)
             size, offset = sizes.item(frame), offsets.item(frame)
             data: Any = scratch.take(size)
-            if preadv(fd, (data,), offset) != size:
+            try:
+                read_into(data, offset)
+            except StoreCorrupt as error:
+                if error.__cause__ is not None:
+                    raise  # the disk, not the file
                 raise DataSetCorrupt(
                     f"{index.path}: row {row:,}, camera {self._camera.key!r}: {size:,} bytes at byte {offset:,} go "
                     "beyond the file",
                     hint="the file was cut while it was open; fetch it again",
-                )
+                ) from error
             if size > self.scratch_bytes:
                 self.scratch_bytes = size
             yield data

@@ -208,6 +208,18 @@ def local_file(place: str | os.PathLike[str]) -> Iterator[Path]:
         yield Path(target.name)
 
 
+def file_sizes(root: Path, names: Sequence[str]) -> list[int]:
+    """The sizes of many files below a directory; -1 where there is no such file."""
+    sizes = []
+    for name in names:
+        try:
+            found = (root / name).stat() if isinstance(root, RemotePath) else os.stat(f"{root}/{name}")
+            sizes.append(found.st_size if stat.S_ISREG(found.st_mode) else -1)
+        except OSError:
+            sizes.append(-1)
+    return sizes
+
+
 def walk(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
     """As os.walk: (directory, names of directories, names of files), from the top; the first list may be changed."""
     if not isinstance(root, RemotePath):

@@ -101,15 +101,16 @@ class ByteSource(ABC):
         """Let go of what is open. A second call does nothing."""
 
     def read_into(self, target: memoryview, offset: int) -> None:
-        """Fill `target` with the bytes from `offset`, all of them."""
+        """Fill `target` (bytes in one dimension, also of an array) with the bytes from `offset`, all of them."""
+        view = memoryview(target)
         done = 0
-        while done < len(target):
+        while done < len(view):
             try:
-                got = self._read_some(target[done:], offset + done)
+                got = self._read_some(view[done:], offset + done)
             except (OSError, OverflowError, ValueError) as error:
                 raise self._cannot_read(offset + done, error) from error
             if not got:
-                raise self._ends(offset, len(target), done)
+                raise self._ends(offset, len(view), done)
             done += got
 
     def read_many(self, requests: Iterable[tuple[int, memoryview]]) -> None:
@@ -202,18 +203,16 @@ class LocalSource(ByteSource):
                 super().read_into(target, offset)
 
     def read(self, offset: int, n_bytes: int) -> bytes:
-        pieces: list[bytes] = []
-        while n_bytes > 0:
-            try:
-                piece = os.pread(self.descriptor, n_bytes, offset)
-            except (OSError, OverflowError, ValueError) as error:
-                raise self._cannot_read(offset, error) from error
-            if not piece:
-                break
-            pieces.append(piece)
-            offset += len(piece)
-            n_bytes -= len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        try:
+            data = os.pread(self.descriptor, n_bytes, offset)
+            while data and len(data) < n_bytes:
+                piece = os.pread(self.descriptor, n_bytes - len(data), offset + len(data))
+                if not piece:
+                    break
+                data += piece
+        except (OSError, OverflowError, ValueError) as error:
+            raise self._cannot_read(offset, error) from error
+        return data
 
 
 class Window:

@@ -165,7 +165,7 @@ def _edges(tree: ast.Module, module: Module, modules: Mapping[str, Module]) -> I
     for node, kind in _nodes(tree, "import"):
         kind = "name" if isinstance(node, ast.Constant) or (kind == "typing" and module.is_package) else kind
         if isinstance(node, ast.Constant):
-            named = str(node.value).partition(":")[0]
+            named = node.value.partition(":")[0] if isinstance(node.value, str) else ""
             targets = [named] if named in modules else []
         elif isinstance(node, ast.Import):
             targets = [found for alias in node.names if (found := _module(alias.name, modules))]
@@ -196,10 +196,9 @@ def _module(name: str, modules: Mapping[str, Module]) -> str:
 
 
 def _nodes(node: ast.AST, kind: str) -> Iterator[tuple[ast.Import | ast.ImportFrom | ast.Constant, str]]:
-    """Imports and strings with the kind of edge that their place makes them."""
+    """Imports and constants with the kind of edge that their place makes them."""
     for child in ast.iter_child_nodes(node):
-        is_text = isinstance(child, ast.Constant) and isinstance(child.value, str)
-        if is_text or isinstance(child, ast.Import | ast.ImportFrom):
+        if isinstance(child, ast.Import | ast.ImportFrom | ast.Constant):
             yield child, kind
         elif isinstance(child, ast.If) and _is_type_checking(child.test):
             for each in child.body:

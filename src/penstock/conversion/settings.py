@@ -317,7 +317,7 @@ def _check_encoding(settings: Settings) -> None:
     asked = {settings.video, *(feature.video for feature in settings.features.values())} - {None, *_NO_CODEC}
     if not asked:
         return
-    from penstock.media.video.encode import encoder_settings
+    from penstock.media.video.hardware import encoder_settings
 
     chosen = settings.encoding
     for video in asked:

@@ -182,7 +182,8 @@ class EncodedFrames(Feed):
             self._decoded = decode.frames(frames.path, numbers, _CODER_THREADS)
         self._encoder: VideoEncoder | None = None
         if camera.stored_as not in ("images", "mjpeg"):
-            from penstock.media.video.encode import VideoEncoder, encoder_settings
+            from penstock.media.video.encode import VideoEncoder
+            from penstock.media.video.hardware import encoder_settings
 
             chosen = encoder_settings(
                 camera.stored_as, crf=encoding.crf, gop=encoding.gop, preset=encoding.preset, device=encoding.device

@@ -158,7 +158,8 @@ def make_worker(
         return CopyWorker(camera, sink)
     if camera.stored_as == "mjpeg":
         return JpegWorker(camera, sink, encoding.quality)
-    from penstock.media.video.encode import VideoEncoder, encoder_settings
+    from penstock.media.video.encode import VideoEncoder
+    from penstock.media.video.hardware import encoder_settings
 
     chosen = encoder_settings(
         camera.stored_as, crf=encoding.crf, gop=encoding.gop, preset=encoding.preset, device=encoding.device

@@ -126,7 +126,7 @@ def test_a_group_whose_lines_were_torn_does_not_count(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(journal.layout, "write_all", _only_for("journal.jsonl", torn, journal.layout.write_all))
+        patch.setattr(journal, "write_all", _only_for("journal.jsonl", torn, journal.write_all))
         write(writer, 2 * GROUP - 1)
     lines = (tmp_path / "set/penstock/journal.jsonl").read_bytes().count(b"\n")
     assert 1 + GROUP < lines < 1 + 2 * GROUP  # the header, the first group, and some of the second

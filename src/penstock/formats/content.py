@@ -6,9 +6,9 @@ import os
 import re
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 
 from penstock.system import units
+from penstock.system.files import open_source
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -57,9 +57,8 @@ def foreign_content(path: str | os.PathLike[str], wanted: str = "") -> Foreign |
     the file is broken, so that every command gives one answer.
     """
     try:
-        with Path(path).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            head = file.read(_HEAD_BYTES)
+        with open_source(path) as source:
+            size, head = source.size_bytes, source.read(0, _HEAD_BYTES)
     except OSError:
         return None  # whoever opens it says why it cannot be opened
     if not head:

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from penstock.errors import DataSetCorrupt, OutputExists, OutputFailed
 from penstock.system.append_file import begin_write_back
+from penstock.system.files import fsync_path, replacing, write_file
 
 CODEBASE_VERSION = "v3.0"
 INFO_PATH = "meta/info.json"
@@ -194,13 +195,13 @@ def make_empty(root: Path) -> None:
 def fsync_directory(path: Path) -> None:
     """Make the names inside a directory durable."""
     with writing(path, "cannot sync the directory"):
-        _sync(path)
+        fsync_path(path)
 
 
 def fsync_file(path: Path) -> None:
     """Make the bytes of a file durable."""
     with writing(path, "cannot sync the file"):
-        _sync(path)
+        fsync_path(path)
 
 
 def fsync_files(paths: Sequence[Path]) -> None:
@@ -215,14 +216,6 @@ def fsync_files(paths: Sequence[Path]) -> None:
         for path, descriptor in zip(paths, descriptors, strict=True):
             with writing(path, "cannot sync the file"):
                 os.fsync(descriptor)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class FreshNames:
@@ -265,10 +258,8 @@ def own_copy(path: Path) -> None:
     with writing(path, "cannot copy a file that has other names, too"):
         if os.stat(path).st_nlink == 1 and not path.is_symlink():
             return
-        temporary = path.with_name(path.name + ".part")
-        shutil.copyfile(path, temporary)
-        _sync(temporary)
-        os.replace(temporary, path)
+        with replacing(path, path.with_name(path.name + ".part"), fsync=True) as temporary:
+            shutil.copyfile(path, temporary)
 
 
 def remove(path: Path) -> None:
@@ -279,18 +270,7 @@ def remove(path: Path) -> None:
 
 def write_text_durably(path: Path, text: str, *, fsync: bool) -> None:
     """Write a small file so that a crash leaves the old one or the new one, never a part; its name is not synced."""
-    temporary = path.with_name(path.name + ".part")
     with writing(path, "cannot write"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb", buffering=0) as stream:
-            write_all(stream.fileno(), text.encode())
-            if fsync:
-                os.fsync(stream.fileno())
-        os.replace(temporary, path)
-
-
-def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """All of the bytes, however many pieces the system takes them in."""
-    left = memoryview(data).cast("B")
-    while left:
-        left = left[os.write(descriptor, left) :]
+        with replacing(path, path.with_name(path.name + ".part")) as temporary:
+            write_file(temporary, [text.encode()], fsync=fsync)

@@ -16,6 +16,7 @@ from penstock.errors import DataSetCorrupt, DataSetError, LimitExceeded
 from penstock.formats.content import foreign_content
 from penstock.lerobot import columns, layout, tables
 from penstock.lerobot.features import ROW_FEATURES, Feature, parse_feature
+from penstock.system.files import for_library
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -182,7 +183,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     try:
         with tables.arrow_errors(path, "not a whole parquet file", DataSetCorrupt):
             # Buffered: a row group of somebody else's file may be larger than the memory.
-            return pq.ParquetFile(str(path), memory_map=False, buffer_size=layout.MIB, pre_buffer=False)
+            return pq.ParquetFile(for_library(path), memory_map=False, buffer_size=layout.MIB, pre_buffer=False)
     except DataSetCorrupt as error:
         if (foreign := foreign_content(path, "parquet")) is not None:
             raise DataSetCorrupt(f"{path} is {foreign.what}, not a parquet file", hint=foreign.hint) from None

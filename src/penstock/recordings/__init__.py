@@ -7,13 +7,15 @@ with penstock.recordings.open("run.bag") as recording:
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import RecordingError, UsageError
 from penstock.recordings.split import find, is_recording_file, source_of
+from penstock.system.files import as_path
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from penstock.recordings.recording import Loss, OnCorrupt, Recording, Topic
     from penstock.recordings.recovery.recover import recover
 
@@ -28,7 +30,7 @@ def open(path: str | Path, *, on_corrupt: OnCorrupt = "raise") -> Recording:
     if on_corrupt not in ("raise", "count"):
         raise UsageError(f"on_corrupt is 'raise' or 'count', not {on_corrupt!r}")
     try:
-        source = source_of(Path(path))
+        source = source_of(as_path(path))
     except OSError as error:
         raise RecordingError(f"{path}: cannot be opened: {error.strerror or error}") from error
     if source.kind == "ros1":

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections import OrderedDict
 from functools import partial
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from penstock.errors import RecordingCorrupt, RecordingError
+from penstock.errors import RecordingCorrupt
 from penstock.recordings.codecs import CODECS, decompress_into
 from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, BufferPool
 from penstock.recordings.file_window import recover_hint
@@ -18,48 +18,16 @@ from penstock.recordings.recovery.scan_bytes import ChunkBytes, FileBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from penstock.recordings.message_index import Chunks, TopicIndex
     from penstock.recordings.recovery.scan_bytes import ScanBytes
+    from penstock.system.files import ByteSource
 
 # Reading past a gap of this size costs about what a second system call costs.
 _GAP_BYTES = 4096
 _PLAN_MESSAGES = 16384
-
-
-class File:
-    """One open file of a recording; `fd` is -1 once it is closed, so that a late read cannot hit another file."""
-
-    def __init__(self, path: Path, fd: int) -> None:
-        self.path = path
-        self.fd = fd
-
-    def close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def read_into(self, target: memoryview, position: int) -> None:
-        """Fill `target` from a position, or say where the file ended."""
-        if self.fd < 0:
-            raise RecordingError(f"{self.path}: the recording was closed")
-        filled = 0
-        while filled < len(target):
-            try:
-                got = os.preadv(self.fd, [target[filled:]], position + filled)
-            except OSError as error:
-                raise RecordingCorrupt(f"cannot be read: {error}", path=str(self.path), offset=position) from error
-            if got == 0:
-                raise RecordingCorrupt(
-                    f"the file ends where {len(target) - filled:,} more bytes of messages should be",
-                    path=str(self.path),
-                    offset=position + filled,
-                    hint=f"was it cut while it was open? {recover_hint(self.path)}",
-                )
-            filled += got
 
 
 class Framing(Protocol):
@@ -89,7 +57,7 @@ class Relocate(Protocol):
 class _ChunkCache:
     """Decompressed chunks, the least recently used ones given up first."""
 
-    def __init__(self, files: Sequence[File], chunks: Chunks, limit_bytes: int) -> None:
+    def __init__(self, files: Sequence[ByteSource], chunks: Chunks, limit_bytes: int) -> None:
         self._files = files
         self._chunks = chunks
         self._limit_bytes = limit_bytes
@@ -139,7 +107,7 @@ class _ChunkCache:
         elif self._chunks.part[number]:
             from penstock.recordings.recovery.partial_codecs import decode_prefix
 
-            with FileBytes(file.path, fd=file.fd) as source:
+            with FileBytes(file.path, source=file) as source:
                 target[:] = decode_prefix(codec, source, position, position + stored_bytes, len(target))
         else:
             if not stored_bytes <= len(self._stored) <= max(4 * stored_bytes, 1 << 20):
@@ -165,7 +133,7 @@ class ChunkFetcher:
 
     def __init__(
         self,
-        files: Sequence[File],
+        files: Sequence[ByteSource],
         chunks: Chunks,
         index: Sequence[TopicIndex],
         framing: Framing,
@@ -260,21 +228,31 @@ class ChunkFetcher:
     ) -> dict[int, RecordingCorrupt]:
         """Read the runs one behind the other into the buffer; the runs that cannot be read, when losses are counted."""
         faults: dict[int, RecordingCorrupt] = {}
-        at = 0
-        for run, (source, place, size) in enumerate(zip(sources, places, sizes, strict=True)):
-            target = view[at : at + size]
-            at += size
+        begins = [0, *accumulate(sizes)]
+        targets = [view[begin : begin + size] for begin, size in zip(begins, sizes, strict=False)]
+        for source, runs in groupby(range(len(sources)), sources.__getitem__):
+            mine = list(runs)
             try:
-                if source < len(self._files):
-                    self._files[source].read_into(target, place)
-                    self._plain_bytes += size
-                else:
-                    target[:] = self._cache.get(source - len(self._files))[place : place + size]
-            except RecordingCorrupt as error:
+                self._fill_from(source, mine, places, targets)
+            except RecordingCorrupt:
                 if self._lose is None:
                     raise
-                faults[run] = error
+                for run in mine:  # one by one: which of them it was
+                    try:
+                        self._fill_from(source, [run], places, targets)
+                    except RecordingCorrupt as error:
+                        faults[run] = error
         return faults
+
+    def _fill_from(self, source: int, runs: list[int], places: list[int], targets: list[memoryview]) -> None:
+        """Read runs of one source."""
+        if source < len(self._files):
+            self._files[source].read_many([(places[run], targets[run]) for run in runs])
+            self._plain_bytes += sum(len(targets[run]) for run in runs)
+            return
+        data = self._cache.get(source - len(self._files))
+        for run in runs:
+            targets[run][:] = data[places[run] : places[run] + len(targets[run])]
 
     def _payloads(
         self,
@@ -318,7 +296,7 @@ class ChunkFetcher:
             self._relocate(number, ChunkBytes(data), 0, len(data))
         else:
             file = self._files[int(self._chunks.file[number])]
-            with FileBytes(file.path, fd=file.fd) as source:
+            with FileBytes(file.path, source=file) as source:
                 self._relocate(number, source, position, position + stored_bytes)
         return True
 

@@ -1,12 +1,13 @@
-"""Small reads at rising positions of a file, and what to say when the file does not go on."""
+"""How the bytes of a recording are read, and what to say when the file does not go on."""
 
 from __future__ import annotations
 
-import os
+import errno
 import shlex
 from pathlib import Path
 
-from penstock.errors import RecordingCorrupt
+from penstock.errors import RecordingCorrupt, RecordingError
+from penstock.system import files
 
 
 def plain_name(name: str) -> str:
@@ -25,33 +26,32 @@ def recover_hint(path: Path | str) -> str:
     )
 
 
-class Window:
-    """Small reads at rising positions of a file, many of them answered by one system call."""
+class _RecordingErrors(files.ReadErrors):
+    def cannot_read(self, path: Path, offset: int, error: Exception) -> Exception:
+        if isinstance(error, OSError) and error.errno == errno.EBADF:
+            return RecordingError(f"{path}: the recording was closed")
+        return RecordingCorrupt(f"cannot be read: {error}", path=str(path), offset=offset, hint=recover_hint(path))
 
-    def __init__(self, fd: int, path: Path, size_bytes: int) -> None:
-        self.path = path
-        self.size_bytes = size_bytes
-        self._fd = fd
-        self._begin = 0
-        self._held = b""
+    def ends(self, path: Path, offset: int, n_bytes: int, got_bytes: int) -> Exception:
+        return RecordingCorrupt(
+            f"the file ends where {n_bytes - got_bytes:,} more bytes of messages should be",
+            path=str(path),
+            offset=offset + got_bytes,
+            hint=f"was it cut while it was open? {recover_hint(path)}",
+        )
+
+
+ERRORS = _RecordingErrors(RecordingError, RecordingCorrupt)
+
+
+class Window(files.Window):
+    """Records at rising positions of a recording."""
 
     def broken(self, message: str, offset: int) -> RecordingCorrupt:
         return RecordingCorrupt(message, path=str(self.path), offset=offset, hint=recover_hint(self.path))
 
-    def at(self, offset: int, n_bytes: int, ahead: int = 0) -> bytes:
-        """Exactly `n_bytes` from `offset`; `ahead`: so many more will be asked for next."""
-        start = offset - self._begin
-        if start < 0 or start + n_bytes > len(self._held):
-            if offset + n_bytes > self.size_bytes:
-                raise self.broken(
-                    f"the file ends after {self.size_bytes:,} bytes, inside a record that needs {n_bytes:,} from here",
-                    offset,
-                )
-            try:
-                self._held = os.pread(self._fd, max(n_bytes, ahead), offset)
-            except OSError as error:
-                raise self.broken(f"cannot be read: {error}", offset) from error
-            self._begin, start = offset, 0
-            if len(self._held) < n_bytes:
-                raise self.broken(f"the file shrank while it was read: {n_bytes:,} bytes are missing", offset)
-        return self._held[start : start + n_bytes]
+    def _ends(self, offset: int, n_bytes: int, got_bytes: int) -> Exception:
+        if offset + n_bytes > self.size_bytes:
+            what = f"the file ends after {self.size_bytes:,} bytes, inside a record that needs {n_bytes:,} from here"
+            return self.broken(what, offset)
+        return self.broken(f"the file shrank while it was read: {n_bytes:,} bytes are missing", offset)

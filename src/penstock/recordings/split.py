@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING, Literal
 from penstock.errors import NotARecording, RecordingError
 from penstock.formats.content import BAG_MAGIC, MCAP_MAGIC, SQLITE_MAGIC, ZSTD_MAGIC, foreign_content
 from penstock.recordings import metadata as bag_metadata
-from penstock.recordings.file_window import plain_name, recover_hint
+from penstock.recordings.file_window import ERRORS, plain_name, recover_hint
 from penstock.recordings.metadata import Metadata
 from penstock.recordings.unpack import unpacked_head
+from penstock.system.files import as_path, open_source, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -82,7 +82,7 @@ def find(paths: Sequence[str | Path]) -> list[Path]:
     """The recordings among files, directories (searched recursively) and glob patterns, naturally sorted, each once."""
     found: list[Path] = []
     for given in paths:
-        path = Path(given)
+        path = as_path(given)
         if path.is_dir():
             within = list(_search(path))
             if not within:
@@ -122,11 +122,8 @@ def is_recording_file(path: Path) -> bool:
 
 
 def _head(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(16)
-    except OSError as error:
-        raise RecordingError(f"{path}: cannot be opened: {error.strerror}") from error
+    with open_source(path, ERRORS) as source:
+        return source.read(0, 16)
 
 
 def _kind_of_file(path: Path) -> Kind:
@@ -243,9 +240,8 @@ def _ros2_files(path: Path) -> list[Path]:
 
 def _search(path: Path) -> Iterable[Path]:
     """Recordings below a directory; a ROS 2 bag directory is one."""
-    for directory, subdirectories, names in os.walk(path):
+    for here, subdirectories, names in walk(path):
         subdirectories.sort(key=natural_key)
-        here = Path(directory)
         ros2 = [name for name in names if suffix_kind(name) in ("db3", "mcap")]
         if bag_metadata.FILE_NAME in names and ros2:
             yield here

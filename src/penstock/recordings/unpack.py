@@ -7,13 +7,17 @@ import shutil
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from penstock.errors import LimitExceeded, RecordingCorrupt
-from penstock.recordings.file_window import recover_hint
+from penstock.formats.content import ZSTD_MAGIC
+from penstock.recordings.file_window import ERRORS, recover_hint
+from penstock.system.files import LocalSource, for_library, open_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from penstock.system.files import ByteSource
 
 _STEP_BYTES = 1 << 20
 # Left free on the disk that holds temporary files, so that a bomb cannot fill it.
@@ -23,11 +27,20 @@ _SMALL_BYTES = 1 << 30
 _MOST_EXPANSION = 500
 
 
-def unpacked(path: Path) -> int:
-    """A descriptor of an unnamed temporary file with the decompressed content."""
+def open_content(path: Path) -> ByteSource:
+    """The bytes of a recording's file; where it is packed as a whole, of an unnamed temporary file."""
+    source = open_source(path, ERRORS)
+    if source.read(0, len(ZSTD_MAGIC)) != ZSTD_MAGIC:
+        return source
+    source.close()
+    return unpacked(path)
+
+
+def unpacked(path: Path) -> ByteSource:
+    """The decompressed content, in an unnamed temporary file."""
     with tempfile.TemporaryFile(prefix="penstock-") as target:
         _unpack(path, target)
-        return os.dup(target.fileno())
+        return LocalSource(path, os.dup(target.fileno()), ERRORS)
 
 
 def unpacked_head(path: Path, n_bytes: int = 16) -> bytes:
@@ -35,7 +48,7 @@ def unpacked_head(path: Path, n_bytes: int = 16) -> bytes:
     import pyarrow as pa
 
     try:
-        with pa.OSFile(str(path)) as packed, pa.CompressedInputStream(packed, "zstd") as stream:
+        with _packed(path) as packed, pa.CompressedInputStream(packed, "zstd") as stream:
             return bytes(stream.read(n_bytes))
     except (OSError, ValueError):
         return b""
@@ -59,7 +72,7 @@ def unpack_prefix(path: Path, target: Path) -> tuple[int, bool]:
         # A read that fails keeps what it had decoded to itself: finer rounds fetch that too.
         for step in (_STEP_BYTES, 4096, 1):
             try:
-                with pa.OSFile(str(path)) as packed, pa.CompressedInputStream(packed, "zstd") as stream:
+                with _packed(path) as packed, pa.CompressedInputStream(packed, "zstd") as stream:
                     skipped = 0
                     while skipped < done and (piece := stream.read(min(_STEP_BYTES, done - skipped))):
                         skipped += len(piece)
@@ -70,6 +83,14 @@ def unpack_prefix(path: Path, target: Path) -> tuple[int, bool]:
                 if getattr(error, "errno", None) is not None:
                     raise  # the disk, not the stream
     return done, False
+
+
+def _packed(path: Path) -> Any:
+    """What pyarrow reads the packed bytes from."""
+    import pyarrow as pa
+
+    file = for_library(path)
+    return pa.OSFile(file) if isinstance(file, str) else pa.PythonFile(file, "r")
 
 
 def limit_bytes(path: Path, directory: Path) -> int:
@@ -97,7 +118,7 @@ def _unpack(path: Path, target: IO[bytes]) -> None:
     limit = limit_bytes(path, directory)
     done = 0
     try:
-        with pa.OSFile(str(path)) as packed, pa.CompressedInputStream(packed, "zstd") as stream:
+        with _packed(path) as packed, pa.CompressedInputStream(packed, "zstd") as stream:
             while piece := stream.read(_STEP_BYTES):
                 done = _add(path, directory, target, piece, done, limit)
             target.flush()

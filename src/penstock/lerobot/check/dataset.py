@@ -20,6 +20,7 @@ from penstock.lerobot.check.videos import check_videos
 from penstock.lerobot.features import ROW_FEATURES
 from penstock.lerobot.layout import FilePosition
 from penstock.lerobot.read.reader import DataSet, open_data_set
+from penstock.system.files import as_path
 
 __all__ = ["Problem", "Report", "check"]
 
@@ -38,7 +39,7 @@ def check(root: Path | str, *, full: bool = False, samples: int = 8) -> Report:
     True
     """
     findings = Findings()
-    folder = Path(root)
+    folder = as_path(root)
     try:
         data = open_data_set(folder)
     except PenstockError as error:

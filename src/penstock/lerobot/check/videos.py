@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,9 @@ from penstock.lerobot.layout import FilePosition
 from penstock.lerobot.read.reader import DataSet
 from penstock.media.image import codec as image
 from penstock.media.image import jpeg
-from penstock.media.mp4.index import VideoIndex, read_index
+from penstock.media.mp4.index import ERRORS, VideoIndex, read_index
 from penstock.media.video import decode
+from penstock.system.files import as_path, open_source
 
 # What LeRobot's readers decode, and nothing that makes a decoder do more than decode.
 KNOWN_CODECS = ("mjpeg", "h264", "hevc", "av1", "vp9", "vp8", "mpeg4")
@@ -94,7 +94,7 @@ def decode_all(index: VideoIndex, feature: Feature, findings: Findings) -> None:
 
 
 def _decode(index: VideoIndex, feature: Feature, wanted: Sequence[int], findings: Findings) -> None:
-    path = Path(index.path)
+    path = as_path(index.path)
     if index.codec == "mjpeg":
         _decode_jpegs(path, index, feature, wanted, findings)
     else:
@@ -146,10 +146,10 @@ def _check_times(path: Path, index: VideoIndex, fps: int, findings: Findings) ->
 def _decode_jpegs(path: Path, index: VideoIndex, feature: Feature, wanted: Sequence[int], findings: Findings) -> None:
     probe = jpeg.JpegProbe()
     order = index.presentation_order()
-    with path.open("rb") as stream:
+    with open_source(path, ERRORS) as source:
         for number in wanted:
             sample = int(order[number])
-            piece = os.pread(stream.fileno(), int(index.sizes[sample]), int(index.offsets[sample]))
+            piece = source.read(int(index.offsets[sample]), int(index.sizes[sample]))
             findings.counted["frames decoded"] += 1
             try:
                 found = probe.probe(piece)

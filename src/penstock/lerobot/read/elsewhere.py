@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from penstock.errors import DataSetCorrupt
+from penstock.system.files import walk
 
 if TYPE_CHECKING:
     from penstock.lerobot.read.reader import DataSet
@@ -28,7 +29,7 @@ def find_elsewhere(data: DataSet, key: str | None) -> str | None:
     template = data.info.data_path if key is None else data.info.video_path
     named = _named(data, key, template) if template is not None else set()
     suffix = ".mp4" if key is not None else ".parquet"
-    others = {path for path in _files(str(data.root), suffix) if path not in named}
+    others = {path for path in _files(data.root, suffix) if path not in named}
     setting = "data_path" if key is None else "video_path"
     for candidate, _ in Counter(_template(path, key, is_v30=data.is_v30) for path in sorted(others)).most_common(8):
         found = sorted(_named(data, key, candidate) & others) if candidate is not None else []
@@ -47,14 +48,14 @@ def _named(data: DataSet, key: str | None, template: str) -> set[str]:
         return set()
 
 
-def _files(root: str, suffix: str) -> Iterator[str]:
+def _files(root: Path, suffix: str) -> Iterator[str]:
     """The files with this suffix, relative to the root; the metadata and hidden folders are not looked at."""
     seen = 0
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in walk(root):
         folders[:] = sorted(each for each in folders if not each.startswith(".") and each not in ("meta", "penstock"))
         for name in names:
             if name.endswith(suffix):
-                yield os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")
+                yield (folder / name).relative_to(root).as_posix()
         seen += len(names)
         if seen > _MOST_FILES:
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +82,7 @@ class FrameFinder:
         last = self._last.get(key)
         if last is not None and last.path == path:
             return last
-        if not os.path.isfile(path):
+        if not path.is_file():
             elsewhere = self._data.elsewhere(key)
             raise DataSetCorrupt(
                 f"{where}: the video file is missing: {path}",
@@ -158,7 +157,7 @@ def file_codec(data: DataSet, key: str, relatives: Sequence[str] | None = None) 
     with contextlib.suppress(PenstockError):
         for relative in data.named_files(key)[0] if relatives is None else relatives:
             path = layout.path_in(data.root, relative)
-            if os.path.isfile(path):
+            if path.is_file():
                 with contextlib.suppress(PenstockError):
                     return read_codec(path)
     return None

@@ -19,6 +19,7 @@ from penstock.lerobot.layout import FilePosition
 from penstock.lerobot.metadata import Episodes, Info, open_parquet
 from penstock.lerobot.read import version21
 from penstock.media.image import depth
+from penstock.system.files import as_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -381,7 +382,7 @@ class DataSet:
 
 def open_data_set(root: Path | str) -> DataSet:
     """Open a LeRobot data set: v3.0 in full, v2.x for what a conversion needs."""
-    folder = Path(root)
+    folder = as_path(root)
     data = DataSet(folder, metadata.read_info(folder))
     data.check_paths()
     return data
@@ -389,7 +390,7 @@ def open_data_set(root: Path | str) -> DataSet:
 
 def is_data_set(root: Path | str) -> bool:
     """Whether a directory looks like a LeRobot data set."""
-    return (Path(root) / layout.INFO_PATH).is_file()
+    return (as_path(root) / layout.INFO_PATH).is_file()
 
 
 def _join(parts: Sequence[NDArray[Any] | list[Any]]) -> NDArray[Any] | list[Any]:

@@ -27,6 +27,7 @@ from penstock.lerobot import layout
 from penstock.lerobot.episodes import EpisodeRecord
 from penstock.lerobot.features import Feature, check_features, parse_feature
 from penstock.lerobot.write import packing
+from penstock.system.files import write_all
 
 FORMAT = 1
 LONGEST_LINE_BYTES = 256 * layout.MIB
@@ -241,7 +242,7 @@ class Journal:
             raise DataSetError(f"{self.path}: the journal is closed")
         try:
             with layout.writing(self.path, "cannot write the journal"):
-                layout.write_all(self._descriptor, line)
+                write_all(self._descriptor, line)
                 if durable and self._fsync:
                     os.fdatasync(self._descriptor)
         except BaseException:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import DataSetCorrupt, LimitExceeded
 from penstock.lerobot import layout
+from penstock.system.files import write_file
 
 _MAGIC = b"penstock state 1\n"
 _DTYPES = frozenset({"<f4", "<f8", "<i4", "<i8", "<u4", "|u1"})
@@ -46,18 +46,17 @@ def write(path: Path, tree: Mapping[str, Any], *, fsync: bool) -> Saved:
     """Write a tree of JSON values, arrays and bytes; the file counts once what this returns is written down."""
     pieces = _collected(_encode(tree))
     crc = size_bytes = 0
+
+    def counted() -> Iterator[bytes | memoryview]:
+        nonlocal crc, size_bytes
+        for piece in pieces:
+            crc = zlib.crc32(piece, crc)
+            size_bytes += len(piece)
+            yield piece
+
     with layout.writing(path, "cannot write the state"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            for piece in pieces:
-                crc = zlib.crc32(piece, crc)
-                size_bytes += len(piece)
-                layout.write_all(descriptor, piece)
-            if fsync:
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        write_file(path, counted(), fsync=fsync)
     return Saved(path.name, crc, size_bytes)
 
 

@@ -1,7 +1,7 @@
 """Where every frame of an MP4 file lies: offset, size, time and key flag, from the index alone.
 
-With it a frame is read by one `pread`, outside any library. The parser trusts nothing: every count is held against
-the bytes that are really there before an array is made, so a damaged or hostile file costs an error, not memory.
+With it a frame is read by one positional read, outside any library. The parser trusts nothing: every count is held
+against the bytes that are really there before an array is made: a damaged or hostile file costs an error, not memory.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import struct
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from penstock.errors import LimitExceeded, VideoError
 from penstock.formats.content import foreign_content
 from penstock.media.mp4.tree import Box
+from penstock.system.files import ByteSource, ReadErrors, as_path, open_source
 
 MAX_INDEX_BYTES = 256 * 1024 * 1024
 MAX_SAMPLES = 16_000_000
@@ -29,6 +31,14 @@ _CODEC_BY_ENTRY = {
     "jpeg": "mjpeg", "mjpa": "mjpeg", "mjpb": "mjpeg", "png ": "png",
 }  # fmt: skip
 _CODEC_BY_OBJECT_TYPE = {0x20: "mpeg4", 0x21: "h264", 0x23: "hevc", 0x6C: "mjpeg", 0x6D: "png"}
+
+
+class _VideoErrors(ReadErrors):
+    def cannot_read(self, path: Path, offset: int, error: Exception) -> Exception:
+        return VideoError(f"{path}: cannot be read: {error.strerror if isinstance(error, OSError) else error}")
+
+
+ERRORS = _VideoErrors(VideoError)
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ def read_index(path: str | os.PathLike[str]) -> VideoIndex:
     """Read the index of an MP4 (or QuickTime) file; nothing but the index is read.
 
     >>> index = read_index("cam.mp4")                                                # doctest: +SKIP
-    >>> os.pread(fd, index.sizes[7], index.offsets[7])                               # doctest: +SKIP
+    >>> open_source("cam.mp4").read(index.offsets[7], index.sizes[7])                # doctest: +SKIP
     """
     moov, file_bytes = _open_moov(path)
     return _parse_track(moov, _video_track(moov), file_bytes)
@@ -86,29 +96,21 @@ def read_codec(path: str | os.PathLike[str]) -> str:
 
 def _open_moov(path: str | os.PathLike[str]) -> tuple[Box, int]:
     """The index of a file, not yet looked at, and the size of the file."""
-    name = os.fspath(path)
+    name = str(as_path(path))
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise VideoError(f"{name}: cannot be opened: {error.strerror}") from error
-    try:
-        file_bytes = os.fstat(fd).st_size
-        moov_offset, moov = _read_moov(fd, name, file_bytes)
+        with open_source(path, ERRORS) as source:
+            moov_offset, moov = _read_moov(source, name, source.size_bytes)
+            return Box(name, "moov", moov, 0, len(moov), moov_offset), source.size_bytes
     except VideoError:
         if (foreign := foreign_content(name, "mp4")) is not None:
             raise VideoError(f"{name} is {foreign.what}, not a video", hint=foreign.hint) from None
         raise
-    except OSError as error:
-        raise VideoError(f"{name}: cannot be read: {error.strerror}") from error
-    finally:
-        os.close(fd)
-    return Box(name, "moov", moov, 0, len(moov), moov_offset), file_bytes
 
 
-def _read_moov(fd: int, name: str, file_bytes: int) -> tuple[int, bytes]:
+def _read_moov(source: ByteSource, name: str, file_bytes: int) -> tuple[int, bytes]:
     position = 0
     for _ in range(_MAX_TOP_BOXES):
-        head = os.pread(fd, 16, position)
+        head = source.read(position, 16)
         if len(head) < 8:
             break
         size, kind = struct.unpack_from(">I4s", head)
@@ -136,7 +138,7 @@ def _read_moov(fd: int, name: str, file_bytes: int) -> tuple[int, bytes]:
                     size=body_bytes,
                     limit=MAX_INDEX_BYTES,
                 )
-            body = os.pread(fd, body_bytes, position + header)
+            body = source.read(position + header, body_bytes)
             if len(body) != body_bytes:
                 raise VideoError(f"{name}: byte {position:,}: only {len(body):,} of {body_bytes:,} bytes of the index")
             return position + header, body

@@ -13,6 +13,7 @@ from penstock.errors import VideoError
 from penstock.media.mp4.index import VideoIndex, read_index
 from penstock.media.video.colour import rgb_options
 from penstock.media.video.frame_times import FrameTimes, WholeFrames
+from penstock.system.files import for_library
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,7 +96,7 @@ def _opened(name: str, threads: int | None) -> Iterator[tuple[Any, Any]]:
 
     try:
         # As MP4 and nothing else: a playlist with that name could make FFmpeg open other files.
-        with av.open(name, format="mp4") as container:
+        with av.open(for_library(name), format="mp4") as container:
             if not container.streams.video:
                 raise VideoError(f"{name}: the file has no video track")
             stream = container.streams.video[0]

@@ -14,10 +14,11 @@ import numpy as np
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.formats.content import ZSTD_MAGIC
 from penstock.recordings.codecs import MAX_CHUNK_BYTES
-from penstock.recordings.file_window import recover_hint
+from penstock.recordings.file_window import ERRORS, recover_hint
 from penstock.recordings.messages.schemas import SameDefinitions, Schema, type_name
 from penstock.recordings.split import is_zstd_file
 from penstock.recordings.unpack import unpacked_file
+from penstock.system.files import local_file, open_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,11 +106,8 @@ class Db3File:
         self.packed = is_zstd_file(path)
         self.packed_messages = False
         self._lock = threading.Lock()
-        if self.packed:
-            with unpacked_file(path) as plain:
-                self._connection = connect(plain, path)
-        else:
-            self._connection = connect(path, path)
+        with unpacked_file(path) if self.packed else local_file(path) as plain:
+            self._connection = connect(plain, path)
 
     def close(self) -> None:
         with self._lock:
@@ -255,8 +253,8 @@ def connect(file: Path, shown: Path, *, writable: bool = False) -> sqlite3.Conne
 def _check_extent(file: Path, shown: Path) -> None:
     """Refuse a file that was cut: SQLite would read zeros where its last page ends."""
     size = file.stat().st_size
-    with file.open("rb") as opened:
-        header = opened.read(_HEADER_BYTES)
+    with open_source(file, ERRORS) as source:
+        header = source.read(0, _HEADER_BYTES)
     if len(header) < _HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
         return  # SQLite itself says what this is
     page_bytes = int.from_bytes(header[16:18], "big")

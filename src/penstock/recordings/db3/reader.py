@@ -91,7 +91,7 @@ class Db3Recording(Recording):
 
             index.rollback(before)
             packed = is_zstd_file(path)
-            source = FileBytes(path, fd=unpacked(path)) if packed else FileBytes(path)
+            source = FileBytes(path, source=unpacked(path)) if packed else FileBytes(path)
             file = PagedDb3File(source, DamageLog(file=path.name), packed=packed)
             file.add_to(index)
             if not file.log.written and not index.topics:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from penstock.recordings.chunk_fetch import File
     from penstock.recordings.file_window import Window
     from penstock.recordings.message_index import LoseEntries
+    from penstock.system.files import ByteSource
 
 _BATCH_MESSAGES = 1 << 16
 # Offsets are 32 bits wide, so messages outside chunks are addressed from a new base every 2 GiB.
@@ -75,11 +75,11 @@ class McapIndex:
         self._counts.append(count)
         self._spans.append(span)
 
-    def flush_when_large(self, file: File) -> None:
+    def flush_when_large(self, file: ByteSource) -> None:
         if len(self._entries) >= 16 * _BATCH_MESSAGES:
             self.flush(file)
 
-    def flush(self, file: File) -> None:
+    def flush(self, file: ByteSource) -> None:
         """Sort and measure what was added; called only between chunks."""
         if not self._topics:
             return
@@ -106,7 +106,7 @@ class McapIndex:
 class McapFileIndexer:
     """One file: its summary, then its data section, record by record."""
 
-    def __init__(self, shared: McapIndex, file: File, number: int, window: Window) -> None:
+    def __init__(self, shared: McapIndex, file: ByteSource, number: int, window: Window) -> None:
         self._shared = shared
         self._file = file
         self._number = number
@@ -147,7 +147,7 @@ class McapFileIndexer:
         from penstock.recordings.mcap.rescan import ScannedMcap
 
         shared = self._shared
-        with FileBytes(self._file.path, fd=self._file.fd) as source:
+        with FileBytes(self._file.path, source=self._file) as source:
             log = DamageLog(file=source.path.name)
             scanned = ScannedMcap(source, log, self._number, shared.chunks, shared.index, shared.topic)
         if scanned.log.lost and shared.lose is None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from penstock.errors import RecordingError
 from penstock.formats.content import ZSTD_MAGIC
-from penstock.recordings.chunk_fetch import ChunkFetcher, File
+from penstock.recordings.chunk_fetch import ChunkFetcher
 from penstock.recordings.file_window import Window
 from penstock.recordings.mcap.index import McapFileIndexer, McapIndex
 from penstock.recordings.mcap.records import McapFraming
@@ -26,7 +25,7 @@ from penstock.recordings.recording import (
     span_of,
 )
 from penstock.recordings.split import is_zstd_file
-from penstock.recordings.unpack import unpacked
+from penstock.recordings.unpack import open_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.recordings.fetch import Block
     from penstock.recordings.recovery.scan_bytes import ScanBytes
     from penstock.recordings.split import Source
+    from penstock.system.files import ByteSource
 
 
 # The frame of a record and the first bytes of its payload.
@@ -50,7 +50,7 @@ class McapRecording(Recording):
     def __init__(self, source: Source, *, on_corrupt: OnCorrupt = "raise") -> None:
         super().__init__(source.path, schemas=SchemaStore(), on_corrupt=on_corrupt)
         self.notes += source.notes
-        self._files: list[File] = []
+        self._files: list[ByteSource] = []
         self._fetcher: ChunkFetcher | None = None
         try:
             self._open(source)
@@ -63,13 +63,10 @@ class McapRecording(Recording):
         for number, path in enumerate(source.files):
             self.size_bytes += path.stat().st_size
             try:
-                packed = is_zstd_file(path)
-                fd = unpacked(path) if packed else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self._files.append(open_content(path))
             except OSError as error:
                 raise RecordingError(f"{path}: cannot be opened: {error.strerror}") from error
-            self._files.append(File(path, fd))
-            window = Window(fd, path, os.fstat(fd).st_size)
-            McapFileIndexer(shared, self._files[-1], number, window).run()
+            McapFileIndexer(shared, self._files[-1], number, Window(self._files[-1])).run()
         found = list(shared.topics)
         order = sorted(range(len(found)), key=lambda met: (*topic_order((found[met][0], found[met][2])), found[met][1]))
         number_of = {met: number for number, met in enumerate(order)}

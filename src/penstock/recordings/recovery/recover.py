@@ -17,6 +17,7 @@ from penstock.recordings.recovery.metadata import FileFacts, write_metadata
 from penstock.recordings.recovery.report import DamageLog, RecoveryReport
 from penstock.recordings.recovery.scan_bytes import FileBytes
 from penstock.recordings.split import Source, is_zstd_file, source_of, suffix_kind
+from penstock.system.files import as_path, fsync_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +40,7 @@ def recover(
 
     The source is only read. keep_suspect: messages of chunks that fail their checksum are kept, and counted as suspect.
     """
-    path, target = Path(source), Path(output)
+    path, target = as_path(source), Path(output)
     found = _find(path)
     is_bag_directory = found.kind != "ros1" and (path.is_dir() or len(found.files) > 1)
     _check_output(found, path, target, overwrite=overwrite, directory=is_bag_directory)
@@ -74,7 +75,7 @@ def recover(
 
 def examine(source: str | Path) -> RecoveryReport:
     """What `recover` would save and lose, without writing anything."""
-    path = Path(source)
+    path = as_path(source)
     found = _find(path)
     log = DamageLog(notes=list(found.notes))
     for name, count in found.missing:
@@ -169,11 +170,7 @@ def _building(target: Path, *, overwrite: bool, directory: bool) -> Iterator[Pat
             partial.mkdir()
         yield partial
         _take_place(partial, target, room, overwrite=overwrite)
-        descriptor = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        fsync_path(target.parent)
     finally:
         shutil.rmtree(room, ignore_errors=True)
 
@@ -198,12 +195,8 @@ def _bring_to_disk(partial: Path) -> int:
     """Write through to the disk; the bytes of all files."""
     total = 0
     for file in [*partial.iterdir(), partial] if partial.is_dir() else [partial]:
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-            total += 0 if file.is_dir() else os.fstat(descriptor).st_size
-        finally:
-            os.close(descriptor)
+        fsync_path(file)
+        total += 0 if file.is_dir() else file.stat().st_size
     return total
 
 

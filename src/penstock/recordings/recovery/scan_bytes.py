@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import RecordingError
+from penstock.system.files import ReadErrors, Window, open_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from penstock.system.files import ByteSource
 
 _WINDOW_BYTES = 256 << 10
 _SEARCH_BYTES = 1 << 20
@@ -35,25 +37,30 @@ class ChunkBytes:
         return bytes(self._data[offset : offset + n_bytes])
 
 
-class FileBytes:
+class _ScanErrors(ReadErrors):
+    def cannot_read(self, path: Path, offset: int, error: Exception) -> Exception:
+        why = error.strerror if isinstance(error, OSError) else error
+        return RecordingError(
+            f"{path}: byte {offset:,}: cannot be read: {why}",
+            hint="the disk itself fails: copy the file with ddrescue first, and recover the copy",
+        )
+
+
+_ERRORS = _ScanErrors(RecordingError)
+
+
+class FileBytes(Window):
     """A file that is only read, never written."""
 
-    def __init__(self, path: Path, content: Path | None = None, *, fd: int = -1) -> None:
-        """`content`: where the bytes lie, when what is at `path` had to be unpacked; or `fd`, which is open already."""
-        self.path = path
+    def __init__(self, path: Path, content: Path | None = None, *, source: ByteSource | None = None) -> None:
+        """`content`: where the bytes lie, when what is at `path` had to be unpacked; or `source`, open already."""
         self.content = content or path
-        try:
-            self._fd = os.dup(fd) if fd >= 0 else os.open(self.content, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise RecordingError(f"{path}: cannot be opened: {error.strerror}") from error
-        self.size = os.fstat(self._fd).st_size
-        self._begin = 0
-        self._held = b""
+        super().__init__(source.duplicate(_ERRORS) if source else open_source(self.content, _ERRORS), _WINDOW_BYTES)
+        self.path = path
+        self.size = self.size_bytes
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self.source.close()
 
     def __enter__(self) -> FileBytes:
         return self
@@ -61,34 +68,8 @@ class FileBytes:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def at(self, offset: int, n_bytes: int) -> bytes:
-        start = offset - self._begin
-        if start >= 0 and start + n_bytes <= len(self._held):
-            return self._held[start : start + n_bytes]
-        if offset >= self.size:
-            return b""
-        if n_bytes > _WINDOW_BYTES:
-            return self._read(offset, n_bytes)
-        self._held, self._begin = self._read(offset, _WINDOW_BYTES), offset
-        return self._held[:n_bytes]
-
-    def _read(self, offset: int, n_bytes: int) -> bytes:
-        pieces: list[bytes] = []
-        n_bytes = min(n_bytes, self.size - offset)
-        while n_bytes > 0:
-            try:
-                piece = os.pread(self._fd, n_bytes, offset)
-            except OSError as error:
-                raise RecordingError(
-                    f"{self.path}: byte {offset:,}: cannot be read: {error.strerror}",
-                    hint="the disk itself fails: copy the file with ddrescue first, and recover the copy",
-                ) from error
-            if not piece:
-                break
-            pieces.append(piece)
-            offset += len(piece)
-            n_bytes -= len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    def at(self, offset: int, n_bytes: int, ahead: int = 0) -> bytes:
+        return self.up_to(offset, n_bytes)
 
 
 def is_padding(source: ScanBytes, begin: int, end: int) -> bool:

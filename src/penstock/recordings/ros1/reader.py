@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from penstock.errors import LimitExceeded, NotARecording, RecordingCorrupt, RecordingError
-from penstock.recordings.chunk_fetch import ChunkFetcher, File
+from penstock.recordings.chunk_fetch import ChunkFetcher
 from penstock.recordings.file_window import Window, recover_hint
 from penstock.recordings.message_index import largest_reads, relocate, time_range_ns
 from penstock.recordings.messages.schemas import SameDefinitions, Schema, SchemaStore, topic_order, type_name
@@ -35,8 +34,7 @@ from penstock.recordings.ros1.records import (
     Fields,
     read_header,
 )
-from penstock.recordings.split import is_zstd_file
-from penstock.recordings.unpack import unpacked
+from penstock.recordings.unpack import open_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,8 +58,7 @@ class Ros1Recording(Recording):
         self.notes += notes
         self._fetcher: ChunkFetcher | None = None
         try:
-            packed = is_zstd_file(path)
-            self._file = File(path, unpacked(path) if packed else os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            self._file = open_content(path)
         except OSError as error:
             raise RecordingError(f"{path}: cannot be opened: {error.strerror}") from error
         try:
@@ -71,8 +68,8 @@ class Ros1Recording(Recording):
             raise
 
     def _open(self) -> None:
-        self.size_bytes = os.fstat(self._file.fd).st_size
-        window = Window(self._file.fd, self.path, self.size_bytes)
+        self.size_bytes = self._file.size_bytes
+        window = Window(self._file)
         index_at, connection_count, chunk_count = _read_bag_header(window)
         connections, infos, end = _read_tail(window, index_at)
         if len(connections) != connection_count or len(infos) != chunk_count:
@@ -102,7 +99,7 @@ class Ros1Recording(Recording):
         except (RecordingCorrupt, LimitExceeded) as error:
             from penstock.recordings.ros1.rescan import ScannedBag
 
-            with FileBytes(self.path, fd=self._file.fd) as source:
+            with FileBytes(self.path, source=self._file) as source:
                 scanned = ScannedBag(source, DamageLog(file=self.path.name))
             if scanned.log.lost and self._on_corrupt == "raise":
                 raise

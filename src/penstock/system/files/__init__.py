@@ -1,0 +1,44 @@
+"""Stored bytes: the only place where penstock opens, reads by position, identifies and replaces files.
+
+A reader names its data by a path or a URL and reads through a `ByteSource`. Local files are built in. Another scheme
+(`s3://`, `https://`) is one `FileSystem` that is registered once; no reader changes.
+
+    with open_source("run.bag", errors) as source:
+        head = source.read(0, 16)
+        source.read_many([(4096, first), (81920, second)])
+"""
+
+from penstock.system.files.locations import (
+    FileSystem,
+    RemotePath,
+    as_path,
+    for_library,
+    local_file,
+    open_source,
+    register_scheme,
+    walk,
+)
+from penstock.system.files.source import ByteSource, Identity, LocalSource, ReadErrors, Window, identity_of
+from penstock.system.files.writing import fsync_path, memory_file, replacing, write_all, write_file
+
+__all__ = [
+    "ByteSource",
+    "FileSystem",
+    "Identity",
+    "LocalSource",
+    "ReadErrors",
+    "RemotePath",
+    "Window",
+    "as_path",
+    "for_library",
+    "fsync_path",
+    "identity_of",
+    "local_file",
+    "memory_file",
+    "open_source",
+    "register_scheme",
+    "replacing",
+    "walk",
+    "write_all",
+    "write_file",
+]

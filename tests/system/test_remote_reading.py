@@ -1,0 +1,109 @@
+"""Readers open through one place: a scheme that is registered there is read by all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.errors import RecordingCorrupt
+from penstock.lerobot.check.dataset import check
+from penstock.lerobot.features import Feature
+from penstock.lerobot.read.reader import open_data_set
+from penstock.media.mp4.index import read_index
+from penstock.media.video import decode
+from penstock.recordings.recording import Recording
+from penstock.recordings.recovery.recover import examine
+from penstock.system.files import locations
+from tests.lerobot import making
+from tests.recordings import made
+from tests.system.memory_files import MemoryFiles
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> MemoryFiles:
+    system = MemoryFiles()
+    monkeypatch.setitem(locations._schemes, "mem", system)
+    return system
+
+
+def _messages(recording: Recording) -> list[tuple[str, int, bytes]]:
+    found = []
+    for topic in recording.topics:
+        numbers = np.arange(topic.count)
+        times_ns = recording.times_ns(topic).tolist()
+        for block in recording.fetch(np.full(topic.count, topic.id, np.int32), numbers):
+            for place, payload in enumerate(block.payloads):
+                assert payload is not None
+                found.append((topic.name, times_ns[block.first + place], bytes(payload)))
+            block.release()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("run.bag", made.bag),
+        ("packed.bag", lambda path: made.bag(path, compression="lz4")),
+        ("run.mcap", made.mcap),
+        ("run.db3", made.db3),
+        ("whole.mcap.zstd", lambda path: path.write_bytes(made.zstd(made.mcap(path)))),
+        ("whole.db3.zstd", lambda path: path.write_bytes(made.zstd(made.db3(path)))),
+    ],
+)
+def test_recordings(tmp_path: Path, memory: MemoryFiles, name: str, make: Callable[[Path], object]) -> None:
+    make(tmp_path / name)
+    url = memory.add(tmp_path / name, f"mem://robot/{name}")
+    with penstock.recordings.open(tmp_path / name) as local, penstock.recordings.open(url) as remote:
+        assert str(remote.path) == url
+        assert remote.size_bytes == local.size_bytes
+        assert [(topic.name, topic.count) for topic in remote.topics] == [
+            (topic.name, topic.count) for topic in local.topics
+        ]
+        assert _messages(remote) == _messages(local) != []
+    assert [str(found) for found in penstock.recordings.find([url])] == [url]
+    assert examine(url).messages == examine(tmp_path / name).messages == 2 * made.ROWS
+
+
+def test_a_series_in_a_directory_is_one_recording(tmp_path: Path, memory: MemoryFiles) -> None:
+    for number in range(2):
+        made.mcap(tmp_path / f"run_{number}.mcap")
+    url = memory.add(tmp_path, "mem://robot/run")
+    with penstock.recordings.open(f"{url}/run_0.mcap") as recording:
+        assert sum(topic.count for topic in recording.topics) == 4 * made.ROWS
+    assert [str(found) for found in penstock.recordings.find([url])] == [f"{url}/run_0.mcap"]
+
+
+def test_a_cut_recording_is_counted(tmp_path: Path, memory: MemoryFiles) -> None:
+    data = made.bag(tmp_path / "run.bag")
+    memory.files["mem://cut.bag"] = data[: len(data) // 2]
+    with pytest.raises(RecordingCorrupt, match=r"^mem://cut\.bag: byte .* it was cut"):
+        penstock.recordings.open("mem://cut.bag")
+    assert 0 < examine("mem://cut.bag").messages < 2 * made.ROWS
+
+
+@pytest.mark.parametrize("features", [making.FEATURES, making.IMAGE_FEATURES])
+def test_data_sets(tmp_path: Path, memory: MemoryFiles, features: tuple[Feature, ...]) -> None:
+    making.make(tmp_path / "set", (7, 5), features=features)
+    url = memory.add(tmp_path / "set", "mem://hub/set")
+    local, remote = open_data_set(tmp_path / "set"), open_data_set(url)
+    assert remote.info == local.info
+    keys = ["action", "observation.state", *(key for key in (making.PICTURE,) if key in remote.info.features)]
+    for key in keys:
+        assert np.array_equal(remote.rows([key], 0, 12)[key], local.rows([key], 0, 12)[key])
+    assert check(url).is_clean and not check(url).problems
+
+
+def test_videos(tmp_path: Path, memory: MemoryFiles) -> None:
+    making.make(tmp_path / "set", (6,))
+    (path,) = (tmp_path / "set").rglob("*.mp4")
+    url = memory.add(path, "mem://cam.mp4")
+    local, remote = read_index(path), read_index(url)
+    assert (remote.path, remote.offsets.tolist()) == (url, local.offsets.tolist())
+    pairs = list(zip(decode.frames(url, range(6)), decode.frames(path, range(6)), strict=True))
+    assert len(pairs) == 6
+    for ours, theirs in pairs:
+        assert np.array_equal(ours[1], theirs[1])

@@ -55,7 +55,7 @@ def source(found: Found, settings: Settings) -> dict[str, Any]:
         size_bytes += size
     path_now = os.path.abspath(found.path)  # whoever goes on may stand in another directory
     known = {"kind": found.kind, "path": path_now, "bytes": size_bytes, "sum": f"{sum_:08x}"}
-    if found.kind == "recording":
+    if found.is_recording:
         beside = read_sidecar(found.path, settings.episodes.sidecar, 0)
         if beside.files:  # what they say of this recording: a table may get lines for others
             said = (beside.task, beside.windows, beside.subtasks)

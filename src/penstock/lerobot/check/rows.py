@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import DataSetCorrupt, PenstockError
+from penstock.formats.findings import Findings, Severity
 from penstock.lerobot import layout
-from penstock.lerobot.check.findings import Findings, Severity
 from penstock.lerobot.features import ROW_KEYS, Feature
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.read.reader import DataFile, DataSet, ReadRows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class Db3Recording(Recording):
     """One or several SQLite files of a ROS 2 bag."""
 
-    kind: ClassVar[Literal["ros1", "db3", "mcap"]] = "db3"
+    kind: ClassVar[str] = "db3"
 
     def __init__(self, source: Source, *, on_corrupt: OnCorrupt = "raise") -> None:
         super().__init__(source.path, schemas=SchemaStore(), on_corrupt=on_corrupt)

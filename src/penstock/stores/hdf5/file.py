@@ -19,7 +19,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.errors import ExternalRefused, MissingExtra, StoreCorrupt, StoreError
-from penstock.formats.content import HDF5_MAGIC, foreign_content
+from penstock.formats.builtin import HDF5_MAGIC
+from penstock.formats.content import foreign_content
 from penstock.recordings.split import natural_key
 from penstock.stores.hdf5.trial import Texts, try_file
 

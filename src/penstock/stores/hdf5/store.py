@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import StoreCorrupt, StoreError
+from penstock.formats.builtin import HDF5
 from penstock.recordings.split import natural_key
 from penstock.stores.hdf5.chunks import Held
 from penstock.stores.hdf5.episodes import Episodes, check_numbers, find_episodes
@@ -27,7 +28,7 @@ from penstock.stores.hdf5.rows import ColumnRows, RowMap, as_native, checked_row
 from penstock.stores.hdf5.scouts import Survey, survey_files, unpacked
 from penstock.stores.hdf5.spots import Asked, Facts
 from penstock.stores.held import content_sample
-from penstock.stores.opening import HDF5_SUFFIXES, whole_numbers
+from penstock.stores.opening import whole_numbers
 from penstock.stores.roles import find_roles
 from penstock.stores.store import Column, ImageSource, Store
 
@@ -236,9 +237,9 @@ def _rebuilt(place: str, packed: dict[str, Any], asked: Asked, numbers: Any, wor
 def _files(place: Path) -> list[Path]:
     if not place.is_dir():
         return [place]
-    found = [each for each in place.iterdir() if each.suffix.lower() in HDF5_SUFFIXES and each.name[0] != "."]
+    found = [each for each in place.iterdir() if HDF5.is_named(each.name) and each.name[0] != "."]
     if not found:
-        raise StoreError(f"{place} holds no HDF5 files", hint=f"they end in {', '.join(HDF5_SUFFIXES)}")
+        raise StoreError(f"{place} holds no HDF5 files", hint=f"they end in {', '.join(HDF5.suffixes)}")
     return sorted(found, key=lambda each: natural_key(each.name))
 
 

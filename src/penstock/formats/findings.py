@@ -1,4 +1,4 @@
-"""What a check of a data set finds, bounded: a thousand faults of one kind are one line with a count."""
+"""What a doctor finds, bounded: a thousand faults of one kind are one line with a count."""
 
 from __future__ import annotations
 

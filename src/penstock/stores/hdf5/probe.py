@@ -1,40 +1,56 @@
-"""What runs in the child that looks at an HDF5 file first: it may crash or hang, and nobody else does."""
+"""A look at a whole HDF5 file, in a child: every question that will be asked of it, and the texts that are wanted."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
+import math
 import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
+
+from penstock.stores.hdf5.guard import Line, run_guarded
+
+Texts = dict[tuple[str, str | None], Any]
+"""By (group, attribute), or by (data set, None) for a data set that is one string."""
 
 _MOST_NODES = 20_000
 _MOST_SECONDS = 30.0
-_MOST_CPU_SECONDS = 10
-_MOST_MEMORY_BYTES = 8 << 30
 _LARGEST_TEXT_BYTES = 4 << 20
 _LARGEST_READ_BYTES = 16 << 20
 
 
-def main() -> None:
-    """Walk the file as far as its own hard links lead, read a little of everything, and print the wanted texts."""
-    limit_myself()
+def probe_file(path: Path, names: Sequence[str]) -> Texts:
+    """The texts under the given names, from a file that was opened, walked and read here and there without harm."""
+    lines = run_guarded(f"{__name__}:walk", [str(path.absolute()), list(names)], {0: path})
+    return {(line["node"], line["name"]): line["text"] for line in lines}
+
+
+def walk(arguments: Any) -> Iterator[Line]:
+    """Go as far as the file's own hard links lead, read a little of everything, and give the wanted texts."""
+    try:
+        yield from _walk(*arguments)
+    except Exception:
+        return  # an error in words: the parent meets it again, and knows what it was doing
+
+
+def _walk(path: str, names: Sequence[str]) -> Iterator[Line]:
     import h5py
 
-    path, names = json.load(sys.stdin)
-    found: list[list[Any]] = []
     with h5py.File(path, "r", locking="best-effort") as file:
         seen = 0
         until = time.monotonic() + _MOST_SECONDS
         waiting = [("", h5py.h5g.open(file.id, b"/"))]
         visited = set()
         while waiting and seen < _MOST_NODES and time.monotonic() < until:
+            yield {"at": 0}
             node, group = waiting.pop()
             address = h5py.h5o.get_info(group).addr
             if address in visited:
                 continue
             visited.add(address)
-            found += [[node or "/", name, text] for name in names if (text := text_attribute(group, name)) is not None]
+            for name in names:
+                if (text := text_attribute(group, name)) is not None:
+                    yield {"node": node or "/", "name": name, "text": text}
             for name in h5py.Group(group):
                 seen += 1
                 key = name.encode("utf-8", "surrogateescape")
@@ -47,20 +63,7 @@ def main() -> None:
                 elif isinstance(child, h5py.h5d.DatasetID):
                     text = quietly(look_at, child, name in names)
                     if text is not None:
-                        found.append([place, None, text])
-    sys.stdout.write(json.dumps(found))
-
-
-def limit_myself() -> None:
-    """Whatever becomes of the parent: a child that hangs ends by itself, and takes neither machine nor memory."""
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_CPU, (_MOST_CPU_SECONDS, resource.getrlimit(resource.RLIMIT_CPU)[1]))
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if soft == resource.RLIM_INFINITY or soft > _MOST_MEMORY_BYTES:
-        resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY_BYTES, hard))
-    if os.sched_getscheduler(0) != os.SCHED_OTHER:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # an encoder may have raised the parent's
+                        yield {"node": place, "name": None, "text": text}
 
 
 def text_attribute(node: Any, name: str) -> Any:
@@ -74,7 +77,7 @@ def text_attribute(node: Any, name: str) -> Any:
     return quietly(lambda: _plain(h5py.Group(node).attrs[name]))
 
 
-def look_at(node: Any, wanted: bool) -> Any:
+def look_at(node: Any, wanted: bool = False) -> Any:
     """Everything that the parent will ask of a data set; its text where that is wanted."""
     import h5py
 
@@ -89,23 +92,23 @@ def look_at(node: Any, wanted: bool) -> Any:
     if not data.shape:
         data[()]  # a single value: `success` of an episode
         return None
-    data.fillvalue  # noqa: B018 - a damaged one crashes the library
     rows = data.shape[0]
     row_bytes = data.nbytes // rows
     if data.chunks is not None:
-        for row in {0, rows - 1}:
-            node.get_chunk_info_by_coord((row // data.chunks[0] * data.chunks[0],) + (0,) * (len(data.shape) - 1))
-        row_bytes = max(row_bytes, 2 * data.dtype.itemsize * _product(data.chunks))
+        look_at_chunks(data)
+        row_bytes = max(row_bytes, 2 * data.dtype.itemsize * math.prod(data.chunks))
+    else:
+        data.fillvalue  # noqa: B018 - a damaged one crashes the library
     if row_bytes <= _LARGEST_READ_BYTES:
         data[0], data[rows - 1]
     return None
 
 
-def _product(sizes: tuple[int, ...]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
+def look_at_chunks(data: Any) -> None:
+    """The fill value, and where the first chunk and the last one lie."""
+    data.fillvalue  # noqa: B018 - a damaged one crashes the library
+    for row in {0, data.shape[0] - 1}:
+        data.id.get_chunk_info_by_coord((row // data.chunks[0] * data.chunks[0],) + (0,) * (len(data.shape) - 1))
 
 
 def quietly(call: Any, *arguments: Any) -> Any:
@@ -123,7 +126,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     return value[:_LARGEST_TEXT_BYTES].encode("utf-8", "replace").decode() if isinstance(value, str) else None
-
-
-if __name__ == "__main__":
-    main()

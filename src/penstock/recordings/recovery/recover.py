@@ -102,9 +102,9 @@ def _examine_file(kind: str, file: Path, log: DamageLog) -> None:
             ScannedMcap(source, log, 0, ChunksBuilder(), IndexBuilder(), lambda *_: 0)
         else:
             from penstock.recordings.db3.file import Db3Index
-            from penstock.recordings.db3.paged import PagedDb3File
+            from penstock.recordings.db3.salvage import PagedFile
 
-            PagedDb3File(source, log).add_to(Db3Index())
+            PagedFile(source, log).add_to(Db3Index())
 
 
 @contextmanager
@@ -231,7 +231,7 @@ def _scan(kind: str, source: FileBytes, target: Path, log: DamageLog, facts: Fil
 
         recover_mcap(source, target, log, facts, keep_suspect=keep_suspect)
     else:
-        from penstock.recordings.db3.scan import recover_db3
+        from penstock.recordings.db3.salvage import recover_db3
 
         recover_db3(source, target, log, facts)
 

@@ -14,7 +14,7 @@ from penstock.lerobot.features import Feature
 if TYPE_CHECKING:
     from penstock.lerobot.write.journal import Journal
 
-_ANNOTATION = "annotation."  # GR00T: whole numbers under such a name are numbers of tasks
+ANNOTATION = "annotation."  # GR00T: whole numbers under such a name are numbers of tasks
 
 TABLES = ("tasks", "subtasks")
 Numbers = Mapping[str, Sequence[int]]
@@ -27,7 +27,7 @@ def table_of(feature: Feature) -> str | None:
         return None
     if feature.key == "subtask_index":  # LeRobot 0.4 and 0.5
         return "subtasks"
-    return "tasks" if feature.key.startswith(_ANNOTATION) else None
+    return "tasks" if feature.key.startswith(ANNOTATION) else None
 
 
 class TaskTable:

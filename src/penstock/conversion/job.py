@@ -31,7 +31,7 @@ from penstock.system.budget import Budget
 from penstock.system.limits import read_cpu_limit
 
 if TYPE_CHECKING:
-    from penstock.lerobot.write.writer import DataSetSummary, DataSetWriter
+    from penstock.conversion.commit.writer import DataSetSummary, DataSetWriter
 
 _STAGES_KEPT = 400
 _USUAL_START_BYTES = 64 * 2**20  # a process that holds more has other things in it
@@ -255,7 +255,7 @@ class Job:
         return "memory", f"budget {budget} · predicted peak {peak}"
 
     def _begin_data_set(self, first: Input) -> None:
-        from penstock.lerobot.write.writer import DataSetWriter
+        from penstock.conversion.commit.writer import DataSetWriter
 
         begun = first.begun()
         files = self.settings.files
@@ -264,6 +264,7 @@ class Job:
             fps=first.fps,
             features=first.features,
             robot_type=first.robot_type,
+            output=self.settings.output,
             data_file_bytes=(files.data_mb or 100) * 2**20,
             video_file_bytes=(files.video_mb or 200) * 2**20,
             identity={
@@ -310,7 +311,7 @@ class Job:
             more = f" and {len(found) - _LISTED:,} more" if len(found) > _LISTED else ""
             listed = ", ".join(found[:_LISTED]) + more
             self.note(f"{key} {listed} (kept as recorded, left out of the statistics)")
-        shutil.rmtree(self.root / output.PARCELS, ignore_errors=True)
+        shutil.rmtree(self.root / output.WORKER_OUTPUTS, ignore_errors=True)
         return writer.close()
 
     def _leave(self, error: BaseException, mode: output.Mode) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from penstock.conversion.episodes.settings import Episodes
+from penstock.conversion.sink import DEFAULT_OUTPUT, check_output
 from penstock.errors import ConfigError, VideoError
 from penstock.system import config, units
 
@@ -256,6 +257,15 @@ class Settings:
     rosbag: Flushing = option(default_factory=Flushing)
     files: Files = option(default_factory=Files)
     hdf5: Hdf5 = option(default_factory=Hdf5)
+    output: str = DEFAULT_OUTPUT  # the format that is written
+
+
+def plain_settings(settings: Settings) -> dict[str, Any]:
+    """The settings as the journal keeps them. Journals of the default output do not name it: most are older than it."""
+    plain: dict[str, Any] = config.plain(settings)
+    if settings.output == DEFAULT_OUTPUT:
+        del plain["output"]
+    return plain
 
 
 def asked_video(feature: FeatureSettings | None, settings: Settings) -> tuple[Video, bool]:
@@ -283,6 +293,7 @@ def read_settings(
     if settings.fps is None and settings.timeline == FIXED:
         raise ConfigError("timeline: fixed needs a rate", hint="add the rows per second, for example fps=30")
     _check_encoding(settings)
+    check_output(settings.output)
     return settings
 
 

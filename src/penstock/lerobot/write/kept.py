@@ -1,20 +1,14 @@
-"""A journal made small when its data set is closed: lines of episodes packed, statistics left to meta/episodes.
+"""The statistics of the episodes of a closed data set, kept while it is continued.
 
-    {"crc":"5a0c11d2","record":{"type":"packed","episodes":64,"zlib":"eNq9…"}}
-
-A closed data set has the statistics of every episode in meta/episodes. Whoever continues it moves that table to
-penstock/episodes first (`keep_statistics`), and `close` writes them from there into the new one.
+A closed data set has the statistics of every episode in meta/episodes, and its journal has none. Whoever continues it
+moves that table to penstock/episodes first (`keep_statistics`), and `close` writes them from there into the new one.
 """
 
 from __future__ import annotations
 
-import base64
-import itertools
-import json
 import os
 import shutil
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,58 +18,9 @@ from penstock.lerobot.layout import FreshNames
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.stats import STATISTICS, Stats
 
-MARKER = b'{"type":"packed"'
 KEPT_DIR = f"{layout.OWN_DIR}/episodes"
 
-_EPISODE = b'{"type":"episode"'
-_PACKED_EPISODES = 64
 _READ_EPISODES = 128
-_LARGEST_BYTES = 256 * layout.MIB
-
-
-def packed(lines: Iterable[bytes], until: int) -> Iterator[bytes]:
-    """The lines of a journal as a closed data set keeps them; the first `until` as they are."""
-    each = iter(lines)
-    yield from itertools.islice(each, until)
-    waiting: list[bytes] = []
-    for line in each:
-        if not line.startswith(_EPISODE):
-            yield from _joined(waiting)
-            waiting = []
-            yield line
-            continue
-        if len(waiting) >= _PACKED_EPISODES:
-            yield from _joined(waiting)
-            waiting = []
-        waiting.append(line)
-    yield from _joined(waiting)
-
-
-def _joined(lines: list[bytes]) -> Iterator[bytes]:
-    if lines:
-        records = [json.loads(line) for line in lines]
-        for record in records:
-            del record["stats"]
-        text = "\n".join(json.dumps(record, separators=(",", ":")) for record in records)
-        data = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-        made = {"type": "packed", "episodes": len(lines), "zlib": data}
-        yield json.dumps(made, separators=(",", ":")).encode()
-
-
-def unpacked(line: bytes, where: str) -> Iterator[dict[str, Any]]:
-    """The records of episodes that a line packs, without statistics."""
-    try:
-        entry = json.loads(line)
-        unzip = zlib.decompressobj()
-        text = unzip.decompress(base64.b64decode(entry["zlib"], validate=True), _LARGEST_BYTES)
-        if not unzip.eof:
-            raise ValueError(f"more than {_LARGEST_BYTES:,} bytes")
-        records = [json.loads(each) for each in text.split(b"\n")]
-        if len(records) != entry["episodes"]:
-            raise ValueError(f"{len(records)} episodes instead of {entry['episodes']}")
-    except (KeyError, TypeError, ValueError, zlib.error) as error:
-        raise DataSetCorrupt(f"{where}: a line of packed episodes cannot be used: {error!r}") from error
-    yield from records
 
 
 def keep_statistics(root: Path, names: FreshNames) -> None:

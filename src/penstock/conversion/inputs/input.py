@@ -10,14 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from penstock.conversion.settings import Settings
+from penstock.conversion.settings import Settings, plain_settings
 from penstock.errors import DataSetError, PenstockError
 from penstock.plan.conversion_memory import MemoryPlan
 from penstock.system import config
 
 if TYPE_CHECKING:
+    from penstock.conversion.commit.episode import EpisodeWriter
     from penstock.lerobot.features import Feature
-    from penstock.lerobot.write.writer import EpisodeWriter
 
 Kind = Literal["recording", "hdf5", "lerobot"]
 _KINDS: Mapping[Kind, str] = {"recording": "a recording", "hdf5": "an HDF5 file", "lerobot": "a data set"}
@@ -116,7 +116,7 @@ class Begun:
         return {
             "kind": self.kind,
             "source": self.source,
-            "settings": config.plain(self.settings),
+            "settings": plain_settings(self.settings),
             "fps": self.fps,
             "signature": self.signature,
             "features": dict(self.features),

@@ -20,7 +20,7 @@ from penstock.media.image.jpeg import JpegProbe
 from penstock.recordings.values.images import RawPicture
 
 if TYPE_CHECKING:
-    from penstock.lerobot.write.videos import VideoSink
+    from penstock.conversion.sink import VideoSink
     from penstock.media.video.encode import EncodedSample, VideoEncoder
 
 Prepared = Any  # whatever a worker's `prepare` gives to its own `store`

@@ -22,8 +22,8 @@ from penstock.media.image.jpeg import JpegProbe
 from penstock.media.video import decode
 
 if TYPE_CHECKING:
-    from penstock.lerobot.write.videos import VideoSink
-    from penstock.lerobot.write.writer import EpisodeWriter
+    from penstock.conversion.commit.episode import EpisodeWriter
+    from penstock.conversion.sink import VideoSink
     from penstock.media.video.encode import VideoEncoder
 
 _FEWEST_KEY_FRAMES = 8  # below this the statistics take the frames that were meant, whatever they cost

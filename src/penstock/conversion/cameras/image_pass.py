@@ -28,7 +28,7 @@ from penstock.plan.conversion_memory import PREPARED_PER_THREAD
 from penstock.profile.spans import span
 
 if TYPE_CHECKING:
-    from penstock.lerobot.write.writer import EpisodeWriter
+    from penstock.conversion.commit.episode import EpisodeWriter
 
 PREPARE, STORE = "32_prepare_pictures", "33_store_pictures"  # stages of a profile: pictures of one block
 UNUSABLE = (ImageError, MessageError, LimitExceeded)

@@ -19,7 +19,7 @@ from penstock.media.image import codec as image
 from penstock.recordings.values.images import RawPicture
 
 if TYPE_CHECKING:
-    from penstock.lerobot.write.videos import VideoSink
+    from penstock.conversion.sink import VideoSink
 
 NoteLoss = Callable[[int, str], None]  # message, why it cannot be used
 AddSample = Callable[[NDArray[np.uint8]], None]

@@ -11,9 +11,8 @@ from typing import Any
 from penstock import __version__
 from penstock.conversion.episodes.sidecar import read_sidecar
 from penstock.conversion.inputs.input import Found
-from penstock.conversion.settings import Settings
+from penstock.conversion.settings import Settings, plain_settings
 from penstock.errors import PenstockError, RecordingError
-from penstock.system import config
 
 _LOOKED_AT_BYTES = 64 << 10  # at both ends of a file: enough to tell one recording from another
 _LISTED = 12
@@ -23,7 +22,7 @@ def identity(settings: Settings, sources: Sequence[Mapping[str, Any]], *, strict
     """As the journal keeps it: another identity gives other bytes, so it may not continue what this one began."""
     return {
         "penstock": __version__,
-        "settings": config.plain(settings),
+        "settings": plain_settings(settings),
         "strict": strict,
         "sources": list(sources),
     }

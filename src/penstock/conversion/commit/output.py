@@ -24,7 +24,7 @@ from penstock.conversion.report import REPORT_PATH
 from penstock.errors import OutputExists, OutputFailed
 
 PARTIAL_SUFFIX = ".penstock-partial"
-PARCELS = ".parcels"  # inside the partial directory: what other processes write
+WORKER_OUTPUTS = ".parcels"  # inside the partial directory: what worker processes write
 JOURNAL_PATH = "penstock/journal.jsonl"
 _REPLACES = "penstock/replaces"
 

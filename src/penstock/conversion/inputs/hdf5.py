@@ -53,7 +53,7 @@ from penstock.system import memory as process_memory
 from penstock.system import units
 
 if TYPE_CHECKING:
-    from penstock.lerobot.write.writer import EpisodeWriter
+    from penstock.conversion.commit.episode import EpisodeWriter
 
 _SPAN_BYTES = 400  # one episode in the list of them
 _RETRIES = 8  # a picture that only decoding shows to be broken is found when it is sampled

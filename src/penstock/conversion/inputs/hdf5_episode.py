@@ -25,7 +25,7 @@ from penstock.stores.hdf5.file import Hdf5File
 from penstock.stores.hdf5.layout import join
 
 if TYPE_CHECKING:
-    from penstock.lerobot.write.writer import EpisodeWriter
+    from penstock.conversion.commit.episode import EpisodeWriter
 
 ALIGNMENT_BYTES = 64  # of a camera's share of a buffer
 

@@ -11,15 +11,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from penstock import formats
-from penstock.conversion.settings import Settings
+from penstock.conversion.settings import Settings, plain_settings
 from penstock.errors import DataSetError, PenstockError
 from penstock.formats.format import RECORDING_INPUT, load
 from penstock.plan.conversion_memory import MemoryPlan
 from penstock.system import config
 
 if TYPE_CHECKING:
+    from penstock.conversion.commit.episode import EpisodeWriter
     from penstock.lerobot.features import Feature
-    from penstock.lerobot.write.writer import EpisodeWriter
 
 RECORDING = "recording"
 """The kind of every recording: which one it is, opening it tells. Of a store it is that of its format."""
@@ -122,7 +122,7 @@ class Begun:
         return {
             "kind": self.kind,
             "source": self.source,
-            "settings": config.plain(self.settings),
+            "settings": plain_settings(self.settings),
             "fps": self.fps,
             "signature": self.signature,
             "features": dict(self.features),

@@ -13,6 +13,7 @@ import numpy as np
 
 from penstock.conversion.cameras.dataset_cameras import DataSetCamera, plan_camera, refuse_encoding
 from penstock.conversion.cameras.encoding_anew import video_lines
+from penstock.conversion.commit.episode import EpisodeWriter
 from penstock.conversion.inputs.dataset_episode import Reading, Retimed, columns_to_read, stream_episode
 from penstock.conversion.inputs.dataset_survey import Survey, survey
 from penstock.conversion.inputs.input import Begun, EpisodePlan, Input, Means, Outcome, Run, State
@@ -23,7 +24,6 @@ from penstock.lerobot.read.frames import FrameFinder, ends_note
 from penstock.lerobot.read.reader import DataSet
 from penstock.lerobot.read.reader import open_data_set as open_lerobot
 from penstock.lerobot.read.row_stream import RowStream
-from penstock.lerobot.write.writer import EpisodeWriter
 from penstock.media.video.hardware import device_notes
 from penstock.plan.conversion_memory import CameraLoad, Load, MemoryPlan, VectorLoad, plan_memory
 from penstock.recordings.recording import LargestReads

@@ -10,21 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.conversion.commit.journal import EpisodeRecord, encode_line
 from penstock.errors import DataSetError
 from penstock.lerobot import tables
-from penstock.lerobot.depth_stats import DepthStats
-from penstock.lerobot.episodes import EpisodeRecord
-from penstock.lerobot.features import ROW_FEATURES, Feature
+from penstock.lerobot.feature_stats import bad_values, new_stats
 from penstock.lerobot.stats import ImageStats, NumericStats
-from penstock.lerobot.write.journal import encode_line
-from penstock.lerobot.write.spool import PartWriter, with_task_index
-from penstock.lerobot.write.videos import VideoSink
 from penstock.system.memory import give_back_freed
 
 if TYPE_CHECKING:
-    from penstock.lerobot.write.writer import DataSetWriter
-
-FeatureStats = NumericStats | ImageStats
+    from penstock.conversion.commit.writer import DataSetWriter
+    from penstock.conversion.sink import EpisodeSink, VideoSink
 
 _FILL_ROWS = 4096
 # After a flush of so much the heap has holes that the next one does not fit into.
@@ -44,44 +39,29 @@ class EpisodeSummary:
 class EpisodeWriter:
     """Made by `DataSetWriter.episode`. A context manager: what was not committed is aborted."""
 
-    def __init__(
-        self,
-        owner: DataSetWriter,
-        part: PartWriter,
-        stats: dict[str, FeatureStats],
-        task: str | None,
-        announced_rows: int | None,
-    ) -> None:
+    def __init__(self, owner: DataSetWriter, sink: EpisodeSink, task: str | None, announced_rows: int | None) -> None:
         self.is_open = True
+        self.rows = 0
         self._owner = owner
+        self._sink = sink
         self._announced_rows = announced_rows
-        self._part = part
-        self._stats = stats
+        self._stats = new_stats(owner.features)
         self._task = task
         self._row_tasks: dict[str, int] = {}
         self._columns = [feature for feature in owner.features if feature.dtype != "video"]
+        self._cameras = [feature.key for feature in owner.features if feature.dtype == "video"]
         self._where = f"{owner.root}: episode {owner.episodes}"
-        # The rows are written before `commit` names their task. Most data sets have one task, so the last one is
-        # assumed; when commit says otherwise, the column is written again.
-        self._assumed_task = self._number_of(task) if task is not None else max(len(owner.tasks.texts) - 1, 0)
+        self._task_index = None if task is None else self._number_of(task)
 
     def __repr__(self) -> str:
         return f"EpisodeWriter(episode={self._owner.episodes}, rows={self.rows:,}, open={self.is_open})"
 
-    @property
-    def rows(self) -> int:
-        """Rows written so far."""
-        return self._part.rows
-
     def video(self, key: str) -> VideoSink:
         """Where the frames of a video feature go; at commit there must be one per row."""
         self._check_open()
-        try:
-            return self._owner.sinks[key]
-        except KeyError:
-            raise DataSetError(
-                f"{self._where}: {key!r} is not a video feature; {sorted(self._owner.sinks)} are"
-            ) from None
+        if key not in self._cameras:
+            raise DataSetError(f"{self._where}: {key!r} is not a video feature; {sorted(self._cameras)} are")
+        return self._sink.video(key)
 
     def take_tables(self, tables: Mapping[str, Sequence[str]]) -> dict[str, list[int]]:
         """Make whole tables of tasks and subtasks part of the data set's; the numbers of their texts there."""
@@ -95,10 +75,10 @@ class EpisodeWriter:
         rows: int | None = None,
         task: str | Sequence[str] | NDArray[np.int64] | None = None,
     ) -> None:
-        """Flush rows as one row group: for every feature but videos an array (n, *shape), or a list of n pictures.
+        """Flush rows as one group: for every feature but videos an array (n, *shape), or a list of n images.
 
         `rows` says how many they are; a data set of videos alone needs it. `task`, one text or one per row, is for
-        episodes whose task changes; else `commit` names it. Numbers of tasks are those that `take_tables` gave.
+        episodes whose task changes; else it is the episode's. Numbers of tasks are those that `take_tables` gave.
         """
         self._check_open()
         expected = {feature.key for feature in self._columns}
@@ -121,7 +101,8 @@ class EpisodeWriter:
             fps=self._owner.fps,
         )
         numbers = self._task_numbers(task, count)
-        self._part.write({**values, **place, "task_index": numbers})
+        self._sink.write_rows({**values, **place, "task_index": numbers})
+        self.rows += count
         # After the write: a failed flush must not be counted.
         for key, flushed in (*values.items(), *place.items()):
             entry = self._stats.get(key)
@@ -133,28 +114,15 @@ class EpisodeWriter:
             give_back_freed()
 
     def add_image_sample(self, key: str, rgb: NDArray[Any]) -> None:
-        """Let a decoded picture enter the statistics of a camera: RGB, or the values of a depth picture."""
-        self._check_open()
-        entry = self._stats.get(key)
-        if not isinstance(entry, ImageStats):
-            raise DataSetError(f"{self._where}: {key!r} is not a camera")
-        entry.add(rgb)
+        """Let a decoded image enter the statistics of a camera: RGB, or the values of a depth image."""
+        self._camera_stats(key).add(rgb)
 
     def add_image_stats(self, key: str, stats: ImageStats) -> None:
         """Let everything that other statistics have seen enter those of a camera."""
-        self._check_open()
-        entry = self._stats.get(key)
-        if not isinstance(entry, ImageStats):
-            raise DataSetError(f"{self._where}: {key!r} is not a camera")
-        entry.merge(stats)
+        self._camera_stats(key).merge(stats)
 
     def commit(
-        self,
-        task: str | None = None,
-        note: Mapping[str, Any] | None = None,
-        *,
-        last: bool = False,
-        grouped: bool = False,
+        self, note: Mapping[str, Any] | None = None, *, last: bool = False, grouped: bool = False
     ) -> EpisodeSummary:
         """Make the episode part of the data set; its rows and frames are on the disk when this returns.
 
@@ -163,19 +131,18 @@ class EpisodeWriter:
         others that reach the disk with it; `settle` and `close` end the wait.
         """
         self._check_open()
-        tasks = self._final_tasks(task)
         if self.rows == 0:
             raise DataSetError(f"{self._where} has no row", hint="abort it; LeRobot cannot read empty episodes")
-        for key, sink in self._owner.sinks.items():
-            if sink.frames != self.rows:
+        for key in self._cameras:
+            if (frames := self._sink.video(key).frames) != self.rows:
                 raise DataSetError(
-                    f"{self._where}: camera {key!r} has {sink.frames} frames for {self.rows} rows",
+                    f"{self._where}: camera {key!r} has {frames} frames for {self.rows} rows",
                     hint="every row needs exactly one frame; use repeat() for a row that shows the last one again",
                 )
         if note is not None:
             encode_line({"type": "note", "note": dict(note)})
         try:
-            return self._commit(tasks, note, last, grouped)
+            return self._commit(note, last, grouped)
         except BaseException:
             # Its line may be in the journal already: nothing is deleted here. `resume` knows what belongs to what.
             self._owner.stop()
@@ -186,10 +153,8 @@ class EpisodeWriter:
         if not self.is_open:
             return
         self.is_open = False
-        self._part.discard()
         try:
-            for sink in self._owner.sinks.values():
-                sink.abort_episode()
+            self._sink.discard()
         except BaseException:
             # Frames of this episode may be left in a file: only `resume` can go on.
             self._owner.stop()
@@ -198,7 +163,7 @@ class EpisodeWriter:
     def leave(self) -> None:
         """Called by the data set's writer: close the file as it is, and take nothing more."""
         self.is_open = False
-        self._part.leave()
+        self._sink.leave()
 
     def __enter__(self) -> EpisodeWriter:
         return self
@@ -212,52 +177,49 @@ class EpisodeWriter:
         if kind is None:
             raise DataSetError(f"{self._where} was neither committed nor aborted", hint="it is aborted now")
 
-    def _commit(
-        self, tasks: Sequence[str], note: Mapping[str, Any] | None, last: bool, grouped: bool
-    ) -> EpisodeSummary:
-        part = self._part.finish()
-        if not self._row_tasks:
-            number = self._number_of(tasks[0])
-            if number != self._assumed_task:
-                part = with_task_index(part, self._owner.schema(), number)
-            for start in range(0, part.rows, _FILL_ROWS):
-                self._numeric("task_index").add(np.full((min(_FILL_ROWS, part.rows - start), 1), number))
-        kept = self._kept_for_joining() if self._owner.is_parcel else None
-        spans = {key: sink.commit_episode() for key, sink in self._owner.sinks.items()}
+    def _commit(self, note: Mapping[str, Any] | None, last: bool, grouped: bool) -> EpisodeSummary:
+        tasks = tuple(self._row_tasks)
+        if not tasks and self._task is not None:
+            tasks = (self._task,)
+            if (number := self._number_of(self._task)) != self._task_index:
+                raise DataSetError(f"{self._where}: task {self._task!r} got the number {number} after its first rows")
+            for start in range(0, self.rows, _FILL_ROWS):
+                self._numeric("task_index").add(np.full((min(_FILL_ROWS, self.rows - start), 1), number))
+        finished = self._sink.finish()
         record = EpisodeRecord(
             episode_index=self._owner.episodes,
-            tasks=tuple(tasks),
+            tasks=tasks,
             first_row=self._owner.frames,
-            rows=part.rows,
-            data=self._owner.place(part),
-            part_bytes=part.size_bytes,
-            videos=spans,
+            rows=self.rows,
+            place=finished.place,
             stats={key: entry.to_json() for key, entry in self._stats.items()},
             announced_rows=self._announced_rows,
             names_tasks=bool(self._row_tasks),
             note=note,
         )
-        size_bytes = part.size_bytes + sum(sink.committed_bytes for sink in self._owner.sinks.values())
-        self._owner.accept(record, self._stats, kept, size_bytes, last=last, grouped=grouped)
+        kept = None if finished.kept is None else {"stats": self._image_states(), **finished.kept}
+        self._owner.accept(record, self._stats, kept, finished.size_bytes, last=last, grouped=grouped)
         self.is_open = False
         bad = bad_values(self._owner.features, self._stats)
         return EpisodeSummary(record.episode_index, record.rows, record.tasks, bad)
 
-    def _kept_for_joining(self) -> dict[str, Any]:
-        """What cannot be had from the rows and frames alone: statistics of pictures, and where the frames lie."""
-        cameras = [feature.key for feature in self._owner.features if feature.is_camera]
-        return {
-            "stats": {key: self._stats[key].to_state() for key in cameras},
-            "videos": {key: sink.episode_state() for key, sink in self._owner.sinks.items()},
-        }
+    def _image_states(self) -> dict[str, Any]:
+        """Statistics of images were sampled: they cannot be had from the rows and frames again."""
+        return {key: entry.to_state() for key, entry in self._stats.items() if isinstance(entry, ImageStats)}
 
     def _task_numbers(self, task: str | Sequence[str] | NDArray[np.int64] | None, count: int) -> NDArray[np.int64]:
         if task is None:
             if self._row_tasks:
                 raise DataSetError(f"{self._where}: earlier rows name their task, so these must, too")
-            return np.full(count, self._assumed_task, dtype=np.int64)
+            if self._task_index is None:
+                raise DataSetError(
+                    f"{self._where}: no task was named", hint="episode(task=…) takes a short description"
+                )
+            return np.full(count, self._task_index, dtype=np.int64)
         if self.rows and not self._row_tasks:
             raise DataSetError(f"{self._where}: earlier rows name no task, so these cannot")
+        if self._task is not None:
+            raise DataSetError(f"{self._where}: its task is {self._task!r}, so rows cannot name others")
         if isinstance(task, np.ndarray):
             if len(task) != count:
                 raise DataSetError(f"{self._where}: {len(task)} tasks for {count} rows")
@@ -285,37 +247,22 @@ class EpisodeWriter:
         count = len(self._owner.tasks.texts)
         return count + sum(number >= count for number in self._row_tasks.values())
 
-    def _final_tasks(self, task: str | None) -> list[str]:
-        if self._row_tasks:
-            if task is not None:
-                raise DataSetError(f"{self._where}: its rows name their tasks, commit cannot name another")
-            return list(self._row_tasks)
-        final = task if task is not None else self._task
-        if final is None:
-            raise DataSetError(f"{self._where}: no task was named", hint="commit(task) takes a short description")
-        self._number_of(final)
-        return [final]
-
     def _numeric(self, key: str) -> NumericStats:
         entry = self._stats[key]
         if not isinstance(entry, NumericStats):
             raise DataSetError(f"{self._where}: {key!r} has no numeric statistics")
         return entry
 
+    def _camera_stats(self, key: str) -> ImageStats:
+        self._check_open()
+        entry = self._stats.get(key)
+        if not isinstance(entry, ImageStats):
+            raise DataSetError(f"{self._where}: {key!r} is not a camera")
+        return entry
+
     def _check_open(self) -> None:
         if not self.is_open:
             raise DataSetError(f"{self._where} is committed or aborted already")
-
-
-def new_stats(features: Sequence[Feature]) -> dict[str, FeatureStats]:
-    """Empty statistics of every feature that has some, in the order of the metadata."""
-    return {feature.key: _empty_stats(feature) for feature in (*features, *ROW_FEATURES) if not feature.is_text}
-
-
-def _empty_stats(feature: Feature) -> FeatureStats:
-    if feature.dtype == "image" and feature.is_depth:
-        return DepthStats()
-    return ImageStats() if feature.is_camera else NumericStats(feature.shape, feature.dtype)
 
 
 def row_columns(*, first_row: int, first_frame: int, count: int, episode: int, fps: int) -> dict[str, NDArray[Any]]:
@@ -327,17 +274,3 @@ def row_columns(*, first_row: int, first_frame: int, count: int, episode: int, f
         "episode_index": np.full(count, episode, dtype=np.int64),
         "index": frames + first_row,
     }
-
-
-def bad_values(features: Sequence[Feature], stats: Mapping[str, FeatureStats]) -> dict[str, dict[str, dict[str, int]]]:
-    """Unusable values by feature and dimension name; only what is there."""
-    found: dict[str, dict[str, dict[str, int]]] = {}
-    for feature in features:
-        entry = stats.get(feature.key)
-        if not isinstance(entry, NumericStats):
-            continue
-        for name, bad in zip(feature.dimension_names, entry.bad, strict=True):
-            if bad.total:
-                counts = {"nan": bad.nan, "inf": bad.inf, "overflow": bad.overflow}
-                found.setdefault(feature.key, {})[name] = {kind: n for kind, n in counts.items() if n}
-    return found

@@ -5,37 +5,49 @@
 
 The checksum is that of the record's own bytes. A line counts when it is whole. A process that was killed while it wrote
 leaves the beginning of a line at the end, which is cut off; damage anywhere else is an error, never a loss.
-Closing packs the lines of episodes, many into one, and leaves their statistics to meta/episodes (packing.py).
 Episodes that were committed as a group have one state, in the last of their lines: without that line none counts.
+
+Closing packs the lines of episodes, many into one, and leaves out their statistics where the closed data set has them:
+
+    {"crc":"5a0c11d2","record":{"type":"packed","episodes":64,"zlib":"eNq9…"}}
 """
 
 from __future__ import annotations
 
+import base64
 import collections
+import itertools
 import json
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from penstock import __version__
+from penstock.conversion.commit.snapshot import Saved
+from penstock.conversion.sink import DEFAULT_OUTPUT
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lerobot import layout
-from penstock.lerobot.episodes import EpisodeRecord
-from penstock.lerobot.features import Feature, check_features, parse_feature
-from penstock.lerobot.write import packing
+from penstock.lerobot.features import Description
+from penstock.lerobot.stats import Stats
 from penstock.system.files import write_all
 
 FORMAT = 1
+OWN_DIR = layout.OWN_DIR
+JOURNAL_PATH = layout.JOURNAL_PATH
 LONGEST_LINE_BYTES = 256 * layout.MIB
 
 _LINE = re.compile(rb'\{"crc":"([0-9a-f]{8})","record":(\{.*\})\}\n\Z', re.DOTALL)
 
 _CLOSED = b'{"type":"closed"'
+_PACKED = b'{"type":"packed"'
+_EPISODE = b'{"type":"episode"'
 _GROUPED = b'{"type":"episode","state":null'  # it reached the disk together with the following one
+_PACKED_EPISODES = 64
+_LARGEST_PACKED_BYTES = 256 * layout.MIB
 
 Record = Mapping[str, Any]
 
@@ -44,28 +56,21 @@ Record = Mapping[str, Any]
 class Header:
     """What all episodes of a data set share, and what must not change when it is continued."""
 
-    fps: int
-    features: Sequence[Feature]
-    robot_type: str | None
-    data_file_bytes: int
-    video_file_bytes: int
-    chunks_size: int
-    parcel: bool
+    description: Description
     identity: Mapping[str, Any]
+    output: str = DEFAULT_OUTPUT
+    is_worker_output: bool = False
     penstock: str = __version__
 
     def to_json(self) -> dict[str, Any]:
+        output = {} if self.output == DEFAULT_OUTPUT else {"output": self.output}
         return {
             "type": "header",
             "format": FORMAT,
             "penstock": self.penstock,
-            "fps": self.fps,
-            "features": [{"key": feature.key, **feature.to_json()} for feature in self.features],
-            "robot_type": self.robot_type,
-            "data_file_bytes": self.data_file_bytes,
-            "video_file_bytes": self.video_file_bytes,
-            "chunks_size": self.chunks_size,
-            "parcel": self.parcel,
+            **output,
+            **self.description.to_json(),
+            "parcel": self.is_worker_output,
             "identity": dict(self.identity),
         }
 
@@ -81,30 +86,83 @@ class Header:
                 hint="continue the data set with the version that began it",
             )
         try:
-            features = tuple(parse_feature(str(each["key"]), each, where) for each in entry["features"])
-            check_features(features)
-            numbers = [entry[name] for name in ("fps", "data_file_bytes", "video_file_bytes", "chunks_size")]
-            if any(type(number) is not int or number < 1 for number in numbers):
-                raise ValueError(f"{numbers} are not all whole and at least 1")
-            fps, data_file_bytes, video_file_bytes, chunks_size = numbers
             return cls(
-                fps,
-                features,
-                entry["robot_type"],
-                data_file_bytes,
-                video_file_bytes,
-                chunks_size,
-                parcel=bool(entry["parcel"]),
+                Description.from_json(entry, where),
                 identity=dict(entry["identity"]),
+                output=str(entry.get("output", DEFAULT_OUTPUT)),
+                is_worker_output=bool(entry["parcel"]),
                 penstock=str(entry["penstock"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, DataSetError) as error:
             raise DataSetCorrupt(f"{where}: the header cannot be used: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """Everything that is known about one committed episode; plain values only. The journal keeps one line of each.
+
+    `place` is the sink's own. `announced_rows` and `names_tasks` (whether its rows name their tasks one by one) are how
+    it was written: a copy that is written likewise has the same bytes. `state` is the state of the data set after the
+    episode, in the last one of a group; `kept` is what a worker output keeps about the episode alone. `stats` is None
+    where the closed data set holds them.
+    """
+
+    episode_index: int
+    tasks: tuple[str, ...]
+    first_row: int
+    rows: int
+    place: Mapping[str, Any]
+    stats: Mapping[str, Stats | None] | None
+    announced_rows: int | None = None
+    names_tasks: bool = False
+    note: Mapping[str, Any] | None = None
+    state: Saved | None = None
+    kept: Saved | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the journal."""
+        return {
+            "type": "episode",
+            "state": None if self.state is None else self.state.to_json(),
+            "episode_index": self.episode_index,
+            "tasks": list(self.tasks),
+            "first_row": self.first_row,
+            "rows": self.rows,
+            **self.place,
+            "announced_rows": self.announced_rows,
+            "names_tasks": self.names_tasks,
+            "note": None if self.note is None else dict(self.note),
+            "parcel": None if self.kept is None else self.kept.to_json(),
+            "stats": self.stats,
+        }
+
+    @classmethod
+    def from_json(cls, entry: Record, where: str) -> EpisodeRecord:
+        """The record that `to_json` gave."""
+        try:
+            return cls(
+                episode_index=int(entry["episode_index"]),
+                tasks=tuple(str(task) for task in entry["tasks"]),
+                first_row=int(entry["first_row"]),
+                rows=int(entry["rows"]),
+                place={key: value for key, value in entry.items() if key not in _OF_EVERY_RECORD},
+                stats=entry.get("stats"),
+                announced_rows=entry["announced_rows"],
+                names_tasks=bool(entry["names_tasks"]),
+                note=entry["note"],
+                state=None if entry["state"] is None else Saved.from_json(entry["state"]),
+                kept=None if entry["parcel"] is None else Saved.from_json(entry["parcel"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataSetCorrupt(f"{where}: a record of an episode cannot be used: {error!r}") from error
+
+
+_OF_EVERY_RECORD = frozenset(EpisodeRecord(0, (), 0, 0, {}, None).to_json())
 
 
 def can_resume(root: Path | str) -> bool:
     """Whether there is a journal to go on from; a process may have been killed before it wrote the first line."""
-    path = Path(root) / layout.JOURNAL_PATH
+    path = Path(root) / JOURNAL_PATH
     return path.is_file() and next(whole_lines(path), None) is not None
 
 
@@ -131,7 +189,7 @@ class Journal:
     @classmethod
     def create(cls, root: Path, header: Header, *, fsync: bool) -> Journal:
         """Begin a journal; its first line is on the disk with the first record that is."""
-        journal = cls(root / layout.JOURNAL_PATH, header, 0)
+        journal = cls(root / JOURNAL_PATH, header, 0)
         line = encode_line(header.to_json())
         with layout.writing(journal.path, "cannot make the journal"):
             journal.path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +200,7 @@ class Journal:
     @classmethod
     def read(cls, root: Path | str) -> Journal:
         """The journal of a data set as it stands, which another process may be writing."""
-        path = Path(root) / layout.JOURNAL_PATH
+        path = Path(root) / JOURNAL_PATH
         header: Header | None = None
         end_bytes = 0
         for after_bytes, record in whole_lines(path):
@@ -175,12 +233,12 @@ class Journal:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def pack(self, closed: Record) -> None:
+    def pack(self, closed: Record, *, with_statistics: bool) -> None:
         """Write `closed` as the last line, and the lines of episodes since the last such line packed; in one step."""
         path = self.path.with_name(self.path.name + ".part")
         with layout.writing(path, "cannot write the journal"), open(path, "wb") as target:
             lines = (record for _, record in whole_lines(self.path, self._end_bytes))
-            for record in packing.packed(lines, self._lines_until_closed()):
+            for record in packed(lines, self._lines_until_closed(), with_statistics=with_statistics):
                 target.write(_line(record))
             target.write(encode_line(closed))
             target.flush()
@@ -197,9 +255,9 @@ class Journal:
         marker = None if kind is None else f'"type":"{kind}"'.encode()
         for _, line in whole_lines(self.path, self._end_bytes):
             # The type stands first in every record, so that lines of other types are not parsed.
-            if line.startswith(packing.MARKER):
+            if line.startswith(_PACKED):
                 if kind in (None, "episode"):
-                    yield from packing.unpacked(line, str(self.path))
+                    yield from unpacked(line, str(self.path))
             elif marker is None or line.startswith(marker, 1):
                 yield json.loads(line)
 
@@ -302,3 +360,40 @@ def whole_lines(path: Path, end_bytes: int | None = None) -> Iterator[tuple[int,
 def _is_torn(line: bytes) -> bool:
     """What a write leaves that was cut short: no end, or after a power cut holes of zeros."""
     return not line.endswith(b"\n") or b"\0" in line
+
+
+def packed(lines: Iterable[bytes], until: int, *, with_statistics: bool) -> Iterator[bytes]:
+    """The lines of a journal as a closed data set keeps them; the first `until` as they are."""
+    each = iter(lines)
+    yield from itertools.islice(each, until)
+    for is_episode, run in itertools.groupby(each, lambda line: line.startswith(_EPISODE)):
+        if not is_episode:
+            yield from run
+        while is_episode and (some := list(itertools.islice(run, _PACKED_EPISODES))):
+            yield _joined(some, with_statistics)
+
+
+def _joined(lines: list[bytes], with_statistics: bool) -> bytes:
+    records = [json.loads(line) for line in lines]
+    for record in records if not with_statistics else ():
+        del record["stats"]
+    text = "\n".join(json.dumps(record, separators=(",", ":")) for record in records)
+    data = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    made = {"type": "packed", "episodes": len(lines), "zlib": data}
+    return json.dumps(made, separators=(",", ":")).encode()
+
+
+def unpacked(line: bytes, where: str) -> Iterator[dict[str, Any]]:
+    """The records of episodes that a line packs."""
+    try:
+        entry = json.loads(line)
+        unzip = zlib.decompressobj()
+        text = unzip.decompress(base64.b64decode(entry["zlib"], validate=True), _LARGEST_PACKED_BYTES)
+        if not unzip.eof:
+            raise ValueError(f"more than {_LARGEST_PACKED_BYTES:,} bytes")
+        records = [json.loads(each) for each in text.split(b"\n")]
+        if len(records) != entry["episodes"]:
+            raise ValueError(f"{len(records)} episodes instead of {entry['episodes']}")
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
+        raise DataSetCorrupt(f"{where}: a line of packed episodes cannot be used: {error!r}") from error
+    yield from records

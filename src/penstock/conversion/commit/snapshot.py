@@ -163,6 +163,16 @@ class _Payloads:
         return taken
 
 
+def state_name(episodes: int) -> str:
+    """The file with the state of a data set after so many episodes."""
+    return f"state-{episodes:06d}.bin"
+
+
+def episode_state_name(episode_index: int) -> str:
+    """The file with what a worker output keeps about one episode."""
+    return f"episode-{episode_index:06d}.bin"
+
+
 def state_files(directory: Path) -> Iterator[Path]:
     """The state files in a directory; their names are ours alone."""
     for path in directory.glob("*.bin"):

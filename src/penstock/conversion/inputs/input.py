@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from penstock.conversion.settings import Settings
 from penstock.errors import DataSetError, PenstockError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.lerobot.features import Feature
     from penstock.lerobot.write.writer import EpisodeWriter
 
-Kind = Literal["recording", "hdf5", "lerobot"]
+Kind = str  # "recording", "hdf5", "lerobot", or that of another store
 _KINDS: Mapping[Kind, str] = {"recording": "a recording", "hdf5": "an HDF5 file", "lerobot": "a data set"}
 State = dict[str, Any]  # JSON-safe: it lies in the journal beside the episode after which it holds
 
@@ -246,9 +246,9 @@ def _open(found: Found, means: Means, begun: Begun | None) -> Input:
 
         return open_recording(found.path, means, begun)
     if found.kind == "hdf5":
-        from penstock.conversion.inputs.hdf5 import open_hdf5
+        from penstock.conversion.inputs.store import open_store_input
 
-        return open_hdf5(found.path, means, begun)
+        return open_store_input(found.path, means, begun)
     from penstock.conversion.inputs.lerobot import open_data_set
 
     return open_data_set(found.path, means, begun)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from penstock.stores.hdf5 import next_column as hdf5_next
 from penstock.stores.hdf5.file import Hdf5File
 from penstock.stores.hdf5.layout import episode_spans, recognise
-from penstock.stores.hdf5.next_column import NextRows, compare_next, comparing_bytes
+from penstock.stores.hdf5.next_column import compare_next, comparing_bytes
+from penstock.stores.store import NextRows
 
 SPECIAL = (0.0, -0.0, 1.0, np.nan, np.inf)
 

@@ -63,7 +63,6 @@ HDF5 = Format(
     is_directory_of_files=True,
     options=("channels", "mask", "allow_external", "check"),
     inspect="penstock.cli.inspect_hdf5:inspect_hdf5",
-    convert="penstock.conversion.inputs.hdf5:open_hdf5",
 )
 
 FORMATS = (ROS1, DB3, MCAP, LEROBOT, HDF5)

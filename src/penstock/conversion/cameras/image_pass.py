@@ -19,8 +19,8 @@ from penstock.conversion.cameras.camera import (
     VideoWorker,
     to_pixels,
 )
+from penstock.conversion.cameras.column import Camera
 from penstock.conversion.cameras.lane import Crew
-from penstock.conversion.inputs.columns import CameraColumn
 from penstock.conversion.mapping.first_messages import Picture
 from penstock.conversion.settings import Encoding
 from penstock.errors import ImageError, LimitExceeded, MessageError, PenstockError
@@ -43,7 +43,7 @@ class PicturePass:
 
     def __init__(
         self,
-        cameras: Sequence[CameraColumn],
+        cameras: Sequence[Camera],
         workers: Sequence[CameraWorker],
         episode: EpisodeWriter,
         crew: Crew,
@@ -145,9 +145,7 @@ def sampled_rows(rows: range, image_samples: int | None) -> NDArray[np.int64]:
     return np.linspace(rows.start, rows.stop - 1, num=count).astype(np.int64)
 
 
-def make_worker(
-    camera: CameraColumn, episode: EpisodeWriter, encoding: Encoding, fps: int, threads: int
-) -> CameraWorker:
+def make_worker(camera: Camera, episode: EpisodeWriter, encoding: Encoding, fps: int, threads: int) -> CameraWorker:
     """Who stores the pictures of a camera, as its column says."""
     if camera.is_metric:
         return DepthWorker(camera, encoding.quality)

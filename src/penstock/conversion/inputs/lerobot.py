@@ -25,8 +25,7 @@ from penstock.lerobot.read.reader import DataSet
 from penstock.lerobot.read.reader import open_data_set as open_lerobot
 from penstock.lerobot.read.row_stream import RowStream
 from penstock.media.video.hardware import device_notes
-from penstock.plan.conversion_memory import CameraLoad, Load, MemoryPlan, VectorLoad, plan_memory
-from penstock.recordings.recording import LargestReads
+from penstock.plan.conversion_memory import CameraLoad, Load, MemoryPlan, Reads, VectorLoad, plan_memory
 from penstock.system import memory as process_memory
 from penstock.system import units
 
@@ -238,9 +237,9 @@ class DataSetInput(Input):
         )
         # A page is held packed and unpacked; pictures on their way pass through Arrow's buffers and Python's.
         passing = _COPIES_OF_PAGES * found.page_bytes
-        first = plan_memory(load(reads=LargestReads(largest, passing_bytes=passing)), means.budget_bytes)
+        first = plan_memory(load(reads=Reads(largest, passing_bytes=passing)), means.budget_bytes)
         passing += _COPIES_OF_PICTURES * first.rows_per_flush * sum(found.picture_bytes.values())
-        return plan_memory(load(reads=LargestReads(largest, passing_bytes=passing)), means.budget_bytes)
+        return plan_memory(load(reads=Reads(largest, passing_bytes=passing)), means.budget_bytes)
 
 
 def _survey(data: DataSet, settings: Settings, means: Means) -> Survey:

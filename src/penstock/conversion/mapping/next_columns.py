@@ -6,22 +6,16 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from penstock.conversion.inputs.hdf5_mapping import camera_keys, feature_of, listed, observation_key, problem_of
 from penstock.conversion.inputs.input import Means
+from penstock.conversion.mapping.columns_by_name import camera_keys, feature_of, listed, observation_key, problem_of
 from penstock.conversion.mapping.left_out import left_out
 from penstock.conversion.settings import FeatureSettings, Settings
 from penstock.errors import BudgetExceeded, StoreError
-from penstock.plan.conversion_memory import Load, plan_memory
-from penstock.recordings.recording import LargestReads
-from penstock.stores.hdf5.file import Hdf5File
-from penstock.stores.hdf5.layout import Layout, Member, Span
-from penstock.stores.hdf5.next_column import NextRows, compare_next, comparing_bytes, is_comparable
+from penstock.plan.conversion_memory import Load, Reads, plan_memory
 from penstock.stores.roles import is_next_observation
+from penstock.stores.store import Column, NextRows, Store
 
-# What h5py with its metadata cache holds, and the child that looks at the next file first: measured, rounded up.
-LIBRARY_BYTES = 14 << 20
-CHILD_BYTES = 26 << 20
-
+CHILD_BYTES = 26 << 20  # the child process that looks at the next file first: measured, rounded up
 _KEEP = "hdf5.next_observations=keep keeps the columns"
 _FIRST_ROWS = "of the first rows; converting compares all"
 
@@ -34,30 +28,28 @@ class NextColumns:
     notes: tuple[str, ...] = ()
 
 
-def next_features(
-    file: Hdf5File, layout: Layout, spans: Sequence[Span], rows: int, settings: Settings, means: Means
-) -> NextColumns:
-    """Decide on every column of next observations that no feature takes yet; `rows` is the length of the first episode.
+def next_features(store: Store, settings: Settings, means: Means) -> NextColumns:
+    """Decide on every column of next observations that no feature takes yet.
 
     A column is left out only where `Transition` gives the same without it: every row equals the one after it in its
     episode, and no episode ends open. The row after the last of a terminal episode is masked by its terminal flag.
     """
     taken = {source.topic for feature in settings.features.values() for source in feature.sources}
-    members, notes = _members(layout, rows, settings, taken)
-    if members and settings.hdf5.next_observations == "drop":
-        notes.append(f"left out, as asked for: {listed(list(members))}")
-        members = {}
+    columns, notes = _columns(store, settings, taken)
+    if columns and settings.hdf5.next_observations == "drop":
+        notes.append(f"left out, as asked for: {listed(list(columns))}")
+        columns = {}
     found: dict[str, NextRows] = {}
     if settings.hdf5.next_observations == "auto":
-        for name, member in members.items():
-            now = layout.member(_now(name))
-            if now is not None and is_comparable(now, member):
-                found[name] = _compared(file, layout, spans, (now.name, name), means)
-    needed = [name for name in members if name not in found or not found[name].is_row_after]
+        for name in columns:
+            compared = _compared(store, _now(name), name, means) if _now(name) in store.columns else None
+            if compared is not None:
+                found[name] = compared
+    needed = [name for name in columns if name not in found or not found[name].is_row_after]
     # Next columns of numbers stand for the state in a transition: one of them alone would leave the others without.
-    with_numbers = any(not members[name].is_picture for name in needed)
-    kept = [name for name, each in members.items() if name in needed or (with_numbers and not each.is_picture)]
-    features = _features(settings.features, members, kept)
+    with_numbers = any(not columns[name].is_picture for name in needed)
+    kept = [name for name, each in columns.items() if name in needed or (with_numbers and not each.is_picture)]
+    features = _features(settings.features, columns, kept)
     by_name = {source.topic: key for key, feature in features.items() for source in feature.sources}
     notes += _left_out_notes({name: each for name, each in found.items() if name not in by_name})
     notes += [_kept_note(name, key, found.get(name), settings) for name, key in by_name.items()]
@@ -79,57 +71,57 @@ def _now(name: str) -> str:
     return name.removeprefix("next_")
 
 
-def _members(layout: Layout, rows: int, settings: Settings, taken: Set[str]) -> tuple[dict[str, Member], list[str]]:
-    found: dict[str, Member] = {}
+def _columns(store: Store, settings: Settings, taken: Set[str]) -> tuple[dict[str, Column], list[str]]:
+    found: dict[str, Column] = {}
     notes: list[str] = []
-    for member in layout.members:
-        if not is_next_observation(member.name) or member.name in taken:
+    for name in dict.fromkeys([*store.columns, *store.left_out]):
+        if not is_next_observation(name) or name in taken:
             continue
-        problem = problem_of(member, rows)
+        problem = problem_of(store, name)
         if problem is not None:
-            notes.append(left_out(member.name, problem))
-        elif member.content == "depth" and settings.depth == "off":
-            notes.append(f"depth left out: {member.name}")
+            notes.append(left_out(name, problem))
+        elif store.columns[name].kind == "depth" and settings.depth == "off":
+            notes.append(f"depth left out: {name}")
         else:
-            found[member.name] = member
+            found[name] = store.columns[name]
     return found, notes
 
 
-def _compared(file: Hdf5File, layout: Layout, spans: Sequence[Span], names: tuple[str, str], means: Means) -> NextRows:
+def _compared(store: Store, now: str, after: str, means: Means) -> NextRows | None:
     load = Load(
         cameras=(),
         vectors=(),
         rows=0,
-        index_bytes=LIBRARY_BYTES + (CHILD_BYTES if means.inputs > 1 else 0),
-        reads=LargestReads(0, 0, comparing_bytes(file, spans, names)),
+        index_bytes=store.reading_bytes + (CHILD_BYTES if means.inputs > 1 else 0),
+        reads=Reads(0, 0, store.comparing_bytes(now, after)),
         chunk_size="auto",
         threads=1,
     )
     try:
         plan_memory(load, means.budget_bytes)
     except BudgetExceeded as error:
-        error.message = f"comparing {names[1]} with the rows after: {error.message}"
+        error.message = f"comparing {after} with the rows after: {error.message}"
         error.hint = f"{error.hint}; hdf5.next_observations=keep compares nothing"
         raise
-    return compare_next(file, layout, spans, names, means.compared_bytes, means.check_stop)
+    return store.compare_next(now, after, means.compared_bytes, means.check_stop)
 
 
 def _features(
-    features: Mapping[str, FeatureSettings], members: Mapping[str, Member], kept: Sequence[str]
+    features: Mapping[str, FeatureSettings], columns: Mapping[str, Column], kept: Sequence[str]
 ) -> dict[str, FeatureSettings]:
     """A next feature for every feature of which a part is kept, where the file has all its parts; else part by part."""
     found: dict[str, FeatureSettings] = {}
     taken: set[str] = set()
     for key, feature in features.items():
         names = [f"next_{source.topic}" for source in feature.sources]
-        if any(name in kept for name in names) and all(name in members for name in names):
+        if any(name in kept for name in names) and all(name in columns for name in names):
             sources = tuple(replace(source, topic=name) for source, name in zip(feature.sources, names, strict=True))
             found[f"next.{key}"] = replace(feature, sources=sources)
             taken.update(names)
-    alone = [members[name] for name in kept if name not in taken]
-    keys = {f"next.{key}": member for key, member in camera_keys([each for each in alone if each.is_picture]).items()}
+    alone = [columns[name] for name in kept if name not in taken]
+    keys = {f"next.{key}": each for key, each in camera_keys(each for each in alone if each.is_picture).items()}
     keys |= {f"next.{observation_key(_now(each.name))}": each for each in alone if not each.is_picture}
-    return found | {key: feature_of(member) for key, member in keys.items() if key not in found}
+    return found | {key: feature_of(column) for key, column in keys.items() if key not in found}
 
 
 def _left_out_notes(found: Mapping[str, NextRows]) -> list[str]:

@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 
 from penstock.demo.recording import Script, write_recording
 from penstock.lerobot import layout, tables
-from penstock.lerobot.features import ROW_FEATURES, Feature
+from penstock.lerobot.features import ROW_FEATURES, Description, Feature
 from penstock.lerobot.layout import FilePosition
 from penstock.lerobot.stats import STATISTICS, NumericStats
 from penstock.lerobot.write.closing import info
-from penstock.lerobot.write.journal import Header
 from penstock.lerobot.write.videos import video_info
 from penstock.media.image.codec import encode_jpeg
 from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
@@ -50,16 +49,12 @@ def make_data_set(root: Path, episodes: int) -> Path:
     shutil.rmtree(root, ignore_errors=True)
     video = Feature(CAMERA, "video", (SIDE_PX, SIDE_PX, 3), ("height", "width", "channels"), _video_info())
     features = (video, Feature("observation.state", "float32", (4,)), Feature("action", "float32", (4,)))
-    header = Header(
-        FPS, features, "made", layout.DATA_FILE_BYTES, layout.VIDEO_FILE_BYTES, layout.CHUNKS_SIZE,
-        parcel=False, identity={},
-    )  # fmt: skip
     per_file = tables.most_row_groups(len(tables.data_features(features)))
     _write_episodes(root, features, episodes, per_file)
     for first in range(0, episodes, per_file):
         _write_rows(root, features, first, min(first + per_file, episodes), _position(first // per_file))
     _write_videos(root, episodes)
-    described = info(header, features, episodes=episodes, frames=episodes * ROWS, tasks=1)
+    described = info(Description(FPS, features, "made"), features, episodes=episodes, frames=episodes * ROWS, tasks=1)
     pq.write_table(tables.tasks_table(["move the cup to the shelf"]), root / layout.TASKS_PATH)
     (root / layout.INFO_PATH).write_text(json.dumps(described))
     return root

@@ -28,9 +28,9 @@ import torchvision
 from measure import Claim, finish
 
 import penstock
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.demo.scene import Camera
 from penstock.lerobot.features import Feature
-from penstock.lerobot.write.writer import DataSetWriter
 
 CAMERAS = ("cam_h", "cam_l", "cam_r")
 KEYS = [f"observation.images.{name}" for name in CAMERAS]
@@ -65,12 +65,12 @@ def make_set(root: Path, rows: int) -> list[bytes]:
         for number in range(10):
             count = rows // 10
             values = np.random.default_rng(number).standard_normal((count, 16)).astype(np.float32)
-            with writer.episode(rows=count) as episode:
+            with writer.episode(rows=count, task="hold still") as episode:
                 for name, key in keys.items():
                     episode.video(key).append([pictures[name][(number + row) % DISTINCT] for row in range(count)])
                     episode.add_image_sample(key, sample)
                 episode.write_rows({"observation.state": values, "action": values})
-                episode.commit("hold still")
+                episode.commit()
         writer.close()
     size = sum(map(len, pictures["cam_h"])) / DISTINCT
     took = time.perf_counter() - began

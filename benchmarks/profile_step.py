@@ -73,7 +73,7 @@ class Turns:
         medians = [statistics.median(each) for each in seconds]
         ratios = []
         for first in range(0, len(medians), 2):
-            off, on = (medians[first : first + 2] if not self._modes[first] else medians[first : first + 2][::-1])
+            off, on = medians[first : first + 2] if not self._modes[first] else medians[first : first + 2][::-1]
             ratios.append(on / off)
         return ratios
 
@@ -98,7 +98,9 @@ def step_claims(directory: Path, quick: bool) -> list[Claim]:
         of_each = [_percent(each["wall"]) for each in found]
         spread = f"{min(of_each):.2f}…{max(of_each):.2f}%"
         longer_ms = wall / 100 * step_ms
-        print(f"{name:<32}{step_ms:>8.1f}{processes:>4}×{pairs:<3}{wall:>9.2f}%{longer_ms:>7.2f}{spread:>18}{cpu:>9.2f}%")
+        print(
+            f"{name:<32}{step_ms:>8.1f}{processes:>4}×{pairs:<3}{wall:>9.2f}%{longer_ms:>7.2f}{spread:>18}{cpu:>9.2f}%"
+        )
         if name == ACT:
             claims.append(Claim(f"% longer steps with profiling: {name}", round(wall, 2), "<= 1"))
     return claims
@@ -146,6 +148,7 @@ def _small(directory: Path, view: str, turns: Turns) -> None:
     from torch import nn
 
     import penstock
+
     with (
         penstock.open(_episodes(directory)) as store,
         penstock.Loader(store, penstock.Window(action=range(10)), 16, (96, 128), view=view, threads=1) as loader,

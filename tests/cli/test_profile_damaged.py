@@ -96,7 +96,7 @@ def wrong_for(number: int) -> list[Any]:
 def test_any_one_value_may_be_wrong(
     subject: Callable[[Path], dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = json.loads(json.dumps(replace(small_run(), subjects=(subject(tmp_path),)).to_dict()))
+    whole = json.loads(json.dumps({**small_run().to_dict(), "subjects": [subject(tmp_path)]}))
     path, page, trace = tmp_path / "bad.json", tmp_path / "x.html", tmp_path / "x.trace.json"
     ways = {0: ("--json",), 1: ("--lang", "zh"), 2: ("--json", "--try"), 3: ()}
     codes = []

@@ -118,19 +118,27 @@ def test_what_is_no_run_is_refused(text: str, tmp_path: Path, capsys: pytest.Cap
     assert "run.json" in capsys.readouterr().err
 
 
+def saved_with(told: dict[str, Any], folder: Path) -> Path:
+    """A run whose file tells this of its loader."""
+    path = folder / "run.json"
+    whole = {**run(61, 38, DECODING).to_dict(), "subjects": [told]}
+    path.write_text(json.dumps(whole), encoding="utf-8")
+    return path
+
+
 @pytest.mark.parametrize("told", [{}, {"kind": "penstock.Loader"}, {"kind": "penstock.Loader", "stores": 3},
                                   {"kind": "torch.utils.data.DataLoader", "workers": 2}])  # fmt: skip
 def test_a_damaged_description_of_the_loader_costs_only_the_loader(
     told: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = replace(run(61, 38, DECODING), subjects=(told,)).save(tmp_path / "run.json")
+    path = saved_with(told, tmp_path)
     text = called(capsys, path)
     assert "input-bound: the step takes 61 ms" in text and "note: the run's loader" in text
 
 
 def test_nonsense_about_the_pictures_is_a_damaged_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = loader_told(pictures=[{"column": "cam"}], stores=[])
-    replace(run(61, 38, DECODING), subjects=(told,)).save(tmp_path / "run.json")
+    saved_with(told, tmp_path)
     assert main(["profile", str(tmp_path / "run.json")]) == 2
     assert "is damaged" in capsys.readouterr().err
 

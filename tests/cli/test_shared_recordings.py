@@ -35,7 +35,7 @@ class Outcome:
     exit_code: int = 0
 
 
-TURTLE = ("timeline=/turtle1/pose", 'features={action: /turtle1/cmd_vel, pose: {topic: /turtle1/pose, field: x}}')
+TURTLE = ("timeline=/turtle1/pose", "features={action: /turtle1/cmd_vel, pose: {topic: /turtle1/pose, field: x}}")
 IMAGE = "observation.images."
 SCANNED = ("observation.state", "observation.base_scan")
 

@@ -16,10 +16,10 @@ from lerobot.datasets.aggregate import aggregate_datasets
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from lerobot.datasets.video_utils import get_video_info
 
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.lerobot.check.dataset import check
 from penstock.lerobot.features import Feature
 from penstock.lerobot.read.reader import open_data_set
-from penstock.lerobot.write.writer import DataSetWriter
 from penstock.media.image.codec import encode_jpeg
 from tests.lerobot.making import (
     CAMERA,
@@ -178,10 +178,10 @@ def test_names_in_any_script_are_read(tmp_path: Path, backend: str) -> None:
         Feature("observation.images.頭 🤖", "video", FEATURES[0].shape, NAMES),
         Feature("größe", "float32", (2,)),
     )
-    with DataSetWriter(tmp_path / "set", fps=FPS, features=features) as writer, writer.episode() as episode:
+    with DataSetWriter(tmp_path / "set", fps=FPS, features=features) as writer, writer.episode(task="x") as episode:
         episode.video(features[0].key).append(jpegs(3))
         episode.write_rows({"größe": np.arange(6).reshape(3, 2)})
-        episode.commit("x")
+        episode.commit()
     item = read(tmp_path / "set", video_backend=backend, return_uint8=True)[2]
     assert item["größe"].tolist() == [4.0, 5.0]
     assert np.array_equal(pixels(item, features[0].key), decoded(jpegs(3)[2]))
@@ -191,9 +191,9 @@ def test_matrices_are_read_and_aggregated(tmp_path: Path) -> None:
     features = (Feature("matrix", "float32", (2, 3)), Feature("flag", "bool", (1,)))
     values = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
     for name in ("one", "two"):
-        with DataSetWriter(tmp_path / name, fps=FPS, features=features) as writer, writer.episode() as episode:
+        with DataSetWriter(tmp_path / name, fps=FPS, features=features) as writer, writer.episode(task="x") as episode:
             episode.write_rows({"matrix": values, "flag": np.array([True, False, True, True])})
-            episode.commit("x")
+            episode.commit()
     assert np.array_equal(read(tmp_path / "one")[2]["matrix"].numpy(), values[2])
     roots = [tmp_path / "one", tmp_path / "two"]
     aggregate_datasets(["a/one", "a/two"], "a/both", roots=roots, aggr_root=tmp_path / "both")
@@ -208,13 +208,16 @@ def test_encoded_video_is_read(tmp_path: Path, codec: str) -> None:
     pictures = [np.full((64, 96, 3), 10 * number, dtype=np.uint8) for number in range(20)]
     with DataSetWriter(tmp_path / "set", fps=FPS, features=[feature]) as writer:
         for _ in range(2):
-            with VideoEncoder(EncoderSettings(codec), 96, 64, FPS) as encoder, writer.episode(rows=20) as episode:
+            with (
+                VideoEncoder(EncoderSettings(codec), 96, 64, FPS) as encoder,
+                writer.episode(rows=20, task="x") as episode,
+            ):
                 sink = episode.video(CAMERA)
                 for picture in pictures:
                     sink.append_encoded(encoder.encode(picture), encoder)
                 sink.append_encoded(encoder.flush(), encoder)
                 episode.write_rows({}, rows=20)
-                episode.commit("x")
+                episode.commit()
     info = json.loads((tmp_path / "set/meta/info.json").read_text())["features"][CAMERA]["info"]
     found = get_video_info(tmp_path / f"set/videos/{CAMERA}/chunk-000/file-000.mp4")
     assert {key: info[key] for key in found} == found
@@ -231,12 +234,12 @@ def test_frames_of_long_episodes_are_found(tmp_path: Path, backend: str) -> None
     lengths = (7, 29_500, 40_000)
     with DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES[:1]) as writer:
         for count in lengths:
-            with writer.episode(rows=count) as episode:
+            with writer.episode(rows=count, task="wait") as episode:
                 episode.video(CAMERA).append(jpegs(1))
                 episode.video(CAMERA).repeat(count - 2)
                 episode.video(CAMERA).append(jpegs(2)[1:])
                 episode.write_rows({}, rows=count)
-                episode.commit("wait")
+                episode.commit()
     assert read(tmp_path / "set").meta.episodes[1][f"videos/{CAMERA}/from_timestamp"] > 0
     data = read(tmp_path / "set", video_backend=backend, return_uint8=True)
     last = decoded(jpegs(2)[1]).astype(int)
@@ -286,14 +289,14 @@ def test_tables_have_the_columns_and_types_of_lerobots_own(tmp_path: Path, use_v
     ]
     with DataSetWriter(tmp_path / "ours", fps=FPS, features=features, robot_type="test") as writer:
         picture = encode_jpeg(np.zeros((64, 96, 3), dtype=np.uint8))
-        with writer.episode() as episode:
+        with writer.episode(task="x") as episode:
             columns: dict[str, Any] = {**numbers(3), "flag": np.ones(3, dtype=bool)}
             if use_videos:
                 episode.video(CAMERA).append([picture] * 3)
             else:
                 columns[CAMERA] = [picture] * 3
             episode.write_rows(columns)
-            episode.commit("x")
+            episode.commit()
     for relative in (
         "data/chunk-000/file-000.parquet",
         "meta/episodes/chunk-000/file-000.parquet",

@@ -12,9 +12,9 @@ from lerobot.datasets.aggregate import aggregate_datasets
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from lerobot.processor.normalize_processor import NormalizerProcessorStep
 
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.lerobot.features import Feature
 from penstock.lerobot.stats import WIDEST_VALUES
-from penstock.lerobot.write.writer import DataSetWriter
 
 pytestmark = [
     pytest.mark.compat,
@@ -32,9 +32,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, n
     features = [Feature(key, "float32", shape) for key, shape in WIDE.items()]
     with DataSetWriter(root, fps=10, features=features) as writer:
         for part in (slice(0, 5), slice(5, 8)):
-            with writer.episode() as episode:
+            with writer.episode(task="scan the room") as episode:
                 episode.write_rows({key: values[part] for key, values in rows.items()})
-                episode.commit("scan the room")
+                episode.commit()
     return root, rows
 
 

@@ -19,13 +19,12 @@ import pytest
 
 import penstock
 from penstock.conversion.cameras import remux
-from penstock.conversion.inputs import hdf5_episode
+from penstock.conversion.inputs import store_episode
 from penstock.demo.recording import Script, write_recording
 from penstock.errors import BudgetExceeded, ConfigError
 from penstock.lerobot.stats import WIDEST_VALUES
 from penstock.plan import conversion_memory
-from penstock.plan.conversion_memory import CameraLoad, Load, VectorLoad, plan_memory
-from penstock.recordings.recording import LargestReads
+from penstock.plan.conversion_memory import CameraLoad, Load, Reads, VectorLoad, plan_memory
 from penstock.system.memory import arrow_from_system
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, COMMAND, STATE
@@ -113,13 +112,13 @@ def test_arrow_takes_memory_from_the_system_only_while_it_is_asked_to(monkeypatc
 def test_buffers_of_an_hdf5_episode_are_gone_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They waited for the garbage collector: every file of a directory added its pictures to the peak."""
     made: list[weakref.ref[object]] = []
-    begin = hdf5_episode._Buffers.__init__
+    begin = store_episode._Buffers.__init__
 
-    def noted(self: hdf5_episode._Buffers, count: int, size_bytes: int) -> None:
+    def noted(self: store_episode._Buffers, count: int, size_bytes: int) -> None:
         begin(self, count, size_bytes)
         made.append(weakref.ref(self))
 
-    monkeypatch.setattr(hdf5_episode._Buffers, "__init__", noted)
+    monkeypatch.setattr(store_episode._Buffers, "__init__", noted)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["observations/images/cam"] = np.random.default_rng(0).integers(0, 255, (5, 48, 64, 3), dtype=np.uint8)
         file["action"] = np.zeros((5, 2))
@@ -163,7 +162,7 @@ def load(**changed: Any) -> Load:
         "vectors": (VectorLoad("observation.state", 64), VectorLoad("action", 64)),
         "rows": 100_000,
         "index_bytes": MIB,
-        "reads": LargestReads(message_bytes=2000),
+        "reads": Reads(message_bytes=2000),
         "chunk_size": 1000,
         "threads": 2,
         "streams": 3,
@@ -213,7 +212,7 @@ LOADS = {
     "pictures in the table": load(cameras=(CameraLoad(640, 480, "images", 90_000),) * 3),
     "wide": load(vectors=(VectorLoad("observation.cloud", 2_000_000),), rows=50),
     "auto": load(chunk_size="auto"),
-    "a large chunk": load(reads=LargestReads(MIB, 64 * MIB, 40 * MIB)),
+    "a large chunk": load(reads=Reads(MIB, 64 * MIB, 40 * MIB)),
 }
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.conversion.inputs.input import Found, Means, Run, open_input
 from penstock.conversion.progress import Silence
 from penstock.conversion.settings import Settings
 from penstock.errors import BudgetExceeded, DataSetError, Interrupted
 from penstock.lerobot.features import Feature, depth_feature
-from penstock.lerobot.write.writer import DataSetWriter
 from penstock.media.image import depth as depth_pictures
 from penstock.media.mp4.index import read_index
 from tests.conversion import bags, datasets, version21
@@ -134,10 +134,10 @@ def test_distances_are_moved_whatever_is_asked_of_the_pictures(tmp_path: Path) -
     pictures = [depth_pictures.encode(each) for each in depth]
     features = [depth_feature(key, (48, 64), "mm"), Feature("action", "float32", (2,))]
     with DataSetWriter(tmp_path / "set", fps=30, features=features, robot_type="test", fsync=False) as writer:
-        episode = writer.episode(rows=7)
+        episode = writer.episode(rows=7, task="look")
         episode.add_image_sample(key, depth[0])
         episode.write_rows({key: pictures, "action": np.zeros((7, 2), np.float32)})
-        episode.commit("look")
+        episode.commit()
     report = penstock.convert(tmp_path / "set", tmp_path / "new", video="h264", resize=[24, 32])
     assert any("holds distances" in note for note in report.notes)
     assert [entry["bytes"] for entry in datasets.table(tmp_path / "new").column(key).to_pylist()] == pictures

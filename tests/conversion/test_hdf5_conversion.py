@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.conversion.inputs.input import Found, Means, Run, open_input
 from penstock.conversion.progress import Silence
 from penstock.conversion.settings import Settings, read_settings
 from penstock.errors import BudgetExceeded, ConfigError, DataSetError, ImageError, Interrupted, StoreError
-from penstock.lerobot.write.writer import DataSetWriter
 from tests.conversion import datasets, version21
 from tests.stores import hdf5_files as files
 
@@ -286,7 +286,7 @@ def test_the_state_is_small_json_and_enough_to_go_on(tmp_path: Path) -> None:
                     episode.abort()
                     state = json.loads(json.dumps(again.state))  # type: ignore[attr-defined]
                     continue
-                episode.commit(task=plan.task)
+                episode.commit()
     assert lost == {"unusable picture: observations/images/cam_high": 3}
     assert len(json.dumps(state)) < 1000
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")

@@ -12,10 +12,9 @@ import pytest
 
 import penstock
 from penstock.cli import main
-from penstock.conversion.inputs.hdf5_mapping import map_members
+from penstock.conversion.mapping.columns_by_name import map_columns
 from penstock.errors import StoreError
-from penstock.stores.hdf5.file import Hdf5File
-from penstock.stores.hdf5.layout import recognise
+from penstock.stores.hdf5.file_store import Hdf5FileStore
 from penstock.stores.roles import LEROBOT
 from tests.conversion import datasets
 from tests.stores import hdf5_files as files
@@ -231,8 +230,8 @@ def test_loading_and_conversion_choose_the_same_columns(tmp_path: Path, names: l
     with h5py.File(tmp_path / "x.hdf5", "w") as file:
         for name in (*names, "actions", "rewards", "terminals", "success"):
             file[name] = np.zeros((6, 1 if name in ("rewards", "terminals", "success") else 3))
-    with Hdf5File(tmp_path / "x.hdf5") as file:
-        features = map_members(recognise(file), 6).features
+    with Hdf5FileStore(tmp_path / "x.hdf5") as converted_from:
+        features = map_columns(converted_from).features
     with penstock.open(tmp_path / "x.hdf5") as store:
         assert list(store.columns_for("state")) == state
         for role, keys in LEROBOT.items():

@@ -257,11 +257,11 @@ def test_comparing_keeps_to_the_budget(tmp_path: Path, monkeypatch: pytest.Monke
 def test_inspect_compares_the_first_rows_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from penstock.cli import inspect_hdf5
+    from penstock.cli import inspect_store
     from penstock.stores.hdf5 import next_column as hdf5_next
 
     steps(tmp_path / "replay.hdf5")
-    monkeypatch.setattr(inspect_hdf5, "_COMPARED_BYTES", 200)
+    monkeypatch.setattr(inspect_store, "COMPARED_BYTES", 200)
     monkeypatch.setattr(hdf5_next, "BLOCK_BYTES", 100)
     assert main(["inspect", str(tmp_path / "replay.hdf5"), "fps=20"]) == 0
     assert "(the first 16 rows were compared, converting compares all)" in capsys.readouterr().out

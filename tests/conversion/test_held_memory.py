@@ -13,8 +13,15 @@ from penstock import recordings
 from penstock.conversion.cameras import camera as cameras
 from penstock.conversion.progress import Silence
 from penstock.errors import BudgetExceeded
-from penstock.plan.conversion_memory import PREPARED_PER_THREAD, CameraLoad, Load, MemoryPlan, VectorLoad, plan_memory
-from penstock.recordings.recording import LargestReads
+from penstock.plan.conversion_memory import (
+    PREPARED_PER_THREAD,
+    CameraLoad,
+    Load,
+    MemoryPlan,
+    Reads,
+    VectorLoad,
+    plan_memory,
+)
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, STATE
 
@@ -107,7 +114,7 @@ def test_ros2_recordings_say_what_reading_them_holds(kind: str, tmp_path: Path) 
     assert largest <= reads.message_bytes < largest + 4096
 
 
-def plan(reads: LargestReads, budget_bytes: int, stored_as: str = "copy", threads: int = 4) -> MemoryPlan:
+def plan(reads: Reads, budget_bytes: int, stored_as: str = "copy", threads: int = 4) -> MemoryPlan:
     load = Load(
         cameras=(CameraLoad(1920, 1080, stored_as, 200_000),),
         vectors=(VectorLoad("action", 8),),
@@ -121,7 +128,7 @@ def plan(reads: LargestReads, budget_bytes: int, stored_as: str = "copy", thread
 
 
 def test_a_chunk_larger_than_the_buffers_is_in_the_prediction() -> None:
-    packed = LargestReads(message_bytes=MIB // 4, chunk_bytes=64 * MIB, passing_bytes=40 * MIB)
+    packed = Reads(message_bytes=MIB // 4, chunk_bytes=64 * MIB, passing_bytes=40 * MIB)
     tight, roomy = plan(packed, 256 * MIB), plan(packed, 1024 * MIB)
     assert tight.read_bytes >= 104 * MIB
     assert roomy.fetch_bytes >= 192 * MIB
@@ -130,14 +137,14 @@ def test_a_chunk_larger_than_the_buffers_is_in_the_prediction() -> None:
 
 
 def test_a_message_larger_than_the_buffers_is_in_the_prediction() -> None:
-    large = LargestReads(message_bytes=25 * MIB)
+    large = Reads(message_bytes=25 * MIB)
     assert plan(large, 1024 * MIB).read_bytes >= 50 * MIB
     with pytest.raises(BudgetExceeded):
         plan(large, 180 * MIB)
 
 
 def test_many_threads_shrink_to_the_budget() -> None:
-    small = LargestReads(message_bytes=MIB // 4)
+    small = Reads(message_bytes=MIB // 4)
     assert plan(small, 512 * MIB, "mjpeg", threads=128).threads < 128
     assert plan(small, 8192 * MIB, "mjpeg", threads=128).threads == 128
 

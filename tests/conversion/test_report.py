@@ -11,8 +11,7 @@ import penstock
 from penstock.conversion.job import Silence
 from penstock.conversion.report import Stage
 from penstock.errors import BudgetExceeded, ConfigError, UsageError
-from penstock.plan.conversion_memory import CameraLoad, Load, MemoryPlan, VectorLoad, plan_memory
-from penstock.recordings.recording import LargestReads
+from penstock.plan.conversion_memory import CameraLoad, Load, MemoryPlan, Reads, VectorLoad, plan_memory
 from tests.conversion import bags, datasets
 from tests.threads import penstock_threads
 
@@ -134,7 +133,7 @@ def plan(*, budget_bytes: int = 512 * MIB, **changed: object) -> MemoryPlan:
         "vectors": (VectorLoad("observation.state", 16), VectorLoad("action", 16)),
         "rows": 100_000,
         "index_bytes": MIB,
-        "reads": LargestReads(message_bytes=MIB // 8),
+        "reads": Reads(message_bytes=MIB // 8),
         "chunk_size": 1000,
         "threads": 4,
     }

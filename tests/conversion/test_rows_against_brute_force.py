@@ -75,9 +75,7 @@ CASES = {
     "hold": case({S: [Part(STATE, policy="hold")]}, {S: {"topic": STATE, "policy": "hold"}}),
     "linear": case({S: [Part(STATE, policy="linear")]}, {S: {"topic": STATE, "policy": "linear"}}),
     "slerp": case({S: [Part("/pose", pose, policy="slerp")]}, {S: {"topic": "/pose", "policy": "slerp"}}),
-    "tight tolerance loses rows": case(
-        {S: [Part(STATE, tolerance=3 * MS)]}, {S: {"topic": STATE, "tolerance": "3ms"}}
-    ),
+    "tight tolerance loses rows": case({S: [Part(STATE, tolerance=3 * MS)]}, {S: {"topic": STATE, "tolerance": "3ms"}}),
     "hold missing": case(
         {S: [Part("/slow", data, policy="hold", tolerance=20 * MS, missing="hold")]},
         {S: {"topic": "/slow", "policy": "hold", "tolerance": "20ms", "missing": "hold"}},
@@ -156,9 +154,7 @@ def bag(moving: list[Message], tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_rows_are_those_of_the_brute_force_aligner(
-    name: str, moving: list[Message], bag: Path, tmp_path: Path
-) -> None:
+def test_rows_are_those_of_the_brute_force_aligner(name: str, moving: list[Message], bag: Path, tmp_path: Path) -> None:
     chosen = CASES[name]
     report = penstock.convert(bag, tmp_path / "out", **chosen.settings)
     expected, messages = brute(moving, chosen)

@@ -81,7 +81,6 @@ def _serve() -> None:
     import numpy
     import pyarrow.parquet
 
-
     cv2.setNumThreads(0)
     assert av and numpy and pyarrow.parquet
     answers = os.fdopen(os.dup(1), "w")

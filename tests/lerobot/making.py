@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.conversion.commit.writer import DataSetSummary, DataSetWriter
 from penstock.lerobot.features import Feature
 from penstock.lerobot.read.reader import open_data_set
-from penstock.lerobot.write.writer import DataSetSummary, DataSetWriter
 from penstock.media.image.codec import encode_jpeg
 from penstock.media.mp4.index import read_index
 
@@ -46,7 +46,7 @@ def numbers(count: int, seed: int = 0) -> dict[str, NDArray[np.float32]]:
 
 
 def write_episode(writer: DataSetWriter, count: int, seed: int, task: str = "lift the cup", flush: int = 5) -> None:
-    with writer.episode(rows=count) as episode:
+    with writer.episode(rows=count, task=task) as episode:
         pictures = jpegs(count, seed)
         values: dict[str, Any] = dict(numbers(count, seed))
         if any(feature.dtype == "image" for feature in writer.features):
@@ -57,7 +57,7 @@ def write_episode(writer: DataSetWriter, count: int, seed: int, task: str = "lif
             episode.add_image_sample(CAMERA, rgb(seed * 1000))
         for start in range(0, count, flush):
             episode.write_rows({key: rows[start : start + flush] for key, rows in values.items()})
-        episode.commit(task)
+        episode.commit()
 
 
 def make(

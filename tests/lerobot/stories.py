@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from penstock.conversion.commit.writer import DataSetWriter, EpisodeWriter
 from penstock.lerobot.features import Feature
-from penstock.lerobot.write.writer import DataSetWriter, EpisodeWriter
 from tests.lerobot.making import CAMERA, FPS, HEIGHT, NAMES, PICTURE, WIDTH, jpegs, rgb
 
 ENCODED = "observation.images.encoded"
@@ -32,8 +32,13 @@ def begin(root: Path, **more: Any) -> DataSetWriter:
     return DataSetWriter(root, fps=FPS, robot_type="test", **given)
 
 
-def fill(episode: EpisodeWriter, number: int, rows: int, features: Sequence[Feature] = FEATURES) -> str | None:
-    """Write episode `number`; returns the task for `commit`."""
+def task_of(number: int) -> str | None:
+    """The task of an episode; None where its rows name theirs."""
+    return None if number % 4 == 3 else f"task {number % 3}"
+
+
+def fill(episode: EpisodeWriter, number: int, rows: int, features: Sequence[Feature] = FEATURES) -> None:
+    """Write the rows and frames of episode `number`, which was begun with its task."""
     keys = {feature.key for feature in features}
     random = np.random.default_rng(number)
     frames = [_PICTURES[(number + row) % len(_PICTURES)] for row in range(rows)]
@@ -56,19 +61,19 @@ def fill(episode: EpisodeWriter, number: int, rows: int, features: Sequence[Feat
     }
     if number % 3 == 2:
         columns["state"][0, 1] = np.nan
-    names_tasks = number % 4 == 3
+    names_tasks = task_of(number) is None
     for start in range(0, rows, 4):
         stop = min(start + 4, rows)
         episode.write_rows(
             {key: values[start:stop] for key, values in columns.items() if key in keys},
             task=[f"step {row % 2 + number}" for row in range(start, stop)] if names_tasks else None,
         )
-    return None if names_tasks else f"task {number % 3}"
 
 
 def write(writer: DataSetWriter, number: int, rows: int, *, last: bool = False) -> None:
-    with writer.episode(rows=rows) as episode:
-        episode.commit(fill(episode, number, rows, writer.features), note={"number": number}, last=last)
+    with writer.episode(rows=rows, task=task_of(number)) as episode:
+        fill(episode, number, rows, writer.features)
+        episode.commit(note={"number": number}, last=last)
 
 
 def write_all(writer: DataSetWriter, lengths: Iterable[int], first: int = 0) -> None:

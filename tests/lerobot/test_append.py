@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.conversion.commit.append import copy_for_append
+from penstock.conversion.commit.journal import can_resume
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import DataSetError, OutputExists
 from penstock.lerobot import layout
 from penstock.lerobot.check.dataset import check
-from penstock.lerobot.write.append import copy_for_append
-from penstock.lerobot.write.journal import can_resume
-from penstock.lerobot.write.writer import DataSetWriter
 from tests.lerobot.faults import BreakingDisk
 from tests.lerobot.making import CAMERA, digests, make, tree, write_episode
 from tests.lerobot.stories import begin, undisturbed, write_all
@@ -112,8 +112,8 @@ def test_what_is_in_the_way_is_refused(tmp_path: Path) -> None:
         copy_for_append(source, tmp_path / "set")
     with pytest.raises(DataSetError, match="no journal"):
         copy_for_append(tmp_path / "set", tmp_path / "other")
-    begin(tmp_path / "parcel", parcel=True).leave()
-    with pytest.raises(DataSetError, match="parcel"):
+    begin(tmp_path / "parcel", is_worker_output=True).leave()
+    with pytest.raises(DataSetError, match="worker output"):
         copy_for_append(tmp_path / "parcel", tmp_path / "other")
     assert tree(tmp_path / "set") == {"letter.txt"} and not (tmp_path / "other").exists()
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from penstock.conversion.commit.journal import Journal, can_resume
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import OutputFailed, PenstockError
-from penstock.lerobot.write.journal import Journal, can_resume
-from penstock.lerobot.write.writer import DataSetWriter
 from tests.lerobot.faults import BreakingDisk
 from tests.lerobot.making import digests
 from tests.lerobot.stories import FEATURES, begin, undisturbed, write

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.lerobot.check.dataset import check
 from penstock.lerobot.features import Feature
-from penstock.lerobot.write.writer import DataSetWriter
 from penstock.media.mp4.index import read_index
 from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
 from tests.lerobot.making import CAMERA, FPS, HEIGHT, IMAGE_FEATURES, PICTURE, WIDTH, jpegs, make
@@ -321,9 +321,9 @@ def test_pictures_in_the_table_are_decoded(tmp_path: Path) -> None:
 def test_a_thousand_faults_of_a_kind_are_a_few_lines_and_a_count(tmp_path: Path) -> None:
     with DataSetWriter(tmp_path / "set", fps=FPS, features=[Feature("a", "float32", (1,))], fsync=False) as writer:
         for _ in range(30):
-            with writer.episode() as episode:
+            with writer.episode(task="x") as episode:
                 episode.write_rows({"a": np.zeros(2, dtype=np.float32)})
-                episode.commit("x")
+                episode.commit()
     edit_column(tmp_path / "set", EPISODES, "tasks", lambda values: values.__setitem__(slice(None), [["fly"]] * 30))
     problems = check(tmp_path / "set").problems
     assert len(problems) == 6 and problems[-1].message == "25 more of the kind “tasks”"
@@ -331,10 +331,13 @@ def test_a_thousand_faults_of_a_kind_are_a_few_lines_and_a_count(tmp_path: Path)
 
 def test_long_episodes_are_judged_by_what_a_float32_can_hold(tmp_path: Path) -> None:
     features = [Feature("a", "float32", (1,))]
-    with DataSetWriter(tmp_path / "set", fps=30, features=features, fsync=False) as writer, writer.episode() as episode:
+    with (
+        DataSetWriter(tmp_path / "set", fps=30, features=features, fsync=False) as writer,
+        writer.episode(task="x") as episode,
+    ):
         for _ in range(10):
             episode.write_rows({"a": np.zeros(20_000, dtype=np.float32)})
-        episode.commit("x")
+        episode.commit()
     assert check(tmp_path / "set").problems == []
 
 
@@ -342,20 +345,23 @@ def test_frames_beyond_the_reach_of_float32_are_remarked(tmp_path: Path) -> None
     features = [Feature(CAMERA, "video", (HEIGHT, WIDTH, 3))]
     with DataSetWriter(tmp_path / "set", fps=30, features=features, fsync=False) as writer:
         for count in (3, 31_000):
-            with writer.episode() as episode:  # without `rows`, the writer cannot know
+            with writer.episode(task="wait") as episode:  # without `rows`, the writer cannot know
                 episode.video(CAMERA).append(jpegs(1))
                 episode.video(CAMERA).repeat(count - 1)
                 episode.write_rows({}, rows=count)
-                episode.commit("wait")
+                episode.commit()
     report = check(tmp_path / "set")
     assert report.is_clean and "episode 1 ends at 1033 s of a shared file" in report.problems[0].message
 
 
 def test_quantiles_that_were_averaged_are_remarked_but_no_error(tmp_path: Path) -> None:
     features = [Feature("a", "float32", (1,))]
-    with DataSetWriter(tmp_path / "set", fps=30, features=features, fsync=False) as writer, writer.episode() as episode:
+    with (
+        DataSetWriter(tmp_path / "set", fps=30, features=features, fsync=False) as writer,
+        writer.episode(task="x") as episode,
+    ):
         episode.write_rows({"a": np.arange(1000, dtype=np.float32)})
-        episode.commit("x")
+        episode.commit()
     edit_json(tmp_path / "set", "meta/stats.json", lambda stats: stats["a"].update(q01=[300.0]))
     report = check(tmp_path / "set")
     assert report.is_clean and report.worst == "info" and "q01 is 300" in report.problems[0].message

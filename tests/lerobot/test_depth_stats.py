@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import DataSetCorrupt, DataSetError, ImageError
 from penstock.lerobot.depth_stats import DepthStats
 from penstock.lerobot.features import Feature, depth_feature
 from penstock.lerobot.read.reader import open_data_set
 from penstock.lerobot.stats import STATISTICS, ImageStats
-from penstock.lerobot.write.writer import DataSetWriter
 from penstock.media.image import depth
 from tests.media import depths
 
@@ -96,7 +96,7 @@ def written(root: Path, pictures: list[bytes], unit: str = "mm") -> Path:
     with DataSetWriter(root, fps=10, features=[feature, Feature("x", "float32", (1,))], fsync=False) as writer:
         episode = writer.episode(rows=len(pictures), task="look")
         episode.write_rows({KEY: pictures, "x": np.zeros((len(pictures), 1), np.float32)})
-        episode.commit("look")
+        episode.commit()
         writer.close()
     return root
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import DataSetError, ImageError, OutputFailed, VideoError
 from penstock.lerobot import layout
 from penstock.lerobot.read.reader import open_data_set
-from penstock.lerobot.write.writer import DataSetWriter
 from penstock.media.mp4.writer import mjpeg_stsd
 from tests.lerobot.making import (
     CAMERA,
@@ -49,7 +49,7 @@ def test_an_aborted_episode_leaves_no_trace(tmp_path: Path, limits: dict[str, in
 
 def test_an_error_inside_an_episode_aborts_it(tmp_path: Path) -> None:
     with DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES, fsync=False) as writer:
-        with pytest.raises(RuntimeError, match="camera fell off"), writer.episode() as episode:
+        with pytest.raises(RuntimeError, match="camera fell off"), writer.episode(task="x") as episode:
             episode.video(CAMERA).append(jpegs(3))
             raise RuntimeError("camera fell off")
         assert tree(tmp_path / "set") == {"penstock", "penstock/journal.jsonl"}
@@ -65,24 +65,24 @@ def test_an_episode_that_nobody_commits_is_an_error(tmp_path: Path) -> None:
 
 def test_frames_must_match_rows(tmp_path: Path) -> None:
     writer = DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES, fsync=False)
-    episode = writer.episode()
+    episode = writer.episode(task="x")
     episode.video(CAMERA).append(jpegs(3))
     episode.write_rows(numbers(4))
     with pytest.raises(DataSetError, match=r"cam' has 3 frames for 4 rows"):
-        episode.commit("x")
+        episode.commit()
     episode.video(CAMERA).repeat()
-    assert episode.commit("x").rows == 4
+    assert episode.commit().rows == 4
 
 
 def test_a_repeated_frame_is_stored_once(tmp_path: Path) -> None:
     with (
         DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES, fsync=False) as writer,
-        writer.episode() as episode,
+        writer.episode(task="x") as episode,
     ):
         episode.video(CAMERA).append(jpegs(2))
         episode.video(CAMERA).repeat(3)
         episode.write_rows(numbers(5))
-        episode.commit("x")
+        episode.commit()
     assert [frame(tmp_path / "set", row) for row in range(5)] == [jpegs(2)[n] for n in (0, 1, 1, 1, 1)]
     assert (tmp_path / f"set/videos/{CAMERA}/chunk-000/file-000.mp4").read_bytes().count(jpegs(2)[1]) == 1
 
@@ -91,15 +91,16 @@ def test_an_episode_cannot_begin_with_a_repeat(tmp_path: Path) -> None:
     writer = DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES, fsync=False)
     write_episode(writer, 3, 0)
     with pytest.raises(VideoError, match="no frame of this episode"):
-        writer.episode().video(CAMERA).repeat()
+        writer.episode(task="x").video(CAMERA).repeat()
 
 
-@pytest.mark.parametrize("commit", [lambda e: e.commit("x"), lambda e: e.commit()])
-def test_empty_or_nameless_episodes_are_refused(tmp_path: Path, commit: object) -> None:
+def test_empty_or_nameless_episodes_are_refused(tmp_path: Path) -> None:
     writer = DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES, fsync=False)
     episode = writer.episode()
-    with pytest.raises(DataSetError, match=r"no row|no task"):
-        commit(episode)  # type: ignore[operator]
+    with pytest.raises(DataSetError, match="no row"):
+        episode.commit()
+    with pytest.raises(DataSetError, match="no task"):
+        episode.write_rows(numbers(2))
     episode.abort()
     with pytest.raises(DataSetError, match="no episode was committed"):
         writer.close()
@@ -141,10 +142,10 @@ def test_an_aborted_episode_does_not_decide_the_codec(tmp_path: Path) -> None:
         first.video(CAMERA).set_codec(mjpeg_stsd(WIDTH, HEIGHT), {"video.codec": "h264", "video.pix_fmt": "yuv420p"})
         first.video(CAMERA).append([b"sample"], [True])
         first.abort()
-        second = writer.episode()
+        second = writer.episode(task="x")
         second.video(CAMERA).append(jpegs(2))
         second.write_rows({}, rows=2)
-        second.commit("x")
+        second.commit()
         third = writer.episode()
         with pytest.raises(VideoError, match="this data set's video is mjpeg, not h264"):
             third.video(CAMERA).set_codec(
@@ -160,10 +161,10 @@ def test_other_colour_sampling_begins_another_file(tmp_path: Path) -> None:
 
     with DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES[:1], fsync=False) as writer:
         for subsampling in ("4:2:0", "4:4:4", "4:4:4"):
-            with writer.episode() as episode:
+            with writer.episode(task="x") as episode:
                 episode.video(CAMERA).append([encode_jpeg(rgb(0), subsampling=subsampling)])
                 episode.write_rows({}, rows=1)
-                episode.commit("x")
+                episode.commit()
     assert open_data_set(tmp_path / "set").episodes.videos[CAMERA].file.tolist() == [0, 1, 1]
 
 
@@ -176,7 +177,7 @@ def test_encoded_episodes_begin_with_a_key_frame(tmp_path: Path) -> None:
         sink.append([b"sample"], [False])
 
 
-def test_a_task_known_only_at_commit_is_written_into_the_rows(tmp_path: Path) -> None:
+def test_every_row_has_the_number_of_its_task(tmp_path: Path) -> None:
     make(tmp_path / "set", lengths=(6, 5, 4, 3), tasks=("a", "b", "a"))
     data = open_data_set(tmp_path / "set")
     assert data.rows(["task_index"], 0, 18)["task_index"].tolist() == [0] * 6 + [1] * 5 + [0] * 4 + [0] * 3
@@ -229,10 +230,10 @@ def test_the_last_episode_is_brought_to_the_disk_once(tmp_path: Path, monkeypatc
         os, "fsync", lambda fd: (synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))), real(fd))
     )
     writer = DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES[:1])
-    episode = writer.episode()
+    episode = writer.episode(task="x")
     episode.video(CAMERA).append(jpegs(2))
     episode.write_rows({}, rows=2)
-    episode.commit("x", last=True)
+    episode.commit(last=True)
     assert synced == [] and list(writer.journal.episodes()) == []
     writer.close()
     assert synced.count("file-000.mp4") == 1 and synced.count("state-000001.bin") == 1
@@ -242,7 +243,7 @@ def test_the_last_episode_is_brought_to_the_disk_once(tmp_path: Path, monkeypatc
 def test_a_failed_commit_stops_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES, fsync=False)
     write_episode(writer, 3, 0)
-    episode = writer.episode()
+    episode = writer.episode(task="x")
     episode.video(CAMERA).append(jpegs(2))
     episode.write_rows(numbers(2))
 
@@ -252,7 +253,7 @@ def test_a_failed_commit_stops_the_data_set(tmp_path: Path, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
         with pytest.raises(OutputFailed, match=r"state-000002\.bin: .*No space left") as caught:
-            episode.commit("x")
+            episode.commit()
     assert caught.value.errno == errno.ENOSPC and "make room" in (caught.value.hint or "")
     episode.abort()
     with pytest.raises(DataSetError, match="closed already"):
@@ -272,7 +273,7 @@ def test_errors_of_the_system_are_ours(tmp_path: Path) -> None:
     with pytest.raises(DataSetError, match="cannot make the directory"):
         DataSetWriter(tmp_path / "file/set", fps=FPS, features=FEATURES)
     root = tmp_path / "set"
-    episode = DataSetWriter(root, fps=FPS, features=FEATURES[1:], fsync=False).episode()
+    episode = DataSetWriter(root, fps=FPS, features=FEATURES[1:], fsync=False).episode(task="x")
     (root / layout.SPOOL_DIR).write_text("in the way")
     with pytest.raises(DataSetError, match=r"episode-000000\.parquet: cannot write rows"):
         episode.write_rows(numbers(2))

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.conversion.commit import journal
+from penstock.conversion.commit import writer as writers
+from penstock.conversion.commit.journal import Journal, can_resume
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import PenstockError
-from penstock.lerobot.write import groups, journal
-from penstock.lerobot.write.journal import Journal, can_resume
-from penstock.lerobot.write.writer import DataSetWriter
 from tests.lerobot.faults import BreakingDisk
 from tests.lerobot.making import digests
-from tests.lerobot.stories import FEATURES, begin, fill, undisturbed
+from tests.lerobot.stories import FEATURES, begin, fill, task_of, undisturbed
 
 LENGTHS = (4, 2, 3, 1, 2, 5, 2)
 GROUP = 3
@@ -23,8 +24,8 @@ GROUP = 3
 
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "GROUP_EPISODES", GROUP)
-    monkeypatch.setattr(groups, "GROUP_S", 1e9)
+    monkeypatch.setattr(writers, "GROUP_EPISODES", GROUP)
+    monkeypatch.setattr(writers, "GROUP_S", 1e9)
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +34,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def write(writer: DataSetWriter, number: int) -> None:
-    with writer.episode(rows=LENGTHS[number]) as episode:
-        task = fill(episode, number, LENGTHS[number], writer.features)
-        episode.commit(task, note={"number": number}, grouped=True)
+    with writer.episode(rows=LENGTHS[number], task=task_of(number)) as episode:
+        fill(episode, number, LENGTHS[number], writer.features)
+        episode.commit(note={"number": number}, grouped=True)
 
 
 def convert(root: Path, until: int = len(LENGTHS)) -> None:
@@ -78,7 +79,7 @@ def test_a_group_is_brought_to_the_disk_in_one_round(tmp_path: Path, monkeypatch
 def test_an_episode_that_took_long_or_is_large_does_not_wait(
     tmp_path: Path, limit: str, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groups, limit, value)
+    monkeypatch.setattr(writers, limit, value)
     writer = begin(tmp_path / "set")
     write(writer, 0)
     assert committed(writer.root) == 1
@@ -101,10 +102,11 @@ def test_whatever_ends_the_wait_keeps_the_group(tmp_path: Path, whole: dict[str,
     elif end == "note":
         writer.note({"so": "far"})
     elif end == "another":
-        with writer.episode(rows=LENGTHS[2]) as episode:
-            episode.commit(fill(episode, 2, LENGTHS[2]), note={"number": 2})
+        with writer.episode(rows=LENGTHS[2], task=task_of(2)) as episode:
+            fill(episode, 2, LENGTHS[2])
+            episode.commit(note={"number": 2})
     else:
-        fill(writer.episode(rows=9), 77, 9)
+        fill(writer.episode(rows=9, task=task_of(77)), 77, 9)
         writer.leave() if end == "leave" else writer.abandon()
     assert committed(tmp_path / "set") == (3 if end == "another" else 2)
     writer.abandon()

@@ -11,22 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.conversion.commit.join import episodes_of, join_episode
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lerobot import layout
 from penstock.lerobot.features import Feature, depth_feature
 from penstock.lerobot.language import subtask
-from penstock.lerobot.write import join
-from penstock.lerobot.write.join import episodes_of, join_episode
-from penstock.lerobot.write.writer import DataSetWriter
+from penstock.lerobot.write import replay
 from penstock.media.image.codec import encode_jpeg
 from tests.lerobot.making import CAMERA, FPS, digests, jpegs, rgb, tree
-from tests.lerobot.stories import FEATURES, begin, fill, undisturbed, write
+from tests.lerobot.stories import FEATURES, begin, fill, task_of, undisturbed, write
 
 LENGTHS = (5, 3, 9, 4, 6, 1, 7)
 
 
 def parcel_of(root: Path, numbers: range, lengths: tuple[int, ...] | list[int]) -> Path:
-    with begin(root, parcel=True) as writer:
+    with begin(root, is_worker_output=True) as writer:
         for number in numbers:
             write(writer, number, lengths[number])
     return root
@@ -34,7 +34,7 @@ def parcel_of(root: Path, numbers: range, lengths: tuple[int, ...] | list[int]) 
 
 def join_all(writer: DataSetWriter, parcel: Path) -> None:
     for joined in episodes_of(parcel):
-        join_episode(joined, writer).commit(note=joined.note)
+        join_episode(joined, writer).commit(joined.record.note)
 
 
 @settings(max_examples=8, deadline=None)
@@ -74,7 +74,7 @@ def test_joined_in_many_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyP
     parcel = parcel_of(tmp_path / "parcel", range(len(LENGTHS)), LENGTHS)
     before = digests(parcel)
     for size in (1, 2500):
-        monkeypatch.setattr(join, "PIECE_BYTES", size)
+        monkeypatch.setattr(replay, "PIECE_BYTES", size)
         with begin(tmp_path / f"set{size}") as writer:
             join_all(writer, parcel)
         assert digests(tmp_path / f"set{size}") == expected
@@ -83,14 +83,14 @@ def test_joined_in_many_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_parcel_that_is_still_growing_and_was_killed_once(tmp_path: Path) -> None:
     expected = digests(undisturbed(tmp_path / "whole", LENGTHS))
-    parcel, target = begin(tmp_path / "parcel", parcel=True), begin(tmp_path / "set")
+    parcel, target = begin(tmp_path / "parcel", is_worker_output=True), begin(tmp_path / "set")
     for number, rows in enumerate(LENGTHS):
         write(parcel, number, rows, last=number == 1)
-        episode = parcel.episode(rows=3)
+        episode = parcel.episode(rows=3, task=task_of(90))
         fill(episode, 90, 3)
         joined = list(episodes_of(tmp_path / "parcel"))
         assert len(joined) == number + 1
-        join_episode(joined[number], target).commit(note=joined[number].note)
+        join_episode(joined[number], target).commit(joined[number].record.note)
         if number % 2:
             parcel.stop()
             parcel = DataSetWriter.resume(tmp_path / "parcel", fsync=False)
@@ -144,19 +144,19 @@ def rows_of_everything(number: int) -> dict[str, Any]:
 
 def write_everything(writer: DataSetWriter, number: int) -> None:
     random = np.random.default_rng(number)
-    with writer.episode() as episode:
+    with writer.episode(task=f"task {number}") as episode:
         for rows in (slice(0, 3), slice(3, 7)):
             episode.write_rows({key: values[rows] for key, values in rows_of_everything(number).items()})
             episode.add_image_sample("depth", random.integers(0, 9000, (40, 40), dtype=np.uint16))
-        episode.commit(f"task {number}")
+        episode.commit()
 
 
 def test_every_kind_of_feature_is_joined_and_resumed(tmp_path: Path) -> None:
     def begun(name: str, **more: Any) -> DataSetWriter:
         return DataSetWriter(tmp_path / name, fps=FPS, features=EVERYTHING, fsync=False, **more)
 
-    for name, parcel in (("whole", False), ("parcel", True)):
-        with begun(name, parcel=parcel) as writer:
+    for name, worker in (("whole", False), ("parcel", True)):
+        with begun(name, is_worker_output=worker) as writer:
             for number in range(4):
                 write_everything(writer, number)
     writer = begun("set")
@@ -170,20 +170,20 @@ def test_every_kind_of_feature_is_joined_and_resumed(tmp_path: Path) -> None:
 
 def test_an_episode_that_does_not_fit_is_refused_and_leaves_no_trace(tmp_path: Path) -> None:
     features = (FEATURES[0],)
-    parcel = DataSetWriter(tmp_path / "parcel", fps=FPS, features=features, fsync=False, parcel=True)
-    episode = parcel.episode()
+    parcel = DataSetWriter(tmp_path / "parcel", fps=FPS, features=features, fsync=False, is_worker_output=True)
+    episode = parcel.episode(task="x")
     episode.video(CAMERA).append(jpegs(2))
     episode.write_rows({}, rows=2)
-    episode.commit("x")
+    episode.commit()
     parcel.leave()
     (joined,) = episodes_of(tmp_path / "parcel")
     with pytest.raises(DataSetError, match="cannot be joined"):
         join_episode(joined, begin(tmp_path / "other"))
     writer = DataSetWriter(tmp_path / "set", fps=FPS, features=features, fsync=False)
-    with writer.episode() as episode:
+    with writer.episode(task="x") as episode:
         episode.video(CAMERA).append([encode_jpeg(rgb(1))])
         episode.write_rows({}, rows=1)
-        episode.commit("x")
+        episode.commit()
     before = tree(tmp_path / "set")
     video = layout.video_path(tmp_path / "parcel", CAMERA, layout.FIRST_FILE)
     video.write_bytes(video.read_bytes()[:-5])
@@ -194,9 +194,9 @@ def test_an_episode_that_does_not_fit_is_refused_and_leaves_no_trace(tmp_path: P
 
 
 def test_only_parcels_are_joined_and_they_are_never_closed(tmp_path: Path) -> None:
-    with pytest.raises(DataSetError, match="not written as a parcel"):
+    with pytest.raises(DataSetError, match="not written as a worker output"):
         list(episodes_of(undisturbed(tmp_path / "set", (2,))))
-    writer = begin(tmp_path / "parcel", parcel=True)
+    writer = begin(tmp_path / "parcel", is_worker_output=True)
     write(writer, 0, 2)
     with pytest.raises(DataSetError, match="never closed"):
         writer.close()

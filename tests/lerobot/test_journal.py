@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from penstock.conversion.commit.journal import Header, Journal, can_resume, encode_line
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lerobot import layout
-from penstock.lerobot.features import Feature
-from penstock.lerobot.write.journal import Header, Journal, can_resume, encode_line
-from penstock.lerobot.write.writer import DataSetWriter
+from penstock.lerobot.features import Description, Feature
 from tests.lerobot.making import digests
 from tests.lerobot.stories import FEATURES, begin, undisturbed, write_all
 
-HEADER = Header(30, FEATURES[3:4], "kuavo", 1000, 2000, 10, parcel=False, identity={"inputs": ["a\udc80.bag"]})
+HEADER = Header(Description(30, FEATURES[3:4], "kuavo", 1000, 2000, 10), {"inputs": ["a\udc80.bag"]})
 NOTES: list[dict[str, object]] = [{"n": number, "text": "größe\n" * number} for number in range(4)]
 
 
@@ -119,9 +119,9 @@ def test_only_plain_json_can_be_noted(tmp_path: Path) -> None:
         with pytest.raises(DataSetError, match="not plain JSON"):
             writer.note(bad)
     write_all(writer, (2,))
-    episode = writer.episode()
+    episode = writer.episode(task="x")
     with pytest.raises(DataSetError, match="no row"):
-        episode.commit("x", note={"a": object()})
+        episode.commit(note={"a": object()})
     writer.leave()
     assert len(list(Journal.read(tmp_path / "set").episodes())) == 1
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from penstock.conversion.commit import journal as journals
+from penstock.conversion.commit.append import copy_for_append
+from penstock.conversion.commit.journal import Journal
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import DataSetCorrupt, PenstockError
 from penstock.lerobot.features import Feature
-from penstock.lerobot.write import packing
-from penstock.lerobot.write.append import copy_for_append
-from penstock.lerobot.write.journal import Journal
 from penstock.lerobot.write.videos import table_from, table_state
-from penstock.lerobot.write.writer import DataSetWriter
 from penstock.media.mp4.writer import SampleTable
 from tests.lerobot.faults import BreakingDisk
 from tests.lerobot.making import digests
@@ -37,9 +37,9 @@ def test_penstock_keeps_less_than_2_kb_per_episode(tmp_path: Path) -> None:
     with DataSetWriter(tmp_path / "set", fps=30, features=features, fsync=False) as writer:
         for number in range(300):
             values = np.random.default_rng(number).normal(size=(2, 16)).astype(np.float32)
-            with writer.episode(rows=2) as episode:
+            with writer.episode(rows=2, task="walk") as episode:
                 episode.write_rows({"observation.state": values, "action": values})
-                episode.commit("walk", note=note, grouped=True)
+                episode.commit(note=note, grouped=True)
     sizes = {path.name: path.stat().st_size for path in (tmp_path / "set/penstock").iterdir()}
     journal = sizes.pop("journal.jsonl")
     print(f"journal {journal / 300:,.0f} bytes per episode")
@@ -140,10 +140,10 @@ def test_statistics_that_are_gone_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [{"zlib": "!"}, {"zlib": "AAAA"}, {"episodes": 7}, {"zlib": None}])
 def test_a_packed_line_that_cannot_be_used_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    (line,) = packing.packed([b'{"type":"episode","stats":{},"rows":3}'], 0)
-    assert list(packing.unpacked(line, "journal")) == [{"type": "episode", "rows": 3}]
+    (line,) = journals.packed([b'{"type":"episode","stats":{},"rows":3}'], 0, with_statistics=False)
+    assert list(journals.unpacked(line, "journal")) == [{"type": "episode", "rows": 3}]
     with pytest.raises(DataSetCorrupt, match="packed episodes"):
-        list(packing.unpacked(json.dumps(json.loads(line) | change).encode(), "journal"))
+        list(journals.unpacked(json.dumps(json.loads(line) | change).encode(), "journal"))
 
 
 def test_the_table_of_samples_comes_back_from_a_state_and_from_one_of_before() -> None:
@@ -165,7 +165,7 @@ def test_the_table_of_samples_comes_back_from_a_state_and_from_one_of_before() -
 def test_a_data_set_of_before_with_statistics_in_its_journal_grows(tmp_path: Path, whole: dict[str, str]) -> None:
     """Journals that were closed before they were packed have a line for every episode."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "packed", lambda lines, until: lines)
+        patch.setattr(journals, "packed", lambda lines, until, with_statistics: lines)
         root = undisturbed(tmp_path / "set", LENGTHS[:3])
     assert (root / "penstock/journal.jsonl").read_bytes().count(b'"type":"episode"') == 3
     writer = DataSetWriter.resume(root, fsync=False)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lerobot import layout
 from penstock.lerobot.read.reader import open_data_set
-from penstock.lerobot.write.writer import DataSetWriter
+from penstock.lerobot.write.sink import LeRobotSink
 from penstock.media.mp4.index import read_index
 from tests.lerobot.making import CAMERA, digests, tree
-from tests.lerobot.stories import IDENTITY, begin, fill, undisturbed, write, write_all
+from tests.lerobot.stories import IDENTITY, begin, fill, task_of, undisturbed, write, write_all
 
 LENGTHS = (5, 3, 9, 1, 6, 4, 7)
 
@@ -63,7 +65,7 @@ def test_an_episode_that_was_being_written_leaves_nothing(tmp_path: Path, whole:
     for stop in range(len(LENGTHS)):
         writer = begin(root) if stop == 0 else DataSetWriter.resume(root, fsync=False)
         before = digests(root)
-        episode = writer.episode(rows=8)
+        episode = writer.episode(rows=8, task=task_of(50 + stop))
         fill(episode, 50 + stop, 8)
         writer.stop() if gone else writer.abandon()
         writer = DataSetWriter.resume(root, fsync=False)
@@ -93,7 +95,7 @@ def test_any_lengths_limits_and_stops(
     for number, rows in enumerate(lengths):
         how = data.draw(st.sampled_from(["go on", "leave", "close", "abort", "abandon"]))
         if how in ("abort", "abandon"):
-            episode = writer.episode(rows=7)
+            episode = writer.episode(rows=7, task=task_of(70 + number))
             fill(episode, 70 + number, 7)
             episode.abort() if how == "abort" else writer.abandon()
         elif how == "leave" or (how == "close" and number == 0):
@@ -125,14 +127,19 @@ def test_what_was_said_comes_back(tmp_path: Path) -> None:
         writer.close()
 
 
+def info_of(writer: DataSetWriter) -> dict[str, Any]:
+    assert isinstance(writer.sink, LeRobotSink)
+    return writer.sink.info(episodes=writer.episodes, frames=writer.frames, tasks=len(writer.tasks.texts))
+
+
 def test_bad_values_and_statistics_survive(tmp_path: Path, whole: Path) -> None:
     root = tmp_path / "set"
     writer = begin(root)
     write_all(writer, LENGTHS[:3])
-    expected = (writer.bad_values(), writer.stats(), writer.info())
+    expected = (writer.bad_values(), writer.stats(), info_of(writer))
     writer.leave()
     resumed = DataSetWriter.resume(root, fsync=False)
-    assert (resumed.bad_values(), resumed.stats(), resumed.info()) == expected
+    assert (resumed.bad_values(), resumed.stats(), info_of(resumed)) == expected
     assert expected[0] == {"state": {"b": {"nan": 1}}}
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from penstock.conversion.commit import snapshot
+from penstock.conversion.commit.snapshot import Saved
 from penstock.errors import DataSetCorrupt
 from penstock.lerobot.quantiles import QuantileSketch
 from penstock.lerobot.stats import ImageStats, NumericStats
-from penstock.lerobot.write import snapshot
-from penstock.lerobot.write.snapshot import Saved
 
 TREE = {
     "text": "größe",

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import OutputExists
 from penstock.lerobot import layout
 from penstock.lerobot.features import Feature
 from penstock.lerobot.read.reader import open_data_set
-from penstock.lerobot.write.writer import DataSetWriter
 from penstock.media.mp4.index import read_index
 from tests.lerobot.making import (
     CAMERA,
@@ -125,11 +125,11 @@ def test_a_long_episode_gets_a_video_of_its_own(tmp_path: Path) -> None:
     rows = int(FPS * layout.LONGEST_SHARED_VIDEO_S)
     with DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES[:1], fsync=False) as writer:
         for count in (3, rows, 2):
-            with writer.episode(rows=count) as episode:
+            with writer.episode(rows=count, task="wait") as episode:
                 episode.video(CAMERA).append(jpegs(1))
                 episode.video(CAMERA).repeat(count - 1)
                 episode.write_rows({}, rows=count)
-                episode.commit("wait")
+                episode.commit()
     place = open_data_set(tmp_path / "set").episodes.videos[CAMERA]
     assert place.file.tolist() == [0, 1, 2] and place.from_s.tolist() == [0.0, 0.0, 0.0]
 
@@ -138,9 +138,9 @@ def test_many_episodes_fill_several_batches_of_the_episodes_table(tmp_path: Path
     features = (Feature("state", "float32", (1,)),)
     with DataSetWriter(tmp_path / "set", fps=10, features=features, data_file_bytes=1 << 14, fsync=False) as writer:
         for number in range(300):
-            with writer.episode() as episode:
+            with writer.episode(task=f"task {number % 3}") as episode:
                 episode.write_rows({"state": np.full(2, number, dtype=np.float32)})
-                episode.commit(f"task {number % 3}")
+                episode.commit()
     data = open_data_set(tmp_path / "set")
     assert len(data.episodes) == 300 and data.info.total_frames == 600 and len(data.tasks) == 3
     assert np.array_equal(data.rows(["state"], 0, 600)["state"], np.repeat(np.arange(300), 2))
@@ -177,10 +177,10 @@ def test_pages_of_pictures_stay_small(tmp_path: Path) -> None:
     features = (Feature("picture", "image", (8, 8, 3)),)
     with (
         DataSetWriter(tmp_path / "set", fps=FPS, features=features, fsync=False) as writer,
-        writer.episode() as episode,
+        writer.episode(task="x") as episode,
     ):
         episode.write_rows({"picture": big})
-        episode.commit("x")
+        episode.commit()
     file = pq.ParquetFile(tmp_path / "set/data/chunk-000/file-000.parquet", buffer_size=1 << 16, pre_buffer=False)
     before = pa.total_allocated_bytes()
     held, read = 0, []
@@ -215,11 +215,11 @@ def test_every_dtype_and_rank_survives(tmp_path: Path) -> None:
     }
     with (
         DataSetWriter(tmp_path / "set", fps=FPS, features=features, fsync=False) as writer,
-        writer.episode() as episode,
+        writer.episode(task="x") as episode,
     ):
         episode.write_rows({key: value[:4] for key, value in rows.items()})  # type: ignore[index]
         episode.write_rows({key: value[4:] for key, value in rows.items()})  # type: ignore[index]
-        episode.commit("x")
+        episode.commit()
     data = open_data_set(tmp_path / "set")
     read = data.rows(list(rows), 2, 9)
     for key, value in rows.items():
@@ -246,9 +246,9 @@ def test_bad_values_are_counted_and_stay_in_the_rows(tmp_path: Path) -> None:
     rows = numbers(5)
     rows["observation.state"][2, 1] = np.nan
     with DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES[1:], fsync=False) as writer:
-        episode = writer.episode()
+        episode = writer.episode(task="x")
         episode.write_rows({**rows, "action": np.full((5, 2), 1e300)})
-        assert episode.commit("x").bad_values == writer.bad_values()
+        assert episode.commit().bad_values == writer.bad_values()
         assert writer.bad_values() == {
             "observation.state": {"b": {"nan": 1}},
             "action": {"x": {"inf": 5}, "y": {"inf": 5}},
@@ -262,7 +262,7 @@ LONG_WRITE = """
 import os, sys
 import numpy as np
 from penstock.lerobot.features import Feature
-from penstock.lerobot.write.writer import DataSetWriter
+from penstock.conversion.commit.writer import DataSetWriter
 
 def rss_bytes():
     with open("/proc/self/statm") as statm:
@@ -270,13 +270,13 @@ def rss_bytes():
 
 rows = np.random.default_rng(0).normal(size=(20_000, 4)).astype(np.float32)
 with DataSetWriter(sys.argv[1], fps=30, features=[Feature("state", "float32", (4,))], fsync=False) as writer:
-    with writer.episode() as episode:
+    with writer.episode(task="x") as episode:
         for flush in range(100):
             episode.write_rows({"state": rows})
             if flush == 4:
                 early = rss_bytes()
         late = rss_bytes()
-        episode.commit("x")
+        episode.commit()
 print(early, late, rss_bytes(), "pandas" in sys.modules)
 """
 

@@ -139,7 +139,11 @@ def test_zeros_that_nobody_wrote_never_match() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"size": (0, 5)}, {"size": (5, 20_000)}, {"channels": 2}, {"encoding": "png"}, {"quality": 0},
+        {"size": (0, 5)},
+        {"size": (5, 20_000)},
+        {"channels": 2},
+        {"encoding": "png"},
+        {"quality": 0},
         {"encoding": "jpeg", "channels": 4},
     ],
 )

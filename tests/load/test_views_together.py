@@ -39,9 +39,7 @@ def _load(store: ArrayStore) -> None:
 
 
 @pytest.mark.parametrize("make", [_load, _build])
-def test_what_does_not_fit_together_leaves_nothing(
-    make: Any, views: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_fit_together_leaves_nothing(make: Any, views: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with View.on_disk(spec_of(), 20) as old:  # of other data; nobody holds it afterwards
         fill(old, range(20))
     monkeypatch.setenv("PENSTOCK_CACHE_LIMIT", str(VIEW_BYTES * 3 // 2))

@@ -12,7 +12,8 @@ from penstock.errors import VideoError
 from penstock.media.mp4.index import read_index
 from penstock.media.mp4.writer import Mp4Writer
 from penstock.media.video import decode, encode
-from penstock.media.video.encode import CODECS, EncodedSample, EncoderSettings, VideoEncoder, encoder_settings
+from penstock.media.video.encode import CODECS, EncodedSample, EncoderSettings, VideoEncoder
+from penstock.media.video.hardware import encoder_settings
 from tests.media.pictures import picture, psnr_db
 
 HEIGHT, WIDTH = 96, 128

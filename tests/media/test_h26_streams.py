@@ -169,7 +169,8 @@ def test_the_parameter_set_says_what_ffmpeg_says(
 @pytest.mark.parametrize("codec", CODECS)
 def test_our_sample_description_is_ffmpegs(codec: str) -> None:
     """The record inside avc1 and hvc1 against the one that FFmpeg's muxer makes of the same parameter sets."""
-    from penstock.media.video.encode import VideoEncoder, encoder_settings
+    from penstock.media.video.encode import VideoEncoder
+    from penstock.media.video.hardware import encoder_settings
 
     name = b"avcC" if codec == "h264" else b"hvcC"
     with VideoEncoder(encoder_settings("h264" if codec == "h264" else "hevc"), 64, 48, 30) as encoder:

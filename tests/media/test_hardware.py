@@ -11,7 +11,8 @@ import pytest
 import penstock
 from penstock.errors import ConfigError
 from penstock.media.video import hardware
-from penstock.media.video.encode import CODECS, EncoderSettings, VideoEncoder, encoder_settings
+from penstock.media.video.encode import CODECS, EncoderSettings, VideoEncoder
+from penstock.media.video.hardware import encoder_settings
 from tests.conversion import bags
 from tests.media.pictures import picture
 

@@ -11,7 +11,8 @@ import pytest
 from penstock.media.image import codec as image
 from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
 from penstock.media.video import decode
-from penstock.media.video.encode import CODECS, VideoEncoder, encoder_settings
+from penstock.media.video.encode import CODECS, VideoEncoder
+from penstock.media.video.hardware import encoder_settings
 from tests.media.pictures import decoded_alone, gray_jpeg, jpegs, picture
 
 pytestmark = pytest.mark.compat

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.profile.description import LoaderDescription
 from penstock.profile.snapshot import Snapshot, SpanStats, StepPoint, StepStats
 from penstock.profile.subject import Way
 from tests.profile.made import MAIN, MS, START_NS, stats
@@ -30,7 +31,7 @@ def run(
         counters={"view_hits": hits * steps, "pictures_decoded": (PICTURES - hits) * steps},
         steps=StepStats(count=steps, total_ns=steps * step, wait_total_ns=steps * wait, mean_ns=step, series=points),
         machine={"cores": 2},
-        subjects=(loader_told(threads=threads) if subject is None else subject,),
+        subjects=(LoaderDescription.from_json(loader_told(threads=threads) if subject is None else subject),),
         process=MAIN,
     )
 
@@ -45,7 +46,7 @@ def picture(column: str = "cam", **changed: Any) -> dict[str, Any]:
 
 
 def loader_told(**changed: Any) -> dict[str, Any]:
-    """What a loader says of itself."""
+    """What a loader says of itself, as it stands in a file."""
     told: dict[str, Any] = {
         "kind": "penstock.Loader", "options": {"shard": None}, "rows": 1000, "batch_size": 16, "threads": 2, "cores": 2,
         "batches_handed": STEPS, "made_per_batch": float(PICTURES), "hit_share": 0.0, "pictures": [picture()],

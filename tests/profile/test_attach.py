@@ -105,7 +105,7 @@ def test_nobody_who_looks_at_the_loader_sees_a_difference() -> None:
     assert taken(batches) == [3 * number * number for number in range(SAMPLES)]
     assert batches.dataset is dataset and batches.collate_fn is gathering and batches.worker_init_fn is init
     assert type(copy.copy(batches)) is kind and dataset.factor == 1 and len(batches) == len(iter(batches)) == BATCHES
-    assert subjects()[-1] is subject_of(batches) and snapshot().subjects[-1]["workers"] == 2
+    assert subjects()[-1] is subject_of(batches) and snapshot().subjects[-1].workers == 2
 
 
 def test_a_detached_loader_is_what_it_was() -> None:
@@ -249,13 +249,13 @@ def test_what_cpus_work_in_the_workers_is_counted_once(workers: int) -> None:
 def test_each_of_some_loaders_counts_for_itself_and_names_are_free_again_after_a_reset() -> None:
     kept = attach(DataLoader(Squares(), batch_size=BATCH))
     list(kept)
-    name = subject_of(kept).describe()["service_counter"]
+    name = subject_of(kept).describe().service_counter
     for _ in range(3):
         reset()
         others = [attach(DataLoader(Squares(), batch_size=BATCH)) for _ in range(34)]  # one for each epoch, say
         for loader in others:
             list(loader)
-        names = [subject_of(loader).describe()["service_counter"] for loader in others]
+        names = [subject_of(loader).describe().service_counter for loader in others]
         told = [each for each in names if each]
         assert name not in names and not any(names[len(told) :])
         assert 20 < len(told) == len(set(told)) <= 31  # others that live have some of the 32
@@ -269,16 +269,16 @@ def test_a_loader_tells_what_it_handed_out_and_how_long_its_later_passes_let_wai
     batches = attach(DataLoader(Squares(), batch_size=BATCH, **words))
     taken(batches)
     told = subject_of(batches).describe()
-    assert (told["batches"], told["batches_handed"], told["starts"], told["start_wait_ms"]) == (6, 6, 0, None)
+    assert (told.batches, told.batches_handed, told.starts, told.start_wait_ms) == (6, 6, 0, None)
     taken(batches)
     taken(batches)
     told = subject_of(batches).describe()
-    assert (told["batches_handed"], told["starts"]) == (18, 2) and told["start_wait_ms"] >= 200
+    assert (told.batches_handed, told.starts) == (18, 2) and told.start_wait_ms >= 200
     reset()
-    assert subject_of(batches).describe()["batches_handed"] == 0 == subject_of(batches).describe()["starts"]
+    assert subject_of(batches).describe().batches_handed == 0 == subject_of(batches).describe().starts
     taken(batches)  # its workers start again, and it is not the first time
-    assert (subject_of(batches).describe()["batches_handed"], subject_of(batches).describe()["starts"]) == (6, 1)
-    assert subject_of(attach(DataLoader(Stream(), batch_size=BATCH))).describe()["batches"] is None
+    assert (subject_of(batches).describe().batches_handed, subject_of(batches).describe().starts) == (6, 1)
+    assert subject_of(attach(DataLoader(Stream(), batch_size=BATCH))).describe().batches is None
 
 
 def sleepy(worker: int) -> None:

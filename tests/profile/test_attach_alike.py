@@ -178,7 +178,7 @@ def test_methods_of_the_users_class_stay_his() -> None:
     assert profile.verdict(check=True, seconds=0.01).now.service_ms > 8
     assert (loader.describe(), loader.variant(), loader.is_closed) == ("my loader", "my variant", False)
     loader.close()
-    assert loader.is_closed and snapshot().subjects[-1]["batches_handed"] == SAMPLES // BATCH
+    assert loader.is_closed and snapshot().subjects[-1].batches_handed == SAMPLES // BATCH
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -210,7 +210,7 @@ def test_a_stream_is_not_asked_for_its_length_behind_the_users_back() -> None:
 
     loader = attach(DataLoader(Sized(), batch_size=None))
     for _ in range(2):
-        assert sum(1 for _ in loader) == SAMPLES and snapshot().subjects[-1]["batches"] == 3
+        assert sum(1 for _ in loader) == SAMPLES and snapshot().subjects[-1].batches == 3
 
 
 class Lengthless(Timed):
@@ -221,7 +221,7 @@ class Lengthless(Timed):
 def test_a_length_that_cannot_be_told_is_no_reason_to_fail() -> None:
     loader = attach(DataLoader(Lengthless(), batch_size=BATCH, sampler=range(SAMPLES)))
     assert len(list(loader)) == SAMPLES // BATCH
-    assert snapshot().subjects[-1]["batches_handed"] == SAMPLES // BATCH
+    assert snapshot().subjects[-1].batches_handed == SAMPLES // BATCH
 
 
 # As a subject
@@ -235,7 +235,7 @@ def test_a_verdict_about_a_loader_is_asked_for_by_the_loader() -> None:
     with pytest.raises(UsageError, match="tells nothing of itself") as caught:
         profile.verdict(subject=detach(loader))
     assert "attach" in str(caught.value.hint)
-    assert not [each for each in descriptions() if each.get("kind") == "torch.utils.data.DataLoader"]
+    assert not [each for each in descriptions() if each.kind == "torch.utils.data.DataLoader"]
 
 
 def test_what_was_tried_is_not_remembered() -> None:
@@ -251,7 +251,7 @@ def test_what_was_tried_is_not_remembered() -> None:
     assert len(descriptions()) == 1
     del loader
     gc.collect()
-    assert [each.get("ended") for each in descriptions()] == [True]
+    assert [each.ended for each in descriptions()] == [True]
     with pytest.raises(UsageError, match="gone"):
         iter(known)
     profile.reset()

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.profile.case import BatchCost, Case, Fix, Starts
+from penstock.profile.case import BatchCost, Case, CpuUse, Fix, Starts
+from penstock.profile.description import LoaderDescription
 from penstock.profile.fixes import bandwidth_of, best_of, fixes_for
 from penstock.profile.model import Situation, Stage
 from penstock.profile.subject import Way
@@ -28,7 +29,7 @@ def case(
     settings = {"threads": 2, "cores": 2, "cpu_ms": service, "read_bytes": 16 * 90_000.0, **now}
     situation = Situation(service_ms=service, compute_ms=compute_ms, **settings)
     step_ms = situation.step_ms if input_bound else compute_ms
-    whole = {**loader_told(), **(told or {})}
+    whole = LoaderDescription.from_json({**loader_told(), **(told or {})})
     return Case(situation, step_ms, stages, whole, {each.name: each for each in ways}, hits, input_bound)
 
 
@@ -151,7 +152,7 @@ def test_without_a_measurement_threads_go_up_to_the_cores_granted() -> None:
 
 
 def test_workers_of_a_dataloader_are_called_so() -> None:
-    told = {"kind": "torch.utils.data.DataLoader", "workers": 0, "batch_size": 16}
+    told = LoaderDescription(kind="torch.utils.data.DataLoader", workers=0, batch_size=16)
     stages = (Stage("00_TOTAL_getitem", 30.0, 16),)
     made = Case(Situation(30.0, 0, 4, 20.0, cpu_ms=30.0), 50.0, stages, told, {}, 0.0, True)
     found = by_name(made)["workers"]
@@ -163,13 +164,14 @@ NO_STARTS = Starts()
 
 def attached(
     service_ms: float, cpu_ms: float, *, workers: int = 2, compute_ms: float = 5.0, stage: str = "00_TOTAL_getitem",
-    starts: Starts = NO_STARTS, is_cpu_known: bool = True, **told: Any,
+    starts: Starts = NO_STARTS, is_cpu_known: bool = True, worker_bytes: float | None = None, **told: Any,
 ) -> Case:  # fmt: skip
     """An ordinary DataLoader, on two CPUs."""
     now = Situation(service_ms, workers, 2, compute_ms, cpu_ms=cpu_ms)
-    whole = {"workers": workers, "persistent_workers": False, "is_cpu_known": is_cpu_known, **told}
+    whole = LoaderDescription(**{"workers": workers, "persistent_workers": False, **told})
+    cpu = CpuUse(is_known=is_cpu_known, worker_bytes=worker_bytes)
     step_ms = now.step_ms + starts.per_step_ms
-    return Case(now, step_ms, (Stage(stage, service_ms, 4),), whole, {}, 0.0, True, starts=starts)
+    return Case(now, step_ms, (Stage(stage, service_ms, 4),), whole, {}, 0.0, True, starts=starts, cpu=cpu)
 
 
 def test_workers_that_wait_for_storage_may_be_more_than_the_cpus() -> None:
@@ -316,7 +318,7 @@ def test_mixed_precision_is_advice_without_a_number() -> None:
     assert {(fix.name, fix.predicted_step_ms) for fix in fixes_for(on_gpu)} == {
         ("mixed precision", None), ("larger batch", None)
     }  # fmt: skip
-    has_it = Case(**{**vars(on_gpu), "told": {**made.told, "autocast": "bfloat16"}})
+    has_it = Case(**{**vars(on_gpu), "autocast": "bfloat16"})
     assert [fix.name for fix in fixes_for(has_it)] == ["larger batch"]
 
 

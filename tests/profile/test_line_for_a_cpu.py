@@ -10,6 +10,7 @@ import pytest
 
 from penstock import profile
 from penstock.profile import Snapshot, queue_time, snapshot
+from penstock.profile.description import LoaderDescription
 from penstock.profile.verdict import verdict
 from tests.profile.runs import run
 
@@ -23,7 +24,8 @@ def contended(workers: int, queued_ms: float) -> Snapshot:
             "batches_handed": STEPS, "step_batches": STEPS, "persistent_workers": True}  # fmt: skip
     counters = {"fetch_cpu_ns": 30_000_000 * STEPS, "fetch_queued_ns": round(queued_ms * 1e6) * STEPS}
     steps = replace(made.steps, batches=STEPS)
-    return replace(made, steps=steps, subjects=(told,), counters=counters, machine={**made.machine, "cores": 2})
+    subjects = (LoaderDescription.from_json(told),)
+    return replace(made, steps=steps, subjects=subjects, counters=counters, machine={**made.machine, "cores": 2})
 
 
 def test_waiting_for_storage_wants_more_workers_than_cpus() -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from penstock import profile
 from penstock.errors import OutputFailed, UsageError
 from penstock.profile import count, data_wait, gauge, mark_epoch, mark_step, reset, snapshot, span
+from penstock.profile.description import LoaderDescription
 from penstock.profile.histogram import Histogram, bucket_of, merge_pairs, middle_ns
 from penstock.profile.marks import Marks
 from penstock.profile.memory_series import MAX_POINTS as MAX_MEMORY_POINTS
@@ -38,7 +39,7 @@ def recorded() -> Snapshot:
         gauge("depth", 0.5)
     mark_step()
     mark_epoch()
-    return replace(snapshot(), subjects=({"kind": "a loader", "threads": 2},), lost={"counters": 1})
+    return replace(snapshot(), subjects=(LoaderDescription(kind="a loader", threads=2),), lost={"counters": 1})
 
 
 def test_a_snapshot_goes_to_a_file_and_comes_back_the_same(tmp_path: Path) -> None:

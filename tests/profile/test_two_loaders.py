@@ -12,6 +12,7 @@ import pytest
 
 from penstock import profile
 from penstock.profile import Snapshot
+from penstock.profile.description import LoaderDescription
 from penstock.profile.marks import marks
 from penstock.profile.verdict import verdict
 from tests.profile.runs import run
@@ -96,11 +97,12 @@ def zipped(first: dict[str, Any], second: dict[str, Any]) -> Snapshot:
                     wait_total_ns=50_000_000 * STEPS)  # fmt: skip
     alike = {"kind": "torch.utils.data.DataLoader", "workers": 1, "batch_size": 8, "batches": STEPS,
              "batches_handed": STEPS, "persistent_workers": True}  # fmt: skip
-    subjects = (
+    told = (
         {**alike, "text": "first", "dataset": "One", "step_batches": STEPS, "service_counter": "one", **first},
         {**alike, "text": "second", "dataset": "Two", "step_batches": 0, "service_counter": "two",
          "is_companion": True, **second},
     )  # fmt: skip
+    subjects = tuple(map(LoaderDescription.from_json, told))
     counters = {"one": 30_000_000 * STEPS, "two": 60_000_000 * STEPS, "fetch_cpu_ns": 1_000_000 * STEPS,
                 "batches_used": 2 * STEPS}  # fmt: skip
     return replace(made, steps=steps, subjects=subjects, counters=counters, machine={**made.machine, "cores": 8})

@@ -19,11 +19,12 @@ from penstock import profile
 from penstock.errors import UsageError
 from penstock.load import calibrate
 from penstock.load.loader import Loader
+from penstock.load.remake import from_description, window_from
 from penstock.load.settings import Mix
-from penstock.load.subject import from_description, window_from
 from penstock.load.window import Clip, Transition, Window
 from penstock.profile import said, trial
 from penstock.profile.case import Fix
+from penstock.profile.description import LoaderDescription
 from penstock.profile.snapshot import Snapshot
 from penstock.profile.subject import Way, descriptions, register, subjects
 from penstock.profile.trial import Replay, batch_cost, try_fix
@@ -216,7 +217,8 @@ def restarting(epochs: int = 3, steps: int = 16, start_ms: float = 1000.0, **tol
     ]  # fmt: skip
     whole = {"kind": "torch.utils.data.DataLoader", "workers": 2, "persistent_workers": False, "batches": steps,
              "batches_handed": epochs * steps, "starts": epochs - 1, "start_wait_ms": start_ms, **told}  # fmt: skip
-    return replace(made, steps=replace(made.steps, series=tuple(points), batches=epochs * steps), subjects=(whole,),
+    subjects = (LoaderDescription.from_json(whole),)
+    return replace(made, steps=replace(made.steps, series=tuple(points), batches=epochs * steps), subjects=subjects,
                    counters={"fetch_cpu_ns": int(4e6) * epochs * steps})  # fmt: skip
 
 
@@ -244,7 +246,7 @@ def test_workers_that_stay_are_not_told_to() -> None:
 
 def test_what_shows_only_over_epochs_that_take_minutes_is_not_tried() -> None:
     made = restarting(2, 5000, 30_000.0)
-    found = verdict(made, check=True, subject=Measured(dict(made.subjects[0])))
+    found = verdict(made, check=True, subject=Measured(made.subjects[0].to_json()))
     assert found.best is not None and found.trial is None
     assert any("persistent workers was not tried" in note and "190 s" in note for note in found.notes)
 
@@ -297,7 +299,7 @@ def test_a_verdict_in_chinese_is_chinese_throughout() -> None:
         verdict(run(61, 38, DECODING, steps=9, subject=told), subject=Measured(told, *WAYS)),
         verdict(run(61, 38, DECODING, subject=moved), check=True),
         verdict(run(61, 1, DECODING), check=True, subject=Measured(told)),
-        verdict(restarting(2, 5000, 30_000.0), check=True, subject=Measured(dict(restarting(2, 5000).subjects[0]))),
+        verdict(restarting(2, 5000, 30_000.0), check=True, subject=Measured(restarting(2, 5000).subjects[0].to_json())),
     ]
     for line in (line for each in texts for line in each.lines("zh")):
         own = re.sub(
@@ -348,7 +350,7 @@ def test_threads_that_hardly_get_slower_are_measured_with_many_more() -> None:
 
 def test_a_loader_makes_itself_known_until_it_is_closed(loader: Loader) -> None:
     assert any(each is loader for each in subjects())
-    assert any(told["kind"] == "penstock.Loader" for told in descriptions())
+    assert any(each.kind == "penstock.Loader" for each in descriptions())
     loader.close()
     assert not any(each is loader for each in subjects())
 
@@ -366,7 +368,7 @@ def test_a_forgotten_subject_is_forgotten() -> None:
 def test_a_loader_tells_what_its_batches_need(loader: Loader) -> None:
     for _ in loader:
         continue
-    told = json.loads(json.dumps(loader.describe(), allow_nan=False))
+    told = json.loads(json.dumps(loader.describe().to_json(), allow_nan=False))
     cameras = {each["column"]: each for each in told["pictures"]}
     assert told["pictures_per_batch"] == 8 and told["made_per_batch"] == pytest.approx(100 / 13)
     assert cameras["cam"]["can_scale"] and not cameras["raw"]["can_scale"]
@@ -421,9 +423,9 @@ def test_a_loader_is_made_again_from_what_it_said(tmp_path: Path) -> None:
         store, Clip(2), batch_size=3, image_size=(24, 32), threads=1, seed=5, shuffle="local", output="numpy",
         memory="300MiB", normalize=None,
     ) as first:  # fmt: skip
-        told = json.loads(json.dumps(first.describe()))
+        told = LoaderDescription.from_json(json.loads(json.dumps(first.describe().to_json())))
         with from_description(told) as again:
-            assert again.describe()["options"] == told["options"] and again.describe()["window"] == told["window"]
+            assert again.describe().options == told.options and again.describe().window == told.window
             pairs = zip(first, again, strict=True)
             assert all((one["index"] == two["index"]).all() for one, two in pairs)
 
@@ -435,17 +437,17 @@ def test_a_mixture_is_made_again_with_its_weights(tmp_path: Path) -> None:
 
     stores = [(penstock.open(tmp_path / "one"), 0.75), (penstock.open(tmp_path / "two"), 0.25)]
     with Loader(Mix(stores, length=40), batch_size=4, image_size=(24, 32), output="numpy") as first:
-        told = json.loads(json.dumps(first.describe()))
+        told = LoaderDescription.from_json(json.loads(json.dumps(first.describe().to_json())))
         with from_description(told) as again:
             assert len(again) == len(first) == 10
-            assert [each["weight"] for each in again.describe()["stores"]] == [0.75, 0.25]
+            assert [each.weight for each in again.describe().stores] == [0.75, 0.25]
 
 
 def test_what_cannot_be_opened_again_says_who_can(loader: Loader) -> None:
     with pytest.raises(UsageError, match="only be opened by the program"):
         from_description(loader.describe())
     with pytest.raises(UsageError, match="cannot be made again"):
-        from_description({"kind": "torch.utils.data.DataLoader"})
+        from_description(LoaderDescription(kind="torch.utils.data.DataLoader"))
 
 
 # Trying

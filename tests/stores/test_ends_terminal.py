@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.lerobot.features import Feature
-from penstock.lerobot.write.writer import DataSetWriter
 from penstock.stores.lerobot.rows import RowTable
 from penstock.stores.lerobot.store import LeRobotStore
 from tests.conversion import version21
@@ -31,13 +31,13 @@ def make(
         for number, value in enumerate(last):
             done = np.zeros((ROWS, *shape), dtype)
             done[-1] = value
-            with writer.episode(rows=ROWS) as episode:
+            with writer.episode(rows=ROWS, task="x") as episode:
                 state = np.full((ROWS, 3), number, np.float32)
                 reward = np.zeros((ROWS, 1), np.float32)
                 rows = {"observation.state": state, "action": state[:, :2], "next.reward": reward, "next.done": done}
                 episode.write_rows({key: values.reshape(ROWS) if values.shape == (ROWS, 1) else values
                                     for key, values in rows.items()})  # fmt: skip
-                episode.commit("x")
+                episode.commit()
         writer.close()
     return root
 

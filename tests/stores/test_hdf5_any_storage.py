@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.stores.hdf5.chunks import Chunks, ChunkTable
+from penstock.stores.hdf5.chunks import ChunkedRows
 from penstock.stores.hdf5.store import open_hdf5
 from penstock.stores.store import Scratch
 
@@ -118,24 +118,14 @@ def test_chunks_of_two_parts_are_two_runs(tmp_path: Path) -> None:
         assert store.images("obs/image").runs(np.arange(8)).tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("large", [False, True])
-def test_a_table_of_chunks_keeps_places_in_few_bytes(large: bool) -> None:
-    offsets = np.array([5_000, 2**64 - 1, (1 << 41) if large else 77, 0], np.uint64)
-    sizes = np.array([10, 0, 300, 7], np.uint32)
-    table = ChunkTable(offsets, sizes, {2: 1})
-    assert table.n_bytes == (12 if large else 8) * 4
-    assert table.place(0, 99) == (5_000, 10, 0) and table.place(1, 99) is None
-    assert table.place(2, 99) == (int(offsets[2]), 300, 1) and table.place(3, 99) == (0, 7, 0)
-
-
 def test_chunks_are_listed_by_one_walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5000, 2, 2, 3), dtype=np.uint8)
     with h5py.File(tmp_path / "one.hdf5", "w") as file:
         file.create_dataset("some_image", data=pixels, chunks=(1, 2, 2, 3))
         file["action"] = np.zeros((5000, 2))
     walks: list[str] = []
-    whole = Chunks.list_all
-    monkeypatch.setattr(Chunks, "list_all", lambda self, data: (walks.append(self.name), whole(self, data))[1])
+    whole = ChunkedRows._list
+    monkeypatch.setattr(ChunkedRows, "_list", lambda self, file: (walks.append(self.name), whole(self, file))[1])
     with open_hdf5(tmp_path / "one.hdf5", check=False) as store:
         assert walks == [], "opening lists nothing"
         for _ in range(3):

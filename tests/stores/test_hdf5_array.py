@@ -14,16 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import LimitExceeded, StoreCorrupt, StoreError
-from penstock.stores.hdf5 import file as hdf5_file
 from penstock.stores.hdf5.array import Hdf5Array
 from penstock.stores.hdf5.file import Hdf5File
-
-
-@pytest.fixture
-def untried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the child that looks first: these files are made here, and it is tested elsewhere."""
-    monkeypatch.setattr(hdf5_file, "try_file", lambda path, names: {})
-
 
 RNG = np.random.default_rng(0)
 PICTURES = RNG.integers(0, 256, (37, 12, 16, 3), dtype=np.uint8)
@@ -46,7 +38,7 @@ STORED = {
 }
 
 
-def test_every_way_gives_what_h5py_gives(tmp_path: Path, untried: None) -> None:
+def test_every_way_gives_what_h5py_gives(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "all.h5", "w") as file:
         for name, (values, storage, _) in STORED.items():
             file.create_dataset(name, data=values, **storage)
@@ -56,7 +48,7 @@ def test_every_way_gives_what_h5py_gives(tmp_path: Path, untried: None) -> None:
         file["group/relative"] = h5py.SoftLink("../nothing")
     ways = {name: way for name, (_, _, way) in STORED.items()}
     ways |= {"never": "library", "never_in_chunks": "chunks", "link": "file"}
-    with h5py.File(tmp_path / "all.h5") as oracle, Hdf5File(tmp_path / "all.h5") as file:
+    with h5py.File(tmp_path / "all.h5") as oracle, Hdf5File(tmp_path / "all.h5", probed=True) as file:
         for name, way in ways.items():
             array = Hdf5Array(file, name)
             assert array.path_taken.way == way and array.path_taken.why, name
@@ -82,26 +74,20 @@ def test_any_chunks_of_any_shape(tmp_path_factory: pytest.TempPathFactory, data:
         file.create_dataset("x", data=values, chunks=chunks, compression=compression, shuffle=data.draw(st.booleans()))
     start = data.draw(st.integers(0, shape[0]))
     stop = data.draw(st.integers(start, shape[0]))
-    before, hdf5_file.try_file = hdf5_file.try_file, lambda path, names: {}  # type: ignore[assignment]
-    try:
-        with Hdf5File(path) as file:
-            array = Hdf5Array(file, "x")
-            assert array.path_taken.way in ("chunks", "unpacked chunks")
-            assert np.array_equal(array.rows(start, stop), values[start:stop])
-    finally:
-        hdf5_file.try_file = before
+    with Hdf5File(path, probed=True) as file:
+        array = Hdf5Array(file, "x")
+        assert array.path_taken.way in ("chunks", "unpacked chunks")
+        assert np.array_equal(array.rows(start, stop), values[start:stop])
 
 
 @pytest.mark.parametrize("storage", [{}, {"chunks": (3,)}, {"chunks": (3,), "compression": "gzip"}])
-def test_rows_of_their_own_length_are_found_in_the_heap(
-    tmp_path: Path, untried: None, storage: dict[str, object]
-) -> None:
+def test_rows_of_their_own_length_are_found_in_the_heap(tmp_path: Path, storage: dict[str, object]) -> None:
     rows = [np.arange(size % 251, dtype=np.uint8) for size in (0, 1, 8, 9, 4000, 70000, 3, 5)]
     with h5py.File(tmp_path / "own.h5", "w") as file:
         data = file.create_dataset("x", (len(rows) + 1,), dtype=h5py.vlen_dtype(np.uint8), **storage)
         for i, row in enumerate(rows):
             data[i] = row
-    with Hdf5File(tmp_path / "own.h5") as file:
+    with Hdf5File(tmp_path / "own.h5", probed=True) as file:
         array = Hdf5Array(file, "x")
         assert array.path_taken.way == "heap"
         found = list(array.ragged(0, array.count, 10**6))
@@ -112,7 +98,7 @@ def test_rows_of_their_own_length_are_found_in_the_heap(
             array.rows(0, 1)
 
 
-def test_a_chunk_that_unpacks_to_more_than_it_may_is_refused(tmp_path: Path, untried: None) -> None:
+def test_a_chunk_that_unpacks_to_more_than_it_may_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bomb.h5"
     with h5py.File(path, "w") as file:
         data = file.create_dataset("x", (4, 8), dtype="u1", chunks=(4, 8), compression="gzip")
@@ -121,29 +107,29 @@ def test_a_chunk_that_unpacks_to_more_than_it_may_is_refused(tmp_path: Path, unt
         other.id.write_direct_chunk((0, 0), zlib.compress(bytes(64)))
         third = file.create_dataset("z", (4, 8), dtype="u1", chunks=(4, 8), compression="gzip")
         third.id.write_direct_chunk((0, 0), zlib.compress(bytes(31)))
-    with Hdf5File(path) as file:
+    with Hdf5File(path, probed=True) as file:
         for name in "xyz":
             with pytest.raises(StoreCorrupt, match=f"{name}: the chunk at"):
                 Hdf5Array(file, name).rows(0, 4)
 
 
-def test_bytes_beyond_the_end_are_an_error(tmp_path: Path, untried: None) -> None:
+def test_bytes_beyond_the_end_are_an_error(tmp_path: Path) -> None:
     path = tmp_path / "cut.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=PICTURES, chunks=(1, 12, 16, 3))
-    with Hdf5File(path) as file:
+    with Hdf5File(path, probed=True) as file:
         array = Hdf5Array(file, "x")
         os.truncate(path, path.stat().st_size - 2000)
         with pytest.raises(StoreCorrupt, match="lies beyond the end of the file"):
             array.rows(0, array.count)
 
 
-def test_a_truth_that_is_neither_0_nor_1_is_true(tmp_path: Path, untried: None) -> None:
+def test_a_truth_that_is_neither_0_nor_1_is_true(tmp_path: Path) -> None:
     path = tmp_path / "truths.h5"
     with h5py.File(path, "w") as file:
         file["x"] = np.array([True, False] * 40)
     path.write_bytes(path.read_bytes().replace(bytes([1, 0] * 40), bytes([7, 0] * 40)))
-    with Hdf5File(path) as file:
+    with Hdf5File(path, probed=True) as file:
         found = Hdf5Array(file, "x").rows(0, 80)
     assert found.view(np.uint8).tolist() == [1, 0] * 40
 
@@ -155,11 +141,11 @@ def _child(array: Hdf5Array, pipe: object) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 @pytest.mark.parametrize("name", ["plain", "lzf"])
-def test_a_forked_child_reads_for_itself(tmp_path: Path, untried: None, name: str) -> None:
+def test_a_forked_child_reads_for_itself(tmp_path: Path, name: str) -> None:
     with h5py.File(tmp_path / "fork.h5", "w") as file:
         file.create_dataset(name, data=NUMBERS, compression="lzf" if name == "lzf" else None)
     context = multiprocessing.get_context("fork")
-    with Hdf5File(tmp_path / "fork.h5") as file:
+    with Hdf5File(tmp_path / "fork.h5", probed=True) as file:
         array = Hdf5Array(file, name)
         mine, theirs = context.Pipe()
         child = context.Process(target=_child, args=(array, theirs))

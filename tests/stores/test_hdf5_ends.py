@@ -54,7 +54,7 @@ def test_a_store_and_a_conversion_cut_at_every_end(ends: dict[str, list[int]]) -
     stops = sorted({row + 1 for rows in ends.values() for row in rows} | {ROWS})
     with tempfile.TemporaryDirectory() as place:
         path = write(Path(place) / "steps.hdf5", ends)
-        with Hdf5File(path, tried=True) as file:
+        with Hdf5File(path, probed=True) as file:
             layout = recognise(file)
             assert [span.stop for span in episode_spans(file, layout)] == stops
             named = ", ".join(name for name in ENDS if name in ends)
@@ -75,5 +75,5 @@ def test_ends_that_are_no_numbers_are_refused_alike(tmp_path: Path) -> None:
         file["dones"] = np.array([b"no"] * ROWS)
     with pytest.raises(StoreError, match=r"dones is \(12,\), one value for each of 12 rows expected"):
         open_hdf5(path, check=False)
-    with Hdf5File(path, tried=True) as file, pytest.raises(StoreError, match=r"dones is \(12,\), one value"):
+    with Hdf5File(path, probed=True) as file, pytest.raises(StoreError, match=r"dones is \(12,\), one value"):
         episode_spans(file, recognise(file))

@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from penstock.errors import StoreCorrupt, StoreError
 from penstock.stores.hdf5 import pool as hdf5_pool
-from penstock.stores.hdf5 import scouts as hdf5_scouts
+from penstock.stores.hdf5 import survey as hdf5_survey
 from penstock.stores.hdf5.store import open_hdf5
 from penstock.stores.store import Scratch
 from tests.stores import hdf5_files as files
@@ -92,13 +93,13 @@ def open_below(directory: Path) -> int:
 
 def test_hundreds_of_files_in_few_children_and_few_open_files(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    real = hdf5_scouts.subprocess.Popen
+    real = hdf5_survey.run_guarded
 
-    def counted(*arguments: object, **words: object) -> object:
+    def counted(*arguments: Any) -> list[dict[str, Any]]:
         started.append(1)
-        return real(*arguments, **words)  # type: ignore[call-overload]
+        return real(*arguments)
 
-    monkeypatch.setattr(hdf5_scouts.subprocess, "Popen", counted)
+    monkeypatch.setattr(hdf5_survey, "run_guarded", counted)
     with open_hdf5(directory) as store:
         assert store.episodes == 300 and store.rows == 900
         assert 1 <= len(started) <= 5, "not one child for each file"

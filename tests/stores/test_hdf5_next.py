@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from penstock.stores.hdf5 import next_column as hdf5_next
 from penstock.stores.hdf5.file import Hdf5File
 from penstock.stores.hdf5.layout import episode_spans, recognise
-from penstock.stores.hdf5.next_column import NextRows, compare_next, comparing_bytes
+from penstock.stores.hdf5.next_column import compare_next, comparing_bytes
+from penstock.stores.store import NextRows
 
 SPECIAL = (0.0, -0.0, 1.0, np.nan, np.inf)
 
@@ -56,7 +57,7 @@ def test_counts_are_those_of_a_loop_over_all_rows(data: st.DataObject) -> None:
             file["next_observations"], file["actions"] = after, np.zeros((rows, 1))
             file["terminals"] = np.isin(np.arange(rows), list(terminal))
             file["timeouts"] = np.isin(np.arange(rows), [row for row in ends if row not in terminal])
-        with Hdf5File(Path(place) / "x.hdf5", tried=True) as file:
+        with Hdf5File(Path(place) / "x.hdf5", probed=True) as file:
             layout = recognise(file)
             found = compare_next(file, layout, episode_spans(file, layout), ("observations", "next_observations"))
     assert found == by_hand(now, after, ends, terminal)

@@ -127,7 +127,7 @@ def test_demonstrations_without_actions_are_noted(tmp_path: Path) -> None:
     with open_hdf5(tmp_path, check=False) as store:
         assert store.notes == (f"demos.hdf5: {said}", "more.hdf5: 1 group without actions left out: data/demo_1")
     notes: list[str] = []
-    with Hdf5File(path, tried=True) as file:
+    with Hdf5File(path, probed=True) as file:
         assert len(episode_spans(file, recognise(file), None, notes)) == 4
     assert notes == [said], "as conversions tell it"
     with h5py.File(path, "a") as file:

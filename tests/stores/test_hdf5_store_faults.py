@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ExternalRefused, PenstockError, StoreCorrupt, StoreError
+from penstock.stores.hdf5 import guard as hdf5_guard
 from penstock.stores.hdf5 import pool as hdf5_pool
-from penstock.stores.hdf5 import scouts as hdf5_scouts
 from penstock.stores.hdf5.store import Hdf5Store, open_hdf5
 from penstock.stores.store import Scratch
 from tests.stores import hdf5_files as files
@@ -135,7 +135,8 @@ def test_a_child_that_crashes_or_hangs_is_an_error_here(
     (tmp_path / "h5py.py").write_text(harm)
     monkeypatch.syspath_prepend(str(tmp_path))
     # The child that hangs is waited for in vain; the others must have the time to start, and to end.
-    monkeypatch.setattr(hdf5_scouts, "TIMEOUT_S", 3.0 if "sleep" in harm else 120.0)
+    monkeypatch.setattr(hdf5_guard, "TIMEOUT_S", 3.0 if "sleep" in harm else 120.0)
+    monkeypatch.setattr(hdf5_guard, "can_fork", lambda: False)  # a fork has the library already
     with pytest.raises(StoreCorrupt, match=text) as error:
         open_hdf5(tmp_path)
     assert "episode_0.h5" in error.value.message and "episodes=[…] opens the others" in str(error.value)

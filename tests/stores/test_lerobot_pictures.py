@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import DataSetCorrupt
 from penstock.lerobot.features import Feature, depth_feature
-from penstock.lerobot.write.writer import DataSetWriter
 from penstock.media.image import depth
 from penstock.stores.lerobot import rows as lerobot_rows
 from penstock.stores.lerobot.parquet_pages import NotPlain, value_places
@@ -108,11 +108,11 @@ def test_depth_comes_as_it_was_kept(tmp_path: Path, unit: str, made: Any) -> Non
     features = (Feature("action", "float32", (2,)), depth_feature("observation.images.depth", (48, 64), unit))
     kept = [made(number) for number in range(7)]
     with DataSetWriter(tmp_path / "set", fps=10, features=features, robot_type="t", fsync=False) as writer:
-        with writer.episode(rows=7) as episode:
+        with writer.episode(rows=7, task="task") as episode:
             episode.add_image_sample("observation.images.depth", kept[0])
             data = [depth.encode(each) for each in kept]
             episode.write_rows({"action": np.zeros((7, 2), np.float32), "observation.images.depth": data})
-            episode.commit("task")
+            episode.commit()
         writer.close()
     store = open_store(tmp_path / "set")
     column = store.columns["observation.images.depth"]

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import DataSetCorrupt, StoreError
 from penstock.lerobot.features import Feature
-from penstock.lerobot.write.writer import DataSetWriter
 from penstock.stores.lerobot.store import LeRobotStore
 from penstock.stores.opening import open_store
 from penstock.stores.store import Scratch
@@ -242,10 +242,10 @@ def test_language_is_json(tmp_path: Path) -> None:
     features = (Feature("action", "float32", (2,)), Feature(language.PERSISTENT, "language", (1,)))
     entry = language.subtask("reach", 0.0)
     with DataSetWriter(tmp_path / "set", fps=10, features=features, robot_type="t", fsync=False) as writer:
-        with writer.episode(rows=3) as episode:
+        with writer.episode(rows=3, task="task") as episode:
             said = [[entry], [entry], []]
             episode.write_rows({"action": np.zeros((3, 2), np.float32), language.PERSISTENT: said})
-            episode.commit("task")
+            episode.commit()
         writer.close()
     store = open_store(tmp_path / "set")
     first, _, last = store.texts(language.PERSISTENT, np.arange(3))

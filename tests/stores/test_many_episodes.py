@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import DataSetCorrupt
 from penstock.lerobot.features import Feature
 from penstock.lerobot.metadata import EpisodeTasks
-from penstock.lerobot.write.writer import DataSetWriter
 from penstock.stores.lerobot import parquet_footer
 from penstock.stores.lerobot import part as lerobot_part
 from penstock.stores.lerobot.part import Spans, TableFile
@@ -78,9 +78,9 @@ def small_episodes(root: Path, episodes: int, rows: int = 3) -> Path:
     features = (Feature("action", "float32", (2,)),)
     with DataSetWriter(root, fps=30, features=features, fsync=False) as writer:
         for number in range(episodes):
-            with writer.episode(rows=rows) as episode:
+            with writer.episode(rows=rows, task=f"task {number % 3}") as episode:
                 episode.write_rows({"action": np.full((rows, 2), number, np.float32)})
-                episode.commit(f"task {number % 3}", grouped=True)
+                episode.commit(grouped=True)
     return root
 
 

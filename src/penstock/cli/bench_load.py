@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 def plan_of(args: argparse.Namespace) -> Plan:
     """The words of a call, checked before anything is opened."""
     from penstock.cli.inspect_store import parse_episodes
-    from penstock.lerobot.read.reader import is_data_set
+    from penstock.formats import by_directory
     from penstock.load.bench_plan import Plan
 
     sizes = [word for words in args.batch_sizes for word in words.split(",") if word]
@@ -102,7 +102,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
         seconds=args.seconds,
         fill_seconds=args.fill_seconds,
         episodes=None if args.episodes is None else parse_episodes(args.episodes),
-        options={"allow_external": True} if args.allow_external and not is_data_set(args.path) else None,
+        options={"allow_external": True} if args.allow_external and by_directory(Path(args.path)) is None else None,
     )
 
 

@@ -26,6 +26,7 @@ examples:
   penstock convert day2/ datasets/days --append                (more recordings into a finished data set)
   penstock convert episodes/*.hdf5 datasets/aloha fps=50
   penstock convert datasets/run datasets/run_av1 video=av1     (copy now, compress tonight)
+  penstock convert run.bag datasets/run_v21 output=v2.1        (LeRobot v2.1 in H.264, for GR00T and openpi)
   penstock convert --config-path configs/data --config-name KuavoRosbag2Lerobot rosbag.rosbag_dir=… rosbag.lerobot_dir=…
 The last path is the output. Words with '=' change the configuration (`penstock inspect BAG --suggest-config`).
 """
@@ -35,9 +36,9 @@ def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "convert",
         usage="penstock convert [options] SRC… OUT [a.b=c …]",
-        help="convert recordings to a LeRobot v3.0 data set, in constant memory",
+        help="convert recordings to a LeRobot data set, in constant memory",
         description="Convert ROS 1 bags, ROS 2 db3 and mcap recordings, ALOHA, robomimic and replay HDF5 files, or "
-        "LeRobot v2.1 and v3.0 data sets to one LeRobot v3.0 data set.",
+        "LeRobot v2.1 and v3.0 data sets to one LeRobot v3.0 data set, or with output=v2.1 to a v2.1 one.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.system import units
 
 if TYPE_CHECKING:
-    from penstock.lerobot.check.findings import Report
+    from penstock.formats.findings import Report
 
 
 def add_parser(verbs: Any) -> None:
@@ -36,6 +36,7 @@ def add_parser(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from penstock.errors import DataSetError
+    from penstock.formats.findings import Findings
     from penstock.plan.conversion_memory import IMAGE_LIBRARY_BYTES, LIBRARIES_BYTES
     from penstock.system.budget import Budget
 
@@ -46,47 +47,38 @@ def run(args: argparse.Namespace) -> int:
     budget = Budget.for_process(args.memory)
     libraries_bytes = LIBRARIES_BYTES + IMAGE_LIBRARY_BYTES
     budget.reserve("libraries", max(libraries_bytes - budget.used_bytes, 0), lasting=True)
-    report = _check_recording(path, skew_ns) if _is_recording(path) else _check_data_set(path, full=args.full)
+    findings = Findings()
+    _doctor_of(path)(path, findings, full=args.full, skew_ns=skew_ns)
+    report = findings.report()
     _show(report, args)
     return report.exit_code
 
 
-def _is_recording(path: Path) -> bool:
-    """True for a recording, False for a data set; what else it is is an error."""
+def _doctor_of(path: Path) -> Any:
+    """What checks a path; an error where nothing does."""
+    from penstock import formats
     from penstock.conversion.find import what_is
     from penstock.errors import DataSetError, RecordingError, UsageError
-    from penstock.lerobot.read.reader import is_data_set
+    from penstock.formats.format import RECORDING_DOCTOR, load
 
-    if is_data_set(path):
-        return False
-    try:
-        kind = what_is(path)
-    except RecordingError as error:
-        if path.is_dir():
-            raise DataSetError(f"{path} is no LeRobot data set and holds no recording") from error
-        raise
-    if kind == "hdf5":
-        what = "is an HDF5 file" if path.is_file() else "holds HDF5 files"
-        raise UsageError(
-            f"{path} {what}: doctor checks data sets and recordings",
-            hint=f"penstock inspect {path} shows what it holds; convert looks at every row",
-        )
-    return kind == "recording"
-
-
-def _check_recording(path: Path, skew_ns: int) -> Report:
-    from penstock.lerobot.check.findings import Findings
-    from penstock.recordings.check import check_recording
-
-    findings = Findings()
-    findings.counted.update(check_recording(path, findings.add, skew_ns=skew_ns))
-    return findings.report()
-
-
-def _check_data_set(path: Path, *, full: bool) -> Report:
-    from penstock.lerobot.check.dataset import check
-
-    return check(path, full=full)
+    found = formats.by_directory(path, "store")
+    if found is None:
+        try:
+            first = what_is(path)
+        except RecordingError as error:
+            if path.is_dir():
+                raise DataSetError(f"{path} is no LeRobot data set and holds no recording") from error
+            raise
+        if first.is_recording:
+            return load(RECORDING_DOCTOR)
+        found = formats.get(first.kind)
+    if found.doctor:
+        return found.load("doctor")
+    what = f"is {found.noun}" if path.is_file() or found.marks(path) else f"holds {found.label} files"
+    raise UsageError(
+        f"{path} {what}: doctor checks data sets and recordings",
+        hint=f"penstock inspect {path} shows what it holds; convert looks at every row",
+    )
 
 
 def _show(report: Report, args: argparse.Namespace) -> None:

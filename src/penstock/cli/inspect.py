@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli.convert import split_words
 from penstock.cli.display import say
-from penstock.cli.inspect_store import parse_episodes
+from penstock.cli.inspect_store import parse_episodes, refuse_fields
+from penstock.conversion.inputs.input import RECORDING, Found
 from penstock.conversion.mapping.left_out import group_left_out
 from penstock.errors import PenstockError, UsageError
 from penstock.system import units
 
 if TYPE_CHECKING:
-    from penstock.conversion.inputs.input import Found
     from penstock.recordings.recording import Recording
 
 
@@ -62,8 +62,7 @@ def add_parser(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.cli.inspect_dataset import inspect_data_sets
-    from penstock.lerobot.read.reader import is_data_set
+    from penstock import formats
 
     if args.fields and Path(args.fields).exists():  # `--fields run.bag`: all topics of it
         args.words, args.fields = [args.fields, *args.words], ""
@@ -76,27 +75,29 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--suggest-config prints YAML, --json prints JSON: give one of them")
     if args.suggest_config and args.fields is not None:
         raise UsageError("--suggest-config prints YAML, --fields a table: give one of them")
-    data_sets = [Path(path) for path in args.paths if is_data_set(path)]
-    if data_sets and len(args.paths) > len(data_sets):
-        raise UsageError(f"{data_sets[0]} is a data set: inspect shows data sets, or recordings, not both at once")
-    if data_sets:
-        _refuse_configuration(str(data_sets[0]), args)
-        return inspect_data_sets(data_sets, args)
-    found = _contents(args.paths)
+    directories = _named_directories(args.paths)
+    found = directories or _contents(args.paths)
     kinds = {each.kind for each in found}
-    if kinds == {"hdf5"}:
-        from penstock.cli.inspect_hdf5 import inspect_hdf5
-
-        _refuse_fields(str(found[0].path), args)
-        return inspect_hdf5([each.path for each in found], args)
-    if kinds and kinds != {"recording"}:
-        _refuse_configuration(f"{args.paths[0]} holds {found[0].path}, which", args)
-        if kinds == {"lerobot"} and len(found) == 1:
-            return inspect_data_sets([found[0].path], args)
+    if not found or kinds == {RECORDING}:
+        return _inspect_recordings(args)
+    of_one = formats.get(found[0].kind) if len(kinds) == 1 else None
+    if of_one is None or (of_one.markers and len(found) > 1 and not directories):
         from penstock.cli.inspect_listing import list_contents
 
         return list_contents(found, args)
-    return _inspect_recordings(args)
+    refuse_fields(found[0].path, args)
+    return int(of_one.load("inspect")([each.path for each in found], args))
+
+
+def _named_directories(paths: Sequence[str]) -> list[Found]:
+    """The directories that are stores, where the words name nothing else; none where they name none."""
+    from penstock import formats
+
+    found = [(Path(path), formats.by_directory(Path(path), "store")) for path in paths]
+    stores = [Found(store.kind, path) for path, store in found if store is not None]
+    if stores and len(paths) > len(stores):
+        raise UsageError(f"{stores[0].path} is a data set: inspect shows data sets, or recordings, not both at once")
+    return stores
 
 
 def _contents(paths: Sequence[str]) -> list[Found]:
@@ -106,17 +107,6 @@ def _contents(paths: Sequence[str]) -> list[Found]:
         return find_inputs(paths)
     except PenstockError:
         return []  # whoever looks for recordings says better what is wrong
-
-
-def _refuse_configuration(what: str, args: argparse.Namespace) -> None:
-    if args.suggest_config or args.words or args.config:
-        raise UsageError(f"{what} is a data set: there is no conversion to configure")
-    _refuse_fields(what, args)
-
-
-def _refuse_fields(what: str, args: argparse.Namespace) -> None:
-    if args.fields is not None:
-        raise UsageError(f"{what} holds no messages: --fields is for recordings", hint="inspect lists its columns")
 
 
 def _inspect_recordings(args: argparse.Namespace) -> int:
@@ -279,10 +269,12 @@ def _rate(hz: float) -> str:
 
 
 def _show(found: dict[str, Any], *, verbose: bool) -> None:
-    kinds = {"ros1": "ROS 1 bag", "db3": "ROS 2 db3", "mcap": "mcap"}
+    from penstock import formats
+
+    label = formats.get(found["kind"]).label
     span = units.format_duration_ns(max(found["end_ns"] - found["start_ns"], 0))
     compression = "" if found["compression"] == "none" else f", {found['compression']}"
-    say(f"{found['path']}: {units.format_size(found['bytes'])} · {span} · {kinds[found['kind']]}{compression}")
+    say(f"{found['path']}: {units.format_size(found['bytes'])} · {span} · {label}{compression}")
     width = max((len(topic["name"]) for topic in found["topics"]), default=0)
     types = max((len(topic["type"]) for topic in found["topics"]), default=0)
     for topic in found["topics"]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.display import count, row, say
-from penstock.cli.inspect_store import describe_store, load_lines
+from penstock.cli.inspect_store import describe_store, load_lines, refuse_configuration, stored_size
 from penstock.errors import PenstockError
 from penstock.system import units
 
@@ -19,6 +19,7 @@ _MOST_TASKS = 10
 
 def inspect_data_sets(paths: Sequence[Path], args: argparse.Namespace) -> int:
     """Show each; one that is broken does not hide the others."""
+    refuse_configuration(paths[0], args)
     codes = {0}
     described: list[dict[str, Any]] = []
     for path in paths:
@@ -64,7 +65,7 @@ def describe_data_set(path: Path, episodes: Sequence[int] | str | None = None) -
         "fps": data.info.fps,
         "episodes": data.info.total_episodes,
         "rows": data.info.total_frames,
-        "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+        "bytes": stored_size(path),
         "tasks": data.tasks,
         "features": features,
         "load": load,

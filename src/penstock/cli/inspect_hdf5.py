@@ -7,41 +7,34 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.display import count, say
-from penstock.cli.inspect_store import describe_store, episode_directory, hdf5_files, load_lines
+from penstock.cli.inspect_store import (
+    conversion_lines,
+    describe_store,
+    episode_directory,
+    load_lines,
+    means_of,
+    predict,
+    suggest,
+)
 from penstock.errors import PenstockError
+from penstock.formats.builtin import HDF5
 from penstock.system import units
 
 if TYPE_CHECKING:
-    from penstock.conversion.inputs.input import Input, Means
+    from penstock.conversion.inputs.input import Means
     from penstock.stores.hdf5.layout import Layout, Span
 
-_COMPARED_BYTES = 256 << 20  # of every column of next observations, where nothing is converted yet
 _MOST_SHOWN = 200  # data sets, and files of a directory
-_HEAD = """\
-# What `penstock convert` would do with {name}: keep this file, change what you like, and give it as --config.
-# docs/hdf5.md explains what is particular to HDF5 files, docs/configuration.md every key.
-"""
 
 
 def inspect_hdf5(files: Sequence[Path], args: argparse.Namespace) -> int:
-    from penstock.conversion.inputs.input import Means
-    from penstock.conversion.settings import read_settings
-    from penstock.system.budget import Budget
-    from penstock.system.limits import read_cpu_limit
-
-    means = Means(
-        settings=read_settings(args.config, args.words),
-        budget_bytes=Budget.parse(args.memory).limit_bytes,
-        threads=read_cpu_limit().count,
-    )
+    means = means_of(args)
     if args.suggest_config:
-        return _suggest(files[0], means)
-    means = replace(means, compared_bytes=_COMPARED_BYTES)
+        return suggest(HDF5, files[0], means)
     codes = {0}
     described: list[dict[str, Any]] = []
     words = _words(means, args.episodes)
@@ -90,7 +83,7 @@ def _inputs(
     for file in files:
         parent = file.parent
         if file not in named and parent not in told:
-            load = episode_directory(parent, **words)
+            load = episode_directory(parent, HDF5, **words)
             told[parent] = load is not None
             if load is not None:
                 yield parent, file, load
@@ -100,7 +93,7 @@ def _inputs(
 
 def describe(path: Path, means: Means, place: Path, load: dict[str, Any]) -> dict[str, Any]:
     """Everything that inspect shows of one file, or of the directory `place` whose first file it is, as plain data."""
-    from penstock.conversion.inputs.hdf5_mapping import TEXT_NAMES, read_facts
+    from penstock.stores.hdf5.facts import TEXT_NAMES, read_facts
     from penstock.stores.hdf5.file import Hdf5File
     from penstock.stores.hdf5.layout import episode_spans, recognise
 
@@ -124,9 +117,9 @@ def describe(path: Path, means: Means, place: Path, load: dict[str, Any]) -> dic
             "datasets": _data_sets(file, layout, spans),
             "reads_besides": list(file.followed),
         }
-    found |= {"load": load, "conversion": {"of": str(path), **_predict(path, means)}}
+    found |= {"load": load, "conversion": {"of": str(path), **predict(HDF5, path, means)}}
     if place != path:
-        sizes = [each.stat().st_size for each in hdf5_files(place)]
+        sizes = [each.stat().st_size for each in HDF5.files_in(place)]
         found |= {"path": str(place), "bytes": sum(sizes), "files": len(sizes)}
         found |= {key: load[key] for key in ("episodes", "rows") if load["possible"]}
     return found
@@ -155,52 +148,6 @@ def _data_sets(file: Any, layout: Layout, spans: Sequence[Span]) -> list[dict[st
     return found
 
 
-def _predict(path: Path, means: Means) -> dict[str, Any]:
-    """What converting would give, or why it cannot be."""
-    from penstock.conversion.inputs.hdf5 import open_hdf5
-
-    try:
-        with open_hdf5(path, means, None) as planned:
-            return {
-                "possible": True,
-                "fps": planned.fps,
-                "predicted_peak_bytes": planned.memory.peak_bytes,
-                "budget_bytes": means.budget_bytes,
-                "features": planned.describe(),
-                "lines": [list(line) for line in planned.lines()[1:]],
-                "notes": list(planned.notes),
-            }
-    except PenstockError as error:
-        return {"possible": False, "reason": error.message, "hint": error.hint}
-
-
-def _suggest(path: Path, means: Means) -> int:
-    from penstock.conversion.inputs.hdf5 import open_hdf5
-    from penstock.conversion.mapping.suggest import comment, draft_head
-
-    try:
-        with open_hdf5(path, means, None) as planned:
-            text = _HEAD.format(name=path.name) + comment(planned.notes) + settings_yaml(planned)
-    except PenstockError as error:
-        if means.settings.fps is not None:
-            raise
-        # The rate is what files leave out: all else is shown with one that has to be changed.
-        with open_hdf5(path, replace(means, settings=replace(means.settings, fps=30)), None) as planned:
-            text = draft_head(path.name, error) + settings_yaml(planned).replace("fps: 30\n", "# fps: 30\n", 1)
-        say(f"penstock: not convertible as it is: {error}", file=sys.stderr)
-    sys.stdout.write(text)
-    return 0
-
-
-def settings_yaml(planned: Input) -> str:
-    """A configuration that gives the same data set as the settings that the file was opened with."""
-    from penstock.system import config
-
-    rest = config.dump_yaml(replace(planned.settings, features={})).replace("features: {}\n", "")
-    features = {"features": dict(planned.settings.features)}
-    return rest + config.dump_yaml(features, skip_defaults=True)
-
-
 def _show(found: dict[str, Any]) -> None:
     files = "" if found["files"] == 1 else f"{found['files']:,} files, "
     counts = f"{count(found['episodes'], 'episodes')} · {count(found['rows'], 'rows')}"
@@ -214,20 +161,9 @@ def _show(found: dict[str, Any]) -> None:
         _show_data_sets(found["datasets"])
     for target in found["reads_besides"]:
         say(f"reads besides  {target}")
-    plan = found["conversion"]
-    if not plan["possible"]:
-        say(f"convert        not as it is: {plan['reason']}")
-        if plan["hint"]:
-            say(f"               → {plan['hint']}")
-        return
-    if found["files"] > 1:
-        say(f"convert        file by file; {Path(plan['of']).name} like this:")
-    for label, text in plan["lines"]:
-        say(f"{label:<15}{text}")
-    peak, budget = units.format_bytes(plan["predicted_peak_bytes"]), units.format_bytes(plan["budget_bytes"])
-    say(f"memory         predicted peak {peak} of a budget of {budget}")
-    for note in plan["notes"]:
-        say(f"note           {note}")
+    if found["conversion"]["possible"] and found["files"] > 1:
+        say(f"convert        file by file; {Path(found['conversion']['of']).name} like this:")
+    say("\n".join(conversion_lines(found["conversion"])))
 
 
 def _show_data_sets(found: Sequence[dict[str, Any]]) -> None:

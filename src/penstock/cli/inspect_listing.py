@@ -5,33 +5,37 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock import formats
 from penstock.cli.display import count, say
-from penstock.cli.inspect_store import describe_store, episode_directory, hdf5_files
+from penstock.cli.inspect_store import describe_store, episode_directory, refuse_configuration, stored_size
 from penstock.errors import PenstockError
+from penstock.formats.builtin import LEROBOT
 from penstock.system import units
 
 if TYPE_CHECKING:
     from penstock.conversion.inputs.input import Found
 
-_KINDS = {"ros1": "ROS 1 bag", "db3": "ROS 2 db3", "mcap": "mcap"}
+
+Description = dict[str, Any] | Callable[[Path], dict[str, Any]]
 
 
 def list_contents(found: Sequence[Found], args: argparse.Namespace) -> int:
     """One line each, with what `penstock inspect` of it alone begins with; 1 where one of them cannot be read."""
+    refuse_configuration(found[0].path, args)
     return _listed(_places(found, args.allow_external), args.json)
 
 
 def list_stores(stores: Iterable[tuple[Path, dict[str, Any]]]) -> int:
-    """The same of HDF5 files, and directories of them, with how each is loaded."""
-    return _listed((("hdf5", path, load) for path, load in stores), as_json=False)
+    """The same of stores, with how each is loaded."""
+    return _listed(((path, load) for path, load in stores), as_json=False)
 
 
-def _listed(places: Iterable[tuple[str, Path, dict[str, Any]]], as_json: bool) -> int:
-    described = [_described(kind, path, load) for kind, path, load in places]
+def _listed(places: Iterable[tuple[Path, Description]], as_json: bool) -> int:
+    described = [_described(path, load) for path, load in places]
     failed = [each for each in described if "error" in each]
     if as_json:
         sys.stdout.write(json.dumps(described, indent=2, ensure_ascii=False) + "\n")
@@ -46,36 +50,34 @@ def _listed(places: Iterable[tuple[str, Path, dict[str, Any]]], as_json: bool) -
     return 1 if failed else 0
 
 
-def _places(found: Sequence[Found], allow_external: bool) -> Iterable[tuple[str, Path, dict[str, Any]]]:
-    """(kind, path, how it is loaded, of HDF5); files of a directory that is one store count once."""
-    told: dict[Path, bool] = {}
+def _places(found: Sequence[Found], allow_external: bool) -> Iterable[tuple[Path, Description]]:
+    """(path, how it is loaded, or who says what it is); files of a directory that is one store count once."""
+    told: dict[tuple[str, Path], bool] = {}
     for each in found:
-        parent = each.path.parent
-        if each.kind != "hdf5":
-            yield each.kind, each.path, {}
+        if each.is_recording or each.kind == LEROBOT.kind:
+            yield each.path, _recording if each.is_recording else _data_set
             continue
-        if parent not in told:
-            whole = episode_directory(parent, allow_external=allow_external)
-            told[parent] = whole is not None
+        of, parent = formats.get(each.kind), each.path.parent
+        options = {"allow_external": True} if allow_external and "allow_external" in of.options else {}
+        if of.is_directory_of_files and (each.kind, parent) not in told:
+            whole = episode_directory(parent, of, **options)
+            told[each.kind, parent] = whole is not None
             if whole is not None:
-                yield "hdf5", parent, whole
-        if not told[parent]:
-            yield "hdf5", each.path, describe_store(each.path, allow_external=allow_external)
+                yield parent, whole
+        if not told.get((each.kind, parent)):
+            yield each.path, describe_store(each.path, **options)
 
 
-def _described(kind: str, path: Path, load: dict[str, Any]) -> dict[str, Any]:
-    try:
-        if kind == "recording":
-            return _recording(path)
-        if kind == "lerobot":
-            return _data_set(path)
-    except PenstockError as error:
-        return {"path": str(path), "error": error.message, "hint": error.hint}
+def _described(path: Path, load: Description) -> dict[str, Any]:
+    if callable(load):
+        try:
+            return load(path)
+        except PenstockError as error:
+            return {"path": str(path), "error": error.message, "hint": error.hint}
     if not load["possible"]:
         return {"path": str(path), "error": load["reason"], "hint": load["hint"]}
-    n_bytes = sum(file.stat().st_size for file in (hdf5_files(path) if path.is_dir() else [path]))
     chosen = {key: load[key] for key in ("kind", "episodes", "rows", "fps")}
-    return {"path": str(path), **chosen, "bytes": n_bytes}
+    return {"path": str(path), **chosen, "bytes": stored_size(path)}
 
 
 def _recording(path: Path) -> dict[str, Any]:
@@ -84,7 +86,7 @@ def _recording(path: Path) -> dict[str, Any]:
     with recordings.open(path, on_corrupt="count") as recording:
         return {
             "path": str(path),
-            "kind": _KINDS[recording.kind],
+            "kind": formats.get(recording.kind).label,
             "topics": len(recording.topics),
             "messages": sum(topic.count for topic in recording.topics),
             "seconds": max(recording.end_ns - recording.start_ns, 0) / 1e9,
@@ -102,7 +104,7 @@ def _data_set(path: Path) -> dict[str, Any]:
         "episodes": info.total_episodes,
         "rows": info.total_frames,
         "fps": info.fps,
-        "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+        "bytes": stored_size(path),
     }
 
 

@@ -1,21 +1,57 @@
-"""penstock inspect: what loading a store gives: rows, episodes, columns, the way rows are read and why."""
+"""penstock inspect STORE: rows, episodes and columns, how rows are read and why, and what converting it would take."""
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.display import count, row
+from penstock.cli.display import count, row, say
 from penstock.errors import PenstockError, UsageError
 from penstock.system import units
 
 if TYPE_CHECKING:
+    from penstock.conversion.inputs.input import Input, Means
+    from penstock.formats import Format
     from penstock.stores.store import Store
 
+COMPARED_BYTES = 256 << 20  # of every column of next observations, where nothing is converted yet
+_HEAD = """\
+# What `penstock convert` would do with {name}: keep this file, change what you like, and give it as --config.
+# docs/hdf5.md explains what is particular to HDF5 files, docs/configuration.md every key.
+"""
 _MOST_COLUMNS = 200
 _MOST_EPISODES = 10_000_000
 _SIZE = 4  # the cell of bytes on disk
+
+
+def inspect_stores(paths: Sequence[Path], args: argparse.Namespace) -> int:
+    """Stores of any format; one that is broken does not hide the others."""
+    from penstock import formats
+
+    means = means_of(args)
+    codes = {0}
+    described: list[dict[str, Any]] = []
+    for path in paths:
+        of = formats.identify(path, "store")
+        assert of is not None  # by its format it came here
+        if args.suggest_config:
+            return suggest(of, path, means)
+        load = describe_store(path, episodes=args.episodes)
+        codes.add(0 if load["possible"] else 1)
+        size_bytes, plan = stored_size(path), predict(of, path, means)
+        described.append({"path": str(path), "bytes": size_bytes, "kind": of.kind, "load": load, "conversion": plan})
+        if not args.json:
+            say(f"{path}: {units.format_size(size_bytes)} · {of.label}")
+            say("\n".join([*load_lines(load), *conversion_lines(plan)]))
+    if args.json:
+        whole: Any = described[0] if len(described) == 1 else described
+        sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
+    return max(codes)
 
 
 def parse_episodes(text: str) -> list[int] | str:
@@ -45,19 +81,37 @@ def describe_store(path: Path, **options: Any) -> dict[str, Any]:
         return {"possible": False, "reason": error.message, "hint": error.hint}
 
 
-def hdf5_files(directory: Path) -> list[Path]:
-    """The HDF5 files right in a directory."""
-    from penstock.stores.opening import HDF5_SUFFIXES
-
-    return [each for each in sorted(directory.iterdir()) if each.suffix.lower() in HDF5_SUFFIXES and each.is_file()]
-
-
-def episode_directory(path: Path, **options: Any) -> dict[str, Any] | None:
-    """The store that the HDF5 files right in a directory are together, described; None where they are not several."""
-    if len(hdf5_files(path)) < 2:
+def episode_directory(path: Path, of: Format, **options: Any) -> dict[str, Any] | None:
+    """The store that the files of a format right in a directory are together, described; None where they are none."""
+    if len(of.files_in(path)) < 2:
         return None
     found = describe_store(path, **options)
     return found if found["possible"] else None
+
+
+def stored_size(path: Path) -> int:
+    """Bytes of a file, of everything in a directory that is one store, or of the files in it that are one."""
+    from penstock import formats
+
+    if path.is_file():
+        return path.stat().st_size
+    if formats.by_directory(path) is not None:
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    together = [each for each in formats.all_formats("store") if each.is_directory_of_files]
+    return sum(file.stat().st_size for each in together for file in each.files_in(path))
+
+
+def refuse_configuration(path: Path, args: argparse.Namespace) -> None:
+    """A data set is shown without what a conversion would make of it."""
+    what = str(path) if str(path) in map(str, map(Path, args.paths)) else f"{args.paths[0]} holds {path}, which"
+    if args.suggest_config or args.words or args.config:
+        raise UsageError(f"{what} is a data set: there is no conversion to configure")
+    refuse_fields(what, args)
+
+
+def refuse_fields(what: object, args: argparse.Namespace) -> None:
+    if args.fields is not None:
+        raise UsageError(f"{what} holds no messages: --fields is for recordings", hint="inspect lists its columns")
 
 
 def store_facts(store: Store) -> dict[str, Any]:
@@ -127,3 +181,79 @@ def _cells(column: dict[str, Any]) -> tuple[str, ...]:
     what = f"{shape} {column['dtype']}" if column["kind"] != "text" else ""
     encoding = column["encoding"] if column["encoding"] != column["kind"] else ""
     return units.plain(column["name"]), column["kind"] + role, what, encoding, units.format_size(column["stored_bytes"])
+
+
+# What converting it would take
+
+
+def means_of(args: argparse.Namespace) -> Means:
+    """What a conversion as it is asked for would be opened with."""
+    from penstock.conversion.inputs.input import Means
+    from penstock.conversion.settings import read_settings
+    from penstock.system.budget import Budget
+    from penstock.system.limits import read_cpu_limit
+
+    return Means(
+        settings=read_settings(args.config, args.words),
+        budget_bytes=Budget.parse(args.memory).limit_bytes,
+        threads=read_cpu_limit().count,
+    )
+
+
+def predict(of: Format, path: Path, means: Means) -> dict[str, Any]:
+    """What converting would give, or why it cannot be."""
+    from penstock.conversion.inputs.input import Found, open_input
+
+    try:
+        with open_input(Found(of.kind, path), replace(means, compared_bytes=COMPARED_BYTES)) as planned:
+            return {
+                "possible": True,
+                "fps": planned.fps,
+                "predicted_peak_bytes": planned.memory.peak_bytes,
+                "budget_bytes": means.budget_bytes,
+                "features": planned.describe(),
+                "lines": [list(line) for line in planned.lines()[1:]],
+                "notes": list(planned.notes),
+            }
+    except PenstockError as error:
+        return {"possible": False, "reason": error.message, "hint": error.hint}
+
+
+def conversion_lines(plan: dict[str, Any]) -> list[str]:
+    """For people: what a conversion would make of each column, and the memory that it would take."""
+    if not plan["possible"]:
+        hint = [row("", f"→ {plan['hint']}")] if plan["hint"] else []
+        return [row("convert", f"not as it is: {plan['reason']}"), *hint]
+    peak, budget = units.format_bytes(plan["predicted_peak_bytes"]), units.format_bytes(plan["budget_bytes"])
+    lines = [row(label, text) for label, text in plan["lines"]]
+    lines.append(row("memory", f"predicted peak {peak} of a budget of {budget}"))
+    return lines + [row("note", note) for note in plan["notes"]]
+
+
+def suggest(of: Format, path: Path, means: Means) -> int:
+    """Print the configuration that a conversion would use."""
+    from penstock.conversion.inputs.input import Found, open_input
+    from penstock.conversion.mapping.suggest import comment, draft_head
+
+    found = Found(of.kind, path)
+    try:
+        with open_input(found, means) as planned:
+            text = _HEAD.format(name=path.name) + comment(planned.notes) + _settings_yaml(planned)
+    except PenstockError as error:
+        if means.settings.fps is not None:
+            raise
+        # The rate is what files leave out: all else is shown with one that has to be changed.
+        with open_input(found, replace(means, settings=replace(means.settings, fps=30))) as planned:
+            text = draft_head(path.name, error) + _settings_yaml(planned).replace("fps: 30\n", "# fps: 30\n", 1)
+        say(f"penstock: not convertible as it is: {error}", file=sys.stderr)
+    sys.stdout.write(text)
+    return 0
+
+
+def _settings_yaml(planned: Input) -> str:
+    """A configuration that gives the same data set as the settings that the file was opened with."""
+    from penstock.system import config
+
+    rest = config.dump_yaml(replace(planned.settings, features={})).replace("features: {}\n", "")
+    features = {"features": dict(planned.settings.features)}
+    return rest + config.dump_yaml(features, skip_defaults=True)

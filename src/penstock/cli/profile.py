@@ -104,23 +104,24 @@ def judged(snapshot: Snapshot, *, check: bool, seconds: float) -> tuple[Verdict 
 
 def _loader(snapshot: Snapshot) -> tuple[Loader | None, list[str], bool]:
     """The loader of the run made again, where its data lies on this machine; False where data cannot be opened."""
-    from penstock.load.subject import KIND, from_description
+    from penstock.load.remake import from_description
+    from penstock.profile.description import PENSTOCK_LOADER
     from penstock.profile.reckoning import leading
     from penstock.profile.said import said
     from penstock.profile.verdict import missing_data
 
-    told = leading(snapshot.subjects)
+    described = leading(snapshot.subjects)
     if not snapshot.subjects:
         return None, [said("no loader")], True
-    if told.get("kind") != KIND:
-        return None, [said("lives elsewhere", kind=told.get("kind"))], True
+    if described.kind != PENSTOCK_LOADER:
+        return None, [said("lives elsewhere", kind=described.kind)], True
     try:
-        return from_description(told), [], True
+        return from_description(described), [], True
     except (PenstockError, OSError, KeyError, TypeError, IndexError) as error:
-        if missing_data(told) and told.get("pictures"):
+        if missing_data(described) and described.images:
             return None, [], False  # the verdict says so itself
         is_opening = isinstance(error, PenstockError | OSError) and not isinstance(error, UsageError)
-        return None, [said("not made again", error=str(error))], not (is_opening or missing_data(told))
+        return None, [said("not made again", error=str(error))], not (is_opening or missing_data(described))
 
 
 def _print_text(snapshot: Snapshot, found: Verdict | None, notes: list[str], lang: Any) -> None:

@@ -7,15 +7,15 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from penstock import recordings
+from penstock import formats, recordings
 from penstock.conversion.commit.exchange import OLD_SUFFIX
 from penstock.conversion.commit.output import PARTIAL_SUFFIX
-from penstock.conversion.inputs.input import Found
+from penstock.conversion.inputs.input import RECORDING, Found
 from penstock.errors import NotARecording, RecordingError, StoreError, UsageError
-from penstock.formats.content import HDF5_MAGIC, foreign_content
-from penstock.lerobot.layout import INFO_PATH
+from penstock.formats.builtin import HDF5
+from penstock.formats.content import foreign_content
+from penstock.formats.format import Format
 from penstock.recordings.split import natural_key
-from penstock.stores.opening import HDF5_SUFFIXES
 
 _NOTHING = "give .bag, .db3 or .mcap files, HDF5 files, LeRobot data sets, or directories with them"
 _PASSING = (PARTIAL_SUFFIX, OLD_SUFFIX)
@@ -28,11 +28,11 @@ def find_inputs(sources: Sequence[str | Path], out: Path | None = None) -> list[
     found: list[Found] = []
     plain: list[str | Path] = []
     for given in sources:
-        others = list(_others(Path(given)))
+        others = list(_stores(Path(given)))
         found += others
         if not others or _has_recordings(Path(given)):
             plain.append(given)
-    found += [Found("recording", path) for path in recordings.find(plain)] if plain else []
+    found += [Found(RECORDING, path) for path in recordings.find(plain)] if plain else []
     if out is not None:
         within = os.path.realpath(out)
         _refuse_inside(found, out, within)
@@ -46,60 +46,54 @@ def find_inputs(sources: Sequence[str | Path], out: Path | None = None) -> list[
     return sorted(once.values(), key=lambda each: natural_key(str(each.path)))
 
 
-def is_data_set(path: Path) -> bool:
-    return (path / INFO_PATH).is_file()
-
-
-def is_hdf5(path: Path) -> bool:
-    """By the signature with which HDF5 files begin; by the name where the file begins as no recording does."""
-    if not path.is_file():
-        return False
+def _store_at(path: Path) -> Format | None:
+    """The format of a store at a path; None where there is none, or a recording."""
+    if not path.exists():
+        return None
     try:
-        with path.open("rb") as file:
-            if file.read(len(HDF5_MAGIC)) == HDF5_MAGIC:
-                return True
+        found = formats.identify(path)
     except OSError as error:
         raise NotARecording(f"{path}: cannot be read: {error.strerror or error}") from error
-    return path.suffix.lower() in HDF5_SUFFIXES and not recordings.is_recording_file(path)
+    return found if found is not None and found.family == "store" else None
 
 
-def what_is(path: Path) -> str:
-    """What a path is for doctor, inspect and convert: "recording", "hdf5" or "lerobot"; an error where it is none."""
+def what_is(path: Path) -> Found:
+    """What a path is for doctor, inspect and convert, the first of it; an error where it is nothing of use."""
     found = find_inputs([path])
     kinds = {each.kind for each in found}
-    if path.is_file() and kinds == {"hdf5"} and (foreign := foreign_content(path, "hdf5")) is not None:
+    if path.is_file() and kinds == {HDF5.kind} and (foreign := foreign_content(path, HDF5.kind)) is not None:
         raise StoreError(f"{path} is {foreign.what}, not an HDF5 file", hint=foreign.hint)
-    return found[0].kind
+    return found[0]
 
 
-def _others(given: Path) -> Iterable[Found]:
-    """Data sets and HDF5 files that a word names."""
+def _stores(given: Path) -> Iterable[Found]:
+    """Data sets, HDF5 files and other stores that a word names."""
     paths = [given]
     if not given.exists() and glob.has_magic(str(given)):
         paths = [Path(match) for match in sorted(glob.glob(str(given), recursive=True), key=natural_key)]
     for path in paths:
         if path.is_dir():
             yield from _within(path)
-        elif is_hdf5(path):
-            yield Found("hdf5", path)
+        elif (found := _store_at(path)) is not None:
+            yield Found(found.kind, path)
 
 
 def _within(directory: Path) -> Iterable[Found]:
     for here, subdirectories, names in os.walk(directory):
-        if is_data_set(Path(here)):
+        if (found := formats.by_directory(Path(here), "store")) is not None:
             subdirectories.clear()
-            yield Found("lerobot", Path(here))
+            yield Found(found.kind, Path(here))
             continue
         # A data set that is being built, or about to be removed, is nobody's input.
         subdirectories[:] = sorted((n for n in subdirectories if not n.endswith(_PASSING)), key=natural_key)
         for name in sorted(names, key=natural_key):
-            if name.lower().endswith(HDF5_SUFFIXES):
-                yield Found("hdf5", Path(here) / name)
+            if (found := formats.by_name(name, "store")) is not None:
+                yield Found(found.kind, Path(here) / name)
 
 
 def _has_recordings(given: Path) -> bool:
     """Whether a word that names other inputs names recordings as well."""
-    if is_data_set(given) or is_hdf5(given):
+    if _store_at(given) is not None:
         return False
     try:
         return bool(recordings.find([given]))

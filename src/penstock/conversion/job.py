@@ -22,6 +22,8 @@ from penstock.conversion.parallel.share import processes_for
 from penstock.conversion.progress import MovedBytes, Progress, Silence
 from penstock.conversion.report import SHOWN_SOURCES, Report, Stage, write_report
 from penstock.conversion.settings import Settings, read_settings
+from penstock.conversion.sink import DEFAULT_OUTPUT, default_video
+from penstock.conversion.sink import label as sink_label
 from penstock.conversion.stop import Stop
 from penstock.errors import Interrupted, OutputExists, OutputFailed, PenstockError, RecordingError, UsageError
 from penstock.lerobot.tasks import table_of
@@ -31,7 +33,7 @@ from penstock.system.budget import Budget
 from penstock.system.limits import read_cpu_limit
 
 if TYPE_CHECKING:
-    from penstock.lerobot.write.writer import DataSetSummary, DataSetWriter
+    from penstock.conversion.commit.writer import DataSetSummary, DataSetWriter
 
 _STAGES_KEPT = 400
 _USUAL_START_BYTES = 64 * 2**20  # a process that holds more has other things in it
@@ -56,7 +58,7 @@ def convert(
     progress: Progress | None = None,
     **values: Any,
 ) -> Report:
-    """Convert recordings, HDF5 files or data sets to one LeRobot v3.0 data set and say what happened.
+    """Convert recordings, HDF5 files or data sets to one LeRobot data set and say what happened.
 
     `resume` goes on with a conversion that was ended, `append` adds inputs to a finished data set, `keep_going` leaves
     out inputs that fail. The result does not depend on `jobs` and `memory`, byte for byte.
@@ -244,18 +246,26 @@ class Job:
     def _open(self, number: int) -> Input:
         source = open_input(self.ledger.entries[number].found, self.means(), self.begun)
         self.predicted_bytes = max(self.predicted_bytes, source.memory.peak_bytes)
-        self.progress.plan([*source.lines(), self._memory_line(source)])
+        self.progress.plan([*source.lines(), *self._output_lines(), self._memory_line(source)])
         self._note_all(source.path.name, source.notes)
         if self.begun is None:
             self._begin_data_set(source)
         return source
+
+    def _output_lines(self) -> list[tuple[str, str]]:
+        """What is written, where it is not the usual format."""
+        name, video = self.settings.output, self.settings.video
+        if name == DEFAULT_OUTPUT:
+            return []
+        chosen = f" · video={video}, which its readers expect; video=copy keeps frames as they are"
+        return [("output", sink_label(name) + (chosen if video == default_video(name) != "copy" else ""))]
 
     def _memory_line(self, source: Input) -> tuple[str, str]:
         budget, peak = units.format_bytes(self.budget.limit_bytes), units.format_bytes(source.memory.peak_bytes)
         return "memory", f"budget {budget} · predicted peak {peak}"
 
     def _begin_data_set(self, first: Input) -> None:
-        from penstock.lerobot.write.writer import DataSetWriter
+        from penstock.conversion.commit.writer import DataSetWriter
 
         begun = first.begun()
         files = self.settings.files
@@ -264,6 +274,7 @@ class Job:
             fps=first.fps,
             features=first.features,
             robot_type=first.robot_type,
+            output=self.settings.output,
             data_file_bytes=(files.data_mb or 100) * 2**20,
             video_file_bytes=(files.video_mb or 200) * 2**20,
             identity={
@@ -310,7 +321,7 @@ class Job:
             more = f" and {len(found) - _LISTED:,} more" if len(found) > _LISTED else ""
             listed = ", ".join(found[:_LISTED]) + more
             self.note(f"{key} {listed} (kept as recorded, left out of the statistics)")
-        shutil.rmtree(self.root / output.PARCELS, ignore_errors=True)
+        shutil.rmtree(self.root / output.WORKER_OUTPUTS, ignore_errors=True)
         return writer.close()
 
     def _leave(self, error: BaseException, mode: output.Mode) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from dataclasses import field as option
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from penstock.conversion.episodes.settings import Episodes
+from penstock.conversion.sink import DEFAULT_OUTPUT, check_output, default_video
 from penstock.errors import ConfigError, VideoError
 from penstock.system import config, units
 
@@ -256,6 +257,15 @@ class Settings:
     rosbag: Flushing = option(default_factory=Flushing)
     files: Files = option(default_factory=Files)
     hdf5: Hdf5 = option(default_factory=Hdf5)
+    output: str = DEFAULT_OUTPUT  # the format that is written
+
+
+def plain_settings(settings: Settings) -> dict[str, Any]:
+    """The settings as the journal keeps them. Journals of the default output do not name it: most are older than it."""
+    plain: dict[str, Any] = config.plain(settings)
+    if settings.output == DEFAULT_OUTPUT:
+        del plain["output"]
+    return plain
 
 
 def asked_video(feature: FeatureSettings | None, settings: Settings) -> tuple[Video, bool]:
@@ -282,8 +292,16 @@ def read_settings(
     settings = config.build(Settings, tree)
     if settings.fps is None and settings.timeline == FIXED:
         raise ConfigError("timeline: fixed needs a rate", hint="add the rows per second, for example fps=30")
+    check_output(settings.output)
+    if "video" not in tree:
+        settings = replace(settings, video=default_settings(settings.output).video)
     _check_encoding(settings)
     return settings
+
+
+def default_settings(output: str) -> Settings:
+    """The settings of a user who gives none; some follow the output."""
+    return config.build(Settings, {"video": default_video(output)})
 
 
 FeatureT = TypeVar("FeatureT")
@@ -317,7 +335,7 @@ def _check_encoding(settings: Settings) -> None:
     asked = {settings.video, *(feature.video for feature in settings.features.values())} - {None, *_NO_CODEC}
     if not asked:
         return
-    from penstock.media.video.encode import encoder_settings
+    from penstock.media.video.hardware import encoder_settings
 
     chosen = settings.encoding
     for video in asked:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from penstock.demo.reach_scene import CAMERAS, ArmPose, Scene
 from penstock.errors import OutputExists, UsageError
+from penstock.formats.builtin import HDF5
 from penstock.media.image.codec import encode_jpeg
 
 SIDES = ("left", "right")
@@ -145,7 +146,7 @@ def write_episodes(
     """
     script.check()
     directory.mkdir(parents=True, exist_ok=True)
-    held = next((path for path in sorted(directory.iterdir()) if path.suffix in (".hdf5", ".h5")), None)
+    held = next((path for path in sorted(directory.iterdir()) if HDF5.is_named(path.name)), None)
     if held is not None:
         raise OutputExists(f"{held} exists: it is left alone", hint="choose another directory, or remove it yourself")
     scene = Scene(script.height, script.width)

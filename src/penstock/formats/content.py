@@ -7,12 +7,11 @@ import re
 import shlex
 from dataclasses import dataclass
 
+from penstock.formats import registry
 from penstock.system import units
 from penstock.system.files import open_source
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-BAG_MAGIC, MCAP_MAGIC, SQLITE_MAGIC = b"#ROSBAG V", b"\x89MCAP0\r\n", b"SQLite format 3\0"
 _HEAD_BYTES = 1024
 _LFS = re.compile(rb"version https://(git-lfs|hawser)\.github\.com/spec/v1\s")
 _LFS_SIZE = re.compile(rb"^size (\d{1,18})$", re.MULTILINE)
@@ -30,14 +29,10 @@ _PACKED = (
     (b"PK\x03\x04", "zip", "unzip {}"),
     (b"7z\xbc\xaf\x27\x1c", "7-Zip", "7z x {}"),
 )
-# Magic, where it stands, what it is, the word by which a caller asks for it.
-_FORMATS = (
-    (HDF5_MAGIC, 0, "an HDF5 file", "hdf5"),
+# Files that are parts of data: magic, where it stands, what it is, the word by which a caller asks for it.
+_PARTS = (
     (b"PAR1", 0, "a parquet file", "parquet"),
     (b"ftyp", 4, "an MP4 video", "mp4"),
-    (SQLITE_MAGIC, 0, "an SQLite file (ROS 2 .db3)", "recording"),
-    (MCAP_MAGIC, 0, "an mcap recording", "recording"),
-    (BAG_MAGIC, 0, "a ROS 1 bag", "recording"),
     (b"ustar", 257, "a tar archive", "tar"),
 )
 
@@ -53,8 +48,8 @@ class Foreign:
 def foreign_content(path: str | os.PathLike[str], wanted: str = "") -> Foreign | None:
     """What a file is, where its first bytes show that it is something else than wanted; None where they do not.
 
-    `wanted`: "recording", "hdf5", "parquet", "mp4" or "json". Whoever opens such a file asks here before it says that
-    the file is broken, so that every command gives one answer.
+    `wanted`: the kind or the family of a format, "parquet", "mp4" or "json". Whoever opens such a file asks here before
+    it says that the file is broken, so that every command gives one answer.
     """
     try:
         with open_source(path) as source:
@@ -76,10 +71,13 @@ def foreign_content(path: str | os.PathLike[str], wanted: str = "") -> Foreign |
     for magic, name, command in _PACKED:
         if head.startswith(magic):
             return Foreign(f"compressed with {name}", f"unpack it first: {command.format(shlex.quote(str(path)))}")
-    for magic, at, name, kind in _FORMATS:
+    for magic, at, name, kind in _PARTS:
         if kind != wanted and head.startswith(magic, at):
-            known = f"`penstock inspect {shlex.quote(str(path))}` looks at its content, not at its name"
-            return Foreign(name, known if kind in ("hdf5", "recording") else _TAKEN)
+            return Foreign(name, _TAKEN)
+    found = registry.by_start(head)
+    if found is not None and wanted not in (found.kind, found.family):
+        hint = f"`penstock inspect {shlex.quote(str(path))}` looks at its content, not at its name"
+        return Foreign(found.noun, hint)
     if not any(head):
         return Foreign(f"{size:,} bytes that begin with {len(head):,} zeros", f"a copy did not finish: {_AGAIN}")
     return None

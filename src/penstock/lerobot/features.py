@@ -205,6 +205,57 @@ def parse_feature(key: str, entry: object, where: str) -> Feature:
         raise DataSetCorrupt(f"{where}: {error.message}", hint=error.hint) from None
 
 
+@dataclass(frozen=True)
+class Description:
+    """What all episodes of a data set share, and what must not change when it is continued.
+
+    Sizes are in bytes: a file that reaches its limit is followed by another. `chunks_size` is how many files LeRobot
+    puts into one directory.
+    """
+
+    fps: int
+    features: tuple[Feature, ...]
+    robot_type: str | None = None
+    data_file_bytes: int = 100 * 2**20
+    video_file_bytes: int = 200 * 2**20
+    chunks_size: int = 1000
+
+    def __post_init__(self) -> None:
+        if isinstance(self.fps, bool) or not isinstance(self.fps, int) or self.fps < 1:
+            raise DataSetError(
+                f"fps must be a whole number >= 1, got {self.fps!r}", hint="LeRobot reads whole rates only"
+            )
+        limits = {name: getattr(self, name) for name in ("data_file_bytes", "video_file_bytes", "chunks_size")}
+        if any(type(limit) is not int or limit < 1 for limit in limits.values()):
+            listed = ", ".join(f"{name}={limit!r}" for name, limit in limits.items())
+            raise DataSetError(f"file limits must be >= 1: {listed}")
+        check_features(self.features)
+        if not self.features:
+            raise DataSetError("a data set needs at least one feature")
+
+    @property
+    def cameras(self) -> list[Feature]:
+        """The features whose frames lie in videos."""
+        return [feature for feature in self.features if feature.dtype == "video"]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "fps": self.fps,
+            "features": [{"key": feature.key, **feature.to_json()} for feature in self.features],
+            "robot_type": self.robot_type,
+            "data_file_bytes": self.data_file_bytes,
+            "video_file_bytes": self.video_file_bytes,
+            "chunks_size": self.chunks_size,
+        }
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any], where: str) -> Description:
+        """The description that `to_json` gave; raises DataSetError that says what is wrong."""
+        features = tuple(parse_feature(str(each["key"]), each, where) for each in entry["features"])
+        limits = (entry[name] for name in ("data_file_bytes", "video_file_bytes", "chunks_size"))
+        return cls(entry["fps"], features, entry["robot_type"], *limits)
+
+
 def _flat_names(names: object) -> list[Any] | None:
     """v2 data sets wrap the list of names in another, or in a mapping such as {"motors": […]}."""
     wrapped = list(names.values()) if isinstance(names, Mapping) else names

@@ -86,16 +86,6 @@ def part_path(root: Path, episode_index: int) -> Path:
     return root / SPOOL_DIR / f"episode-{episode_index:06d}.parquet"
 
 
-def state_name(episodes: int) -> str:
-    """The file in `OWN_DIR` with the state of the data set after so many episodes."""
-    return f"state-{episodes:06d}.bin"
-
-
-def episode_state_name(episode_index: int) -> str:
-    """The file in `OWN_DIR` with what a parcel keeps about one episode."""
-    return f"episode-{episode_index:06d}.bin"
-
-
 def numbered_files(directory: Path, suffix: str) -> Iterator[tuple[FilePosition, Path]]:
     """The files chunk-CCC/file-FFF below a directory, in order; whatever is named otherwise is nobody's."""
     for chunk in _names(directory):
@@ -166,6 +156,15 @@ def path_in(root: Path, relative: str) -> Path:
     return path
 
 
+def check_directory(root: Path, relative: str) -> None:
+    """Refuse a link where files will be removed and changed: it could lead to the files of others."""
+    path = path_in(root, relative)
+    if path.is_symlink():
+        raise DataSetCorrupt(
+            f"{path}: a symbolic link instead of a directory", hint="put the directory itself in its place"
+        )
+
+
 def _allowed_roots(real_root: Path, root: Path) -> Iterator[Path]:
     yield real_root
     # The Hub's cache keeps every file of repo/snapshots/<revision>/ as a link into repo/blobs/.
@@ -225,14 +224,14 @@ class FreshNames:
     """
 
     def __init__(self, root: Path, *, fsync: bool) -> None:
+        self.fsync = fsync
         self._root = root
-        self._fsync = fsync
         self._known: set[Path] = set()
         self._fresh: set[Path] = set()
 
     def add(self, path: Path) -> None:
         """A file was made, renamed or replaced at this path."""
-        if not self._fsync:
+        if not self.fsync:
             return
         directory = path.parent
         self._fresh.add(directory)

@@ -43,12 +43,15 @@ def most_row_groups(columns: int) -> int:
     return max(1, MOST_COLUMN_CHUNKS // max(columns, 1))
 
 
-def data_schema(features: Sequence[Feature]) -> pa.Schema:
-    """The schema of data/chunk-…/file-….parquet, with the metadata by which Hugging Face `datasets` knows images."""
+def data_schema(features: Sequence[Feature], *, lists: str = "List") -> pa.Schema:
+    """The schema of data/chunk-…/file-….parquet, with the metadata by which Hugging Face `datasets` knows images.
+
+    `lists` is the name that `datasets` has for a vector: `List` since 4.0, `Sequence` before, which 4.0 still reads.
+    """
     import pyarrow as pa
 
     stored = data_features(features)
-    described = {"info": {"features": {feature.key: _hugging_face_type(feature) for feature in stored}}}
+    described = {"info": {"features": {feature.key: _hugging_face_type(feature, lists) for feature in stored}}}
     return pa.schema([_field(feature) for feature in stored], metadata={"huggingface": json.dumps(described)})
 
 
@@ -79,7 +82,7 @@ def _element_type(feature: Feature) -> pa.DataType:
     return pa.bool_() if feature.dtype == "bool" else pa.from_numpy_dtype(np.dtype(feature.dtype))
 
 
-def _hugging_face_type(feature: Feature) -> dict[str, Any]:
+def _hugging_face_type(feature: Feature, lists: str) -> dict[str, Any]:
     if feature.dtype == "image":
         return {"_type": "Image"}
     if feature.dtype == "language":
@@ -88,7 +91,7 @@ def _hugging_face_type(feature: Feature) -> dict[str, Any]:
     if feature.is_scalar:
         return value
     if len(feature.shape) == 1:
-        return {"feature": value, "length": feature.shape[0], "_type": "List"}
+        return {"feature": value, "length": feature.shape[0], "_type": lists}
     return {"shape": list(feature.shape), "dtype": feature.dtype, "_type": f"Array{len(feature.shape)}D"}
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,7 @@ from numpy.typing import NDArray
 from penstock.errors import DataSetCorrupt
 from penstock.lerobot.features import Feature
 
-if TYPE_CHECKING:
-    from penstock.lerobot.write.journal import Journal
-
-_ANNOTATION = "annotation."  # GR00T: whole numbers under such a name are numbers of tasks
+ANNOTATION = "annotation."  # GR00T: whole numbers under such a name are numbers of tasks
 
 TABLES = ("tasks", "subtasks")
 Numbers = Mapping[str, Sequence[int]]
@@ -27,16 +24,16 @@ def table_of(feature: Feature) -> str | None:
         return None
     if feature.key == "subtask_index":  # LeRobot 0.4 and 0.5
         return "subtasks"
-    return "tasks" if feature.key.startswith(_ANNOTATION) else None
+    return "tasks" if feature.key.startswith(ANNOTATION) else None
 
 
 class TaskTable:
-    """A table of a data set that is being written; one that is taken whole is in the journal before its rows."""
+    """A table of a data set that is being written; `on_taken(name, texts)` hears of texts before rows use them."""
 
-    def __init__(self, name: str, journal: Journal) -> None:
+    def __init__(self, name: str, on_taken: Callable[[str, Sequence[str]], None]) -> None:
         self.name = name
         self.texts: list[str] = []
-        self._journal = journal
+        self._on_taken = on_taken
         self._numbers: dict[str, int] = {}
         self._taken: tuple[Sequence[str], list[int]] = ((), [])
 
@@ -54,7 +51,7 @@ class TaskTable:
         if self._taken[0] is not table:  # once for all episodes of an input
             numbers, added = place(self.texts, table)
             if added:
-                self._journal.append({"type": "texts", "table": self.name, "texts": added})
+                self._on_taken(self.name, added)
                 self.add(added)
             self._taken = (table, numbers)
         return self._taken[1]

@@ -1,6 +1,6 @@
 """What one picture takes by each way into a batch, measured on some fifty rows of the user's own data.
 
-    calibrate(loader, ("now", "scaled", "ram"), threads=(1, 2))
+    calibrate(sources, ("now", "scaled", "ram"), threads=(1, 2))
 
 The ways take turns in short rounds and the median counts, so that a noisy moment hits them all alike.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,7 @@ from penstock.load.pictures import begin_quiet, end_quiet
 from penstock.load.source import PictureColumn, Source
 from penstock.load.view import View
 from penstock.profile.subject import Way
-
-if TYPE_CHECKING:
-    from penstock.load.loader import Loader
+from penstock.system.limits import read_memory_limit
 
 WAYS = ("now", "scaled", "read", "ram", "disk")
 _ROUNDS = 3
@@ -53,16 +51,18 @@ Work = Callable[[Worker, int], Iterator[int]]
 """By thread number: makes one picture after the other, yields the bytes that each read."""
 
 
-def calibrate(loader: Loader, ways: Sequence[str], threads: Sequence[int]) -> dict[str, Way]:
-    """Measure ways with several numbers of threads; those that do not apply to this loader are left out."""
-    parts = [(source, column) for source in loader._sources for column in source.pictures if column.view_row_bytes]
+def calibrate(
+    sources: Sequence[Source], ways: Sequence[str], threads: Sequence[int], *, device: str = "cpu"
+) -> dict[str, Way]:
+    """Measure ways with several numbers of threads; those that do not apply to these images are left out."""
+    parts = [(source, column) for source in sources for column in source.pictures if column.view_row_bytes]
     if not parts:
         return {}
     found: dict[str, dict[int, list[_Measured]]] = {}
     with ExitStack() as held:
         begin_quiet()
         held.callback(end_quiet)
-        works = {name: _work(name, loader, parts, max(threads), held) for name in ways if name in WAYS}
+        works = {name: _work(name, parts, max(threads), held) for name in ways if name in WAYS}
         usable = {name: work for name, work in works.items() if work is not None}
         for work in usable.values():
             _round(work, 1, seed=0, most=2)  # opens files, builds indexes
@@ -72,7 +72,7 @@ def calibrate(loader: Loader, ways: Sequence[str], threads: Sequence[int]) -> di
                     measured = _round(work, count, seed=1 + number * 64 + count)
                     found.setdefault(name, {}).setdefault(count, []).append(measured)
     done = {name: _way(name, by_threads) for name, by_threads in found.items()}
-    on_device = _on_device(loader, parts) if "gpu" in ways else None
+    on_device = _on_device(device, parts) if "gpu" in ways else None
     return done if on_device is None else {**done, "gpu": on_device}
 
 
@@ -136,9 +136,7 @@ def _timed(steps: Iterator[int]) -> _Measured:
 Part = tuple[Source, PictureColumn]
 
 
-def _work(
-    name: str, loader: Loader, parts: Sequence[Part], threads: int, held: ExitStack
-) -> Callable[[int, int], Work] | None:
+def _work(name: str, parts: Sequence[Part], threads: int, held: ExitStack) -> Callable[[int, int], Work] | None:
     if name == "now":
         return lambda seed, most: _Decoding(parts, seed, most)
     if name == "read":
@@ -151,7 +149,7 @@ def _work(
     if name == "ram":
         pool = _Pool(parts)
         return lambda seed, most: _Copying(pool, seed, most)
-    views = _views_on_disk(loader, parts, threads, held)
+    views = _views_on_disk(parts, threads, held)
     return None if views is None else lambda seed, most: _Getting(views, seed, most)
 
 
@@ -219,7 +217,7 @@ class _Copying:
 
 
 def _views_on_disk(
-    loader: Loader, parts: Sequence[Part], threads: int, held: ExitStack
+    parts: Sequence[Part], threads: int, held: ExitStack
 ) -> list[tuple[PictureColumn, View, int]] | None:
     """Small views in a directory of their own in the cache; None where nothing may be written there."""
     source, column = max(parts, key=lambda part: part[1].view_row_bytes)
@@ -236,14 +234,14 @@ def _views_on_disk(
     for slot in range(rows):
         view.put(slot, pixels)
     needed = sum(column.view_row_bytes * source.store.rows for source, column in parts)
-    is_cold = needed > loader.describe()["memory_available_bytes"]  # the system cannot keep it in memory
+    is_cold = needed > read_memory_limit().available_bytes  # the system cannot keep it in memory
     if is_cold and view.path is not None:
         view.sync()
         page_cache.drop([Path(view.path)])
     return [(column, view, int(is_cold))]
 
 
-def _on_device(loader: Loader, parts: Sequence[Part]) -> Way | None:
+def _on_device(asked: str, parts: Sequence[Part]) -> Way | None:
     """JPEGs decoded and resized by nvJPEG, as the loader's device thread does it; None where there is no such thing."""
     torch = sys.modules.get("torch")
     jpegs = [(source, column) for source, column in parts if column.is_jpeg and column.fit.channels == 3]
@@ -255,7 +253,6 @@ def _on_device(loader: Loader, parts: Sequence[Part]) -> Way | None:
     rows = np.random.default_rng(0).integers(0, source.store.rows, _ROUNDS * _PICTURES)
     rows = rows[np.argsort(column.reader.keys(rows), kind="stable")]
     data = [picture.copy() for picture in column.reader.read(rows.tolist(), Worker().scratch)]
-    asked = str(loader._asked["device"] or "cpu")
     device = torch.device("cuda" if asked.startswith("cpu") else asked)
     times: list[float] = []
     try:

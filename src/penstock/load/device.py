@@ -18,12 +18,11 @@ import numpy as np
 from penstock.errors import MissingExtra, PenstockError, UsageError
 from penstock.load.crew import start_thread
 from penstock.load.epoch import Pass
-from penstock.load.job import Encoded, Failure, Job
+from penstock.load.job import Encoded, Failure, Handed, Handing, Job
 from penstock.load.nvjpeg import BatchDecoder, NvJpegUnavailable
 from penstock.load.pictures import Fit, Fitter
 from penstock.load.source import ForDevice, PictureColumn, Shaping
 from penstock.load.stages import DECODE, DEVICE
-from penstock.load.target import Handed, Handing
 from penstock.profile.counters import count, gauge
 from penstock.profile.gpu import gpu_span
 from penstock.profile.spans import span

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -251,3 +251,16 @@ class _Counted:
 
 def _nothing(worker: Worker) -> None:
     """What is left of a task that is over."""
+
+
+Handed = tuple[Job, dict[str, Any]]
+
+
+class Handing(Protocol):
+    """The batches of a pass, as the user gets them."""
+
+    def next(self) -> Handed | None:
+        """The next one; None at the end of an epoch, and where all has ended."""
+
+    def close(self) -> None:
+        """End the pass."""

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from penstock.errors import BudgetExceeded, UsageError
-from penstock.load import settings, subject
+from penstock.load import settings
 from penstock.load.choose_views import attach_views, stats_of_views
 from penstock.load.chosen import Batch, Chosen, check_alike, encoded_by_all, notes_of_order, order_of
 from penstock.load.crew import Crew
@@ -30,10 +30,13 @@ from penstock.load.settings import Mix
 from penstock.load.shares import TABLE_SHARE, share_out
 from penstock.load.slots import Ring, lay_out
 from penstock.load.source import ImageSize, Normalize, Shaping, sources_of
+from penstock.load.subject import Setup, describe
 from penstock.load.tables import table_bytes
 from penstock.load.target import Running, target_for
 from penstock.load.view import View
 from penstock.load.window import Sampling
+from penstock.profile.description import LoaderDescription
+from penstock.profile.serials import serials
 from penstock.profile.subject import Way, register, unregister
 from penstock.stores.store import Store
 from penstock.system.budget import Budget, Reservation
@@ -337,16 +340,23 @@ class Loader:
 
     # The subject of a verdict
 
-    def describe(self) -> dict[str, Any]:
-        """JSON-safe: how it is set up, what a batch needs, and what it takes to make it again."""
-        return subject.describe(self)
+    @property
+    def serial(self) -> int:
+        """The number by which the profiler knows its passes."""
+        return serials.of(self)
+
+    def describe(self) -> LoaderDescription:
+        """How it is set up, what a batch needs, and what it takes to make it again."""
+        own, n_bytes = self._batches.batch_size // self._shard.world, self._layout.n_bytes
+        setup = Setup(self._asked, self._mix, self.window, self._sources, self.shares, own, n_bytes, self._encoded)
+        return describe(setup, text=repr(self), batches=len(self), samples=self.samples, counts=self._counts)
 
     def calibrate(self, ways: Sequence[str], threads: Sequence[int]) -> dict[str, Way]:
         """What one picture takes by each way into a batch, measured on some fifty rows."""
         from penstock.load.calibrate import calibrate
 
         self._drop_rest()  # its threads would be at work beside what is measured
-        return calibrate(self, ways, threads)
+        return calibrate(self._sources, ways, threads, device=str(self._asked["device"] or "cpu"))
 
     def variant(self, **options: Any) -> Loader:
         """A loader of the same store, window and order, with some options changed."""

@@ -9,25 +9,13 @@ from typing import Any, Protocol
 
 from penstock.errors import MissingExtra, UsageError
 from penstock.load.epoch import Pass
-from penstock.load.job import Job
+from penstock.load.job import Handed, Handing
 from penstock.load.settings import OUTPUTS, one_of
 from penstock.load.source import PictureColumn, Shaping
 from penstock.load.stages import HAND_OUT, now_ns
 from penstock.profile.counters import gauge
 from penstock.profile.feeding import Feeding
 from penstock.profile.spans import record_calls
-
-Handed = tuple[Job, dict[str, Any]]
-
-
-class Handing(Protocol):
-    """The batches of a pass, as the user gets them."""
-
-    def next(self) -> Handed | None:
-        """The next one; None at the end of an epoch, and where all has ended."""
-
-    def close(self) -> None:
-        """End the pass."""
 
 
 class Target(Protocol):

@@ -9,7 +9,6 @@ import numpy as np
 
 from penstock.errors import BudgetExceeded
 from penstock.lerobot.stats import are_pooled
-from penstock.recordings.recording import LargestReads
 from penstock.system import memory, units
 
 MIB = 2**20
@@ -64,6 +63,15 @@ VIDEO_FILE_BYTES = 200 * MIB
 EPISODE_BYTES = 24 << 10
 EPISODES_MOST_BYTES = 28 * MIB
 WIDE_VALUES = 1024  # so many numbers in a row are worth a word where memory is short
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What reading may have to hold at once, whatever memory it is told to keep to."""
+
+    message_bytes: int  # the largest message or image
+    chunk_bytes: int = 0  # a chunk that is unpacked or checked as a whole; 0 where messages are read by themselves
+    passing_bytes: int = 0  # held besides while one is read: the stored chunk, a database's own copies
 
 
 @dataclass(frozen=True)
@@ -159,7 +167,7 @@ class Load:
     vectors: tuple[VectorLoad, ...]
     rows: int
     index_bytes: int
-    reads: LargestReads
+    reads: Reads
     chunk_size: int | str
     threads: int
     streams: int = 0
@@ -328,7 +336,7 @@ def decoder_bytes(video: CameraLoad) -> int:
     return (2 if video.stored_as == "h265" else 1) * (DECODER_BYTES + DECODER_FRAMES * video.decoded_bytes)
 
 
-def _fetch_bytes(spare_bytes: int, reads: LargestReads, input_bytes: int) -> int:
+def _fetch_bytes(spare_bytes: int, reads: Reads, input_bytes: int) -> int:
     """Room for neighbouring chunks where it is there: rows at their border take from both in turn."""
     usual = max(FETCH_MIN_BYTES, min(FETCH_MAX_BYTES, spare_bytes // 3, input_bytes))
     roomy = max(usual, 3 * reads.chunk_bytes)
@@ -336,7 +344,7 @@ def _fetch_bytes(spare_bytes: int, reads: LargestReads, input_bytes: int) -> int
     return next(fitting, FETCH_MIN_BYTES)
 
 
-def _read_bytes(fetch_bytes: int, reads: LargestReads) -> int:
+def _read_bytes(fetch_bytes: int, reads: Reads) -> int:
     """What fetch holds when told to keep to `fetch_bytes`: two messages and one chunk always pass."""
     if not reads.chunk_bytes:
         return max(fetch_bytes, 2 * reads.message_bytes) + reads.passing_bytes

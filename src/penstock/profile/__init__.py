@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from penstock.profile.counters import count, gauge
-from penstock.profile.marks import add_wait, data_wait, mark_epoch, mark_step
+from penstock.profile.epochs import mark_epoch
+from penstock.profile.marks import add_wait, data_wait, mark_step
 from penstock.profile.snapshot import Snapshot, SpanStats
 from penstock.profile.spans import disable, enable, is_enabled, log_timing, record, span
 from penstock.profile.taking import load, reset, save, snapshot, tell_machine

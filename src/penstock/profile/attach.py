@@ -39,17 +39,11 @@ def attach(dataloader: Any) -> Any:
             return dataloader
         kind = type(dataloader).__name__
         raise UsageError(f"attach({kind}): it is no torch.utils.data.DataLoader", hint="attach(DataLoader(…))")
-    instrument(dataloader)
+    object.__setattr__(dataloader, "__class__", _attached_class(type(dataloader)))
+    _end_workers(dataloader)
     attachment = attachment_of(dataloader)
     attachment.is_subject = True
     register(attachment, of=dataloader)
-    return dataloader
-
-
-def instrument(dataloader: Any) -> Any:
-    """As `attach`, but no verdict is about it."""
-    object.__setattr__(dataloader, "__class__", _attached_class(type(dataloader)))
-    _end_workers(dataloader)
     return dataloader
 
 

@@ -9,11 +9,12 @@ import copy
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from penstock.errors import UsageError
+from penstock.profile.description import TORCH_LOADER, LoaderDescription
 from penstock.profile.layout import B_RESET_NS
-from penstock.profile.marks import marks
 from penstock.profile.serials import serials
 from penstock.profile.spans import is_enabled, own_lane
 from penstock.profile.subject import Way, keep
@@ -55,7 +56,7 @@ class Attachment:
     def __init__(self, loader: Any, *, is_counted: bool = True) -> None:
         self._loader = weakref.ref(loader)
         self._number = serials.of(loader)
-        self._setting: dict[str, Any] = {}
+        self._setting = LoaderDescription(kind=TORCH_LOADER)
         self.counter = _counters.take() if is_counted and is_enabled() else ""
         self.is_subject = False
         self._has_begun = False
@@ -103,22 +104,21 @@ class Attachment:
         """The number of the loader that it speaks for."""
         return self._number
 
-    def describe(self) -> dict[str, Any]:
-        """How it is set up, JSON-safe."""
+    def describe(self) -> LoaderDescription:
+        """How it is set up, and what it gave since the last reset."""
         loader = self._loader()
         if loader is not None:
             self._look_at(loader)
         if is_enabled():
             self._look()
-        return {
-            **self._setting,
-            "batches_handed": self._batches,
-            "step_batches": marks().fed_by(self._number),
-            "service_counter": self.counter,
-            "starts": self._starts,
-            "start_wait_ms": self._start_wait_ns / 1e6 / self._starts if self._starts else None,
-            "memory_available_bytes": None if loader is None else read_memory_limit().available_bytes,
-        }
+        return replace(
+            self._setting,
+            batches_handed=self._batches,
+            service_counter=self.counter,
+            starts=self._starts,
+            start_wait_ms=self._start_wait_ns / 1e6 / self._starts if self._starts else None,
+            memory_available_bytes=None if loader is None else read_memory_limit().available_bytes,
+        )
 
     def variant(self, **options: Any) -> Variant:
         """The same DataLoader with other num_workers, prefetch_factor, pin_memory, persistent_workers, or batch_size
@@ -184,20 +184,20 @@ def _end(number: int) -> None:
         keep(attachment)
 
 
-def _setting(loader: Any) -> dict[str, Any]:
-    return {
-        "kind": "torch.utils.data.DataLoader",
-        "text": repr(loader),
-        "workers": loader.num_workers,
-        "batch_size": loader.batch_size,
-        "prefetch_factor": loader.prefetch_factor,
-        "pin_memory": bool(loader.pin_memory),
-        "persistent_workers": bool(loader.persistent_workers),
-        "dataset": type(loader.dataset).__name__,
-        "is_stream": _is_stream(loader.dataset),
-        "samples": _length(loader.dataset),
-        "batches": _batches(loader),
-    }
+def _setting(loader: Any) -> LoaderDescription:
+    return LoaderDescription(
+        kind=TORCH_LOADER,
+        text=repr(loader),
+        workers=loader.num_workers,
+        batch_size=loader.batch_size,
+        prefetch_factor=loader.prefetch_factor,
+        pin_memory=bool(loader.pin_memory),
+        persistent_workers=bool(loader.persistent_workers),
+        dataset=type(loader.dataset).__name__,
+        is_stream=_is_stream(loader.dataset),
+        samples=_length(loader.dataset),
+        batches=_batches(loader),
+    )
 
 
 def _is_stream(dataset: Any) -> bool:
@@ -227,8 +227,6 @@ def _length(of: Any) -> int | None:
 
 
 def _varied(loader: Any, options: dict[str, Any]) -> Any:
-    from penstock.profile.attach import instrument
-
     data = sys.modules["torch.utils.data"]
     known = {"num_workers", "prefetch_factor", "pin_memory", "persistent_workers"}
     known |= {"batch_size"} if type(loader.batch_sampler) is data.BatchSampler else set()
@@ -242,7 +240,8 @@ def _varied(loader: Any, options: dict[str, Any]) -> Any:
         made.__dict__["prefetch_factor"] = 2  # torch's own choice
     if made.num_workers and not made.timeout:
         made.__dict__["timeout"] = _PATIENCE_S
-    return instrument(made)
+    object.__setattr__(made, "__class__", type(loader))  # a copy of an attached one is an ordinary one
+    return made
 
 
 def _own_order(loader: Any) -> dict[str, Any]:

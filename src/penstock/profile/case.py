@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.profile.description import ImageDescription, LoaderDescription
 from penstock.profile.model import WAIT_SHARE, Situation, Stage
 from penstock.profile.subject import Way
 
@@ -72,12 +73,24 @@ class Starts:
     """From one to the next."""
 
 
-def rounds_of(told: Mapping[str, Any], workers: int) -> float:
+@dataclass(frozen=True)
+class CpuUse:
+    """What the workers of an attached DataLoader did, as counted."""
+
+    is_known: bool = False
+    works_elsewhere: bool = False
+    """Whether threads of the data set itself do most of the work."""
+    queued_ms: float = 0.0
+    """Of a batch, standing in line for a CPU."""
+    worker_bytes: float | None = None
+    """Memory of one worker."""
+
+
+def rounds_of(loader: LoaderDescription, workers: int) -> float:
     """How often a pass of a DataLoader fills the queues of so many workers; infinite where nobody knows its length."""
-    batches = told.get("batches")
-    if not batches or not workers:
+    if not loader.batches or not workers:
         return math.inf
-    return float(batches) / (workers * int(told.get("prefetch_factor") or _PREFETCHED))
+    return loader.batches / (workers * (loader.prefetch_factor or _PREFETCHED))
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,7 @@ class Case:
     now: Situation
     step_ms: float
     stages: tuple[Stage, ...]
-    told: Mapping[str, Any]
+    loader: LoaderDescription
     ways: Mapping[str, Way]
     hit_share: float
     """Of the pictures, those that a view answered for."""
@@ -95,6 +108,9 @@ class Case:
     cost: BatchCost | None = None
     on_gpu: bool = False
     starts: Starts = Starts()
+    cpu: CpuUse = CpuUse()
+    autocast: Any = None
+    """The precision that the step computes in, where somebody told."""
 
     @property
     def waits_between(self) -> bool:
@@ -103,9 +119,8 @@ class Case:
         return self.is_input_bound and wait_ms > WAIT_SHARE * self.step_ms
 
     @property
-    def pictures(self) -> Sequence[Mapping[str, Any]]:
-        found: Sequence[Mapping[str, Any]] = self.told.get("pictures") or ()
-        return found
+    def images(self) -> tuple[ImageDescription, ...]:
+        return self.loader.images
 
     def stage_ms(self, *prefixes: str) -> float:
         return sum(stage.ms for stage in self.stages if stage.name.startswith(prefixes))
@@ -118,4 +133,4 @@ class Case:
     @property
     def per_batch(self) -> float:
         """Pictures of a batch, as they were made or copied; those asked for, where nobody counted."""
-        return float(self.told.get("made_per_batch") or self.told.get("pictures_per_batch") or 0.0)
+        return self.loader.made_per_batch or self.loader.images_per_batch or 0.0

@@ -1,10 +1,14 @@
-"""The sums at the ends of the last epochs, so that the table of one epoch alone can be shown."""
+"""`mark_epoch`: keeps the sums at the ends of the last epochs, so that the table of one epoch alone can be shown."""
 
 from __future__ import annotations
 
 from collections import deque
+from time import perf_counter_ns
 
+from penstock.profile import spans
 from penstock.profile.board import after_fork
+from penstock.profile.marks import marks
+from penstock.profile.numbers import whole
 from penstock.profile.recent import between, sums
 from penstock.profile.snapshot import Snapshot
 from penstock.profile.taking import snapshot as take
@@ -14,9 +18,13 @@ _KEPT = 17  # ends: sixteen epochs lie between them
 _ends: deque[tuple[int, Snapshot]] = deque(maxlen=_KEPT)
 
 
-def remember(epoch: int) -> None:
-    """An epoch has just ended."""
-    _ends.append((epoch, sums(take(events=False))))
+def mark_epoch(number: int | None = None) -> None:
+    """An epoch ends here (numbered on from 0 unless told)."""
+    if spans.is_enabled():
+        now_ns = perf_counter_ns()
+        told = None if number is None else whole(number, "mark_epoch(number)")
+        epoch = marks().mark_epoch(told, now_ns)
+        _ends.append((epoch, sums(take(events=False))))
 
 
 def of_epoch(epoch: int) -> Snapshot | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.profile import worker_fixes
 from penstock.profile.case import CLOSE, KEPT_FREE, OTHER, WORTH, Case, Fix, Starts
+from penstock.profile.description import ImageDescription
 from penstock.profile.model import DECODE, READS, SAMPLES
 from penstock.profile.said import said
 from penstock.profile.subject import Way
@@ -83,11 +84,11 @@ def _decode_once(case: Case) -> Fix | None:
 
     Where the data set says nothing of its stages, a sample that CPUs work on may well be decoding.
     """
-    if "workers" not in case.told or not case.waits_between or not case.stages:
+    if case.loader.workers is None or not case.waits_between or not case.stages:
         return None
     now, leading = case.now, case.stages[0].name
-    ready_ms = now.service_ms - float(case.told.get("queued_ms") or 0.0)
-    works = bool(case.told.get("is_cpu_known")) and now.cpu_ms > 0.5 * ready_ms
+    ready_ms = now.service_ms - case.cpu.queued_ms
+    works = case.cpu.is_known and now.cpu_ms > 0.5 * ready_ms
     if leading != DECODE and not (leading == SAMPLES and works):
         return None
     why = said("decode once", if_pictures="" if leading == DECODE else said("if pictures"))
@@ -97,12 +98,12 @@ def _decode_once(case: Case) -> Fix | None:
 # Views
 
 
-def _viewable(case: Case) -> list[Mapping[str, Any]]:
-    return [each for each in case.pictures if each["view_row_bytes"] and not each["on_device"]]
+def _viewable(case: Case) -> list[ImageDescription]:
+    return [each for each in case.images if each.view_row_bytes and not each.on_device]
 
 
-def _needed_bytes(pictures: Sequence[Mapping[str, Any]]) -> int:
-    return int(sum(each["view_row_bytes"] * each["rows"] for each in pictures) * _VIEW_OVERHEAD) + (len(pictures) << 15)
+def _needed_bytes(images: Sequence[ImageDescription]) -> int:
+    return int(sum(each.view_row_bytes * each.rows for each in images) * _VIEW_OVERHEAD) + (len(images) << 15)
 
 
 def _with_hits(case: Case, way: Way | None, share: float) -> float | None:
@@ -129,33 +130,33 @@ def _with_hits(case: Case, way: Way | None, share: float) -> float | None:
 
 def _filling(case: Case) -> Fix | None:
     """A view that is being filled answers for more in the next epoch, and nothing has to be done."""
-    views = [each for each in _viewable(case) if each["view"]]
-    if not case.is_input_bound or not views or len(views) < len(_viewable(case)):
+    images = _viewable(case)
+    views = [each.view for each in images if each.view is not None]
+    if not case.is_input_bound or not views or len(views) < len(images):
         return None
-    share = sum(each["view"]["capacity"] for each in views) / max(sum(each["rows"] for each in views), 1)
-    where = views[0]["view"]["where"]
-    way = case.ways.get(where)
+    places = sum(view.capacity for view in views)
+    share = places / max(sum(each.rows for each in images), 1)
+    way = case.ways.get(views[0].where)
     if share <= case.hit_share + 0.02:
         return None
-    filled = sum(each["view"]["filled"] for each in views)
-    places = sum(each["view"]["capacity"] for each in views)
+    filled = sum(view.filled for view in views)
     state = said("view is filled") if filled >= places else said("view is being filled", filled=filled)
     why = said("filling", places=places, state=state, share=share)
     return Fix("wait for the view", {}, _with_hits(case, way, share), why, needs_filling=True)
 
 
 def _view_in_ram(case: Case) -> Fix | None:
-    pictures, way = _viewable(case), case.ways.get("ram")
-    if not case.is_input_bound or not pictures:
+    images, way = _viewable(case), case.ways.get("ram")
+    if not case.is_input_bound or not images:
         return None
-    have = [each["view"] for each in pictures if each["view"] and each["view"]["where"] == "ram"]
-    needed, held = _needed_bytes(pictures), sum(view["bytes"] for view in have)
-    left = int(case.told["memory_left_bytes"])
+    have = [each.view for each in images if each.view is not None and each.view.where == "ram"]
+    needed, held = _needed_bytes(images), sum(view.bytes for view in have)
+    left = case.loader.memory_left_bytes or 0
     change: dict[str, Any] = {"view": "ram"}
     share, why = 1.0, said("pictures in RAM", needed=format_bytes(needed))
     if needed > left:
-        usable = int(case.told["memory_available_bytes"] * (1 - KEPT_FREE))
-        wanted = case.told["memory_bytes"] - left + needed
+        usable = int((case.loader.memory_available_bytes or 0) * (1 - KEPT_FREE))
+        wanted = (case.loader.memory_bytes or 0) - left + needed
         if wanted <= usable:
             change["memory"] = wanted
             why += said("needs memory", wanted=format_bytes(wanted))
@@ -164,17 +165,17 @@ def _view_in_ram(case: Case) -> Fix | None:
             why += said("does not fit", left=format_bytes(left), share=share)
     if held and share <= case.hit_share + 0.02:
         return None
-    if len(have) == len(pictures) and "memory" not in change:
+    if len(have) == len(images) and "memory" not in change:
         return None  # it is there already; `_filling` speaks of it
     why += said("not measured") if way is None else said("copy takes", copy=way.ms(case.now.threads))
     return Fix("view in RAM", change, _with_hits(case, way, share), why + said("fills"), needs_filling=True)
 
 
 def _view_on_disk(case: Case) -> Fix | None:
-    pictures, way = _viewable(case), case.ways.get("disk")
-    if not case.is_input_bound or not pictures or any(each["view"] for each in pictures):
+    images, way = _viewable(case), case.ways.get("disk")
+    if not case.is_input_bound or not images or any(each.view for each in images):
         return None
-    needed, free = _needed_bytes(pictures), case.told.get("cache_free_bytes")
+    needed, free = _needed_bytes(images), case.loader.cache_free_bytes
     if free is None or needed > free * (1 - KEPT_FREE):
         return None
     if way is None and case.ways:
@@ -189,7 +190,7 @@ def _view_on_disk(case: Case) -> Fix | None:
 
 
 def _scaled(case: Case) -> Fix | None:
-    able = [each for each in case.pictures if each["can_scale"]]
+    able = [each for each in case.images if each.can_scale]
     if not case.is_input_bound or not able:
         return None
     scaled, exact, read = (case.ways.get(name) for name in ("scaled", "now", "read"))
@@ -207,13 +208,13 @@ def _scaled(case: Case) -> Fix | None:
 
 
 def _gpu_decode(case: Case) -> Fix | None:
-    jpegs = [each for each in case.pictures if each["is_jpeg"] and not each["on_device"]]
-    if not case.is_input_bound or not jpegs or not case.told.get("cuda"):
+    jpegs = [each for each in case.images if each.is_jpeg and not each.on_device]
+    if not case.is_input_bound or not jpegs or not case.loader.cuda:
         return None
-    if case.told.get("resize", "linear") != "linear":
+    if (case.loader.resize or "linear") != "linear":
         return None  # the device knows no other
     way = case.ways.get("gpu")
-    device = case.told["device"] if case.told["device"] != "cpu" else "cuda"
+    device = case.loader.device if case.loader.device not in (None, "cpu") else "cuda"
     change = {"device": device, "gpu_decode": True, "view": "off"}
     if way is None:
         return Fix("decode on the GPU", change, None, said("nvjpeg not measured"), CLOSE)
@@ -227,17 +228,21 @@ def _gpu_decode(case: Case) -> Fix | None:
     return Fix("decode on the GPU", change, step, said("nvjpeg", ms=way.ms(1)), CLOSE)
 
 
+def _stored_pixels(image: ImageDescription) -> int:
+    """Of one sample."""
+    return image.stored[0] * image.stored[1] * image.steps
+
+
 def _fewer_columns(case: Case) -> Fix | None:
-    if not case.is_input_bound or len(case.pictures) < 2 or not case.picture_ms:
+    if not case.is_input_bound or len(case.images) < 2 or not case.picture_ms:
         return None
-    total = sum(each["stored"][0] * each["stored"][1] * each["steps"] for each in case.pictures)
-    dearest = max(case.pictures, key=lambda each: each["stored"][0] * each["stored"][1] * each["steps"])
-    part = dearest["stored"][0] * dearest["stored"][1] * dearest["steps"] / total
+    dearest = max(case.images, key=_stored_pixels)
+    part = _stored_pixels(dearest) / sum(map(_stored_pixels, case.images))
     now = case.now
     kept = 1 - part * case.picture_ms / now.service_ms
     changed = replace(now, service_ms=now.service_ms * kept, cpu_ms=now.cpu_ms * kept,
                       read_bytes=now.read_bytes * (1 - part))  # fmt: skip
-    why = said("fewer columns", column=dearest["column"], part=part)
+    why = said("fewer columns", column=dearest.column, part=part)
     return Fix("fewer columns", {}, changed.step_ms, why, OTHER)
 
 
@@ -261,7 +266,7 @@ def _storage(case: Case) -> Fix | None:
 def _batch(case: Case) -> Fix | None:
     """Twice the samples per step: what is fixed in a step is paid half as often. Only with the user's step replayed."""
     cost = case.cost
-    size = int(case.told.get("batch_size") or 0)
+    size = case.loader.batch_size or 0
     if case.is_input_bound or not size:
         return None
     if cost is None:
@@ -273,7 +278,7 @@ def _batch(case: Case) -> Fix | None:
     now = case.now
     changed = replace(now, service_ms=2 * now.service_ms, cpu_ms=2 * now.cpu_ms, read_bytes=2 * now.read_bytes,
                       compute_ms=compute)  # fmt: skip
-    world = (case.told.get("options") or {}).get("shard")
+    world = (case.loader.options or {}).get("shard")
     total = 2 * size * (world[1] if world else 1)
     half = cost.sizes[0]
     why = said("larger batch", low=cost.ms(half), half=half, high=cost.ms(size), size=size, fixed=cost.fixed_ms)
@@ -281,6 +286,6 @@ def _batch(case: Case) -> Fix | None:
 
 
 def _amp(case: Case) -> Fix | None:
-    if case.is_input_bound or not case.on_gpu or case.told.get("autocast"):
+    if case.is_input_bound or not case.on_gpu or case.autocast:
         return None
     return Fix("mixed precision", {}, None, said("mixed precision"), OTHER)

@@ -201,16 +201,6 @@ def mark_step(number: int | None = None) -> None:
         look_at_memory()
 
 
-def mark_epoch(number: int | None = None) -> None:
-    """An epoch ends here (numbered on from 0 unless told)."""
-    if spans._is_enabled:
-        from penstock.profile.epochs import remember
-
-        now_ns = perf_counter_ns()
-        told = None if number is None else whole(number, "mark_epoch(number)")
-        remember(_marks.mark_epoch(told, now_ns))
-
-
 def add_wait(start_ns: int, duration_ns: int, loop: Loop | None = None, by: Any = None) -> None:
     """The training loop waited for data: for those that measure it themselves; also a call of the span `data_wait`."""
     if spans._is_enabled:

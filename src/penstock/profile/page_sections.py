@@ -339,7 +339,7 @@ def notes_section(snapshot: Snapshot) -> str:
     for name, value in snapshot.machine.items():
         is_size = name.endswith("_bytes") and isinstance(value, int)
         facts.append((f"machine: {name}", format_bytes(value) if is_size else _told(value)))
-    facts += [(f"loader {number}", _told(each)) for number, each in enumerate(snapshot.subjects)]
+    facts += [(f"loader {number}", _told(each.to_json())) for number, each in enumerate(snapshot.subjects)]
     facts += [(f"not recorded: {name}", f"{count:,}") for name, count in snapshot.lost.items() if count]
     if not facts:
         return ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from penstock.profile.case import Case, Starts
+from penstock.profile.case import Case, CpuUse, Starts
+from penstock.profile.description import LoaderDescription
 from penstock.profile.fixes import bandwidth_of
 from penstock.profile.model import READS, SAMPLES, WAIT_SHARE, Pace, Situation, Stage, pace_of, stages_of
 from penstock.profile.snapshot import Snapshot, StepStats
@@ -19,63 +19,54 @@ _HAND_OVER_MS = 5.0  # per batch, at most
 _ELSEWHERE = 0.5  # of the work on samples: then the thread that asks tells little of what they wait for
 
 
-def leading(subjects: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+def leading(loaders: Iterable[LoaderDescription]) -> LoaderDescription:
     """The loader that a run is judged by: the one that fed most of the steps; of several that are asked in turn for
     each step, the one that was waited for longest."""
-    told = list(subjects)
-    if any(each.get("is_companion") for each in told):
-        return max(told, key=_waited_ms)
-    return max(told, key=fed, default={})
+    found = list(loaders)
+    if any(each.is_companion for each in found):
+        return max(found, key=_waited_ms)
+    return max(found, key=lambda each: (each.step_batches or 0, each.batches_handed or 0), default=LoaderDescription())
 
 
-def fed(told: Mapping[str, Any]) -> tuple[int, int]:
-    """Batches that went into training steps, and all that were handed out."""
-    return int(told.get("step_batches") or 0), handed(told)
-
-
-def others_of(snapshot: Snapshot, told: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def others_of(snapshot: Snapshot, loader: LoaderDescription) -> list[LoaderDescription]:
     """Other loaders that feed the same steps."""
-    if not any(each.get("is_companion") for each in snapshot.subjects):
+    if not any(each.is_companion for each in snapshot.subjects):
         return []
-    return [each for each in snapshot.subjects if _waited_ms(each) and each.get("text") != told.get("text")]
+    return [each for each in snapshot.subjects if _waited_ms(each) and each.text != loader.text]
 
 
-def _waited_ms(told: Mapping[str, Any]) -> float:
-    return float(told.get("steps_waited_ms") or 0.0)
+def _waited_ms(loader: LoaderDescription) -> float:
+    return loader.steps_waited_ms or 0.0
 
 
-def handed(told: Mapping[str, Any]) -> int:
-    """Batches that a loader gave."""
-    return int(told.get("batches_handed") or 0)
-
-
-def case_of(snapshot: Snapshot, told: dict[str, Any], ways: Mapping[str, Way]) -> tuple[Case, Pace]:
+def case_of(snapshot: Snapshot, loader: LoaderDescription, ways: Mapping[str, Way]) -> tuple[Case, Pace]:
     """What changes are derived from, and the pace of the steps."""
     steps = snapshot.steps
     pace = pace_of(steps.series, steps.count, steps.total_ns, steps.wait_total_ns)
-    hit_share, made = _pictures(snapshot, told)
-    told["made_per_batch"], told["autocast"] = made, snapshot.machine.get("autocast")
-    batches = _batches(snapshot, told)
+    hit_share, made = _images(snapshot, loader)
+    loader = replace(loader, made_per_batch=made)
+    batches = _batches(snapshot, made)
     stages = stages_of(snapshot, batches)
-    part = _own_part(snapshot, told, sum(stage.ms for stage in stages))
+    part = _own_part(snapshot, loader, sum(stage.ms for stage in stages))
     stages = tuple(replace(stage, ms=part * stage.ms) for stage in stages)
     service = sum(stage.ms for stage in stages)
-    pace, starts = _starts(pace, steps, told, service)
-    threads = int(told.get("threads", told.get("workers", 1)))
+    pace, starts = _starts(pace, steps, loader, service)
+    threads = next((each for each in (loader.threads, loader.workers) if each is not None), 1)
     bandwidth = bandwidth_of(ways, threads)
-    beside_ms, inline_ms = _beside(snapshot, told)
+    beside_ms, inline_ms = _beside(snapshot, loader)
+    cpu, counted_ms = _cpu_use(snapshot, loader, service, batches / part)
     now = Situation(
         service_ms=service,
         threads=threads,
-        cores=int(told.get("cores") or snapshot.machine.get("cores") or os.cpu_count() or 1),
+        cores=int(loader.cores or snapshot.machine.get("cores") or os.cpu_count() or 1),
         compute_ms=pace.compute_ms + inline_ms,
-        cpu_ms=_counted_cpu_ms(snapshot, told, service, batches / part) or _cpu_ms(service, stages, ways),
+        cpu_ms=counted_ms or _cpu_ms(service, stages, ways),
         compute_cpu_ms=steps.cpu_total_ns / 1e6 / max(steps.count, 1),
-        read_bytes=float(told.get("stored_bytes_per_batch") or 0.0) * (1 - hit_share),
+        read_bytes=(loader.stored_bytes_per_batch or 0.0) * (1 - hit_share),
         bandwidth=bandwidth,
         beside_ms=beside_ms,
     )
-    if told.get("workers") and any(stage.name == SAMPLES for stage in stages):
+    if loader.workers and any(stage.name == SAMPLES for stage in stages):
         now = replace(now, hand_over_ms=_hand_over_ms(now, pace.wait_ms - starts.per_step_ms, pace, steps))
     is_input_bound = pace.wait_ms - now.hand_over_ms > WAIT_SHARE * pace.step_ms
     between_ms = pace.step_ms - starts.per_step_ms  # the steady state, which the model is of
@@ -85,35 +76,38 @@ def case_of(snapshot: Snapshot, told: dict[str, Any], ways: Mapping[str, Way]) -
         now = replace(now, unexplained=min(max(between_ms / now.batch_ms, low), high))
     elif now.batch_ms > between_ms:  # it kept up: what its threads took was their waiting for CPUs that the step had
         now = replace(now, unexplained=between_ms / now.batch_ms)
-    on_gpu = bool(snapshot.gpu) or str(told.get("device", "cpu")) != "cpu"
-    return Case(now, pace.step_ms, stages, told, ways, hit_share, is_input_bound, None, on_gpu, starts), pace
+    on_gpu = bool(snapshot.gpu) or (loader.device or "cpu") != "cpu"
+    found = Case(now, pace.step_ms, stages, loader, ways, hit_share, is_input_bound, None, on_gpu, starts, cpu,
+                 snapshot.machine.get("autocast"))  # fmt: skip
+    return found, pace
 
 
-def _own_part(snapshot: Snapshot, told: Mapping[str, Any], mean_ms: float) -> float:
+def _own_part(snapshot: Snapshot, loader: LoaderDescription, mean_ms: float) -> float:
     """What batches of this DataLoader take for a step, over the mean of all that were attached, also of those that are
     gone: stages are recorded together."""
     steps = snapshot.steps
     per_step = steps.batches / steps.count if steps.batches and steps.count else 1.0
-    own_ms = snapshot.counters.get(str(told.get("service_counter")), 0) / 1e6 / max(handed(told), 1) * per_step
+    service_ns = snapshot.counters.get(loader.service_counter or "", 0)
+    own_ms = service_ns / 1e6 / max(loader.batches_handed or 0, 1) * per_step
     return own_ms / mean_ms if own_ms > 0 and mean_ms > 0 else 1.0
 
 
-def _beside(snapshot: Snapshot, told: Mapping[str, Any]) -> tuple[float, float]:
+def _beside(snapshot: Snapshot, loader: LoaderDescription) -> tuple[float, float]:
     """Of a step: (what other loaders with workers need for their batches, the longest; what those without take)."""
     steps = max(snapshot.steps.count, 1)
     need_ms = inline_ms = 0.0
-    for each in others_of(snapshot, told):
-        if each.get("workers") == 0:
+    for each in others_of(snapshot, loader):
+        if each.workers == 0:
             inline_ms += _waited_ms(each) / steps
-        elif each.get("workers"):
-            service_ms = snapshot.counters.get(str(each.get("service_counter")), 0) / 1e6 / steps
-            need_ms = max(need_ms, service_ms / int(each["workers"]))
+        elif each.workers:
+            service_ms = snapshot.counters.get(each.service_counter or "", 0) / 1e6 / steps
+            need_ms = max(need_ms, service_ms / each.workers)
     return need_ms, inline_ms
 
 
-def _starts(pace: Pace, steps: StepStats, told: Mapping[str, Any], service_ms: float) -> tuple[Pace, Starts]:
+def _starts(pace: Pace, steps: StepStats, loader: LoaderDescription, service_ms: float) -> tuple[Pace, Starts]:
     """What the beginnings of passes cost, and the pace with one of them in every epoch, however short the run was."""
-    count, wait_ms = int(told.get("starts") or 0), float(told.get("start_wait_ms") or 0.0)
+    count, wait_ms = loader.starts or 0, loader.start_wait_ms or 0.0
     seen = steps.series[-(pace.steps + pace.left_out) :]
     if not count or not wait_ms or not seen:
         return pace, Starts()
@@ -131,10 +125,10 @@ def _starts(pace: Pace, steps: StepStats, told: Mapping[str, Any], service_ms: f
     more_ms = wait_ms - between_ms
     if not count or more_ms <= 0:
         return pace, Starts()
-    apart = _steps_of_a_pass(steps, told)
+    apart = _steps_of_a_pass(steps, loader)
     change_ms = more_ms / apart - more_ms * count / total
     pace = Pace(max(step_ms + change_ms, 0.0), max(mean_ms + change_ms, 0.0), kept, len(rest))
-    stays = bool(told.get("persistent_workers")) or not told.get("workers")
+    stays = bool(loader.persistent_workers) or not loader.workers
     spared_ms = 0.0 if stays else max(wait_ms - max(service_ms, between_ms), 0.0)
     return pace, Starts(min(more_ms / apart, pace.wait_ms), min(spared_ms / apart, pace.wait_ms), wait_ms, apart)
 
@@ -152,44 +146,46 @@ def _hand_over_ms(now: Situation, wait_ms: float, pace: Pace, steps: StepStats) 
     return wait_ms if is_even and is_ahead and is_small else 0.0
 
 
-def _steps_of_a_pass(steps: StepStats, told: Mapping[str, Any]) -> float:
+def _steps_of_a_pass(steps: StepStats, loader: LoaderDescription) -> float:
     """By the length of the loader, unless passes were seen to be longer or shorter."""
-    starts, given = int(told["starts"]), handed(told)
+    starts, given = loader.starts or 1, loader.batches_handed or 0
     least, most = given / (starts + 1), given / starts  # the first pass may be from before a reset, the last go on
-    batches = min(max(float(told.get("batches") or most), least), most)
+    batches = min(max(float(loader.batches or most), least), most)
     per_step = steps.batches / steps.count if steps.batches and steps.count else 1.0
     return max(batches / max(per_step, 1e-9), 1.0)
 
 
-def _counted_cpu_ms(snapshot: Snapshot, told: dict[str, Any], service_ms: float, batches: float) -> float:
-    """What CPUs worked for a batch in the workers of an attached DataLoader; 0 where nobody counted. More than a batch
-    takes where the data set has threads of its own."""
-    counted = snapshot.counters.get("fetch_cpu_ns", 0) / 1e6 / max(batches, 1e-9)
-    told["is_cpu_known"] = bool(counted) and "workers" in told
-    told["works_elsewhere"] = snapshot.counters.get("fetch_cpu_elsewhere_ns", 0) / 1e6 > _ELSEWHERE * counted * batches
-    queued = snapshot.counters.get("fetch_queued_ns", 0) / 1e6 / max(batches, 1e-9)
-    told["queued_ms"] = min(queued, max(service_ms - counted, 0.0))
-    if not told["is_cpu_known"]:
-        return 0.0
-    workers = int(told["workers"] or 0)
-    own = max((point.tree_pss_bytes - point.rss_bytes for point in snapshot.memory), default=0)
-    told["worker_bytes"] = own / workers if workers and own > 0 else None
-    return counted
+def _cpu_use(snapshot: Snapshot, loader: LoaderDescription, service_ms: float, batches: float) -> tuple[CpuUse, float]:
+    """How the workers of an attached DataLoader use CPUs, and what these worked for a batch (0 where nobody counted).
+    That is more than a batch takes where the data set has threads of its own."""
+    counted_ms = snapshot.counters.get("fetch_cpu_ns", 0) / 1e6 / max(batches, 1e-9)
+    elsewhere_ms = snapshot.counters.get("fetch_cpu_elsewhere_ns", 0) / 1e6
+    queued_ms = snapshot.counters.get("fetch_queued_ns", 0) / 1e6 / max(batches, 1e-9)
+    use = CpuUse(
+        is_known=bool(counted_ms) and loader.workers is not None,
+        works_elsewhere=elsewhere_ms > _ELSEWHERE * counted_ms * batches,
+        queued_ms=min(queued_ms, max(service_ms - counted_ms, 0.0)),
+    )
+    if not use.is_known:
+        return use, 0.0
+    own_bytes = max((point.tree_pss_bytes - point.rss_bytes for point in snapshot.memory), default=0)
+    if loader.workers and own_bytes > 0:
+        use = replace(use, worker_bytes=own_bytes / loader.workers)
+    return use, counted_ms
 
 
-def _pictures(snapshot: Snapshot, told: Mapping[str, Any]) -> tuple[float, float]:
-    """(part of the pictures that a view answered for, pictures of a batch), as counted."""
+def _images(snapshot: Snapshot, loader: LoaderDescription) -> tuple[float, float]:
+    """(part of the images that a view answered for, images of a batch), as counted."""
     hits, made = (snapshot.counters.get(name, 0) for name in ("view_hits", "pictures_decoded"))
-    share = hits / (hits + made) if hits + made else float(told.get("hit_share") or 0.0)
-    return share, float(told.get("made_per_batch") or told.get("pictures_per_batch") or 0.0)
+    share = hits / (hits + made) if hits + made else loader.hit_share or 0.0
+    return share, loader.made_per_batch or loader.images_per_batch or 0.0
 
 
-def _batches(snapshot: Snapshot, told: Mapping[str, Any]) -> float:
+def _batches(snapshot: Snapshot, images_per_batch: float) -> float:
     """Batches that the recorded work was for; some of it went into batches that nobody has taken yet."""
     counted = snapshot.counters.get("view_hits", 0) + snapshot.counters.get("pictures_decoded", 0)
-    per_batch = float(told.get("made_per_batch") or 0.0)
-    if counted and per_batch:
-        return counted / per_batch
+    if counted and images_per_batch:
+        return counted / images_per_batch
     used, steps = snapshot.counters.get("batches_used", 0), snapshot.steps
     return steps.count * max(1.0, used / steps.batches) if steps.batches else float(steps.count)  # with validation's
 

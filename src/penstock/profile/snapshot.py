@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.errors import UsageError
+from penstock.profile.description import LoaderDescription
 from penstock.profile.histogram import N_BUCKETS, Pairs, merge_pairs, percentile_ns
 from penstock.profile.snapshot_parts import ANY, COUNT, Part, plain_value
 from penstock.profile.writing import replacing
@@ -208,7 +209,7 @@ class Snapshot:
     memory: tuple[MemoryPoint, ...] = ()
     gpu: tuple[SpanStats, ...] = ()
     machine: Mapping[str, Any] = field(default_factory=dict)
-    subjects: tuple[Mapping[str, Any], ...] = ()
+    subjects: tuple[LoaderDescription, ...] = ()
     events: tuple[ThreadEvents, ...] = ()
     lost: Mapping[str, int] = field(default_factory=dict)
     process: int = 0
@@ -250,7 +251,7 @@ class Snapshot:
             "memory": [list(each) for each in self.memory],
             "gpu": [_span_dict(each) for each in self.gpu],
             "machine": plain_value(self.machine),
-            "subjects": [plain_value(each) for each in self.subjects],
+            "subjects": [each.to_json() for each in self.subjects],
             "events": [_events_dict(each) for each in self.events],
             "lost": dict(self.lost),
         }
@@ -273,7 +274,7 @@ class Snapshot:
             memory=tuple(MemoryPoint(*row) for row in told.part("memory").rows(ANY, COUNT, COUNT)),
             gpu=tuple(_span_from(each, ("_ns",)) for each in told.part("gpu").items()),
             machine=told.part("machine").facts(),
-            subjects=tuple(each.facts() for each in told.part("subjects").items()),
+            subjects=tuple(LoaderDescription.from_json(*each) for each in told.part("subjects").items()),
             events=tuple(map(_events_from, told.part("events").items())),
             lost={name: each.whole() for name, each in told.part("lost").named()},
             process=told.part("process").whole(),

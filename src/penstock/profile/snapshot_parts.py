@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 import sys
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.errors import UsageError
@@ -100,14 +100,29 @@ class Part(NamedTuple):
         """A dataclass of the fields that it has; whole numbers are 0 or more, but for those whose names end so."""
         its = fields(kind)  # type: ignore[arg-type]
         for each in its:
-            if each.name in known or (each.name not in self.be("a table") and each.default is not MISSING):
+            name = json_name(each)
+            has_default = each.default is not MISSING or each.default_factory is not MISSING
+            if each.name in known or (name not in self.be("a table") and has_default):
                 continue
-            part = self.part(each.name)
-            if each.type == "int":
-                part.whole(ANY if each.name.endswith(signed) else COUNT)
-            elif each.type == "float":
-                part.real()
-            else:
-                part.be({"str": "a text", "bool": "true or false"}[str(each.type)])
-            known[each.name] = part.value
+            known[each.name] = self.part(name)._typed(str(each.type), ANY if each.name.endswith(signed) else COUNT)
         return kind(**{each.name: known[each.name] for each in its if each.name in known})
+
+    def _typed(self, annotation: str, among: tuple[int, int]) -> Any:
+        """The value, as the annotation of a field says."""
+        if annotation.endswith(" | None"):
+            return None if self.value is None else self._typed(annotation.removesuffix(" | None"), among)
+        if annotation == "int":
+            return self.whole(among)
+        if annotation == "float":
+            return self.real()
+        if annotation == "tuple[int, int]":
+            self.be("two whole numbers", isinstance(self.value, list | tuple) and len(self.value) == 2)
+            return tuple(each.whole() for each in Part(list(self.value), self.place).items())
+        if annotation == "Mapping[str, Any]":
+            return self.facts()
+        return self.be({"str": "a text", "bool": "true or false"}[annotation])
+
+
+def json_name(of: Field[Any]) -> str:
+    """The name of a dataclass's field in the file."""
+    return str(of.metadata.get("json", of.name))

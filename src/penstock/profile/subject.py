@@ -13,11 +13,14 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from penstock.errors import UsageError
 from penstock.profile.board import current_board
+from penstock.profile.description import LoaderDescription
+from penstock.profile.marks import marks
+from penstock.profile.snapshot_parts import plain_value
 from penstock.profile.spans import is_enabled
 
 
@@ -49,10 +52,13 @@ class Way:
 
 @runtime_checkable
 class Subject(Protocol):
-    """Something that yields batches, says how it is set up, and can be made anew with other options."""
+    """Something that yields batches, says how it is set up, and can be made anew with other options.
 
-    def describe(self) -> dict[str, Any]:
-        """JSON-safe: kind, threads, batch_size, pictures_per_batch, bytes, view, columns and the options asked for."""
+    One that tells of its passes (`Feeding`) has its number there as `serial`.
+    """
+
+    def describe(self) -> LoaderDescription | Mapping[str, Any]:
+        """How it is set up and what it gave; a table of its own has the names of the file (RUN.json)."""
 
     def calibrate(self, ways: Sequence[str], threads: Sequence[int]) -> dict[str, Way]:
         """Measure ways on some fifty rows, with each number of threads at once; ways that do not apply are left out."""
@@ -90,13 +96,13 @@ class _Entry:
 
 
 class _Ended:
-    """What a subject said when it ended; nothing after a reset."""
+    """The description of a subject when it ended; an empty one after a reset."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self._told, self._reset_ns = told, _reset_ns()
+    def __init__(self, description: LoaderDescription) -> None:
+        self._description, self._reset_ns = description, _reset_ns()
 
-    def describe(self) -> dict[str, Any]:
-        return self._told if self._reset_ns == _reset_ns() else {}
+    def describe(self) -> LoaderDescription:
+        return self._description if self._reset_ns == _reset_ns() else LoaderDescription()
 
 
 def _reset_ns() -> int:
@@ -121,7 +127,7 @@ def unregister(subject: Any, *, forget: bool = False) -> None:
         _registered[:] = _without(subject)
     if is_known and not forget and is_enabled():
         try:
-            keep(_Ended(told_of(subject)))
+            keep(_Ended(description_of(subject)))
         except Exception:  # it is half closed: an end must not fail for it
             pass
 
@@ -152,31 +158,33 @@ def subject_of(thing: Any) -> Any:
     return found
 
 
-def descriptions() -> list[dict[str, Any]]:
-    """What all subjects say of themselves, first those that have ended since the last reset (`ended`) and were used.
+def descriptions() -> list[LoaderDescription]:
+    """Those of all subjects, first the ones that have ended since the last reset (`ended`) and were used.
 
     One that cannot tell any more is left out.
     """
-    gone = [{**told, "ended": True} for told in _told(list(_ended)) if told.get("batches_handed")]
-    return gone + _told(subjects())
+    gone = [replace(each, ended=True) for each in _described(list(_ended)) if each.batches_handed]
+    return gone + _described(subjects())
 
 
-def told_of(subject: Any) -> dict[str, Any]:
-    """What a subject says of itself, and how long training steps waited for it."""
-    from penstock.profile.marks import marks
+def description_of(subject: Any) -> LoaderDescription:
+    """What a subject tells of itself, and what training steps took of it and waited for it."""
+    found = subject.describe()
+    if not isinstance(found, LoaderDescription):
+        found = LoaderDescription.from_json(plain_value(found), f"{type(subject).__name__}.describe()")
+    serial = getattr(subject, "serial", None)
+    if serial is None:
+        return found
+    waited_ns, is_companion = marks().waited_for(serial)
+    steps = marks().fed_by(serial)
+    return replace(found, step_batches=steps, steps_waited_ms=waited_ns / 1e6, is_companion=is_companion)
 
-    told = dict(subject.describe())
-    if "step_batches" in told and "steps_waited_ms" not in told:
-        waited_ns, is_companion = marks().waited_for(getattr(subject, "serial", id(subject)))
-        told.update(steps_waited_ms=waited_ns / 1e6, is_companion=is_companion)
-    return told
 
-
-def _told(those: Sequence[Any]) -> list[dict[str, Any]]:
-    told = []
+def _described(those: Sequence[Any]) -> list[LoaderDescription]:
+    found = []
     for subject in those:
         try:
-            told.append(told_of(subject))
+            found.append(description_of(subject))
         except Exception:  # closed meanwhile: a snapshot must not fail for it
             continue
-    return told
+    return found

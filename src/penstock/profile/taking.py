@@ -16,6 +16,7 @@ from penstock.profile.marks import marks
 from penstock.profile.memory_series import memory_series
 from penstock.profile.reading import LaneReading, merge_counters, merge_gauges, read_lanes
 from penstock.profile.snapshot import Snapshot
+from penstock.profile.subject import descriptions
 
 _machine: dict[str, Any] = {}
 _machine_lock = threading.Lock()
@@ -42,7 +43,7 @@ def snapshot(*, events: bool = True) -> Snapshot:
         memory=memory_series().points,
         gpu=() if gpu is None else gpu.stats(),
         machine=machine(),
-        subjects=_subjects(),
+        subjects=tuple(descriptions()),
         events=(
             *(lane.thread for lane in lanes if lane.thread.events),
             *(() if gpu is None or not events else gpu.events(0 if board is None else board.reset_ns)),
@@ -116,9 +117,3 @@ def _lost(lanes: list[LaneReading], **lost: int) -> dict[str, int]:
         for name, value in lane.lost.items():
             lost[name] = lost.get(name, 0) + value
     return {name: value for name, value in lost.items() if value}
-
-
-def _subjects() -> tuple[dict[str, Any], ...]:
-    from penstock.profile.subject import descriptions
-
-    return tuple(descriptions())

@@ -13,6 +13,8 @@ from typing import Any
 
 from penstock.errors import UsageError
 from penstock.profile.case import BatchCost, Fix, rounds_of
+from penstock.profile.description import LoaderDescription
+from penstock.profile.subject import description_of, unregister
 
 Step = Callable[[Any], Any]
 _WINDOWS = 3
@@ -101,12 +103,11 @@ def try_fix(
 
 def _needs_passes(subject: Any, fix: Fix, step_ms: float) -> bool:
     """Whether the passes of a DataLoader are so short that its workers hardly get beyond their first batches."""
-    describe = getattr(subject, "describe", None)
-    told: Mapping[str, Any] = {} if describe is None else describe()
-    workers = int(fix.change.get("num_workers", told.get("workers")) or 0)
-    if rounds_of(told, workers) >= _FEW_ROUNDS:
+    loader = description_of(subject) if hasattr(subject, "describe") else LoaderDescription()
+    workers = int(fix.change.get("num_workers", loader.workers) or 0)
+    if rounds_of(loader, workers) >= _FEW_ROUNDS:
         return False
-    if (seconds := told["batches"] * step_ms / 1e3) > _LONG_PASS_S:
+    if (seconds := (loader.batches or 0) * step_ms / 1e3) > _LONG_PASS_S:
         raise UsageError(f"what it changes shows only over whole epochs, and one takes {seconds:.0f} s")
     return True
 
@@ -129,8 +130,6 @@ def _measured(
 
 
 def _variant(subject: Any, change: Mapping[str, Any]) -> Any:
-    from penstock.profile.subject import unregister
-
     vary = getattr(subject, "variant", None)
     if vary is None:
         raise UsageError(f"{type(subject).__name__} cannot be varied", hint="it has no variant(**options)")

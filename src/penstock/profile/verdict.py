@@ -20,13 +20,14 @@ from penstock.errors import PenstockError, UsageError
 from penstock.profile import spans
 from penstock.profile.case import Case, Fix, Starts
 from penstock.profile.chance import same_chance
+from penstock.profile.description import LoaderDescription
 from penstock.profile.fixes import best_of, fixes_for
 from penstock.profile.marks import marks
 from penstock.profile.model import Pace, Situation, Stage, compute_stages_of
-from penstock.profile.reckoning import case_of, fed, leading, others_of
+from penstock.profile.reckoning import case_of, leading, others_of
 from penstock.profile.said import Language, Said, said
 from penstock.profile.snapshot import Snapshot
-from penstock.profile.subject import Way, subject_of, subjects, told_of
+from penstock.profile.subject import Way, description_of, subject_of, subjects
 from penstock.profile.trial import Replay, Step, Trial, batch_cost, try_fix
 from penstock.profile.words import WORKER_START, fix_name, lines_of, sentence_of
 
@@ -165,15 +166,15 @@ def _judged(
     snapshot: Snapshot, check: bool, step: Step | None, subject: Any, calibrate: bool, seconds: float
 ) -> Verdict:
     subject = subject_of(subject) if subject is not None else _live(snapshot)
-    told = _told(snapshot, subject)
-    notes = _of_several(snapshot, told) + _early(snapshot)
+    loader = _loader_of(snapshot, subject)
+    notes = _of_several(snapshot, loader) + _early(snapshot)
     ways: Mapping[str, Way] = {}
     if calibrate and subject is not None:
-        ways, failed = _calibrated(subject, told)
+        ways, failed = _calibrated(subject, loader)
         notes += failed
-    elif told.get("pictures"):
-        notes += (said("unmeasured", why=_absence(told) if subject is None else said("not asked")),)
-    case, pace = case_of(snapshot, told, ways)
+    elif loader.images:
+        notes += (said("unmeasured", why=_absence(loader) if subject is None else said("not asked")),)
+    case, pace = case_of(snapshot, loader, ways)
     if step is not None and not case.is_input_bound and subject is not None:
         case = _with_cost(case, subject, step)
         notes += _beside(case)
@@ -217,65 +218,56 @@ def _live(snapshot: Snapshot) -> Any:
     those that did are gone."""
     if snapshot.process not in (0, os.getpid()):
         return None
-    those = [(each, told_of(each)) for each in subjects()]
-    told = leading(each for _, each in those)
-    found = next((each for each, known in those if known is told), None)
-    if found is None or is_fed(told):
+    those = [(each, description_of(each)) for each in subjects()]
+    first = leading(each for _, each in those)
+    found = next((each for each, described in those if described is first), None)
+    if found is None or first.is_fed:
         return found
-    return None if any(is_fed(each) for each in snapshot.subjects if each.get("ended")) else found
+    return None if any(each.is_fed for each in snapshot.subjects if each.ended) else found
 
 
-def _told(snapshot: Snapshot, subject: Any) -> dict[str, Any]:
+def _loader_of(snapshot: Snapshot, subject: Any) -> LoaderDescription:
     """How the loader was set up in the run, and what it is now."""
-    if subject is not None:
-        told = told_of(subject)
-        named = told.get("text")
-        living = [each for each in snapshot.subjects if not each.get("ended")]
-        return dict(next((each for each in living if named and each.get("text") == named), told))
-    return dict(leading(snapshot.subjects))
+    if subject is None:
+        return leading(snapshot.subjects)
+    found = description_of(subject)
+    living = [each for each in snapshot.subjects if not each.ended]
+    return next((each for each in living if found.text and each.text == found.text), found)
 
 
-def is_fed(told: Mapping[str, Any]) -> bool:
-    """Whether training steps had batches of it."""
-    return bool(fed(told)[0] or told.get("is_companion"))
-
-
-def _of_several(snapshot: Snapshot, told: Mapping[str, Any]) -> tuple[str, ...]:
+def _of_several(snapshot: Snapshot, loader: LoaderDescription) -> tuple[str, ...]:
     """Which of several loaders of the same steps it is about."""
-    others = others_of(snapshot, told)
+    others = others_of(snapshot, loader)
     if not others:
         return ()
-    name = f"DataLoader({told['dataset']})" if "dataset" in told else told.get("text") or told.get("kind")
-    waits = [float(each.get("steps_waited_ms") or 0.0) for each in (told, *others)]
+    name = f"DataLoader({loader.dataset})" if loader.dataset is not None else loader.text or loader.kind
+    waits = [each.steps_waited_ms or 0.0 for each in (loader, *others)]
     steps = max(snapshot.steps.count, 1)
     own, whole = waits[0] / steps, sum(waits) / steps
-    place = said("asked later" if told.get("is_companion") else "asked first")
+    place = said("asked later" if loader.is_companion else "asked first")
     return (said("several loaders", count=len(waits), name=str(name), place=place, own=own, whole=whole),)
 
 
-def missing_data(told: Mapping[str, Any]) -> list[str]:
+def missing_data(loader: LoaderDescription) -> list[str]:
     """Where the data of a loader was, if it is not there any more."""
-    stores = told.get("stores")
-    words = [each for each in stores if isinstance(each, Mapping)] if isinstance(stores, list) else []
-    paths = [str(each["path"]) for each in words if each.get("words") is not None and "path" in each]
-    return [path for path in paths if not os.path.exists(path)]
+    return [each.path for each in loader.stores if each.open_options is not None and not os.path.exists(each.path)]
 
 
-def _absence(told: Mapping[str, Any]) -> Said:
+def _absence(loader: LoaderDescription) -> Said:
     """Why there is no loader that could be measured."""
-    paths = missing_data(told)
+    paths = missing_data(loader)
     return said("data is gone", paths=", ".join(paths)) if paths else said("not at hand")
 
 
-def _calibrated(subject: Any, told: Mapping[str, Any]) -> tuple[Mapping[str, Way], tuple[str, ...]]:
+def _calibrated(subject: Any, loader: LoaderDescription) -> tuple[Mapping[str, Way], tuple[str, ...]]:
     measure = getattr(subject, "calibrate", None)
     if measure is None:
         return {}, ()
-    threads = max(int(told.get("threads") or 1), 1)
-    more = min(max(2 * threads, int(told.get("cores") or 1)), max(_MOST_CALIBRATED, threads))
+    threads, cores = loader.threads or 1, loader.cores or 1
+    more = min(max(2 * threads, cores), max(_MOST_CALIBRATED, threads))
     try:
         found: dict[str, Way] = dict(measure(_WAYS, sorted({threads, more})))
-        most = min(_CALIBRATED_PER_CPU * int(told.get("cores") or 1), _MOST_CALIBRATED)
+        most = min(_CALIBRATED_PER_CPU * cores, _MOST_CALIBRATED)
         now = found.get("now")
         if now is not None and most > more and now.ms(more) < _HARDLY_LONGER * now.ms(threads):
             for name, way in measure(("now", "read"), (most,)).items():  # they wait: more of them may wait together
@@ -292,20 +284,20 @@ def _early(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def _with_cost(case: Case, subject: Any, step: Step) -> Case:
-    size = int(case.told.get("batch_size") or 0)
+    size = case.loader.batch_size or 0
     return replace(case, cost=batch_cost(subject, step, size) if size else None)
 
 
 def _beside(case: Case) -> tuple[str, ...]:
     """What the loader takes from the step, though the step does not wait for it."""
     there = case.now.compute_ms
-    alone = case.cost.ms(int(case.told["batch_size"])) if case.cost is not None else there
+    alone = case.cost.ms(case.loader.batch_size or 0) if case.cost is not None else there
     return (said("beside the loader", alone=alone, there=there),) if there > _BESIDE * alone else ()
 
 
 def _in_line(case: Case) -> tuple[str, ...]:
     """Whether samples are late because others have the CPUs."""
-    queued, service = float(case.told.get("queued_ms") or 0.0), case.now.service_ms
+    queued, service = case.cpu.queued_ms, case.now.service_ms
     if not case.is_input_bound or not queued or queued < _IN_LINE * service:
         return ()
     return (said("in line", queued=queued, service=service),)
@@ -318,19 +310,19 @@ def _checked(
     subject: Any, best: Fix | None, case: Case, step: Step | None, seconds: float
 ) -> tuple[Trial | None, tuple[str, ...]]:
     if subject is None:
-        return None, (said("nothing tried", why=_absence(case.told)),)
+        return None, (said("nothing tried", why=_absence(case.loader)),)
     if best is None:
         return None, (said("nothing tried", why=said("nothing known")),)
     if step is None and best.batch_factor != 1:
         return None, (said("needs step", fix=fix_name(best)),)
     now = case.now
     whole = case.starts.per_step_ms > _STARTS_MATTER * case.step_ms
-    epoch_s = (case.told.get("batches") or case.starts.steps) * case.step_ms / 1e3
+    epoch_s = (case.loader.batches or case.starts.steps) * case.step_ms / 1e3
     if whole and epoch_s > _LONG_EPOCH_S:
         return None, (said("long epoch", fix=fix_name(best), seconds=epoch_s),)
     replay = step if step is not None else Replay(max(now.compute_ms, now.beside_ms), now.compute_cpu_ms)
     # A view fills while it is measured: there is no steady state without the change to compare with.
-    steady = bool(best.change) and not any(each.get("view") for each in case.pictures)
+    steady = bool(best.change) and not any(each.view for each in case.images)
     try:
         trial = try_fix(
             subject, best, replay, seconds=seconds, batch_ms=now.batch_ms, control=steady, whole_passes=whole

@@ -23,7 +23,7 @@ def threads(case: Case) -> Fix | None:
     now = case.now
     if not case.is_input_bound or not now.service_ms or now.hand_over_ms:
         return None
-    if not {"threads", "workers"} & case.told.keys():
+    if case.loader.threads is None and case.loader.workers is None:
         return None  # nobody knows what made the batches, nor with how many
     way = case.ways.get("now")
     if way is not None and case.hit_share < 1:
@@ -36,27 +36,27 @@ def threads(case: Case) -> Fix | None:
         why = said("waiting work", service=now.service_ms, cpu=now.cpu_ms, more=more, cores=now.cores)
     else:
         why = said("shared work", more=more, cores=now.cores, service=now.service_ms)
-    if "workers" in case.told:
+    if case.loader.workers is not None:
         return _workers(case, changed, why)
     return Fix("threads", {"threads": more}, changed.step_ms, why)
 
 
 def _workers(case: Case, changed: Situation, why: Said) -> Fix:
     """The more there are, the longer they take to start: where that shows, they stay from pass to pass."""
-    had = bool(case.told.get("persistent_workers"))
+    had = bool(case.loader.persistent_workers)
     stays = had or _starts_matter(case, changed)
     change: dict[str, Any] = {"num_workers": changed.threads}
     if stays and not had:
         change["persistent_workers"] = True
         why += said("and stay")
-    why += said("of a stream") if case.told.get("is_stream") else ""
+    why += said("of a stream") if case.loader.is_stream else ""
     return Fix(WORKERS, change, changed.step_ms + _start_ms(case, changed, stays), why)
 
 
 def _starts_matter(case: Case, changed: Situation) -> bool:
     if case.starts.steps and case.now.threads:
         return _restart_ms(case, changed) > WORTH * changed.step_ms
-    return float(case.told.get("batches") or math.inf) * changed.step_ms < _SHORT_PASS_MS
+    return (case.loader.batches or math.inf) * changed.step_ms < _SHORT_PASS_MS
 
 
 def _restart_ms(case: Case, changed: Situation) -> float:
@@ -70,7 +70,7 @@ def _start_ms(case: Case, changed: Situation, stays: bool) -> float:
     All workers begin at once and have their first batches at the same time, so the step then computes for as many while
     the next are made: either this is all that the pass takes longer, or, computing for longer, the first batch alone.
     """
-    steps = case.starts.steps or float(case.told.get("batches") or 0)
+    steps = case.starts.steps or float(case.loader.batches or 0)
     if not steps:
         return 0.0
     first_ms = case.starts.wait_ms - case.starts.spared_ms * steps
@@ -97,25 +97,25 @@ def _measured_threads(case: Case, way: Way) -> Fix | None:
 def _useful(case: Case) -> int:
     """Threads until something else binds; of workers no more than a pass has work for."""
     wanted = _wanted(case)
-    if "workers" not in case.told:
+    if case.loader.workers is None:
         return wanted
-    rounds = rounds_of(case.told, 1)
+    rounds = rounds_of(case.loader, 1)
     return wanted if math.isinf(rounds) else min(wanted, math.ceil(rounds / _LEAST_ROUNDS))
 
 
 def _wanted(case: Case) -> int:
     """Up to the CPUs, beyond them only as far as work is known to be waiting."""
     now = case.now
-    if not case.told.get("is_cpu_known"):
+    if not case.cpu.is_known:
         return min(now.cores, _MOST_THREADS)
     others = [ms for name, ms in now.bounds_ms.items() if name != "threads"]
     target = max(*others, max(now.compute_ms, now.beside_ms) / now.unexplained, 1e-3)
     wanted = math.ceil(now.service_ms / target - 0.05)
-    waits_ms = now.service_ms - now.cpu_ms - float(case.told.get("queued_ms") or 0.0)
-    if waits_ms < _WAITS * now.service_ms or case.told.get("works_elsewhere"):
+    waits_ms = now.service_ms - now.cpu_ms - case.cpu.queued_ms
+    if waits_ms < _WAITS * now.service_ms or case.cpu.works_elsewhere:
         return min(wanted, now.cores, _MOST_THREADS)
     most = min(_MOST_PER_CPU * now.cores, _MOST_THREADS)
-    each, left = case.told.get("worker_bytes"), case.told.get("memory_available_bytes")
+    each, left = case.cpu.worker_bytes, case.loader.memory_available_bytes
     if each and left is not None:
         most = min(most, now.threads + int(left * (1 - KEPT_FREE) / each))
     return min(wanted, most)
@@ -123,13 +123,13 @@ def _wanted(case: Case) -> int:
 
 def persistent(case: Case) -> Fix | None:
     """Workers that stay from epoch to epoch: only the first one waits until they have started."""
-    starts, told = case.starts, case.told
-    if not starts.spared_ms or not told.get("workers") or told.get("persistent_workers"):
+    starts, loader = case.starts, case.loader
+    if not starts.spared_ms or not loader.workers or loader.persistent_workers:
         return None
     predicted = max(case.step_ms - starts.spared_ms, case.now.compute_ms)
     first = starts.wait_ms - starts.spared_ms * starts.steps
     waits = {"wait": _time(starts.wait_ms), "first": _time(first)}
-    why = said("persistent", workers=told["workers"], steps=starts.steps, **waits)
+    why = said("persistent", workers=loader.workers, steps=starts.steps, **waits)
     return Fix("persistent workers", {"persistent_workers": True}, predicted, why)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock import formats
 from penstock.errors import RecordingError, UsageError
-from penstock.recordings.split import find, is_recording_file, source_of
+from penstock.recordings.split import find, source_of
 from penstock.system.files import as_path
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.recordings.recording import Loss, OnCorrupt, Recording, Topic
     from penstock.recordings.recovery.recover import recover
 
-__all__ = ["Loss", "Recording", "Topic", "find", "is_recording_file", "open", "recover"]
+__all__ = ["Loss", "Recording", "Topic", "find", "open", "recover"]
 
 
 def open(path: str | Path, *, on_corrupt: OnCorrupt = "raise") -> Recording:
@@ -33,17 +34,8 @@ def open(path: str | Path, *, on_corrupt: OnCorrupt = "raise") -> Recording:
         source = source_of(as_path(path))
     except OSError as error:
         raise RecordingError(f"{path}: cannot be opened: {error.strerror or error}") from error
-    if source.kind == "ros1":
-        from penstock.recordings.ros1.reader import Ros1Recording
-
-        return Ros1Recording(source.path, on_corrupt=on_corrupt, notes=source.notes)
-    if source.kind == "mcap":
-        from penstock.recordings.mcap.reader import McapRecording
-
-        return McapRecording(source, on_corrupt=on_corrupt)
-    from penstock.recordings.db3.reader import Db3Recording
-
-    return Db3Recording(source, on_corrupt=on_corrupt)
+    recording: Recording = formats.get(source.kind).load("open")(source, on_corrupt=on_corrupt)
+    return recording
 
 
 def __getattr__(name: str) -> object:

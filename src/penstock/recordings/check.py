@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from penstock.errors import (
     RecordingCorrupt,
     RecordingError,
     SchemaError,
+    UsageError,
 )
+from penstock.formats.findings import Findings, Severity
 from penstock.recordings.file_window import recover_hint
 from penstock.recordings.messages.protobuf_schema import NO_PROTOBUF
 from penstock.recordings.messages.schemas import ENCODINGS
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.recordings.recording import Recording, Topic
 
 # severity, kind, where, message, what to do
-Tell = Callable[[Literal["error", "loss", "info"], str, object, str, "str | None"], None]
+Tell = Callable[[Severity, str, object, str, "str | None"], None]
 
 _DEFINITIONS = ("ros1msg", "ros2msg", "ros2idl", "protobuf", "jsonschema")
 DEFAULT_SKEW_NS = 1_000_000_000
@@ -60,6 +62,11 @@ class _Stamps:
     first_problem: str = field(default="")
 
 
+def doctor(path: Path, findings: Findings, *, full: bool, skew_ns: int) -> None:
+    """What `penstock doctor` finds of a recording; every message is read, with `full` and without."""
+    findings.counted.update(check_recording(path, findings.add, skew_ns=skew_ns))
+
+
 def check_recording(path: Path, tell: Tell, *, skew_ns: int = DEFAULT_SKEW_NS) -> dict[str, int]:
     """Read a whole recording and tell every fault; what was looked at, in numbers."""
     try:
@@ -76,7 +83,10 @@ def check_recording(path: Path, tell: Tell, *, skew_ns: int = DEFAULT_SKEW_NS) -
 
 def _examine(path: Path, problem: RecordingError | LimitExceeded, tell: Tell) -> dict[str, int]:
     """What `recover` would give of a recording that cannot be opened, in its own numbers."""
-    report = examine(path)
+    try:
+        report = examine(path)
+    except UsageError:  # of a format that cannot be recovered
+        raise problem from None
     if not report.messages and isinstance(problem, NotARecording):
         raise problem
     message = f"{problem.message}; recover saves {report.messages:,} messages, {report.lost_text}"
@@ -115,7 +125,7 @@ def _check_definition(recording: Recording, topic: Topic, tell: Tell) -> None:
         return
     schema = recording.schema(topic)
     is_broken = bool(schema.text.strip()) and schema.format in _DEFINITIONS and topic.problem != NO_PROTOBUF
-    severity: Literal["loss", "info"] = "loss" if is_broken and topic.encoding in ENCODINGS else "info"
+    severity: Severity = "loss" if is_broken and topic.encoding in ENCODINGS else "info"
     tell(severity, "definition", topic.name, f"{topic.count:,} messages cannot be decoded: {topic.problem}", None)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from penstock.errors import RecordingCorrupt
-from penstock.recordings.codecs import CODECS, decompress_into
+from penstock.recordings.codecs import CODECS, decode_prefix, decompress_into
 from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, BufferPool
 from penstock.recordings.file_window import recover_hint
 from penstock.recordings.recovery.scan_bytes import ChunkBytes, FileBytes
@@ -105,8 +105,6 @@ class _ChunkCache:
         if codec == "none":
             file.read_into(target, position)
         elif self._chunks.part[number]:
-            from penstock.recordings.recovery.partial_codecs import decode_prefix
-
             with FileBytes(file.path, source=file) as source:
                 target[:] = decode_prefix(codec, source, position, position + stored_bytes, len(target))
         else:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import bz2
+import io
 from typing import TYPE_CHECKING
 
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.recordings.file_window import recover_hint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+    from typing import Any
+
+    from penstock.recordings.recovery.scan_bytes import ScanBytes
 
 CODECS = ("none", "lz4", "bz2", "zstd")
 MAX_CHUNK_BYTES = 1 << 30
@@ -20,6 +25,8 @@ _MOST_EXPANSION = {"lz4": 256, "bz2": 1 << 21, "zstd": 1 << 16}
 _SMALL_BYTES = 64 << 20
 _MOST_LARGE_EXPANSION = 128
 _BZ2_STEP_BYTES = 1 << 20
+_PREFIX_STEPS_BYTES = (1 << 20, 4096, 1)
+_STORED_SPARE_BYTES = 1 << 20
 
 
 def check_sizes(path: Path, offset: int, codec: str, stored_bytes: int, raw_bytes: int) -> None:
@@ -105,3 +112,48 @@ def compress(codec: str, data: bytes | bytearray | memoryview) -> bytes | bytear
 
     packed: bytes = pa.compress(data, codec=codec, asbytes=True)
     return packed
+
+
+def decode_prefix(codec: str, source: ScanBytes, begin: int, end: int, limit_bytes: int = MAX_CHUNK_BYTES) -> bytearray:
+    """What a stream in a range of the source decodes to, up to where it is cut or broken, or to the limit.
+
+    The libraries give out whole blocks: rosbag writes an lz4 chunk as one, so that nothing comes of it when it is cut.
+    """
+    # What does not shrink is stored a little larger than it is.
+    most = limit_bytes + limit_bytes // 32 + _STORED_SPARE_BYTES
+    stored = source.at(begin, min(end - begin, limit_bytes if codec == "none" else most))
+    if codec == "none":
+        return bytearray(stored)
+    made = bytearray()
+    read_prefix(lambda: _stream(codec, stored), made.extend, limit_bytes)
+    return made
+
+
+def _stream(codec: str, stored: bytes) -> Any:
+    if codec == "bz2":
+        return bz2.BZ2File(io.BytesIO(stored))
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(stored)), codec)
+
+
+def read_prefix(opened: Callable[[], Any], take: Callable[[bytes], object], limit_bytes: int) -> bool:
+    """Give what a compressed stream decodes to, up to where it breaks, to `take`; True when it ended well.
+
+    A read that fails keeps what it had decoded to itself: finer rounds fetch that too.
+    """
+    done = 0
+    for step in _PREFIX_STEPS_BYTES:
+        try:
+            with opened() as stream:
+                skipped = 0
+                while skipped < done and (piece := stream.read(min(_PREFIX_STEPS_BYTES[0], done - skipped))):
+                    skipped += len(piece)
+                while done < limit_bytes and (piece := stream.read(min(step, limit_bytes - done))):
+                    take(piece)
+                    done += len(piece)
+            return True
+        except (OSError, ValueError, EOFError) as error:
+            if getattr(error, "errno", None) is not None:
+                raise  # the disk, not the stream
+    return False

@@ -77,7 +77,8 @@ class Recording(ABC):
             times_ns = recording.times_ns(camera)
     """
 
-    kind: ClassVar[Literal["ros1", "db3", "mcap"]]
+    kind: ClassVar[str]
+    """Of the format, as `penstock.formats` knows it."""
 
     def __init__(self, path: Path, *, schemas: SchemaStore, on_corrupt: OnCorrupt) -> None:
         self.path = path

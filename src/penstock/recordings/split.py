@@ -6,10 +6,12 @@ import glob
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from penstock import formats
 from penstock.errors import NotARecording, RecordingError
-from penstock.formats.content import BAG_MAGIC, MCAP_MAGIC, SQLITE_MAGIC, ZSTD_MAGIC, foreign_content
+from penstock.formats.content import ZSTD_MAGIC, foreign_content
+from penstock.formats.format import HEAD_BYTES, Format
 from penstock.recordings import metadata as bag_metadata
 from penstock.recordings.file_window import ERRORS, plain_name, recover_hint
 from penstock.recordings.metadata import Metadata
@@ -19,27 +21,7 @@ from penstock.system.files import as_path, open_source, walk
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-Kind = Literal["ros1", "db3", "mcap"]
-
-# Longest first: ".db3.zstd" must not be taken for something else.
-_SUFFIXES: tuple[tuple[str, Kind], ...] = (
-    (".bag.active", "ros1"),
-    (".bag.zstd", "ros1"),
-    (".db3.zstd", "db3"),
-    (".mcap.zstd", "mcap"),
-    (".bag.zst", "ros1"),
-    (".db3.zst", "db3"),
-    (".mcap.zst", "mcap"),
-    (".bag", "ros1"),
-    (".db3", "db3"),
-    (".mcap", "mcap"),
-)
-_MAGIC: tuple[tuple[bytes, Kind], ...] = (
-    (BAG_MAGIC, "ros1"),
-    (b"#ROSRECORD", "ros1"),
-    (SQLITE_MAGIC, "db3"),
-    (MCAP_MAGIC, "mcap"),
-)
+_SHOWN_BYTES = 16  # of a file that is no recording
 _NUMBERED = re.compile(r"(?P<stem>.+)_(?P<number>[0-9]+)")
 _KNOWN = (
     "recordings are ROS 1 .bag, ROS 2 .db3 and .mcap; convert and inspect also take HDF5 files and LeRobot data sets"
@@ -51,7 +33,7 @@ class Source:
     """The files of one recording, in their order; `missing` are (file, messages) that metadata.yaml names in vain."""
 
     path: Path
-    kind: Kind
+    kind: str
     files: tuple[Path, ...]
     metadata: Metadata
     notes: tuple[str, ...] = ()
@@ -64,18 +46,18 @@ def source_of(path: Path) -> Source:
         return _directory_source(path)
     if not path.exists():
         raise RecordingError(f"{path}: no such file or directory", hint=_near(path))
-    kind = _kind_of_file(path)
+    found = _format_of_file(path)
     series = _series(path)
     beside = path.parent / bag_metadata.FILE_NAME
     metadata, notes = Metadata(), [f"read as one recording: {', '.join(f.name for f in series)}"][: len(series) > 1]
-    if kind != "ros1" and beside.is_file():
+    if found.is_series and beside.is_file():
         told, told_notes = bag_metadata.read_metadata(beside)
         if path.name in told.files or plain_name(path.name) in told.files:
             # Counts speak of all files together; only the compression is of use for one of them.
             whole = set(told.files) <= {file.name for file in series}
             metadata = told if whole else Metadata((), told.compression_format, told.compression_mode)
             notes += told_notes
-    return Source(path, kind, series, metadata, (*notes, *_packed_notes(series, metadata)))
+    return Source(path, found.kind, series, metadata, (*notes, *_packed_notes(series, metadata)))
 
 
 def find(paths: Sequence[str | Path]) -> list[Path]:
@@ -95,8 +77,7 @@ def find(paths: Sequence[str | Path]) -> list[Path]:
             if not matches:
                 what = "no file matches" if glob.has_magic(str(given)) else "no such file or directory"
                 raise RecordingError(f"{path}: {what}", hint=_near(path))
-            named = [Path(match) for match in matches if not Path(match).is_dir() and suffix_kind(Path(match).name)]
-            found += named
+            found += [Path(match) for match in matches if not Path(match).is_dir() and _named(match)]
             for match in matches:
                 if Path(match).is_dir():
                     found += _search(Path(match))
@@ -105,10 +86,14 @@ def find(paths: Sequence[str | Path]) -> list[Path]:
     return _one_per_recording(found)
 
 
-def suffix_kind(name: str) -> Kind | None:
+def suffix_kind(name: str) -> str | None:
     """The kind that a file name promises."""
-    lower = name.lower()
-    return next((kind for suffix, kind in _SUFFIXES if lower.endswith(suffix)), None)
+    found = _named(name)
+    return None if found is None else found.kind
+
+
+def _named(name: str) -> Format | None:
+    return formats.by_name(name, "recording")
 
 
 def is_zstd_file(path: Path) -> bool:
@@ -116,34 +101,32 @@ def is_zstd_file(path: Path) -> bool:
     return _head(path).startswith(ZSTD_MAGIC)
 
 
-def is_recording_file(path: Path) -> bool:
-    """True for a file that begins as a recording does, whatever its name is."""
-    return any(_head(path).startswith(magic) for magic, _ in _MAGIC)
-
-
 def _head(path: Path) -> bytes:
     with open_source(path, ERRORS) as source:
-        return source.read(0, 16)
+        return source.read(0, HEAD_BYTES)
 
 
-def _kind_of_file(path: Path) -> Kind:
+def _format_of_file(path: Path) -> Format:
     """By content, unpacked where it is packed as a whole; the name explains what is cut short."""
     head = _head(path)
-    promised = suffix_kind(path.name)
+    promised = _named(path.name)
     packed = head.startswith(ZSTD_MAGIC)
     if packed:
-        head = unpacked_head(path)
-    for magic, kind in _MAGIC:
-        if head.startswith(magic):
-            return kind
+        head = unpacked_head(path, HEAD_BYTES)
+    if (found := formats.by_start(head, "recording")) is not None:
+        return found
+    if promised is not None and not promised.magics:
+        return promised  # nothing but its name tells
     if packed and promised is not None and not head:
         return promised  # the stream is broken: reading it gives the error
+    head = head[:_SHOWN_BYTES]
     if packed:
         what = f"compressed with zstd, and no recording inside: that begins with {head!r}"
         raise NotARecording(f"{path}: {what}", hint=_KNOWN)
     if (foreign := foreign_content(path, "recording")) is not None:
         raise NotARecording(f"{path} is {foreign.what}, not a recording", hint=foreign.hint)
-    if promised is not None and len(head) < 16 and any(magic.startswith(head) for magic, _ in _MAGIC):
+    magics = (magic for each in formats.all_formats("recording") for magic in each.magics)
+    if promised is not None and len(head) < _SHOWN_BYTES and any(magic.startswith(head) for magic in magics):
         return promised
     if promised is not None:
         what = f"not a recording as its name says: it begins with {head!r}"
@@ -153,14 +136,13 @@ def _kind_of_file(path: Path) -> Kind:
 
 def _split_name(path: Path) -> tuple[str, int | None, str]:
     """Stem without the number, the number, and the full suffix (in lower case)."""
-    for suffix, _ in _SUFFIXES:
-        if path.name.lower().endswith(suffix):
-            stem = path.name[: -len(suffix)]
-            match = _NUMBERED.fullmatch(stem)
-            if match and not suffix.startswith(".bag"):
-                return match["stem"], int(match["number"]), suffix
-            return stem, None, suffix
-    return path.name, None, ""
+    found = _named(path.name)
+    if found is None:
+        return path.name, None, ""
+    suffix = found.suffix_of(path.name)
+    stem = path.name[: -len(suffix)]
+    match = _NUMBERED.fullmatch(stem) if found.is_series else None
+    return (stem, None, suffix) if match is None else (match["stem"], int(match["number"]), suffix)
 
 
 def _series(path: Path) -> tuple[Path, ...]:
@@ -178,6 +160,8 @@ def _series(path: Path) -> tuple[Path, ...]:
 
 
 def _directory_source(path: Path) -> Source:
+    if (found := formats.by_directory(path, "recording")) is not None:
+        return Source(path, found.kind, (path,), Metadata())
     described = path / bag_metadata.FILE_NAME
     if not described.is_file():
         within = list(_search(path))
@@ -199,7 +183,7 @@ def _directory_source(path: Path) -> Source:
     files = [*files, *continued]
     if not files:
         raise NotARecording(f"{path}: none of the files that {bag_metadata.FILE_NAME} names is there", hint=_KNOWN)
-    kinds = {_kind_of_file(file) for file in files}
+    kinds = {_format_of_file(file).kind for file in files}
     if len(kinds) > 1:
         raise RecordingError(f"{path}: one bag of several storage kinds: {', '.join(file.name for file in files)}")
     notes += _packed_notes(files, metadata)
@@ -234,21 +218,29 @@ def _named_files(path: Path, metadata: Metadata, notes: list[str]) -> tuple[list
 
 
 def _ros2_files(path: Path) -> list[Path]:
-    files = (entry for entry in path.iterdir() if entry.is_file() and suffix_kind(entry.name) in ("db3", "mcap"))
+    files = (entry for entry in path.iterdir() if entry.is_file() and _is_of_series(entry.name))
     return sorted(files, key=lambda file: natural_key(file.name))
+
+
+def _is_of_series(name: str) -> bool:
+    found = _named(name)
+    return found is not None and found.is_series
 
 
 def _search(path: Path) -> Iterable[Path]:
     """Recordings below a directory; a ROS 2 bag directory is one."""
     for here, subdirectories, names in walk(path):
         subdirectories.sort(key=natural_key)
-        ros2 = [name for name in names if suffix_kind(name) in ("db3", "mcap")]
-        if bag_metadata.FILE_NAME in names and ros2:
+        if formats.by_directory(here, "recording") is not None:
             yield here
             subdirectories.clear()
-            yield from (here / name for name in sorted(names, key=natural_key) if suffix_kind(name) == "ros1")
+        elif bag_metadata.FILE_NAME in names and any(map(_is_of_series, names)):
+            yield here
+            subdirectories.clear()
+            others = (name for name in sorted(names, key=natural_key) if _named(name) and not _is_of_series(name))
+            yield from (here / name for name in others)
         else:
-            yield from _one_per_recording([here / name for name in names if suffix_kind(name)])
+            yield from _one_per_recording([here / name for name in names if _named(name)])
 
 
 def _one_per_recording(paths: list[Path]) -> list[Path]:

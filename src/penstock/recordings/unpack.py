@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from penstock.errors import LimitExceeded, RecordingCorrupt
 from penstock.formats.content import ZSTD_MAGIC
+from penstock.recordings.codecs import read_prefix
 from penstock.recordings.file_window import ERRORS, recover_hint
 from penstock.system.files import LocalSource, for_library, open_source
 
@@ -66,23 +67,14 @@ def unpack_prefix(path: Path, target: Path) -> tuple[int, bool]:
     """Decompress as far as it goes into a new file at `target`; its bytes, and whether that was all."""
     import pyarrow as pa
 
-    done = 0
     with target.open("xb") as file:
         limit = limit_bytes(path, target.parent)
-        # A read that fails keeps what it had decoded to itself: finer rounds fetch that too.
-        for step in (_STEP_BYTES, 4096, 1):
-            try:
-                with _packed(path) as packed, pa.CompressedInputStream(packed, "zstd") as stream:
-                    skipped = 0
-                    while skipped < done and (piece := stream.read(min(_STEP_BYTES, done - skipped))):
-                        skipped += len(piece)
-                    while piece := stream.read(step):
-                        done = _add(path, target.parent, file, piece, done, limit)
-                return done, True
-            except (OSError, ValueError) as error:
-                if getattr(error, "errno", None) is not None:
-                    raise  # the disk, not the stream
-    return done, False
+
+        def take(piece: bytes) -> None:
+            _add(path, target.parent, file, piece, file.tell(), limit)
+
+        is_all = read_prefix(lambda: pa.CompressedInputStream(_packed(path), "zstd"), take, 1 << 62)
+        return file.tell(), is_all
 
 
 def _packed(path: Path) -> Any:

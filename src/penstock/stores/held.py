@@ -46,6 +46,12 @@ def open_file(path: str) -> ByteSource:
         return open_source(path, ERRORS)
 
 
+def content_sample(path: str | os.PathLike[str], n_bytes: int) -> bytes:
+    """A few KiB of a file that has this size, for the fingerprint of a store."""
+    with open_source(path) as source:
+        return source.sample(n_bytes)
+
+
 class Lru(Generic[V]):
     """Values by key, the most lately used ones: together at most `limit` of what `cost` says (but always one).
 

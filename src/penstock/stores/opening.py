@@ -1,4 +1,4 @@
-"""`penstock.open`: which store a path is, told by what lies there."""
+"""`penstock.open`: the store at a path, whatever its format."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from penstock import formats
 from penstock.errors import StoreError, UsageError
-from penstock.formats.content import HDF5_MAGIC, foreign_content
+from penstock.formats.builtin import HDF5
+from penstock.formats.content import foreign_content
+from penstock.formats.format import Format
 from penstock.stores.store import Store
-
-HDF5_SUFFIXES = (".hdf5", ".h5", ".hdf", ".he5")
-_OPTIONS = ("channels", "mask", "allow_external", "check")  # of HDF5
-_RECORDING_SUFFIXES = (".bag", ".active", ".db3", ".mcap")
 
 
 def open_store(
@@ -26,7 +25,7 @@ def open_store(
     columns: Sequence[str] | None = None,
     **options: Any,
 ) -> Store:
-    """A store for a LeRobot data set, an HDF5 file, or a directory of ALOHA episodes.
+    """A store for a LeRobot data set, an HDF5 file, a directory of ALOHA episodes, or data of a registered format.
 
     `episodes` opens a part, by the numbers that the data set gives its episodes; `episodes="whole"` opens those of a
     LeRobot data set whose files are all there. `columns` leaves the other columns out.
@@ -38,48 +37,60 @@ def open_store(
         raise UsageError(f"{reprlib.repr(path)} is no path", hint='penstock.open("datasets/run")')
     place = Path(path)
     try:
-        kind, suffixes = _look_at(place)
+        found = _format_of(place)
     except OSError as error:
         raise StoreError(f"{place} cannot be read: {error.strerror}") from error
-    if kind == "absent":
+    _check_words(episodes, options)
+    columns = _names(columns, place)
+    if wrong := [name for name in options if name not in found.options]:
+        others = [each.label for each in formats.all_formats("store") if wrong[0] in each.options]
+        raise StoreError(f"{place} is a {found.label}: {wrong[0]}= is an option of {', '.join(others)}")
+    if isinstance(episodes, str) and not found.opens_whole:
+        others = [each.label for each in formats.all_formats("store") if each.opens_whole]
+        what = f"{place} is no {' and no '.join(others)}: episodes={episodes!r} is for those"
+        raise StoreError(what, hint="episodes=[0, 3]")
+    chosen = episodes if isinstance(episodes, str) else whole_numbers(episodes, place)
+    store: Store = found.load("open")(place, episodes=chosen, columns=columns, **options)
+    return store
+
+
+def _format_of(place: Path) -> Format:
+    """The format of a store; an error that says what lies there instead."""
+    if not place.exists():
         home = "~ is not looked up: os.path.expanduser(path) does it; " if place.parts[:1] == ("~",) else ""
         hint = f"{home}penstock.open takes a LeRobot data set, an HDF5 file or a directory of HDF5 episodes"
         raise StoreError(f"{place} does not exist", hint=hint)
-    _check_words(episodes, options)
-    columns = _names(columns, place)
-    if kind == "lerobot":
-        from penstock.stores.lerobot.store import LeRobotStore
-
-        if options:
-            raise StoreError(f"{place} is a LeRobot data set: {next(iter(options))}= is an option of HDF5")
-        chosen = episodes if isinstance(episodes, str) else whole_numbers(episodes, place)
-        return LeRobotStore(place, episodes=chosen, columns=columns)
-    if isinstance(episodes, str):
-        raise StoreError(f"{place} is no LeRobot data set: episodes={episodes!r} is for those", hint="episodes=[0, 3]")
-    numbers = whole_numbers(episodes, place)
-    if kind == "file" and not _begins_as_hdf5(place):  # whatever its name is
-        _refuse_foreign(place)
-        _refuse_recording(place, suffixes)
-    if kind == "file" or any(suffix.lower() in HDF5_SUFFIXES for suffix in suffixes):
-        from penstock.stores.hdf5.store import open_hdf5
-
-        return open_hdf5(place, episodes=numbers, columns=columns, **options)
-    _refuse_recording(place, suffixes)
+    if not place.is_dir():
+        return _format_of_file(place)
+    if (found := formats.by_directory(place, "store")) is not None:
+        return found
+    names = [each.name for each in place.iterdir()]
+    for each in formats.all_formats("store"):
+        if each.is_directory_of_files and any(map(each.is_named, names)):
+            return each
+    _refuse_recording(place, names)
     raise StoreError(
         f"{place} is a directory without meta/info.json and without HDF5 files",
         hint="give the root of a LeRobot data set, or a directory of episode_0.hdf5, episode_1.hdf5, …",
     )
 
 
-def _look_at(place: Path) -> tuple[str, list[str]]:
-    """Whether it is absent, a data set of LeRobot, a file or another directory; and the suffixes of what is there."""
-    from penstock.lerobot.read.reader import is_data_set
-
-    if not place.exists():
-        return "absent", []
-    if not place.is_dir():
-        return "file", [place.suffix]
-    return ("lerobot", []) if is_data_set(place) else ("directory", [each.suffix for each in place.iterdir()])
+def _format_of_file(place: Path) -> Format:
+    """By its content, else by its name; the reader of HDF5 says what is wrong with a file that nobody knows."""
+    try:
+        found = formats.by_content(place, "store")
+    except OSError:
+        return HDF5  # opening it says why it cannot be opened
+    promised = formats.by_name(place.name, "store")
+    if found is None and promised is not None and not promised.magics:
+        found = promised
+    if found is not None:
+        return found
+    wanted = "recording" if formats.by_name(place.name, "recording") is not None else HDF5.kind
+    if (foreign := foreign_content(place, wanted)) is not None:
+        raise StoreError(f"{place} is {foreign.what}, not a data set or an HDF5 file", hint=foreign.hint)
+    _refuse_recording(place, [place.name])
+    return promised or HDF5
 
 
 def _names(columns: Sequence[str] | None, place: Path) -> Sequence[str] | None:
@@ -96,10 +107,10 @@ def _names(columns: Sequence[str] | None, place: Path) -> Sequence[str] | None:
 
 
 def _check_words(episodes: Any, options: Mapping[str, Any]) -> None:
-    unknown = [name for name in options if name not in _OPTIONS]
-    if unknown:
-        known = ", ".join(("episodes", "columns", *_OPTIONS))
-        raise UsageError(f"penstock.open has no option {unknown[0]!r}", hint=f"there are {known}")
+    known = [option for each in formats.all_formats("store") for option in each.options] if options else []
+    if unknown := [name for name in options if name not in known]:
+        words = ", ".join(("episodes", "columns", *known))
+        raise UsageError(f"penstock.open has no option {unknown[0]!r}", hint=f"there are {words}")
     if episodes is None or episodes == "whole":
         return
     if isinstance(episodes, Iterable) and not isinstance(episodes, (str, bytes)):
@@ -122,23 +133,8 @@ def whole_numbers(episodes: Iterable[object] | None, path: Path) -> list[int] | 
     return found
 
 
-def _begins_as_hdf5(place: Path) -> bool:
-    try:
-        with place.open("rb") as file:
-            return file.read(len(HDF5_MAGIC)) == HDF5_MAGIC
-    except OSError:
-        return False  # whoever opens it says why it cannot be opened
-
-
-def _refuse_foreign(place: Path) -> None:
-    """Say what a file is that is none of those whose name it has."""
-    wanted = "recording" if place.suffix.lower() in _RECORDING_SUFFIXES else "hdf5"
-    if (foreign := foreign_content(place, wanted)) is not None:
-        raise StoreError(f"{place} is {foreign.what}, not a data set or an HDF5 file", hint=foreign.hint)
-
-
-def _refuse_recording(place: Path, suffixes: Sequence[str]) -> None:
-    if any(suffix.lower() in _RECORDING_SUFFIXES for suffix in suffixes):
+def _refuse_recording(place: Path, names: Sequence[str]) -> None:
+    if any(formats.by_name(name, "recording") is not None for name in names):
         raise StoreError(
             f"{place} is a recording: messages are not rows that a store could give",
             hint=f"`penstock convert {place} OUT` makes a data set of it",

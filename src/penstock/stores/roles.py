@@ -29,6 +29,9 @@ LEROBOT: Mapping[str, tuple[str, ...]] = {
 }
 """By role: its names in LeRobot data sets; the first is what conversion writes."""
 
+CENTRAL_ROLES = ("state", "action", "reward", "terminal", "timeout")
+"""What an episode cannot be without: a wrong number of rows there is an error, not a reason to leave it out."""
+
 STATE_NAMES = (
     "qpos", "joint", "joints", "state", "joint_positions", "proprio", "joint_pos", "joint_states",
 )  # fmt: skip

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import StoreError
+from penstock.errors import ImageError, StoreError
 from penstock.system.units import format_bytes
 
 ColumnKind = Literal["image", "depth", "numbers", "text"]
@@ -57,6 +57,27 @@ class Column:
         return self.kind in ("image", "depth")
 
 
+@dataclass(frozen=True)
+class NextRows:
+    """What comparing next observations with the rows after them gave."""
+
+    compared: int
+    """Rows with a row after them in their episode."""
+    equal: int
+    """Of those: rows whose next observation is the observation of the row after."""
+    open_ends: int
+    """Last rows of episodes that do not end terminal, with a next observation that is not their own observation."""
+    terminal_ends: int
+    """The same of episodes that end terminal."""
+    is_whole: bool = True
+    """Whether all rows were compared, not only the first ones."""
+
+    @property
+    def is_row_after(self) -> bool:
+        """Whether transitions can be made without the column: no row differs, and no last row needs it."""
+        return self.equal == self.compared and not self.open_ends
+
+
 class Scratch:
     """Memory that one thread reads into, again and again; it grows to the largest row and stays."""
 
@@ -80,6 +101,9 @@ class ImageSource(ABC):
     scratch_bytes: int
     """What one thread holds while it reads: the largest row as it is stored, decoders, chunks that are unpacked."""
 
+    pixel_order: str = "rgb"
+    """The order of the colours of raw pixels: "rgb" or "bgr"."""
+
     @abstractmethod
     def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
         """The pictures of these rows, in this order, each valid until the next. `rows` comes sorted by `keys`."""
@@ -92,6 +116,78 @@ class ImageSource(ABC):
         """Rows (sorted by `keys`) with equal numbers here are best read by one thread: those that one seek of a video
         serves, those of one packed chunk. Default: every row by itself."""
         return np.arange(len(rows), dtype=np.int64)
+
+    @property
+    def largest_bytes(self) -> int:
+        """What one row takes at most in the memory of `read_block`."""
+        return self.scratch_bytes
+
+    def read_block(self, rows: Sequence[int], memory: NDArray[np.uint8]) -> list[Picture | ImageError]:
+        """The pictures of these rows in `memory`, which has `largest_bytes` for each of them, rounded up to 64.
+
+        A row that alone cannot be used is its error; any other error is raised.
+        """
+        scratch, found = Scratch(), list[Picture | ImageError]()
+        room = aligned(self.largest_bytes)
+        while len(found) < len(rows):
+            try:
+                for picture in self.read(rows[len(found) :], scratch):
+                    if picture.nbytes > room:
+                        row = rows[len(found)]
+                        raise StoreError(
+                            f"row {row:,}: an image of {picture.nbytes:,} bytes, {room:,} were planned for"
+                        )
+                    kept = memory[len(found) * room :][: picture.nbytes].view(picture.dtype).reshape(picture.shape)
+                    kept[...] = picture
+                    found.append(kept)
+            except ImageError as error:
+                found.append(error)
+        return found
+
+
+@dataclass(frozen=True)
+class PacketBlock:
+    """Frames that lie together in memory: a piece and a key flag for each, and for how many more rows it stands."""
+
+    pieces: list[memoryview]
+    keys: list[bool]
+    repeats: list[int]
+    shifts: list[int] | None  # how many places after its own each is shown; None: in the order of the file
+
+    @property
+    def rows(self) -> int:
+        return len(self.pieces) + sum(self.repeats)
+
+
+class Packets(ABC):
+    """The frames of one camera and episode as they are stored, to be moved into another file without decoding."""
+
+    codec: str
+    count: int
+    key_rows: NDArray[np.int64]
+    """Rows of the episode whose frames are key frames."""
+
+    @property
+    @abstractmethod
+    def description(self) -> bytes:
+        """The sample description (stsd) for another MP4 file."""
+
+    @property
+    @abstractmethod
+    def pixel_format(self) -> str:
+        """What a decoder makes of the frames, as FFmpeg calls it: "yuv420p"."""
+
+    @abstractmethod
+    def why_not_movable(self) -> str | None:
+        """The reason for which the frames cannot stand in another file as they are, or None."""
+
+    @abstractmethod
+    def blocks(self, block_bytes: int) -> Generator[PacketBlock, None, None]:
+        """All frames in the order of the file, about `block_bytes` at a time; a frame that is shown twice only once."""
+
+    @abstractmethod
+    def decoded(self, rows: Sequence[int]) -> Iterator[NDArray[np.uint8]]:
+        """RGB pixels of some rows of the episode, rising; one decoder with one thread."""
 
 
 class Store(ABC):
@@ -115,8 +211,24 @@ class Store(ABC):
     """What columns are for, where that is known: "action", "state", "reward", "terminal", "success", … → column."""
     joined_roles: Mapping[str, tuple[str, ...]] = {}
     """Roles that several columns have together, in this order: robomimic's state is a pose and a gripper."""
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
     """What a user should know: columns that were left out, and why."""
+
+    # What conversion asks besides; a store that knows nothing of these is converted all the same.
+    robot_type: str | None = None
+    fps_from: str = ""
+    """Where `fps` was found, in words."""
+    fps_hint: str = "fps=20, or what it was recorded at"
+    """What to try where nothing says the rate."""
+    episodes_from: str = ""
+    """How the episodes were told apart, in words."""
+    plural: str = "stores"
+    left_out: Mapping[str, str] = {}
+    """Names of what is no feature unless a user names it, and why: other numbers of rows, contents of no known kind."""
+    lost: Mapping[str, int] = {}
+    """Episodes that cannot be read at all → how many rows each has."""
+    reading_bytes: int = 4 << 20
+    """What the libraries that read hold, whatever is read."""
 
     @property
     def rows(self) -> int:
@@ -178,6 +290,51 @@ class Store(ABC):
         """The number by which `episodes=` knows the episode at this position."""
         return position if self.episode_numbers is None else int(self.episode_numbers[position])
 
+    def episode_label(self, position: int) -> str:
+        """An episode in words, for messages."""
+        return f"episode {self.episode_number(position)}"
+
+    def row_number(self, row: int) -> int:
+        """The number by which messages name a row: where it lies in its file or group."""
+        return row
+
+    def task(self, position: int) -> str | None:
+        """What the episode at this position is about, where that is known."""
+        return None
+
+    def success(self, position: int) -> bool | None:
+        """Whether the episode at this position succeeded, where something says so of the whole episode."""
+        return None
+
+    def check_episode(self, position: int, names: Sequence[str]) -> None:  # noqa: B027 - most have nothing to check
+        """Raise what is wrong with these columns of an episode, before its rows are read."""
+
+    def scratch_bytes(self, names: Sequence[str]) -> int:
+        """What reading these columns in order holds besides the rows that are asked for."""
+        return max((self.images(name).scratch_bytes for name in names if self.columns[name].is_picture), default=0)
+
+    def comparing_bytes(self, now: str, after: str) -> int:
+        """What `compare_next` holds."""
+        return 0
+
+    def compare_next(
+        self, now: str, after: str, most_bytes: int | None, on_block: Callable[[], None] | None
+    ) -> NextRows | None:
+        """Whether `after` holds what follows each row of `now`; None where the two cannot be compared.
+
+        `most_bytes` ends it after so many bytes of both; `on_block` is called now and then, and may raise.
+        """
+        return None
+
+    def packets(self, name: str, position: int) -> Packets | None:
+        """The frames of an image column in the episode at this position, where they can be given as they are stored."""
+        return None
+
+    @property
+    def size_bytes(self) -> int:
+        """What there is to read."""
+        return self.stored_bytes
+
     def file_of(self, row: int) -> Path:
         """Where to look for a row that is damaged."""
         return self.path
@@ -226,6 +383,11 @@ class Store(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def aligned(size_bytes: int) -> int:
+    """Rounded up, so that numbers of any size lie in a block as numpy wants them."""
+    return -(-size_bytes // 64) * 64
 
 
 def row_numbers(rows: Any, where: str) -> NDArray[np.int64]:

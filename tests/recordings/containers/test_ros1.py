@@ -173,8 +173,11 @@ def test_fetch_from_a_closed_recording_says_so(tmp_path: Path) -> None:
 
 
 def test_not_a_bag_at_all(tmp_path: Path) -> None:
+    from penstock.recordings.metadata import Metadata
     from penstock.recordings.ros1.reader import Ros1Recording
+    from penstock.recordings.split import Source
 
-    (tmp_path / "a.bag").write_bytes(b"PK\x03\x04" + bytes(100))
+    bag = tmp_path / "a.bag"
+    bag.write_bytes(b"PK\x03\x04" + bytes(100))
     with pytest.raises(NotARecording):
-        Ros1Recording(tmp_path / "a.bag")
+        Ros1Recording(Source(bag, "ros1", (bag,), Metadata()))

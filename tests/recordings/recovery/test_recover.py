@@ -153,15 +153,16 @@ def test_an_open_chunk_of_a_killed_recorder_is_walked_to_the_end(tmp_path: Path)
     assert report.exit_code == 3
 
 
-def test_an_open_packed_chunk_of_a_killed_recorder_gives_what_decodes(tmp_path: Path) -> None:
-    data = tiny_bag(tmp_path / "a.bag", MESSAGES, chunk_bytes=1 << 20, compression="lz4")
+def test_an_open_packed_chunk_of_a_killed_recorder_gives_its_whole_blocks(tmp_path: Path) -> None:
+    long = distinct_messages(60, 1000)  # several blocks of 64 KiB
+    data = tiny_bag(tmp_path / "a.bag", long, chunk_bytes=1 << 20, compression="lz4")
     at = data.index(b"size=")
     (stored,) = struct.unpack_from("<I", data, at + 9)
     opened = bytearray(data[: at + 13 + stored - 40])
     opened[at + 5 : at + 13] = bytes(8)
     _, rows = recover(bytes(opened), tmp_path / "a.bag.active", tmp_path / "new.bag")
-    assert len(MESSAGES) * 3 // 4 < sum(rows.values()) < len(MESSAGES)
-    assert rows == rows_of(MESSAGES[: sum(rows.values())], ros1_payload)
+    assert len(long) * 3 // 4 < sum(rows.values()) < len(long)
+    assert rows == rows_of(long[: sum(rows.values())], ros1_payload)
 
 
 def test_connections_that_stand_only_in_the_index_are_found(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.conversion.cameras import depth_camera
-from penstock.conversion.inputs.columns import CameraColumn
+from penstock.conversion.cameras.column import Camera
 from penstock.conversion.mapping.first_messages import Picture, PictureKind, is_png, probe_picture
 from penstock.errors import ImageError
 from penstock.media.image import codec as image
@@ -20,7 +20,7 @@ from penstock.media.image.jpeg import JpegProbe
 from penstock.recordings.values.images import RawPicture
 
 if TYPE_CHECKING:
-    from penstock.lerobot.write.videos import VideoSink
+    from penstock.conversion.sink import VideoSink
     from penstock.media.video.encode import EncodedSample, VideoEncoder
 
 Prepared = Any  # whatever a worker's `prepare` gives to its own `store`
@@ -37,7 +37,7 @@ class Shot(NamedTuple):
 class PictureCheck:
     """Every picture of a camera has the kind and the size of the first, and a JPEG is whole."""
 
-    def __init__(self, column: CameraColumn) -> None:
+    def __init__(self, column: Camera) -> None:
         self._column = column
         self._probe = JpegProbe()
         self._is_sample = column.copied and column.stored_as == "copy"
@@ -63,7 +63,7 @@ class PictureCheck:
             kind, size_px = probe_picture(picture)
         if kind != column.kind or size_px != column.recorded_px:
             raise PictureChanged(
-                f"{column.topic.name}: message {number:,} is {kind} {size_px[1]}×{size_px[0]}, "
+                f"{column.name}: message {number:,} is {kind} {size_px[1]}×{size_px[0]}, "
                 f"the first was {column.kind} {column.recorded_px[1]}×{column.recorded_px[0]}",
                 hint="resize does not help a change inside an episode: split the recording where the camera changed",
             )
@@ -85,7 +85,7 @@ class PictureCheck:
 
     def _refuse(self, number: int, now: str, first: str) -> None:
         raise PictureChanged(
-            f"{self._column.topic.name}: message {number:,} is {now}, the first was {first}",
+            f"{self._column.name}: message {number:,} is {now}, the first was {first}",
             hint="split the recording where the camera changed, and convert the parts on their own",
         )
 
@@ -93,7 +93,7 @@ class PictureCheck:
         """The frames of a video share one pixel format; copied ones bring their own."""
         if self._pix_fmt:
             raise PictureChanged(
-                f"{self._column.topic.name}: message {number:,} is {pix_fmt}, the ones before {self._pix_fmt}",
+                f"{self._column.name}: message {number:,} is {pix_fmt}, the ones before {self._pix_fmt}",
                 hint="video=mjpeg, images, h264, hevc or av1 takes both, or split the recording there",
             )
         self._pix_fmt = pix_fmt
@@ -103,7 +103,7 @@ class PictureChanged(ImageError):
     """A camera changes its size or encoding within a recording."""
 
 
-def to_rgb(column: CameraColumn, picture: Picture) -> NDArray[np.uint8]:
+def to_rgb(column: Camera, picture: Picture) -> NDArray[np.uint8]:
     """The picture's pixels at the size of the data set."""
     if column.depth_range_mm is not None:
         return depth_camera.gray_rgb(column, picture, column.depth_range_mm)
@@ -111,7 +111,7 @@ def to_rgb(column: CameraColumn, picture: Picture) -> NDArray[np.uint8]:
     return image.resize(rgb, column.size_px) if column.resized else rgb
 
 
-def to_pixels(column: CameraColumn, picture: Picture) -> NDArray[Any]:
+def to_pixels(column: Camera, picture: Picture) -> NDArray[Any]:
     """What the statistics of the camera are made of: RGB, or distances where these are kept."""
     return depth_camera.values_of(column, picture) if column.is_metric else to_rgb(column, picture)
 
@@ -119,7 +119,7 @@ def to_pixels(column: CameraColumn, picture: Picture) -> NDArray[Any]:
 class CameraWorker(ABC):
     """One camera of one episode; `prepare` may run in any thread, `store` runs in order, one call at a time."""
 
-    def __init__(self, column: CameraColumn) -> None:
+    def __init__(self, column: Camera) -> None:
         self.column = column
 
     def prepare(self, shot: Shot) -> Prepared:
@@ -150,7 +150,7 @@ class CameraWorker(ABC):
 class CopyWorker(CameraWorker):
     """Recorded JPEG bytes become samples of the video file as they are."""
 
-    def __init__(self, column: CameraColumn, sink: VideoSink) -> None:
+    def __init__(self, column: Camera, sink: VideoSink) -> None:
         super().__init__(column)
         self._sink = sink
 
@@ -172,7 +172,7 @@ class CopyWorker(CameraWorker):
 class JpegWorker(CopyWorker):
     """Pictures that cannot be copied become JPEGs of the asked quality."""
 
-    def __init__(self, column: CameraColumn, sink: VideoSink, quality: int) -> None:
+    def __init__(self, column: Camera, sink: VideoSink, quality: int) -> None:
         super().__init__(column, sink)
         self._quality = quality
 
@@ -189,7 +189,7 @@ class JpegWorker(CopyWorker):
 class VideoWorker(CameraWorker):
     """Pictures become video frames; a repeated row is a frame of its own, which costs the codec almost nothing."""
 
-    def __init__(self, column: CameraColumn, sink: VideoSink, encoder: VideoEncoder) -> None:
+    def __init__(self, column: Camera, sink: VideoSink, encoder: VideoEncoder) -> None:
         super().__init__(column)
         self._sink = sink
         self._encoder = encoder
@@ -229,7 +229,7 @@ class VideoWorker(CameraWorker):
 class BytesWorker(CameraWorker):
     """Encoded pictures as bytes, row by row, for a column of the table."""
 
-    def __init__(self, column: CameraColumn, quality: int) -> None:
+    def __init__(self, column: Camera, quality: int) -> None:
         super().__init__(column)
         self._quality = quality
         self.rows: list[bytes] = []

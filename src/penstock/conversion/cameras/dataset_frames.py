@@ -22,8 +22,8 @@ from penstock.media.image.jpeg import JpegProbe
 from penstock.media.video import decode
 
 if TYPE_CHECKING:
-    from penstock.lerobot.write.videos import VideoSink
-    from penstock.lerobot.write.writer import EpisodeWriter
+    from penstock.conversion.commit.episode import EpisodeWriter
+    from penstock.conversion.sink import VideoSink
     from penstock.media.video.encode import VideoEncoder
 
 _FEWEST_KEY_FRAMES = 8  # below this the statistics take the frames that were meant, whatever they cost
@@ -182,7 +182,8 @@ class EncodedFrames(Feed):
             self._decoded = decode.frames(frames.path, numbers, _CODER_THREADS)
         self._encoder: VideoEncoder | None = None
         if camera.stored_as not in ("images", "mjpeg"):
-            from penstock.media.video.encode import VideoEncoder, encoder_settings
+            from penstock.media.video.encode import VideoEncoder
+            from penstock.media.video.hardware import encoder_settings
 
             chosen = encoder_settings(
                 camera.stored_as, crf=encoding.crf, gop=encoding.gop, preset=encoding.preset, device=encoding.device

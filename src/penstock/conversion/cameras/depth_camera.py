@@ -17,7 +17,7 @@ from penstock.recordings.recording import Recording, Topic
 from penstock.recordings.values.images import ImageReader, RawPicture
 
 if TYPE_CHECKING:
-    from penstock.conversion.inputs.columns import CameraColumn
+    from penstock.conversion.cameras.column import Camera
 
 COMPRESSED_DEPTH = "compressedDepth"
 # Bytes per pixel, measured by benchmarks/depth.py: what a row takes on its way into the table (a PNG of depth is near
@@ -90,7 +90,7 @@ def range_mm(key: str, feature: FeatureSettings, settings: Settings) -> tuple[fl
     return found
 
 
-def values_of(column: CameraColumn, picture: Picture) -> DepthPixels:
+def values_of(column: Camera, picture: Picture) -> DepthPixels:
     """The distances of a picture at the size of the data set."""
     if isinstance(picture, RawPicture):
         found = depth.from_raw(picture)
@@ -99,14 +99,14 @@ def values_of(column: CameraColumn, picture: Picture) -> DepthPixels:
     return depth.resize(found, column.size_px) if column.resized else found
 
 
-def stored_bytes(column: CameraColumn, picture: Picture) -> bytes:
+def stored_bytes(column: Camera, picture: Picture) -> bytes:
     """The file of a picture that keeps its distances exactly: its own PNG where it has one."""
     if column.copied:
         return bytes(picture.data[probe_depth(picture).start :])
     return depth.encode(values_of(column, picture))
 
 
-def gray_rgb(column: CameraColumn, picture: Picture, range_mm: tuple[float, float]) -> NDArray[np.uint8]:
+def gray_rgb(column: Camera, picture: Picture, range_mm: tuple[float, float]) -> NDArray[np.uint8]:
     """The picture in 8 bits of a range, as an ordinary camera shows it."""
     gray = depth.to_gray(values_of(column, picture), range_mm)
     return np.repeat(gray[:, :, np.newaxis], 3, axis=2)

@@ -33,7 +33,7 @@ def quality(stored_as: str, encoding: Encoding) -> str:
     """How good what is encoded becomes: "crf 30", "quality 95"."""
     if stored_as in ("mjpeg", "images"):
         return f"quality {encoding.quality}"
-    from penstock.media.video.encode import encoder_settings
+    from penstock.media.video.hardware import encoder_settings
 
     return f"crf {encoder_settings(stored_as, crf=encoding.crf).crf}"
 

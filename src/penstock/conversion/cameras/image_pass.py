@@ -19,8 +19,8 @@ from penstock.conversion.cameras.camera import (
     VideoWorker,
     to_pixels,
 )
+from penstock.conversion.cameras.column import Camera
 from penstock.conversion.cameras.lane import Crew
-from penstock.conversion.inputs.columns import CameraColumn
 from penstock.conversion.mapping.first_messages import Picture
 from penstock.conversion.settings import Encoding
 from penstock.errors import ImageError, LimitExceeded, MessageError, PenstockError
@@ -28,7 +28,7 @@ from penstock.plan.conversion_memory import PREPARED_PER_THREAD
 from penstock.profile.spans import span
 
 if TYPE_CHECKING:
-    from penstock.lerobot.write.writer import EpisodeWriter
+    from penstock.conversion.commit.episode import EpisodeWriter
 
 PREPARE, STORE = "32_prepare_pictures", "33_store_pictures"  # stages of a profile: pictures of one block
 UNUSABLE = (ImageError, MessageError, LimitExceeded)
@@ -43,7 +43,7 @@ class PicturePass:
 
     def __init__(
         self,
-        cameras: Sequence[CameraColumn],
+        cameras: Sequence[Camera],
         workers: Sequence[CameraWorker],
         episode: EpisodeWriter,
         crew: Crew,
@@ -145,9 +145,7 @@ def sampled_rows(rows: range, image_samples: int | None) -> NDArray[np.int64]:
     return np.linspace(rows.start, rows.stop - 1, num=count).astype(np.int64)
 
 
-def make_worker(
-    camera: CameraColumn, episode: EpisodeWriter, encoding: Encoding, fps: int, threads: int
-) -> CameraWorker:
+def make_worker(camera: Camera, episode: EpisodeWriter, encoding: Encoding, fps: int, threads: int) -> CameraWorker:
     """Who stores the pictures of a camera, as its column says."""
     if camera.is_metric:
         return DepthWorker(camera, encoding.quality)
@@ -158,7 +156,8 @@ def make_worker(
         return CopyWorker(camera, sink)
     if camera.stored_as == "mjpeg":
         return JpegWorker(camera, sink, encoding.quality)
-    from penstock.media.video.encode import VideoEncoder, encoder_settings
+    from penstock.media.video.encode import VideoEncoder
+    from penstock.media.video.hardware import encoder_settings
 
     chosen = encoder_settings(
         camera.stored_as, crf=encoding.crf, gop=encoding.gop, preset=encoding.preset, device=encoding.device

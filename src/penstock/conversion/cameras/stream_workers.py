@@ -19,7 +19,7 @@ from penstock.media.image import codec as image
 from penstock.recordings.values.images import RawPicture
 
 if TYPE_CHECKING:
-    from penstock.lerobot.write.videos import VideoSink
+    from penstock.conversion.sink import VideoSink
 
 NoteLoss = Callable[[int, str], None]  # message, why it cannot be used
 AddSample = Callable[[NDArray[np.uint8]], None]
@@ -46,7 +46,7 @@ class StreamWorker(CameraWorker):
         self._first = int(feed.runs[0])
 
     def repeat(self, rows: int) -> None:
-        raise VideoError(f"{self.column.topic.name}: a stream has no picture to repeat")
+        raise VideoError(f"{self.column.name}: a stream has no picture to repeat")
 
     def look(self, shots: Sequence[Shot]) -> None:
         for _ in self._decode(shots):
@@ -177,7 +177,7 @@ class DecodingWorker(StreamWorker):
     def finish(self) -> None:
         if self._shown != len(self._feed.runs):
             number = int(self._feed.runs[self._shown])
-            raise VideoError(f"{self.column.topic.name}: the decoder shows no picture for message {number:,}")
+            raise VideoError(f"{self.column.name}: the decoder shows no picture for message {number:,}")
         self._inner.finish()
 
     def close(self) -> None:
@@ -198,7 +198,7 @@ class DecodingWorker(StreamWorker):
             self._shown += 1
         if len(self._pending) > MOST_PENDING:
             raise VideoError(
-                f"{self.column.topic.name}: the rows take its pictures in another order than that of the stream, "
+                f"{self.column.name}: the rows take its pictures in another order than that of the stream, "
                 f"and more than {MOST_PENDING} would have to be kept",
                 hint="time: log (or header) may be the better clock for this topic",
             )

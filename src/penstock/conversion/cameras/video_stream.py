@@ -235,7 +235,7 @@ def _refuse_other_size(column: CameraColumn, index: StreamIndex, numbers: NDArra
         number = int(numbers[wrong[0]])
         height, width = sizes[int(index.versions[number])]
         raise PictureChanged(
-            f"{column.topic.name}: message {number:,} is {column.kind} {width}×{height}, "
+            f"{column.name}: message {number:,} is {column.kind} {width}×{height}, "
             f"the first was {column.recorded_px[1]}×{column.recorded_px[0]}",
             hint="split the recording where the camera changed, and convert the parts on their own",
         )

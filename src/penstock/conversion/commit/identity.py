@@ -11,9 +11,8 @@ from typing import Any
 from penstock import __version__
 from penstock.conversion.episodes.sidecar import read_sidecar
 from penstock.conversion.inputs.input import Found
-from penstock.conversion.settings import Settings
+from penstock.conversion.settings import Settings, plain_settings
 from penstock.errors import PenstockError, RecordingError
-from penstock.system import config
 
 _LOOKED_AT_BYTES = 64 << 10  # at both ends of a file: enough to tell one recording from another
 _LISTED = 12
@@ -23,7 +22,7 @@ def identity(settings: Settings, sources: Sequence[Mapping[str, Any]], *, strict
     """As the journal keeps it: another identity gives other bytes, so it may not continue what this one began."""
     return {
         "penstock": __version__,
-        "settings": config.plain(settings),
+        "settings": plain_settings(settings),
         "strict": strict,
         "sources": list(sources),
     }
@@ -55,7 +54,7 @@ def source(found: Found, settings: Settings) -> dict[str, Any]:
         size_bytes += size
     path_now = os.path.abspath(found.path)  # whoever goes on may stand in another directory
     known = {"kind": found.kind, "path": path_now, "bytes": size_bytes, "sum": f"{sum_:08x}"}
-    if found.kind == "recording":
+    if found.is_recording:
         beside = read_sidecar(found.path, settings.episodes.sidecar, 0)
         if beside.files:  # what they say of this recording: a table may get lines for others
             said = (beside.task, beside.windows, beside.subtasks)

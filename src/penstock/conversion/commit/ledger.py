@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.conversion.commit.journal import Journal
 from penstock.conversion.inputs.input import Found, Outcome, State
 
 # Of the inputs of a large job the report shows some in full; sums count all of them.
@@ -67,6 +68,13 @@ class Ledger:
             return ()
         self.entry(note["input"]).failed = note.get("failed")
         return self._take_outcome(note)
+
+    def add_journal(self, journal: Journal) -> None:
+        """Take everything that a journal says."""
+        for record in journal.episodes():
+            self.add_episode(record.note or {})
+        for note in journal.notes():
+            self.add_note(note)
 
     def failed(self, first: int = 0) -> dict[str, str]:
         """Why inputs failed, by path; not those that were given again later and went through."""

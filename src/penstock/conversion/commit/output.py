@@ -25,7 +25,7 @@ from penstock.errors import OutputExists, OutputFailed
 from penstock.system.files import fsync_path
 
 PARTIAL_SUFFIX = ".penstock-partial"
-PARCELS = ".parcels"  # inside the partial directory: what other processes write
+WORKER_OUTPUTS = ".parcels"  # inside the partial directory: what worker processes write
 JOURNAL_PATH = "penstock/journal.jsonl"
 _REPLACES = "penstock/replaces"
 

@@ -11,30 +11,29 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.conversion.commit import identity as identities
 from penstock.conversion.commit import output
+from penstock.conversion.commit.append import copy_for_append
+from penstock.conversion.commit.join import waiting
+from penstock.conversion.commit.journal import JOURNAL_PATH, Journal
 from penstock.conversion.commit.ledger import Entry, Ledger
 from penstock.conversion.commit.lock import locked
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.conversion.inputs.input import Begun, Found
 from penstock.conversion.report import Report, read_report
-from penstock.conversion.settings import Settings
+from penstock.conversion.settings import Settings, default_settings
+from penstock.conversion.sink import DEFAULT_OUTPUT
 from penstock.errors import DataSetCorrupt, DataSetError, UsageError
 from penstock.system import config
 
 if TYPE_CHECKING:
     from penstock.conversion.commit.output import Building, Mode
     from penstock.conversion.job import Job
-    from penstock.lerobot.write.journal import Journal
-    from penstock.lerobot.write.writer import DataSetWriter
 
 _COPIES = ("copy", "copy-only")
 _OF_ONE_CALL = ("task",)  # settings that may differ between the calls that make one data set
 
 
 def committed(root: Path) -> int:
-    """How many episodes a directory would keep through the end of its process, in its parcels, too."""
-    from penstock.conversion.parallel.parcel import waiting
-    from penstock.lerobot.layout import JOURNAL_PATH
-    from penstock.lerobot.write.journal import Journal
-
+    """How many episodes a directory would keep through the end of its process, in worker outputs, too."""
     if not (root / JOURNAL_PATH).is_file():
         return 0
     try:
@@ -48,8 +47,6 @@ def committed(root: Path) -> int:
 
 def begin_append(out: Path, root: Path) -> None:
     """Make the directory in which a finished data set grows; the data set itself stays as it is."""
-    from penstock.lerobot.write.append import copy_for_append
-
     copy_for_append(out, root)
 
 
@@ -58,8 +55,6 @@ def already_whole(job: Job, mode: Mode) -> Report | None:
     partial = output.partial_of(job.out)
     if "resume" not in mode or not (output.is_ours(job.out) or partial.exists()):
         return None
-    from penstock.lerobot.write.journal import Journal
-
     with locked(partial.with_name(partial.name + ".lock"), job.out):  # and what a killed run left of its lock goes
         with output.writable(job.out):
             output.settle(partial, Path(os.path.realpath(job.out)))
@@ -94,8 +89,6 @@ def _sources(journal: Journal) -> list[Mapping[str, Any]]:
 
 def go_on(job: Job, building: Building, *, appends: bool) -> None:
     """Bring a job to where its data set stands; refused, with what differs, when it is not the same job."""
-    from penstock.lerobot.write.writer import DataSetWriter
-
     writer = DataSetWriter.resume(building.root)
     try:
         before = writer.journal.identity
@@ -143,7 +136,7 @@ def _append(job: Job, building: Building, writer: DataSetWriter) -> None:
         writer.note({"append": {"sources": fresh, "task": task}})
     begun = Begun.from_json(before["begun"])
     settings = begun.settings if task == Settings.task else replace(begun.settings, task=task)
-    if settings.video in _COPIES:
+    if {settings.video, job.settings.video} <= {*_COPIES}:
         settings = replace(settings, video=job.settings.video)
     job.begun = begun = replace(begun, settings=settings)
     job.settings = begun.settings
@@ -174,7 +167,8 @@ def _fresh(job: Job, known: Sequence[Mapping[str, Any]], given: Sequence[dict[st
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any], settings: Settings) -> list[str]:
     """What the call asks for and the data set is not; what it leaves open follows the data set."""
-    asked = _asked(config.plain(settings), config.plain(Settings()), before["settings"])
+    before = {**before, "settings": {"output": DEFAULT_OUTPUT, **before["settings"]}}
+    asked = _asked(config.plain(settings), config.plain(default_settings(settings.output)), before["settings"])
     if asked["video"] in _COPIES and before["settings"]["video"] in _COPIES:
         asked["video"] = before["settings"]["video"]  # both give the same bytes: each call has its own
     return identities.differences(before, {**now, "settings": asked, "sources": before["sources"]}, but=_OF_ONE_CALL)
@@ -215,8 +209,5 @@ def _ledger(
     paths = [names.get(identities.real(each["path"]), Path(each["path"])) for each in sources]
     pairs = zip(sources, paths, strict=True)
     ledger = Ledger([Entry(Found(each["kind"], path), each["bytes"]) for each, path in pairs], first_new=first_new)
-    for record in journal.episodes():
-        ledger.add_episode(record.note or {})
-    for note in journal.notes():
-        ledger.add_note(note)
+    ledger.add_journal(journal)
     return ledger

@@ -14,7 +14,7 @@ from penstock.profile.spans import span
 from penstock.system.budget import Budget
 
 if TYPE_CHECKING:
-    from penstock.lerobot.write.writer import DataSetWriter, EpisodeWriter
+    from penstock.conversion.commit.writer import DataSetWriter
 
 
 class Writing:
@@ -74,7 +74,7 @@ class Writing:
         with contextlib.ExitStack() as held:
             for name, size_bytes in source.memory.parts().items():
                 held.enter_context(self._budget.reserve(name, size_bytes))
-            episode: EpisodeWriter = self.writer.episode(rows=plan.rows, task=plan.task)
+            episode = self.writer.episode(rows=plan.rows, task=plan.task)
             try:
                 with span("30_episode_write"):
                     state = source.write(plan, episode, run)
@@ -84,7 +84,7 @@ class Writing:
                 # set. What was encoded took its time, and is not risked for it.
                 last_one = last and following is None and not source.encodes
                 with span("31_episode_commit"):
-                    episode.commit(task=plan.task, note=note, last=last_one, grouped=not source.encodes)
+                    episode.commit(note, last=last_one, grouped=not source.encodes)
             except BaseException:
                 episode.abort()
                 raise

@@ -23,7 +23,7 @@ from penstock.lerobot.read.row_stream import RowStream
 from penstock.lerobot.tasks import renumber, renumbered
 
 if TYPE_CHECKING:
-    from penstock.lerobot.write.writer import EpisodeWriter
+    from penstock.conversion.commit.episode import EpisodeWriter
 
 _STEP_ROWS = 32  # frames that are encoded between two looks at whether the user wants to stop
 PLACE_KEYS = ("timestamp", "frame_index", "episode_index", "index", "task_index")

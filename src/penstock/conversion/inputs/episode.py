@@ -27,7 +27,7 @@ from penstock.recordings.fetch import Block
 from penstock.recordings.recording import Recording, Topic
 
 if TYPE_CHECKING:
-    from penstock.lerobot.write.writer import EpisodeWriter
+    from penstock.conversion.commit.episode import EpisodeWriter
 
 
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)

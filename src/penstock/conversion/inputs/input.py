@@ -8,19 +8,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from penstock.conversion.settings import Settings
+from penstock import formats
+from penstock.conversion.settings import Settings, plain_settings
 from penstock.errors import DataSetError, PenstockError
+from penstock.formats.format import RECORDING_INPUT, load
 from penstock.plan.conversion_memory import MemoryPlan
 from penstock.system import config
 
 if TYPE_CHECKING:
+    from penstock.conversion.commit.episode import EpisodeWriter
     from penstock.lerobot.features import Feature
-    from penstock.lerobot.write.writer import EpisodeWriter
 
-Kind = Literal["recording", "hdf5", "lerobot"]
-_KINDS: Mapping[Kind, str] = {"recording": "a recording", "hdf5": "an HDF5 file", "lerobot": "a data set"}
+RECORDING = "recording"
+"""The kind of every recording: which one it is, opening it tells. Of a store it is that of its format."""
 State = dict[str, Any]  # JSON-safe: it lies in the journal beside the episode after which it holds
 
 
@@ -29,9 +31,13 @@ class Found:
 
     __slots__ = ("_path", "kind")
 
-    def __init__(self, kind: Kind, path: Path | str) -> None:
+    def __init__(self, kind: str, path: Path | str) -> None:
         self.kind = kind
         self._path = str(path)
+
+    @property
+    def is_recording(self) -> bool:
+        return self.kind == RECORDING
 
     @property
     def path(self) -> Path:
@@ -109,14 +115,14 @@ class Begun:
     fps: int
     signature: list[Any]
     features: Mapping[str, Any]
-    kind: Kind
+    kind: str
     by_name: bool = False  # nobody named the features: names and contents decide on every input's columns
 
     def to_json(self) -> dict[str, Any]:
         return {
             "kind": self.kind,
             "source": self.source,
-            "settings": config.plain(self.settings),
+            "settings": plain_settings(self.settings),
             "fps": self.fps,
             "signature": self.signature,
             "features": dict(self.features),
@@ -137,7 +143,7 @@ class Input(ABC):
     killed goes on from the state in its journal as if nothing had happened.
     """
 
-    kind: Kind
+    kind: str
     path: Path
     size_bytes: int
     fps: int
@@ -227,7 +233,7 @@ def open_input(found: Found, means: Means, begun: Begun | None = None) -> Input:
     except PenstockError as error:
         if begun is not None and begun.kind != found.kind:
             # What it lacks are things of the other kind: topics, or names within a file.
-            one, other = _KINDS[begun.kind], _KINDS[found.kind]
+            one, other = _noun(begun.kind), _noun(found.kind)
             both = f"the data set was begun with {begun.source}, {one}, and this is {other}: convert it on its own"
             error.hint = f"{error.hint}; {both}" if error.hint else both
         raise
@@ -241,14 +247,10 @@ def open_input(found: Found, means: Means, begun: Begun | None = None) -> Input:
 
 
 def _open(found: Found, means: Means, begun: Begun | None) -> Input:
-    if found.kind == "recording":
-        from penstock.conversion.inputs.recording import open_recording
+    open_ = load(RECORDING_INPUT) if found.is_recording else formats.get(found.kind).load("convert")
+    opened: Input = open_(found.path, means, begun)
+    return opened
 
-        return open_recording(found.path, means, begun)
-    if found.kind == "hdf5":
-        from penstock.conversion.inputs.hdf5 import open_hdf5
 
-        return open_hdf5(found.path, means, begun)
-    from penstock.conversion.inputs.lerobot import open_data_set
-
-    return open_data_set(found.path, means, begun)
+def _noun(kind: str) -> str:
+    return "a recording" if kind == RECORDING else formats.get(kind).noun

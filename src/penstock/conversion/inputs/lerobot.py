@@ -13,6 +13,7 @@ import numpy as np
 
 from penstock.conversion.cameras.dataset_cameras import DataSetCamera, plan_camera, refuse_encoding
 from penstock.conversion.cameras.encoding_anew import video_lines
+from penstock.conversion.commit.episode import EpisodeWriter
 from penstock.conversion.inputs.dataset_episode import Reading, Retimed, columns_to_read, stream_episode
 from penstock.conversion.inputs.dataset_survey import Survey, survey
 from penstock.conversion.inputs.input import Begun, EpisodePlan, Input, Means, Outcome, Run, State
@@ -23,10 +24,8 @@ from penstock.lerobot.read.frames import FrameFinder, ends_note
 from penstock.lerobot.read.reader import DataSet
 from penstock.lerobot.read.reader import open_data_set as open_lerobot
 from penstock.lerobot.read.row_stream import RowStream
-from penstock.lerobot.write.writer import EpisodeWriter
 from penstock.media.video.hardware import device_notes
-from penstock.plan.conversion_memory import CameraLoad, Load, MemoryPlan, VectorLoad, plan_memory
-from penstock.recordings.recording import LargestReads
+from penstock.plan.conversion_memory import CameraLoad, Load, MemoryPlan, Reads, VectorLoad, plan_memory
 from penstock.system import memory as process_memory
 from penstock.system import units
 
@@ -238,9 +237,9 @@ class DataSetInput(Input):
         )
         # A page is held packed and unpacked; pictures on their way pass through Arrow's buffers and Python's.
         passing = _COPIES_OF_PAGES * found.page_bytes
-        first = plan_memory(load(reads=LargestReads(largest, passing_bytes=passing)), means.budget_bytes)
+        first = plan_memory(load(reads=Reads(largest, passing_bytes=passing)), means.budget_bytes)
         passing += _COPIES_OF_PICTURES * first.rows_per_flush * sum(found.picture_bytes.values())
-        return plan_memory(load(reads=LargestReads(largest, passing_bytes=passing)), means.budget_bytes)
+        return plan_memory(load(reads=Reads(largest, passing_bytes=passing)), means.budget_bytes)
 
 
 def _survey(data: DataSet, settings: Settings, means: Means) -> Survey:

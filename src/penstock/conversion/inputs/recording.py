@@ -28,8 +28,8 @@ from penstock.system import memory as process_memory
 from penstock.system import units
 
 if TYPE_CHECKING:
+    from penstock.conversion.commit.episode import EpisodeWriter
     from penstock.lerobot.features import Feature
-    from penstock.lerobot.write.writer import EpisodeWriter
 
 _RETRIES = 8  # a run of broken pictures may be met in several passes: neighbours step in and are broken too
 # LeRobot keeps times as float32 and compares them within 0.1 ms, which fails from here on.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 from penstock.conversion.cameras.depth_camera import depth_bytes
 from penstock.conversion.inputs.columns import CameraColumn, Columns, VectorColumn
 from penstock.conversion.inputs.pairing import Paired
 from penstock.conversion.settings import Settings
-from penstock.plan.conversion_memory import CameraLoad, Load, MemoryPlan, VectorLoad, plan_memory
+from penstock.plan.conversion_memory import CameraLoad, Load, MemoryPlan, Reads, VectorLoad, plan_memory
 from penstock.recordings.recording import Recording, Topic
 
 
@@ -27,7 +29,7 @@ def plan_recording_memory(
         vectors=tuple(_vector_load(vector) for vector in columns.vectors),
         rows=paired.rows,
         index_bytes=recording.index_bytes,
-        reads=recording.largest_reads(used_topics(columns)),
+        reads=Reads(*astuple(recording.largest_reads(used_topics(columns)))),
         chunk_size=settings.rosbag.chunk_size,
         threads=threads,
         streams=len(paired.picks),

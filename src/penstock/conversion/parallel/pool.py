@@ -1,4 +1,4 @@
-"""Several inputs at once: each in a process that writes a parcel; this one joins them in the order of the inputs."""
+"""Several inputs at once: each in a worker process; this one joins them in the order of the inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import penstock
 from penstock import errors
-from penstock.conversion.parallel.parcel import join, parcel_of
+from penstock.conversion.commit.join import join, worker_output_of
 from penstock.conversion.parallel.share import budget_per_process
 from penstock.conversion.parallel.worker import Request
 from penstock.errors import DataSetError, Interrupted, PenstockError, RecordingError
@@ -33,7 +33,7 @@ _WAIT_S = 0.2
 _WORKER = (
     "import sys; sys.path = [p for p in sys.path if p]; from penstock.conversion.parallel.worker import entry; entry()"
 )
-_LAST_WORDS_S = 20.0  # how long a process may take to put its parcel in order when it is told to stop
+_LAST_WORDS_S = 20.0  # how long a process may take to put its files in order when it is told to stop
 _TOLD_LAST_S = 1.0
 
 
@@ -113,7 +113,7 @@ class Parallel:
             number=number,
             found=entry.found,
             begun=job.begun,
-            parcel=parcel_of(job.root, number),
+            root=worker_output_of(job.root, number),
             episodes=entry.episodes,
             state=entry.state,
             budget_bytes=budget_per_process(job.budget.limit_bytes, job.joining_bytes, job.processes),
@@ -182,31 +182,31 @@ class Parallel:
         while self._order and self._order[0] in self._results:
             number = self._order.popleft()
             error = self._results[number]
-            parcel = parcel_of(job.root, number)
+            written = worker_output_of(job.root, number)
             # After Ctrl-C what is whole is still committed; only a second one stops that.
-            noted = join(parcel, job.writing().writer, job.ledger, number)
+            noted = join(written, job.writing().writer, job.ledger, number)
             job.stage(f"row {job.writing().writer.frames:,}")
             job.moved.done(number)
             entry = job.ledger.entries[number]
             if error is None and not entry.is_through:  # nothing may be missing without a word
                 error = DataSetError(
-                    f"{entry.found.path}: what its process wrote to {parcel} is damaged or gone",
+                    f"{entry.found.path}: what its process wrote to {written} is damaged or gone",
                     hint="check the disk; --resume converts it again",
                 )
             if error is not None:
                 job.give_up(number, error)
             else:
                 job.note_outcome(number, noted)
-            shutil.rmtree(parcel, ignore_errors=True)
+            shutil.rmtree(written, ignore_errors=True)
 
     def _join_begun(self) -> None:
-        """Of the input whose turn it is, what is committed comes next; the parcels of the others wait for a resume."""
+        """Of the input whose turn it is, what is committed comes next; those of the others wait for a resume."""
         if self._order:
             number = self._order[0]
-            join(parcel_of(self._job.root, number), self._job.writing().writer, self._job.ledger, number)
+            join(worker_output_of(self._job.root, number), self._job.writing().writer, self._job.ledger, number)
 
     def _stop_all(self) -> None:
-        """Tell everybody to put the parcels in order, and wait for it."""
+        """Tell everybody to put their files in order, and wait for it."""
         for process in self._processes:
             process.popen.terminate()
             _close(process.popen.stdin)  # who waits for work hears that there is none

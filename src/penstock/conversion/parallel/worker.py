@@ -1,7 +1,8 @@
-"""One of the processes that convert: takes inputs from its parent, line by line, and writes each into a parcel.
+"""One of the processes that convert: takes inputs from its parent, line by line, and writes each into a directory.
 
-A parcel is a small data set that is never closed, with a journal of its own: a worker that was killed leaves what it
-had committed, and the next one goes on there. Requests come as JSON lines on stdin, answers go as JSON lines to stdout.
+That worker output is a small data set that is never closed, with a journal of its own: a worker that was killed leaves
+what it had committed, and the next one goes on there. Requests come as JSON lines on stdin, answers go as JSON lines to
+stdout.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Request:
     number: int
     found: Found
     begun: Begun
-    parcel: Path
+    root: Path  # of the worker output
     episodes: int  # of this input in the data set already,
     state: State | None  # and the state after the last of them
     budget_bytes: int
@@ -48,7 +49,7 @@ class Request:
             "number": self.number,
             "found": [self.found.kind, str(self.found.path)],
             "begun": self.begun.to_json(),
-            "parcel": str(self.parcel),
+            "root": str(self.root),
             "episodes": self.episodes,
             "state": self.state,
             "budget_bytes": self.budget_bytes,
@@ -63,7 +64,7 @@ class Request:
             tree["number"],
             Found(kind, Path(path)),
             Begun.from_json(tree["begun"]),
-            Path(tree["parcel"]),
+            Path(tree["root"]),
             tree["episodes"],
             tree["state"],
             tree["budget_bytes"],
@@ -118,9 +119,9 @@ def _convert(request: Request, stop: Stop, answers: _Answers) -> int:
     means = Means(own, request.budget_bytes, request.threads, request.strict, check_stop=stopping, inputs=2)
     ledger = Ledger([Entry(request.found, 0)], first=request.number)
     with open_input(request.found, means, request.begun) as source:
-        from penstock.conversion.parallel.parcel import open_parcel
+        from penstock.conversion.commit.join import open_worker_output
 
-        writer = open_parcel(request, source, ledger)
+        writer = open_worker_output(request, source, ledger)
         writing = Writing(
             writer, ledger, Budget(request.budget_bytes), stop, on_moved=answers.moved, on_rows=lambda text: None
         )

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import PenstockError
+from penstock.formats.findings import Findings, Problem, Report
 from penstock.lerobot import layout
-from penstock.lerobot.check.findings import Findings, Problem, Report
 from penstock.lerobot.check.rows import check_rows
 from penstock.lerobot.check.version21 import check_version21
 from penstock.lerobot.check.videos import check_videos
@@ -25,11 +25,12 @@ from penstock.system.files import as_path
 __all__ = ["Problem", "Report", "check"]
 
 _KNOWN_IN_META = (layout.INFO_PATH, layout.STATS_PATH, layout.TASKS_PATH, layout.SUBTASKS_PATH)
+_SAMPLES = 8  # images of a video file that are decoded
 # Names beside data/, meta/ and videos/ that belong there: the Hub's, Git's and ours.
 _KNOWN_AT_ROOT = {"README.md", ".gitattributes", ".gitignore", ".git", ".cache", "penstock", "LICENSE"}
 
 
-def check(root: Path | str, *, full: bool = False, samples: int = 8) -> Report:
+def check(root: Path | str, *, full: bool = False, samples: int = _SAMPLES) -> Report:
     """Check a LeRobot data set end to end; of v2.x no statistics.
 
     `samples` images per video file (and per image column) are decoded; `full` decodes all of them. Of v2.x, which
@@ -39,12 +40,21 @@ def check(root: Path | str, *, full: bool = False, samples: int = 8) -> Report:
     True
     """
     findings = Findings()
-    folder = as_path(root)
+    _check(as_path(root), findings, full=full, samples=samples)
+    return findings.report()
+
+
+def doctor(path: Path, findings: Findings, *, full: bool, skew_ns: int) -> None:
+    """What `penstock doctor` finds of a data set, whose rows have no clock of their own that could be askew."""
+    _check(path, findings, full=full, samples=_SAMPLES)
+
+
+def _check(folder: Path, findings: Findings, *, full: bool, samples: int) -> None:
     try:
         data = open_data_set(folder)
     except PenstockError as error:
         findings.error("info.json", folder / layout.INFO_PATH, error.message, error.hint)
-        return findings.report()
+        return
     if data.info.version != layout.CODEBASE_VERSION:
         findings.add(
             "info",
@@ -56,9 +66,8 @@ def check(root: Path | str, *, full: bool = False, samples: int = 8) -> Report:
             f"penstock convert {folder} OUT makes {layout.CODEBASE_VERSION} of it, without touching its frames",
         )
         check_version21(data, findings, full=full)
-        return findings.report()
+        return
     _Check(data, findings, full=full, samples=samples).run()
-    return findings.report()
 
 
 class _Check:

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import DataSetCorrupt, PenstockError
+from penstock.formats.findings import Findings, Severity
 from penstock.lerobot import layout
-from penstock.lerobot.check.findings import Findings, Severity
+from penstock.lerobot.feature_stats import bad_values
 from penstock.lerobot.features import ROW_KEYS, Feature
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.read.reader import DataFile, DataSet, ReadRows
 from penstock.lerobot.stats import QUANTILES, STATISTICS, NumericStats
-from penstock.lerobot.write.episode import bad_values
 from penstock.media.image import codec as image
 from penstock.media.image import depth
 

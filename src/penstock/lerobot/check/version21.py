@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.errors import DataSetCorrupt, PenstockError
+from penstock.formats.findings import Findings
 from penstock.lerobot import layout
-from penstock.lerobot.check.findings import Findings
 from penstock.lerobot.check.rows import check_places, check_row_columns
 from penstock.lerobot.check.videos import decode_all
 from penstock.lerobot.metadata import open_parquet

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.lerobot.check.findings import Findings
+from penstock.formats.findings import Findings
 from penstock.lerobot.features import Feature
 from penstock.lerobot.layout import FilePosition
 from penstock.lerobot.read.reader import DataSet

@@ -388,11 +388,6 @@ def open_data_set(root: Path | str) -> DataSet:
     return data
 
 
-def is_data_set(root: Path | str) -> bool:
-    """Whether a directory looks like a LeRobot data set."""
-    return (as_path(root) / layout.INFO_PATH).is_file()
-
-
 def _join(parts: Sequence[NDArray[Any] | list[Any]]) -> NDArray[Any] | list[Any]:
     if len(parts) == 1:
         return parts[0]

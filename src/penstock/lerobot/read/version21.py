@@ -1,4 +1,4 @@
-"""LeRobot v2.0 and v2.1: one file per episode and camera, metadata as lines of JSON; read, never written."""
+"""Reads LeRobot v2.0 and v2.1: one file per episode and camera, metadata as lines of JSON."""
 
 from __future__ import annotations
 

@@ -19,16 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import DataSetCorrupt, DataSetError
-from penstock.lerobot import columns, layout, tables
+from penstock.lerobot import layout, tables
 from penstock.lerobot.features import Feature
 from penstock.lerobot.layout import FilePosition, FreshNames
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
 
@@ -94,25 +92,6 @@ class PartWriter:
             self.path.parent.rmdir()
 
 
-def with_task_index(part: Part, schema: pa.Schema, task_index: int) -> Part:
-    """The same rows with another task, in a new file of the same name: for a task that is known only at commit."""
-    import pyarrow.parquet as pq
-
-    changed = part.path.with_name(part.path.name + ".task")
-    place = schema.names.index("task_index")
-    with tables.write_errors(part.path, "cannot set the task"):
-        source = pq.ParquetFile(str(part.path))
-        with source, tables.data_file(changed, schema) as target:
-            for number in range(source.num_row_groups):
-                table = tables.read_group(source, number, schema)
-                values = columns.numbers(np.full(table.num_rows, task_index, dtype=np.int64))
-                table = table.set_column(place, schema.field(place), values)
-                target.write_table(table, row_group_size=table.num_rows)
-                del table, values  # before the next one is read
-        os.replace(changed, part.path)
-        return Part(part.path, part.rows, part.path.stat().st_size)
-
-
 class DataFiles:
     """Collects finished parts into data/chunk-CCC/file-FFF.parquet, in the order of the episodes.
 
@@ -128,7 +107,6 @@ class DataFiles:
         limit_bytes: int,
         most_parts: int,
         chunks_size: int,
-        fsync: bool,
         names: FreshNames,
     ) -> None:
         self._root = root
@@ -136,7 +114,6 @@ class DataFiles:
         self._most_parts = most_parts
         self._limit_bytes = limit_bytes
         self._chunks_size = chunks_size
-        self._fsync = fsync
         self._names = names
         self._position = layout.FIRST_FILE
         self._waiting: list[Part] = []
@@ -225,5 +202,5 @@ class DataFiles:
                         table = tables.read_group(source, number, self._schema())
                         target.write_table(table, row_group_size=table.num_rows)
                         del table  # before the next one is read
-        if self._fsync:
+        if self._names.fsync:
             layout.fsync_file(merged)

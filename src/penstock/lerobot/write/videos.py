@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,12 +14,11 @@ from penstock.errors import DataSetCorrupt, DataSetError, ImageError, VideoError
 from penstock.lerobot import layout
 from penstock.lerobot.features import Feature
 from penstock.lerobot.layout import FilePosition, FreshNames
+from penstock.lerobot.write.place import VideoSpan
 from penstock.media.image import jpeg
 from penstock.media.mp4.writer import Mark, Mp4Writer, SampleTable, mjpeg_stsd
 
 Piece = memoryview | bytes
-
-_SPAN = ("chunk", "file", "first_frame", "frames", "end_bytes")
 
 
 class Encoder(Protocol):
@@ -38,30 +37,6 @@ class EncodedSample(Protocol):
     def data(self) -> bytes: ...
     @property
     def key(self) -> bool: ...
-
-
-@dataclass(frozen=True)
-class VideoSpan:
-    """Where the frames of one episode lie in the files of one camera; the last of them ends at `end_bytes`."""
-
-    position: FilePosition
-    first_frame: int
-    frames: int
-    end_bytes: int
-
-    def to_json(self) -> dict[str, int]:
-        return {
-            "chunk": self.position.chunk,
-            "file": self.position.file,
-            "first_frame": self.first_frame,
-            "frames": self.frames,
-            "end_bytes": self.end_bytes,
-        }
-
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> VideoSpan:
-        chunk, file, *numbers = (entry[name] for name in _SPAN)
-        return cls(FilePosition.checked(chunk, file), *map(int, numbers))
 
 
 def video_info(
@@ -94,7 +69,7 @@ def video_info(
     return info | dict(encoder or {})
 
 
-class VideoSink:
+class VideoFiles:
     """Takes the frames of one camera: JPEG pictures as they are, or samples of an encoder after `set_codec`.
 
     The files roll over between episodes only, so an episode always lies within one of them. A file that is full is
@@ -109,17 +84,16 @@ class VideoSink:
         fps: int,
         limit_bytes: int,
         chunks_size: int,
-        fsync: bool,
         names: FreshNames,
+        path_of: Callable[[FilePosition], Path] | None = None,
     ) -> None:
         self.key = feature.key
         self.info: dict[str, Any] | None = None
-        self._root = root
+        self._path_of = path_of or partial(layout.video_path, root, feature.key)
         self._height, self._width = feature.shape[0], feature.shape[1]
         self._fps = fps
         self._limit_bytes = limit_bytes
         self._chunks_size = chunks_size
-        self._fsync = fsync
         self._names = names
         self._position = layout.FIRST_FILE
         self._file: Mp4Writer | None = None
@@ -136,7 +110,7 @@ class VideoSink:
         self.committed_bytes = 0  # of the last episode
 
     def __repr__(self) -> str:
-        return f"VideoSink({self.key!r}, {self._width}×{self._height}, frames={self.frames})"
+        return f"VideoFiles({self.key!r}, {self._width}×{self._height}, frames={self.frames})"
 
     @property
     def frames(self) -> int:
@@ -192,7 +166,7 @@ class VideoSink:
         self._file.repeat(count)
 
     def begin_episode(self, expected_rows: int | None) -> None:
-        """Called by the data set's writer."""
+        """Called by the sink."""
         self._start = None
         self._kind = None
         self._is_jpeg = True
@@ -200,11 +174,11 @@ class VideoSink:
         self._info_before = None if self.info is None else dict(self.info)
 
     def commit_episode(self) -> VideoSpan:
-        """Called by the data set's writer: the frames stay."""
+        """Called by the sink: the frames stay."""
         if self._file is None or self._start is None:
             raise DataSetError(f"camera {self.key!r}: the episode has no frame")
         if self._full_file is not None:
-            self._full_file.close(self._fsync)
+            self._full_file.close(self._names.fsync)
             self._full_file = None
         span = VideoSpan(self._position, self._start.samples, self.frames, self._file.tell())
         self.committed_bytes = span.end_bytes - self._start.end_bytes
@@ -212,7 +186,7 @@ class VideoSink:
         return span
 
     def abort_episode(self) -> None:
-        """Called by the data set's writer: no trace of the episode remains."""
+        """Called by the sink: no trace of the episode remains."""
         self.info = self._info_before
         if self._file is None or self._start is None:
             return
@@ -224,13 +198,13 @@ class VideoSink:
 
     def sync(self) -> None:
         """Wait until the frames are on the disk."""
-        if self._fsync and self._file is not None:
+        if self._names.fsync and self._file is not None:
             self._file.sync()
 
     def close(self) -> None:
         """Finish the last file."""
         if self._file is not None:
-            self._file.close(self._fsync)
+            self._file.close(self._names.fsync)
             self._file = None
 
     def leave(self) -> None:
@@ -263,7 +237,7 @@ class VideoSink:
         self.info = state["info"]
         self._position = last.position
         self._file_kind = (state["stsd"], str(state["pix_fmt"]))
-        path = layout.video_path(self._root, self.key, self._position)
+        path = self._path_of(self._position)
         layout.own_copy(path)
         self._file = Mp4Writer(
             path, stsd=state["stsd"], width=self._width, height=self._height, fps=self._fps, resume=table
@@ -307,7 +281,7 @@ class VideoSink:
             raise VideoError(f"camera {self.key!r}: the codec of the samples is not known yet")
         if self._file is None or self._is_full(self._file) or self._kind != self._file_kind:
             position = self._position if self._file is None else self._position.next(self._chunks_size)
-            path = layout.video_path(self._root, self.key, position)
+            path = self._path_of(position)
             with layout.writing(path.parent, "cannot make the directory"):
                 path.parent.mkdir(parents=True, exist_ok=True)
             new = Mp4Writer(path, stsd=self._kind[0], width=self._width, height=self._height, fps=self._fps)
@@ -325,7 +299,7 @@ class VideoSink:
         """Remove the file of the open episode, which holds no other, and go back to the one before."""
         if self._file is None:
             return
-        dropped = layout.video_path(self._root, self.key, self._position)
+        dropped = self._path_of(self._position)
         self._file.abort()
         # Only directories that are empty now go: those that this file alone had made.
         with contextlib.suppress(OSError):

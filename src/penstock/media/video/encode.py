@@ -106,33 +106,6 @@ class EncoderSettings:
         return options
 
 
-def encoder_settings(
-    codec: str,
-    *,
-    crf: int | None = None,
-    gop: int | None = None,
-    preset: str | int | None = None,
-    device: str = "cpu",
-) -> EncoderSettings:
-    """Settings for a codec by name; what is None stays as LeRobot has it. A device that does not work becomes "cpu"."""
-    if codec not in CODECS:
-        raise VideoError(f"unknown codec {codec!r}; known: {', '.join(CODECS)}")
-    defaults = EncoderSettings(codec)
-    return EncoderSettings(
-        codec=codec,
-        crf=defaults.crf if crf is None else crf,
-        g=defaults.g if gop is None else gop,
-        preset=preset,
-        device="cpu" if device == "cpu" else _working_device(codec, device),
-    )
-
-
-def _working_device(codec: Codec, device: str) -> Device:
-    from penstock.media.video.hardware import choose
-
-    return choose(codec, device).device
-
-
 @lru_cache(maxsize=1)
 def _x264_instructions() -> str | None:
     """What x264 is held to where it would use AVX-512, so that it decides as it does on other machines."""

@@ -1,4 +1,4 @@
-"""Hardware encoders: which of those that PyAV brings really work on this machine, and why the others do not."""
+"""Which encoders of PyAV work on this machine, and why others do not; settings with a device that works."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, VideoError
 from penstock.media.video.encode import CODECS, Codec, Device, EncoderSettings, VideoEncoder
 
 DEVICES: tuple[Device, ...] = ("nvenc", "videotoolbox", "qsv", "vaapi")
@@ -57,6 +57,27 @@ def choose(codec: Codec, wanted: str) -> Choice:
             return Choice(each.device)
     reasons = "; ".join(f"{each.encoder}: {each.reason}" for each in tried)
     return Choice("cpu", f"{codec} is encoded by the CPU, because no hardware encoder works here ({reasons})")
+
+
+def encoder_settings(
+    codec: str,
+    *,
+    crf: int | None = None,
+    gop: int | None = None,
+    preset: str | int | None = None,
+    device: str = "cpu",
+) -> EncoderSettings:
+    """Settings for a codec by name; what is None stays as LeRobot has it. A device that does not work becomes "cpu"."""
+    if codec not in CODECS:
+        raise VideoError(f"unknown codec {codec!r}; known: {', '.join(CODECS)}")
+    defaults = EncoderSettings(codec)
+    return EncoderSettings(
+        codec=codec,
+        crf=defaults.crf if crf is None else crf,
+        g=defaults.g if gop is None else gop,
+        preset=preset,
+        device="cpu" if device == "cpu" else choose(codec, device).device,
+    )
 
 
 def device_notes(codecs: Iterable[str], wanted: str) -> list[str]:

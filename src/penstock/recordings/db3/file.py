@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -14,24 +15,27 @@ import numpy as np
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.formats.content import ZSTD_MAGIC
 from penstock.recordings.codecs import MAX_CHUNK_BYTES
+from penstock.recordings.db3.pages import HEADER_BYTES, extent
 from penstock.recordings.file_window import ERRORS, recover_hint
 from penstock.recordings.messages.schemas import SameDefinitions, Schema, type_name
+from penstock.recordings.recovery.metadata import TopicFacts
 from penstock.recordings.split import is_zstd_file
 from penstock.recordings.unpack import unpacked_file
 from penstock.system.files import local_file, open_source
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
+MAX_TOPICS = 100_000
 _BATCH_ROWS = 4096
-_HEADER_BYTES = 100
-_MAX_TOPICS = 100_000
 _MAX_DEFINITION_BYTES = 16 << 20
 # SQLite quotes damaged text in its own messages, which Python then fails to decode.
 SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 TopicKey = tuple[str, str, Schema]
+MessageRow = tuple[int, Any, Any, Any]
+"""Row id, topic, time and data; SQLite keeps any kind of value in any column."""
 
 
 @dataclass(frozen=True)
@@ -98,16 +102,43 @@ class Db3Index:
         return tuple(made)
 
 
+@dataclass
+class Tables:
+    """The small tables of a bag: topics by their ids, and (type, encoding, text, hash) of message definitions."""
+
+    ros_distro: str = ""
+    topics: dict[int, TopicFacts] = field(default_factory=dict)
+    definitions: list[tuple[str, str, str, str]] = field(default_factory=list)
+
+    def numbers(self, index: Db3Index) -> dict[int, int]:
+        """The numbers that an index gives to the topics."""
+        texts = {
+            type_name(kind): (form, text)
+            for kind, form, text, _ in self.definitions
+            if form in ("ros2msg", "ros2idl") and text.strip()
+        }
+        return {
+            number: index.topic(topic.name, topic.encoding or "cdr", type_name(topic.type), texts)
+            for number, topic in self.topics.items()
+        }
+
+
+def as_text(value: Any) -> str:
+    """A value of a column that should hold text."""
+    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else "" if value is None else str(value)
+
+
 class Db3File:
     """An open SQLite file; reads are safe from any thread."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, content: Path | None = None, writable: bool = False) -> None:
+        """`content`: where the file lies, when it was unpacked or copied; a copy may be `writable`."""
         self.path = path
-        self.packed = is_zstd_file(path)
+        self.packed = content is None and is_zstd_file(path)
         self.packed_messages = False
         self._lock = threading.Lock()
-        with unpacked_file(path) if self.packed else local_file(path) as plain:
-            self._connection = connect(plain, path)
+        with unpacked_file(path) if self.packed else local_file(content or path) as plain:
+            self._connection = connect(plain, path, writable=writable)
 
     def close(self) -> None:
         with self._lock:
@@ -119,10 +150,25 @@ class Db3File:
     def add_to(self, index: Db3Index) -> None:
         """Add this file's rows; RecordingCorrupt where one of them cannot be read."""
         index.begin_file()
-        rows = self._add_rows(index, self._topics(index))
+        rows = self._add_rows(index, self.tables.numbers(index))
         listed = self._rows_in_time_index()
         if listed is not None and listed != rows:
             raise self.broken(f"the table holds {rows} messages, and its index over time lists {listed}")
+
+    def is_sound(self) -> bool:
+        """True when SQLite finds no fault, and the table and its index over time hold the same number of rows."""
+        found = self._query("PRAGMA quick_check(1)")
+        if not found or found[0][0] != "ok" or not self.tables:
+            return False
+        listed = self._rows_in_time_index()
+        return listed is None or listed == self._query("SELECT count(*) FROM messages NOT INDEXED")[0][0]
+
+    def messages(self) -> Iterator[MessageRow]:
+        """The rows of all messages, in the order of their ids."""
+        try:
+            yield from self._connection.execute("SELECT rowid, topic_id, timestamp, data FROM messages ORDER BY rowid")
+        except SQLITE_ERRORS as error:
+            raise self.broken(f"SQLite says: {error}") from error
 
     def _query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         try:
@@ -130,33 +176,33 @@ class Db3File:
         except SQLITE_ERRORS as error:
             raise self.broken(f"SQLite says: {error}") from error
 
-    def _topics(self, index: Db3Index) -> dict[int, int]:
-        columns = {name for (name,) in self._query("SELECT name FROM pragma_table_info('topics')")}
-        serialization = "serialization_format" if "serialization_format" in columns else "'cdr'"
-        found = self._query(f"SELECT id, name, type, {serialization} FROM topics ORDER BY id LIMIT {_MAX_TOPICS + 1}")
-        if len(found) > _MAX_TOPICS:
-            raise LimitExceeded(f"{self.path}: more than {_MAX_TOPICS:,} topics", size=len(found), limit=_MAX_TOPICS)
-        definitions = self._definitions()
-        topic_of_id = {}
-        for number, name, kind, encoding in found:
+    @cached_property
+    def tables(self) -> Tables:
+        """Topics, message definitions (ROS 2 Iron and later) and the name of the ROS distribution."""
+        tables = Tables()
+        if found := self._table("schema", "ros_distro"):
+            tables.ros_distro = as_text(found[0][0])
+        columns = ("id", "name", "type", "serialization_format", "offered_qos_profiles", "type_description_hash")
+        for number, name, kind, *texts in self._table("topics", *columns, end=f"ORDER BY id LIMIT {MAX_TOPICS + 1}"):
             if not isinstance(number, int) or not isinstance(name, str) or not isinstance(kind, str):
                 raise self.broken(f"the topics table holds {(number, name, kind)!r:.200}")
-            topic_of_id[number] = index.topic(name, str(encoding), type_name(kind), definitions)
-        return topic_of_id
+            tables.topics[number] = TopicFacts(name, kind, *map(as_text, texts))
+        if len(tables.topics) > MAX_TOPICS:
+            what = f"{self.path}: more than {MAX_TOPICS:,} topics"
+            raise LimitExceeded(what, size=len(tables.topics), limit=MAX_TOPICS)
+        columns = ("topic_type", "encoding", "encoded_message_definition", "type_description_hash")
+        short = f"WHERE length(encoded_message_definition) <= {_MAX_DEFINITION_BYTES}"
+        for kind, encoding, text, type_hash in self._table("message_definitions", *columns, end=short):
+            tables.definitions.append((as_text(kind), as_text(encoding), as_text(text), as_text(type_hash)))
+        return tables
 
-    def _definitions(self) -> dict[str, tuple[str, str]]:
-        """(format, text) by type, where the file carries them (ROS 2 Iron and later)."""
-        if not self._query("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'message_definitions'"):
-            return {}
-        found = self._query(
-            "SELECT topic_type, encoding, encoded_message_definition FROM message_definitions "
-            f"WHERE length(encoded_message_definition) <= {_MAX_DEFINITION_BYTES}"
-        )
-        return {
-            type_name(kind): (encoding, text)
-            for kind, encoding, text in found
-            if isinstance(kind, str) and encoding in ("ros2msg", "ros2idl") and isinstance(text, str) and text.strip()
-        }
+    def _table(self, name: str, *columns: str, end: str = "") -> list[tuple[Any, ...]]:
+        """The rows of a table, with '' for a column that it lacks; none where there is no such table."""
+        if not self._query("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", name):
+            return []
+        there = {column for (column,) in self._query("SELECT name FROM pragma_table_info(?)", name)}
+        chosen = ", ".join(column if column in there else "''" for column in columns)
+        return self._query(f"SELECT {chosen} FROM {name} {end}")
 
     def _add_rows(self, index: Db3Index, topic_of_id: dict[int, int]) -> int:
         total, last = 0, None
@@ -254,14 +300,7 @@ def _check_extent(file: Path, shown: Path) -> None:
     """Refuse a file that was cut: SQLite would read zeros where its last page ends."""
     size = file.stat().st_size
     with open_source(file, ERRORS) as source:
-        header = source.read(0, _HEADER_BYTES)
-    if len(header) < _HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
-        return  # SQLite itself says what this is
-    page_bytes = int.from_bytes(header[16:18], "big")
-    page_bytes = 65536 if page_bytes == 1 else page_bytes
-    pages = int.from_bytes(header[28:32], "big")
-    # The number of pages is valid only when these two counters agree.
-    claimed = pages * page_bytes if header[24:28] == header[92:96] else 0
+        page_bytes, claimed = extent(source.read(0, HEADER_BYTES))
     if size < claimed or (page_bytes and size % page_bytes):
         raise RecordingCorrupt(
             f"the file ends here, and should have {max(claimed, size):,} bytes or more: it was cut",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from penstock.recordings.db3.paged import PagedDb3File
+    from penstock.recordings.db3.salvage import PagedFile
     from penstock.recordings.split import Source
 
 
 class Db3Recording(Recording):
     """One or several SQLite files of a ROS 2 bag."""
 
-    kind: ClassVar[Literal["ros1", "db3", "mcap"]] = "db3"
+    kind: ClassVar[str] = "db3"
 
     def __init__(self, source: Source, *, on_corrupt: OnCorrupt = "raise") -> None:
         super().__init__(source.path, schemas=SchemaStore(), on_corrupt=on_corrupt)
         self.notes += source.notes
-        self._files: list[Db3File | PagedDb3File] = []
+        self._files: list[Db3File | PagedFile] = []
         self._pool: BufferPool | None = None  # serves one request after the other
         try:
             self._open(source)
@@ -78,7 +78,7 @@ class Db3Recording(Recording):
     def _add_file(self, path: Path, index: Db3Index) -> None:
         """Add a file as SQLite reads it; where it cannot, and losses are counted, page by page."""
         before = index.mark()
-        file: Db3File | PagedDb3File | None = None
+        file: Db3File | PagedFile | None = None
         try:
             file = Db3File(path)
             file.add_to(index)
@@ -87,12 +87,12 @@ class Db3Recording(Recording):
                 file.close()
             if self._on_corrupt == "raise":
                 raise
-            from penstock.recordings.db3.paged import PagedDb3File
+            from penstock.recordings.db3.salvage import PagedFile
 
             index.rollback(before)
             packed = is_zstd_file(path)
             source = FileBytes(path, source=unpacked(path)) if packed else FileBytes(path)
-            file = PagedDb3File(source, DamageLog(file=path.name), packed=packed)
+            file = PagedFile(source, DamageLog(file=path.name), packed=packed)
             file.add_to(index)
             if not file.log.written and not index.topics:
                 file.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -45,7 +45,7 @@ _PROBE_BYTES = 64
 class McapRecording(Recording):
     """mcap, with or without summary, chunks, indexes."""
 
-    kind: ClassVar[Literal["ros1", "db3", "mcap"]] = "mcap"
+    kind: ClassVar[str] = "mcap"
 
     def __init__(self, source: Source, *, on_corrupt: OnCorrupt = "raise") -> None:
         super().__init__(source.path, schemas=SchemaStore(), on_corrupt=on_corrupt)

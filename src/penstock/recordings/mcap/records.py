@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from penstock.errors import LimitExceeded, RecordingCorrupt
-from penstock.formats.content import MCAP_MAGIC
+from penstock.formats.builtin import MCAP_MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.formats.content import ZSTD_MAGIC
-from penstock.recordings.codecs import CODECS, MAX_CHUNK_BYTES, check_sizes, decompress_into
+from penstock.recordings.codecs import CODECS, MAX_CHUNK_BYTES, check_sizes, decode_prefix, decompress_into
 from penstock.recordings.mcap import records as r
 from penstock.recordings.mcap.plausible import (
     ChunkHead,
@@ -24,7 +24,6 @@ from penstock.recordings.mcap.survey import McapSurvey, survey_mcap, topic_facts
 from penstock.recordings.mcap.writer import McapWriter
 from penstock.recordings.messages.schemas import type_name
 from penstock.recordings.recovery.metadata import TopicFacts
-from penstock.recordings.recovery.partial_codecs import decode_prefix
 from penstock.recordings.recovery.record_walk import UNFINISHED, ChunkWalk, PackedChunk
 from penstock.recordings.recovery.scan_bytes import pieces
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock import formats
 from penstock.errors import NotARecording, OutputExists, RecordingError, UsageError
 from penstock.formats.content import foreign_content
 from penstock.recordings.file_window import plain_name
@@ -101,9 +102,9 @@ def _examine_file(kind: str, file: Path, log: DamageLog) -> None:
             ScannedMcap(source, log, 0, ChunksBuilder(), IndexBuilder(), lambda *_: 0)
         else:
             from penstock.recordings.db3.file import Db3Index
-            from penstock.recordings.db3.paged import PagedDb3File
+            from penstock.recordings.db3.salvage import PagedFile
 
-            PagedDb3File(source, log).add_to(Db3Index())
+            PagedFile(source, log).add_to(Db3Index())
 
 
 @contextmanager
@@ -123,6 +124,15 @@ def _content_of(file: Path, log: DamageLog, scratch_in: Path | None) -> Iterator
 
 
 def _find(path: Path) -> Source:
+    """The files of a recording that can be recovered."""
+    found = _source(path)
+    if found.kind not in _STORAGE:
+        what = f"{path} is {formats.get(found.kind).noun}"
+        raise UsageError(f"{what}, which cannot be recovered: recover saves ROS 1 bags, db3 and mcap recordings")
+    return found
+
+
+def _source(path: Path) -> Source:
     """The files of the recording; a file whose first bytes are broken is taken for what its name promises."""
     try:
         return source_of(path)
@@ -145,7 +155,7 @@ def _check_output(found: Source, path: Path, target: Path, *, overwrite: bool, d
         raise UsageError(f"{target}: what is recovered is not compressed as a whole", hint=hint)
     named = suffix_kind(target.name)
     if not directory and named != found.kind:
-        usual = {"ros1": ".bag", "db3": ".db3", "mcap": ".mcap"}[found.kind]
+        usual = formats.get(found.kind).suffixes[0]
         raise UsageError(f"{target}: {path} is a {usual} recording, and so will be the new one", hint=f"end in {usual}")
     if directory and named is not None:
         raise UsageError(
@@ -221,7 +231,7 @@ def _scan(kind: str, source: FileBytes, target: Path, log: DamageLog, facts: Fil
 
         recover_mcap(source, target, log, facts, keep_suspect=keep_suspect)
     else:
-        from penstock.recordings.db3.scan import recover_db3
+        from penstock.recordings.db3.salvage import recover_db3
 
         recover_db3(source, target, log, facts)
 

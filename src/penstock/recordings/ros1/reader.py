@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -38,12 +38,12 @@ from penstock.recordings.unpack import open_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from penstock.recordings.fetch import Block
     from penstock.recordings.recovery.scan_bytes import ScanBytes
+    from penstock.recordings.split import Source
 
 _WINDOW_BYTES = 1 << 20
 
@@ -51,11 +51,12 @@ _WINDOW_BYTES = 1 << 20
 class Ros1Recording(Recording):
     """A ROS 1 bag, format 2.0."""
 
-    kind: ClassVar[Literal["ros1", "db3", "mcap"]] = "ros1"
+    kind: ClassVar[str] = "ros1"
 
-    def __init__(self, path: Path, *, on_corrupt: OnCorrupt = "raise", notes: Sequence[str] = ()) -> None:
+    def __init__(self, source: Source, *, on_corrupt: OnCorrupt = "raise") -> None:
+        path = source.path
         super().__init__(path, schemas=SchemaStore(), on_corrupt=on_corrupt)
-        self.notes += notes
+        self.notes += source.notes
         self._fetcher: ChunkFetcher | None = None
         try:
             self._file = open_content(path)

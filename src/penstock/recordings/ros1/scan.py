@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from penstock.errors import LimitExceeded, RecordingCorrupt
-from penstock.recordings.codecs import MAX_CHUNK_BYTES, check_sizes, decompress_into
+from penstock.recordings.codecs import MAX_CHUNK_BYTES, check_sizes, decode_prefix, decompress_into
 from penstock.recordings.messages.schemas import type_name
-from penstock.recordings.recovery.partial_codecs import decode_prefix
 from penstock.recordings.recovery.record_walk import UNFINISHED, ChunkWalk, PackedChunk
 from penstock.recordings.ros1.plausible import (
     Ros1Record,

@@ -1,6 +1,7 @@
-"""The chunks of one HDF5 data set: where each lies, listed once, and their rows, read and unpacked beside the library.
+"""Rows in chunks: where each chunk lies is listed once, then they are read and unpacked beside the library.
 
-HDF5 walks all chunks to find one; asking for each of n costs n². One walk fills a table of 8 bytes per chunk.
+HDF5 walks all chunks to find one; asking for each of n costs n². One walk fills a table of 8 bytes per chunk, 12 where
+chunks are packed and so have sizes of their own.
 """
 
 from __future__ import annotations
@@ -9,113 +10,140 @@ import itertools
 import math
 import zlib
 from array import array
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import StoreCorrupt, StoreError
-from penstock.stores.hdf5.file import Filter, library_errors
-from penstock.stores.hdf5.read import read_exactly
-
-if TYPE_CHECKING:
-    import h5py
+from penstock.errors import StoreCorrupt
+from penstock.stores.hdf5.file import Filter, library_errors, library_lock
+from penstock.stores.hdf5.read import OpenFile, read_exactly
+from penstock.stores.hdf5.rows import (
+    HELD_BYTES,
+    REFERENCE,
+    LastChunk,
+    LibraryRows,
+    RowFile,
+    RowReader,
+    as_bytes,
+    bands_of,
+    each_at,
+)
+from penstock.stores.scattered import gather_bytes, stretches
+from penstock.stores.store import Scratch
 
 DEFLATE, SHUFFLE = 1, 2
 
-_NOWHERE = (1 << 64) - 1
-_SIZE_BITS = 24  # a chunk below 16 MiB in a file below 1 TiB: offset and size share 64 bits
-_OFFSET_BITS = 64 - _SIZE_BITS
+_FEW_CHUNKS = 4096  # listed at once
+_MOST_PEEKS = 16  # reads by the library before the chunks of a large data set are listed
 
 
-class Place(NamedTuple):
-    """Where a chunk lies, and which filters were left out for it."""
-
-    offset: int
-    size: int
-    mask: int
-
-
-class ChunkTable:
-    """Places by number of the chunk; 8 bytes each, 16 where files or chunks are very large."""
-
-    def __init__(self, offsets: NDArray[np.uint64], sizes: NDArray[np.uint32] | None, masks: dict[int, int]) -> None:
-        self._masks = masks
-        self._sizes = sizes
-        self._offsets = offsets
-        self._packed = False
-        known = offsets[offsets != _NOWHERE]
-        if sizes is not None and len(known) and known.max() < 1 << _OFFSET_BITS and sizes.max() < 1 << _SIZE_BITS:
-            packed = offsets | (sizes.astype(np.uint64) << np.uint64(_OFFSET_BITS))
-            packed[offsets == _NOWHERE] = _NOWHERE
-            self._offsets, self._sizes, self._packed = packed, None, True
-
-    @property
-    def n_bytes(self) -> int:
-        return self._offsets.nbytes + (0 if self._sizes is None else self._sizes.nbytes)
-
-    def place(self, number: int, chunk_bytes: int) -> Place | None:
-        """Of one chunk; None where it was never written."""
-        value = int(self._offsets[number])
-        if value == _NOWHERE:
-            return None
-        mask = self._masks.get(number, 0)
-        if self._packed:
-            return Place(value & ((1 << _OFFSET_BITS) - 1), value >> _OFFSET_BITS, mask)
-        return Place(value, chunk_bytes if self._sizes is None else int(self._sizes[number]), mask)
-
-    def offsets(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of chunks without filters; -1 where one was never written."""
-        return self._offsets[numbers].astype(np.int64)
-
-
-class Held:
-    """The chunk that was unpacked last, for the rows that follow; each reader has its own."""
-
-    def __init__(self) -> None:
-        # Of which data set, its number there, and its values; replaced as one, never changed.
-        self.chunk: tuple[Chunks, int, NDArray[Any]] | None = None
-
-
-class Chunks:
-    """All chunks of a data set, and what they are packed with. It holds no handle: any thread may read."""
+class ChunkedRows(RowReader):
+    """Chunks without filters, or packed with gzip and shuffle."""
 
     def __init__(
-        self, path: Path, name: str, shape: Sequence[int], chunks: Sequence[int], dtype: np.dtype[Any],
-        filters: tuple[Filter, ...], fill: Any, ask: Callable[[tuple[int, ...]], Place | None] | None = None,
-    ) -> None:  # fmt: skip
-        self.path, self.name = path, name
-        self.shape, self.chunks, self.dtype = tuple(shape), tuple(chunks), dtype
-        self.filters, self.fill = filters, fill
-        self.row_bytes = math.prod(self.shape[1:]) * dtype.itemsize
-        self.chunk_bytes = math.prod(self.chunks) * dtype.itemsize
-        self.grid = tuple(-(-size // step) for size, step in zip(self.shape, self.chunks, strict=True))
-        self.by_band = math.prod(self.grid[1:])  # chunks that hold parts of the same rows
-        self.count = math.prod(self.grid)
-        self.table: ChunkTable | None = None
-        self._ask = ask
-
-    @property
-    def is_direct(self) -> bool:
+        self, name: str, shape: Sequence[int], chunks: Sequence[int], dtype: np.dtype[Any], filters: tuple[Filter, ...]
+    ) -> None:
+        self.name, self._shape, self._chunks = name, tuple(shape), tuple(chunks)
+        self._dtype, self._filters = dtype, filters
+        self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
+        self._chunk_bytes = math.prod(chunks) * dtype.itemsize
+        self._grid = tuple(-(-size // step) for size, step in zip(shape, chunks, strict=True))
+        self._by_band = math.prod(self._grid[1:])  # chunks that hold parts of the same rows
+        self._inner = [range(0, size, part) for size, part in zip(shape[1:], chunks[1:], strict=True)]
+        self._is_whole_rows = self._chunks[1:] == self._shape[1:]
+        self.is_direct = self._is_whole_rows and not filters
         """Rows lie in one piece and as they are."""
-        return not self.filters and self.chunks[1:] == self.shape[1:]
+        if not self.is_direct:
+            self.together = chunks[0]
+            self.scratch_bytes = 4 * self._chunk_bytes
+        self._offsets: NDArray[np.int64] | None = None  # by number of the chunk; -1 where it was never written
+        self._sizes: NDArray[np.uint32] | None = None
+        self._masks: dict[int, int] = {}  # which filters were left out for a chunk
+        self._fill: Any = np.zeros((), dtype)
+        self._peeks = 0 if math.prod(self._grid) > _FEW_CHUNKS and dtype != REFERENCE else _MOST_PEEKS
 
     @property
-    def is_whole_rows(self) -> bool:
-        return self.by_band == 1 and self.chunks[1:] == self.shape[1:]
+    def index_bytes(self) -> int:
+        return sum(each.nbytes for each in (self._offsets, self._sizes) if each is not None)
 
-    def list_all(self, data: h5py.Dataset) -> None:
-        """Fill the table, by one walk over all chunks."""
-        count = self.count
-        offsets = array("Q", _NOWHERE.to_bytes(8, "little")) * count
-        sizes = array("I", bytes(4)) * (count if self.filters else 0)
-        masks: dict[int, int] = {}
-        chunk_bytes, plain = self.chunk_bytes, not self.filters
-        factors = [math.prod(self.grid[i + 1 :]) for i in range(len(self.grid))]
-        steps = list(zip(self.chunks, factors, strict=True))
-        first, is_one = self.chunks[0], self.by_band == 1  # the usual case, and there may be millions
+    def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
+        if self._offsets is None and self._peeks < _MOST_PEEKS and stop - start <= self._chunks[0]:
+            self._peeks += 1
+            LibraryRows(self.name, self._dtype, self._shape, self._chunks).read(file, start, stop, out, last)
+            return
+        offsets = self.listed(file)
+        step = self._chunks[0]
+        for band in range(start // step, -(-stop // step)):
+            low, high = max(band * step, start), min((band + 1) * step, stop)
+            target = out[low - start : high - start]
+            if self.is_direct and offsets[band] >= 0:
+                offset = int(offsets[band]) + (low - band * step) * self._row_bytes
+                read_exactly(file.descriptor, as_bytes(target).data, offset, file.path)
+            else:
+                self._pick(file, band, slice(low - band * step, high - band * step), target, last)
+                if high == (band + 1) * step:
+                    last.held = None  # a chunk that was read to its end is not asked for again
+
+    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+        if not self.is_direct:
+            step = self._chunks[0]
+            bands = rows // step
+            for begin, end in stretches(bands[1:] != bands[:-1]):
+                band = int(bands[begin])
+                self._pick(file, band, rows[begin:end] - band * step, out[begin:end])
+            return
+        offsets = self._row_offsets(file, rows)
+        is_written = offsets >= 0
+        if is_written.all():
+            gather_bytes(file.descriptor, file.path, offsets, self._row_bytes, out)
+            return
+        written = np.empty((int(np.count_nonzero(is_written)), *out.shape[1:]), out.dtype)
+        gather_bytes(file.descriptor, file.path, offsets[is_written], self._row_bytes, written)
+        out[is_written], out[~is_written] = written, self._fill
+
+    def each(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+        if self.is_direct:
+            offsets = self._row_offsets(file, np.asarray(rows, np.int64)).tolist()
+            fill = None if min(offsets, default=0) >= 0 else as_bytes(np.full(self._shape[1:], self._fill, self._dtype))
+            yield from each_at(file, offsets, scratch.take(self._row_bytes), fill)
+            return
+        step = self._chunks[0]
+        most = len(rows) if self._is_whole_rows else max(1, HELD_BYTES // max(self._row_bytes, 1))
+        for band, some in bands_of(rows, step, most):
+            inside = [row - band * step for row in some]
+            if self._is_whole_rows:
+                unpacked = self._unpacked(file, band)
+                if unpacked is None:
+                    unpacked = np.full(self._chunks, self._fill, self._dtype)
+                for row in inside:
+                    yield as_bytes(unpacked[row : row + 1])
+                continue
+            memory = scratch.take(len(inside) * self._row_bytes)
+            self._pick(file, band, inside, memory.view(self._dtype).reshape(len(inside), *self._shape[1:]))
+            yield from memory.reshape(len(inside), -1)
+
+    def listed(self, file: RowFile) -> NDArray[np.int64]:
+        """Where every chunk lies, listed by one walk over all of them when that is asked for first."""
+        if self._offsets is None:
+            with library_lock():
+                if self._offsets is None:
+                    self._list(file)
+        assert self._offsets is not None
+        return self._offsets
+
+    def _list(self, file: RowFile) -> None:
+        data = file.opened(self.name)
+        if self._dtype != REFERENCE:
+            with library_errors(file.path, f"{self.name}: its fill value cannot be read"):
+                self._fill = data.fillvalue
+        count, plain, chunk_bytes = math.prod(self._grid), not self._filters, self._chunk_bytes
+        offsets = array("q", b"\xff" * 8) * count
+        sizes = array("I", bytes(4)) * (0 if plain else count)
+        factors = [math.prod(self._grid[i + 1 :]) for i in range(len(self._grid))]
+        steps = list(zip(self._chunks, factors, strict=True))
+        first, is_one = self._chunks[0], self._by_band == 1  # the usual case, and there may be millions
 
         def note(info: Any) -> None:
             corner, mask, offset, size = info
@@ -125,138 +153,79 @@ class Chunks:
                 number = sum(at // step * factor for at, (step, factor) in zip(corner, steps, strict=True))
             if plain and size != chunk_bytes:
                 text = f"the chunk at {corner} has {size:,} of {chunk_bytes:,} bytes"
-                raise StoreCorrupt(f"{self.path}: {self.name}: {text}")
+                raise StoreCorrupt(f"{file.path}: {self.name}: {text}")
             if number >= count:
                 return  # left behind by a data set that shrank
             offsets[number] = offset
             if not plain:
                 sizes[number] = size
                 if mask:
-                    masks[number] = mask
+                    self._masks[number] = mask
 
-        with library_errors(self.path, f"{self.name}: its chunks cannot be listed"):
+        with library_errors(file.path, f"{self.name}: its chunks cannot be listed"):
             data.id.chunk_iter(note)
-        found = np.frombuffer(offsets, np.uint64)
-        self.table = ChunkTable(found, None if plain else np.frombuffer(sizes, np.uint32), masks)
-        self._ask = None  # it leads to the library
+        self._sizes = None if plain else np.frombuffer(sizes, np.uint32)
+        self._offsets = np.frombuffer(offsets, np.int64)  # last: who sees it reads without the lock
 
-    def row_offsets(self, rows: Any) -> NDArray[np.int64]:
+    def _row_offsets(self, file: RowFile, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The bytes where rows lie (`is_direct`), -1 where nobody wrote them."""
-        if self.table is None:
-            raise StoreError(f"{self.path}: {self.name}: its chunks are not listed")
-        numbers, inside = np.divmod(np.asarray(rows, np.int64), self.chunks[0])
-        offsets = self.table.offsets(numbers)
-        return np.where(offsets < 0, offsets, offsets + inside * self.row_bytes)
+        numbers, inside = np.divmod(rows, self._chunks[0])
+        offsets = self.listed(file)[numbers]
+        return np.where(offsets < 0, offsets, offsets + inside * self._row_bytes)
 
-    def row_offset(self, row: int) -> int:
-        """As `row_offsets`, for one row."""
-        number, inside = divmod(row, self.chunks[0])
-        place = self.place(number)
-        return -1 if place is None else place.offset + inside * self.row_bytes
-
-    def read(self, descriptor: int, start: int, stop: int, out: NDArray[Any], held: Held) -> None:
-        """The rows [start, stop) as they are stored."""
-        step = self.chunks[0]
-        inner = self._inner()
-        for band in range(start // step, -(-stop // step)):
-            low, high = max(band * step, start), min((band + 1) * step, stop)
-            target = out[low - start : high - start]
-            for number, rest in enumerate(itertools.product(*inner), band * self.by_band):
-                self._from_chunk(descriptor, number, rest, low - band * step, target, held)
-
-    def pick(self, descriptor: int, band: int, inside: Any, out: NDArray[Any]) -> None:
+    def _pick(self, file: RowFile, band: int, inside: Any, out: NDArray[Any], last: LastChunk | None = None) -> None:
         """Some rows of the chunks that begin at row `band * chunks[0]`, by their numbers within."""
-        for number, rest in enumerate(itertools.product(*self._inner()), band * self.by_band):
-            target, width = self._cut(rest)
-            unpacked = self.unpacked(descriptor, number)
-            source = (inside, *width)
-            out[target] = self.fill if unpacked is None else unpacked[source]
+        for number, rest in enumerate(itertools.product(*self._inner), band * self._by_band):
+            sizes = zip(rest, self._chunks[1:], self._shape[1:], strict=True)
+            parts = [slice(at, min(at + step, size)) for at, step, size in sizes]
+            within = tuple(slice(0, part.stop - part.start) for part in parts)  # a chunk may stick out of the rows
+            held = None if last is None else last.held
+            if held is not None and held[0] is self and held[1] == number:
+                values: NDArray[Any] | None = held[2]
+            else:
+                values = self._unpacked(file, number)
+                if last is not None and self._by_band == 1:  # else others come in between
+                    last.held = None if values is None else (self, number, values)
+            out[(slice(None), *parts)] = self._fill if values is None else values[(inside, *within)]
 
-    def _inner(self) -> list[range]:
-        """Where chunks begin within a row, by dimension."""
-        return [range(0, size, part) for size, part in zip(self.shape[1:], self.chunks[1:], strict=True)]
-
-    def _cut(self, rest: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """The part of rows that a chunk covers, and the part of the chunk that does not stick out of them."""
-        sizes = zip(rest, self.chunks[1:], self.shape[1:], strict=True)
-        parts = [slice(at, min(at + step, size)) for at, step, size in sizes]
-        return (slice(None), *parts), tuple(slice(0, part.stop - part.start) for part in parts)
-
-    def _from_chunk(
-        self, descriptor: int, number: int, rest: tuple[int, ...], low: int, out: NDArray[Any], held: Held
-    ) -> None:
-        """Rows from `low` on (counted within the chunk) into `out`, which is these rows at full width."""
-        target, width = self._cut(rest)
-        chunk = held.chunk
-        if chunk is None or chunk[0] is not self or chunk[1] != number:
-            found = self.place(number)
-            if found is None:
-                out[target] = self.fill
-                return
-            if self.is_direct:
-                bytes_out = out.reshape(-1).view(np.uint8).data
-                read_exactly(descriptor, bytes_out, found.offset + low * self.row_bytes, self.path)
-                return
-            chunk = (self, number, self._unpack(descriptor, number, found))
-            # A chunk with more rows than were asked for is wanted again at once, unless others come in between.
-            wanted_again = self.by_band == 1 and low + len(out) < self.chunks[0]
-            held.chunk = chunk if wanted_again else None
-        source = (slice(low, low + len(out)), *width)
-        out[target] = chunk[2][source]
-
-    def place(self, number: int) -> Place | None:
-        """Where a chunk lies; None where it was never written."""
-        if self.table is not None:
-            return self.table.place(number, self.chunk_bytes)
-        found = self._ask(self._corner(number)) if self._ask is not None else None
-        if found is not None and not self.filters and found.size != self.chunk_bytes:
-            raise StoreCorrupt(f"{self._where(number)} has {found.size:,} of {self.chunk_bytes:,} bytes")
-        return found
-
-    def unpacked(self, descriptor: int, number: int) -> NDArray[Any] | None:
+    def _unpacked(self, file: RowFile, number: int) -> NDArray[Any] | None:
         """A whole chunk as it was before its filters; None where it was never written."""
-        found = self.place(number)
-        return None if found is None else self._unpack(descriptor, number, found)
-
-    def _unpack(self, descriptor: int, number: int, place: Place) -> NDArray[Any]:
-        if place.size > self.chunk_bytes + self.chunk_bytes // 8 + 1024:
-            raise StoreCorrupt(f"{self._where(number)} claims {place.size:,} bytes for {self.chunk_bytes:,}")
-        packed = bytearray(place.size)
-        read_exactly(descriptor, memoryview(packed), place.offset, self.path)
+        offset = int(self.listed(file)[number])
+        if offset < 0:
+            return None
+        size = self._chunk_bytes if self._sizes is None else int(self._sizes[number])
+        if size > self._chunk_bytes + self._chunk_bytes // 8 + 1024:
+            raise StoreCorrupt(f"{self._where(file, number)} claims {size:,} bytes for {self._chunk_bytes:,}")
+        packed = bytearray(size)
+        read_exactly(file.descriptor, memoryview(packed), offset, file.path)
         data: bytes | bytearray | NDArray[np.uint8] = packed
-        for position in reversed(range(len(self.filters))):
-            if place.mask & (1 << position):
+        for position in reversed(range(len(self._filters))):
+            if self._masks.get(number, 0) & (1 << position):
                 continue  # this chunk was stored without it
-            if self.filters[position].code == DEFLATE:
-                data = self._inflate(data, number)
-            elif len(data) == self.chunk_bytes:
-                data = _unshuffled(data, self.dtype.itemsize)
-        if len(data) != self.chunk_bytes:
-            raise StoreCorrupt(f"{self._where(number)} unpacks to {len(data):,} of {self.chunk_bytes:,} bytes")
-        return np.frombuffer(data, self.dtype).reshape(self.chunks)
+            if self._filters[position].code == DEFLATE:
+                data = self._inflate(data, file, number)
+            elif len(data) == self._chunk_bytes:
+                data = _unshuffled(data, self._dtype.itemsize)
+        if len(data) != self._chunk_bytes:
+            raise StoreCorrupt(f"{self._where(file, number)} unpacks to {len(data):,} of {self._chunk_bytes:,} bytes")
+        return np.frombuffer(data, self._dtype).reshape(self._chunks)
 
-    def _inflate(self, data: Any, number: int) -> bytes:
+    def _inflate(self, data: Any, file: OpenFile, number: int) -> bytes:
         unpacker = zlib.decompressobj()
         try:
-            found = unpacker.decompress(data, self.chunk_bytes)
+            found = unpacker.decompress(data, self._chunk_bytes)
             more = b"" if unpacker.eof else unpacker.decompress(unpacker.unconsumed_tail, 1)
         except zlib.error as error:
             raise StoreCorrupt(
-                f"{self._where(number)} is damaged: {error}", hint="the file was changed after it was written"
+                f"{self._where(file, number)} is damaged: {error}", hint="the file was changed after it was written"
             ) from error
         if more or not unpacker.eof:
-            raise StoreCorrupt(f"{self._where(number)} is not {self.chunk_bytes:,} bytes when unpacked")
+            raise StoreCorrupt(f"{self._where(file, number)} is not {self._chunk_bytes:,} bytes when unpacked")
         return found
 
-    def _corner(self, number: int) -> tuple[int, ...]:
-        corner: list[int] = []
-        for cells, step in zip(reversed(self.grid), reversed(self.chunks), strict=True):
-            corner.insert(0, number % cells * step)
-            number //= cells
-        return tuple(corner)
-
-    def _where(self, number: int) -> str:
-        return f"{self.path}: {self.name}: the chunk at {self._corner(number)}"
+    def _where(self, file: OpenFile, number: int) -> str:
+        corner = [int(at) * step for at, step in zip(np.unravel_index(number, self._grid), self._chunks, strict=True)]
+        return f"{file.path}: {self.name}: the chunk at {tuple(corner)}"
 
 
 def _unshuffled(data: Any, itemsize: int) -> NDArray[np.uint8]:

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import StoreError
-from penstock.stores.hdf5.chunks import Held
+from penstock.stores.hdf5.column import ColumnRows, RowMap, as_native
 from penstock.stores.hdf5.layout import NO_TIMEOUTS
 from penstock.stores.hdf5.pool import Files
-from penstock.stores.hdf5.rows import ColumnRows, RowMap, as_native, gather_rows
-from penstock.stores.hdf5.scouts import Survey
+from penstock.stores.hdf5.rows import LastChunk
+from penstock.stores.hdf5.survey import Survey
 from penstock.stores.roles import TERMINALS, TIMEOUTS
 
 _SCAN_ROWS = 1 << 16
@@ -77,7 +77,7 @@ def find_episodes(survey: Survey, files: Files) -> Episodes:
         flags = np.zeros(len(parts), np.bool_)
         filled = np.flatnonzero(rows)
         whole = RowMap(parts[filled], np.zeros(len(filled), np.int64), rows[filled])
-        last = gather_rows(terminals[0], whole, np.cumsum(rows[filled]) - 1).reshape(-1)
+        last = terminals[0].gather(whole, np.cumsum(rows[filled]) - 1).reshape(-1)
         flags[filled] = (last != 0) & (last == last)  # a NaN says nothing
     return Episodes(parts, np.zeros(len(parts), np.int64), rows, flags)
 
@@ -129,12 +129,12 @@ def _ends(column: ColumnRows, part: int, count: int, notes: list[str]) -> NDArra
     if not count:
         return _NONE
     found: list[NDArray[np.int64]] = []
-    held = Held()
+    last = LastChunk()
     unknown = 0
     for start in range(0, count, _SCAN_ROWS):
         stop = min(start + _SCAN_ROWS, count)
         block = np.empty((stop - start, *column.facts.stored_shape), column.dtype)
-        column.read(part, start, stop, block, held)
+        column.read(part, start, stop, block, last)
         values = as_native(block, column.facts.dtype).reshape(-1)
         unknown += int(np.count_nonzero(values != values))
         found.append(np.flatnonzero((values != 0) & (values == values)) + start + 1)

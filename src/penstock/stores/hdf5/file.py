@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.errors import ExternalRefused, MissingExtra, StoreCorrupt, StoreError
-from penstock.formats.content import HDF5_MAGIC, foreign_content
+from penstock.formats.builtin import HDF5_MAGIC
+from penstock.formats.content import foreign_content
 from penstock.recordings.split import natural_key
-from penstock.stores.hdf5.trial import Texts, try_file
+from penstock.stores.hdf5.probe import Texts, probe_file
 
 if TYPE_CHECKING:
     import h5py
@@ -36,6 +38,7 @@ _FILTER_NAMES = {
     1: "gzip", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 305: "lzo", 307: "bzip2",
     32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32026: "blosc2",
 }  # fmt: skip
+_MOST_OPENED = 256  # data sets, and groups, that one file holds open
 _MOST_LINKS = 32  # soft links that may lead from one to the next
 _LARGEST_ATTRIBUTE_BYTES = 1 << 20
 _ALLOW = "if you trust the file, hdf5.allow_external=true reads it"
@@ -56,12 +59,12 @@ class Filter:
 class Hdf5File:
     """An HDF5 file, read-only; a context manager. `allow_external` lets links and storage lead to other files.
 
-    A child looks at the file first (0.2 s), since a damaged one can crash the library. `texts` names the attributes
-    and data sets whose text will be asked for. `tried`: a child has looked already.
+    A child looks at the file first, since a damaged one can crash the library (see `guard`). `texts` names the
+    attributes and data sets whose text will be asked for. `probed`: a child has looked already.
     """
 
     def __init__(
-        self, path: Path | str, *, allow_external: bool = False, texts: Sequence[str] = (), tried: bool = False
+        self, path: Path | str, *, allow_external: bool = False, texts: Sequence[str] = (), probed: bool = False
     ) -> None:
         self.path = Path(path)
         self.allow_external = allow_external
@@ -69,8 +72,11 @@ class Hdf5File:
         self._closed = False
         self._owner = 0
         self._file: h5py.File | None = None
+        self._opened: dict[str, h5py.Dataset] = {}
+        self._groups: dict[str, Any] = {}
+        self._user_block: bool | None = None
         self._descriptor = -1
-        self._texts = {} if tried else _look_first(self.path, texts)
+        self._texts = {} if probed else _probe(self.path, texts)
         self._open()
 
     def __repr__(self) -> str:
@@ -90,7 +96,10 @@ class Hdf5File:
             return
         self._closed = True
         if self._owner != os.getpid():
-            return  # the handles belong to the parent
+            _leave_to_parent((self._file, self._opened, self._groups))
+            return
+        self._opened.clear()
+        self._groups.clear()
         if self._file is not None:
             with library_errors(self.path, "cannot be closed"):
                 self._file.close()
@@ -104,7 +113,9 @@ class Hdf5File:
 
     @property
     def has_user_block(self) -> bool:
-        return bool(self._root().userblock_size)
+        if self._user_block is None:
+            self._user_block = bool(self._root().userblock_size)
+        return self._user_block
 
     def kind(self, name: str) -> NodeKind | None:
         """What lies under a name: a group, a data set, or nothing that can be read."""
@@ -133,10 +144,24 @@ class Hdf5File:
             self._check_storage(node, name)
             return h5py.Dataset(node)
 
+    def opened(self, name: str) -> h5py.Dataset:
+        """As `dataset`; it stays open, for the rows that follow."""
+        self._root()  # a child of a fork forgets what its parent held
+        found = self._opened.get(name)
+        if found is None:
+            if len(self._opened) >= _MOST_OPENED:
+                self._opened.pop(next(iter(self._opened)), None)
+            found = self._opened[name] = self.dataset(name)
+        return found
+
     def is_local(self, dataset: h5py.Dataset) -> bool:
-        """Whether the data set lies in this very file."""
+        """Whether the data set lies in this very file, as a whole."""
         import h5py
 
+        if not self.allow_external:
+            return True  # `dataset` refuses others
+        if dataset.is_virtual:
+            return False
         own = os.fsencode(self._root().filename)
         return bool(h5py.h5f.get_name(dataset.id) == own) and not dataset.id.get_create_plist().get_external_count()
 
@@ -190,8 +215,8 @@ class Hdf5File:
             raise StoreError(f"{self.path} is closed already")
         if self._owner != os.getpid() or self._file is None:
             # A child of a fork: the library's handle and its caches are the parent's, so they are left alone.
-            leave_to_parent(self._file)
-            self._file = None
+            _leave_to_parent((self._file, self._opened, self._groups))
+            self._file, self._opened, self._groups = None, {}, {}
             self._open()
         if self._file is None:
             raise StoreError(f"{self.path} is closed already")
@@ -199,8 +224,22 @@ class Hdf5File:
 
     def find(self, name: str) -> Any:
         """The node under a name, or None; every link on the way is looked at before it is followed."""
+        import h5py
+
         with library_errors(self.path, f"{name} cannot be found"):
-            return self._walk(self._root().id, self._root().id, name, name, 0)
+            root = self._root().id
+            if self.allow_external:
+                return self._walk(root, root, name, name, 0)
+            above, _, base = name.strip("/").rpartition("/")
+            group = self._groups.get(above)  # most questions are about groups that were asked about before
+            if group is None:
+                group = self._walk(root, root, above, name, 0)
+                if not isinstance(group, h5py.h5g.GroupID):
+                    return None
+                if len(self._groups) >= _MOST_OPENED:
+                    self._groups.clear()
+                self._groups[above] = group
+            return self._walk(root, group, base, name, 0)
 
     def _walk(self, root: Any, start: Any, path: str, asked: str, hops: int) -> Any:
         import h5py
@@ -280,11 +319,29 @@ class Hdf5File:
             raise StoreError(f"{self.path}: {name} is packed with filter {code}, which hdf5plugin does not know")
 
 
+class _Library:
+    """One lock for all that the library is asked here: it has but one itself. New in every child of a fork."""
+
+    lock = threading.RLock()
+
+
+def _in_child() -> None:
+    _Library.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def library_lock() -> threading.RLock:
+    """Held while the library is asked; never while bytes are read or unpacked."""
+    return _Library.lock
+
+
 # Handles of parents, kept so that no destructor of a child touches them.
 _strangers: list[Any] = []
 
 
-def leave_to_parent(handles: object) -> None:
+def _leave_to_parent(handles: object) -> None:
     """In a child of a fork: the library's handles here are the parent's, and are never closed."""
     _strangers.append(handles)
 
@@ -303,12 +360,12 @@ def first_line(error: BaseException) -> str:
     return (text.strip().splitlines() or [type(error).__name__])[0]
 
 
-def _look_first(path: Path, texts: Sequence[str]) -> Texts:
+def _probe(path: Path, texts: Sequence[str]) -> Texts:
     try:
         start = _head(path)
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror or error}") from error
-    return try_file(path, texts) if start else {}
+    return probe_file(path, texts) if start else {}
 
 
 def _open_library(path: Path, size_bytes: int) -> h5py.File:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,31 +16,11 @@ from penstock.stores.hdf5.file import Hdf5File
 from penstock.stores.hdf5.layout import Layout, Member, Span, join
 from penstock.stores.hdf5.read import picture_bytes
 from penstock.stores.roles import TERMINALS
+from penstock.stores.store import NextRows
 
 BLOCK_BYTES = 4 << 20
 _COPIES = 4  # rows of both columns, those of the block before, and what comparing them makes
 _ENCODED = ("jpeg", "png")
-
-
-@dataclass(frozen=True)
-class NextRows:
-    """What comparing next observations with the rows after them gave."""
-
-    compared: int
-    """Rows with a row after them in their episode."""
-    equal: int
-    """Of those: rows whose next observation is the observation of the row after."""
-    open_ends: int
-    """Last rows of episodes that do not end terminal, with a next observation that is not their own observation."""
-    terminal_ends: int
-    """The same of episodes that end terminal."""
-    is_whole: bool = True
-    """Whether all rows were compared, not only the first ones."""
-
-    @property
-    def is_row_after(self) -> bool:
-        """Whether transitions can be made without the column: no row differs, and no last row needs it."""
-        return self.equal == self.compared and not self.open_ends
 
 
 def is_comparable(member: Member, after: Member) -> bool:

@@ -6,37 +6,19 @@ Bytes are read by descriptor. The library opens a file only to list chunks, or f
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import StoreCorrupt, StoreError
 from penstock.profile.spans import span
-from penstock.stores.hdf5.array import Hdf5Array
-from penstock.stores.hdf5.file import Hdf5File, leave_to_parent
+from penstock.stores.hdf5.file import Hdf5File, library_lock
 from penstock.stores.held import FILE_CACHE, Lru
 
+if TYPE_CHECKING:
+    import h5py
+
 _MOST_OPEN = 128
-_MOST_ARRAYS = 256  # data sets that one file holds open for the library
-
-
-class _Library:
-    """One lock for all that the library is asked here: it has but one itself. New in every child of a fork."""
-
-    lock = threading.RLock()
-
-
-def _in_child() -> None:
-    _Library.lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_in_child)
-
-
-def library_lock() -> threading.RLock:
-    """Held while the library is asked; never while bytes are read or unpacked."""
-    return _Library.lock
 
 
 class Handle:
@@ -48,9 +30,7 @@ class Handle:
         self.descriptor = -1
         self._stamp = stamp
         self._allow_external = allow_external
-        self._owner = 0
         self._library: Hdf5File | None = None
-        self._arrays: dict[str, Hdf5Array] = {}
         try:
             self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -68,33 +48,23 @@ class Handle:
                 f"{self.path} was changed since the store was opened{grown}", hint="open the store again"
             )
 
-    def array(self, name: str, *, texts: bool = False) -> Hdf5Array:
-        """A data set, through the library."""
-        with _Library.lock:
-            if self._library is not None and self._owner != os.getpid():
-                leave_to_parent((self._library, self._arrays))
-                self._library, self._arrays = None, {}
-            if self._library is None:
-                self._library = Hdf5File(self.path, allow_external=self._allow_external, tried=True)
-                self._owner = os.getpid()
-            found = self._arrays.get(name)
-            if found is None:
-                if len(self._arrays) >= _MOST_ARRAYS:
-                    self._arrays.pop(next(iter(self._arrays)))
-                found = self._arrays[name] = Hdf5Array(self._library, name, texts=texts)
-            return found
+    def library(self) -> Hdf5File:
+        """The file, open for the library; for who holds the lock."""
+        if self._library is None:
+            self._library = Hdf5File(self.path, allow_external=self._allow_external, probed=True)
+        return self._library
 
-    # What it calls comes as arguments: when the interpreter ends, the module's names are gone before this.
-    def __del__(self, close: Callable[[int], None] = os.close, getpid: Callable[[], int] = os.getpid) -> None:
+    def opened(self, name: str) -> h5py.Dataset:
+        """A data set, through the library."""
+        with library_lock():
+            return self.library().opened(name)
+
+    # What it calls comes as an argument: when the interpreter ends, the module's names are gone before this.
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self.descriptor >= 0:
             close(self.descriptor)
-        if self._library is None:
-            return
-        if self._owner == getpid():
-            self._arrays.clear()
+        if self._library is not None:
             self._library.close()
-        else:
-            leave_to_parent((self._library, self._arrays))
 
 
 class Files:

@@ -1,241 +1,283 @@
-"""Rows of one column of an HDF5 store: runs for passes from end to end, and any rows in any order."""
+"""Readers of rows: one class for each way in which HDF5 stores them, chosen once, when a data set is opened.
+
+HDF5 takes one lock for every call of every thread. The library is asked where the bytes lie; they are read beside it.
+A reader holds no handle: it is given the file with every call, so that any thread and any child of a fork may read.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from typing import Any
+import os
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import StoreCorrupt, StoreError
-from penstock.stores.hdf5.array import Hdf5Array
-from penstock.stores.hdf5.chunks import Chunks, Held
-from penstock.stores.hdf5.heap import REFERENCE, Heap
-from penstock.stores.hdf5.layout import join
-from penstock.stores.hdf5.pool import Files, Handle, library_lock
-from penstock.stores.hdf5.read import read_exactly
-from penstock.stores.hdf5.scouts import Survey
-from penstock.stores.hdf5.spots import LONGEST_TEXT_BYTES
+from penstock.errors import LimitExceeded, StoreCorrupt
+from penstock.stores.hdf5.file import library_errors
+from penstock.stores.hdf5.read import OpenFile, read_exactly
 from penstock.stores.held import Lru
 from penstock.stores.scattered import gather_bytes, stretches
-from penstock.stores.store import row_numbers
+from penstock.stores.store import Scratch
 
-_HEAP_BYTES = 32 << 20  # places of texts of their own lengths: two million
-_LOCAL_BITS = 40  # rows of one part
-_LOCAL_MASK = (1 << _LOCAL_BITS) - 1
-_FEW_ROWS = 12  # found one by one faster than by numpy
+if TYPE_CHECKING:
+    import h5py
 
+REFERENCE = np.dtype([("length", "<u4"), ("address", "<u8"), ("index", "<u4")])
+"""What is stored for a row of its own length, in files with 8-byte offsets (all that h5py makes)."""
 
-class RowMap:
-    """Row numbers of the store → (part, row of the part). One run for what lies in one piece: 24 bytes each."""
+HELD_BYTES = 16 << 20
+"""Rows that are unpacked together, at most (but always one)."""
 
-    def __init__(self, parts: NDArray[np.int32], firsts: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
-        joined = np.ones(len(parts), np.bool_)
-        joined[1:] = (parts[1:] != parts[:-1]) | (firsts[1:] != firsts[:-1] + lengths[:-1])
-        begins = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        self.rows = int(begins[-1])
-        self.starts: NDArray[np.int64] = np.ascontiguousarray(begins[:-1][joined])
-        self.parts: NDArray[np.int32] = parts[joined]
-        self.shifts: NDArray[np.int64] = firsts[joined] - self.starts
-
-    def pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """The rows [start, stop) as (part, first row, last row + 1) of parts."""
-        run = bisect_right(self.starts, start) - 1
-        while start < stop:
-            end = int(self.starts[run + 1]) if run + 1 < len(self.starts) else self.rows
-            end = min(end, stop)
-            shift = int(self.shifts[run])
-            yield int(self.parts[run]), start + shift, end + shift
-            start, run = end, run + 1
-
-    def locate(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The part of each row, and its number there."""
-        if len(self.starts) == 1:
-            return np.broadcast_to(self.parts, rows.shape), rows + self.shifts[0]
-        runs = np.searchsorted(self.starts, rows, side="right") - 1
-        return self.parts[runs], rows + self.shifts[runs]
-
-    def keys(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Numbers that rise with part, then row of the part."""
-        parts, local = self.locate(rows)
-        return np.asarray((parts.astype(np.int64) << _LOCAL_BITS) | local, np.int64)
-
-    def by_part(self, rows: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-        """Rows in their order, those that follow one another in one part together."""
-        if not len(rows):
-            return
-        if len(self.starts) == 1:
-            shift = int(self.shifts[0])
-            plain = rows.tolist() if isinstance(rows, np.ndarray) else rows
-            yield int(self.parts[0]), [row + shift for row in plain]
-            return
-        if len(rows) <= _FEW_ROWS:
-            runs = [bisect_right(self.starts, row) - 1 for row in rows]
-            parts = [int(self.parts[run]) for run in runs]
-            local = [int(row) + int(self.shifts[run]) for row, run in zip(rows, runs, strict=True)]
-        else:
-            found, numbers = self.locate(np.asarray(rows, np.int64))
-            parts, local = found.tolist(), numbers.tolist()
-        begin = 0
-        for end in range(1, len(parts) + 1):
-            if end == len(parts) or parts[end] != parts[begin]:
-                yield parts[begin], local[begin:end]
-                begin = end
+_COLLECTION = struct.Struct("<4sB3xQ")
+_OBJECT = struct.Struct("<HHIQ")
+_MOST_OBJECTS = 1 << 16  # an index has 16 bits
+_WINDOW_BYTES = 4096  # read at a time where objects are listed: texts are short, and there are many
 
 
-class ColumnRows:
-    """One column over all parts of a store, as its rows are stored; any thread may read."""
+class RowFile(OpenFile, Protocol):
+    """A file whose bytes can be read at any place, and whose data sets the library can open."""
 
-    def __init__(self, survey: Survey, files: Files, number: int) -> None:
-        self.facts = survey.columns[number]
-        self.files = files
-        self.dtype: np.dtype[Any] = np.dtype(self.facts.stored_dtype) if not self.facts.ragged else np.dtype("u1")
-        self._part_file, self._groups = survey.part_file, survey.part_group
-        spots = survey.spots[:, number]
-        self.offsets, self.row_bytes = spots[:, 0].copy(), spots[:, 1].copy()
-        self.chunk_rows, self.chunk_bytes = spots[:, 2].copy(), spots[:, 3].copy()
-        self._chunks: dict[int, Chunks | None] = {}
-        self._heaps: Lru[NDArray[np.int64]] = Lru(_HEAP_BYTES, lambda places: places.nbytes)
+    def opened(self, name: str) -> h5py.Dataset: ...
 
-    def handle(self, part: int) -> Handle:
-        return self.files.handle(int(self._part_file[part]))
 
-    def array(self, part: int, handle: Handle) -> Hdf5Array:
-        return handle.array(join(self._groups[part], self.facts.name), texts=self.facts.kind == "text")
+class LastChunk:
+    """The chunk that was unpacked last, for the rows that follow; each who reads has one of his own."""
 
-    def chunks(self, part: int, handle: Handle) -> Chunks | None:
-        """The chunks of a part that can be read without the library, listed once; else None."""
-        if part in self._chunks:
-            return self._chunks[part]
-        with library_lock():
-            if part not in self._chunks:
-                array = self.array(part, handle)
-                self._chunks[part] = array.chunked() if array.is_in_chunks else None
-        return self._chunks[part]
+    def __init__(self) -> None:
+        # Of which data set, its number there, and its values; replaced as one, never changed.
+        self.held: tuple[RowReader, int, NDArray[Any]] | None = None
+
+
+class RowReader(ABC):
+    """Rows of one length, as they are stored."""
+
+    together = 1
+    """Rows that are unpacked together."""
+    scratch_bytes = 0
+    """What a read holds besides the rows themselves."""
 
     @property
     def index_bytes(self) -> int:
         """What is remembered of places, by now."""
-        tables = [each.table.n_bytes for each in self._chunks.values() if each is not None and each.table is not None]
-        return sum(tables) + 4 * int(self.offsets.nbytes) + self._heaps.total
+        return 0
 
-    def read(self, part: int, start: int, stop: int, out: NDArray[Any], held: Held) -> None:
-        """The rows [start, stop) of a part."""
-        handle = self.handle(part)
-        offset = int(self.offsets[part])
-        if offset >= 0:
-            target = out.reshape(-1).view(np.uint8).data
-            read_exactly(handle.descriptor, target, offset + start * int(self.row_bytes[part]), handle.path)
-            return
-        chunks = self.chunks(part, handle)
+    @abstractmethod
+    def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
+        """The rows [start, stop)."""
+
+    @abstractmethod
+    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Some rows, each once and rising."""
+
+    @abstractmethod
+    def each(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+        """The bytes of some rows in any order, each valid until the next one is asked for."""
+
+
+class ContiguousRows(RowReader):
+    """One run of bytes."""
+
+    def __init__(self, offset: int, row_bytes: int) -> None:
+        self.offset, self._row_bytes = offset, row_bytes
+
+    def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
+        read_exactly(file.descriptor, as_bytes(out).data, self.offset + start * self._row_bytes, file.path)
+
+    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+        gather_bytes(file.descriptor, file.path, self.offset + rows * self._row_bytes, self._row_bytes, out)
+
+    def each(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+        offset, row_bytes = self.offset, self._row_bytes
+        return each_at(file, [offset + row * row_bytes for row in rows], scratch.take(row_bytes))
+
+
+class LibraryRows(RowReader):
+    """What the library alone can read: under its lock, the rows of one chunk in one call."""
+
+    def __init__(self, name: str, dtype: np.dtype[Any], shape: Sequence[int], chunks: Sequence[int] | None) -> None:
+        self._name, self._dtype, self._row_shape = name, dtype, tuple(shape[1:])
+        self._row_bytes = int(np.prod(self._row_shape, dtype=np.int64)) * dtype.itemsize
         if chunks is not None:
-            chunks.read(handle.descriptor, start, stop, out, held)
-        else:
-            self.array(part, handle).rows(start, stop, out)
+            self.together = chunks[0]
+            self.scratch_bytes = 2 * int(np.prod(chunks, dtype=np.int64)) * dtype.itemsize
 
-    def gather(self, part: int, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Some rows of a part, each once and rising."""
-        handle = self.handle(part)
-        offset, row_bytes = int(self.offsets[part]), int(self.row_bytes[part])
-        if offset >= 0:
-            gather_bytes(handle.descriptor, handle.path, offset + rows * row_bytes, row_bytes, out)
-            return
-        chunks = self.chunks(part, handle)
-        if chunks is not None and chunks.is_direct:
-            offsets = chunks.row_offsets(rows)
-            if offsets.min() < 0:
-                out[offsets < 0] = chunks.fill
-                written = np.empty((int(np.count_nonzero(offsets >= 0)), *out.shape[1:]), out.dtype)
-                gather_bytes(handle.descriptor, handle.path, offsets[offsets >= 0], row_bytes, written)
-                out[offsets >= 0] = written
-            else:
-                gather_bytes(handle.descriptor, handle.path, offsets, row_bytes, out)
-            return
-        array = None if chunks is not None else self.array(part, handle)
-        step = chunks.chunks[0] if chunks is not None else max(int(self.chunk_rows[part]), 1)
-        bands = rows // step
+    def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
+        with library_errors(file.path, f"{self._name}: rows {start:,}…{stop - 1:,} cannot be read"):
+            file.opened(self._name).read_direct(out, np.s_[start:stop])
+
+    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+        bands = rows // self.together
         for begin, end in stretches(bands[1:] != bands[:-1]):
-            some, target = rows[begin:end], out[begin:end]
-            if chunks is not None:
-                chunks.pick(handle.descriptor, int(bands[begin]), some - int(bands[begin]) * step, target)
-            elif array is not None:
-                target[...] = array.rows(int(some[0]), int(some[-1]) + 1)[some - some[0]]
+            first, beyond = int(rows[begin]), int(rows[end - 1]) + 1
+            found = np.empty((beyond - first, *self._row_shape), self._dtype)
+            self.read(file, first, beyond, found, LastChunk())
+            out[begin:end] = found[rows[begin:end] - first]
 
-    def ragged(self, part: int, local: Sequence[int], longest_bytes: int, where: str) -> Iterator[NDArray[np.uint8]]:
-        """Rows of their own lengths: a reference each, then the bytes in the heap."""
-        handle = self.handle(part)
-        offset = int(self.offsets[part])
-        chunks = self.chunks(part, handle) if offset < 0 else None
-        if chunks is None and offset < 0:
-            array = self.array(part, handle)
-            for row in local:
-                yield next(iter(array.ragged(row, row + 1, longest_bytes)))
-            return
-        reference = np.empty(1, REFERENCE)
-        held, heap = Held(), Heap(handle, self._heaps if self.facts.kind == "text" else None)
-        for row in local:
-            if chunks is not None:
-                chunks.read(handle.descriptor, row, row + 1, reference, held)
-            else:
-                place = offset + row * REFERENCE.itemsize
-                read_exactly(handle.descriptor, reference.view(np.uint8).data, place, handle.path)
+    def each(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+        row_bytes = self._row_bytes
+        most = max(1, HELD_BYTES // max(row_bytes, 1))
+        for _, some in bands_of(rows, self.together, most):
+            low, high = min(some), max(some) + 1
+            reads = [([row], row, row + 1) for row in some] if high - low > most else [(some, low, high)]
+            for wanted, start, stop in reads:
+                memory = scratch.take((stop - start) * row_bytes)
+                out = memory.view(self._dtype).reshape(stop - start, *self._row_shape)
+                self.read(file, start, stop, out, LastChunk())
+                for row in wanted:
+                    yield memory[(row - start) * row_bytes : (row - start + 1) * row_bytes]
+
+
+class RaggedReader(ABC):
+    """Rows of bytes that each have their own length."""
+
+    together = 1
+    scratch_bytes = 0
+    index_bytes = 0
+
+    @abstractmethod
+    def rows(self, file: RowFile, rows: Iterable[int], longest_bytes: int) -> Iterator[NDArray[np.uint8]]:
+        """Rows in any order; one that is longer than `longest_bytes` raises LimitExceeded."""
+
+    @abstractmethod
+    def lengths(self, file: RowFile, start: int, stop: int) -> NDArray[np.int64]:
+        """How long rows are."""
+
+
+class HeapRows(RaggedReader):
+    """A reference for each row, and its bytes in the global heap of the file.
+
+    HDF5 2.0 never comes back from a heap with a run of zeros in it, as a crash of the machine leaves them; this does.
+    `known` remembers where the objects of collections lie, 16 bytes each: of many for texts, of which one collection
+    holds thousands, and else of one.
+    """
+
+    def __init__(self, references: RowReader, known: Lru[NDArray[np.int64]] | None = None) -> None:
+        self._references = references
+        self.known: Lru[NDArray[np.int64]] = Lru(1) if known is None else known
+        self.together, self.scratch_bytes = references.together, references.scratch_bytes
+
+    @property
+    def index_bytes(self) -> int:  # type: ignore[override]
+        return self._references.index_bytes
+
+    def rows(self, file: RowFile, rows: Iterable[int], longest_bytes: int) -> Iterator[NDArray[np.uint8]]:
+        reference, last = np.empty(1, REFERENCE), LastChunk()
+        for row in rows:
+            self._references.read(file, row, row + 1, reference, last)
             length, address, index = reference[0].item()
-            if length > longest_bytes:
-                most = "a text may have" if self.facts.kind == "text" else "a picture of this column has"
-                unpacked = "" if self.facts.kind == "text" else " when it is not encoded"
+            check_length(row, length, longest_bytes)
+            yield self._object(file, address, index, length)
+
+    def lengths(self, file: RowFile, start: int, stop: int) -> NDArray[np.int64]:
+        references = np.empty(stop - start, REFERENCE)
+        if stop > start:
+            self._references.read(file, start, stop, references, LastChunk())
+        return references["length"].astype(np.int64)
+
+    def _object(self, file: RowFile, address: int, index: int, length: int) -> NDArray[np.uint8]:
+        """The first `length` bytes of an object of the heap."""
+        out = np.empty(length, np.uint8)
+        if length:
+            places = self.known.get((str(file.path), address), lambda: _list_objects(file, address))
+            offset, size = places[index].tolist() if index < len(places) else (0, 0)
+            if size < length:
+                held = f"has {size:,} bytes" if offset else "is not there"
                 raise StoreCorrupt(
-                    f"{where}: row {row:,} claims {length:,} bytes, {most} {longest_bytes:,}{unpacked}",
-                    hint="the file is damaged",
+                    f"{file.path}: byte {address:,}: object {index} of the heap {held}, {length:,} are wanted"
                 )
-            yield heap.read(address, index, length, longest_bytes)
+            read_exactly(file.descriptor, out.data, offset, file.path)
+        return out
 
-    def texts(self, part: int, rows: NDArray[np.int64], where: str) -> list[str]:
-        """Some rows of a part as text, each once and rising."""
-        if self.facts.ragged:
-            found = [each.tobytes() for each in self.ragged(part, rows.tolist(), LONGEST_TEXT_BYTES, where)]
+
+class RaggedLibraryRows(RaggedReader):
+    """Rows of their own lengths in a layout that the library alone knows: one call for each."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def rows(self, file: RowFile, rows: Iterable[int], longest_bytes: int) -> Iterator[NDArray[np.uint8]]:
+        for row in rows:
+            with library_errors(file.path, f"{self._name}: row {row:,} cannot be read"):
+                value = file.opened(self._name)[row]
+            found = np.frombuffer(value if isinstance(value, bytes) else np.ascontiguousarray(value), np.uint8)
+            check_length(row, found.nbytes, longest_bytes)
+            yield found
+
+    def lengths(self, file: RowFile, start: int, stop: int) -> NDArray[np.int64]:
+        return np.array([len(row) for row in self.rows(file, range(start, stop), file.size_bytes)], np.int64)
+
+
+def check_length(row: int, length: int, longest_bytes: int) -> None:
+    if length > longest_bytes:
+        text = f"row {row:,}: {length:,} bytes, {longest_bytes:,} were planned for"
+        raise LimitExceeded(text, size=length, limit=longest_bytes)
+
+
+def as_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
+    return values.reshape(-1).view(np.uint8)
+
+
+def each_at(
+    file: OpenFile, offsets: Sequence[int], memory: NDArray[np.uint8], fill: NDArray[np.uint8] | None = None
+) -> Iterator[NDArray[np.uint8]]:
+    """Rows that lie as they are: one read for each, into the same memory; -1 is a row that nobody wrote."""
+    target = memory.data
+    views = [target]
+    descriptor, preadv, row_bytes = file.descriptor, os.preadv, len(memory)
+    for offset in offsets:
+        if offset < 0 and fill is not None:
+            memory[:] = fill
         else:
-            fixed = np.empty(len(rows), f"S{int(self.row_bytes[part])}")  # parts may be of different widths
-            self.gather(part, rows, fixed)
-            found = fixed.tolist()
-        return [each.decode("utf-8", "replace") for each in found]
+            try:
+                got = preadv(descriptor, views, offset)
+            except OSError:
+                got = -1  # asked again below, where it becomes an error in words
+            if got != row_bytes:
+                read_exactly(descriptor, target, offset, file.path)
+        yield memory
 
 
-def gather_rows(column: ColumnRows, row_map: RowMap, rows: NDArray[np.int64]) -> NDArray[Any]:
-    """Rows of the store in any order and with repeats, in the byte order of this machine."""
-    facts = column.facts
-    keys, places = np.unique(row_map.keys(rows), return_inverse=True)
-    found = np.empty((len(keys), *facts.stored_shape), column.dtype)
-    parts, local = keys >> _LOCAL_BITS, keys & _LOCAL_MASK
-    if len(keys):
-        for begin, end in stretches(parts[1:] != parts[:-1]):
-            column.gather(int(parts[begin]), local[begin:end], found[begin:end])
-    return as_native(found, facts.dtype)[places.reshape(-1)]
+def bands_of(rows: Sequence[int], step: int, most: int) -> Iterator[tuple[int, Sequence[int]]]:
+    """Rows in their order, cut where another chunk of `step` rows begins and after `most` of them."""
+    begin = 0
+    for end in range(1, len(rows) + 1):
+        if end == len(rows) or end - begin >= most or rows[end] // step != rows[begin] // step:
+            yield rows[begin] // step, rows[begin:end]
+            begin = end
 
 
-def gather_texts(column: ColumnRows, row_map: RowMap, rows: NDArray[np.int64], where: str) -> list[str]:
-    """Rows of a text column in any order and with repeats."""
-    keys, places = np.unique(row_map.keys(rows), return_inverse=True)
-    parts, local = keys >> _LOCAL_BITS, keys & _LOCAL_MASK
-    found: list[str] = []
-    if len(keys):
-        for begin, end in stretches(parts[1:] != parts[:-1]):
-            found += column.texts(int(parts[begin]), local[begin:end], where)
-    return [found[place] for place in places.reshape(-1).tolist()]
-
-
-def as_native(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Stored values as numpy's own; a byte that is neither 0 nor 1 would be no truth value of numpy's."""
-    if dtype == "bool":
-        return np.asarray(values.view(np.uint8) != 0)
-    return values if values.dtype.isnative else values.astype(dtype)
-
-
-def checked_rows(rows: Any, count: int, where: str) -> NDArray[np.int64]:
-    """Row numbers as an array, all of them there."""
-    found = row_numbers(rows, where)
-    if len(found) and (int(found.min()) < 0 or int(found.max()) >= count):
-        wrong = int(found.min()) if int(found.min()) < 0 else int(found.max())
-        raise StoreError(f"{where}: there is no row {wrong:,}, it has {count:,}")
+def _list_objects(file: OpenFile, address: int) -> NDArray[np.int64]:
+    """Where the objects of one collection of a heap lie: offset and size by index, 0 where there is none."""
+    signature, version, size = _COLLECTION.unpack(_bytes_at(file, address, _COLLECTION.size))
+    end = address + size
+    if signature != b"GCOL" or version != 1 or end > file.size_bytes:
+        raise StoreCorrupt(
+            f"{file.path}: byte {address:,}: there is no heap of {size:,} bytes", hint="the file is damaged"
+        )
+    objects: dict[int, tuple[int, int]] = {}
+    window, begin = b"", 0
+    position = address + _COLLECTION.size
+    while position + _OBJECT.size <= end and len(objects) < _MOST_OBJECTS:
+        if position + _OBJECT.size > begin + len(window):
+            window, begin = _bytes_at(file, position, min(_WINDOW_BYTES, end - position)), position
+        index, _, _, length = _OBJECT.unpack_from(window, position - begin)
+        if index == 0:
+            break  # what is left is free
+        position += _OBJECT.size
+        if position + length > end:
+            raise StoreCorrupt(f"{file.path}: byte {position:,}: an object of the heap leads out of it")
+        objects[index] = (position, length)
+        position += -(-length // 8) * 8
+    found = np.zeros((max(objects, default=0) + 1, 2), np.int64)
+    for index, place in objects.items():
+        found[index] = place
     return found
+
+
+def _bytes_at(file: OpenFile, offset: int, count: int) -> bytes:
+    held = bytearray(count)
+    read_exactly(file.descriptor, memoryview(held), offset, file.path)
+    return bytes(held)

@@ -17,19 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import StoreCorrupt, StoreError
+from penstock.formats.builtin import HDF5
 from penstock.recordings.split import natural_key
-from penstock.stores.hdf5.chunks import Held
+from penstock.stores.hdf5.column import ColumnRows, Hdf5Images, RowMap, as_native, checked_rows
+from penstock.stores.hdf5.columns import Asked, Facts
 from penstock.stores.hdf5.episodes import Episodes, check_numbers, find_episodes
-from penstock.stores.hdf5.images import Hdf5Pictures
 from penstock.stores.hdf5.layout import UNKNOWN
 from penstock.stores.hdf5.pool import Files
-from penstock.stores.hdf5.rows import ColumnRows, RowMap, as_native, checked_rows, gather_rows, gather_texts
-from penstock.stores.hdf5.scouts import Survey, survey_files, unpacked
-from penstock.stores.hdf5.spots import Asked, Facts
-from penstock.stores.opening import HDF5_SUFFIXES, whole_numbers
+from penstock.stores.hdf5.rows import LastChunk
+from penstock.stores.hdf5.survey import Survey, survey_files, unpacked
+from penstock.stores.held import content_sample
+from penstock.stores.opening import whole_numbers
 from penstock.stores.roles import find_roles
 from penstock.stores.store import Column, ImageSource, Store
-from penstock.system.files import open_source
 
 _KINDS = {"aloha": "ALOHA episodes", "robomimic": "robomimic HDF5", "replay": "replay HDF5"}
 _MOST_NOTES = 20
@@ -116,7 +116,7 @@ class Hdf5Store(Store):
         self.notes = _notes(survey, episodes)
         self._rows = {name: ColumnRows(survey, self._files, number) for name, number in self._numbers.items()}
         self._pictures = {
-            name: Hdf5Pictures(self._rows[name], self._map, f"{path}: {name}")
+            name: Hdf5Images(self._rows[name], self._map, f"{path}: {name}")
             for name, column in self.columns.items()
             if column.is_picture
         }
@@ -127,7 +127,7 @@ class Hdf5Store(Store):
     @property
     def index_bytes(self) -> int:
         """What the store remembers of places and episodes, by now."""
-        own = [self.episode_starts, self._map.starts, self._map.parts, self._map.shifts, self._survey.spots]
+        own = [self.episode_starts, self._map.starts, self._map.parts, self._map.shifts, self._survey.placements]
         if self.ends_terminal is not None:
             own.append(self.ends_terminal)
         return sum(int(each.nbytes) for each in own) + sum(rows.index_bytes for rows in self._rows.values())
@@ -143,13 +143,13 @@ class Hdf5Store(Store):
 
     def numbers(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         found = self._numbers_of(name)
-        return gather_rows(found, self._map, checked_rows(rows, self.rows, f"{self.path}: {name}"))
+        return found.gather(self._map, checked_rows(rows, self.rows, f"{self.path}: {name}"))
 
     def number_blocks(self, names: Sequence[str], block_bytes: int) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
         columns = {name: self._numbers_of(name) for name in names}
         row_bytes = sum(self.columns[name].row_bytes for name in names)
         step = max(1, block_bytes // max(row_bytes, 1))
-        held = {name: Held() for name in names}
+        last = {name: LastChunk() for name in names}
         for start in range(0, self.rows, step):
             stop = min(start + step, self.rows)
             block: dict[str, NDArray[Any]] = {}
@@ -157,7 +157,7 @@ class Hdf5Store(Store):
                 values = np.empty((stop - start, *column.facts.stored_shape), column.dtype)
                 at = 0
                 for part, low, high in self._map.pieces(start, stop):
-                    column.read(part, low, high, values[at : at + high - low], held[name])
+                    column.read(part, low, high, values[at : at + high - low], last[name])
                     at += high - low
                 block[name] = as_native(values, column.facts.dtype)
             yield start, block
@@ -166,7 +166,7 @@ class Hdf5Store(Store):
         if self.column(name).kind != "text":
             return super().texts(name, rows)
         where = f"{self.path}: {name}"
-        return gather_texts(self._rows[name], self._map, checked_rows(rows, self.rows, where), where)
+        return self._rows[name].texts(self._map, checked_rows(rows, self.rows, where), where)
 
     def _numbers_of(self, name: str) -> ColumnRows:
         if self.column(name).kind != "numbers":
@@ -198,10 +198,9 @@ class Hdf5Store(Store):
     def _contents(self) -> bytes:
         """A digest of a few KiB of every file: size and time of change alone are kept by some ways of replacing one."""
         found = hashlib.sha256()
-        for path in self._survey.paths:
+        for path, size in zip(self._survey.paths, self._survey.stamps[:, 0].tolist(), strict=True):
             try:
-                with open_source(path) as source:
-                    found.update(source.sample())
+                found.update(content_sample(path, size))
             except OSError as error:
                 raise StoreError(
                     f"{path} cannot be read any more: {error.strerror or error}",
@@ -237,9 +236,9 @@ def _rebuilt(place: str, packed: dict[str, Any], asked: Asked, numbers: Any, wor
 def _files(place: Path) -> list[Path]:
     if not place.is_dir():
         return [place]
-    found = [each for each in place.iterdir() if each.suffix.lower() in HDF5_SUFFIXES and each.name[0] != "."]
+    found = [each for each in place.iterdir() if HDF5.is_named(each.name) and each.name[0] != "."]
     if not found:
-        raise StoreError(f"{place} holds no HDF5 files", hint=f"they end in {', '.join(HDF5_SUFFIXES)}")
+        raise StoreError(f"{place} holds no HDF5 files", hint=f"they end in {', '.join(HDF5.suffixes)}")
     return sorted(found, key=lambda each: natural_key(each.name))
 
 
@@ -257,7 +256,7 @@ def _column(survey: Survey, number: int, share: NDArray[np.float64]) -> Column:
         why += f" (so {count:,} of {count + others:,} parts)"
     if facts.turned:
         why += "; channels first on disk, given as a transposed view"
-    stored = np.maximum(survey.spots[:, number, 4], 0)
+    stored = np.maximum(survey.placements[:, number, 4], 0)
     if facts.ragged and facts.kind != "text":
         stored = stored + _heap_bytes(survey, facts)
     stored_bytes = round(float((stored * share).sum()))
@@ -267,7 +266,7 @@ def _column(survey: Survey, number: int, share: NDArray[np.float64]) -> Column:
 def _heap_bytes(survey: Survey, facts: Facts) -> NDArray[np.float64]:
     """What rows of their own lengths take in each part: what no other column explains of the files, shared out."""
     ragged = sum(each.ragged and each.kind != "text" for each in survey.columns)
-    explained = np.maximum(survey.spots[:, :, 4], 0).sum(axis=1)
+    explained = np.maximum(survey.placements[:, :, 4], 0).sum(axis=1)
     by_file = np.bincount(survey.part_file, weights=explained, minlength=len(survey.paths))
     rows_of_file = np.bincount(survey.part_file, weights=survey.part_rows, minlength=len(survey.paths))
     left = np.maximum(survey.stamps[:, 0] - by_file, 0) / ragged / np.maximum(rows_of_file, 1)

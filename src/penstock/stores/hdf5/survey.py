@@ -1,22 +1,40 @@
-"""What one HDF5 file is to a store: its episodes, its columns, and where their rows lie; as plain data.
+"""What HDF5 files are to a store: their episodes, their columns, and where the rows lie; as plain data.
 
-Made in a child of its own (`hdf5_survey_child`), since a damaged file can crash or hang the library, and sent to the
-parent line by line. Contiguous rows are then read without ever opening the file through the library.
+Made in a child (see `guard`), since a damaged file can crash or hang the library. Rows that lie in one piece are then
+read without ever opening the file through the library.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
+import os
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-from penstock.errors import ExternalRefused, LimitExceeded, StoreCorrupt, StoreError
+import numpy as np
+
+from penstock.errors import ExternalRefused, StoreCorrupt, StoreError
 from penstock.recordings.split import natural_key
-from penstock.stores.hdf5.array import Hdf5Array
+from penstock.stores.hdf5.columns import (
+    BOOKKEEPING,
+    ENDS_DIFFER,
+    Asked,
+    Facts,
+    Like,
+    find_columns,
+    like_from,
+    place_column,
+)
 from penstock.stores.hdf5.file import Hdf5File
+from penstock.stores.hdf5.guard import Line, run_guarded
 from penstock.stores.hdf5.layout import (
     Layout,
-    Member,
     data_sets,
     demonstrations,
     join,
@@ -25,80 +43,168 @@ from penstock.stores.hdf5.layout import (
     row_count,
     without_actions_note,
 )
-from penstock.stores.hdf5.spots import (
-    ENDS_DIFFER,
-    LONGEST_TEXT_BYTES,
-    Asked,
-    Facts,
-    Like,
-    Line,
-    SpotFinder,
-    picture_size,
-)
-from penstock.stores.hdf5.trial_child import quietly, text_attribute
-from penstock.stores.roles import ACTIONS, ENDS
+from penstock.stores.hdf5.probe import quietly, text_attribute
+from penstock.stores.roles import ENDS
 
-_BOOKKEEPING = ("compress_len",)  # of what wrote the file; a JPEG says itself where it ends
-_SMALLEST_DEPTH_PX = 8
-_SMALLEST_SIDE_PX = 16
-_MOST_STACKED = 12  # channels: four colour pictures
-_FIRST_ROWS = 16  # looked at for whether strings are text
-_DOUBT = "{} looks like pictures, taken as numbers: {} {}; uint8 (H, W, 1|3|4) is a picture"
 _DEEPEST = 8
 _MOST_GROUPS = 4096
-_WORDS = re.compile("[/_.]")
 _RATE_NAMES = ("fps", "hz", "control_freq", "control_frequency", "frequency")
+_FEW_FILES = 128  # one child surveys so many before a second one is worth its start
+_MOST_CHILDREN = 4
+_ALLOW = "if you trust the file, penstock.open(…, allow_external=True) reads it"
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The files of a store, and its parts: the groups that are or hold episodes, in order."""
+
+    kind: str
+    why: str
+    fps: float | None
+    notes: tuple[str, ...]
+    masks: tuple[str, ...]
+    columns: tuple[Facts, ...]
+    ways: tuple[Any, ...]
+    """By column: how often which (way, why) was met."""
+    paths: tuple[Path, ...]
+    stamps: Any
+    """(size, time of change in ns) by file: int64 (files, 2)."""
+    part_file: Any
+    part_group: tuple[str, ...]
+    part_rows: Any
+    placements: Any
+    """int64 (parts, columns, 5): offset, row bytes, chunk rows, chunk bytes, stored bytes."""
+
+    def packed(self) -> Line:
+        """For another process: what `unpacked` takes."""
+        held = (self.placements.shape, zlib.compress(self.placements.tobytes(), 1))
+        return {**vars(self), "paths": [str(path.absolute()) for path in self.paths], "placements": held}
+
+
+def unpacked(packed: Line) -> Survey:
+    """The survey of another process."""
+    shape, held = packed["placements"]
+    placements = np.frombuffer(zlib.decompress(held), np.int64).reshape(shape)
+    return Survey(**{**packed, "paths": tuple(Path(path) for path in packed["paths"]), "placements": placements})
+
+
+def survey_files(paths: Sequence[Path], asked: Asked, *, check: bool = True) -> Survey:
+    """Survey files in children, so that none can hurt this process; `check=False` trusts them, and does it here."""
+    stamps = [_stamp(path) for path in paths]
+    numbered = list(enumerate(paths))
+    try:
+        if not check:
+            lines = [line for line in _survey(numbered, Surveyor(asked)) if "at" not in line]
+        elif len(paths) <= _FEW_FILES:
+            lines = _in_child(numbered, asked, None)
+        else:
+            lines = _in_children(numbered, asked)
+    except ExternalRefused as error:
+        error.hint = _ALLOW
+        raise
+    return _assembled(paths, stamps, lines)
+
+
+def _in_children(numbered: list[tuple[int, Path]], asked: Asked) -> list[Line]:
+    """Several children at a time, once the files up to the first that has rows are known: the others are like it."""
+    lines: list[Line] = []
+    like: Like | None = None
+    while numbered and like is None:
+        found = _in_child(numbered[:1], asked, None)
+        if any(line.get("rows") for line in found):
+            like = next(like_from(line["like"]) for line in found if line.get("like"))
+        lines += found
+        del numbered[0]
+    children = max(1, min(_MOST_CHILDREN, len(os.sched_getaffinity(0)), -(-len(numbered) // _FEW_FILES)))
+    step = max(1, -(-len(numbered) // children))
+    shares = [numbered[at : at + step] for at in range(0, len(numbered), step)]
+    with ThreadPoolExecutor(children) as pool:
+        for some in pool.map(lambda share: _in_child(share, asked, like), shares):
+            lines += some
+    return lines
+
+
+def _in_child(files: list[tuple[int, Path]], asked: Asked, like: Like | None) -> list[Line]:
+    arguments = [
+        [(number, str(path.absolute())) for number, path in files],
+        asdict(asked),
+        None if like is None else like.as_plain(),
+    ]
+    hint = "the file is damaged" + ("; episodes=[…] opens the others" if len(files) > 1 else "")
+    return run_guarded(f"{__name__}:survey_in_child", arguments, dict(files), hint)
+
+
+def survey_in_child(arguments: Any) -> Iterator[Line]:
+    """What a child does: the lines of some files, from plain data."""
+    files, plain, like = arguments
+    tuples = {key: None if plain[key] is None else tuple(plain[key]) for key in ("columns", "only")}
+    return _survey(files, Surveyor(Asked(**{**plain, **tuples}), like_from(like) if like else None))
+
+
+def _survey(files: Sequence[tuple[int, Path | str]], surveyor: Surveyor) -> Iterator[Line]:
+    for number, path in files:
+        yield {"at": number}
+        with Hdf5File(path, allow_external=surveyor.asked.allow_external, probed=True) as file:
+            for line in surveyor.survey(file):
+                yield {"file": number, **line}
 
 
 class Surveyor:
     """Surveys one file after the other; the first with rows is what the others are compared with."""
 
     def __init__(self, asked: Asked, like: Like | None = None) -> None:
-        self._asked = asked
-        self.like = like
-        self._spots = SpotFinder()
+        self.asked, self._like = asked, like
 
     def survey(self, file: Hdf5File) -> Iterator[Line]:
         """One line about the file, then one for each group that is or holds episodes."""
-        asked, like = self._asked, self.like
+        asked, like = self.asked, self._like
         layout = _layout(file, asked, like)
         groups = masked_groups(file, layout, asked.mask) if asked.mask is not None else list(layout.groups)
         wanted = _wanted(file, layout, groups, asked)
-        line: Line = {"kind": layout.kind, "why": layout.why, "groups": len(groups), "masks": layout.masks}
+        line: Line = {"kind": layout.kind, "why": layout.why, "masks": layout.masks}
         line["lost"] = without_actions_note(layout)
         if like is None:
-            first = _first_filled(file, layout)
-            columns, notes = _columns(file, layout, first, asked)
+            first = next((group for group in layout.groups if row_count(file, group)), layout.groups[0])
+            columns, notes = find_columns(file, layout, first, asked)
             like = Like(str(file.path), layout.kind, tuple(columns), first, _tree(file, first))
             line |= {"like": like.as_plain(), "notes": notes, "fps": _rate(file, layout)}
         yield line
         for group in groups:
-            rows = self._spots.rows(file, group) if group in wanted else 0
+            rows = row_count(file, group) if group in wanted else 0
             if rows:
-                self.like = like
+                self._like = like
             yield self._part(file, group, rows, like)
 
     def _part(self, file: Hdf5File, group: str, rows: int, like: Like) -> Line:
         """A group: its rows, where those of each column lie, and what it has besides the columns of the first one."""
         if not rows:
-            return {"group": group, "rows": 0, "spots": []}
-        more = self._besides(file, group, like.tree)
+            return {"group": group, "rows": 0, "placements": []}
+        more = _besides(file, group, like.tree)
         ends = [name for name in ENDS if name in more]
         if ends and like.kind == "replay":
             raise StoreError(f"{file.path}: {ends[0]} says where episodes end, {like.path} has none", hint=ENDS_DIFFER)
-        found: Line = {"group": group, "rows": rows, "spots": self._spots.of_group(file, group, rows, like)}
-        if self._asked.columns is None:
-            found["besides"] = [name for name in more if name.rpartition("/")[2] not in _BOOKKEEPING]
+        placements = [place_column(file, group, facts, rows, like) for facts in like.columns]
+        found: Line = {"group": group, "rows": rows, "placements": placements}
+        if self.asked.columns is None:
+            found["besides"] = [name for name in more if name.rpartition("/")[2] not in BOOKKEEPING]
         return found
 
-    def _besides(self, file: Hdf5File, group: str, tree: dict[str, list[str]]) -> list[str]:
-        """The data sets under a group that a tree has not; of those that it has, the names alone are listed."""
-        found: list[str] = []
-        for under, known in tree.items():
-            names = self._spots.names(file, join(group, under).rstrip("/"))
-            for name in sorted(names.difference(known), key=natural_key):
-                found += _below(file, group, join(under, name))
-        return found
+
+def _besides(file: Hdf5File, group: str, tree: dict[str, list[str]]) -> list[str]:
+    """The data sets under a group that a tree has not; of those that it has, the names alone are listed."""
+    found: list[str] = []
+    for under, known in tree.items():
+        for name in sorted(set(file.names(join(group, under) or "/")).difference(known), key=natural_key):
+            found += _below(file, group, join(under, name))
+    return found
+
+
+def _below(file: Hdf5File, group: str, name: str) -> list[str]:
+    try:
+        kind = file.kind(join(group, name))
+        return list(data_sets(file, group, name)) if kind == "group" else [name] if kind == "dataset" else []
+    except (ExternalRefused, StoreCorrupt):
+        return [name]  # it is not read, so what it leads to is nobody's business
 
 
 def _wanted(file: Hdf5File, layout: Layout, groups: list[str], asked: Asked) -> set[str]:
@@ -145,131 +251,6 @@ def _tree(file: Hdf5File, group: str) -> dict[str, list[str]]:
     return tree
 
 
-def _below(file: Hdf5File, group: str, name: str) -> list[str]:
-    try:
-        kind = file.kind(join(group, name))
-        return list(data_sets(file, group, name)) if kind == "group" else [name] if kind == "dataset" else []
-    except (ExternalRefused, StoreCorrupt):
-        return [name]  # it is not read, so what it leads to is nobody's business
-
-
-def _first_filled(file: Hdf5File, layout: Layout) -> str:
-    return next((group for group in layout.groups if row_count(file, group)), layout.groups[0])
-
-
-def _columns(file: Hdf5File, layout: Layout, group: str, asked: Asked) -> tuple[list[Facts], list[str]]:
-    """The columns that can be used, by the first group with rows; and why the others cannot."""
-    rows = row_count(file, group)
-    central = next((name for name in ACTIONS if layout.member(name)), None)
-    wanted = {member.name for member in layout.members if member.base not in _BOOKKEEPING}
-    columns: list[Facts] = []
-    notes: list[str] = []
-    for member in layout.members:
-        is_end = member.name in ENDS  # needed to know where episodes end, whatever was asked for
-        if not is_end and member.name not in (asked.columns if asked.columns is not None else wanted):
-            continue
-        facts: Facts | str
-        if member.rows != rows:
-            facts = f"{member.rows:,} rows, {central or 'the first data set'} has {rows:,}"
-        else:
-            facts = _facts(Hdf5Array(file, join(group, member.name)), member)
-        is_one = isinstance(facts, Facts) and facts.kind == "numbers" and member.values == 1
-        if is_end and layout.kind == "replay" and not is_one:
-            text = f"{member.name} is {member.shape}, one value for each of {rows:,} rows expected"
-            raise StoreError(f"{file.path}: {text}")
-        if isinstance(facts, str):
-            notes.append(f"{member.name} is left out: {facts}")
-        else:
-            columns.append(facts)
-    singles = [name for name in layout.singles if asked.columns is None or name in asked.columns]
-    if singles:
-        notes.append(f"left out, as each is a single value without rows: {', '.join(singles)}")
-    if asked.columns is not None:
-        lacking = [name for name in asked.columns if name not in {each.name for each in columns}]
-        if lacking:
-            raise StoreError(
-                f"{file.path} has no column {lacking[0]!r}",
-                hint="; ".join(notes) or f"columns: {', '.join(member.name for member in layout.members)}",
-            )
-    return columns, [*notes, *(_DOUBT.format(each.name, each.dtype, _by(each)) for each in columns if _is_odd(each))]
-
-
-def _facts(array: Hdf5Array, member: Member) -> Facts | str:
-    """A column, or why it cannot be one."""
-    stored = member.row_shape
-    dtype = array.dtype
-
-    def found(kind: str, shape: tuple[int, ...], name: str, encoding: str, turned: bool = False) -> Facts:
-        return Facts(member.name, kind, shape, name, encoding, stored, dtype.str, turned, array.is_ragged)
-
-    if member.content == "other":
-        text = _text_facts(array, member)
-        if text is not None:
-            return text
-        return member.why.replace("hdf5.channels=last", 'channels="last" or "first"')
-    if member.content == "pixels":
-        turned = member.channels == "first"
-        shape = (*stored[1:], stored[0]) if turned else stored if len(stored) == 3 else (*stored, 1)
-        return found("image", shape, "uint8", "raw", turned)
-    native = dtype.newbyteorder("=").name
-    if member.content == "depth" or (
-        "depth" in member.name.lower()
-        and native == "float32"
-        and len(stored) >= 2
-        and min(stored[:2]) >= _SMALLEST_DEPTH_PX
-        and stored[2:] in ((), (1,))
-    ):
-        return found("depth", (*stored[:2], 1), native, "raw")
-    if member.content in ("jpeg", "png"):
-        size = picture_size(array)
-        if isinstance(size, str):
-            return size
-        height, width, is_depth = size
-        if is_depth:
-            return found("depth", (height, width, 1), "uint16", "png")
-        return found("image", (height, width, 3), "uint8", member.content)
-    return found("numbers", stored, native, "numbers")
-
-
-def _text_facts(array: Hdf5Array, member: Member) -> Facts | str | None:
-    """A column of texts, or why it cannot be one; None where the rows are no strings at all."""
-    import h5py
-
-    if h5py.check_string_dtype(array.dtype) is None:
-        return None
-    if member.row_shape:
-        return f"text, {'×'.join(map(str, member.row_shape))} of them a row; one is read"
-    rows = Hdf5Array(array.file, array.name, texts=True)
-    looked_at = range(min(rows.count, _FIRST_ROWS))
-    try:
-        if rows.is_ragged:
-            first = [each.tobytes() for row in looked_at for each in rows.ragged(row, row + 1, LONGEST_TEXT_BYTES)]
-        else:
-            first = rows.rows(0, len(looked_at)).tolist()
-        for each in first:
-            each.decode("utf-8")
-    except (UnicodeDecodeError, LimitExceeded, StoreCorrupt) as error:
-        return f"strings that are neither JPEG, PNG nor UTF-8 text ({error})"
-    return Facts(member.name, "text", (), "str", "text", (), array.dtype.str, False, rows.is_ragged)
-
-
-def _is_odd(facts: Facts) -> bool:
-    """Numbers in the shape of pictures: sizes and views do not apply to them."""
-    shape = facts.stored_shape
-    if facts.kind != "numbers" or not shape or min(shape) < 1:
-        return False
-    if len(shape) == 2:
-        named = {"image", "images", "rgb"} & set(_WORDS.split(facts.name.lower()))
-        return bool(named) and min(shape) >= _SMALLEST_SIDE_PX
-    frame = shape[-3:]  # of (K, H, W, C), which is several pictures in a row
-    sides = ((frame[:2], frame[-1]), (frame[-2:], frame[0]))
-    return len(shape) in (3, 4) and any(min(side) >= _SMALLEST_SIDE_PX and n <= _MOST_STACKED for side, n in sides)
-
-
-def _by(facts: Facts) -> str:
-    return "×".join(str(size) for size in facts.stored_shape)
-
-
 def _rate(file: Hdf5File, layout: Layout) -> float | None:
     """Rows a second, where an attribute says so; robomimic's lies in the arguments of its environment."""
     for node in ("/", "data") if layout.kind == "robomimic" else ("/", "observations"):
@@ -284,3 +265,57 @@ def _rate(file: Hdf5File, layout: Layout) -> float | None:
     except (TypeError, ValueError, KeyError, RecursionError):
         return None
     return float(value) if isinstance(value, (int, float)) and 0 < value < 100_000 else None
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror or error}") from error
+    return found.st_size, found.st_mtime_ns
+
+
+def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list[Line]) -> Survey:
+    """Lines as arrays; the columns are those of the first file that has rows."""
+    heads = [line for line in lines if "kind" in line]
+    filled = {line["file"] for line in lines if line.get("rows")}
+    models = [head for head in heads if head.get("like")]
+    model = next((head for head in models if head["file"] in filled), models[0])
+    like = like_from(model["like"])
+    parts = [line for line in lines if "group" in line]
+    notes = [*model["notes"], *_besides_notes(paths, parts, like)]
+    for head in heads:  # groups that are no episodes
+        notes += [note if len(paths) == 1 else f"{paths[head['file']].name}: {note}" for note in head["lost"]]
+    ways: list[Counter[tuple[str, str]]] = [Counter() for _ in like.columns]
+    placements = np.full((len(parts), len(like.columns), 5), -1, np.int64)
+    for number, part in enumerate(parts):
+        for column, (*numbers, way, why) in enumerate(part["placements"]):
+            placements[number, column] = numbers
+            ways[column][way, why] += 1
+    return Survey(
+        model["kind"], model["why"], model["fps"], tuple(notes), tuple(model["masks"]), like.columns, tuple(ways),
+        tuple(paths), np.array(stamps, np.int64).reshape(-1, 2),
+        np.array([part["file"] for part in parts], np.int32), tuple(sys.intern(part["group"]) for part in parts),
+        np.array([part["rows"] for part in parts], np.int64), placements,
+    )  # fmt: skip
+
+
+def _besides_notes(paths: Sequence[Path], parts: Sequence[Line], like: Like) -> list[str]:
+    """A note for each data set that some parts have and the first one lacks."""
+    having: dict[str, list[Line]] = {}
+    for part in parts:
+        for name in part.get("besides", ()):
+            having.setdefault(name, []).append(part)
+    lacking = _place(paths, Path(like.path), like.group)
+    return [
+        f"{name} is left out: {lacking} has none, {_place(paths, paths[found[0]['file']], found[0]['group'])} "
+        + (f"and {len(found) - 1:,} more have" if len(found) > 1 else "has")
+        for name, found in having.items()
+    ]
+
+
+def _place(paths: Sequence[Path], path: Path, group: str) -> str:
+    """An episode in words, as short as tells it from the others."""
+    if not group:
+        return path.name
+    return group if len(paths) == 1 else f"{group} of {path.name}"

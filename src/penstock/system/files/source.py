@@ -139,10 +139,10 @@ class ByteSource(ABC):
             raise self._ends(offset, n_bytes, len(data))
         return data
 
-    def sample(self) -> bytes:
-        """A few KiB: beginning, middle and end. With size and time of change they tell bytes from others that were put
-        in their place with the same time, and a copy elsewhere stays the same."""
-        last = max(self.size_bytes - _SAMPLE_BYTES, 0)
+    def sample(self, size_bytes: int | None = None) -> bytes:
+        """A few KiB: beginning, middle and end (of the size that they had). With size and time of change they tell bytes
+        from others that were put in their place with the same time, and a copy elsewhere stays the same."""
+        last = max((self.size_bytes if size_bytes is None else size_bytes) - _SAMPLE_BYTES, 0)
         return b"".join(self.read(offset, _SAMPLE_BYTES) for offset in sorted({0, last // 2, last}))
 
     def as_file(self, *, closes: bool = False) -> BinaryIO:

@@ -1,0 +1,373 @@
+"""A store as input: its features settled, then episode by episode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock import formats
+from penstock.conversion.cameras.encoding_anew import video_lines
+from penstock.conversion.inputs.input import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
+from penstock.conversion.inputs.store_columns import StoreCamera, StoreColumns, settle_columns
+from penstock.conversion.inputs.store_episode import (
+    BadImage,
+    BadImages,
+    EpisodeRows,
+    Pass,
+    block_row_bytes,
+    stream_episode,
+)
+from penstock.conversion.mapping.columns_by_name import SUCCESS, map_columns
+from penstock.conversion.mapping.next_columns import CHILD_BYTES, next_features, refuse_new
+from penstock.conversion.settings import FeatureSettings, Settings, Source, without_effect, without_left_out
+from penstock.errors import ConfigError, StoreError
+from penstock.formats.builtin import HDF5
+from penstock.media.video.hardware import device_notes
+from penstock.plan.conversion_memory import (
+    FETCH_MIN_BYTES,
+    CameraLoad,
+    Load,
+    MemoryPlan,
+    Reads,
+    VectorLoad,
+    plan_memory,
+)
+from penstock.stores.store import Store
+from penstock.system import memory as process_memory
+from penstock.system import units
+
+if TYPE_CHECKING:
+    from penstock.conversion.commit.episode import EpisodeWriter
+
+_EPISODE_BYTES = 400  # one episode in the list of them
+_RETRIES = 8  # an image that only decoding shows to be broken is found when it is sampled
+_MOST_NOTES = 20
+_EXACT_SECONDS = 2048
+_NOT_ASKED = ("timeline", "time", "tolerance", "episodes", "split_episodes")  # a store has its rows and episodes
+_USUAL = Settings()
+
+
+def open_store_input(path: Path, means: Means, begun: Begun | None = None) -> Input:
+    """Open and plan a store; after the first input of a data set, with what that one settled."""
+    settings = means.settings if begun is None else begun.settings
+    store = _open(path, settings)
+    try:
+        return StoreInput(store, means, begun)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _open(path: Path, settings: Settings) -> Store:
+    """The store at a path, as conversion reads it."""
+    if formats.identify(path, "store") is HDF5:
+        from penstock.stores.hdf5.file_store import Hdf5FileStore
+
+        asked = settings.hdf5
+        return Hdf5FileStore(
+            path,
+            channels=asked.channels,
+            pixels=asked.pixels,
+            mask=asked.mask,
+            allow_external=asked.allow_external,
+        )
+    from penstock.stores.opening import open_store
+
+    return open_store(path)
+
+
+class StoreInput(Input):
+    """The state after an episode: the number of the next one, its images known to be unusable, and what was lost."""
+
+    def __init__(self, store: Store, means: Means, begun: Begun | None) -> None:
+        settings = means.settings if begun is None else begun.settings
+        self.kind = "hdf5" if store.kind.startswith("HDF5") else "store"
+        self.path, self.size_bytes = store.path, store.size_bytes
+        self._store, self._means = store, means
+        lengths = np.maximum(np.diff(store.episode_starts) - 2 * settings.sample_drop, 0)
+        self._lengths = -(-lengths // (settings.stride or 1))
+        if not self._lengths.any():
+            raise StoreError(f"{self.path} has no rows", hint="it was recorded empty; leave it out")
+        self.fps = _rate(store, settings, means)
+        notes = self._rate_notes(settings, _USUAL if begun is not None else settings)
+        notes += self._lost_notes()
+        self.by_name = not settings.features if begun is None else begun.by_name
+        if self.by_name and begun is None:
+            settings, found_notes = self._by_name(settings)
+            notes += found_notes
+        features = without_left_out(settings.features, settings, self.path, strict=begun is None)
+        settings = replace(settings, features=features)
+        self._columns = self._settle(settings, begun)
+        if self.by_name and begun is not None:
+            notes += self._like_first(settings, begun)
+        notes += self._success_notes(settings)
+        unknown = settings.robot_type == _USUAL.robot_type
+        self.robot_type = store.robot_type if unknown and store.robot_type else settings.robot_type
+        self.settings = replace(settings, fps=self.fps, robot_type=self.robot_type)
+        self.features = self._columns.features()
+        self.codecs = {camera.key: camera.stored_as for camera in self._columns.cameras}
+        self.encodes = any(not camera.copied for camera in self._columns.cameras)
+        for camera in self._columns.cameras:
+            camera.refuse_encoding(self.path)
+        self.memory = self._plan_memory()
+        notes += device_notes(self.codecs.values(), settings.encoding.device)
+        self.notes = (*store.notes, *notes)
+        process_memory.give_back_freed()
+
+    def _by_name(self, settings: Settings) -> tuple[Settings, Sequence[str]]:
+        """The settings with the features that names tell of, and notes."""
+        found = map_columns(self._store, with_depth=settings.depth != "off")
+        features = dict(found.features)
+        if SUCCESS not in features and any(success is not None for success in self._successes()):
+            features[SUCCESS] = FeatureSettings((Source("success"),))
+        settings = replace(settings, features=features)
+        after = next_features(self._store, settings, self._means)
+        return replace(settings, features=features | after.features), (*found.notes, *after.notes)
+
+    def _like_first(self, settings: Settings, begun: Begun) -> Sequence[str]:
+        """Notes on what the first input of the data set left out; refused where this store needs it."""
+        after = next_features(self._store, settings, self._means)
+        refuse_new(self.path, after, settings, begun.source)
+        if after.features:
+            return [f"left out, as {begun.source} has none: {', '.join(after.features)}"]
+        return after.notes
+
+    def _settle(self, settings: Settings, begun: Begun | None) -> StoreColumns:
+        first = int(np.flatnonzero(self._lengths)[0])
+        try:
+            return settle_columns(self._store, int(self._store.episode_starts[first]), settings)
+        except StoreError as error:
+            if begun is None or begun.kind != self.kind:
+                raise
+            # What a file of another layout lacks says less than that it is one.
+            with _open(Path(begun.source), settings) as before:
+                one, other = (each.kind.rpartition(" · ")[2] for each in (self._store, before))
+            if one == other:
+                raise
+            raise StoreError(
+                f"{self.path} holds {one}, {begun.source} holds {other}: files of "
+                f"different layouts do not make one data set ({error.message.removeprefix(f'{self.path}: ')})",
+                hint=f"convert each layout on its own, this file with: penstock convert {self.path} OUT",
+            ) from error
+
+    def _rate_notes(self, settings: Settings, asked: Settings) -> list[str]:
+        """`asked`: the user's own settings, or the usual ones where the first input has settled them."""
+        store, fps = self._store, self.fps
+        notes: list[str] = []
+        if store.fps is not None and store.fps_from:
+            same = abs(store.fps / (settings.stride or 1) - fps) < 1e-6
+            notes.append(
+                f"{store.fps_from}: {store.fps:g} rows a second"
+                + ("" if same else f", taken as {fps} fps as asked: no row is left out or added for that")
+            )
+        notes += without_effect(asked, _NOT_ASKED, store.plural)
+        longest_s = int(self._lengths.max()) // fps
+        if longest_s > _EXACT_SECONDS:
+            notes.append(
+                f"an episode of {longest_s:,} s is longer than the 2,048 s that LeRobot's float32 times resolve to its "
+                "0.1 ms: read it with LeRobotDataset(..., tolerance_s=1e-3)"
+            )
+        empty = int(np.count_nonzero(self._lengths == 0))
+        if empty:
+            notes.append(f"{empty:,} of {len(self._lengths):,} episodes have no rows")
+        return notes
+
+    def _lost_notes(self) -> list[str]:
+        lost = self._store.lost
+        if not lost:
+            return []
+        group, count = next(iter(lost)), len(lost)
+        some = f"{sum(lost.values()):,} rows of {count:,} demonstration{'s' if count > 1 else ''} without actions"
+        if self._means.strict:
+            raise StoreError(
+                f"{self.path}: {some}, the first is {group}",
+                hint="without --strict they are left out and counted (exit code 3)",
+            )
+        return [f"lost: {some}, the first is {group}"]
+
+    def _successes(self) -> list[bool | None]:
+        return [self._store.success(position) for position in range(self._store.episodes)]
+
+    def _success_notes(self, settings: Settings) -> list[str]:
+        successes = self._successes()
+        known = [success for success in successes if success is not None]
+        count, unknown = len(successes), len(successes) - len(known)
+        if self._columns.has_success:
+            text = f"{SUCCESS} is true in the last row of {sum(known):,} of {count:,} episodes"
+            return [text + (f"; nothing is known of {unknown:,}, which count as failed" if unknown else "")]
+        if known and self.by_name and SUCCESS not in settings.features:
+            return [f"success of {len(known):,} episodes left out: the data set was started without {SUCCESS}"]
+        return []
+
+    def close(self) -> None:
+        self._store.close()
+
+    def next_episode(self, state: State | None) -> EpisodePlan | None:
+        state = self._past_empty(state or _first_state())
+        position = state["next"]
+        if position >= self._store.episodes:
+            return None
+        rows = self._rows(state)
+        task = self.settings.task
+        if task == _USUAL.task:
+            task = self._store.task(position) or task
+        return EpisodePlan(len(rows.rows), task, self._store.episode_label(position), (rows, state))
+
+    def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
+        rows: EpisodeRows
+        rows, state = plan.detail
+        position, count = state["next"], self._store.episodes
+        self._store.check_episode(position, self._columns.names())
+        before = self.size_bytes * position // count
+        share = self.size_bytes * (position + 1) // count - before
+        means = Pass(self.settings, self.memory, self.fps, before, share, run)
+        try:
+            stream_episode(self._store, self._columns, rows, episode, means)
+        except BadImages as problem:
+            raise Again(self._without(state, problem.found)) from None
+        return {**state, "next": position + 1, "bad": {}, "attempts": 0}
+
+    def finish(self, state: State | None) -> Outcome:
+        state = self._past_empty(state or _first_state())
+        lost = {"demonstration without actions": len(self._store.lost)} if self._store.lost else {}
+        return Outcome({**lost, **state["lost"]}, tuple(state["notes"]))
+
+    def describe(self) -> dict[str, Any]:
+        return self._columns.describe()
+
+    def lines(self) -> list[tuple[str, str]]:
+        store, rows = self._store, int(self._lengths.sum())
+        episodes = f"{store.episodes:,} episode{'s' if store.episodes != 1 else ''}"
+        told_by = f" · {store.episodes_from}" if store.episodes_from else ""
+        lines = [
+            (self.path.name + " ", f"{units.format_size(self.size_bytes)} · {store.kind}"),
+            ("rows", f"{rows:,} at {self.fps} fps · {episodes}{told_by}"),
+        ]
+        fates = [(camera.key, camera.fate, camera.to_encode(rows)) for camera in self._columns.cameras]
+        lines += video_lines(fates, self.settings.encoding, self.memory.threads)
+        for column in self._columns.numbers:
+            names = " + ".join(part.name for part in column.parts)
+            lines.append(("numbers", f"{column.key} {column.size} ← {names}"))
+        return lines
+
+    def _rows(self, state: State) -> EpisodeRows:
+        """The rows that are left when those with unusable images are gone, or show the image before."""
+        position = state["next"]
+        begin, end = (int(each) for each in self._store.episode_starts[position : position + 2])
+        drop, stride = self.settings.sample_drop, self.settings.stride or 1
+        rows = np.arange(begin + drop, max(end - drop, begin + drop), stride, dtype=np.int64)
+        bad = {key: frozenset(each) for key, each in state["bad"].items()}
+        success = self._columns.has_success and bool(self._store.success(position))
+        if self.settings.missing == "hold":
+            # Nothing comes before the first rows: they are left out until every camera shows something.
+            while len(rows) and any(int(rows[0]) in each for each in bad.values()):
+                rows = rows[1:]
+            return EpisodeRows(rows, bad, success)
+        gone = np.array(sorted(set().union(*bad.values())), dtype=np.int64)
+        return EpisodeRows(rows[~np.isin(rows, gone)], success=success)
+
+    def _past_empty(self, state: State) -> State:
+        """Beyond episodes without a usable row, which are counted."""
+        while state["next"] < self._store.episodes and not len(self._rows(state).rows):
+            lost = dict(state["lost"])
+            lost["episode without a usable row"] = lost.get("episode without a usable row", 0) + 1
+            note = f"{self._store.episode_label(state['next'])} has no usable row: it is no episode of the data set"
+            state = {**state, "next": state["next"] + 1, "bad": {}, "attempts": 0, "lost": lost}
+            state["notes"] = _with_note(state["notes"], note)
+        return state
+
+    def _without(self, state: State, found: Sequence[BadImage]) -> State:
+        """The state in which broken images are left out, and counted."""
+        text = f"{found[0].name}: row {self._store.row_number(found[0].row):,}: {found[0].reason}"
+        last = state["attempts"] >= _RETRIES
+        reject = self.settings.bad_messages == "reject" or self.settings.missing == "reject"
+        if reject or self._means.strict or last:
+            raise StoreError(
+                f"{self.path}: {len(found)} unusable pictures, the first: {text}",
+                hint=None
+                if last
+                else f"{'without --strict penstock' if self._means.strict else 'bad_messages=drop'} leaves their rows "
+                "out and counts them (exit code 3), missing=hold shows the picture before",
+            )
+        bad = {key: set(rows) for key, rows in state["bad"].items()}
+        lost = dict(state["lost"])
+        fresh = 0
+        for each in found:
+            if each.row not in bad.setdefault(each.camera, set()):
+                bad[each.camera].add(each.row)
+                fresh += 1
+                lost[f"unusable picture: {each.name}"] = lost.get(f"unusable picture: {each.name}", 0) + 1
+        label = self._store.episode_label(state["next"])
+        what = "show the one before" if self.settings.missing == "hold" else "are left out with their rows"
+        note = f"{label}: {fresh} unusable pictures {what}, the first: {text}"
+        return {
+            **state,
+            "attempts": state["attempts"] + 1,
+            "bad": {key: sorted(rows) for key, rows in bad.items()},
+            "lost": lost,
+            "notes": _with_note(state["notes"], note),
+        }
+
+    def _plan_memory(self) -> MemoryPlan:
+        columns, store, means = self._columns, self._store, self._means
+        two_rows = 2 * block_row_bytes(columns.cameras)
+        largest = max((camera.source.largest_bytes for camera in columns.cameras), default=0)
+        passing = store.scratch_bytes(columns.names()) + max(0, two_rows - max(FETCH_MIN_BYTES, 2 * largest))
+        child = CHILD_BYTES if means.inputs > 1 else 0
+        load = Load(
+            cameras=tuple(_load(camera) for camera in columns.cameras),
+            vectors=tuple(VectorLoad(each.key, each.size, each.dtype) for each in columns.numbers),
+            rows=int(self._lengths.max()),
+            index_bytes=store.reading_bytes + child + _EPISODE_BYTES * store.episodes,
+            reads=Reads(largest, 0, passing),
+            chunk_size=self.settings.rosbag.chunk_size,
+            threads=means.threads,
+            # The rows of a flush are read at once: as they lie in the store, and joined to one column.
+            row_copy_bytes=max((each.passing_bytes for each in columns.numbers), default=0),
+            rows_before=means.rows_before,
+            input_bytes=self.size_bytes if columns.cameras else 0,  # numbers need no buffers
+            rows_after=means.rows_before + int(self._lengths.sum()),
+            episodes=means.inputs * store.episodes,
+            field_part="[0:1000]",
+        )
+        return plan_memory(load, means.budget_bytes)
+
+
+def _rate(store: Store, settings: Settings, means: Means) -> int:
+    """Rows per second, as given or as the store says; stores have no times to measure it by."""
+    stride = settings.stride or 1
+    if means.settings.fps is not None:
+        return means.settings.fps
+    if store.fps is not None:
+        rate = store.fps / stride
+        if rate < 1 or abs(rate - round(rate)) > 1e-6:
+            raise ConfigError(
+                f"{store.path}: {store.fps_from or store.kind} says {store.fps:g} rows a second, which makes {rate:g} "
+                f"with stride {stride}: LeRobot takes whole rates",
+                hint="give fps=30 (or what is meant)",
+            )
+        return round(rate)
+    if settings.fps is not None:
+        return settings.fps
+    raise ConfigError(f"{store.path} does not say how many rows a second has", hint=f"give {store.fps_hint}")
+
+
+def _first_state() -> State:
+    return {"next": 0, "bad": {}, "attempts": 0, "lost": {}, "notes": []}
+
+
+def _with_note(notes: list[str], note: str) -> list[str]:
+    """Bounded, since the state lies beside every episode of the journal."""
+    if len(notes) > _MOST_NOTES:
+        return notes
+    return [*notes, note if len(notes) < _MOST_NOTES else "and further ones, which are counted above"]
+
+
+def _load(camera: StoreCamera) -> CameraLoad:
+    height, width = max(camera.recorded_px, camera.size_px, key=lambda size_px: size_px[0] * size_px[1])
+    encoded = camera.source.largest_bytes if camera.copied else width * height // 3
+    return CameraLoad(width, height, camera.stored_as, max(encoded, width * height // 3))

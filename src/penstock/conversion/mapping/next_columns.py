@@ -1,0 +1,164 @@
+"""Columns of next observations: left out where every one is the observation of the row after, else kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from penstock.conversion.inputs.input import Means
+from penstock.conversion.mapping.columns_by_name import camera_keys, feature_of, listed, observation_key, problem_of
+from penstock.conversion.mapping.left_out import left_out
+from penstock.conversion.settings import FeatureSettings, Settings
+from penstock.errors import BudgetExceeded, StoreError
+from penstock.plan.conversion_memory import Load, Reads, plan_memory
+from penstock.stores.roles import is_next_observation
+from penstock.stores.store import Column, NextRows, Store
+
+CHILD_BYTES = 26 << 20  # the child process that looks at the next file first: measured, rounded up
+_KEEP = "hdf5.next_observations=keep keeps the columns"
+_FIRST_ROWS = "of the first rows; converting compares all"
+
+
+@dataclass(frozen=True)
+class NextColumns:
+    """The features that tell of next rows, and why others do not."""
+
+    features: dict[str, FeatureSettings] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def next_features(store: Store, settings: Settings, means: Means) -> NextColumns:
+    """Decide on every column of next observations that no feature takes yet.
+
+    A column is left out only where `Transition` gives the same without it: every row equals the one after it in its
+    episode, and no episode ends open. The row after the last of a terminal episode is masked by its terminal flag.
+    """
+    taken = {source.topic for feature in settings.features.values() for source in feature.sources}
+    columns, notes = _columns(store, settings, taken)
+    if columns and settings.hdf5.next_observations == "drop":
+        notes.append(f"left out, as asked for: {listed(list(columns))}")
+        columns = {}
+    found: dict[str, NextRows] = {}
+    if settings.hdf5.next_observations == "auto":
+        for name in columns:
+            compared = _compared(store, _now(name), name, means) if _now(name) in store.columns else None
+            if compared is not None:
+                found[name] = compared
+    needed = [name for name in columns if name not in found or not found[name].is_row_after]
+    # Next columns of numbers stand for the state in a transition: one of them alone would leave the others without.
+    with_numbers = any(not columns[name].is_picture for name in needed)
+    kept = [name for name, each in columns.items() if name in needed or (with_numbers and not each.is_picture)]
+    features = _features(settings.features, columns, kept)
+    by_name = {source.topic: key for key, feature in features.items() for source in feature.sources}
+    notes += _left_out_notes({name: each for name, each in found.items() if name not in by_name})
+    notes += [_kept_note(name, key, found.get(name), settings) for name, key in by_name.items()]
+    return NextColumns(features, tuple(notes))
+
+
+def refuse_new(path: Path, found: NextColumns, settings: Settings, first: str) -> None:
+    """A data set that an earlier file started without a next observation cannot take it from a later one."""
+    for key in (key for key in found.features if key.removeprefix("next.") in settings.features):
+        raise StoreError(
+            f"{path}: the data set was started with {first}, without {key}, which this file needs: "
+            f"{'; '.join(found.notes)}",
+            hint=f"{_KEEP} of all files, hdf5.next_observations=drop leaves them out; or convert the file on its own",
+        )
+
+
+def _now(name: str) -> str:
+    """next_obs/object → obs/object."""
+    return name.removeprefix("next_")
+
+
+def _columns(store: Store, settings: Settings, taken: Set[str]) -> tuple[dict[str, Column], list[str]]:
+    found: dict[str, Column] = {}
+    notes: list[str] = []
+    for name in dict.fromkeys([*store.columns, *store.left_out]):
+        if not is_next_observation(name) or name in taken:
+            continue
+        problem = problem_of(store, name)
+        if problem is not None:
+            notes.append(left_out(name, problem))
+        elif store.columns[name].kind == "depth" and settings.depth == "off":
+            notes.append(f"depth left out: {name}")
+        else:
+            found[name] = store.columns[name]
+    return found, notes
+
+
+def _compared(store: Store, now: str, after: str, means: Means) -> NextRows | None:
+    load = Load(
+        cameras=(),
+        vectors=(),
+        rows=0,
+        index_bytes=store.reading_bytes + (CHILD_BYTES if means.inputs > 1 else 0),
+        reads=Reads(0, 0, store.comparing_bytes(now, after)),
+        chunk_size="auto",
+        threads=1,
+    )
+    try:
+        plan_memory(load, means.budget_bytes)
+    except BudgetExceeded as error:
+        error.message = f"comparing {after} with the rows after: {error.message}"
+        error.hint = f"{error.hint}; hdf5.next_observations=keep compares nothing"
+        raise
+    return store.compare_next(now, after, means.compared_bytes, means.check_stop)
+
+
+def _features(
+    features: Mapping[str, FeatureSettings], columns: Mapping[str, Column], kept: Sequence[str]
+) -> dict[str, FeatureSettings]:
+    """A next feature for every feature of which a part is kept, where the file has all its parts; else part by part."""
+    found: dict[str, FeatureSettings] = {}
+    taken: set[str] = set()
+    for key, feature in features.items():
+        names = [f"next_{source.topic}" for source in feature.sources]
+        if any(name in kept for name in names) and all(name in columns for name in names):
+            sources = tuple(replace(source, topic=name) for source, name in zip(feature.sources, names, strict=True))
+            found[f"next.{key}"] = replace(feature, sources=sources)
+            taken.update(names)
+    alone = [columns[name] for name in kept if name not in taken]
+    keys = {f"next.{key}": each for key, each in camera_keys(each for each in alone if each.is_picture).items()}
+    keys |= {f"next.{observation_key(_now(each.name))}": each for each in alone if not each.is_picture}
+    return found | {key: feature_of(column) for key, column in keys.items() if key not in found}
+
+
+def _left_out_notes(found: Mapping[str, NextRows]) -> list[str]:
+    """One note for all that were compared alike."""
+    alike: dict[NextRows, list[str]] = {}
+    for name, rows in found.items():
+        alike.setdefault(replace(rows, terminal_ends=0), []).append(name)
+    notes = [
+        f"left out, as each is the observation of the row after ({_compared_text(rows)}): {listed(names)}"
+        for rows, names in alike.items()
+    ]
+    ends = max((rows.terminal_ends for rows in found.values()), default=0)
+    if ends:
+        some = f"{ends:,} terminal episode{'s' if ends > 1 else ''}"
+        notes.append(f"left out with them: what was observed after the last row of {some}; {_KEEP}")
+    return notes
+
+
+def _kept_note(name: str, key: str, rows: NextRows | None, settings: Settings) -> str:
+    if key in settings.leave_out:
+        return f"left out, as asked for: {name} ({key})"
+    if rows is None:
+        asked = settings.hdf5.next_observations == "keep"
+        why = "as asked for" if asked else f"there is no {_now(name)} of its kind and shape to compare it with"
+        return f"{name} is kept as {key}: {why}"
+    if rows.equal < rows.compared:
+        share = 100 * rows.equal / rows.compared
+        why = f"it is the observation of the row after in {rows.equal:,} of {rows.compared:,} rows ({share:.1f} %)"
+    elif rows.open_ends:
+        ends = "1 episode that does" if rows.open_ends == 1 else f"{rows.open_ends:,} episodes that do"
+        why = f"nothing else says what follows the last row of {ends} not end terminal"
+    else:
+        why = f"it is the observation of the row after in all {rows.compared:,} rows, other numbers are not"
+    return f"{name} is kept as {key}: {why}" + ("" if rows.is_whole else f", {_FIRST_ROWS}")
+
+
+def _compared_text(rows: NextRows) -> str:
+    if rows.is_whole:
+        return f"all {rows.compared:,} rows that have one were compared"
+    return f"the first {rows.compared:,} rows were compared, converting compares all"

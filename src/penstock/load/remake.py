@@ -1,0 +1,53 @@
+"""A loader made again from its description: `penstock profile` tries changes on the data of a recorded run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.errors import UsageError
+from penstock.load.loader import Loader
+from penstock.load.settings import Mix
+from penstock.load.window import Clip, Sampling, Transition, Window
+from penstock.profile.description import PENSTOCK_LOADER, LoaderDescription
+from penstock.stores.opening import open_store
+
+
+def from_description(described: LoaderDescription, **changed: Any) -> Loader:
+    """A loader as `Loader.describe` told of one, in this process; raises UsageError where that cannot be."""
+    if described.kind != PENSTOCK_LOADER:
+        raise UsageError(f"{described.kind or 'this'} cannot be made again here", hint="call profile.verdict() there")
+    if not described.stores or described.options is None or described.window is None:
+        raise UsageError("the run does not tell how its loader was made", hint="call profile.verdict(check=True) there")
+    stores = []
+    for each in described.stores:
+        if each.open_options is None:
+            raise UsageError(f"{each.path} ({each.kind}) can only be opened by the program that made it",
+                             hint="call profile.verdict(check=True) there")  # fmt: skip
+        stores.append((open_store(each.path, **each.open_options), each.weight))
+    options = {**described.options, **changed}
+    if options["view"] == "given":
+        options["view"] = "auto"
+    for name in ("image_size", "shard"):
+        if isinstance(options.get(name), list):
+            options[name] = tuple(options[name])
+    if isinstance(options.get("image_size"), dict):
+        options["image_size"] = {name: each and tuple(each) for name, each in options["image_size"].items()}
+    store = stores[0][0] if len(stores) == 1 and not described.length else Mix(stores, described.length)
+    return Loader(store, window_from(described.window), **options)
+
+
+def window_from(told: Mapping[str, Any]) -> Sampling:
+    """The window of which `describe()` told."""
+    columns = told.get("columns")
+    if told["kind"] == "clip":
+        return Clip(told["frames"], told["stride"], told["step"], columns)
+    if told["kind"] == "transition":
+        return Transition(columns, told["next_columns"])
+    if told["kind"] != "window":
+        raise UsageError(f"a window of kind {told['kind']!r} cannot be made again here")
+    if "delta_timestamps" in told:
+        return Window.from_delta_timestamps(
+            told["delta_timestamps"], columns, pad=told["pad"], tolerance_s=told["tolerance_s"]
+        )
+    return Window(told["offsets"], pad=told["pad"], columns=columns)

@@ -1,0 +1,217 @@
+"""A damaged db3 file: the rows of its leaf pages, for reading them and for saving them in a new file."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from array import array
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.errors import PenstockError, RecordingCorrupt
+from penstock.formats.content import ZSTD_MAGIC
+from penstock.recordings.db3.file import MAX_TOPICS, SQLITE_ERRORS, Db3File, Tables, as_text
+from penstock.recordings.db3.pages import HEADER_BYTES, SqlitePages
+from penstock.recordings.db3.writer import Db3Writer
+from penstock.recordings.file_window import recover_hint
+from penstock.recordings.messages.schemas import type_name
+from penstock.recordings.recovery.metadata import TopicFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.recordings.db3.file import Db3Index, MessageRow
+    from penstock.recordings.recovery.metadata import FileFacts
+    from penstock.recordings.recovery.report import DamageLog
+    from penstock.recordings.recovery.scan_bytes import FileBytes
+
+_DEFINITION_ENCODINGS = ("ros2msg", "ros2idl", "unknown")
+_MAX_SMALL_ROW_BYTES = 16 << 20
+_MOST_ROWS = 1 << 40
+_BATCH_ROWS = 4096
+
+
+class PagedFile:
+    """A file whose tree SQLite cannot follow, with the interface of `Db3File`; `log` counts what is lost."""
+
+    def __init__(self, source: FileBytes, log: DamageLog, *, packed: bool = False) -> None:
+        self.path = source.path
+        self.packed = packed
+        self.packed_messages = False
+        self.tables = Tables()
+        self.log = log
+        self._lock = threading.Lock()
+        self._source = source
+        self._pages = SqlitePages(source)
+        if not self._pages.header_is_whole:
+            cause = f"the header is broken; pages of {self._pages.page_bytes:,} bytes were taken"
+            log.add(0, min(HEADER_BYTES, source.size), cause, 0)
+        rowid, page, place = self._sort_rows()
+        order = np.argsort(np.array(rowid, np.int64), kind="stable")
+        self._rowids = np.array(rowid, np.int64)[order]
+        self._places = np.array(page, np.uint32)[order], np.array(place, np.uint16)[order]
+
+    def close(self) -> None:
+        with self._lock:
+            self._source.close()
+
+    def messages(self) -> Iterator[MessageRow]:
+        """(row id, topic, time, data) of the rows that are whole, each row id once; what is missing is counted."""
+        begin, last = self.log.mark(), None
+        for position, rowid in enumerate(self._rowids.tolist()):
+            if rowid == last:
+                continue
+            values = self._values(position)
+            if values is None:
+                page, place = (int(column[position]) for column in self._places)
+                at = (page - 1) * self._pages.page_bytes
+                cause = "a row whose data are in pages that are missing"
+                self.log.add(at + place, at + self._pages.page_bytes, cause, 1)
+                continue
+            last = rowid
+            yield rowid, values[1], values[2], values[3]
+        self._settle(begin)
+
+    def add_to(self, index: Db3Index) -> None:
+        """Add the rows that are whole; what is lost is in the log."""
+        index.begin_file()
+        topics = self.tables.numbers(index)
+        pending: list[tuple[int, int, int, int]] = []
+        for rowid, number, time_ns, data in usable(self, self.log, self._source.size):
+            if not pending and self.log.written == 1:
+                self.packed_messages = data[:4] == ZSTD_MAGIC
+            pending.append((topics[number], time_ns, rowid, len(data)))
+            if len(pending) == _BATCH_ROWS:
+                _add(index, pending)
+        _add(index, pending)
+
+    def read(self, row: int, target: memoryview) -> None:
+        """Fill `target` with the beginning of a message's data."""
+        with self._lock:
+            first, end = np.searchsorted(self._rowids, (row, row + 1)).tolist()
+            each = (self._values(position) for position in range(first, end))
+            data = next((values[3] for values in each if values is not None), None)
+        if not isinstance(data, bytes) or len(data) < len(target):
+            what = f"row {row} should hold {len(target):,} bytes, and they are not there"
+            raise RecordingCorrupt(what, path=str(self.path), hint=recover_hint(self.path))
+        target[:] = memoryview(data)[: len(target)]
+
+    def _settle(self, begin: tuple[int, int, int, int, int]) -> None:
+        """Count what is missing since a mark, after all messages were read."""
+        # rosbag2 numbers its rows from 1 and removes none: what is missing in between is lost.
+        entries = (values[1] for values in self._pages.index_entries() if len(values) == 2)
+        listed = (row for row in entries if isinstance(row, int) and row < _MOST_ROWS)
+        highest = max(int(self._rowids.max(initial=0)), max(listed, default=0))
+        size, page_bytes, claimed = self._source.size, self._pages.page_bytes, self._pages.claimed_bytes
+        cause = f"rows between 1 and {highest:,} that are in no page"
+        self.log.settle(begin, highest, (0, size), cause, hidden=True)
+        if claimed > size:
+            self.log.add(size, claimed, "the file was cut here")
+        elif rest := size % page_bytes:
+            self.log.add(size - rest, size, "the file ends inside a page")
+
+    def _values(self, position: int) -> tuple[Any, ...] | None:
+        row = self._pages.row_at(*(int(column[position]) for column in self._places))
+        return None if row is None else self._pages.values(row)
+
+    def _sort_rows(self) -> tuple[array[int], array[int], array[int]]:
+        """Which table each row is of, told by the kinds of its values; row id, page and place of the messages."""
+        found = array("q"), array("I"), array("H")
+        for row in self._pages.rows():
+            kinds = "".join(_kind(serial) for serial in row.types)
+            if kinds[1:] == "iib" and len(kinds) == 4:
+                for column, value in zip(found, (row.rowid, row.page, row.place), strict=True):
+                    column.append(value)
+            elif kinds[1:4] == "ttt" and len(kinds) in (4, 5, 6) and row.payload_bytes <= _MAX_SMALL_ROW_BYTES:
+                self._add_small_row(row.rowid, self._pages.values(row))
+            elif kinds in ("nt", "it") and not self.tables.ros_distro and row.payload_bytes < 64:
+                values = self._pages.values(row)
+                self.tables.ros_distro = as_text(values[1]) if values else ""
+        return found
+
+    def _add_small_row(self, rowid: int, values: tuple[Any, ...] | None) -> None:
+        texts = [as_text(value) for value in values[1:]] if values else [""]
+        if texts[0].startswith("/"):
+            if len(self.tables.topics) < MAX_TOPICS:
+                self.tables.topics[rowid] = TopicFacts(*texts)
+        elif len(texts) == 4 and texts[1] in _DEFINITION_ENCODINGS:
+            self.tables.definitions.append((texts[0], texts[1], texts[2], texts[3]))
+
+
+def _kind(serial: int) -> str:
+    if serial in (0, 7):
+        return "n" if serial == 0 else "f"
+    return "i" if serial < 10 else "t" if serial % 2 else "b"
+
+
+def _add(index: Db3Index, pending: list[tuple[int, int, int, int]]) -> None:
+    rows = np.array(pending, np.int64).reshape(-1, 4)
+    pending.clear()
+    for topic in np.flatnonzero(np.bincount(rows[:, 0])).tolist() if rows.size else ():
+        mine = rows[rows[:, 0] == topic]
+        index.add(topic, mine[:, 1], mine[:, 2], mine[:, 3])
+
+
+def usable(file: Db3File | PagedFile, log: DamageLog, size_bytes: int) -> Iterator[MessageRow]:
+    """The messages of a file whose topic is known; the log counts them, and the others as lost."""
+    topics = {number: (topic.name, type_name(topic.type)) for number, topic in file.tables.topics.items()}
+    for row in file.messages():
+        known = topics.get(row[1])
+        if known is None or not isinstance(row[2], int) or not isinstance(row[3], bytes):
+            why = f"messages of topic {row[1]!r:.20}, whose row is lost" if known is None else "rows without data"
+            log.add(0, size_bytes, why, 1)
+            continue
+        log.took(*known)
+        yield row
+
+
+def recover_db3(source: FileBytes, target: Path, log: DamageLog, facts: FileFacts) -> None:
+    """Write every row that can be read to a new file at `target`."""
+    with tempfile.TemporaryDirectory(prefix=".penstock-recover-", dir=target.parent) as scratch:
+        file: Db3File | PagedFile | None = _sound_file(source, Path(scratch))
+        if file is None:
+            log.notes.append("SQLite finds the file broken; it was read page by page")
+            file = PagedFile(source, log)
+        with closing(file), Db3Writer(target, file.tables.ros_distro) as writer:
+            for definition in file.tables.definitions:
+                writer.definition(*definition)
+            for topic in file.tables.topics.values():
+                facts.topics.setdefault(topic, 0)
+                writer.topic(topic)
+            for _, number, time_ns, data in usable(file, log, source.size):
+                if facts.first_ns is None and data[:4] == ZSTD_MAGIC:
+                    facts.packed_messages = True
+                topic = file.tables.topics[number]
+                writer.write(writer.topic(topic), time_ns, data)
+                facts.count(topic, time_ns)
+            writer.close(facts)
+
+
+def _sound_file(source: FileBytes, scratch: Path) -> Db3File | None:
+    """A file that SQLite finds whole, else None. What a killed recorder left beside it is applied to a copy."""
+    beside = [Path(f"{source.path}{suffix}") for suffix in ("-wal", "-journal")]
+    pending = [side for side in beside if side.exists() and side.stat().st_size]
+    path = source.content
+    if pending:
+        # Applying a log writes to the file, and the source is never written to.
+        path = scratch / "copy.db3"
+        shutil.copyfile(source.content, path)
+        for side in pending:
+            shutil.copyfile(side, f"{path}{side.name.removeprefix(source.path.name)}")
+    try:
+        file = Db3File(source.path, content=path, writable=bool(pending))
+    except PenstockError:
+        return None
+    try:
+        if file.is_sound():
+            return file
+    except (PenstockError, *SQLITE_ERRORS):
+        # Whatever SQLite stumbles over, the pages are read without it.
+        file.close()
+        return None
+    file.close()
+    return None

@@ -1,0 +1,359 @@
+"""One HDF5 file as a store that is read from its beginning to its end, as conversion does.
+
+Nothing is surveyed beforehand: an episode is looked at when its rows are read, and what is wrong with a column costs
+only those who ask for it. `Hdf5Store` is for rows in any order, out of thousands of files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import ImageError, LimitExceeded, StoreCorrupt, StoreError
+from penstock.stores.hdf5.array import LARGEST_IMAGE_BYTES, Hdf5Array
+from penstock.stores.hdf5.facts import TEXT_NAMES, read_facts
+from penstock.stores.hdf5.file import Hdf5File
+from penstock.stores.hdf5.layout import (
+    NO_TIMEOUTS,
+    Layout,
+    Member,
+    classify,
+    episode_spans,
+    episode_success,
+    join,
+    list_members,
+    lost_demonstrations,
+    recognise,
+)
+from penstock.stores.hdf5.next_column import compare_next, comparing_bytes, is_comparable
+from penstock.stores.hdf5.read import picture_bytes
+from penstock.stores.held import content_sample
+from penstock.stores.roles import ACTIONS, CENTRAL_ROLES, ENDS, SUCCESSES, TERMINALS, TIMEOUTS, find_roles
+from penstock.stores.store import Column, ImageSource, NextRows, Picture, Scratch, Store
+
+_KINDS = {"aloha": "one episode (ALOHA / ACT)", "robomimic": "demonstrations (robomimic)", "replay": "replay steps"}
+_LIBRARY_BYTES = 14 << 20  # h5py with its metadata cache: measured, rounded up
+
+
+class Hdf5FileStore(Store):
+    """One HDF5 file; `channels`, `pixels`, `mask` and `allow_external` are the `hdf5:` settings of a conversion."""
+
+    plural = "HDF5 files"
+    reading_bytes = _LIBRARY_BYTES
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        channels: Literal["auto", "first", "last"] = "auto",
+        pixels: str = "rgb",
+        mask: str | None = None,
+        allow_external: bool = False,
+    ) -> None:
+        self.path = path
+        self._options = {"channels": channels, "pixels": pixels, "mask": mask, "allow_external": allow_external}
+        self._file = Hdf5File(path, allow_external=allow_external, texts=TEXT_NAMES)
+        self._arrays: dict[str, Hdf5Array] = {}
+        self._sources: dict[str, _Images] = {}
+        try:
+            self._open(channels, pixels, mask)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, channels: Literal["auto", "first", "last"], pixels: str, mask: str | None) -> None:
+        file, self.layout = self._file, recognise(self._file, channels)
+        notes: list[str] = []
+        self._spans = episode_spans(file, self.layout, mask, notes)
+        self.episode_starts = np.cumsum([0, *(span.stop - span.start for span in self._spans)], dtype=np.int64)
+        self._facts = read_facts(file, self.layout)
+        self.kind = f"HDF5 · {_label(self.layout)}"
+        self.fps, self.fps_from = self._facts.rate_hz, self._facts.rate_from
+        self.robot_type = self._facts.robot
+        self.episodes_from = self.layout.why
+        if self.layout.kind == "aloha" and self.layout.is_known:
+            self.fps_hint = "fps=50 (ALOHA records at 50 Hz)"
+        ends = [name for name in TERMINALS if self.layout.member(name) is not None]
+        if self.layout.kind == "replay" and self.layout.first_of(TIMEOUTS) is None and len(ends) == 1:
+            notes.append(NO_TIMEOUTS)
+        if self.layout.masks and mask is None:
+            shown = ", ".join(self.layout.masks[:8])
+            notes.append(f"masks: {shown} (hdf5.mask=NAME takes the demonstrations of one)")
+        self._notes = tuple(notes)
+        self.lost = {} if mask else lost_demonstrations(file, self.layout)
+        is_flat = self.layout.kind == "replay"  # flat steps have no place for what is known of an episode
+        self._successes = [None if is_flat else episode_success(file, span.group) for span in self._spans]
+        self._group: str | None = None
+        self._first = next((span.group for span in self._spans if span.stop > span.start), self.layout.group)
+        if self.layout.group != self._first:  # the first of a mask need not be the first of the file
+            self.layout = replace(self.layout, members=list_members(file, self._first, channels)[0])
+        self._channels, self._pixels = channels, pixels
+        # Success of a whole episode is no column: `success` gives it.
+        flags = {name for name in SUCCESSES if file.kind(join(self._first, name)) == "dataset"}
+        flags = {name for name in flags if file.dataset(join(self._first, name)).size == 1}
+        self._members = {member.name: member for member in self.layout.members if member.name not in flags}
+        self.columns = {name: self._column(each) for name, each in self._members.items() if each.content != "other"}
+        self.left_out = self._left_out()
+        found = find_roles(name for name, column in self.columns.items() if column.kind == "numbers")
+        self.roles = {role: names[0] for role, names in found.items() if len(names) == 1}
+        self.joined_roles = {role: names for role, names in found.items() if len(names) > 1}
+
+    def _column(self, member: Member) -> Column:
+        shape = member.row_shape
+        if member.content == "pixels":
+            shape = (*shape[1:], shape[0]) if member.channels == "first" else (*shape, 1) if len(shape) == 2 else shape
+        kind = "numbers" if member.content == "numbers" else "depth" if member.content == "depth" else "image"
+        encoding = member.content if member.content in ("jpeg", "png", "numbers") else "raw"
+        stored = self.rows * member.values * np.dtype(member.dtype).itemsize
+        return Column(member.name, kind, shape, member.dtype, encoding, "file", member.why, stored)  # type: ignore[arg-type]
+
+    def _left_out(self) -> Mapping[str, str]:
+        """What cannot be a column of the episodes; of what an episode needs, other numbers of rows are an error."""
+        roles = find_roles(member.name for member in self._members.values() if member.content == "numbers")
+        needed = {name for role in CENTRAL_ROLES for name in roles.get(role, ())} | set(ENDS)
+        rows = self._array(self._first, self._central).count
+        found: dict[str, str] = {}
+        for name, member in self._members.items():
+            if member.content == "other":
+                found[name] = member.why
+            elif member.rows != rows and not member.is_picture and name not in needed:
+                found[name] = f"it has {member.rows:,} rows, the episode {rows:,}"
+        return found
+
+    @property
+    def _central(self) -> str:
+        """The data set that says how many rows an episode has."""
+        return (self.layout.first_of(ACTIONS) or self.layout.members[0]).name
+
+    @property
+    def notes(self) -> Sequence[str]:  # type: ignore[override]
+        """As in every store; other files that were read are known once columns were."""
+        return (*self._notes, *(f"reads {target} as well" for target in self._file.followed))
+
+    @property
+    def size_bytes(self) -> int:
+        return self._file.size_bytes
+
+    def column(self, name: str) -> Column:
+        name = name.strip("/")
+        if name in self.columns:
+            return self.columns[name]
+        path = join(self._first, name)
+        if self._file.kind(path) != "dataset":
+            beside = ", ".join(self._file.names(path.rsplit("/", 1)[0] if "/" in path else "/")[:12])
+            hint = f"beside it: {beside}" if beside else None
+            raise StoreError(f"{self.path}: there is no data set {path}", hint=hint)
+        member = classify(Hdf5Array(self._file, path), name, self._channels)
+        if member.content == "other":
+            raise StoreError(f"{self.path}: {path} cannot be a feature: {member.why}")
+        self._members[name] = member
+        self.columns = {**self.columns, name: self._column(member)}
+        return self.columns[name]
+
+    def episode_label(self, position: int) -> str:
+        return self._spans[position].label
+
+    def row_number(self, row: int) -> int:
+        return self._place(row)[1]
+
+    def task(self, position: int) -> str | None:
+        return self._facts.tasks.get(self._spans[position].group) or self._facts.task
+
+    def success(self, position: int) -> bool | None:
+        return self._successes[position]
+
+    def check_episode(self, position: int, names: Sequence[str]) -> None:
+        """Every data set of the episode has its rows; a shorter one is an error, not an episode that ends early."""
+        group = self._spans[position].group
+        central = self._array(group, self._central).count
+        for name in names:
+            array = self._array(group, name)
+            if array.count != central:
+                raise StoreError(
+                    f"{self.path}: {array.name} has {array.count:,} rows, {self._central} has {central:,}",
+                    hint="the recording is incomplete; leave the data set out under features:, or the file",
+                )
+
+    def scratch_bytes(self, names: Sequence[str]) -> int:
+        arrays = [self._array(self._first, name) for name in names]
+        scratch = max((array.scratch_bytes for array in arrays), default=0)
+        # Each column keeps the chunk that it unpacked last, where the next rows lie in it, too.
+        scratch += sum(array.chunk_bytes for array in arrays if array.path_taken.way == "unpacked chunks")
+        return scratch + max((array.row_bytes for array in arrays if not array.is_ragged), default=0)
+
+    def images(self, name: str) -> ImageSource:
+        if not self.column(name).is_picture:
+            raise StoreError(f"{self.path}: {name!r} is no image column", hint="store.numbers gives its rows")
+        if name not in self._sources:
+            first = Hdf5Array(self._file, join(self._first, name))
+            self._sources[name] = _Images(self._members[name], first, self, self._pixels)
+        return self._sources[name]
+
+    def numbers(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        column = self.column(name)
+        found = [array.rows(low, high) for array, low, high in self.pieces(name, rows)]
+        return found[0] if len(found) == 1 else np.concatenate(found or [np.empty((0, *column.shape), column.dtype)])
+
+    def number_blocks(self, names: Sequence[str], block_bytes: int) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
+        step = max(1, block_bytes // max(sum(self.column(name).row_bytes for name in names), 1))
+        for start in range(0, self.rows, step):
+            rows = np.arange(start, min(start + step, self.rows), dtype=np.int64)
+            yield start, {name: self.numbers(name, rows) for name in names}
+
+    def comparing_bytes(self, now: str, after: str) -> int:
+        return comparing_bytes(self._file, self._spans, (now, after))
+
+    def compare_next(
+        self, now: str, after: str, most_bytes: int | None, on_block: Callable[[], None] | None
+    ) -> NextRows | None:
+        if now not in self._members or not is_comparable(self._members[now], self._members[after]):
+            return None
+        return compare_next(self._file, self.layout, self._spans, (now, after), most_bytes, on_block)
+
+    def fingerprint(self, name: str) -> str:
+        found = hashlib.sha256(f"{self.kind} {self.column(name)} {self.size_bytes}".encode())
+        found.update(content_sample(self.path, self.size_bytes))
+        return found.hexdigest()
+
+    def close(self) -> None:
+        self._arrays, self._sources = {}, {}  # with the chunks that they unpacked last
+        self._file.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (str(self.path.absolute()), self._options)
+
+    def _place(self, row: int) -> tuple[str, int]:
+        """(group, row of the group) of a row."""
+        position = int(np.searchsorted(self.episode_starts, row, side="right")) - 1
+        span = self._spans[position]
+        return span.group, row - int(self.episode_starts[position]) + span.start
+
+    def pieces(self, name: str, rows: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[Hdf5Array, int, int]]:
+        """The rows in their order: runs of neighbours as (data set, first, last + 1)."""
+        wanted = np.asarray(rows, np.int64)
+        positions = np.searchsorted(self.episode_starts, wanted, side="right") - 1
+        at = 0
+        while at < len(wanted):
+            end = at + 1
+            while end < len(wanted) and wanted[end] == wanted[end - 1] + 1 and positions[end] == positions[at]:
+                end += 1
+            group, first = self._place(int(wanted[at]))
+            yield self._array(group, name), first, first + end - at
+            at = end
+
+    def _array(self, group: str, name: str) -> Hdf5Array:
+        """A data set of one group; it must be what the first group's was."""
+        if group != self._group:
+            self._group, self._arrays = group, {}
+        if name not in self._arrays:
+            array = Hdf5Array(self._file, join(group, name))
+            self._check_like(array, self._members.get(name))
+            self._arrays[name] = array
+        return self._arrays[name]
+
+    def _check_like(self, array: Hdf5Array, member: Member | None) -> None:
+        if member is None or member.content == "other":
+            return
+        values = int(np.prod(array.row_shape, dtype=np.int64))
+        if member.content == "numbers":
+            if values != member.values or array.dtype.kind not in "biuf":
+                raise StoreError(
+                    f"{self.path}: {array.name} has {values:,} values of {array.dtype} a row, "
+                    f"in the first episode {member.values:,}"
+                )
+            return
+        same = array.is_ragged == member.ragged and str(array.dtype) == member.dtype
+        if member.content in ("pixels", "depth"):
+            same = same and array.row_shape == member.row_shape
+        if not same:
+            raise StoreError(
+                f"{self.path}: {array.name} is {array.dtype} {array.row_shape}, "
+                f"in the first episode {member.dtype} {member.row_shape}",
+                hint="convert such episodes on their own",
+            )
+
+
+class _Images(ImageSource):
+    """The images of one column."""
+
+    def __init__(self, member: Member, first: Hdf5Array, store: Hdf5FileStore, pixels: str) -> None:
+        self._member, self._store, self.pixel_order = member, store, pixels
+        self._longest_bytes = first.longest_bytes(LARGEST_IMAGE_BYTES)
+        self._chunk_rows = first.chunk_rows
+        self.scratch_bytes = self._longest_bytes + first.scratch_bytes
+
+    @property
+    def largest_bytes(self) -> int:
+        return self._longest_bytes
+
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+        for row in rows:
+            (found,) = self.read_block([row], scratch.take(self._longest_bytes))
+            if isinstance(found, ImageError):
+                raise found
+            yield found
+
+    def keys(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return rows
+
+    def runs(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self._chunk_rows == 1 or not len(rows):
+            return rows
+        local = rows - int(rows[0]) + self._store.row_number(int(rows[0]))  # of one episode
+        return local // self._chunk_rows
+
+    def read_block(self, rows: Sequence[int], memory: NDArray[np.uint8]) -> list[Picture | ImageError]:
+        found: list[Picture | ImageError] = []
+        at = 0
+        for array, first, last in self._store.pieces(self._member.name, rows):
+            if array.is_ragged:
+                found += [self._ragged(array, row) for row in range(first, last)]
+                continue
+            # A later group may have padded its rows less or more than the first.
+            if array.row_bytes > self._longest_bytes:
+                raise StoreError(
+                    f"{array.file.path}: rows of {array.name} have {array.row_bytes:,} bytes, those of the first "
+                    f"episode {self._longest_bytes:,}",
+                    hint="convert such episodes on their own",
+                )
+            size = (last - first) * array.row_bytes
+            block = memory[at : at + size].reshape(last - first, array.row_bytes)
+            array.rows(first, last, block.reshape(-1).view(array.dtype).reshape(last - first, *array.row_shape))
+            found += [self._image(row, array) for row in block]
+            at += size
+        return found
+
+    def _image(self, row: NDArray[np.uint8], array: Hdf5Array) -> Picture:
+        """The bytes of a row as what they show; those of planes are put in the order of pixels first."""
+        if self._member.content in ("jpeg", "png"):
+            return row[: picture_bytes(row.data)]
+        shape = array.row_shape
+        if self._member.content == "depth":
+            return row.view(array.dtype).reshape(shape[:2])
+        if self._member.channels == "first":
+            row[:] = np.ascontiguousarray(row.reshape(shape).transpose(1, 2, 0)).reshape(-1)
+            shape = (*shape[1:], shape[0])
+        return row.reshape(shape if len(shape) == 3 else (*shape, 1))
+
+    def _ragged(self, array: Hdf5Array, row: int) -> Picture | ImageError:
+        try:
+            data = next(iter(array.ragged(row, row + 1, self._longest_bytes)))
+        except (ImageError, LimitExceeded, StoreCorrupt) as error:  # one row of its own length is lost alone
+            return ImageError(error.message)
+        return data[: picture_bytes(data.data)]
+
+
+def _label(layout: Layout) -> str:
+    if layout.kind == "robomimic" and layout.first_of(ACTIONS) is None:
+        return "demonstrations without actions (old robosuite)"
+    return _KINDS[layout.kind] if layout.is_known else "one episode (layout not known)"
+
+
+def _reopened(path: str, options: dict[str, Any]) -> Hdf5FileStore:
+    return Hdf5FileStore(Path(path), **options)

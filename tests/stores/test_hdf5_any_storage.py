@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.stores.hdf5.chunks import ChunkedRows
+from penstock.stores.hdf5.chunks import ChunkTable
 from penstock.stores.hdf5.store import open_hdf5
 from penstock.stores.store import Scratch
 
@@ -124,8 +124,8 @@ def test_chunks_are_listed_by_one_walk(tmp_path: Path, monkeypatch: pytest.Monke
         file.create_dataset("some_image", data=pixels, chunks=(1, 2, 2, 3))
         file["action"] = np.zeros((5000, 2))
     walks: list[str] = []
-    whole = ChunkedRows._list
-    monkeypatch.setattr(ChunkedRows, "_list", lambda self, file: (walks.append(self.name), whole(self, file))[1])
+    whole = ChunkTable._list
+    monkeypatch.setattr(ChunkTable, "_list", lambda self, file: (walks.append(self.name), whole(self, file))[1])
     with open_hdf5(tmp_path / "one.hdf5", check=False) as store:
         assert walks == [], "opening lists nothing"
         for _ in range(3):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import StoreCorrupt, StoreError
-from penstock.stores.hdf5 import pool as hdf5_pool
+from penstock.stores.hdf5 import column as hdf5_column
 from penstock.stores.hdf5 import survey as hdf5_survey
 from penstock.stores.hdf5.store import open_hdf5
 from penstock.stores.store import Scratch
@@ -107,7 +107,7 @@ def test_hundreds_of_files_in_few_children_and_few_open_files(directory: Path, m
         assert store.numbers("action", np.array([750, 752, 0], np.int64))[:2].tolist() == [[250.0] * 14] * 2
         for picture in store.images("observations/images/cam_high").read(range(0, 900, 3), Scratch()):
             assert picture[:2].tolist() == [255, 216]
-        assert 1 < store.n_open_files <= hdf5_pool.most_open() <= 128
+        assert 1 < store.n_open_files <= hdf5_column.most_open() <= 128
         assert 1 < open_below(directory) <= 128
     assert store.n_open_files == open_below(directory) == 0
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ExternalRefused, PenstockError, StoreCorrupt, StoreError
+from penstock.stores.hdf5 import column as hdf5_column
 from penstock.stores.hdf5 import guard as hdf5_guard
-from penstock.stores.hdf5 import pool as hdf5_pool
 from penstock.stores.hdf5.store import Hdf5Store, open_hdf5
 from penstock.stores.store import Scratch
 from tests.stores import hdf5_files as files
@@ -198,7 +198,7 @@ def test_files_that_are_dropped_while_others_read_stay_open_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With two files open at a time, a descriptor that was closed and given to another file would mix episodes."""
-    monkeypatch.setattr(hdf5_pool, "most_open", lambda: 2)
+    monkeypatch.setattr(hdf5_column, "most_open", lambda: 2)
     for number in range(12):
         with h5py.File(tmp_path / f"episode_{number}.hdf5", "w") as file:
             file["a_image"] = np.full((5, 8, 6, 3), number, np.uint8)

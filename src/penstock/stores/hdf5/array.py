@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, StoreCorrupt, StoreError
-from penstock.stores.hdf5.chunks import DEFLATE, SHUFFLE, ChunkedRows
-from penstock.stores.hdf5.file import Filter, Hdf5File, library_errors
+from penstock.stores.hdf5.chunks import DEFLATE, SHUFFLE, PackedChunkRows, PlainChunkRows
+from penstock.stores.hdf5.file import Hdf5File, filter_name, library_errors
 from penstock.stores.hdf5.rows import (
     REFERENCE,
     ContiguousRows,
@@ -35,6 +35,7 @@ Way = Literal["file", "chunks", "unpacked chunks", "heap", "library"]
 LARGEST_IMAGE_BYTES = 64 << 20
 """Encoded: a row of its own length that claims more is damaged."""
 
+_HEAP = "rows of different lengths: found in the heap, read beside the lock"
 _SCANNED_ROWS = 1 << 16
 _MOST_ROWS = 1 << 40  # a header that claims more is damaged or hostile
 
@@ -162,11 +163,19 @@ class Hdf5Array:
             found = self._contiguous(data)
             taken = PathTaken("file", "contiguous: one run of bytes, read where it lies")
         else:
-            found = ChunkedRows(self.name, self.shape, self.chunks, self._stored, filters)
-            taken = _chunks_taken(found, self.chunks, filters)
+            found, taken = self._in_chunks(self.chunks, filters)
         if self.is_ragged:
             return HeapRows(found), PathTaken("heap", _HEAP)
         return found, taken
+
+    def _in_chunks(self, chunks: tuple[int, ...], filters: tuple[int, ...]) -> tuple[RowReader, PathTaken]:
+        text = f"chunks of {'×'.join(str(size) for size in chunks)}"
+        if not filters and chunks[1:] == self.row_shape:
+            taken = PathTaken("chunks", f"{text}, unfiltered: rows read where they lie")
+            return PlainChunkRows(self.name, self.shape, chunks, self._stored), taken
+        names = " + ".join(map(filter_name, filters)) or "unfiltered, but each holds a part of a row"
+        taken = PathTaken("unpacked chunks", f"{text}, {names}: read and unpacked beside the lock")
+        return PackedChunkRows(self.name, self.shape, chunks, self._stored, filters), taken
 
     def _contiguous(self, data: h5py.Dataset) -> ContiguousRows:
         offset, stored = int(data.id.get_offset()), int(data.id.get_storage_size())
@@ -180,7 +189,7 @@ class Hdf5Array:
         self.offset = offset
         return ContiguousRows(offset, self.row_bytes)
 
-    def _library_reason(self, data: h5py.Dataset, filters: tuple[Filter, ...]) -> str | None:
+    def _library_reason(self, data: h5py.Dataset, filters: tuple[int, ...]) -> str | None:
         """Why the library alone can read the rows; None where it need not."""
         import h5py
 
@@ -195,9 +204,8 @@ class Hdf5Array:
             return f"elements of {dtype}"
         if dtype.kind in "biuf" and h5py.h5t.py_create(dtype, logical=True) != data.id.get_type():
             return "numbers in a layout of their own"
-        codes = [each.code for each in filters]
-        if codes not in ([], [DEFLATE], [SHUFFLE], [SHUFFLE, DEFLATE]):
-            return f"packed with {' + '.join(each.name for each in filters)}"
+        if filters not in ((), (DEFLATE,), (SHUFFLE,), (SHUFFLE, DEFLATE)):
+            return f"packed with {' + '.join(map(filter_name, filters))}"
         if self.chunks is not None and not hasattr(data.id, "chunk_iter"):
             return "this build of HDF5 cannot list chunks"
         layout = data.id.get_create_plist().get_layout()
@@ -206,17 +214,6 @@ class Hdf5Array:
         if layout == h5py.h5d.CONTIGUOUS and data.id.get_offset() is None:
             return "nothing was ever written: all rows are the fill value"
         return None
-
-
-_HEAP = "rows of different lengths: found in the heap, read beside the lock"
-
-
-def _chunks_taken(reader: ChunkedRows, chunks: tuple[int, ...], filters: tuple[Filter, ...]) -> PathTaken:
-    shape = "×".join(str(size) for size in chunks)
-    if reader.is_direct:
-        return PathTaken("chunks", f"chunks of {shape}, unfiltered: rows read where they lie")
-    names = " + ".join(each.name for each in filters) or "unfiltered, but each holds a part of a row"
-    return PathTaken("unpacked chunks", f"chunks of {shape}, {names}: read and unpacked beside the lock")
 
 
 def _has_references(data: h5py.Dataset) -> bool:

@@ -16,116 +16,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import StoreCorrupt
-from penstock.stores.hdf5.file import Filter, library_errors, library_lock
+from penstock.errors import LimitExceeded, StoreCorrupt
+from penstock.stores.hdf5.file import library_errors, library_lock
 from penstock.stores.hdf5.read import OpenFile, read_exactly
-from penstock.stores.hdf5.rows import (
-    HELD_BYTES,
-    REFERENCE,
-    LastChunk,
-    LibraryRows,
-    RowFile,
-    RowReader,
-    as_bytes,
-    bands_of,
-    each_at,
-)
-from penstock.stores.scattered import gather_bytes, stretches
+from penstock.stores.hdf5.rows import REFERENCE, BandReader, LastChunk, RowFile, RowReader, as_bytes, each_at
+from penstock.stores.scattered import gather_bytes
 from penstock.stores.store import Scratch
 
 DEFLATE, SHUFFLE = 1, 2
 
-_FEW_CHUNKS = 4096  # listed at once
-_MOST_PEEKS = 16  # reads by the library before the chunks of a large data set are listed
+_MOST_CHUNKS = 1 << 27  # their table takes a GiB; a header that claims more is damaged or hostile
 
 
-class ChunkedRows(RowReader):
-    """Chunks without filters, or packed with gzip and shuffle."""
+class ChunkTable:
+    """Where each chunk of a data set lies."""
 
     def __init__(
-        self, name: str, shape: Sequence[int], chunks: Sequence[int], dtype: np.dtype[Any], filters: tuple[Filter, ...]
+        self, name: str, shape: Sequence[int], chunks: Sequence[int], dtype: np.dtype[Any], plain: bool
     ) -> None:
-        self.name, self._shape, self._chunks = name, tuple(shape), tuple(chunks)
-        self._dtype, self._filters = dtype, filters
-        self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
-        self._chunk_bytes = math.prod(chunks) * dtype.itemsize
-        self._grid = tuple(-(-size // step) for size, step in zip(shape, chunks, strict=True))
-        self._by_band = math.prod(self._grid[1:])  # chunks that hold parts of the same rows
-        self._inner = [range(0, size, part) for size, part in zip(shape[1:], chunks[1:], strict=True)]
-        self._is_whole_rows = self._chunks[1:] == self._shape[1:]
-        self.is_direct = self._is_whole_rows and not filters
-        """Rows lie in one piece and as they are."""
-        if not self.is_direct:
-            self.together = chunks[0]
-            self.scratch_bytes = 4 * self._chunk_bytes
-        self._offsets: NDArray[np.int64] | None = None  # by number of the chunk; -1 where it was never written
-        self._sizes: NDArray[np.uint32] | None = None
-        self._masks: dict[int, int] = {}  # which filters were left out for a chunk
-        self._fill: Any = np.zeros((), dtype)
-        self._peeks = 0 if math.prod(self._grid) > _FEW_CHUNKS and dtype != REFERENCE else _MOST_PEEKS
+        self.name, self.chunks, self._dtype, self._plain = name, tuple(chunks), dtype, plain
+        self.chunk_bytes = math.prod(chunks) * dtype.itemsize
+        self.grid = tuple(-(-size // step) for size, step in zip(shape, chunks, strict=True))
+        self.by_band = math.prod(self.grid[1:])  # chunks that hold parts of the same rows
+        self.sizes: NDArray[np.uint32] | None = None
+        self.masks: dict[int, int] = {}  # which filters were left out for a chunk
+        self.fill: Any = np.zeros((), dtype)
+        self._offsets: NDArray[np.int64] | None = None
 
     @property
-    def index_bytes(self) -> int:
-        return sum(each.nbytes for each in (self._offsets, self._sizes) if each is not None)
+    def n_bytes(self) -> int:
+        return sum(each.nbytes for each in (self._offsets, self.sizes) if each is not None)
 
-    def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
-        if self._offsets is None and self._peeks < _MOST_PEEKS and stop - start <= self._chunks[0]:
-            self._peeks += 1
-            LibraryRows(self.name, self._dtype, self._shape, self._chunks).read(file, start, stop, out, last)
-            return
-        offsets = self.listed(file)
-        step = self._chunks[0]
-        for band in range(start // step, -(-stop // step)):
-            low, high = max(band * step, start), min((band + 1) * step, stop)
-            target = out[low - start : high - start]
-            if self.is_direct and offsets[band] >= 0:
-                offset = int(offsets[band]) + (low - band * step) * self._row_bytes
-                read_exactly(file.descriptor, as_bytes(target).data, offset, file.path)
-            else:
-                self._pick(file, band, slice(low - band * step, high - band * step), target, last)
-                if high == (band + 1) * step:
-                    last.held = None  # a chunk that was read to its end is not asked for again
-
-    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
-        if not self.is_direct:
-            step = self._chunks[0]
-            bands = rows // step
-            for begin, end in stretches(bands[1:] != bands[:-1]):
-                band = int(bands[begin])
-                self._pick(file, band, rows[begin:end] - band * step, out[begin:end])
-            return
-        offsets = self._row_offsets(file, rows)
-        is_written = offsets >= 0
-        if is_written.all():
-            gather_bytes(file.descriptor, file.path, offsets, self._row_bytes, out)
-            return
-        written = np.empty((int(np.count_nonzero(is_written)), *out.shape[1:]), out.dtype)
-        gather_bytes(file.descriptor, file.path, offsets[is_written], self._row_bytes, written)
-        out[is_written], out[~is_written] = written, self._fill
-
-    def each(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
-        if self.is_direct:
-            offsets = self._row_offsets(file, np.asarray(rows, np.int64)).tolist()
-            fill = None if min(offsets, default=0) >= 0 else as_bytes(np.full(self._shape[1:], self._fill, self._dtype))
-            yield from each_at(file, offsets, scratch.take(self._row_bytes), fill)
-            return
-        step = self._chunks[0]
-        most = len(rows) if self._is_whole_rows else max(1, HELD_BYTES // max(self._row_bytes, 1))
-        for band, some in bands_of(rows, step, most):
-            inside = [row - band * step for row in some]
-            if self._is_whole_rows:
-                unpacked = self._unpacked(file, band)
-                if unpacked is None:
-                    unpacked = np.full(self._chunks, self._fill, self._dtype)
-                for row in inside:
-                    yield as_bytes(unpacked[row : row + 1])
-                continue
-            memory = scratch.take(len(inside) * self._row_bytes)
-            self._pick(file, band, inside, memory.view(self._dtype).reshape(len(inside), *self._shape[1:]))
-            yield from memory.reshape(len(inside), -1)
-
-    def listed(self, file: RowFile) -> NDArray[np.int64]:
-        """Where every chunk lies, listed by one walk over all of them when that is asked for first."""
+    def offsets(self, file: RowFile) -> NDArray[np.int64]:
+        """By number of the chunk, -1 where one was never written: listed by one walk when they are asked for first."""
         if self._offsets is None:
             with library_lock():
                 if self._offsets is None:
@@ -133,17 +56,23 @@ class ChunkedRows(RowReader):
         assert self._offsets is not None
         return self._offsets
 
+    def blank(self, row_bytes: int) -> NDArray[np.uint8]:
+        """A row that nobody wrote."""
+        return as_bytes(np.full(row_bytes // self._dtype.itemsize, self.fill, self._dtype))
+
     def _list(self, file: RowFile) -> None:
         data = file.opened(self.name)
         if self._dtype != REFERENCE:
             with library_errors(file.path, f"{self.name}: its fill value cannot be read"):
-                self._fill = data.fillvalue
-        count, plain, chunk_bytes = math.prod(self._grid), not self._filters, self._chunk_bytes
+                self.fill = data.fillvalue
+        count, plain, chunk_bytes = math.prod(self.grid), self._plain, self.chunk_bytes
+        if count > _MOST_CHUNKS:
+            raise LimitExceeded(f"{file.path}: {self.name} claims {count:,} chunks", size=count, limit=_MOST_CHUNKS)
         offsets = array("q", b"\xff" * 8) * count
         sizes = array("I", bytes(4)) * (0 if plain else count)
-        factors = [math.prod(self._grid[i + 1 :]) for i in range(len(self._grid))]
-        steps = list(zip(self._chunks, factors, strict=True))
-        first, is_one = self._chunks[0], self._by_band == 1  # the usual case, and there may be millions
+        factors = [math.prod(self.grid[i + 1 :]) for i in range(len(self.grid))]
+        steps = list(zip(self.chunks, factors, strict=True))
+        first, is_one = self.chunks[0], self.by_band == 1  # the usual case, and there may be millions
 
         def note(info: Any) -> None:
             corner, mask, offset, size = info
@@ -160,72 +89,128 @@ class ChunkedRows(RowReader):
             if not plain:
                 sizes[number] = size
                 if mask:
-                    self._masks[number] = mask
+                    self.masks[number] = mask
 
         with library_errors(file.path, f"{self.name}: its chunks cannot be listed"):
             data.id.chunk_iter(note)
-        self._sizes = None if plain else np.frombuffer(sizes, np.uint32)
+        self.sizes = None if plain else np.frombuffer(sizes, np.uint32)
         self._offsets = np.frombuffer(offsets, np.int64)  # last: who sees it reads without the lock
 
+
+class PlainChunkRows(RowReader):
+    """Chunks of whole rows without filters: rows are read where they lie."""
+
+    def __init__(self, name: str, shape: Sequence[int], chunks: Sequence[int], dtype: np.dtype[Any]) -> None:
+        self._table = ChunkTable(name, shape, chunks, dtype, plain=True)
+        self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
+
+    @property
+    def index_bytes(self) -> int:
+        return self._table.n_bytes
+
+    def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
+        offsets, step = self._table.offsets(file), self._table.chunks[0]
+        for chunk in range(start // step, -(-stop // step)):
+            low, high = max(chunk * step, start), min((chunk + 1) * step, stop)
+            target = out[low - start : high - start]
+            offset = int(offsets[chunk])
+            if offset < 0:
+                target[...] = self._table.fill
+                continue
+            offset += (low - chunk * step) * self._row_bytes
+            read_exactly(file.descriptor, as_bytes(target).data, offset, file.path)
+
+    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+        offsets = self._row_offsets(file, rows)
+        is_written = offsets >= 0
+        if is_written.all():
+            gather_bytes(file.descriptor, file.path, offsets, self._row_bytes, out)
+            return
+        written = np.empty((int(np.count_nonzero(is_written)), *out.shape[1:]), out.dtype)
+        gather_bytes(file.descriptor, file.path, offsets[is_written], self._row_bytes, written)
+        out[is_written], out[~is_written] = written, self._table.fill
+
+    def each(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+        offsets = self._row_offsets(file, np.asarray(rows, np.int64)).tolist()
+        fill = None if min(offsets, default=0) >= 0 else self._table.blank(self._row_bytes)
+        return each_at(file, offsets, scratch.take(self._row_bytes), fill)
+
     def _row_offsets(self, file: RowFile, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The bytes where rows lie (`is_direct`), -1 where nobody wrote them."""
-        numbers, inside = np.divmod(rows, self._chunks[0])
-        offsets = self.listed(file)[numbers]
+        """The bytes where rows lie, -1 where nobody wrote them."""
+        numbers, inside = np.divmod(rows, self._table.chunks[0])
+        offsets = self._table.offsets(file)[numbers]
         return np.where(offsets < 0, offsets, offsets + inside * self._row_bytes)
 
-    def _pick(self, file: RowFile, band: int, inside: Any, out: NDArray[Any], last: LastChunk | None = None) -> None:
-        """Some rows of the chunks that begin at row `band * chunks[0]`, by their numbers within."""
-        for number, rest in enumerate(itertools.product(*self._inner), band * self._by_band):
-            sizes = zip(rest, self._chunks[1:], self._shape[1:], strict=True)
+
+class PackedChunkRows(BandReader):
+    """Chunks that are packed with gzip and shuffle, or that hold parts of rows: read and unpacked."""
+
+    def __init__(
+        self, name: str, shape: Sequence[int], chunks: Sequence[int], dtype: np.dtype[Any], filters: tuple[int, ...]
+    ) -> None:
+        super().__init__(dtype, shape)
+        self._table = ChunkTable(name, shape, chunks, dtype, plain=not filters)
+        self._filters, self.together = filters, chunks[0]
+        self.scratch_bytes = 4 * self._table.chunk_bytes
+        self._inner = [range(0, size, part) for size, part in zip(shape[1:], chunks[1:], strict=True)]
+
+    @property
+    def index_bytes(self) -> int:
+        return self._table.n_bytes
+
+    def pick(self, file: RowFile, band: int, inside: Any, out: NDArray[Any], last: LastChunk) -> None:
+        for number, rest in enumerate(itertools.product(*self._inner), band * self._table.by_band):
+            sizes = zip(rest, self._table.chunks[1:], self._row_shape, strict=True)
             parts = [slice(at, min(at + step, size)) for at, step, size in sizes]
-            within = tuple(slice(0, part.stop - part.start) for part in parts)  # a chunk may stick out of the rows
-            held = None if last is None else last.held
-            if held is not None and held[0] is self and held[1] == number:
-                values: NDArray[Any] | None = held[2]
+            target, source = (slice(None), *parts), (inside, *(slice(0, part.stop - part.start) for part in parts))
+            if last.held is not None and last.held[0] is self and last.held[1] == number:
+                values: NDArray[Any] | None = last.held[2]
             else:
+                last.held = None
                 values = self._unpacked(file, number)
-                if last is not None and self._by_band == 1:  # else others come in between
-                    last.held = None if values is None else (self, number, values)
-            out[(slice(None), *parts)] = self._fill if values is None else values[(inside, *within)]
+                if values is not None and self._table.by_band == 1:  # else others come in between
+                    last.held = (self, number, values)
+            out[target] = self._table.fill if values is None else values[source]
 
     def _unpacked(self, file: RowFile, number: int) -> NDArray[Any] | None:
         """A whole chunk as it was before its filters; None where it was never written."""
-        offset = int(self.listed(file)[number])
+        table = self._table
+        offset, chunk_bytes = int(table.offsets(file)[number]), table.chunk_bytes
         if offset < 0:
             return None
-        size = self._chunk_bytes if self._sizes is None else int(self._sizes[number])
-        if size > self._chunk_bytes + self._chunk_bytes // 8 + 1024:
-            raise StoreCorrupt(f"{self._where(file, number)} claims {size:,} bytes for {self._chunk_bytes:,}")
+        size = chunk_bytes if table.sizes is None else int(table.sizes[number])
+        if size > chunk_bytes + chunk_bytes // 8 + 1024:
+            raise StoreCorrupt(f"{self._where(file, number)} claims {size:,} bytes for {chunk_bytes:,}")
         packed = bytearray(size)
         read_exactly(file.descriptor, memoryview(packed), offset, file.path)
         data: bytes | bytearray | NDArray[np.uint8] = packed
         for position in reversed(range(len(self._filters))):
-            if self._masks.get(number, 0) & (1 << position):
+            if table.masks.get(number, 0) & (1 << position):
                 continue  # this chunk was stored without it
-            if self._filters[position].code == DEFLATE:
+            if self._filters[position] == DEFLATE:
                 data = self._inflate(data, file, number)
-            elif len(data) == self._chunk_bytes:
+            elif len(data) == chunk_bytes:
                 data = _unshuffled(data, self._dtype.itemsize)
-        if len(data) != self._chunk_bytes:
-            raise StoreCorrupt(f"{self._where(file, number)} unpacks to {len(data):,} of {self._chunk_bytes:,} bytes")
-        return np.frombuffer(data, self._dtype).reshape(self._chunks)
+        if len(data) != chunk_bytes:
+            raise StoreCorrupt(f"{self._where(file, number)} unpacks to {len(data):,} of {chunk_bytes:,} bytes")
+        return np.frombuffer(data, self._dtype).reshape(table.chunks)
 
     def _inflate(self, data: Any, file: OpenFile, number: int) -> bytes:
-        unpacker = zlib.decompressobj()
+        unpacker, chunk_bytes = zlib.decompressobj(), self._table.chunk_bytes
         try:
-            found = unpacker.decompress(data, self._chunk_bytes)
+            found = unpacker.decompress(data, chunk_bytes)
             more = b"" if unpacker.eof else unpacker.decompress(unpacker.unconsumed_tail, 1)
         except zlib.error as error:
             raise StoreCorrupt(
                 f"{self._where(file, number)} is damaged: {error}", hint="the file was changed after it was written"
             ) from error
         if more or not unpacker.eof:
-            raise StoreCorrupt(f"{self._where(file, number)} is not {self._chunk_bytes:,} bytes when unpacked")
+            raise StoreCorrupt(f"{self._where(file, number)} is not {chunk_bytes:,} bytes when unpacked")
         return found
 
     def _where(self, file: OpenFile, number: int) -> str:
-        corner = [int(at) * step for at, step in zip(np.unravel_index(number, self._grid), self._chunks, strict=True)]
-        return f"{file.path}: {self.name}: the chunk at {tuple(corner)}"
+        at = zip(np.unravel_index(number, self._table.grid), self._table.chunks, strict=True)
+        return f"{file.path}: {self._table.name}: the chunk at {tuple(int(cell) * step for cell, step in at)}"
 
 
 def _unshuffled(data: Any, itemsize: int) -> NDArray[np.uint8]:

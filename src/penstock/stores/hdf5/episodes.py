@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import StoreError
-from penstock.stores.hdf5.column import ColumnRows, RowMap, as_native
+from penstock.stores.hdf5.column import ColumnRows, Files, RowMap, as_native
 from penstock.stores.hdf5.layout import NO_TIMEOUTS
-from penstock.stores.hdf5.pool import Files
 from penstock.stores.hdf5.rows import LastChunk
 from penstock.stores.hdf5.survey import Survey
 from penstock.stores.roles import TERMINALS, TIMEOUTS

@@ -14,7 +14,6 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -44,16 +43,8 @@ _LARGEST_ATTRIBUTE_BYTES = 1 << 20
 _ALLOW = "if you trust the file, hdf5.allow_external=true reads it"
 
 
-@dataclass(frozen=True)
-class Filter:
-    """One step of the pipeline that stored chunks went through."""
-
-    code: int
-    values: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        return _FILTER_NAMES.get(self.code, f"filter {self.code}")
+def filter_name(code: int) -> str:
+    return _FILTER_NAMES.get(code, f"filter {code}")
 
 
 class Hdf5File:
@@ -188,13 +179,10 @@ class Hdf5File:
         """The text of a data set that is one string, where its name was asked for at the beginning; or None."""
         return self._texts.get((name, None))
 
-    def filters(self, dataset: h5py.Dataset) -> tuple[Filter, ...]:
-        """The pipeline of a chunked data set, in the order in which it was applied."""
+    def filters(self, dataset: h5py.Dataset) -> tuple[int, ...]:
+        """What chunks were packed with, by the filters' numbers in the order in which they were applied."""
         plist = dataset.id.get_create_plist()
-        return tuple(
-            Filter(int(entry[0]), tuple(int(value) for value in entry[2]))
-            for entry in (plist.get_filter(i) for i in range(plist.get_nfilters()))
-        )
+        return tuple(int(plist.get_filter(i)[0]) for i in range(plist.get_nfilters()))
 
     def _open(self) -> None:
         try:

@@ -6,6 +6,7 @@ A reader holds no handle: it is given the file with every call, so that any thre
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from abc import ABC, abstractmethod
@@ -77,57 +78,87 @@ class RowReader(ABC):
         """The bytes of some rows in any order, each valid until the next one is asked for."""
 
 
+class BandReader(RowReader):
+    """Rows that are had in bands: `together` rows at a time, from which some are picked."""
+
+    def __init__(self, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
+        self._dtype, self._row_shape = dtype, tuple(shape[1:])
+        self._row_bytes = math.prod(self._row_shape) * dtype.itemsize
+
+    @abstractmethod
+    def pick(self, file: RowFile, band: int, inside: Any, out: NDArray[Any], last: LastChunk) -> None:
+        """Some rows of a band, by their numbers (a slice or an array) within it."""
+
+    def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
+        step = self.together
+        for band in range(start // step, -(-stop // step)):
+            low, high = max(band * step, start), min((band + 1) * step, stop)
+            inside = slice(low - band * step, high - band * step)
+            self.pick(file, band, inside, out[low - start : high - start], last)
+            if high == (band + 1) * step:
+                last.held = None  # what was read to its end is not asked for again
+
+    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+        bands = rows // self.together
+        for begin, end in stretches(bands[1:] != bands[:-1]):
+            band = int(bands[begin])
+            self.pick(file, band, rows[begin:end] - band * self.together, out[begin:end], LastChunk())
+
+    def each(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+        most = max(1, HELD_BYTES // max(self._row_bytes, 1))
+        step, last, begin = self.together, LastChunk(), 0
+        for end in range(1, len(rows) + 1):
+            band = rows[begin] // step
+            if end < len(rows) and end - begin < most and rows[end] // step == band:
+                continue
+            memory = scratch.take((end - begin) * self._row_bytes)
+            out = memory.view(self._dtype).reshape(end - begin, *self._row_shape)
+            self.pick(file, band, np.asarray(rows[begin:end], np.int64) - band * step, out, last)
+            yield from memory.reshape(end - begin, -1)
+            begin = end
+
+
 class ContiguousRows(RowReader):
     """One run of bytes."""
 
     def __init__(self, offset: int, row_bytes: int) -> None:
-        self.offset, self._row_bytes = offset, row_bytes
+        self._offset, self._row_bytes = offset, row_bytes
 
     def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
-        read_exactly(file.descriptor, as_bytes(out).data, self.offset + start * self._row_bytes, file.path)
+        read_exactly(file.descriptor, as_bytes(out).data, self._offset + start * self._row_bytes, file.path)
 
     def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
-        gather_bytes(file.descriptor, file.path, self.offset + rows * self._row_bytes, self._row_bytes, out)
+        gather_bytes(file.descriptor, file.path, self._offset + rows * self._row_bytes, self._row_bytes, out)
 
     def each(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
-        offset, row_bytes = self.offset, self._row_bytes
+        offset, row_bytes = self._offset, self._row_bytes
         return each_at(file, [offset + row * row_bytes for row in rows], scratch.take(row_bytes))
 
 
-class LibraryRows(RowReader):
+class LibraryRows(BandReader):
     """What the library alone can read: under its lock, the rows of one chunk in one call."""
 
     def __init__(self, name: str, dtype: np.dtype[Any], shape: Sequence[int], chunks: Sequence[int] | None) -> None:
-        self._name, self._dtype, self._row_shape = name, dtype, tuple(shape[1:])
-        self._row_bytes = int(np.prod(self._row_shape, dtype=np.int64)) * dtype.itemsize
+        super().__init__(dtype, shape)
+        self._name = name
         if chunks is not None:
             self.together = chunks[0]
-            self.scratch_bytes = 2 * int(np.prod(chunks, dtype=np.int64)) * dtype.itemsize
+            self.scratch_bytes = 2 * math.prod(chunks) * dtype.itemsize
 
     def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
         with library_errors(file.path, f"{self._name}: rows {start:,}…{stop - 1:,} cannot be read"):
             file.opened(self._name).read_direct(out, np.s_[start:stop])
 
-    def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
-        bands = rows // self.together
-        for begin, end in stretches(bands[1:] != bands[:-1]):
-            first, beyond = int(rows[begin]), int(rows[end - 1]) + 1
-            found = np.empty((beyond - first, *self._row_shape), self._dtype)
-            self.read(file, first, beyond, found, LastChunk())
-            out[begin:end] = found[rows[begin:end] - first]
-
-    def each(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
-        row_bytes = self._row_bytes
-        most = max(1, HELD_BYTES // max(row_bytes, 1))
-        for _, some in bands_of(rows, self.together, most):
-            low, high = min(some), max(some) + 1
-            reads = [([row], row, row + 1) for row in some] if high - low > most else [(some, low, high)]
-            for wanted, start, stop in reads:
-                memory = scratch.take((stop - start) * row_bytes)
-                out = memory.view(self._dtype).reshape(stop - start, *self._row_shape)
-                self.read(file, start, stop, out, LastChunk())
-                for row in wanted:
-                    yield memory[(row - start) * row_bytes : (row - start + 1) * row_bytes]
+    def pick(self, file: RowFile, band: int, inside: Any, out: NDArray[Any], last: LastChunk) -> None:
+        first, beyond = int(inside.min()), int(inside.max()) + 1
+        begin = band * self.together
+        if (beyond - first) * self._row_bytes > HELD_BYTES:
+            for place, row in enumerate(inside.tolist()):
+                self.read(file, begin + row, begin + row + 1, out[place : place + 1], last)
+            return
+        found = np.empty((beyond - first, *self._row_shape), self._dtype)
+        self.read(file, begin + first, begin + beyond, found, last)
+        out[...] = found[inside - first]
 
 
 class RaggedReader(ABC):
@@ -135,7 +166,6 @@ class RaggedReader(ABC):
 
     together = 1
     scratch_bytes = 0
-    index_bytes = 0
 
     @abstractmethod
     def rows(self, file: RowFile, rows: Iterable[int], longest_bytes: int) -> Iterator[NDArray[np.uint8]]:
@@ -155,18 +185,14 @@ class HeapRows(RaggedReader):
     """
 
     def __init__(self, references: RowReader, known: Lru[NDArray[np.int64]] | None = None) -> None:
-        self._references = references
+        self.references = references
         self.known: Lru[NDArray[np.int64]] = Lru(1) if known is None else known
         self.together, self.scratch_bytes = references.together, references.scratch_bytes
-
-    @property
-    def index_bytes(self) -> int:  # type: ignore[override]
-        return self._references.index_bytes
 
     def rows(self, file: RowFile, rows: Iterable[int], longest_bytes: int) -> Iterator[NDArray[np.uint8]]:
         reference, last = np.empty(1, REFERENCE), LastChunk()
         for row in rows:
-            self._references.read(file, row, row + 1, reference, last)
+            self.references.read(file, row, row + 1, reference, last)
             length, address, index = reference[0].item()
             check_length(row, length, longest_bytes)
             yield self._object(file, address, index, length)
@@ -174,7 +200,7 @@ class HeapRows(RaggedReader):
     def lengths(self, file: RowFile, start: int, stop: int) -> NDArray[np.int64]:
         references = np.empty(stop - start, REFERENCE)
         if stop > start:
-            self._references.read(file, start, stop, references, LastChunk())
+            self.references.read(file, start, stop, references, LastChunk())
         return references["length"].astype(np.int64)
 
     def _object(self, file: RowFile, address: int, index: int, length: int) -> NDArray[np.uint8]:
@@ -238,15 +264,6 @@ def each_at(
             if got != row_bytes:
                 read_exactly(descriptor, target, offset, file.path)
         yield memory
-
-
-def bands_of(rows: Sequence[int], step: int, most: int) -> Iterator[tuple[int, Sequence[int]]]:
-    """Rows in their order, cut where another chunk of `step` rows begins and after `most` of them."""
-    begin = 0
-    for end in range(1, len(rows) + 1):
-        if end == len(rows) or end - begin >= most or rows[end] // step != rows[begin] // step:
-            yield rows[begin] // step, rows[begin:end]
-            begin = end
 
 
 def _list_objects(file: OpenFile, address: int) -> NDArray[np.int64]:

@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from penstock.errors import StoreCorrupt, StoreError
 from penstock.formats.builtin import HDF5
 from penstock.recordings.split import natural_key
-from penstock.stores.hdf5.column import ColumnRows, Hdf5Images, RowMap, as_native, checked_rows
+from penstock.stores.hdf5.column import ColumnRows, Files, Hdf5Images, RowMap, as_native, checked_rows
 from penstock.stores.hdf5.columns import Asked, Facts
 from penstock.stores.hdf5.episodes import Episodes, check_numbers, find_episodes
 from penstock.stores.hdf5.layout import UNKNOWN
-from penstock.stores.hdf5.pool import Files
 from penstock.stores.hdf5.rows import LastChunk
 from penstock.stores.hdf5.survey import Survey, survey_files, unpacked
 from penstock.stores.held import content_sample

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
 import penstock
+from penstock.cli import main
 from penstock.errors import RecordingCorrupt
 from penstock.lerobot.check.dataset import check
 from penstock.lerobot.features import Feature
@@ -124,3 +126,43 @@ def test_stores_of_data_sets(tmp_path: Path, memory: MemoryFiles, features: tupl
         assert [bytes(each) for each in ours] == [bytes(each) for each in theirs]
         assert len(remote.fingerprint(key)) == len(local.fingerprint(key))
     assert any(name.endswith(".parquet") for name in memory.opened)
+
+
+def test_hdf5_files(tmp_path: Path, memory: MemoryFiles) -> None:
+    with h5py.File(tmp_path / "replay.hdf5", "w") as file:
+        file["observations/state"] = np.arange(40, dtype=np.float32).reshape(10, 4)
+        file["actions"] = np.arange(20, dtype=np.float32).reshape(10, 2)
+        file.create_dataset("observations/image", data=np.arange(10 * 8 * 6 * 3).reshape(10, 8, 6, 3) % 251, dtype="u1")
+        file.create_dataset("rewards", data=np.arange(10.0), chunks=(3,), compression="gzip")
+    url = memory.add(tmp_path / "replay.hdf5", "mem://replay.hdf5")
+    rows = np.array([9, 0, 4, 4])
+    with penstock.open(tmp_path / "replay.hdf5") as local, penstock.open(url) as remote:
+        assert (str(remote.path), list(remote.columns)) == (url, list(local.columns))
+        for column in local.columns.values():
+            if column.is_picture:
+                ours, theirs = (store.images(column.name).read(rows.tolist(), Scratch()) for store in (remote, local))
+                assert [each.tobytes() for each in ours] == [each.tobytes() for each in theirs]
+            else:
+                assert np.array_equal(remote.numbers(column.name, rows), local.numbers(column.name, rows))
+
+
+def test_commands(tmp_path: Path, memory: MemoryFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    made.bag(tmp_path / "run.bag")
+    making.make(tmp_path / "set", (4,))
+    for path, url in ((tmp_path / "run.bag", "mem://robot/run.bag"), (tmp_path / "set", "mem://hub/set")):
+        memory.add(path, url)
+        for command in ("inspect", "doctor"):
+            assert main([command, url]) == main([command, str(path)]) == 0
+    assert main(["inspect", "s3://robot/run.bag"]) == 2
+    assert "nothing here reads s3:// addresses" in capsys.readouterr().err
+
+
+def test_a_conversion_gives_the_same_bytes(tmp_path: Path, memory: MemoryFiles) -> None:
+    making.make(tmp_path / "set", (4, 3))
+    made.bag(tmp_path / "run.bag")
+    words: dict[str, tuple[str, ...]] = {"set": (), "run.bag": made.WORDS}
+    for name, overrides in words.items():
+        url = memory.add(tmp_path / name, f"mem://in/{name}")
+        for source, out in ((tmp_path / name, tmp_path / "local"), (url, tmp_path / "remote")):
+            penstock.convert(source, out / name, jobs=1, overrides=overrides)
+        assert making.digests(tmp_path / "remote" / name) == making.digests(tmp_path / "local" / name) != {}

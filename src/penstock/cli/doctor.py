@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.system import units
+from penstock.system.files import as_path
 
 if TYPE_CHECKING:
     from penstock.formats.findings import Report
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.plan.conversion_memory import IMAGE_LIBRARY_BYTES, LIBRARIES_BYTES
     from penstock.system.budget import Budget
 
-    path = Path(args.path)
+    path = as_path(args.path)
     if not path.exists():
         raise DataSetError(f"{args.path}: no such file or directory")
     skew_ns = units.parse_duration_ns(args.max_skew)

@@ -17,6 +17,7 @@ from penstock.conversion.inputs.input import RECORDING, Found
 from penstock.conversion.mapping.left_out import group_left_out
 from penstock.errors import PenstockError, UsageError
 from penstock.system import units
+from penstock.system.files import as_path
 
 if TYPE_CHECKING:
     from penstock.recordings.recording import Recording
@@ -93,7 +94,7 @@ def _named_directories(paths: Sequence[str]) -> list[Found]:
     """The directories that are stores, where the words name nothing else; none where they name none."""
     from penstock import formats
 
-    found = [(Path(path), formats.by_directory(Path(path), "store")) for path in paths]
+    found = [(path, formats.by_directory(path, "store")) for path in map(as_path, paths)]
     stores = [Found(store.kind, path) for path, store in found if store is not None]
     if stores and len(paths) > len(stores):
         raise UsageError(f"{stores[0].path} is a data set: inspect shows data sets, or recordings, not both at once")

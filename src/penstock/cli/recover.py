@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.system import units
+from penstock.system.files import as_path
 
 if TYPE_CHECKING:
     from penstock.recordings.recovery.report import Damage, RecoveryReport
@@ -48,7 +49,7 @@ def add_parser(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from penstock.recordings.recovery.recover import recover
 
-    save = _recover_of(Path(args.broken)) or recover
+    save = _recover_of(as_path(args.broken)) or recover
     report = save(args.broken, args.new, overwrite=args.overwrite, keep_suspect=args.keep_suspect)
     if args.json:
         sys.stdout.write(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")

@@ -16,6 +16,7 @@ from penstock.formats.builtin import HDF5
 from penstock.formats.content import foreign_content
 from penstock.formats.format import Format
 from penstock.recordings.split import natural_key
+from penstock.system.files import as_path, walk
 
 _NOTHING = "give .bag, .db3 or .mcap files, HDF5 files, LeRobot data sets, or directories with them"
 _PASSING = (PARTIAL_SUFFIX, OLD_SUFFIX)
@@ -28,9 +29,9 @@ def find_inputs(sources: Sequence[str | Path], out: Path | None = None) -> list[
     found: list[Found] = []
     plain: list[str | Path] = []
     for given in sources:
-        others = list(_stores(Path(given)))
+        others = list(_stores(as_path(given)))
         found += others
-        if not others or _has_recordings(Path(given)):
+        if not others or _has_recordings(as_path(given)):
             plain.append(given)
     found += [Found(RECORDING, path) for path in recordings.find(plain)] if plain else []
     if out is not None:
@@ -79,16 +80,16 @@ def _stores(given: Path) -> Iterable[Found]:
 
 
 def _within(directory: Path) -> Iterable[Found]:
-    for here, subdirectories, names in os.walk(directory):
-        if (found := formats.by_directory(Path(here), "store")) is not None:
+    for here, subdirectories, names in walk(directory):
+        if (found := formats.by_directory(here, "store")) is not None:
             subdirectories.clear()
-            yield Found(found.kind, Path(here))
+            yield Found(found.kind, here)
             continue
         # A data set that is being built, or about to be removed, is nobody's input.
         subdirectories[:] = sorted((n for n in subdirectories if not n.endswith(_PASSING)), key=natural_key)
         for name in sorted(names, key=natural_key):
             if (found := formats.by_name(name, "store")) is not None:
-                yield Found(found.kind, Path(here) / name)
+                yield Found(found.kind, here / name)
 
 
 def _has_recordings(given: Path) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from penstock.errors import PenstockError, UsageError
+from penstock.system.files import as_path
 
 Family = Literal["recording", "store"]
 """A recording holds messages with times. A store holds rows that can be read at random."""
@@ -109,7 +110,7 @@ class Format:
 
     def marks(self, directory: str | os.PathLike[str]) -> bool:
         """Whether a directory is one piece of data of this format."""
-        return any(Path(directory, marker).is_file() for marker in self.markers)
+        return any((as_path(directory) / marker).is_file() for marker in self.markers)
 
     def files_in(self, directory: Path) -> list[Path]:
         """The files right in a directory that are named as this format, sorted."""

@@ -18,6 +18,7 @@ from penstock.load.shared_array import SharedPlace
 from penstock.load.view_file import write_all
 from penstock.stores.scattered import gather_bytes
 from penstock.stores.store import Column, Store
+from penstock.system.files import LocalSource, ReadErrors
 
 DIRECT_WAYS = ("file", "chunks")  # a row is one read at a known place: random access needs no table
 BLOCK_BYTES = 4 << 20
@@ -42,6 +43,14 @@ class LaidOut(SharedPlace):
             os.posix_fallocate(file.fileno(), 0, max(math.prod(shape) * np.dtype(dtype).itemsize, 1))
             self._open(os.dup(file.fileno()))
 
+    def _open(self, fd: int) -> None:
+        super()._open(fd)
+        self._source = LocalSource(_UNNAMED, os.dup(fd), ReadErrors(StoreCorrupt))
+
+    def close(self) -> None:
+        super().close()
+        self._source.close()
+
     def write(self, first: int, values: NDArray[Any]) -> None:
         """Rows from `first` on."""
         block = np.ascontiguousarray(values, self.dtype)
@@ -57,7 +66,7 @@ class LaidOut(SharedPlace):
         if (flat[1:] <= flat[:-1]).any():
             keys, places = np.unique(flat, return_inverse=True)
         found = np.empty((len(keys), *self.shape[1:]), self.dtype)
-        gather_bytes(self._fd, _UNNAMED, keys * self._row_bytes, self._row_bytes, found)
+        gather_bytes(self._source, keys * self._row_bytes, self._row_bytes, found)
         return found if places is None else found[places.reshape(-1)]
 
     @property

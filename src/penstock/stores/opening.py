@@ -16,6 +16,7 @@ from penstock.formats.builtin import HDF5
 from penstock.formats.content import foreign_content
 from penstock.formats.format import Format
 from penstock.stores.store import Store
+from penstock.system.files import as_path
 
 
 def open_store(
@@ -35,7 +36,7 @@ def open_store(
     """
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise UsageError(f"{reprlib.repr(path)} is no path", hint='penstock.open("datasets/run")')
-    place = Path(path)
+    place = as_path(path)
     try:
         found = _format_of(place)
     except OSError as error:

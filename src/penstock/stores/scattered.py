@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.stores.hdf5.read import read_exactly
+from penstock.system.files import ByteSource
 
 _READ_COST_BYTES = 8192  # one more read takes as long as this many more bytes
 
 
-def gather_bytes(descriptor: int, path: Path, offsets: NDArray[np.int64], row_bytes: int, out: NDArray[Any]) -> None:
+def gather_bytes(source: ByteSource, offsets: NDArray[np.int64], row_bytes: int, out: NDArray[Any]) -> None:
     """Rows of equal size from any places; what lies close together is read together."""
     if not len(offsets) or not row_bytes:
         return
@@ -23,7 +21,7 @@ def gather_bytes(descriptor: int, path: Path, offsets: NDArray[np.int64], row_by
     if steps.min(initial=0) < 0:  # chunks lie where the file had room for them
         order = np.argsort(offsets, kind="stable")
         found = np.empty_like(out)
-        gather_bytes(descriptor, path, offsets[order], row_bytes, found)
+        gather_bytes(source, offsets[order], row_bytes, found)
         out[order] = found
         return
     flat = out.reshape(len(out), -1).view(np.uint8) if out.ndim > 1 else out.view(np.uint8).reshape(len(out), -1)
@@ -32,20 +30,13 @@ def gather_bytes(descriptor: int, path: Path, offsets: NDArray[np.int64], row_by
     span = int(offsets[-1] - offsets[0]) + row_bytes
     if reads > 1 and span <= reads * _READ_COST_BYTES and not ((offsets - offsets[0]) % row_bytes).any():
         block = np.empty(span, np.uint8)
-        read_exactly(descriptor, block.data, int(offsets[0]), path)
+        source.read_into(block.data, int(offsets[0]))
         flat[:] = block.reshape(-1, row_bytes)[(offsets - offsets[0]) // row_bytes]
         return
     target = flat.reshape(-1).data
-    preadv = os.preadv
-    for begin, end in stretches(gaps):
-        view = target[begin * row_bytes : end * row_bytes]
-        offset = int(offsets[begin])
-        try:
-            got = preadv(descriptor, (view,), offset)
-        except OSError:
-            got = -1  # asked again below, where it becomes an error in words
-        if got != len(view):
-            read_exactly(descriptor, view, offset, path)
+    source.read_many(
+        [(int(offsets[begin]), target[begin * row_bytes : end * row_bytes]) for begin, end in stretches(gaps)]
+    )
 
 
 def stretches(changes: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from penstock.errors import VideoError
 from penstock.lerobot.read.frames import EpisodeFrames
 from penstock.media.mp4.index import VideoIndex
 from penstock.media.mp4.tree import Box
+from penstock.system.files import ByteSource, ReadErrors, open_source
 
 _ENTRY_BYTES = 78  # of a visual sample entry before the boxes inside it
 _COMPRESSOR_NAME = slice(42, 74)
@@ -89,24 +89,18 @@ def move(frames: EpisodeFrames, block_bytes: int) -> Generator[Moved, None, None
     starts = np.flatnonzero(~again)
     repeats = np.diff(np.append(starts, len(samples))) - 1
     offsets, sizes, keys = offsets[starts], sizes[starts], keys[starts]
-    try:
-        fd = os.open(frames.path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise VideoError(f"{frames.path}: cannot be opened: {error.strerror}") from error
-    try:
+    with open_source(frames.path, _ERRORS) as source:
         at = 0
         while at < len(starts):
             stop = _block_end(offsets, sizes, at, block_bytes)
             # Not held here: the block is gone before the next is read.
             yield Moved(
-                _read(fd, frames.path, offsets[at:stop].tolist(), sizes[at:stop].tolist()),
+                _read(source, offsets[at:stop].tolist(), sizes[at:stop].tolist()),
                 keys[at:stop].tolist(),
                 repeats[at:stop].tolist(),
                 None if shifts is None else shifts[at:stop].tolist(),
             )
             at = stop
-    finally:
-        os.close(fd)
 
 
 def _shifts(frames: EpisodeFrames) -> NDArray[np.int64] | None:
@@ -141,22 +135,24 @@ def _block_end(offsets: NDArray[np.int64], sizes: NDArray[np.int64], at: int, bl
     return stop
 
 
-def _read(fd: int, path: Path, offsets: list[int], sizes: list[int]) -> list[memoryview]:
-    total = sum(sizes)
-    buffer = bytearray(total)
-    view = memoryview(buffer)
-    done = 0
-    while done < total:
-        try:
-            got = os.preadv(fd, [view[done:]], offsets[0] + done)
-        except OSError as error:
-            raise VideoError(f"{path}: byte {offsets[0] + done:,}: cannot be read: {error.strerror}") from error
-        if not got:
-            raise VideoError(
-                f"{path}: ends at byte {offsets[0] + done:,}, a frame reaches to byte {offsets[0] + total:,}",
-                hint="the file is cut; fetch it again",
-            )
-        done += got
+class _FrameErrors(ReadErrors):
+    def cannot_read(self, path: Path, offset: int, error: Exception) -> Exception:
+        why = error.strerror if isinstance(error, OSError) else error
+        return VideoError(f"{path}: byte {offset:,}: cannot be read: {why}")
+
+    def ends(self, path: Path, offset: int, n_bytes: int, got_bytes: int) -> Exception:
+        return VideoError(
+            f"{path}: ends at byte {offset + got_bytes:,}, a frame reaches to byte {offset + n_bytes:,}",
+            hint="the file is cut; fetch it again",
+        )
+
+
+_ERRORS = _FrameErrors(VideoError)
+
+
+def _read(source: ByteSource, offsets: list[int], sizes: list[int]) -> list[memoryview]:
+    view = memoryview(bytearray(sum(sizes)))
+    source.read_into(view, offsets[0])
     pieces, at = [], 0
     for size in sizes:
         pieces.append(view[at : at + size])
@@ -186,9 +182,9 @@ def _first_unit(frames: EpisodeFrames, sample: int) -> int | None:
     index = frames.index
     length_bytes = _length_bytes(index)
     at, end = int(index.offsets[sample]), int(index.offsets[sample]) + int(index.sizes[sample])
-    with open(frames.path, "rb") as stream:
+    with open_source(frames.path, _ERRORS) as source:
         for _ in range(_MOST_UNITS):
-            head = os.pread(stream.fileno(), length_bytes + 1, at)
+            head = source.read(at, length_bytes + 1)
             if at + length_bytes >= end or len(head) <= length_bytes:
                 return None
             kind = head[length_bytes]

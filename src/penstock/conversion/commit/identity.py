@@ -13,6 +13,7 @@ from penstock.conversion.episodes.sidecar import read_sidecar
 from penstock.conversion.inputs.input import Found
 from penstock.conversion.settings import Settings, plain_settings
 from penstock.errors import PenstockError, RecordingError
+from penstock.system.files import open_source, walk
 
 _LOOKED_AT_BYTES = 64 << 10  # at both ends of a file: enough to tell one recording from another
 _LISTED = 12
@@ -117,20 +118,20 @@ def _files(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return
-    for here, subdirectories, names in os.walk(path):
+    for here, subdirectories, names in walk(path):
         subdirectories.sort()
-        yield from (Path(here) / name for name in sorted(names))
+        yield from (here / name for name in sorted(names))
 
 
 def _look(path: Path, sum_: int) -> tuple[int, int]:
     try:
-        with path.open("rb") as file:
-            size_bytes = os.fstat(file.fileno()).st_size
+        with open_source(path) as source:
+            size_bytes = source.size_bytes
             sum_ = zlib.crc32(f"{path.name} {size_bytes}".encode(), sum_)
-            sum_ = zlib.crc32(file.read(_LOOKED_AT_BYTES), sum_)
+            sum_ = zlib.crc32(source.read(0, _LOOKED_AT_BYTES), sum_)
             if size_bytes > _LOOKED_AT_BYTES:
-                file.seek(max(_LOOKED_AT_BYTES, size_bytes - _LOOKED_AT_BYTES))
-                sum_ = zlib.crc32(file.read(_LOOKED_AT_BYTES), sum_)
+                last = max(_LOOKED_AT_BYTES, size_bytes - _LOOKED_AT_BYTES)
+                sum_ = zlib.crc32(source.read(last, _LOOKED_AT_BYTES), sum_)
     except OSError as error:
         raise RecordingError(f"{path}: cannot be read: {error.strerror or error}") from error
     return size_bytes, sum_

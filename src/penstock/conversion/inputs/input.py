@@ -16,6 +16,7 @@ from penstock.errors import DataSetError, PenstockError
 from penstock.formats.format import RECORDING_INPUT, load
 from penstock.plan.conversion_memory import MemoryPlan
 from penstock.system import config
+from penstock.system.files import as_path
 
 if TYPE_CHECKING:
     from penstock.conversion.commit.episode import EpisodeWriter
@@ -41,7 +42,7 @@ class Found:
 
     @property
     def path(self) -> Path:
-        return Path(self._path)
+        return as_path(self._path)
 
     @property
     def name(self) -> str:

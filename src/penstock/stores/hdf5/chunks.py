@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, StoreCorrupt
 from penstock.stores.hdf5.file import library_errors, library_lock
-from penstock.stores.hdf5.read import OpenFile, read_exactly
+from penstock.stores.hdf5.read import OpenFile
 from penstock.stores.hdf5.rows import REFERENCE, BandReader, LastChunk, RowFile, RowReader, as_bytes, each_at
 from penstock.stores.scattered import gather_bytes
 from penstock.stores.store import Scratch
@@ -118,16 +118,16 @@ class PlainChunkRows(RowReader):
                 target[...] = self._table.fill
                 continue
             offset += (low - chunk * step) * self._row_bytes
-            read_exactly(file.descriptor, as_bytes(target).data, offset, file.path)
+            file.source.read_into(as_bytes(target).data, offset)
 
     def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         offsets = self._row_offsets(file, rows)
         is_written = offsets >= 0
         if is_written.all():
-            gather_bytes(file.descriptor, file.path, offsets, self._row_bytes, out)
+            gather_bytes(file.source, offsets, self._row_bytes, out)
             return
         written = np.empty((int(np.count_nonzero(is_written)), *out.shape[1:]), out.dtype)
-        gather_bytes(file.descriptor, file.path, offsets[is_written], self._row_bytes, written)
+        gather_bytes(file.source, offsets[is_written], self._row_bytes, written)
         out[is_written], out[~is_written] = written, self._table.fill
 
     def each(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
@@ -182,7 +182,7 @@ class PackedChunkRows(BandReader):
         if size > chunk_bytes + chunk_bytes // 8 + 1024:
             raise StoreCorrupt(f"{self._where(file, number)} claims {size:,} bytes for {chunk_bytes:,}")
         packed = bytearray(size)
-        read_exactly(file.descriptor, memoryview(packed), offset, file.path)
+        file.source.read_into(memoryview(packed), offset)
         data: bytes | bytearray | NDArray[np.uint8] = packed
         for position in reversed(range(len(self._filters))):
             if table.masks.get(number, 0) & (1 << position):

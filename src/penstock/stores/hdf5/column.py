@@ -1,14 +1,13 @@
 """One column of an HDF5 store over all its files: runs of rows, any rows in any order, texts and images.
 
-A bounded number of files is open at a time, for any thread and across forks. Bytes are read by descriptor. The library
+A bounded number of files is open at a time, for any thread and across forks. Bytes are read by position. The library
 opens a file only to list chunks, or for columns that it alone can read.
 """
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +33,7 @@ from penstock.stores.hdf5.rows import (
 from penstock.stores.held import FILE_CACHE, Lru
 from penstock.stores.scattered import stretches
 from penstock.stores.store import ImageSource, Picture, Scratch, row_numbers
+from penstock.system.files import ReadErrors, open_source
 
 if TYPE_CHECKING:
     import h5py
@@ -48,29 +48,33 @@ _FEW_ROWS = 12  # found one by one faster than by numpy
 _SMALLEST_LIMIT_BYTES = 1 << 20
 
 
+class _HandleErrors(ReadErrors):
+    def cannot_open(self, path: Path, error: OSError) -> Exception:
+        return StoreError(
+            f"{path} cannot be read any more: {error.strerror or error}",
+            hint="it was there when the store was opened; open the store again",
+        )
+
+
+_ERRORS = _HandleErrors(StoreError, StoreCorrupt)
+
+
 class Handle:
     """One open file; closed when the last one who reads from it lets go."""
 
     def __init__(self, path: Path, stamp: tuple[int, int], allow_external: bool) -> None:
         self.path = path
         self.size_bytes = stamp[0]
-        self.descriptor = -1
         self._stamp = stamp
         self._allow_external = allow_external
         self._library: Hdf5File | None = None
-        try:
-            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise StoreError(
-                f"{path} cannot be read any more: {error.strerror or error}",
-                hint="it was there when the store was opened; open the store again",
-            ) from error
+        self.source = open_source(path, _ERRORS)
 
     def check(self) -> None:
         """The file is what it was when the store was opened."""
-        now = os.fstat(self.descriptor)
-        if (now.st_size, now.st_mtime_ns) != self._stamp:
-            grown = f": {now.st_size:,} bytes, it had {self._stamp[0]:,}" if now.st_size != self._stamp[0] else ""
+        now = self.source.identity()
+        if now[:2] != self._stamp:
+            grown = f": {now.size_bytes:,} bytes, it had {self._stamp[0]:,}" if now[0] != self._stamp[0] else ""
             raise StoreCorrupt(
                 f"{self.path} was changed since the store was opened{grown}", hint="open the store again"
             )
@@ -86,10 +90,7 @@ class Handle:
         with library_lock():
             return self.library().opened(name)
 
-    # What it calls comes as an argument: when the interpreter ends, the module's names are gone before this.
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        if self.descriptor >= 0:
-            close(self.descriptor)
+    def __del__(self) -> None:
         if self._library is not None:
             self._library.close()
 
@@ -108,7 +109,7 @@ class Files:
         return len(self._open)
 
     def handle(self, number: int) -> Handle:
-        """The file, open and unchanged. Who holds the handle may read from its descriptor."""
+        """The file, open and unchanged. Who holds the handle may read from its source."""
         if self._closed:
             raise StoreError(f"{self.paths[number]}: the store is closed already")
         found = self._open.get(number, lambda: self._opened(number))

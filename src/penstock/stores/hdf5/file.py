@@ -23,6 +23,7 @@ from penstock.formats.builtin import HDF5_MAGIC
 from penstock.formats.content import foreign_content
 from penstock.recordings.split import natural_key
 from penstock.stores.hdf5.probe import Texts, probe_file
+from penstock.system.files import ByteSource, ReadErrors, as_path, for_library, open_source
 
 if TYPE_CHECKING:
     import h5py
@@ -57,7 +58,7 @@ class Hdf5File:
     def __init__(
         self, path: Path | str, *, allow_external: bool = False, texts: Sequence[str] = (), probed: bool = False
     ) -> None:
-        self.path = Path(path)
+        self.path = as_path(path)
         self.allow_external = allow_external
         self.followed: dict[str, None] = {}  # other files that were read, when allowed
         self._closed = False
@@ -66,7 +67,6 @@ class Hdf5File:
         self._opened: dict[str, h5py.Dataset] = {}
         self._groups: dict[str, Any] = {}
         self._user_block: bool | None = None
-        self._descriptor = -1
         self._texts = {} if probed else _probe(self.path, texts)
         self._open()
 
@@ -94,13 +94,13 @@ class Hdf5File:
         if self._file is not None:
             with library_errors(self.path, "cannot be closed"):
                 self._file.close()
-        os.close(self._descriptor)
+        self._source.close()
 
     @property
-    def descriptor(self) -> int:
+    def source(self) -> ByteSource:
         """For reads of bytes whose place is known, beside the library and its lock."""
         self._root()
-        return self._descriptor
+        return self._source
 
     @property
     def has_user_block(self) -> bool:
@@ -185,17 +185,10 @@ class Hdf5File:
         return tuple(int(plist.get_filter(i)[0]) for i in range(plist.get_nfilters()))
 
     def _open(self) -> None:
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise StoreError(f"{self.path} cannot be read: {error.strerror or error}") from error
-        try:
-            self.size_bytes = os.fstat(descriptor).st_size
-            self._file = _open_library(self.path, self.size_bytes)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._descriptor = descriptor
+        source = open_source(self.path, _ERRORS)
+        self.size_bytes = source.size_bytes
+        self._file = _open_library(self.path, self.size_bytes)
+        self._source = source
         self._owner = os.getpid()
 
     def _root(self) -> h5py.File:
@@ -348,18 +341,23 @@ def first_line(error: BaseException) -> str:
     return (text.strip().splitlines() or [type(error).__name__])[0]
 
 
+class _FileErrors(ReadErrors):
+    def cannot_open(self, path: Path, error: OSError) -> Exception:
+        return StoreError(f"{path} cannot be read: {error.strerror or error}")
+
+
+_ERRORS = _FileErrors(StoreError, StoreCorrupt)
+
+
 def _probe(path: Path, texts: Sequence[str]) -> Texts:
-    try:
-        start = _head(path)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror or error}") from error
-    return probe_file(path, texts) if start else {}
+    return probe_file(path, texts) if _head(path) else {}
 
 
 def _open_library(path: Path, size_bytes: int) -> h5py.File:
     import h5py
 
-    if not h5py.is_hdf5(path):
+    file = for_library(path)
+    if isinstance(file, str) and not h5py.is_hdf5(file):
         start = _head(path)
         if start == HDF5_MAGIC:
             raise StoreCorrupt(f"{path} is cut: its {size_bytes:,} bytes end inside the header of an HDF5 file")
@@ -367,14 +365,14 @@ def _open_library(path: Path, size_bytes: int) -> h5py.File:
             raise StoreError(f"{path} is {foreign.what}, not an HDF5 file", hint=foreign.hint)
         raise StoreError(f"{path} is no HDF5 file: its {size_bytes:,} bytes start with {start.hex(' ')}")
     try:
-        return h5py.File(path, "r", locking="best-effort")
+        return h5py.File(file, "r", locking="best-effort")
     except LIBRARY_ERRORS as error:
         raise _why_not_opened(path, size_bytes, first_line(error)) from error
 
 
 def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(len(HDF5_MAGIC))
+    with open_source(path, _ERRORS) as source:
+        return source.read(0, len(HDF5_MAGIC))
 
 
 def _why_not_opened(path: Path, size_bytes: int, text: str) -> StoreError:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.stores.hdf5.guard import Line, run_guarded
+from penstock.system.files import for_library
 
 Texts = dict[tuple[str, str | None], Any]
 """By (group, attribute), or by (data set, None) for a data set that is one string."""
@@ -36,7 +37,7 @@ def walk(arguments: Any) -> Iterator[Line]:
 def _walk(path: str, names: Sequence[str]) -> Iterator[Line]:
     import h5py
 
-    with h5py.File(path, "r", locking="best-effort") as file:
+    with h5py.File(for_library(path), "r", locking="best-effort") as file:
         seen = 0
         until = time.monotonic() + _MOST_SECONDS
         waiting = [("", h5py.h5g.open(file.id, b"/"))]

@@ -1,13 +1,12 @@
-"""Bytes of a file at a known place, all of them or an error that says where the file ends."""
+"""A file whose bytes can be read at any place, and how many bytes of a padded row are its picture."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Protocol
 
-from penstock.errors import StoreCorrupt
 from penstock.media.image import jpeg
+from penstock.system.files import ByteSource
 
 _TAIL_STEP_BYTES = 4096
 
@@ -19,25 +18,10 @@ class OpenFile(Protocol):
     def path(self) -> Path: ...
 
     @property
-    def descriptor(self) -> int: ...
+    def source(self) -> ByteSource: ...
 
     @property
     def size_bytes(self) -> int: ...
-
-
-def read_exactly(descriptor: int, out: memoryview, offset: int, path: Path) -> None:
-    """Fill `out` with the bytes at `offset`."""
-    done = 0
-    while done < len(out):
-        try:
-            got = os.preadv(descriptor, [out[done:]], offset + done)
-        except (OSError, OverflowError, ValueError) as error:
-            raise StoreCorrupt(f"{path}: byte {offset + done:,} cannot be read: {error}") from error
-        if not got:
-            raise StoreCorrupt(
-                f"{path}: byte {offset + done:,} lies beyond the end of the file", hint="the file is cut or damaged"
-            )
-        done += got
 
 
 def end_of_picture(row: memoryview) -> int:

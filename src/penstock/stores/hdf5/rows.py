@@ -7,7 +7,6 @@ A reader holds no handle: it is given the file with every call, so that any thre
 from __future__ import annotations
 
 import math
-import os
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, StoreCorrupt
 from penstock.stores.hdf5.file import library_errors
-from penstock.stores.hdf5.read import OpenFile, read_exactly
+from penstock.stores.hdf5.read import OpenFile
 from penstock.stores.held import Lru
 from penstock.stores.scattered import gather_bytes, stretches
 from penstock.stores.store import Scratch
@@ -125,10 +124,10 @@ class ContiguousRows(RowReader):
         self._offset, self._row_bytes = offset, row_bytes
 
     def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
-        read_exactly(file.descriptor, as_bytes(out).data, self._offset + start * self._row_bytes, file.path)
+        file.source.read_into(as_bytes(out).data, self._offset + start * self._row_bytes)
 
     def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
-        gather_bytes(file.descriptor, file.path, self._offset + rows * self._row_bytes, self._row_bytes, out)
+        gather_bytes(file.source, self._offset + rows * self._row_bytes, self._row_bytes, out)
 
     def each(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
         offset, row_bytes = self._offset, self._row_bytes
@@ -214,7 +213,7 @@ class HeapRows(RaggedReader):
                 raise StoreCorrupt(
                     f"{file.path}: byte {address:,}: object {index} of the heap {held}, {length:,} are wanted"
                 )
-            read_exactly(file.descriptor, out.data, offset, file.path)
+            file.source.read_into(out.data, offset)
         return out
 
 
@@ -251,18 +250,12 @@ def each_at(
 ) -> Iterator[NDArray[np.uint8]]:
     """Rows that lie as they are: one read for each, into the same memory; -1 is a row that nobody wrote."""
     target = memory.data
-    views = [target]
-    descriptor, preadv, row_bytes = file.descriptor, os.preadv, len(memory)
+    read_into = file.source.read_into
     for offset in offsets:
         if offset < 0 and fill is not None:
             memory[:] = fill
         else:
-            try:
-                got = preadv(descriptor, views, offset)
-            except OSError:
-                got = -1  # asked again below, where it becomes an error in words
-            if got != row_bytes:
-                read_exactly(descriptor, target, offset, file.path)
+            read_into(target, offset)
         yield memory
 
 
@@ -296,5 +289,5 @@ def _list_objects(file: OpenFile, address: int) -> NDArray[np.int64]:
 
 def _bytes_at(file: OpenFile, offset: int, count: int) -> bytes:
     held = bytearray(count)
-    read_exactly(file.descriptor, memoryview(held), offset, file.path)
+    file.source.read_into(memoryview(held), offset)
     return bytes(held)

@@ -29,6 +29,7 @@ from penstock.stores.held import content_sample
 from penstock.stores.opening import whole_numbers
 from penstock.stores.roles import find_roles
 from penstock.stores.store import Column, ImageSource, Store
+from penstock.system.files import as_path
 
 _KINDS = {"aloha": "ALOHA episodes", "robomimic": "robomimic HDF5", "replay": "replay HDF5"}
 _MOST_NOTES = 20
@@ -54,7 +55,7 @@ def open_hdf5(
         raise StoreError(f"channels={channels!r}", hint='channels="first" or "last"')
     if isinstance(columns, str):
         raise StoreError(f"columns={columns!r} is a text", hint=f"columns=[{columns!r}]")
-    place = Path(path)
+    place = as_path(path)
     files = _files(place.absolute())  # the working directory may be another one when they are read
     names = None if columns is None else tuple(dict.fromkeys(name.strip("/") for name in columns))
     numbers = whole_numbers(episodes, place)
@@ -229,7 +230,7 @@ def _reopen(path: str, words: dict[str, Any], digest: str) -> Hdf5Store:
 
 def _rebuilt(place: str, packed: dict[str, Any], asked: Asked, numbers: Any, words: dict[str, Any]) -> Hdf5Store:
     """In another process, from the survey of the first one; each file is compared with it when it is opened."""
-    return Hdf5Store(Path(place), unpacked(packed), asked, numbers, words)
+    return Hdf5Store(as_path(place), unpacked(packed), asked, numbers, words)
 
 
 def _files(place: Path) -> list[Path]:

@@ -45,6 +45,7 @@ from penstock.stores.hdf5.layout import (
 )
 from penstock.stores.hdf5.probe import quietly, text_attribute
 from penstock.stores.roles import ENDS
+from penstock.system.files import as_path
 
 _DEEPEST = 8
 _MOST_GROUPS = 4096
@@ -85,7 +86,7 @@ def unpacked(packed: Line) -> Survey:
     """The survey of another process."""
     shape, held = packed["placements"]
     placements = np.frombuffer(zlib.decompress(held), np.int64).reshape(shape)
-    return Survey(**{**packed, "paths": tuple(Path(path) for path in packed["paths"]), "placements": placements})
+    return Survey(**{**packed, "paths": tuple(as_path(path) for path in packed["paths"]), "placements": placements})
 
 
 def survey_files(paths: Sequence[Path], asked: Asked, *, check: bool = True) -> Survey:
@@ -306,7 +307,7 @@ def _besides_notes(paths: Sequence[Path], parts: Sequence[Line], like: Like) -> 
     for part in parts:
         for name in part.get("besides", ()):
             having.setdefault(name, []).append(part)
-    lacking = _place(paths, Path(like.path), like.group)
+    lacking = _place(paths, as_path(like.path), like.group)
     return [
         f"{name} is left out: {lacking} has none, {_place(paths, paths[found[0]['file']], found[0]['group'])} "
         + (f"and {len(found) - 1:,} more have" if len(found) > 1 else "has")

@@ -7,9 +7,8 @@ import io
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from penstock.errors import PenstockError
 
@@ -43,8 +42,7 @@ class ReadErrors:
         )
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(NamedTuple):
     """What tells that bytes are still the same. Of remote bytes, `inode` and `device` are numbers of their version."""
 
     size_bytes: int
@@ -140,8 +138,11 @@ class ByteSource(ABC):
         return data
 
     def sample(self, size_bytes: int | None = None) -> bytes:
-        """A few KiB: beginning, middle and end (of the size that they had). With size and time of change they tell bytes
-        from others that were put in their place with the same time, and a copy elsewhere stays the same."""
+        """A few KiB: beginning, middle and end (of the size that they had).
+
+        With size and time of change they tell bytes from others that were put in their place with the same time, and a
+        copy elsewhere stays the same.
+        """
         last = max((self.size_bytes if size_bytes is None else size_bytes) - _SAMPLE_BYTES, 0)
         return b"".join(self.read(offset, _SAMPLE_BYTES) for offset in sorted({0, last // 2, last}))
 

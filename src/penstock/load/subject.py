@@ -145,17 +145,10 @@ def _plain(value: Any) -> Any:
 def _reopening(store: Store, weight: float) -> dict[str, Any]:
     """The words that open a store again; `words` is None where that is only possible in this process."""
     told: dict[str, Any] = {"path": str(store.path), "kind": store.kind, "rows": store.rows, "weight": weight}
-    words: dict[str, Any] | None = None
-    arguments = store.__reduce__()[1]
-    if store.kind.startswith("LeRobot"):
-        words = {"episodes": arguments[1], "columns": arguments[2]}
-    else:
-        found = [each for each in arguments if isinstance(each, dict) and "allow_external" in each]
-        words = dict(found[-1]) if found else None
-    if words is not None and len(words.get("episodes") or ()) > _MOST_EPISODES:
-        words = None
-    told["path"] = str(arguments[0]) if words is not None else told["path"]
-    return {**told, "words": words}
+    again = store.reopening()
+    if again is None or len(again[1].get("episodes") or ()) > _MOST_EPISODES:
+        return {**told, "words": None}
+    return {**told, "path": str(again[0]), "words": again[1]}
 
 
 def from_description(told: Mapping[str, Any], **changed: Any) -> Loader:

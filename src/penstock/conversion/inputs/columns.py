@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.align.streams import Policy
 from penstock.conversion.cameras.depth_camera import depth_mode, holds_depth, probe_depth, range_mm
 from penstock.conversion.cameras.encoding_anew import Encoded, refusal
 from penstock.conversion.inputs.derive import check_relations
@@ -23,7 +24,7 @@ from penstock.conversion.mapping.first_messages import (
     probe_picture,
 )
 from penstock.conversion.mapping.numeric_topics import default_field
-from penstock.conversion.settings import FeatureSettings, Policy, Settings, Source, Video, asked_video
+from penstock.conversion.settings import FeatureSettings, Settings, Source, Video, asked_video
 from penstock.errors import ConfigError, MessageError, PenstockError, RecordingError
 from penstock.lerobot.stats import WIDEST_VALUES
 from penstock.media.image import raw as raw_image

@@ -14,7 +14,12 @@ from penstock.lerobot.features import safe_key
 from penstock.stores.hdf5.file import Hdf5File
 from penstock.stores.hdf5.layout import Layout, Member
 from penstock.stores.roles import (
+    ASIDE_GROUPS,
+    BOOKKEEPING,
+    BOOLEAN_ROLES,
+    CENTRAL_ROLES,
     ENDS,
+    IMAGE_PREFIX,
     LEROBOT,
     OBSERVATION_ROLES,
     SIMULATOR,
@@ -24,12 +29,9 @@ from penstock.stores.roles import (
     is_observation,
 )
 
-IMAGE_PREFIX, SUCCESS = "observation.images.", LEROBOT["success"][0]
-BOOLEAN_KEYS = frozenset((LEROBOT["terminal"][0], LEROBOT["timeout"][0], SUCCESS))  # bool in LeRobot's own data sets
+SUCCESS = LEROBOT["success"][0]
+BOOLEAN_KEYS = frozenset(LEROBOT[role][0] for role in BOOLEAN_ROLES)
 
-_LEFT_OUT = ("infos", "metadata", "mask", "env_infos")
-_BOOKKEEPING = ("compress_len",)
-_CENTRAL_ROLES = ("state", "action", "reward", "terminal", "timeout")
 _WIDEST = 4096  # numbers of one row that still are a feature of their own
 _CAMERA_TAIL = re.compile(r"_(?:images?|rgb|img)\Z")
 
@@ -66,7 +68,7 @@ def map_members(layout: Layout, rows: int, *, with_depth: bool = True) -> Found:
         features[key] = feature_of(member)
     numbers = {member.name: member for member in members if member.content == "numbers"}
     roles = find_roles(numbers)
-    for role in (*_CENTRAL_ROLES, "success"):
+    for role in (*CENTRAL_ROLES, "success"):
         if role in roles:
             features[LEROBOT[role][0]] = FeatureSettings(tuple(Source(name) for name in roles[role]))
     taken = {source.topic for feature in features.values() for source in feature.sources}
@@ -78,13 +80,13 @@ def map_members(layout: Layout, rows: int, *, with_depth: bool = True) -> Found:
 
 def _usable(layout: Layout, rows: int, roles: Tree[str, tuple[str, ...]], notes: list[str]) -> list[Member]:
     kept: list[Member] = []
-    aside = [member.name for member in layout.members if member.name.split("/")[0] in _LEFT_OUT]
+    aside = [member.name for member in layout.members if member.name.split("/")[0] in ASIDE_GROUPS]
     if aside:
         notes.append(f"left out (name them under features: to keep them): {listed(aside)}")
     # What an episode cannot be without: a wrong number of rows is an error, not a reason to leave it out.
-    central = {name for role in _CENTRAL_ROLES for name in roles.get(role, ())} | set(ENDS)
+    central = {name for role in CENTRAL_ROLES for name in roles.get(role, ())} | set(ENDS)
     for member in layout.members:
-        if member.name in aside or member.base in _BOOKKEEPING or is_next_observation(member.name):
+        if member.name in aside or member.base in BOOKKEEPING or is_next_observation(member.name):
             continue
         is_central = member.is_picture or member.name in central
         problem = problem_of(member, member.rows if is_central else rows)

@@ -36,9 +36,8 @@ from penstock.stores.hdf5.spots import (
     picture_size,
 )
 from penstock.stores.hdf5.trial_child import quietly, text_attribute
-from penstock.stores.roles import ACTIONS, ENDS
+from penstock.stores.roles import ACTIONS, BOOKKEEPING, ENDS
 
-_BOOKKEEPING = ("compress_len",)  # of what wrote the file; a JPEG says itself where it ends
 _SMALLEST_DEPTH_PX = 8
 _SMALLEST_SIDE_PX = 16
 _MOST_STACKED = 12  # channels: four colour pictures
@@ -88,7 +87,7 @@ class Surveyor:
             raise StoreError(f"{file.path}: {ends[0]} says where episodes end, {like.path} has none", hint=ENDS_DIFFER)
         found: Line = {"group": group, "rows": rows, "spots": self._spots.of_group(file, group, rows, like)}
         if self._asked.columns is None:
-            found["besides"] = [name for name in more if name.rpartition("/")[2] not in _BOOKKEEPING]
+            found["besides"] = [name for name in more if name.rpartition("/")[2] not in BOOKKEEPING]
         return found
 
     def _besides(self, file: Hdf5File, group: str, tree: dict[str, list[str]]) -> list[str]:
@@ -161,7 +160,7 @@ def _columns(file: Hdf5File, layout: Layout, group: str, asked: Asked) -> tuple[
     """The columns that can be used, by the first group with rows; and why the others cannot."""
     rows = row_count(file, group)
     central = next((name for name in ACTIONS if layout.member(name)), None)
-    wanted = {member.name for member in layout.members if member.base not in _BOOKKEEPING}
+    wanted = {member.name for member in layout.members if member.base not in BOOKKEEPING}
     columns: list[Facts] = []
     notes: list[str] = []
     for member in layout.members:

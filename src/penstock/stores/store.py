@@ -24,6 +24,8 @@ from penstock.errors import ImageError, StoreError
 from penstock.system.units import format_bytes
 
 ColumnKind = Literal["image", "depth", "numbers", "text"]
+ChannelOrder = Literal["auto", "first", "last"]
+"""Where raw images have their channels: (3, height, width) or (height, width, 3); auto: as the shape says."""
 
 Picture = NDArray[Any]
 """One row of an image column. One dimension: the bytes of a JPEG or PNG. Three: RGB pixels (height, width, channels).
@@ -55,6 +57,33 @@ class Column:
     @property
     def is_picture(self) -> bool:
         return self.kind in ("image", "depth")
+
+    # What `way` means for whoever reads rows. A word of another store promises none of it.
+
+    @property
+    def is_read_directly(self) -> bool:
+        """A row is one read at a known place: random access needs no table."""
+        return self.way in ("file", "chunks")
+
+    @property
+    def is_read_as_stored(self) -> bool:
+        """A row comes as its bytes lie on disk."""
+        return self.way in ("file", "chunks", "heap", "packets")
+
+    @property
+    def is_decoded_while_read(self) -> bool:
+        """Who has read an image has decoded it."""
+        return self.way == "video"
+
+    @property
+    def keeps_blocks(self) -> bool:
+        """A reader keeps unpacked blocks from row to row. Videos count the decoders of all cameras themselves."""
+        return self.way == "table"
+
+    @property
+    def is_read_by_library(self) -> bool:
+        """A row passes through h5py, which is slower."""
+        return self.way == "library"
 
 
 @dataclass(frozen=True)
@@ -207,6 +236,8 @@ class Store(ABC):
     """The numbers by which `episodes=` knows the episodes; None where they are 0, 1, 2, …"""
     has_doctor = False
     """Whether `penstock doctor` knows such data."""
+    declares_index = False
+    """Whether `index` is a column of the format, as in LeRobot: then nobody takes it for the row of the store."""
     roles: Mapping[str, str]
     """What columns are for, where that is known: "action", "state", "reward", "terminal", "success", … → column."""
     joined_roles: Mapping[str, tuple[str, ...]] = {}
@@ -266,6 +297,10 @@ class Store(ABC):
     @abstractmethod
     def __reduce__(self) -> tuple[Any, ...]:
         """Small: the words that open the store again."""
+
+    def reopening(self) -> tuple[Path, dict[str, Any]] | None:
+        """The path and the words with which `penstock.open` opens the store again; None: only this process can."""
+        return None
 
     def column(self, name: str) -> Column:
         """A column by name; what is there, where it is not."""

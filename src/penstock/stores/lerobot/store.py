@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class LeRobotStore(Store):
     """An open LeRobot data set. `episodes` are the numbers that the data set gives them, in the order wanted, or
     "whole": those whose files are all there."""
 
-    has_doctor = True
+    has_doctor = declares_index = True
     episode_numbers: NDArray[np.int64]
 
     def __init__(
@@ -189,8 +190,12 @@ class LeRobotStore(Store):
         self._files.clear()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        root, words = self.reopening()
+        return _opened, (str(root), words["episodes"], words["columns"])
+
+    def reopening(self) -> tuple[Path, dict[str, Any]]:
         episodes = None if self._part.is_whole else self.episode_numbers.tolist()
-        return _opened, (str(self.data.root), episodes, self._columns_asked)
+        return self.data.root, {"episodes": episodes, "columns": self._columns_asked}
 
     @cached_property
     def _task_numbers(self) -> NDArray[Any]:

@@ -180,9 +180,7 @@ def test_a_recording_goes_to_v21_and_back_without_a_difference(sources: list[Pat
 
 @pytest.mark.parametrize("rows", [3, 20, 26])
 @pytest.mark.parametrize("video", ["copy", "h264"])
-def test_stopped_and_resumed_gives_the_same_bytes(
-    sources: list[Path], tmp_path: Path, rows: int, video: str
-) -> None:
+def test_stopped_and_resumed_gives_the_same_bytes(sources: list[Path], tmp_path: Path, rows: int, video: str) -> None:
     with pytest.raises(Interrupted):
         penstock.convert(**v21(sources, tmp_path / "out", video=video), progress=StopAfter(rows))
     penstock.convert(**v21(sources, tmp_path / "out", video=video, resume=True))

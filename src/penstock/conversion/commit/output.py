@@ -11,23 +11,28 @@ from just before that step until the old one is gone, so that whoever finds two 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from penstock.conversion.commit.exchange import aside_of, exchange
 from penstock.conversion.commit.lock import locked
 from penstock.conversion.report import REPORT_PATH
 from penstock.errors import OutputExists, OutputFailed
 from penstock.system.files import fsync_path
 
 PARTIAL_SUFFIX = ".penstock-partial"
+OLD_SUFFIX = ".penstock-old"
 WORKER_OUTPUTS = ".parcels"  # inside the partial directory: what worker processes write
 JOURNAL_PATH = "penstock/journal.jsonl"
 _REPLACES = "penstock/replaces"
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_UNABLE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 
 Mode = Literal["new", "resume", "append", "append or resume"]
 Holds = Literal["nothing", "unfinished", "copy"]
@@ -187,7 +192,7 @@ def _exchange(partial: Path, out: Path) -> None:
 
 
 def _clear_replaced(partial: Path, out: Path) -> None:
-    for old in (partial, aside_of(out)):
+    for old in (partial, _aside_of(out)):
         if is_ours(old):
             _remove(old)
     (out / _REPLACES).unlink(missing_ok=True)
@@ -217,3 +222,37 @@ def _remove(data_set: Path) -> None:
 def sync_directory(path: Path) -> None:
     """Make the names in a directory survive a power cut."""
     fsync_path(path)
+
+
+def exchange(new: Path, old: Path) -> None:
+    """`new` takes the place of `old` and the other way round; where the system cannot, in three steps."""
+    call = _renameat2()
+    if call is not None:
+        import ctypes
+
+        if call(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _RENAME_EXCHANGE) == 0:
+            return
+        number = ctypes.get_errno()
+        if number not in _UNABLE:
+            raise OSError(number, os.strerror(number), str(old))
+    aside = _aside_of(old)
+    os.rename(old, aside)
+    os.rename(new, old)
+    os.rename(aside, new)
+
+
+def _aside_of(path: Path) -> Path:
+    """Where the old directory lies between the steps."""
+    return path.with_name(path.name + OLD_SUFFIX)
+
+
+@lru_cache(maxsize=1)
+def _renameat2() -> Any:
+    import ctypes
+
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return None
+    call.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+    return call

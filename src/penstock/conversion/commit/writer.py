@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from penstock.conversion.commit import snapshot
-from penstock.conversion.commit.episode import EpisodeSummary, EpisodeWriter
+from penstock.conversion.commit.episode import EpisodeWriter
 from penstock.conversion.commit.journal import OWN_DIR, EpisodeRecord, Header, Journal
 from penstock.conversion.sink import DEFAULT_OUTPUT, Sink, sink_factory
 from penstock.errors import DataSetCorrupt, DataSetError, PenstockError
@@ -37,22 +37,12 @@ from penstock.lerobot.features import Description, Feature
 from penstock.lerobot.stats import Stats
 from penstock.lerobot.tasks import TABLES, TaskTable
 
-__all__ = ["DataSetSummary", "DataSetWriter", "EpisodeSummary", "EpisodeWriter"]
+__all__ = ["DataSetWriter", "EpisodeWriter"]
 
 # A group shares one round of waiting for the disk, as long as a kill costs no more than a moment's work.
 GROUP_EPISODES = 8
 GROUP_BYTES = 16 * layout.MIB
 GROUP_S = 1.0
-
-
-@dataclass(frozen=True)
-class DataSetSummary:
-    """What `DataSetWriter.close` has written."""
-
-    root: Path
-    episodes: int
-    frames: int
-    tasks: int
 
 
 @dataclass
@@ -267,7 +257,7 @@ class DataSetWriter:
             self.stop()
             raise
 
-    def close(self) -> DataSetSummary:
+    def close(self) -> None:
         """Put the last files into place, and let the sink write the metadata."""
         self._check_free()
         if self.is_worker_output:
@@ -290,7 +280,6 @@ class DataSetWriter:
             self.sink.closed()
         finally:
             self.stop()
-        return DataSetSummary(self.root, self.episodes, self.frames, len(self.tasks.texts))
 
     def leave(self) -> None:
         """Stop without closing: the open episode is dropped, and everything committed can be resumed."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from penstock.conversion.commit.ledger import Entry, Ledger
+from penstock.conversion.commit.input_progress import InputProgress, JobInputs
 from penstock.conversion.commit.writing import Writing
 from penstock.conversion.inputs.input import Begun, Found, Means, State, open_input
 from penstock.conversion.stop import Stop
@@ -117,16 +117,16 @@ def main(parent: int) -> int:
 def _convert(request: Request, stop: Stop, answers: _Answers) -> int:
     own, stopping = request.begun.settings, stop.check
     means = Means(own, request.budget_bytes, request.threads, request.strict, check_stop=stopping, inputs=2)
-    ledger = Ledger([Entry(request.found, 0)], first=request.number)
+    inputs = JobInputs([InputProgress(request.found, 0)], first=request.number)
     with open_input(request.found, means, request.begun) as source:
         from penstock.conversion.commit.join import open_worker_output
 
-        writer = open_worker_output(request, source, ledger)
+        writer = open_worker_output(request, source, inputs)
         writing = Writing(
-            writer, ledger, Budget(request.budget_bytes), stop, on_moved=answers.moved, on_rows=lambda text: None
+            writer, inputs, Budget(request.budget_bytes), stop, on_moved=answers.moved, on_rows=lambda text: None
         )
         try:
-            if not ledger.entry(request.number).is_through:
+            if not inputs.entry(request.number).is_through:
                 writing.take(source, request.number)
         finally:
             writer.leave()

@@ -16,12 +16,8 @@ from penstock.recordings.recording import LargestReads
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-    from typing import TypeAlias
 
     from numpy.typing import NDArray
-
-    # cause, number of messages, where
-    LoseEntries: TypeAlias = Callable[[str, int, str], None]
 
 _COLUMN_DTYPES: tuple[np.dtype[Any], ...] = (np.dtype("<i8"), np.dtype("<i4"), np.dtype("<u4"), np.dtype("<u4"))
 
@@ -210,32 +206,70 @@ def time_range_ns(index: Sequence[TopicIndex]) -> tuple[int, int]:
     return min(int(times.min()) for times in used), max(int(times.max()) for times in used)
 
 
-def in_file_order(
-    chunk: NDArray[np.int32],
-    offset: NDArray[np.unsignedinteger[Any]],
-    chunks: ChunksBuilder,
-    path: Path,
-    lose: LoseEntries | None,
+class IndexEntries:
+    """Index records of chunks as they lie in a file, sorted and measured in batches: a long file needs no more."""
+
+    def __init__(
+        self,
+        index: IndexBuilder,
+        chunks: ChunksBuilder,
+        unpack: Callable[[bytearray, Path], tuple[NDArray[np.int64], NDArray[Any]]],
+    ) -> None:
+        """`unpack`: times and offsets out of the bytes of records."""
+        self._index = index
+        self._chunks = chunks
+        self._unpack = unpack
+        self.discard()
+
+    def discard(self) -> None:
+        """Forget what was not flushed."""
+        self._entries = bytearray()
+        self._columns = array("i"), array("i"), array("q"), array("q")  # topic, chunk, span, number of messages
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, topic: int, chunk: int, entries: bytes, count: int, span: int = 0) -> None:
+        """Entries of one topic in one chunk; span 0: it follows from the message behind."""
+        self._entries += entries
+        self._count += count
+        topics, chunks, spans, counts = self._columns
+        topics.append(topic)
+        chunks.append(chunk)
+        spans.append(span)
+        counts.append(count)
+
+    def flush(self, path: Path) -> None:
+        """Add everything to the index; called only between chunks."""
+        if not self._columns[0]:
+            return
+        counts = np.array(self._columns[3], np.int64)
+        topic, chunk, known = (np.repeat(np.array(column), counts) for column in self._columns[:3])
+        times_ns, offset = self._unpack(self._entries, path)
+        order, span = _in_file_order(chunk, offset, self._chunks, path)
+        span = np.where(known[order] > 0, known[order], span).astype(np.uint32)
+        self._index.add(topic[order], times_ns[order], chunk[order], offset[order].astype(np.uint32), span)
+        self.discard()
+
+
+def _in_file_order(
+    chunk: NDArray[np.int32], offset: NDArray[np.unsignedinteger[Any]], chunks: ChunksBuilder, path: Path
 ) -> tuple[NDArray[np.intp], NDArray[np.uint32]]:
     """The order of messages in the file, and for each (in that order) the bytes up to the next message or chunk end.
 
     Index records give offsets and no lengths, and list them in order of time; the true length stands in front of the
-    message and is checked against this span when it is read. Entries that point outside their chunk are an error, or
-    left out and told to `lose`.
+    message and is checked against this span when it is read. Entries that point outside their chunk are an error.
     """
     raw_bytes = chunks.raw_bytes()
     beyond = np.flatnonzero(offset >= raw_bytes[chunk].astype(np.uint64))
     if beyond.size:
         at = int(beyond[0])
-        position = int(chunks.positions()[chunk[at]])
-        size = int(raw_bytes[chunk[at]])
+        position, size = int(chunks.positions()[chunk[at]]), int(raw_bytes[chunk[at]])
         cause = f"the index names a message at byte {int(offset[at]):,} of a chunk of {size:,} bytes"
-        if lose is None:
-            raise RecordingCorrupt(cause, path=str(path), offset=position, hint=recover_hint(path))
-        lose(cause, int(beyond.size), f"chunk at byte {position:,}")
+        raise RecordingCorrupt(cause, path=str(path), offset=position, hint=recover_hint(path))
     place = (chunk.astype(np.int64) << 32) | offset.astype(np.int64)
-    place[beyond] = np.iinfo(np.int64).max
-    order = np.argsort(place, kind="stable")[: place.size - beyond.size]
+    order = np.argsort(place, kind="stable")
     place = place[order]
     fresh = np.ones(place.size, np.bool_)
     fresh[1:] = place[1:] != place[:-1]

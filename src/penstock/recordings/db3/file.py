@@ -17,7 +17,7 @@ from penstock.formats.content import ZSTD_MAGIC
 from penstock.recordings.codecs import MAX_CHUNK_BYTES
 from penstock.recordings.db3.pages import HEADER_BYTES, extent
 from penstock.recordings.file_window import recover_hint
-from penstock.recordings.messages.schemas import SameDefinitions, Schema, type_name
+from penstock.recordings.messages.schemas import Schema, TopicTable, type_name
 from penstock.recordings.recovery.metadata import TopicFacts
 from penstock.recordings.split import is_zstd_file
 from penstock.recordings.unpack import unpacked_file
@@ -32,7 +32,6 @@ _BATCH_ROWS = 4096
 _MAX_DEFINITION_BYTES = 16 << 20
 # SQLite quotes damaged text in its own messages, which Python then fails to decode.
 SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-TopicKey = tuple[str, str, Schema]
 MessageRow = tuple[int, Any, Any, Any]
 """Row id, topic, time and data; SQLite keeps any kind of value in any column."""
 
@@ -55,9 +54,7 @@ class Db3Index:
     """Grows the rows of all topics, file after file."""
 
     def __init__(self) -> None:
-        self.topics: dict[TopicKey, int] = {}
-        self.notes: list[str] = []
-        self._same = SameDefinitions()
+        self.topics = TopicTable()
         self._columns: dict[int, tuple[bytearray, bytearray, bytearray]] = {}
         self._firsts: list[dict[int, int]] = []
 
@@ -65,7 +62,7 @@ class Db3Index:
         """The number of a topic; `definitions`: (format, text) by type, as the file carries them."""
         # The events of a service are described by the text of the service.
         described = Schema(kind, *definitions.get(kind, definitions.get(kind.removesuffix("_Event"), ("", ""))))
-        return self.topics.setdefault((name, encoding, self._same.first(name, described)), len(self.topics))
+        return self.topics.number(name, encoding, described)
 
     def mark(self) -> tuple[int, dict[int, int]]:
         """A place to come back to: the files and the rows of every topic so far."""
@@ -185,16 +182,16 @@ class Db3File:
         if found := self._table("schema", "ros_distro"):
             tables.ros_distro = as_text(found[0][0])
         columns = ("id", "name", "type", "serialization_format", "offered_qos_profiles", "type_description_hash")
-        for number, name, kind, *texts in self._table("topics", *columns, end=f"ORDER BY id LIMIT {MAX_TOPICS + 1}"):
+        for number, name, kind, *more in self._table("topics", *columns, end=f"ORDER BY id LIMIT {MAX_TOPICS + 1}"):
             if not isinstance(number, int) or not isinstance(name, str) or not isinstance(kind, str):
                 raise self.broken(f"the topics table holds {(number, name, kind)!r:.200}")
-            tables.topics[number] = TopicFacts(name, kind, *map(as_text, texts))
+            tables.topics[number] = TopicFacts(name, kind, *map(as_text, more))
         if len(tables.topics) > MAX_TOPICS:
             what = f"{self.path}: more than {MAX_TOPICS:,} topics"
             raise LimitExceeded(what, size=len(tables.topics), limit=MAX_TOPICS)
-        columns = ("topic_type", "encoding", "encoded_message_definition", "type_description_hash")
+        texts = ("topic_type", "encoding", "encoded_message_definition", "type_description_hash")
         short = f"WHERE length(encoded_message_definition) <= {_MAX_DEFINITION_BYTES}"
-        for kind, encoding, text, type_hash in self._table("message_definitions", *columns, end=short):
+        for kind, encoding, text, type_hash in self._table("message_definitions", *texts, end=short):
             tables.definitions.append((as_text(kind), as_text(encoding), as_text(text), as_text(type_hash)))
         return tables
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.recordings.mcap import records as r
-from penstock.recordings.recovery.record_walk import Found
+from penstock.recordings.recovery.record_walk import ChunkHead, Found
 from penstock.recordings.recovery.report import NO_RECORD
 from penstock.recordings.recovery.scan_bytes import pieces
 
@@ -47,16 +47,6 @@ class McapRecord(Found):
     @property
     def length(self) -> int:
         return self.end - self.data_at
-
-
-@dataclass(frozen=True)
-class ChunkHead:
-    """The head of a chunk; `data_at` is where its stored bytes begin."""
-
-    raw_bytes: int
-    crc: int
-    codec: str
-    data_at: int
 
 
 def parse_record(source: ScanBytes, at: int, end: int, inner: bool) -> McapRecord:
@@ -137,7 +127,7 @@ def chunk_head(source: ScanBytes, record: McapRecord, end: int) -> ChunkHead | N
     data_at = record.data_at + 32 + name_bytes + 8
     if data_at > end:
         return None
-    return ChunkHead(raw_bytes, crc, name.decode("ascii", errors="replace") or "none", data_at)
+    return ChunkHead(raw_bytes, name.decode("ascii", errors="replace") or "none", data_at, crc)
 
 
 def is_near(time_ns: int, seen_ns: int | None) -> bool:

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from penstock.errors import RecordingError
 from penstock.formats.content import ZSTD_MAGIC
-from penstock.recordings.chunk_fetch import ChunkFetcher, File
-from penstock.recordings.file_window import Window
+from penstock.recordings.chunk_fetch import ChannelTopics
+from penstock.recordings.chunked import ChunkedRecording
 from penstock.recordings.mcap.index import McapFileIndexer, McapIndex
 from penstock.recordings.mcap.records import McapFraming
-from penstock.recordings.message_compression import PACKED_NOTE, decompressed
-from penstock.recordings.message_index import largest_reads, relocate, time_range_ns
-from penstock.recordings.messages.schemas import SchemaStore, topic_order
-from penstock.recordings.recording import (
-    DEFAULT_FETCH_BYTES,
-    LargestReads,
-    OnCorrupt,
-    Recording,
-    Topic,
-    as_readonly,
-    span_of,
-)
+from penstock.recordings.message_compression import PACKED_NOTE
+from penstock.recordings.recording import span_of
 from penstock.recordings.split import is_zstd_file
-from penstock.recordings.unpack import unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
-    from penstock.recordings.fetch import Block
+    from penstock.recordings.recording import OnCorrupt
     from penstock.recordings.recovery.scan_bytes import ScanBytes
     from penstock.recordings.split import Source
 
@@ -42,16 +28,13 @@ if TYPE_CHECKING:
 _PROBE_BYTES = 64
 
 
-class McapRecording(Recording):
+class McapRecording(ChunkedRecording):
     """mcap, with or without summary, chunks, indexes."""
 
     kind: ClassVar[Literal["ros1", "db3", "mcap"]] = "mcap"
 
     def __init__(self, source: Source, *, on_corrupt: OnCorrupt = "raise") -> None:
-        super().__init__(source.path, schemas=SchemaStore(), on_corrupt=on_corrupt)
-        self.notes += source.notes
-        self._files: list[File] = []
-        self._fetcher: ChunkFetcher | None = None
+        super().__init__(source.path, on_corrupt=on_corrupt, notes=source.notes)
         try:
             self._open(source)
         except BaseException:
@@ -62,30 +45,14 @@ class McapRecording(Recording):
         shared = McapIndex(self._add_loss if self._on_corrupt == "count" else None, self._lose_unknown)
         for number, path in enumerate(source.files):
             self.size_bytes += path.stat().st_size
-            try:
-                packed = is_zstd_file(path)
-                fd = unpacked(path) if packed else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError as error:
-                raise RecordingError(f"{path}: cannot be opened: {error.strerror}") from error
-            self._files.append(File(path, fd))
-            window = Window(fd, path, os.fstat(fd).st_size)
+            window = self._open_file(path)
             McapFileIndexer(shared, self._files[-1], number, window).run()
-        found = list(shared.topics)
-        order = sorted(range(len(found)), key=lambda met: (*topic_order((found[met][0], found[met][2])), found[met][1]))
-        number_of = {met: number for number, met in enumerate(order)}
-        index = shared.index.finish(len(found))
-        self._index = tuple(index[met] for met in order)
-        self._chunks = shared.chunks.finish()
-        self._pairs = {(channel, number_of[met]) for channel, met in shared.pairs}
-        self._framing = McapFraming(self._pairs)
-        self.start_ns, self.end_ns = time_range_ns(self._index)
-        used = self._chunks.codecs()
         self.notes += shared.notes
-        self._set_topics([(*found[met], index[met].times_ns.size) for met in order])
+        self._set_index(shared.topics, shared.index, shared.chunks, shared.pairs)
+        self._framing = McapFraming(ChannelTopics(self._pairs))
         self._packed_messages = self._are_messages_packed(source)
         if self._packed_messages or any(is_zstd_file(path) for path in source.files):
-            used = used - {"none"} | {"zstd"}
-        self.compression = span_of(used)
+            self.compression = span_of(self._chunks.codecs() - {"none"} | {"zstd"})
         self._compare(source)
 
     def _are_messages_packed(self, source: Source) -> bool:
@@ -111,50 +78,7 @@ class McapRecording(Recording):
             self.notes.append(PACKED_NOTE)
         return packed
 
-    def _relocate(self, number: int, source: ScanBytes, begin: int, end: int) -> None:
-        from penstock.recordings.mcap.rescan import ChunkMessages
+    def _messages_in(self, source: ScanBytes, begin: int, end: int) -> Mapping[int, Sequence[tuple[int, int, int]]]:
+        from penstock.recordings.mcap.scan import messages_in_chunk
 
-        messages = ChunkMessages(self._pairs, self.path)
-        messages.walk(source, begin, end)
-        relocate(self._index, number, messages.found)
-
-    @property
-    def index_bytes(self) -> int:
-        return sum(index.nbytes for index in self._index) + self._chunks.nbytes
-
-    def largest_reads(self, topics: Sequence[Topic]) -> LargestReads:
-        return largest_reads([self._index[topic.id] for topic in topics], self._chunks)
-
-    def close(self) -> None:
-        self._fetcher = None  # it refers back to this recording: its buffers would wait for the garbage collector
-        for file in self._files:
-            file.close()
-
-    def times_ns(self, topic: Topic) -> NDArray[np.int64]:
-        return as_readonly(self._index[topic.id].times_ns)
-
-    def fetch(
-        self,
-        topic_ids: NDArray[np.int32],
-        numbers: NDArray[np.int64],
-        *,
-        memory_bytes: int = DEFAULT_FETCH_BYTES,
-        clip_bytes: int | None = None,
-    ) -> Iterator[Block]:
-        self._check_request(topic_ids, numbers)
-        limits = (memory_bytes // 2, None) if self._packed_messages else (memory_bytes, clip_bytes)
-        if self._fetcher is None or self._fetcher.limits != limits:
-            self._fetcher = ChunkFetcher(
-                self._files,
-                self._chunks,
-                self._index,
-                self._framing,
-                memory_bytes=limits[0],
-                clip_bytes=limits[1],
-                lose=self._lose if self._on_corrupt == "count" else None,
-                relocate=self._relocate,
-            )
-        blocks = self._fetcher.blocks(topic_ids, numbers)
-        if not self._packed_messages:
-            return blocks
-        return decompressed(blocks, memory_bytes // 2, self.path, self._lose_placed(topic_ids, numbers))
+        return messages_in_chunk(source, begin, end, self.path, self._pairs)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock.recordings.chunk_fetch import ChannelTopics
+
 MAGIC = MCAP_MAGIC
 OP_HEADER, OP_FOOTER, OP_SCHEMA, OP_CHANNEL, OP_MESSAGE, OP_CHUNK, OP_MESSAGE_INDEX = 1, 2, 3, 4, 5, 6, 7
 OP_CHUNK_INDEX, OP_ATTACHMENT, OP_ATTACHMENT_INDEX, OP_STATISTICS = 8, 9, 0x0A, 0x0B
@@ -232,9 +234,8 @@ def _goes_on(raw: bytes, at: int) -> bool:
 class McapFraming:
     """Messages: kind, length, channel, sequence, two times, data."""
 
-    def __init__(self, topics_of_channels: set[tuple[int, int]]) -> None:
-        """`topics_of_channels`: the (channel, topic) pairs that the files know."""
-        self._pairs = np.array(sorted(channel << 32 | topic for channel, topic in topics_of_channels), np.int64)
+    def __init__(self, topics_of_channels: ChannelTopics) -> None:
+        self._known = topics_of_channels
 
     def unwrap(
         self,
@@ -256,10 +257,7 @@ class McapFraming:
         # Compared without adding to it: a length near 2⁶⁴ would wrap around to a small one.
         room = np.maximum(span - RECORD_HEAD_BYTES, 0).astype(np.uint64)
         whole = (length >= MESSAGE_HEAD_BYTES) & (length <= room)
-        pair = channel << 32 | topic_ids
-        nearest = np.minimum(np.searchsorted(self._pairs, pair), self._pairs.size - 1)
-        belongs = self._pairs[nearest] == pair
-        good = fits & (kind == OP_MESSAGE) & whole & belongs
+        good = fits & (kind == OP_MESSAGE) & whole & self._known.belong(channel, topic_ids)
         broken: dict[int, str] = {}
         # A message ends where the next one begins; what is between them otherwise is looked at one by one.
         for place in np.flatnonzero(good & (length < room) & (held == span)).tolist():

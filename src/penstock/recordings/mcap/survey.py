@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from penstock.recordings.codecs import CODECS
 from penstock.recordings.mcap import records as r
 from penstock.recordings.mcap.plausible import chunk_head, parse_record
 from penstock.recordings.recovery.metadata import TopicFacts
-from penstock.recordings.recovery.scan_bytes import pieces
+from penstock.recordings.recovery.record_walk import crc_of
 
 if TYPE_CHECKING:
     from penstock.recordings.recovery.scan_bytes import FileBytes
@@ -55,7 +54,7 @@ def _read_summary(source: FileBytes, survey: McapSurvey) -> None:
     if not footer.endswith(r.MAGIC) or footer[:9] != struct.pack("<BQ", r.OP_FOOTER, 20):
         return
     summary_at, _, claimed = struct.unpack_from("<QQI", footer, 9)
-    is_proven = not claimed or (summary_at >= _HEAD_AT and _crc(source, summary_at, footer_at + 25) == claimed)
+    is_proven = not claimed or (summary_at >= _HEAD_AT and crc_of(source, summary_at, footer_at + 25) == claimed)
     at = summary_at or footer_at
     while _HEAD_AT <= at < footer_at:
         record = parse_record(source, at, footer_at, inner=False)
@@ -72,13 +71,6 @@ def _read_summary(source: FileBytes, survey: McapSurvey) -> None:
         elif record.op == r.OP_STATISTICS and is_proven:
             survey.messages = struct.unpack_from("<Q", content)[0]
         at = record.end
-
-
-def _crc(source: FileBytes, begin: int, end: int) -> int:
-    crc = 0
-    for _, piece in pieces(source, begin, end):
-        crc = zlib.crc32(piece, crc)
-    return crc
 
 
 def _chunk_index_codec(content: bytes) -> str:

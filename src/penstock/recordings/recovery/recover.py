@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import NotARecording, OutputExists, RecordingError, UsageError
 from penstock.formats.content import foreign_content
 from penstock.recordings.file_window import plain_name
+from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
 from penstock.recordings.metadata import FILE_NAME, Metadata
 from penstock.recordings.recovery.metadata import FileFacts, write_metadata
 from penstock.recordings.recovery.report import DamageLog, RecoveryReport
@@ -90,14 +91,13 @@ def examine(source: str | Path) -> RecoveryReport:
 def _examine_file(kind: str, file: Path, log: DamageLog) -> None:
     with _content_of(file, log, None) as source:
         if kind == "ros1":
-            from penstock.recordings.ros1.rescan import ScannedBag
+            from penstock.recordings.ros1.scan import index_bag
 
-            ScannedBag(source, log)
+            index_bag(source, log, ChunksBuilder(), IndexBuilder(), lambda *_: 0)
         elif kind == "mcap":
-            from penstock.recordings.mcap.rescan import ScannedMcap
-            from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
+            from penstock.recordings.mcap.scan import index_mcap
 
-            ScannedMcap(source, log, 0, ChunksBuilder(), IndexBuilder(), lambda *_: 0)
+            index_mcap(source, log, ChunksBuilder(), IndexBuilder(), lambda *_: 0)
         else:
             from penstock.recordings.db3.file import Db3Index
             from penstock.recordings.db3.salvage import PagedFile

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock.recordings.chunk_fetch import ChannelTopics
+
 _CLIPPED = "its header is longer than what was read of it"
 
 
@@ -34,10 +36,9 @@ class _Skeleton:
 class Ros1Framing:
     """Messages in a chunk: header length, header (connection, op, time), data length, data."""
 
-    def __init__(self, topic_of_connection: dict[int, int], path: Path) -> None:
+    def __init__(self, topics_of_connections: ChannelTopics, path: Path) -> None:
         self._path = path
-        self._connections = np.array(sorted(topic_of_connection), np.int64)
-        self._topics = np.array([topic_of_connection[c] for c in self._connections.tolist()], np.int64)
+        self._known = topics_of_connections
         self._usual: _Skeleton | None = None
 
     @property
@@ -87,14 +88,10 @@ class Ros1Framing:
         # A message ends where the next one begins; what is between them otherwise is looked at one by one.
         usual &= before + sizes == span
         usual &= _u32_column(heads, skeleton.time_at + 4) < NS_PER_S
-        usual &= self._belongs(_u32_column(heads, skeleton.connection_at), topic_ids)
+        usual &= self._known.belong(_u32_column(heads, skeleton.connection_at), topic_ids)
         begin[usual] = (start + before)[usual]
         end[usual] = (start + np.minimum(before + sizes, held))[usual]
         return np.asarray(usual)
-
-    def _belongs(self, connection: NDArray[np.int64], topic_ids: NDArray[np.int32]) -> NDArray[np.bool_]:
-        nearest = np.minimum(np.searchsorted(self._connections, connection), self._connections.size - 1)
-        return np.asarray((self._connections[nearest] == connection) & (self._topics[nearest] == topic_ids))
 
     def _unwrap_one(
         self, data: NDArray[np.uint8], start: int, span: int, held: int, topic: int
@@ -116,7 +113,7 @@ class Ros1Framing:
             return error.message
         if op != OP_MESSAGE:
             return f"a record of kind {op} lies where the index names a message"
-        if not self._belongs(np.array([connection]), np.array([topic], np.int32))[0]:
+        if not self._known.belong(np.array([connection]), np.array([topic], np.int32))[0]:
             return f"the message belongs to connection {connection}, which is not of this topic"
         (size,) = u32_from(raw, 4 + header_bytes)
         if u32_from(time, 4)[0] >= NS_PER_S:

@@ -17,6 +17,7 @@ from penstock.recordings.ros1.records import (
     OP_CONNECTION,
     OP_INDEX,
     OP_MESSAGE,
+    parse_fields,
     u32_from,
 )
 
@@ -56,23 +57,12 @@ class Ros1Record(Found):
         return int.from_bytes(self.fields[name], "little")
 
 
-def parse_fields(data: bytes) -> dict[bytes, bytes] | None:
+def header_fields(data: bytes) -> dict[bytes, bytes] | None:
     """The fields of a header, None where the bytes are none."""
-    values: dict[bytes, bytes] = {}
-    at, end = 0, len(data)
-    while at < end:
-        if end - at < 4:
-            return None
-        (size,) = u32_from(data, at)
-        at += 4
-        if size > end - at:
-            return None
-        name, equals, value = data[at : at + size].partition(b"=")
-        if not equals:
-            return None
-        values[name] = value
-        at += size
-    return values
+    try:
+        return parse_fields(data)
+    except ValueError:
+        return None
 
 
 def parse_record(source: ScanBytes, at: int, end: int, inner: bool) -> Ros1Record:
@@ -88,7 +78,7 @@ def parse_record(source: ScanBytes, at: int, end: int, inner: bool) -> Ros1Recor
         if _is_cut_header(raw[:header_bytes], header_bytes):
             return Ros1Record(at, "cut", _CUT)
         return Ros1Record(at, "bad", NO_RECORD)
-    fields = parse_fields(raw[:header_bytes])
+    fields = header_fields(raw[:header_bytes])
     if fields is None or len(fields.get(b"op", b"")) != 1:
         return Ros1Record(at, "bad", NO_RECORD)
     op = fields[b"op"][0]

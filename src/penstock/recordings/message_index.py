@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_COLUMN_DTYPES: tuple[np.dtype[Any], ...] = (np.dtype("<i8"), np.dtype("<i4"), np.dtype("<u4"), np.dtype("<u4"))
-
 
 @dataclass(frozen=True)
 class TopicIndex:
@@ -107,11 +105,41 @@ class ChunksBuilder:
         return Chunks(*made)
 
 
-class IndexBuilder:
-    """Grows the columns of every topic; batches come in file order, so nothing is ever sorted as a whole."""
+class TopicColumns:
+    """Columns of numbers for every topic, which grow batch by batch and can go back to where they were."""
+
+    def __init__(self, *dtypes: str) -> None:
+        self._dtypes = tuple(np.dtype(dtype) for dtype in dtypes)
+        self._columns: dict[int, tuple[bytearray, ...]] = {}
+
+    def extend(self, topic: int, *values: NDArray[Any]) -> None:
+        columns = self._columns.get(topic)
+        if columns is None:
+            columns = self._columns[topic] = tuple(bytearray() for _ in self._dtypes)
+        for column, source, dtype in zip(columns, values, self._dtypes, strict=True):
+            column += source.astype(dtype, copy=False).tobytes()
+
+    def counts(self) -> dict[int, int]:
+        """Messages so far, by topic."""
+        return {topic: len(columns[0]) // self._dtypes[0].itemsize for topic, columns in self._columns.items()}
+
+    def rollback(self, counts: Mapping[int, int]) -> None:
+        """Back to what `counts()` returned before."""
+        for topic, columns in self._columns.items():
+            for column, dtype in zip(columns, self._dtypes, strict=True):
+                del column[counts.get(topic, 0) * dtype.itemsize :]
+
+    def arrays(self, topic: int) -> list[NDArray[Any]]:
+        """The columns of a topic, used in place."""
+        columns = self._columns.get(topic) or tuple(bytearray() for _ in self._dtypes)
+        return [np.frombuffer(column, dtype) for column, dtype in zip(columns, self._dtypes, strict=True)]
+
+
+class IndexBuilder(TopicColumns):
+    """The columns of `TopicIndex`; batches come in file order, so nothing is ever sorted as a whole."""
 
     def __init__(self) -> None:
-        self._columns: dict[int, tuple[bytearray, bytearray, bytearray, bytearray]] = {}
+        super().__init__("<i8", "<i4", "<u4", "<u4")
 
     def add(
         self,
@@ -128,36 +156,13 @@ class IndexBuilder:
         grouped = topic[order]
         starts = np.flatnonzero(np.concatenate(([True], grouped[1:] != grouped[:-1])))
         ends = np.append(starts[1:], grouped.size)
-        sources: tuple[NDArray[Any], ...] = (times_ns, chunk, offset, span)
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            columns = self._columns.get(int(grouped[start]))
-            if columns is None:
-                columns = self._columns[int(grouped[start])] = (bytearray(), bytearray(), bytearray(), bytearray())
             mine = order[start:end]
-            for column, source, dtype in zip(columns, sources, _COLUMN_DTYPES, strict=True):
-                column += source[mine].astype(dtype, copy=False).tobytes()
-
-    def counts(self) -> dict[int, int]:
-        """Messages so far, by topic."""
-        return {topic: len(columns[0]) // 8 for topic, columns in self._columns.items()}
-
-    def rollback(self, counts: dict[int, int]) -> None:
-        """Back to what `counts()` returned before."""
-        for topic, columns in self._columns.items():
-            for column, dtype in zip(columns, _COLUMN_DTYPES, strict=True):
-                del column[counts.get(topic, 0) * dtype.itemsize :]
+            self.extend(int(grouped[start]), times_ns[mine], chunk[mine], offset[mine], span[mine])
 
     def finish(self, topic_count: int) -> tuple[TopicIndex, ...]:
-        """The index of topics 0 … topic_count - 1; the columns are used in place."""
-        none = (bytearray(), bytearray(), bytearray(), bytearray())
-        made = []
-        for topic in range(topic_count):
-            columns = self._columns.get(topic, none)
-            arrays: list[Any] = [
-                np.frombuffer(column, dtype) for column, dtype in zip(columns, _COLUMN_DTYPES, strict=True)
-            ]
-            made.append(TopicIndex(*arrays))
-        return tuple(made)
+        """The index of topics 0 … topic_count - 1."""
+        return tuple(TopicIndex(*self.arrays(topic)) for topic in range(topic_count))
 
 
 def relocate(index: Sequence[TopicIndex], number: int, found: Mapping[int, Sequence[tuple[int, int, int]]]) -> None:

@@ -17,6 +17,7 @@ from penstock.formats.content import ZSTD_MAGIC
 from penstock.recordings.codecs import MAX_CHUNK_BYTES
 from penstock.recordings.db3.pages import HEADER_BYTES, extent
 from penstock.recordings.file_window import recover_hint
+from penstock.recordings.message_index import TopicColumns
 from penstock.recordings.messages.schemas import Schema, TopicTable, type_name
 from penstock.recordings.recovery.metadata import TopicFacts
 from penstock.recordings.split import is_zstd_file
@@ -55,7 +56,8 @@ class Db3Index:
 
     def __init__(self) -> None:
         self.topics = TopicTable()
-        self._columns: dict[int, tuple[bytearray, bytearray, bytearray]] = {}
+        self._columns = TopicColumns("<i8", "<i8", "<u4")
+        self.add = self._columns.extend  # topic; times, row ids and sizes
         self._firsts: list[dict[int, int]] = []
 
     def topic(self, name: str, encoding: str, kind: str, definitions: Mapping[str, tuple[str, str]]) -> int:
@@ -66,36 +68,22 @@ class Db3Index:
 
     def mark(self) -> tuple[int, dict[int, int]]:
         """A place to come back to: the files and the rows of every topic so far."""
-        return len(self._firsts), {topic: len(columns[0]) // 8 for topic, columns in self._columns.items()}
+        return len(self._firsts), self._columns.counts()
 
     def rollback(self, mark: tuple[int, dict[int, int]]) -> None:
         """Forget what was added since the mark; topics that were met stay, without rows."""
         del self._firsts[mark[0] :]
-        for topic, columns in self._columns.items():
-            rows = mark[1].get(topic, 0)
-            for column, width in zip(columns, (8, 8, 4), strict=True):
-                del column[rows * width :]
+        self._columns.rollback(mark[1])
 
     def begin_file(self) -> None:
-        self._firsts.append({topic: len(columns[0]) // 8 for topic, columns in self._columns.items()})
-
-    def add(self, topic: int, times_ns: NDArray[np.int64], row: NDArray[np.int64], size: NDArray[np.int64]) -> None:
-        columns = self._columns.setdefault(topic, (bytearray(), bytearray(), bytearray()))
-        columns[0].extend(times_ns.tobytes())
-        columns[1].extend(row.tobytes())
-        columns[2].extend(size.astype(np.uint32).tobytes())
+        self._firsts.append(self._columns.counts())
 
     def finish(self, topic_count: int, file_count: int) -> tuple[TopicRows, ...]:
-        made = []
-        for topic in range(topic_count):
-            times, row, size = self._columns.get(topic, (bytearray(), bytearray(), bytearray()))
-            firsts = np.array([self._firsts[file].get(topic, 0) for file in range(file_count)], np.int64)
-            made.append(
-                TopicRows(
-                    np.frombuffer(times, np.int64), np.frombuffer(row, np.int64), np.frombuffer(size, np.uint32), firsts
-                )
-            )
-        return tuple(made)
+        firsts = (
+            np.array([first.get(topic, 0) for first in self._firsts[:file_count]], np.int64)
+            for topic in range(topic_count)
+        )
+        return tuple(TopicRows(*self._columns.arrays(topic), first) for topic, first in enumerate(firsts))
 
 
 @dataclass

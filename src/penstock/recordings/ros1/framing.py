@@ -10,7 +10,7 @@ import numpy as np
 from penstock.errors import RecordingCorrupt
 from penstock.recordings.recovery.scan_bytes import ChunkBytes, is_padding
 from penstock.recordings.ros1.plausible import NS_PER_S, begins_like_a_record, next_record, parse_record
-from penstock.recordings.ros1.records import OP_MESSAGE, Fields, u32_from
+from penstock.recordings.ros1.records import OP_MESSAGE, Fields, field_places, u32_from
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,18 +145,10 @@ def _u32_column(heads: NDArray[np.uint8], at: int) -> NDArray[np.int64]:
 def _skeleton(head: bytes) -> _Skeleton:
     """Made from a header (with its length in front) that was found valid."""
     fixed = np.ones(len(head), np.bool_)
-    connection_at, time_at = 0, 0
-    at = 4
-    while at < len(head):
-        (size,) = u32_from(head, at)
-        name, _, value = head[at + 4 : at + 4 + size].partition(b"=")
-        value_at = at + 4 + len(name) + 1
-        if name == b"conn":
-            connection_at = value_at
-        if name == b"time":
-            time_at = value_at
-        if name in (b"conn", b"time"):
-            fixed[value_at : value_at + len(value)] = False
-        at += 4 + size
+    places = field_places(head[4:])
+    for begin, end in (places[b"conn"], places[b"time"]):
+        fixed[4 + begin : 4 + end] = False
     columns = np.flatnonzero(fixed)
-    return _Skeleton(len(head), columns, np.frombuffer(head, np.uint8)[columns], connection_at, time_at)
+    return _Skeleton(
+        len(head), columns, np.frombuffer(head, np.uint8)[columns], 4 + places[b"conn"][0], 4 + places[b"time"][0]
+    )

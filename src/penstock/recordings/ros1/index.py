@@ -14,7 +14,7 @@ from penstock.errors import RecordingCorrupt
 from penstock.recordings.codecs import CODECS, check_sizes
 from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, IndexEntries
 from penstock.recordings.recovery.report import no_record_note
-from penstock.recordings.ros1.records import OP_CHUNK, OP_INDEX, read_header, u32_from
+from penstock.recordings.ros1.records import OP_CHUNK, OP_INDEX, field_places, read_header, u32_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -166,17 +166,9 @@ def _index_skeleton(record: bytes) -> tuple[int, int, int, int]:
     opening a bag of ten thousand chunks a matter of a blink.
     """
     mask = bytearray(b"\xff" * len(record))
-    places = {}
-    at = 4
-    while at < len(record) - 4:
-        (size,) = u32_from(record, at)
-        name, _, value = record[at + 4 : at + 4 + size].partition(b"=")
-        value_at = at + 5 + len(name)
-        if name in (b"conn", b"count"):
-            places[name] = value_at
-            mask[value_at : value_at + len(value)] = bytes(len(value))
-        at += 4 + size
-    mask[-4:] = bytes(4)
+    places = field_places(record[4:-4])
+    for begin, end in (places[b"conn"], places[b"count"], (len(record) - 8, len(record) - 4)):
+        mask[4 + begin : 4 + end] = bytes(end - begin)
     number = int.from_bytes(mask, "little")
-    packed = places[b"conn"] << 16 | places[b"count"]
+    packed = 4 + places[b"conn"][0] << 16 | 4 + places[b"count"][0]
     return len(record), number, int.from_bytes(record, "little") & number, packed

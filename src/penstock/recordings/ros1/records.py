@@ -42,6 +42,17 @@ def parse_fields(data: bytes) -> dict[bytes, bytes]:
     return values
 
 
+def field_places(header: bytes) -> dict[bytes, tuple[int, int]]:
+    """Where the values of a header that is right begin and end."""
+    places, at = {}, 0
+    while at < len(header):
+        (size,) = u32_from(header, at)
+        name = header[at + 4 : at + 4 + size].partition(b"=")[0]
+        places[name] = at + 5 + len(name), at + 4 + size
+        at += 4 + size
+    return places
+
+
 class Fields:
     """The fields of a record header, read with checks that name the byte where the record lies."""
 

@@ -11,7 +11,7 @@ from penstock.formats.content import ZSTD_MAGIC
 from penstock.recordings.chunk_fetch import ChannelTopics
 from penstock.recordings.chunked import ChunkedRecording
 from penstock.recordings.mcap.index import McapFileIndexer, McapIndex
-from penstock.recordings.mcap.records import McapFraming
+from penstock.recordings.mcap.parsing import McapFraming
 from penstock.recordings.message_compression import PACKED_NOTE
 from penstock.recordings.recording import span_of
 from penstock.recordings.split import is_zstd_file

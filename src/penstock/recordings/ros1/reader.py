@@ -13,9 +13,8 @@ from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
 from penstock.recordings.messages.schemas import Schema, TopicTable, type_name
 from penstock.recordings.recovery.report import DamageLog, no_record_note
 from penstock.recordings.recovery.scan_bytes import FileBytes
-from penstock.recordings.ros1.framing import Ros1Framing
 from penstock.recordings.ros1.index import ChunkInfos, Ros1Indexer
-from penstock.recordings.ros1.plausible import header_fields
+from penstock.recordings.ros1.parsing import Ros1Framing, header_fields
 from penstock.recordings.ros1.records import (
     MAGIC,
     MAX_CONNECTION_BYTES,
@@ -65,7 +64,7 @@ class Ros1Recording(ChunkedRecording):
         if end < self.size_bytes:
             self.notes.append(no_record_note(self.size_bytes - end, end))
         self._read_index(window, connections, infos, index_at)
-        self._framing = Ros1Framing(ChannelTopics(self._pairs), self.path)
+        self._framing = Ros1Framing(ChannelTopics(self._pairs))
 
     def _read_index(
         self, window: Window, connections: dict[int, tuple[str, Schema]], infos: ChunkInfos, index_at: int

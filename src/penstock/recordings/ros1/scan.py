@@ -9,7 +9,7 @@ from penstock.recordings.messages.schemas import type_name
 from penstock.recordings.recovery.record_walk import UNFINISHED, ChunkHead, ChunkWalk
 from penstock.recordings.recovery.report import DamageLog
 from penstock.recordings.recovery.scan_index import ChunkSink, IndexSink
-from penstock.recordings.ros1.plausible import (
+from penstock.recordings.ros1.parsing import (
     Ros1Record,
     begins_like_a_record,
     header_fields,

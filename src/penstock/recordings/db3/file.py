@@ -79,11 +79,12 @@ class Db3Index:
         self._firsts.append(self._columns.counts())
 
     def finish(self, topic_count: int, file_count: int) -> tuple[TopicRows, ...]:
-        firsts = (
-            np.array([first.get(topic, 0) for first in self._firsts[:file_count]], np.int64)
-            for topic in range(topic_count)
-        )
-        return tuple(TopicRows(*self._columns.arrays(topic), first) for topic, first in enumerate(firsts))
+        made = []
+        for topic in range(topic_count):
+            times_ns, row, size = self._columns.arrays(topic)
+            firsts = np.array([first.get(topic, 0) for first in self._firsts[:file_count]], np.int64)
+            made.append(TopicRows(times_ns, row, size, firsts))
+        return tuple(made)
 
 
 @dataclass

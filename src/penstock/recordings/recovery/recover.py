@@ -44,10 +44,7 @@ def recover(
     found = _find(path)
     is_bag_directory = found.kind != "ros1" and (path.is_dir() or len(found.files) > 1)
     _check_output(found, path, target, overwrite=overwrite, directory=is_bag_directory)
-    log = DamageLog(notes=list(found.notes))
-    for name, count in found.missing:
-        log.file = name
-        log.add(0, 0, "a file of the bag that is not there", count or None)
+    log = _log_of(found)
     try:
         with _building(target, overwrite=overwrite, directory=is_bag_directory) as partial:
             facts = []
@@ -77,15 +74,21 @@ def examine(source: str | Path) -> RecoveryReport:
     """What `recover` would save and lose, without writing anything."""
     path = Path(source)
     found = _find(path)
-    log = DamageLog(notes=list(found.notes))
-    for name, count in found.missing:
-        log.file = name
-        log.add(0, 0, "a file of the bag that is not there", count or None)
+    log = _log_of(found)
     for file in found.files:
         log.file = file.name
         _examine_file(found.kind, file, log)
     bytes_in = sum(file.stat().st_size for file in found.files)
     return log.report(source=str(path), output="", kind=found.kind, bytes_in=bytes_in, bytes_out=0)
+
+
+def _log_of(found: Source) -> DamageLog:
+    """A log that knows of the files that are missing."""
+    log = DamageLog(notes=list(found.notes))
+    for name, count in found.missing:
+        log.file = name
+        log.add(0, 0, "a file of the bag that is not there", count or None)
+    return log
 
 
 def _examine_file(kind: str, file: Path, log: DamageLog) -> None:
@@ -212,25 +215,21 @@ def _recover_file(found: Source, file: Path, target: Path, log: DamageLog, keep_
     facts.packed_messages = found.metadata.compression_mode == "message"
     # Beside the output, not in /tmp: that is memory on many machines.
     with _content_of(file, log, target.parent) as source:
-        _scan(found.kind, source, target, log, facts, keep_suspect=keep_suspect)
+        if not source.size:
+            raise NotARecording(f"{source.path}: nothing can be read of it: there is no first byte")
+        if found.kind == "ros1":
+            from penstock.recordings.ros1.scan import recover_bag
+
+            recover_bag(source, target, log, keep_suspect=keep_suspect)
+        elif found.kind == "mcap":
+            from penstock.recordings.mcap.scan import recover_mcap
+
+            recover_mcap(source, target, log, facts, keep_suspect=keep_suspect)
+        else:
+            from penstock.recordings.db3.salvage import recover_db3
+
+            recover_db3(source, target, log, facts)
     return facts
-
-
-def _scan(kind: str, source: FileBytes, target: Path, log: DamageLog, facts: FileFacts, *, keep_suspect: bool) -> None:
-    if not source.size:
-        raise NotARecording(f"{source.path}: nothing can be read of it: there is no first byte")
-    if kind == "ros1":
-        from penstock.recordings.ros1.scan import recover_bag
-
-        recover_bag(source, target, log, keep_suspect=keep_suspect)
-    elif kind == "mcap":
-        from penstock.recordings.mcap.scan import recover_mcap
-
-        recover_mcap(source, target, log, facts, keep_suspect=keep_suspect)
-    else:
-        from penstock.recordings.db3.salvage import recover_db3
-
-        recover_db3(source, target, log, facts)
 
 
 __all__ = ["examine", "recover"]

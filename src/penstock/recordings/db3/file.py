@@ -19,7 +19,7 @@ from penstock.recordings.db3.pages import HEADER_BYTES, extent
 from penstock.recordings.file_window import recover_hint
 from penstock.recordings.message_index import TopicColumns
 from penstock.recordings.messages.schemas import Schema, TopicTable, type_name
-from penstock.recordings.recovery.metadata import TopicFacts
+from penstock.recordings.metadata import TopicFacts
 from penstock.recordings.split import is_zstd_file
 from penstock.recordings.unpack import unpacked_file
 

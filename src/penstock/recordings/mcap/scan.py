@@ -19,7 +19,7 @@ from penstock.recordings.mcap.parsing import (
 )
 from penstock.recordings.mcap.writer import McapWriter
 from penstock.recordings.messages.schemas import type_name
-from penstock.recordings.recovery.metadata import TopicFacts
+from penstock.recordings.metadata import TopicFacts
 from penstock.recordings.recovery.record_walk import UNFINISHED, ChunkHead, ChunkWalk, crc_of
 from penstock.recordings.recovery.report import DamageLog
 from penstock.recordings.recovery.scan_bytes import pieces
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
-    from penstock.recordings.recovery.metadata import FileFacts
+    from penstock.recordings.metadata import FileFacts
     from penstock.recordings.recovery.record_walk import Found, PackedChunk, Sink
     from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes
 

@@ -13,8 +13,7 @@ from penstock.errors import NotARecording, OutputExists, RecordingError, UsageEr
 from penstock.formats.content import foreign_content
 from penstock.recordings.file_window import plain_name
 from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
-from penstock.recordings.metadata import FILE_NAME, Metadata
-from penstock.recordings.recovery.metadata import FileFacts, write_metadata
+from penstock.recordings.metadata import FILE_NAME, FileFacts, Metadata, write_metadata
 from penstock.recordings.recovery.report import DamageLog, RecoveryReport
 from penstock.recordings.recovery.scan_bytes import FileBytes
 from penstock.recordings.split import Source, is_zstd_file, source_of, suffix_kind

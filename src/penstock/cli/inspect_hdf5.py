@@ -157,10 +157,10 @@ def _data_sets(file: Any, layout: Layout, spans: Sequence[Span]) -> list[dict[st
 
 def _predict(path: Path, means: Means) -> dict[str, Any]:
     """What converting would give, or why it cannot be."""
-    from penstock.conversion.inputs.store import open_store_input
+    from penstock.conversion.inputs.store import open_hdf5_input
 
     try:
-        with open_store_input(path, means, None) as planned:
+        with open_hdf5_input(path, means, None) as planned:
             return {
                 "possible": True,
                 "fps": planned.fps,
@@ -175,17 +175,17 @@ def _predict(path: Path, means: Means) -> dict[str, Any]:
 
 
 def _suggest(path: Path, means: Means) -> int:
-    from penstock.conversion.inputs.store import open_store_input
+    from penstock.conversion.inputs.store import open_hdf5_input
     from penstock.conversion.mapping.suggest import comment, draft_head
 
     try:
-        with open_store_input(path, means, None) as planned:
+        with open_hdf5_input(path, means, None) as planned:
             text = _HEAD.format(name=path.name) + comment(planned.notes) + settings_yaml(planned)
     except PenstockError as error:
         if means.settings.fps is not None:
             raise
         # The rate is what files leave out: all else is shown with one that has to be changed.
-        with open_store_input(path, replace(means, settings=replace(means.settings, fps=30)), None) as planned:
+        with open_hdf5_input(path, replace(means, settings=replace(means.settings, fps=30)), None) as planned:
             text = draft_head(path.name, error) + settings_yaml(planned).replace("fps: 30\n", "# fps: 30\n", 1)
         say(f"penstock: not convertible as it is: {error}", file=sys.stderr)
     sys.stdout.write(text)

@@ -227,10 +227,11 @@ def open_input(found: Found, means: Means, begun: Begun | None = None) -> Input:
     except PenstockError as error:
         if begun is not None and begun.kind != found.kind:
             # What it lacks are things of the other kind: topics, or names within a file.
-            one, other = _KINDS[begun.kind], _KINDS[found.kind]
+            one, other = (_KINDS.get(kind, f"a {kind}") for kind in (begun.kind, found.kind))
             both = f"the data set was begun with {begun.source}, {one}, and this is {other}: convert it on its own"
             error.hint = f"{error.hint}; {both}" if error.hint else both
         raise
+    opened.kind = found.kind
     if begun is not None:
         try:
             opened.check_fits(begun)
@@ -245,10 +246,11 @@ def _open(found: Found, means: Means, begun: Begun | None) -> Input:
         from penstock.conversion.inputs.recording import open_recording
 
         return open_recording(found.path, means, begun)
-    if found.kind == "hdf5":
-        from penstock.conversion.inputs.store import open_store_input
+    if found.kind == "lerobot":
+        from penstock.conversion.inputs.data_set import open_data_set
 
-        return open_store_input(found.path, means, begun)
-    from penstock.conversion.inputs.lerobot import open_data_set
+        return open_data_set(found.path, means, begun)
+    from penstock.conversion.inputs import store
 
-    return open_data_set(found.path, means, begun)
+    open_ = store.open_hdf5_input if found.kind == "hdf5" else store.open_store_input
+    return open_(found.path, means, begun)

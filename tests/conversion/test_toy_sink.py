@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock.conversion import sink
-from penstock.conversion.commit.resume import committed
+from penstock.conversion.commit.join import committed
 from penstock.errors import ConfigError, DataSetError
 from penstock.lerobot.read.reader import open_data_set
 from tests.conversion.bags import robot, write

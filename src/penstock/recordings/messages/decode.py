@@ -31,7 +31,6 @@ from penstock.recordings.messages.walk import TypeTable, Walk, Want
 Encoding = Literal["ros1", "cdr"]
 
 _CDR_HEADER_BYTES = 4
-# The last field can be followed by up to three bytes that fill a DDS payload to a multiple of four.
 # ROS 1: seq u32, then the stamp; CDR: encapsulation u32, then the stamp.
 _STAMP_END_BYTES = 12
 _BARE_STAMP = "timestamp"  # what foxglove's messages begin with instead of a header

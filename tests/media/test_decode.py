@@ -23,7 +23,6 @@ def test_frames_of_a_copied_video_by_number(tmp_path: Path) -> None:
     assert [number for number, _ in found] == [0, 4, 5, 6, 10]
     for number, rgb in found:
         assert np.array_equal(rgb, decoded_alone(rows[number]))
-    assert decode.count_frames(tmp_path / "a.mp4") == 11
 
 
 @pytest.mark.parametrize("first_pts", [0, 7])
@@ -32,7 +31,6 @@ def test_frames_between_far_key_frames_and_out_of_decoding_order(tmp_path: Path,
     for number, rgb in decode.frames(path, [0, 1, 13, 14, 15, 29, 31, 39]):
         assert psnr_db(rgb, picture(number)) > 25
         assert psnr_db(rgb, picture(number + 1)) < 20
-    assert decode.count_frames(path) == 40
 
 
 def test_numbers_outside_the_video_and_broken_files_are_named(tmp_path: Path) -> None:
@@ -42,10 +40,10 @@ def test_numbers_outside_the_video_and_broken_files_are_named(tmp_path: Path) ->
             list(decode.frames(path, bad))
     assert list(decode.frames(path, [])) == []
     (tmp_path / "text.mp4").write_text("no video at all")
-    with pytest.raises(VideoError, match=r"text\.mp4: cannot be decoded"):
-        decode.count_frames(tmp_path / "text.mp4")
+    with pytest.raises(VideoError, match=r"text\.mp4: "):
+        list(decode.frames(tmp_path / "text.mp4", [0]))
     with pytest.raises(VideoError, match=r"absent\.mp4"):
-        decode.count_frames(tmp_path / "absent.mp4")
+        list(decode.frames(tmp_path / "absent.mp4", [0]))
 
 
 def test_a_frame_that_does_not_decode_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ task = ReachTask(ReachScript(), seed=7)                      # the same task, to
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,9 +136,7 @@ def _goal(side: str, target: Vector, closed: bool, now: Vector) -> Vector:
     return np.array([shoulder, elbow, lift, turn, 1.2 * distance, 1.5 * float(away[0]), 0.0 if closed else 1.0])
 
 
-def write_episodes(
-    directory: Path, script: ReachScript, *, threads: int | None = None, told: Callable[[int], None] | None = None
-) -> int:
+def write_episodes(directory: Path, script: ReachScript, *, threads: int | None = None) -> int:
     """Write episode_0.hdf5 … into a directory; nothing is replaced. Returns the bytes written.
 
     Each episode depends on the script's seed and its number alone, whatever the number of threads.
@@ -150,14 +147,9 @@ def write_episodes(
     if held is not None:
         raise OutputExists(f"{held} exists: it is left alone", hint="choose another directory, or remove it yourself")
     scene = Scene(script.height, script.width)
-    total = done = 0
     workers = threads or min(script.episodes, len(os.sched_getaffinity(0)))
     with ThreadPoolExecutor(workers) as pool:
-        for made in pool.map(lambda number: _write_episode(directory, script, number, scene), range(script.episodes)):
-            total, done = total + made, done + 1
-            if told is not None:
-                told(done)
-    return total
+        return sum(pool.map(lambda number: _write_episode(directory, script, number, scene), range(script.episodes)))
 
 
 def _write_episode(directory: Path, script: ReachScript, number: int, scene: Scene) -> int:

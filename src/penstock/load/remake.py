@@ -13,7 +13,7 @@ from penstock.profile.description import PENSTOCK_LOADER, LoaderDescription
 from penstock.stores.opening import open_store
 
 
-def from_description(described: LoaderDescription, **changed: Any) -> Loader:
+def from_description(described: LoaderDescription) -> Loader:
     """A loader as `Loader.describe` told of one, in this process; raises UsageError where that cannot be."""
     if described.kind != PENSTOCK_LOADER:
         raise UsageError(f"{described.kind or 'this'} cannot be made again here", hint="call profile.verdict() there")
@@ -25,7 +25,7 @@ def from_description(described: LoaderDescription, **changed: Any) -> Loader:
             raise UsageError(f"{each.path} ({each.kind}) can only be opened by the program that made it",
                              hint="call profile.verdict(check=True) there")  # fmt: skip
         stores.append((open_store(each.path, **each.open_options), each.weight))
-    options = {**described.options, **changed}
+    options: dict[str, Any] = dict(described.options)
     if options["view"] == "given":
         options["view"] = "auto"
     for name in ("image_size", "shard"):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any, Literal
+from typing import Any
 
 from penstock.errors import UsageError
 from penstock.load.order import Local, Order, Sequential, Shuffled
@@ -17,7 +17,6 @@ from penstock.system.budget import Budget
 from penstock.system.limits import read_cpu_limit, read_memory_limit
 from penstock.system.units import format_bytes
 
-ViewChoice = Literal["auto", "off", "ram", "disk"]
 VIEWS = ("auto", "off", "ram", "disk")
 OUTPUTS = ("auto", "numpy", "torch")
 _FEW_CPUS = 4

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
 from penstock.load.order import whole_number
-
-
-def share_of(positions: NDArray[Any], rank: int, world: int) -> NDArray[Any]:
-    """The slice of a global batch that `rank` takes. Sizes differ by one at most; the slices in order are the whole."""
-    _check_rank(rank, world)
-    n = len(positions)
-    return positions[n * rank // world : n * (rank + 1) // world]
 
 
 @dataclass(frozen=True)
@@ -57,11 +49,6 @@ class Batches:
     def n_batches(self) -> int:
         left = self.total - self.start
         return left // self.batch_size if self.drop_last else -(-left // self.batch_size)
-
-    @property
-    def n_dropped(self) -> int:
-        """Positions at the end that no batch holds (`drop_last`)."""
-        return max(0, self.total - self.start - self.n_batches * self.batch_size)
 
     def span(self, batch: int) -> tuple[int, int]:
         """First position of a global batch, and the one behind its last."""

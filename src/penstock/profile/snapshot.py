@@ -231,10 +231,6 @@ class Snapshot:
         merged = [merge_spans(name, spans) for name, spans in grouped.items()]
         return {each.name: each for each in sorted(merged, key=lambda each: (-each.total_ns, each.name))}
 
-    def of_process(self, process: int) -> dict[str, SpanStats]:
-        """As `by_name`, of one process."""
-        return Snapshot(spans=tuple(each for each in self.spans if each.process == process)).by_name()
-
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {

@@ -95,14 +95,6 @@ def format_size(count: int) -> str:
     return _scaled(int(count), 1000, _DECIMAL_NAMES)
 
 
-def bytes_text(count: int) -> str:
-    """The shortest text that `parse_bytes` turns back into exactly `count`: "512MiB", "1000"."""
-    for power in range(len(_BINARY_NAMES) - 1, 0, -1):
-        if count and count % 1024**power == 0:
-            return f"{count // 1024**power}{_BINARY_NAMES[power]}"
-    return str(count)
-
-
 def parse_duration_ns(value: str | int | float) -> int:
     """Nanoseconds from "40ms", "0.5s", "5 min 40 s", "-2ms" or a number of seconds; exact for decimal fractions."""
     expected = "a duration such as 40ms, 0.5s or 0.5 (seconds)"

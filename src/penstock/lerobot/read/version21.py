@@ -14,7 +14,6 @@ from penstock.formats.content import foreign_content
 from penstock.lerobot import layout
 from penstock.lerobot.metadata import LARGEST_JSON_BYTES, Episodes, Info
 
-VERSIONS = ("v2.0", "v2.1")
 TASKS_PATH = "meta/tasks.jsonl"
 EPISODES_PATH = "meta/episodes.jsonl"
 LARGEST_LINE_BYTES = 4 * layout.MIB

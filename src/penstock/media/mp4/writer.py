@@ -156,19 +156,6 @@ class Mp4Writer:
         self._sizes.extend(sizes)
         self._keys += b"\1" * len(sizes) if keys is None else bytes(map(bool, keys))
 
-    def append_at(self, offset: int, size: int, key: bool = True) -> None:
-        """Add a sample that lies in the file already, at `offset` (as `tell` counts); no byte is written."""
-        self._check_open()
-        first = mp4_boxes.PROLOGUE_BYTES
-        if size < 1 or offset < first or offset + size > self._file.end_bytes:
-            raise VideoError(
-                f"{self._name}: bytes {offset:,}…{offset + size:,} are not within the samples "
-                f"({first:,}…{self._file.end_bytes:,})"
-            )
-        self._offsets.append(offset)
-        self._sizes.append(size)
-        self._keys.append(key)
-
     def repeat(self, count: int = 1) -> None:
         """Show the last sample `count` more times. Only a key frame can be repeated: others depend on their place."""
         self._check_open()

@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def count_frames(path: str | os.PathLike[str]) -> int:
-    """How many frames really decode; every one is decoded."""
-    name = os.fspath(path)
-    with _opened(name, None) as (container, stream):
-        return sum(1 for _ in _decoded(name, container, stream, None))
-
-
 def frames(
     path: str | os.PathLike[str], indices: Sequence[int], threads: int | None = None
 ) -> Iterator[tuple[int, NDArray[np.uint8]]]:

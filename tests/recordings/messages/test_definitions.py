@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import SchemaError
 from penstock.recordings.messages.decode import Decoder
-from penstock.recordings.messages.definitions import FieldDef, FieldType, normalise_type, parse_idl, parse_msg
+from penstock.recordings.messages.definitions import FieldDef, FieldType, normalise_type, parse_msg
+from penstock.recordings.messages.idl import parse_idl
 
 
 def types_of(text: str, name: str = "pkg/T") -> dict[str, str]:

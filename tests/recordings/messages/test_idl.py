@@ -6,7 +6,8 @@ import pytest
 from rosbags.typesys import get_types_from_idl
 
 from penstock.errors import SchemaError
-from penstock.recordings.messages.definitions import parse_idl, parse_msg
+from penstock.recordings.messages.definitions import parse_msg
+from penstock.recordings.messages.idl import parse_idl
 from penstock.recordings.messages.standard_types import from_rosbags
 
 TEXT = """

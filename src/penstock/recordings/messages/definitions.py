@@ -339,13 +339,3 @@ def check_definitions(definitions: Mapping[str, MessageDef], type_name: str) -> 
 
 def _too_deep(type_name: str) -> SchemaError:
     return SchemaError(f"the definition of {type_name} nests more than {MAX_DEPTH} messages deep")
-
-
-def parse_idl(text: str, type_name: str) -> dict[str, MessageDef]:
-    """Read an OMG IDL definition as ROS 2 generates it (.idl files, possibly several after lines of '=' signs)."""
-    from penstock.recordings.messages.idl import parse_idl_text
-
-    check_text(text, type_name)
-    resolved = resolve_references(parse_idl_text(text, normalise_type(type_name)))
-    check_definitions(resolved, normalise_type(type_name))
-    return resolved

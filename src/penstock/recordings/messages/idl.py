@@ -14,7 +14,11 @@ from penstock.recordings.messages.definitions import (
     FieldDef,
     FieldType,
     MessageDef,
+    check_definitions,
+    check_text,
     field_type,
+    normalise_type,
+    resolve_references,
     shorten,
 )
 
@@ -46,9 +50,13 @@ _UNSUPPORTED = ("any", "fixed", "long double", "map", "union", "unsigned", "wcha
 _SUFFIX = "_Constants"
 
 
-def parse_idl_text(text: str, type_name: str) -> dict[str, MessageDef]:
-    """All structs of an IDL text by their three-part names; references between them are not checked here."""
-    return _Parser(_FILE_TITLE.sub("", text), type_name).parse()
+def parse_idl(text: str, type_name: str) -> dict[str, MessageDef]:
+    """Read an OMG IDL definition as ROS 2 generates it (.idl files, possibly several after lines of '=' signs)."""
+    check_text(text, type_name)
+    name = normalise_type(type_name)
+    resolved = resolve_references(_Parser(_FILE_TITLE.sub("", text), name).parse())
+    check_definitions(resolved, name)
+    return resolved
 
 
 class _Parser:

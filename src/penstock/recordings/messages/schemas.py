@@ -108,10 +108,10 @@ def _have_same_fields(one: Schema, other: Schema) -> bool:
 
 
 def _definitions(schema: Schema) -> Mapping[str, MessageDef]:
-    from penstock.recordings.messages import definitions, standard_types
+    from penstock.recordings.messages import definitions, idl, standard_types
 
     if schema.format == "ros2idl":
-        return definitions.parse_idl(schema.text, schema.type)
+        return idl.parse_idl(schema.text, schema.type)
     if schema.format in ("ros1msg", "ros2msg") and (schema.text.strip() or schema.type == _EMPTY_TYPE):
         return definitions.parse_msg(schema.text, schema.type)
     if schema.format == "ros1msg":

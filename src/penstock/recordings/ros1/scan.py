@@ -114,8 +114,8 @@ def survey_bag(source: FileBytes) -> Survey:
     while at < source.size:
         record = parse_record(source, at, source.size, inner=False)
         if record.op == OP_CHUNK and compression is None:
-            said = record.fields[b"compression"]
-            compression = "lz4" if said == b"lz4" else "bz2" if said == b"bz2" else "none"
+            codec = record.fields[b"compression"]
+            compression = "lz4" if codec == b"lz4" else "bz2" if codec == b"bz2" else "none"
         if record.state != "whole":
             if not at < tail_at < source.size:
                 break

@@ -99,6 +99,7 @@ class _Copy:
 class McapScan(ChunkWalk[McapRecord]):
     """The walk that decides what a file holds; `writer` takes what is no message."""
 
+    chunk_op = r.OP_CHUNK
     channels: dict[int, bytes]  # the content of their records
 
     def __init__(
@@ -206,9 +207,6 @@ class McapScan(ChunkWalk[McapRecord]):
         elif not self._has_end and (record.op != r.OP_HEADER or record.at != _HEAD_AT):
             self.log.add(record.at, record.end, f"a record of kind {record.op} where messages should be")
         return record.end
-
-    def take_cut(self, source: ScanBytes, record: McapRecord, stop: int, end: int) -> int | None:
-        return self.take_cut_chunk(source, record, stop, end) if record.op == r.OP_CHUNK else None
 
     def _is_disguised_index(self, source: ScanBytes, record: McapRecord, inner: bool) -> bool:
         """True for a message index that one bit has made a message: it follows a chunk, and its own length fits.

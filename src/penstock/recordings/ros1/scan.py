@@ -142,6 +142,7 @@ def survey_bag(source: FileBytes) -> Survey:
 class BagScan(ChunkWalk[Ros1Record]):
     """The walk that decides what a bag holds."""
 
+    chunk_op = OP_CHUNK
     channels: dict[int, tuple[bytes, bytes]]  # topic and description
 
     def __init__(self, sink: Sink, log: DamageLog, survey: Survey, path: Path, *, keep_suspect: bool = False) -> None:
@@ -212,9 +213,6 @@ class BagScan(ChunkWalk[Ros1Record]):
         elif record.op == OP_CHUNK:
             return self.take_chunk(source, record, end)
         return record.end
-
-    def take_cut(self, source: ScanBytes, record: Ros1Record, stop: int, end: int) -> int | None:
-        return self.take_cut_chunk(source, record, stop, end) if record.op == OP_CHUNK else None
 
     def _take_connection(self, source: ScanBytes, record: Ros1Record) -> None:
         described = source.at(record.data_at, record.end - record.data_at)

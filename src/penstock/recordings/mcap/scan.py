@@ -313,10 +313,10 @@ def survey_mcap(source: FileBytes) -> McapSurvey:
 
 def _read_summary(source: FileBytes, survey: McapSurvey) -> None:
     footer_at = source.size - _HEAD_AT - r.FOOTER_BYTES
-    footer = source.at(footer_at, r.FOOTER_BYTES + _HEAD_AT) if footer_at >= _HEAD_AT else b""
-    if not footer.endswith(r.MAGIC) or footer[:9] != struct.pack("<BQ", r.OP_FOOTER, 20):
+    footer = r.read_footer(source.at(footer_at, r.FOOTER_BYTES + _HEAD_AT)) if footer_at >= _HEAD_AT else None
+    if footer is None:
         return
-    summary_at, _, claimed = struct.unpack_from("<QQI", footer, 9)
+    summary_at, claimed = footer
     is_proven = not claimed or (summary_at >= _HEAD_AT and crc_of(source, summary_at, footer_at + 25) == claimed)
     at = summary_at or footer_at
     while _HEAD_AT <= at < footer_at:

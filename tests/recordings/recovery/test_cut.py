@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections import Counter
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from penstock.recordings.recovery.scan_bytes import FileBytes
 from penstock.recordings.ros1.scan import recover_bag
 from tests.recordings.containers.makers import Message, cdr_payload, ros1_payload
 from tests.recordings.recovery.cases import (
+    PAGE_BYTES,
     Files,
     Payload,
     Rows,
@@ -213,6 +216,24 @@ def test_a_db3_cut_inside_its_last_page_is_never_read_with_zeros(tmp_path: Path)
             recordings.open(path)
         recordings.recover(path, tmp_path / "new.db3", overwrite=True)
         assert read_back(tmp_path / "new.db3") <= recorded
+
+
+def test_sqlite_alone_reaches_no_row_of_a_cut_db3_whose_leaf_pages_hold_many(tmp_path: Path) -> None:
+    """Why penstock.recordings.db3.pages exists: the root of a table names pages that lie behind the cut."""
+    messages = distinct_messages(700, 3)  # enough for a second level of inner pages
+    data = tiny_db3(tmp_path / "whole.db3", messages)
+    path = tmp_path / "a.db3"
+    path.write_bytes(data[: len(data) // 2 // PAGE_BYTES * PAGE_BYTES])
+    connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
+    connection.execute("PRAGMA writable_schema = ON")  # or SQLite would refuse the whole file
+    reached = 0
+    for row in range(1, len(messages) + 1):
+        with contextlib.suppress(sqlite3.Error):
+            reached += connection.execute("SELECT data FROM messages WHERE rowid = ?", (row,)).fetchone() is not None
+    connection.close()
+    report = recordings.recover(path, tmp_path / "new.db3")
+    assert reached == 0 and report.messages > len(messages) // 3
+    assert read_back(tmp_path / "new.db3") <= rows_of(messages, cdr_payload)
 
 
 def test_records_that_show_through_a_packed_chunk_are_not_taken_for_records_of_the_file(tmp_path: Path) -> None:

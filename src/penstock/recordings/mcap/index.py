@@ -19,7 +19,7 @@ from penstock.recordings.file_window import recover_hint
 from penstock.recordings.mcap import records as r
 from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, IndexEntries
 from penstock.recordings.messages.schemas import Schema, TopicTable, type_name
-from penstock.recordings.recovery.record_walk import UNFINISHED
+from penstock.recordings.recovery.record_walk import UNFINISHED, crc_of
 from penstock.recordings.recovery.report import DamageLog
 from penstock.recordings.recovery.scan_bytes import FileBytes
 
@@ -37,7 +37,6 @@ _BATCH_MESSAGES = 1 << 16
 _LOOSE_SPAN_BYTES = 1 << 31
 _MAX_TIME_NS = (1 << 63) - 1
 _NO_SCHEMA = r.SchemaRecord(0, "", "", "")
-_SUMMARY_STEP_BYTES = 1 << 20
 
 
 class McapIndex:
@@ -151,20 +150,20 @@ class McapFileIndexer:
         window, size = self._window, self._window.size_bytes
         footer_at = size - len(r.MAGIC) - r.FOOTER_BYTES
         tail = bytes(window.at(footer_at, r.FOOTER_BYTES + len(r.MAGIC))) if footer_at >= len(r.MAGIC) else b""
-        if not tail.endswith(r.MAGIC) or tail[:9] != struct.pack("<BQ", r.OP_FOOTER, 20):
+        if (footer := r.read_footer(tail)) is None:
             self._shared.notes.append(f"{self._file.path.name}: no footer: its recorder did not finish; scanned")
             return size
-        footer = r.read_footer(window, footer_at)
-        if not footer.summary_at:
+        summary_at, claimed = footer
+        if not summary_at:
             self._shared.notes.append(f"{self._file.path.name}: no summary; scanned")
             return footer_at
-        if not len(r.MAGIC) <= footer.summary_at <= footer_at:
-            self._distrust(f"it should begin at byte {footer.summary_at:,} of {size:,}")
+        if not len(r.MAGIC) <= summary_at <= footer_at:
+            self._distrust(f"it should begin at byte {summary_at:,} of {size:,}")
             return footer_at
         try:
-            if footer.summary_crc:
-                self._check_summary_crc(footer, footer_at)
-            for kind, at, length in r.walk(window, footer.summary_at, footer_at):
+            if claimed and (crc := self._crc(summary_at, footer_at + r.FOOTER_BYTES - 4)) != claimed:
+                raise window.broken(f"CRC {crc:#010x}, claimed {claimed:#010x}", summary_at)
+            for kind, at, length in r.walk(window, summary_at, footer_at):
                 if kind == r.OP_STATISTICS:
                     self._statistics = r.read_statistics(window, at, length)
                 else:
@@ -173,21 +172,16 @@ class McapFileIndexer:
             self._distrust(error.message)
             # Only a summary that can be trusted ends the data section; DataEnd does too.
             return footer_at
-        return footer.summary_at
+        return summary_at
 
     def _distrust(self, reason: str) -> None:
         self._shared.notes.append(f"{self._file.path.name}: its summary is broken ({reason}); scanned")
         self._schemas, self._channels, self._topic_of_channel = {0: _NO_SCHEMA}, {}, {}
         self._statistics = None
 
-    def _check_summary_crc(self, footer: r.Footer, footer_at: int) -> None:
-        crc, at, end = 0, footer.summary_at, footer_at + r.FOOTER_BYTES - 4
-        while at < end:
-            step = min(_SUMMARY_STEP_BYTES, end - at)
-            crc = zlib.crc32(self._window.at(at, step), crc)
-            at += step
-        if crc != footer.summary_crc:
-            raise self._window.broken(f"CRC {crc:#010x}, claimed {footer.summary_crc:#010x}", footer.summary_at)
+    def _crc(self, begin: int, end: int) -> int:
+        with FileBytes(self._file.path, fd=self._file.fd) as source:
+            return crc_of(source, begin, end)
 
     def _walk_data(self, data_end: int) -> None:
         window, shared = self._window, self._shared

@@ -130,12 +130,6 @@ class ChunkRecord:
     stored_bytes: int
 
 
-@dataclass(frozen=True)
-class Footer:
-    summary_at: int
-    summary_crc: int
-
-
 def read_schema(source: Bytes, at: int, length: int) -> SchemaRecord:
     fields = _Reader(source, at, length)
     number, name, encoding = fields.u16(), fields.text(), fields.text()
@@ -187,9 +181,12 @@ def read_chunk_head(source: Bytes, at: int, length: int) -> ChunkRecord:
     return ChunkRecord(raw_bytes, crc, name or "none", data_at, stored_bytes)
 
 
-def read_footer(source: Bytes, at: int) -> Footer:
-    summary_at, _, crc = _FOOTER.unpack(source.at(at + RECORD_HEAD_BYTES, 20))
-    return Footer(summary_at, crc)
+def read_footer(tail: bytes) -> tuple[int, int] | None:
+    """Where the summary begins (0: there is none) and its CRC, from the last bytes of a file; None: no footer."""
+    if not tail.endswith(MAGIC) or tail[:RECORD_HEAD_BYTES] != _RECORD_HEAD.pack(OP_FOOTER, 20):
+        return None
+    summary_at, _, crc = _FOOTER.unpack_from(tail, RECORD_HEAD_BYTES)
+    return summary_at, crc
 
 
 def read_message_head(source: Bytes, at: int, length: int) -> tuple[int, int]:

@@ -99,6 +99,7 @@ class _Copy:
 class McapScan(ChunkWalk[McapRecord]):
     """The walk that decides what a file holds; `writer` takes what is no message."""
 
+    chunk_op = r.OP_CHUNK
     channels: dict[int, bytes]  # the content of their records
 
     def __init__(
@@ -207,9 +208,6 @@ class McapScan(ChunkWalk[McapRecord]):
             self.log.add(record.at, record.end, f"a record of kind {record.op} where messages should be")
         return record.end
 
-    def take_cut(self, source: ScanBytes, record: McapRecord, stop: int, end: int) -> int | None:
-        return self.take_cut_chunk(source, record, stop, end) if record.op == r.OP_CHUNK else None
-
     def _is_disguised_index(self, source: ScanBytes, record: McapRecord, inner: bool) -> bool:
         """True for a message index that one bit has made a message: it follows a chunk, and its own length fits.
 
@@ -315,10 +313,10 @@ def survey_mcap(source: FileBytes) -> McapSurvey:
 
 def _read_summary(source: FileBytes, survey: McapSurvey) -> None:
     footer_at = source.size - _HEAD_AT - r.FOOTER_BYTES
-    footer = source.at(footer_at, r.FOOTER_BYTES + _HEAD_AT) if footer_at >= _HEAD_AT else b""
-    if not footer.endswith(r.MAGIC) or footer[:9] != struct.pack("<BQ", r.OP_FOOTER, 20):
+    footer = r.read_footer(source.at(footer_at, r.FOOTER_BYTES + _HEAD_AT)) if footer_at >= _HEAD_AT else None
+    if footer is None:
         return
-    summary_at, _, claimed = struct.unpack_from("<QQI", footer, 9)
+    summary_at, claimed = footer
     is_proven = not claimed or (summary_at >= _HEAD_AT and crc_of(source, summary_at, footer_at + 25) == claimed)
     at = summary_at or footer_at
     while _HEAD_AT <= at < footer_at:

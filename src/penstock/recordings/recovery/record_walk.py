@@ -6,7 +6,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from penstock.errors import LimitExceeded, RecordingError
 from penstock.recordings.codecs import CODECS, MAX_CHUNK_BYTES, check_sizes, decode_prefix, decompress_into
@@ -214,6 +214,8 @@ class ChunkWalk(RecordWalk[RecordT]):
     chunk, where the end of the file tells them.
     """
 
+    chunk_op: ClassVar[int]
+
     def __init__(
         self,
         sink: Sink,
@@ -281,8 +283,8 @@ class ChunkWalk(RecordWalk[RecordT]):
             if self.chunk.index_at == record.at:
                 self.chunk.index_at = record.end
 
-    def take_cut_chunk(self, source: ScanBytes, record: RecordT, stop: int, end: int) -> int | None:
-        head = self.chunk_head(source, record, end)
+    def take_cut(self, source: ScanBytes, record: RecordT, stop: int, end: int) -> int | None:
+        head = self.chunk_head(source, record, end) if record.op == self.chunk_op else None
         if head is None:
             return None
         self._begin_chunk(record, None)

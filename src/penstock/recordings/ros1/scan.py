@@ -114,8 +114,8 @@ def survey_bag(source: FileBytes) -> Survey:
     while at < source.size:
         record = parse_record(source, at, source.size, inner=False)
         if record.op == OP_CHUNK and compression is None:
-            said = record.fields[b"compression"]
-            compression = "lz4" if said == b"lz4" else "bz2" if said == b"bz2" else "none"
+            codec = record.fields[b"compression"]
+            compression = "lz4" if codec == b"lz4" else "bz2" if codec == b"bz2" else "none"
         if record.state != "whole":
             if not at < tail_at < source.size:
                 break
@@ -142,6 +142,7 @@ def survey_bag(source: FileBytes) -> Survey:
 class BagScan(ChunkWalk[Ros1Record]):
     """The walk that decides what a bag holds."""
 
+    chunk_op = OP_CHUNK
     channels: dict[int, tuple[bytes, bytes]]  # topic and description
 
     def __init__(self, sink: Sink, log: DamageLog, survey: Survey, path: Path, *, keep_suspect: bool = False) -> None:
@@ -212,9 +213,6 @@ class BagScan(ChunkWalk[Ros1Record]):
         elif record.op == OP_CHUNK:
             return self.take_chunk(source, record, end)
         return record.end
-
-    def take_cut(self, source: ScanBytes, record: Ros1Record, stop: int, end: int) -> int | None:
-        return self.take_cut_chunk(source, record, stop, end) if record.op == OP_CHUNK else None
 
     def _take_connection(self, source: ScanBytes, record: Ros1Record) -> None:
         described = source.at(record.data_at, record.end - record.data_at)

@@ -59,7 +59,7 @@ class Hdf5Array:
 
     def __init__(self, file: Hdf5File, name: str, *, texts: bool = False) -> None:
         self.file, self.name = file, name
-        data = file.dataset(name)
+        data = file.opened(name)
         with library_errors(file.path, f"{name} cannot be read"):
             self.shape: tuple[int, ...] = tuple(int(size) for size in data.shape or ())
             self.dtype: np.dtype[Any] = data.dtype

@@ -1,7 +1,7 @@
 """Loading against hand-written buffers, LeRobot and the bare work, on the same data in the same run.
 
     python benchmarks/load.py [--quick] [--lerobot-python PATH] [--peers-python PATH] [--cold]
-                              [--only replay lerobot memory] [--keep DIR]
+                              [--only replay lerobot memory open] [--keep DIR]
 
 Speed: every contender is a process of its own with two threads or two workers; they take turns in rounds, and what is
 shown is the median. A round is a run of batches in the steady state, after some that are not counted. Everything is in
@@ -22,10 +22,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import load_data as data
 from contend import Contender, ContenderFailed, Contest
 from load_memory import memory_claims
+from load_open import open_claims
 from measure import Claim, finish
 
 OURS = "load_contender.py"
-PARTS = ("replay", "lerobot", "memory")
+PARTS = ("replay", "lerobot", "memory", "open")
 CAMERAS = 3
 
 
@@ -84,6 +85,9 @@ def _claims(args: argparse.Namespace, directory: Path, amounts: Amounts) -> list
         data.need_free(directory, 1e9 + amounts.sparse_rows * CAMERAS * 160e3, 3e9)
         path = data.sparse_file(directory, amounts.sparse_rows)
         claims += memory_claims(path, directory, batches=amounts.memory_batches)
+    if "open" in args.only:
+        _head("Opening HDF5 files, with the child that looks first and without")
+        claims += open_claims(directory)
     return claims
 
 

@@ -59,7 +59,7 @@ class Hdf5Array:
 
     def __init__(self, file: Hdf5File, name: str, *, texts: bool = False) -> None:
         self.file, self.name = file, name
-        data = file.dataset(name)
+        data = file.opened(name)
         with library_errors(file.path, f"{name} cannot be read"):
             self.shape: tuple[int, ...] = tuple(int(size) for size in data.shape or ())
             self.dtype: np.dtype[Any] = data.dtype
@@ -151,7 +151,7 @@ class Hdf5Array:
 
     def _choose(self, data: h5py.Dataset) -> tuple[RowReader | RaggedReader, PathTaken]:
         """The reader of the rows, and why it is this one."""
-        filters = self.file.filters(data)
+        filters = self.file.filters(data) if self.chunks is not None else ()
         plain_bytes = math.prod(self.shape) * self._stored.itemsize
         self.stored_bytes = int(data.id.get_storage_size()) if filters else plain_bytes
         reason = self._library_reason(data, filters)
@@ -206,12 +206,11 @@ class Hdf5Array:
             return "numbers in a layout of their own"
         if filters not in ((), (DEFLATE,), (SHUFFLE,), (SHUFFLE, DEFLATE)):
             return f"packed with {' + '.join(map(filter_name, filters))}"
-        if self.chunks is not None and not hasattr(data.id, "chunk_iter"):
-            return "this build of HDF5 cannot list chunks"
-        layout = data.id.get_create_plist().get_layout()
-        if layout == h5py.h5d.COMPACT:
+        if self.chunks is not None:
+            return None if hasattr(data.id, "chunk_iter") else "this build of HDF5 cannot list chunks"
+        if data.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
             return "compact: it lies in the header"
-        if layout == h5py.h5d.CONTIGUOUS and data.id.get_offset() is None:
+        if data.id.get_offset() is None:
             return "nothing was ever written: all rows are the fill value"
         return None
 

@@ -221,14 +221,19 @@ class ColumnRows:
             found = ContiguousRows(offset, REFERENCE.itemsize if self.facts.ragged else int(self.row_bytes[part]))
             known = self._heaps if self.facts.kind == "text" else None
             return HeapRows(found, known) if self.facts.ragged else found
-        if part not in self._readers:
+        reader = self._readers.get(part)
+        if reader is None:
             with library_lock():
-                name = join(self._groups[part], self.facts.name)
-                reader = Hdf5Array(file.library(), name, texts=self.facts.kind == "text").reader
-                if isinstance(reader, HeapRows) and self.facts.kind == "text":
-                    reader.known = self._heaps
-                self._readers[part] = reader
-        return self._readers[part]
+                reader = self._readers.get(part) or self._opened_reader(part, file)
+        return reader
+
+    def _opened_reader(self, part: int, file: Handle) -> RowReader | RaggedReader:
+        is_text = self.facts.kind == "text"
+        reader = Hdf5Array(file.library(), join(self._groups[part], self.facts.name), texts=is_text).reader
+        if is_text and isinstance(reader, HeapRows):
+            reader.known = self._heaps
+        self._readers[part] = reader
+        return reader
 
     def _fixed(self, part: int, file: Handle) -> RowReader:
         found = self._reader(part, file)
@@ -239,8 +244,7 @@ class ColumnRows:
     @property
     def index_bytes(self) -> int:
         """What is remembered of places, by now."""
-        readers = [each.references if isinstance(each, HeapRows) else each for each in self._readers.values()]
-        tables = [each.index_bytes for each in readers if isinstance(each, RowReader)]
+        tables = [each.index_bytes for each in list(self._readers.values())]
         return sum(tables) + 4 * int(self._offsets.nbytes) + self._heaps.total
 
     def read(self, part: int, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:

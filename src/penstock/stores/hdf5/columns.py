@@ -30,7 +30,7 @@ _WORDS = re.compile("[/_.]")
 
 
 @dataclass(frozen=True)
-class Asked:
+class OpenOptions:
     """What the user said when the store was opened."""
 
     channels: Any = "auto"
@@ -42,7 +42,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Facts:
+class StoredColumn:
     """A column as all files have it: what a row is in memory, and on disk."""
 
     name: str
@@ -58,12 +58,12 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Like:
+class FirstFile:
     """What the first file with rows is; the others must agree."""
 
     path: str
     kind: str
-    columns: tuple[Facts, ...]
+    columns: tuple[StoredColumn, ...]
     group: str
     """Its first episode."""
     tree: dict[str, list[str]]
@@ -73,11 +73,11 @@ class Like:
         return asdict(self)
 
 
-def like_from(plain: dict[str, Any]) -> Like:
+def first_file_from(plain: dict[str, Any]) -> FirstFile:
     """Back from JSON."""
     tuples = ("shape", "stored_shape")
-    columns = [Facts(**{**each, **{name: tuple(each[name]) for name in tuples}}) for each in plain["columns"]]
-    return Like(**{**plain, "columns": tuple(columns)})
+    columns = [StoredColumn(**{**each, **{name: tuple(each[name]) for name in tuples}}) for each in plain["columns"]]
+    return FirstFile(**{**plain, "columns": tuple(columns)})
 
 
 class Placement(NamedTuple):
@@ -94,7 +94,7 @@ class Placement(NamedTuple):
     why: str
 
 
-def place_column(file: Hdf5File, group: str, facts: Facts, rows: int, like: Like) -> Placement:
+def place_column(file: Hdf5File, group: str, facts: StoredColumn, rows: int, like: FirstFile) -> Placement:
     """Where a column of `rows` rows lies in a group, or an error that says what does not fit."""
     name = join(group, facts.name)
     try:
@@ -120,7 +120,7 @@ def place_column(file: Hdf5File, group: str, facts: Facts, rows: int, like: Like
     return Placement(array.offset, array.row_bytes, array.chunk_rows, chunk_bytes, array.stored_bytes, way, why)
 
 
-def _check_fit(file: Hdf5File, array: Hdf5Array, facts: Facts, like: Like) -> None:
+def _check_fit(file: Hdf5File, array: Hdf5Array, facts: StoredColumn, like: FirstFile) -> None:
     """The rows are what those of the first file are."""
     shape, wanted = (array.dtype.str, array.row_shape), (facts.stored_dtype, facts.stored_shape)
     if facts.encoding in ("jpeg", "png"):
@@ -136,23 +136,25 @@ def _check_fit(file: Hdf5File, array: Hdf5Array, facts: Facts, like: Like) -> No
         raise StoreError(f"{file.path}: a row of {array.name} is {here}, in {like.path} it is {there}", hint=_LEAVE_OUT)
 
 
-def find_columns(file: Hdf5File, layout: Layout, group: str, asked: Asked) -> tuple[list[Facts], list[str]]:
+def find_columns(
+    file: Hdf5File, layout: Layout, group: str, options: OpenOptions
+) -> tuple[list[StoredColumn], list[str]]:
     """The columns that can be used, by the first group with rows; and why the others cannot."""
     rows = row_count(file, group)
     central = next((name for name in ACTIONS if layout.member(name)), None)
     wanted = {member.name for member in layout.members if member.base not in BOOKKEEPING}
-    columns: list[Facts] = []
+    columns: list[StoredColumn] = []
     notes: list[str] = []
     for member in layout.members:
         is_end = member.name in ENDS  # needed to know where episodes end, whatever was asked for
-        if not is_end and member.name not in (asked.columns if asked.columns is not None else wanted):
+        if not is_end and member.name not in (options.columns if options.columns is not None else wanted):
             continue
-        facts: Facts | str
+        facts: StoredColumn | str
         if member.rows != rows:
             facts = f"{member.rows:,} rows, {central or 'the first data set'} has {rows:,}"
         else:
             facts = _facts(Hdf5Array(file, join(group, member.name)), member)
-        is_one = isinstance(facts, Facts) and facts.kind == "numbers" and member.values == 1
+        is_one = isinstance(facts, StoredColumn) and facts.kind == "numbers" and member.values == 1
         if is_end and layout.kind == "replay" and not is_one:
             text = f"{member.name} is {member.shape}, one value for each of {rows:,} rows expected"
             raise StoreError(f"{file.path}: {text}")
@@ -160,11 +162,11 @@ def find_columns(file: Hdf5File, layout: Layout, group: str, asked: Asked) -> tu
             notes.append(f"{member.name} is left out: {facts}")
         else:
             columns.append(facts)
-    singles = [name for name in layout.singles if asked.columns is None or name in asked.columns]
+    singles = [name for name in layout.singles if options.columns is None or name in options.columns]
     if singles:
         notes.append(f"left out, as each is a single value without rows: {', '.join(singles)}")
-    if asked.columns is not None:
-        lacking = [name for name in asked.columns if name not in {each.name for each in columns}]
+    if options.columns is not None:
+        lacking = [name for name in options.columns if name not in {each.name for each in columns}]
         if lacking:
             raise StoreError(
                 f"{file.path} has no column {lacking[0]!r}",
@@ -174,13 +176,13 @@ def find_columns(file: Hdf5File, layout: Layout, group: str, asked: Asked) -> tu
     return columns, [*notes, *doubts]
 
 
-def _facts(array: Hdf5Array, member: Member) -> Facts | str:
+def _facts(array: Hdf5Array, member: Member) -> StoredColumn | str:
     """A column, or why it cannot be one."""
     stored = member.row_shape
     dtype = array.dtype
 
-    def found(kind: str, shape: tuple[int, ...], name: str, encoding: str, turned: bool = False) -> Facts:
-        return Facts(member.name, kind, shape, name, encoding, stored, dtype.str, turned, array.is_ragged)
+    def found(kind: str, shape: tuple[int, ...], name: str, encoding: str, turned: bool = False) -> StoredColumn:
+        return StoredColumn(member.name, kind, shape, name, encoding, stored, dtype.str, turned, array.is_ragged)
 
     if member.content == "other":
         text = _text_facts(array, member)
@@ -211,7 +213,7 @@ def _facts(array: Hdf5Array, member: Member) -> Facts | str:
     return found("numbers", stored, native, "numbers")
 
 
-def _text_facts(array: Hdf5Array, member: Member) -> Facts | str | None:
+def _text_facts(array: Hdf5Array, member: Member) -> StoredColumn | str | None:
     """A column of texts, or why it cannot be one; None where the rows are no strings at all."""
     import h5py
 
@@ -230,10 +232,10 @@ def _text_facts(array: Hdf5Array, member: Member) -> Facts | str | None:
             each.decode("utf-8")
     except (UnicodeDecodeError, LimitExceeded, StoreCorrupt) as error:
         return f"strings that are neither JPEG, PNG nor UTF-8 text ({error})"
-    return Facts(member.name, "text", (), "str", "text", (), array.dtype.str, False, rows.is_ragged)
+    return StoredColumn(member.name, "text", (), "str", "text", (), array.dtype.str, False, rows.is_ragged)
 
 
-def _is_odd(facts: Facts) -> bool:
+def _is_odd(facts: StoredColumn) -> bool:
     """Numbers in the shape of pictures: sizes and views do not apply to them."""
     shape = facts.stored_shape
     if facts.kind != "numbers" or not shape or min(shape) < 1:

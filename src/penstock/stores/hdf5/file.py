@@ -66,6 +66,7 @@ class Hdf5File:
         self._file: h5py.File | None = None
         self._opened: dict[str, h5py.Dataset] = {}
         self._groups: dict[str, Any] = {}
+        self._names: dict[str, list[str]] = {}
         self._user_block: bool | None = None
         self._texts = {} if probed else _probe(self.path, texts)
         self._open()
@@ -117,12 +118,15 @@ class Hdf5File:
         """The members of a group in natural order (demo_2 before demo_10); nothing where there is no group."""
         import h5py
 
-        node = self.find(group)
-        if not isinstance(node, h5py.h5g.GroupID):
-            return []
-        with library_errors(self.path, f"{group} cannot be listed"):
-            found = [str(name) for name in h5py.Group(node)]
-            return sorted(found, key=natural_key)
+        if group not in self._names:
+            node = self.find(group)
+            if not isinstance(node, h5py.h5g.GroupID):
+                return []
+            if len(self._names) >= _MOST_OPENED:
+                self._names.clear()
+            with library_errors(self.path, f"{group} cannot be listed"):
+                self._names[group] = sorted((str(name) for name in h5py.Group(node)), key=natural_key)
+        return list(self._names[group])
 
     def dataset(self, name: str) -> h5py.Dataset:
         """A data set whose bytes lie in this file, packed by filters that are there to unpack them."""

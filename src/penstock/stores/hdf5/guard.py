@@ -41,7 +41,6 @@ LARGEST_FORK_BYTES = 8 << 30
 _CPU_SECONDS = 15  # from one line to the next
 _MOST_MEMORY_BYTES = 8 << 30  # besides what the process has mapped already
 _DAMAGED = "the file is damaged"
-_END = b'{"end": true}'
 
 
 class _Forking(threading.local):
@@ -77,35 +76,45 @@ def _in_fork(work: str, arguments: Any) -> list[Line] | None:
     function = _function(work)
     reading, writing = os.pipe()
     try:
+        pid = _fork(function, arguments, writing)
+    except OSError:
+        os.close(reading)
+        return None
+    finally:
+        os.close(writing)
+    lines: list[Line] = []
+    is_done = False
+    try:
+        for text in _texts(reading, FORK_TIMEOUT_S):
+            line = {"error": None} if text is None else json.loads(text)
+            is_done = "end" in line
+            if is_done or "error" in line:
+                break
+            if "at" not in line:
+                lines.append(line)
+        return lines if is_done else None
+    finally:
+        os.close(reading)
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # who ignores SIGCHLD has none to wait for
+            if not is_done:
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _fork(function: Work, arguments: Any, writing: int) -> int:
+    """Start the child. No signal comes before it has left its parent's code: it must never go on in that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
         with _one_at_a_time, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python and others warn of forks of processes with threads
             _forking.now = True
             pid = os.fork()
-    except OSError:
-        os.close(writing)
-        os.close(reading)
-        return None
+            if pid == 0:
+                _child(function, arguments, writing)
+            return pid
     finally:
         _forking.now = False
-    if pid == 0:
-        _child(function, arguments, writing)
-    os.close(writing)
-    lines: list[Line] = []
-    try:
-        for text in _texts(reading, FORK_TIMEOUT_S):
-            if text == _END:
-                return lines
-            line = {"error": None} if text is None else json.loads(text)
-            if "error" in line:
-                break
-            if "at" not in line:
-                lines.append(line)
-        os.kill(pid, signal.SIGKILL)
-        return None
-    finally:
-        os.close(reading)
-        with contextlib.suppress(ChildProcessError):  # whoever ignores SIGCHLD has none to wait for
-            os.waitpid(pid, 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _child(function: Work, arguments: Any, writing: int) -> NoReturn:
@@ -114,10 +123,12 @@ def _child(function: Work, arguments: Any, writing: int) -> NoReturn:
         gc.disable()
         faulthandler.disable()
         os.setsid()  # Ctrl-C is for the parent; the child ends by itself
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         nowhere = os.open(os.devnull, os.O_RDWR)
-        for descriptor in range(3):
-            if descriptor != writing:
-                os.dup2(nowhere, descriptor)
+        for descriptor in {0, 1, 2} - {writing}:
+            os.dup2(nowhere, descriptor)
         _serve(function, arguments, os.fdopen(writing, "wb"))
     finally:
         os._exit(0)
@@ -142,9 +153,9 @@ def _in_fresh_process(work: str, arguments: Any, paths: Mapping[int, Path], hint
             for text in _texts(child.stdout.fileno(), TIMEOUT_S):
                 if text is None:
                     raise _never_came_back(path, hint)
-                if text == _END:
-                    return
                 line = json.loads(text)
+                if "end" in line:
+                    return
                 if "error" in line:
                     raise _error_from(line["error"])
                 if "at" in line:
@@ -215,7 +226,7 @@ def _serve(function: Work, arguments: Any, out: IO[bytes]) -> None:
     except PenstockError as error:
         carried = {key: value for key, value in vars(error).items() if isinstance(value, (str, int, float, type(None)))}
         out.write(json.dumps({"error": {"class": type(error).__name__, "carried": carried}}).encode() + b"\n")
-    out.write(_END + b"\n")
+    out.write(b'{"end": true}\n')
     out.flush()
 
 

@@ -336,9 +336,9 @@ def row_count(file: Hdf5File, group: str) -> int:
     """Rows of an episode: those of its actions, or of its first data set."""
     for name in ACTIONS:
         if file.kind(join(group, name)) == "dataset":
-            return int((file.dataset(join(group, name)).shape or (0,))[0])
+            return int((file.opened(join(group, name)).shape or (0,))[0])
     for name in data_sets(file, group):
-        shape = file.dataset(join(group, name)).shape
+        shape = file.opened(join(group, name)).shape
         if shape:
             return int(shape[0])
     return 0

@@ -166,6 +166,10 @@ class RaggedReader(ABC):
     together = 1
     scratch_bytes = 0
 
+    @property
+    def index_bytes(self) -> int:
+        return 0
+
     @abstractmethod
     def rows(self, file: RowFile, rows: Iterable[int], longest_bytes: int) -> Iterator[NDArray[np.uint8]]:
         """Rows in any order; one that is longer than `longest_bytes` raises LimitExceeded."""
@@ -184,14 +188,18 @@ class HeapRows(RaggedReader):
     """
 
     def __init__(self, references: RowReader, known: Lru[NDArray[np.int64]] | None = None) -> None:
-        self.references = references
+        self._references = references
         self.known: Lru[NDArray[np.int64]] = Lru(1) if known is None else known
         self.together, self.scratch_bytes = references.together, references.scratch_bytes
+
+    @property
+    def index_bytes(self) -> int:
+        return self._references.index_bytes
 
     def rows(self, file: RowFile, rows: Iterable[int], longest_bytes: int) -> Iterator[NDArray[np.uint8]]:
         reference, last = np.empty(1, REFERENCE), LastChunk()
         for row in rows:
-            self.references.read(file, row, row + 1, reference, last)
+            self._references.read(file, row, row + 1, reference, last)
             length, address, index = reference[0].item()
             check_length(row, length, longest_bytes)
             yield self._object(file, address, index, length)
@@ -199,7 +207,7 @@ class HeapRows(RaggedReader):
     def lengths(self, file: RowFile, start: int, stop: int) -> NDArray[np.int64]:
         references = np.empty(stop - start, REFERENCE)
         if stop > start:
-            self.references.read(file, start, stop, references, LastChunk())
+            self._references.read(file, start, stop, references, LastChunk())
         return references["length"].astype(np.int64)
 
     def _object(self, file: RowFile, address: int, index: int, length: int) -> NDArray[np.uint8]:

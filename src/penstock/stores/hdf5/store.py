@@ -20,7 +20,7 @@ from penstock.errors import StoreCorrupt, StoreError
 from penstock.formats.builtin import HDF5
 from penstock.recordings.split import natural_key
 from penstock.stores.hdf5.column import ColumnRows, Files, Hdf5Images, RowMap, as_native, checked_rows
-from penstock.stores.hdf5.columns import Asked, Facts
+from penstock.stores.hdf5.columns import OpenOptions, StoredColumn
 from penstock.stores.hdf5.episodes import Episodes, check_numbers, find_episodes
 from penstock.stores.hdf5.layout import UNKNOWN
 from penstock.stores.hdf5.rows import LastChunk
@@ -62,34 +62,34 @@ def open_hdf5(
     if numbers is not None and any(number < 0 for number in numbers):
         raise StoreError(f"{place}: episode {min(numbers)} does not exist; they are counted from 0")
     only = tuple(numbers) if numbers is not None and len(files) == 1 else None
-    asked = Asked(channels, mask, names, allow_external, only)
+    options = OpenOptions(channels, mask, names, allow_external, only)
     chosen = files
     if numbers is not None and len(files) > 1:
         # Where a file is an episode, the others are not even looked at.
         chosen = [files[number] for number in numbers if number < len(files)] or files
-    survey = survey_files(chosen, asked, check=check)
+    survey = survey_files(chosen, options, check=check)
     by_file = survey.kind == "aloha" and numbers is not None and len(files) > 1
     if by_file and numbers is not None:
         check_numbers(numbers, len(files), place)
     elif chosen != files:  # fewer of them, or in another order, which is that of episodes and not of files
-        survey = survey_files(files, asked, check=check)
+        survey = survey_files(files, options, check=check)
     words = {
         "episodes": numbers, "columns": None if columns is None else list(columns), "channels": channels, "mask": mask,
         "allow_external": allow_external,
     }  # fmt: skip
-    return Hdf5Store(place, survey, asked, None if by_file else numbers, words)
+    return Hdf5Store(place, survey, options, None if by_file else numbers, words)
 
 
 class Hdf5Store(Store):
     """One HDF5 file or a directory of them; see `open_hdf5`."""
 
     def __init__(
-        self, path: Path, survey: Survey, asked: Asked, numbers: Sequence[int] | None, words: dict[str, Any]
+        self, path: Path, survey: Survey, options: OpenOptions, numbers: Sequence[int] | None, words: dict[str, Any]
     ) -> None:
         self.path, self._absolute = path, path.absolute()
-        self._words, self._asked, self._numbers_asked = words, asked, numbers
+        self._words, self._options, self._numbers_asked = words, options, numbers
         self._survey = survey
-        self._files = Files(survey.paths, survey.stamps, asked.allow_external)
+        self._files = Files(survey.paths, survey.stamps, options.allow_external)
         episodes = find_episodes(survey, self._files).chosen(numbers, path)
         self._map = RowMap(episodes.parts, episodes.firsts, episodes.lengths)
         self.kind = "HDF5 episodes" if survey.why.startswith(UNKNOWN) else _KINDS[survey.kind]
@@ -102,7 +102,7 @@ class Hdf5Store(Store):
         self._numbers = {
             facts.name: number
             for number, facts in enumerate(survey.columns)
-            if asked.columns is None or facts.name in asked.columns
+            if options.columns is None or facts.name in options.columns
         }
         share = _shares(survey, episodes)
         self.columns: Mapping[str, Column] = {
@@ -180,8 +180,9 @@ class Hdf5Store(Store):
 
     def fingerprint(self, name: str) -> str:
         self.column(name)
-        facts = self._survey.columns[self._numbers[name]]
-        return self._digest(f"{facts}")
+        fields = vars(self._survey.columns[self._numbers[name]])
+        # This text is part of the name of every view that was ever built: it never changes.
+        return self._digest(f"Facts({', '.join(f'{key}={value!r}' for key, value in fields.items())})")
 
     def _digest(self, of: str) -> str:
         survey = self._survey
@@ -216,7 +217,7 @@ class Hdf5Store(Store):
         if len(self._survey.paths) <= _FEW_FILES:
             return _reopen, (place, self._words, self._digest(""))
         # To survey thousands of files again takes each process seconds; what was found is some 100 bytes a file.
-        return _rebuilt, (place, self._survey.packed(), self._asked, self._numbers_asked, self._words)
+        return _rebuilt, (place, self._survey.packed(), self._options, self._numbers_asked, self._words)
 
     def reopening(self) -> tuple[Path, dict[str, Any]]:
         return self._absolute, dict(self._words)
@@ -231,9 +232,11 @@ def _reopen(path: str, words: dict[str, Any], digest: str) -> Hdf5Store:
     return store
 
 
-def _rebuilt(place: str, packed: dict[str, Any], asked: Asked, numbers: Any, words: dict[str, Any]) -> Hdf5Store:
+def _rebuilt(
+    place: str, packed: dict[str, Any], options: OpenOptions, numbers: Any, words: dict[str, Any]
+) -> Hdf5Store:
     """In another process, from the survey of the first one; each file is compared with it when it is opened."""
-    return Hdf5Store(as_path(place), unpacked(packed), asked, numbers, words)
+    return Hdf5Store(as_path(place), unpacked(packed), options, numbers, words)
 
 
 def _files(place: Path) -> list[Path]:
@@ -266,7 +269,7 @@ def _column(survey: Survey, number: int, share: NDArray[np.float64]) -> Column:
     return Column(facts.name, facts.kind, facts.shape, facts.dtype, facts.encoding, way, why, stored_bytes)
 
 
-def _heap_bytes(survey: Survey, facts: Facts) -> NDArray[np.float64]:
+def _heap_bytes(survey: Survey, facts: StoredColumn) -> NDArray[np.float64]:
     """What rows of their own lengths take in each part: what no other column explains of the files, shared out."""
     ragged = sum(each.ragged and each.kind != "text" for each in survey.columns)
     explained = np.maximum(survey.placements[:, :, 4], 0).sum(axis=1)

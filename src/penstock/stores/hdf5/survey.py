@@ -23,11 +23,11 @@ from penstock.errors import ExternalRefused, StoreCorrupt, StoreError
 from penstock.recordings.split import natural_key
 from penstock.stores.hdf5.columns import (
     ENDS_DIFFER,
-    Asked,
-    Facts,
-    Like,
+    FirstFile,
+    OpenOptions,
+    StoredColumn,
     find_columns,
-    like_from,
+    first_file_from,
     place_column,
 )
 from penstock.stores.hdf5.file import Hdf5File
@@ -63,7 +63,7 @@ class Survey:
     fps: float | None
     notes: tuple[str, ...]
     masks: tuple[str, ...]
-    columns: tuple[Facts, ...]
+    columns: tuple[StoredColumn, ...]
     ways: tuple[Any, ...]
     """By column: how often which (way, why) was met."""
     paths: tuple[Path, ...]
@@ -88,46 +88,46 @@ def unpacked(packed: Line) -> Survey:
     return Survey(**{**packed, "paths": tuple(as_path(path) for path in packed["paths"]), "placements": placements})
 
 
-def survey_files(paths: Sequence[Path], asked: Asked, *, check: bool = True) -> Survey:
+def survey_files(paths: Sequence[Path], options: OpenOptions, *, check: bool = True) -> Survey:
     """Survey files in children, so that none can hurt this process; `check=False` trusts them, and does it here."""
     stamps = [_stamp(path) for path in paths]
     numbered = list(enumerate(paths))
     try:
         if not check:
-            lines = [line for line in _survey(numbered, Surveyor(asked)) if "at" not in line]
+            lines = [line for line in _survey(numbered, Surveyor(options)) if "at" not in line]
         elif len(paths) <= _FEW_FILES:
-            lines = _in_child(numbered, asked, None)
+            lines = _in_child(numbered, options, None)
         else:
-            lines = _in_children(numbered, asked)
+            lines = _in_children(numbered, options)
     except ExternalRefused as error:
         error.hint = _ALLOW
         raise
     return _assembled(paths, stamps, lines)
 
 
-def _in_children(numbered: list[tuple[int, Path]], asked: Asked) -> list[Line]:
+def _in_children(numbered: list[tuple[int, Path]], options: OpenOptions) -> list[Line]:
     """Several children at a time, once the files up to the first that has rows are known: the others are like it."""
     lines: list[Line] = []
-    like: Like | None = None
+    like: FirstFile | None = None
     while numbered and like is None:
-        found = _in_child(numbered[:1], asked, None)
+        found = _in_child(numbered[:1], options, None)
         if any(line.get("rows") for line in found):
-            like = next(like_from(line["like"]) for line in found if line.get("like"))
+            like = next(first_file_from(line["like"]) for line in found if line.get("like"))
         lines += found
         del numbered[0]
     children = max(1, min(_MOST_CHILDREN, len(os.sched_getaffinity(0)), -(-len(numbered) // _FEW_FILES)))
     step = max(1, -(-len(numbered) // children))
     shares = [numbered[at : at + step] for at in range(0, len(numbered), step)]
     with ThreadPoolExecutor(children) as pool:
-        for some in pool.map(lambda share: _in_child(share, asked, like), shares):
+        for some in pool.map(lambda share: _in_child(share, options, like), shares):
             lines += some
     return lines
 
 
-def _in_child(files: list[tuple[int, Path]], asked: Asked, like: Like | None) -> list[Line]:
+def _in_child(files: list[tuple[int, Path]], options: OpenOptions, like: FirstFile | None) -> list[Line]:
     arguments = [
         [(number, str(path.absolute())) for number, path in files],
-        asdict(asked),
+        asdict(options),
         None if like is None else like.as_plain(),
     ]
     hint = "the file is damaged" + ("; episodes=[…] opens the others" if len(files) > 1 else "")
@@ -138,13 +138,13 @@ def survey_in_child(arguments: Any) -> Iterator[Line]:
     """What a child does: the lines of some files, from plain data."""
     files, plain, like = arguments
     tuples = {key: None if plain[key] is None else tuple(plain[key]) for key in ("columns", "only")}
-    return _survey(files, Surveyor(Asked(**{**plain, **tuples}), like_from(like) if like else None))
+    return _survey(files, Surveyor(OpenOptions(**{**plain, **tuples}), first_file_from(like) if like else None))
 
 
 def _survey(files: Sequence[tuple[int, Path | str]], surveyor: Surveyor) -> Iterator[Line]:
     for number, path in files:
         yield {"at": number}
-        with Hdf5File(path, allow_external=surveyor.asked.allow_external, probed=True) as file:
+        with Hdf5File(path, allow_external=surveyor.options.allow_external, probed=True) as file:
             for line in surveyor.survey(file):
                 yield {"file": number, **line}
 
@@ -152,21 +152,21 @@ def _survey(files: Sequence[tuple[int, Path | str]], surveyor: Surveyor) -> Iter
 class Surveyor:
     """Surveys one file after the other; the first with rows is what the others are compared with."""
 
-    def __init__(self, asked: Asked, like: Like | None = None) -> None:
-        self.asked, self._like = asked, like
+    def __init__(self, options: OpenOptions, like: FirstFile | None = None) -> None:
+        self.options, self._like = options, like
 
     def survey(self, file: Hdf5File) -> Iterator[Line]:
         """One line about the file, then one for each group that is or holds episodes."""
-        asked, like = self.asked, self._like
-        layout = _layout(file, asked, like)
-        groups = masked_groups(file, layout, asked.mask) if asked.mask is not None else list(layout.groups)
-        wanted = _wanted(file, layout, groups, asked)
+        options, like = self.options, self._like
+        layout = _layout(file, options, like)
+        groups = masked_groups(file, layout, options.mask) if options.mask is not None else list(layout.groups)
+        wanted = _wanted(file, layout, groups, options)
         line: Line = {"kind": layout.kind, "why": layout.why, "masks": layout.masks}
         line["lost"] = without_actions_note(layout)
         if like is None:
             first = next((group for group in layout.groups if row_count(file, group)), layout.groups[0])
-            columns, notes = find_columns(file, layout, first, asked)
-            like = Like(str(file.path), layout.kind, tuple(columns), first, _tree(file, first))
+            columns, notes = find_columns(file, layout, first, options)
+            like = FirstFile(str(file.path), layout.kind, tuple(columns), first, _tree(file, first))
             line |= {"like": like.as_plain(), "notes": notes, "fps": _rate(file, layout)}
         yield line
         for group in groups:
@@ -175,7 +175,7 @@ class Surveyor:
                 self._like = like
             yield self._part(file, group, rows, like)
 
-    def _part(self, file: Hdf5File, group: str, rows: int, like: Like) -> Line:
+    def _part(self, file: Hdf5File, group: str, rows: int, like: FirstFile) -> Line:
         """A group: its rows, where those of each column lie, and what it has besides the columns of the first one."""
         if not rows:
             return {"group": group, "rows": 0, "placements": []}
@@ -185,7 +185,7 @@ class Surveyor:
             raise StoreError(f"{file.path}: {ends[0]} says where episodes end, {like.path} has none", hint=ENDS_DIFFER)
         placements = [place_column(file, group, facts, rows, like) for facts in like.columns]
         found: Line = {"group": group, "rows": rows, "placements": placements}
-        if self.asked.columns is None:
+        if self.options.columns is None:
             found["besides"] = [name for name in more if name.rpartition("/")[2] not in BOOKKEEPING]
         return found
 
@@ -207,20 +207,20 @@ def _below(file: Hdf5File, group: str, name: str) -> list[str]:
         return [name]  # it is not read, so what it leads to is nobody's business
 
 
-def _wanted(file: Hdf5File, layout: Layout, groups: list[str], asked: Asked) -> set[str]:
-    if asked.only is None or layout.kind != "robomimic":
+def _wanted(file: Hdf5File, layout: Layout, groups: list[str], options: OpenOptions) -> set[str]:
+    if options.only is None or layout.kind != "robomimic":
         return set(groups)
-    beyond = [number for number in asked.only if not 0 <= number < len(groups)]
+    beyond = [number for number in options.only if not 0 <= number < len(groups)]
     if beyond:
         hint = f"its episodes are 0 to {len(groups) - 1:,}"
         raise StoreError(f"{file.path}: there is no episode {beyond[0]:,}, it has {len(groups):,}", hint=hint)
-    return {groups[number] for number in asked.only}
+    return {groups[number] for number in options.only}
 
 
-def _layout(file: Hdf5File, asked: Asked, like: Like | None) -> Layout:
+def _layout(file: Hdf5File, options: OpenOptions, like: FirstFile | None) -> Layout:
     """Of files that look like the first, only the groups are looked up."""
     if like is None:
-        return recognise(file, asked.channels)
+        return recognise(file, options.channels)
     demos, without = demonstrations(file)
     masks = tuple(file.names("mask"))
     found = Layout("robomimic", "", demos, (), masks, without_actions=without) if demos else None
@@ -230,7 +230,7 @@ def _layout(file: Hdf5File, asked: Asked, like: Like | None) -> Layout:
         and all(file.names(group or "/") == names for group, names in like.tree.items())
     ):
         found = Layout(like.kind, "", ("",), ())  # type: ignore[arg-type]  # checked where it was made
-    found = found or recognise(file, asked.channels)
+    found = found or recognise(file, options.channels)
     if found.kind != like.kind:
         raise StoreError(
             f"{file.path} is laid out as {found.kind}, {like.path} as {like.kind}",
@@ -281,7 +281,7 @@ def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list
     filled = {line["file"] for line in lines if line.get("rows")}
     models = [head for head in heads if head.get("like")]
     model = next((head for head in models if head["file"] in filled), models[0])
-    like = like_from(model["like"])
+    like = first_file_from(model["like"])
     parts = [line for line in lines if "group" in line]
     notes = [*model["notes"], *_besides_notes(paths, parts, like)]
     for head in heads:  # groups that are no episodes
@@ -300,7 +300,7 @@ def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list
     )  # fmt: skip
 
 
-def _besides_notes(paths: Sequence[Path], parts: Sequence[Line], like: Like) -> list[str]:
+def _besides_notes(paths: Sequence[Path], parts: Sequence[Line], like: FirstFile) -> list[str]:
     """A note for each data set that some parts have and the first one lacks."""
     having: dict[str, list[Line]] = {}
     for part in parts:

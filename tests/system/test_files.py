@@ -184,6 +184,8 @@ def test_the_path_of_a_url_is_a_path(memory: MemoryFiles) -> None:
     assert files.as_path(Path("mem://runs/a")) == root == files.as_path(root) == data.parent
     assert (data.name, data.suffix, data.with_suffix(".x").name) == ("data.bin", ".bin", "data.x")
     assert pickle.loads(pickle.dumps(data)) == data and type(pickle.loads(pickle.dumps(data))) is files.RemotePath
+    assert [str(each) for each in data.parents][:2] == ["mem://runs/a", "mem://runs"]
+    assert str((root / "deep/text.txt").relative_to(root)) == "deep/text.txt"
     assert root.is_dir() and not root.is_file() and data.is_file() and not (root / "absent").exists()
     assert (data.stat().st_size, stat.S_ISREG(data.stat().st_mode)) == (5, True)
     assert sorted(root.iterdir()) == [data, root / "deep"]

@@ -13,6 +13,9 @@ from lerobot.datasets.video_utils import get_video_info
 
 import penstock
 from tests.conversion import bags, datasets, version21
+from tests.conversion.test_depth import KEY as DEPTH
+from tests.conversion.test_depth import RAW, raw_mm, tape_of
+from tests.media import depths
 from tests.stores import hdf5_files
 
 pytestmark = [
@@ -20,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),  # LeRobot and what it imports warn about themselves
 ]
 
-HIGH = "observation.images.cam_high"
+SHARED = Path(__file__).resolve().parents[3] / "shared/data/lerobot/g1_v21"
 
 
 def read(root: Path, **options: Any) -> LeRobotDataset:
@@ -116,7 +119,8 @@ def test_data_sets_are_read_with_columns_of_every_kind(tmp_path: Path, through: 
         for frame in range(rows):
             item = data[row]
             for key in ("observation.state", "action", "observation.pose", "next.done", "counter"):
-                assert np.array_equal(item[key].numpy(), values[key][frame]), (key, row)
+                found = item[key].numpy()  # lerobot 0.3 makes float32 of all floats
+                assert np.array_equal(found, np.asarray(values[key][frame]).astype(found.dtype)), (key, row)
             assert item["remark"] == values["remark"][frame] and item["task"] == version21.TASKS[tasks[frame]]
             row += 1
     check_frames(data, out)
@@ -130,6 +134,7 @@ def test_windows_and_chosen_episodes_are_read(tmp_path: Path) -> None:
     steps = [-1 / 30, 0.0, 1 / 30]
     data = read(out, delta_timestamps={version21.CAMERA: steps, "action": steps})
     action = np.concatenate([version21.numbers(episode, rows)["action"] for episode, rows in enumerate((12, 9, 11))])
+    action = action.astype(np.float32)  # as lerobot 0.3 makes of all floats
     item = data[12]  # the first row of the second episode
     assert np.array_equal(item["action"].numpy(), action[[12, 12, 13]]) and item["action_is_pad"].tolist() == [1, 0, 0]
     frames = shown(out, version21.CAMERA)
@@ -149,10 +154,43 @@ def test_info_says_of_the_videos_what_lerobot_finds_in_them(tmp_path: Path) -> N
             assert {name: feature["info"][name] for name in found} == found
 
 
-def test_images_and_depth_in_the_table_are_read(tmp_path: Path) -> None:
+def test_images_in_the_table_are_read(tmp_path: Path) -> None:
     out = tmp_path / "out"
     penstock.convert(bags.write(tmp_path / "run.bag", bags.robot(0.4)), out, output="v2.1", video="images")
     data = read(out)
     assert data.meta.image_keys and not data.meta.video_keys and datasets.info(out)["video_path"] is None
     for key in data.meta.image_keys:
         assert data[3][key].shape == (3, bags.HEIGHT, bags.WIDTH)
+        assert data.meta.stats[key]["mean"].shape == (3, 1, 1)
+
+
+def test_a_data_set_with_depth_and_subtasks_is_read(tmp_path: Path) -> None:
+    path = bags.write(tmp_path / "run.bag", tape_of(RAW, raw_mm))
+    (tmp_path / "tasks.csv").write_text("file,start,end,subtask\nrun.bag,0,,reach\n")
+    penstock.convert(path, tmp_path / "out", output="v2.1")
+    data = read(tmp_path / "out")
+    item = data[4]
+    assert item["subtask"] == "reach"
+    assert np.array_equal(item[DEPTH].numpy().squeeze().view(np.uint16), depths.millimetres(4))
+    check_frames(data, tmp_path / "out")
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="real data that is not in the repository")
+@pytest.mark.parametrize("video", [None, "copy"])
+def test_a_real_data_set_of_others_is_read(tmp_path: Path, video: str | None) -> None:
+    """Unitree G1, AV1; of its hundred episodes four have files."""
+    more = {} if video is None else {"video": video}
+    report = penstock.convert(SHARED, tmp_path / "out", output="v2.1", bad_episodes="drop", **more)
+    assert report.episodes == 4 and report.exit_code == 3
+    data = read(tmp_path / "out")
+    source = read(SHARED, episodes=[1, 2, 4, 5])
+    assert len(data) == len(source) == report.frames
+    key = "observation.images.cam_high"
+    for row in (0, 100, len(data) - 1):
+        new, old = data[row], source[row]
+        assert new["task"] == old["task"]
+        assert np.array_equal(new["observation.state"].numpy(), old["observation.state"].numpy())
+        difference = np.abs(pixels(new, key).astype(int) - pixels(old, key)).mean()
+        assert difference == 0 if video == "copy" else difference < 6
+    for name in ("min", "max", "mean", "std", "count"):
+        np.testing.assert_allclose(data.meta.stats["action"][name], source.stats["action"][name], rtol=1e-4, atol=1e-6)

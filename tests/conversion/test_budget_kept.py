@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.conversion.cameras import remux
 from penstock.conversion.inputs import store_episode
 from penstock.demo.recording import Script, write_recording
 from penstock.errors import BudgetExceeded, ConfigError
 from penstock.lerobot.stats import WIDEST_VALUES
 from penstock.plan import conversion_memory
 from penstock.plan.conversion_memory import CameraLoad, Load, Reads, VectorLoad, plan_memory
+from penstock.stores.lerobot import packets
 from penstock.system.memory import arrow_from_system
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, COMMAND, STATE
@@ -139,7 +139,7 @@ def test_a_block_of_moved_frames_is_gone_before_the_next_is_read(
     )
     penstock.convert(bag, tmp_path / "first")
     held: list[weakref.ref[memoryview]] = []
-    read = remux._read
+    read = packets._read
 
     def noted(*asked: Any) -> list[memoryview]:
         assert all(block() is None for block in held)
@@ -147,8 +147,8 @@ def test_a_block_of_moved_frames_is_gone_before_the_next_is_read(
         held.append(weakref.ref(found[0]))
         return found
 
-    monkeypatch.setattr(remux, "_read", noted)
-    monkeypatch.setattr(remux, "_block_end", lambda offsets, sizes, at, block_bytes: at + 1)
+    monkeypatch.setattr(packets, "_read", noted)
+    monkeypatch.setattr(packets, "_block_end", lambda offsets, sizes, at, block_bytes: at + 1)
     report = penstock.convert(tmp_path / "first", tmp_path / "second")
     assert report.frames == len(held) > 20
 

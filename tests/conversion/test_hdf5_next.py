@@ -13,6 +13,7 @@ import penstock
 from penstock.cli import main
 from penstock.conversion.progress import Silence
 from penstock.errors import BudgetExceeded, Interrupted, StoreError
+from penstock.stores.hdf5.array import Hdf5Array
 from tests.conversion import datasets
 from tests.stores import hdf5_files as files
 
@@ -228,19 +229,19 @@ def test_next_actions_are_used_beside_the_state(tmp_path: Path) -> None:
 
 
 def test_comparing_keeps_to_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.stores.hdf5 import next_column as hdf5_next
+    from penstock.stores import next_rows
 
-    monkeypatch.setattr(hdf5_next, "BLOCK_BYTES", 100)  # eight rows
+    monkeypatch.setattr(next_rows, "BLOCK_BYTES", 100)  # eight rows
     steps(tmp_path / "replay.hdf5", augmented=True)
     read: list[int] = []
-    rows = hdf5_next.Hdf5Array.rows
+    rows = Hdf5Array.rows
 
     def counted(self: Any, start: int, stop: int, out: Any = None) -> Any:
         if self.name == "next_observations":
             read.append(stop - start)
         return rows(self, start, stop, out)
 
-    monkeypatch.setattr(hdf5_next.Hdf5Array, "rows", counted)
+    monkeypatch.setattr(Hdf5Array, "rows", counted)
     report = penstock.convert(tmp_path / "replay.hdf5", tmp_path / "out", fps=20)
     assert AUGMENTED.format(8, 38, "21.1") in notes(report) and read[:5] == [8, 8, 8, 8, 8]
     with h5py.File(tmp_path / "large.hdf5", "w") as file:  # one chunk that is larger than the budget
@@ -258,11 +259,11 @@ def test_inspect_compares_the_first_rows_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from penstock.cli import inspect_store
-    from penstock.stores.hdf5 import next_column as hdf5_next
+    from penstock.stores import next_rows
 
     steps(tmp_path / "replay.hdf5")
     monkeypatch.setattr(inspect_store, "COMPARED_BYTES", 200)
-    monkeypatch.setattr(hdf5_next, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(next_rows, "BLOCK_BYTES", 100)
     assert main(["inspect", str(tmp_path / "replay.hdf5"), "fps=20"]) == 0
     assert "(the first 16 rows were compared, converting compares all)" in capsys.readouterr().out
     assert main(["inspect", str(tmp_path / "replay.hdf5"), "fps=20", "--suggest-config"]) == 0

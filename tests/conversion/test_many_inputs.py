@@ -11,8 +11,8 @@ import pytest
 
 import penstock
 from penstock.conversion import report as reports
-from penstock.conversion.commit import ledger as ledgers
-from penstock.conversion.commit.ledger import Entry, Ledger, episode_note
+from penstock.conversion.commit import input_progress
+from penstock.conversion.commit.input_progress import InputProgress, JobInputs, episode_note
 from penstock.conversion.inputs.input import Found, Outcome
 from penstock.conversion.progress import MovedBytes, Silence
 from tests.conversion.bags import robot, write
@@ -26,43 +26,43 @@ def outcome(number: int, lost: int = 0) -> Outcome:
     return Outcome({"gap": lost} if lost else {}, (f"note {number}",), alignment)
 
 
-def ledger_of(count: int, **options: Any) -> Ledger:
+def inputs_of(count: int, **options: Any) -> JobInputs:
     found = (Found("recording", f"/data/fleet/day-0/run-{number:06d}.bag") for number in range(count))
-    return Ledger([Entry(each, 10) for each in found], **options)
+    return JobInputs([InputProgress(each, 10) for each in found], **options)
 
 
 def test_an_input_that_is_through_takes_less_than_half_a_kilobyte() -> None:
     """Tens of kilobytes each, before: what became of it was held until the report."""
     count = 4_000
     tracemalloc.start()
-    ledger = ledger_of(count)
+    inputs = inputs_of(count)
     for number in range(count):
-        ledger.add_episode(episode_note(number, {"next_row": 30, "notes": []}, outcome(number)))
+        inputs.add_episode(episode_note(number, {"next_row": 30, "notes": []}, outcome(number)))
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    shown = sum(len(text) for text in ledger._alignments.values()) + sum(len(note) + 150 for note in ledger.notes)
+    shown = sum(len(text) for text in inputs._alignments.values()) + sum(len(note) + 150 for note in inputs.notes)
     print(f"{(held - shown) / count:,.0f} bytes per input")
     assert (held - shown) / count < 500
-    assert all(entry.is_through and entry.state is None for entry in ledger.entries)
+    assert all(entry.is_through and entry.state is None for entry in inputs.entries)
 
 
 def test_the_report_shows_some_inputs_and_counts_all() -> None:
-    ledger = ledger_of(3_000, first_new=1_000)
+    inputs = inputs_of(3_000, first_new=1_000)
     for number in range(3_000):
         lost = 2 if number % 500 == 499 else 0
-        ledger.add_episode(episode_note(number, {}, outcome(number, lost)))
-    assert ledger.lost == {"gap": 12} and ledger.lost_before == 4
-    shown = [each["source"] for each in ledger.alignment()]
-    assert len(shown) == ledgers.SHOWN_ALIGNMENTS
+        inputs.add_episode(episode_note(number, {}, outcome(number, lost)))
+    assert inputs.lost == {"gap": 12} and inputs.lost_before == 4
+    shown = [each["source"] for each in inputs.alignment()]
+    assert len(shown) == input_progress.SHOWN_ALIGNMENTS
     assert shown[-6:] == [f"run-{number}.bag" for number in range(499, 3_000, 500)]  # who lost something is there
     assert shown[:90] == [f"run-{number}.bag" for number in range(90)]
-    assert len(ledger.notes) == ledgers.SHOWN_NOTES and ledger.more_notes == 3_000 - ledgers.SHOWN_NOTES
+    assert len(inputs.notes) == input_progress.SHOWN_NOTES and inputs.more_notes == 3_000 - input_progress.SHOWN_NOTES
 
 
 def test_a_worker_knows_its_own_input_alone() -> None:
-    ledger = Ledger([Entry(Found("recording", Path("run.bag")), 0)], first=90_000)
-    ledger.add_episode(episode_note(90_000, {}, outcome(90_000)))
-    assert ledger.entry(90_000).is_through and len(ledger.entries) == 1
+    inputs = JobInputs([InputProgress(Found("recording", Path("run.bag")), 0)], first=90_000)
+    inputs.add_episode(episode_note(90_000, {}, outcome(90_000)))
+    assert inputs.entry(90_000).is_through and len(inputs.entries) == 1
 
 
 def test_moved_bytes_neither_go_back_nor_beyond_the_whole() -> None:
@@ -84,7 +84,7 @@ def test_a_report_of_more_inputs_than_it_shows(tmp_path: Path, monkeypatch: pyte
 
     for module in (job, reports):
         monkeypatch.setattr(module, "SHOWN_SOURCES", 2)
-    monkeypatch.setattr(ledgers, "SHOWN_ALIGNMENTS", 2)
+    monkeypatch.setattr(input_progress, "SHOWN_ALIGNMENTS", 2)
     sources = [write(tmp_path / f"run_{n}.bag", robot(0.2, seed=n, width=32, height=24)) for n in range(4)]
     report = penstock.convert(sources, tmp_path / "out", jobs=1, memory="1GiB")
     assert report.inputs == 4 and report.episodes == 4

@@ -16,7 +16,7 @@ from penstock.errors import ConfigError, DataSetError, Interrupted
 from penstock.lerobot.check.dataset import check
 from penstock.lerobot.read.reader import open_data_set
 from penstock.media.mp4.index import read_index
-from tests.conversion import bags, datasets, version21
+from tests.conversion import bags, datasets, topics, version21
 from tests.conversion.test_depth import KEY as DEPTH
 from tests.conversion.test_depth import RAW, raw_mm, tape_of
 from tests.faults.jobs import call, contents, leftovers, make_sources
@@ -180,9 +180,7 @@ def test_a_recording_goes_to_v21_and_back_without_a_difference(sources: list[Pat
 
 @pytest.mark.parametrize("rows", [3, 20, 26])
 @pytest.mark.parametrize("video", ["copy", "h264"])
-def test_stopped_and_resumed_gives_the_same_bytes(
-    sources: list[Path], tmp_path: Path, rows: int, video: str
-) -> None:
+def test_stopped_and_resumed_gives_the_same_bytes(sources: list[Path], tmp_path: Path, rows: int, video: str) -> None:
     with pytest.raises(Interrupted):
         penstock.convert(**v21(sources, tmp_path / "out", video=video), progress=StopAfter(rows))
     penstock.convert(**v21(sources, tmp_path / "out", video=video, resume=True))
@@ -285,3 +283,28 @@ def test_chunks_hold_a_thousand_episodes(tmp_path: Path) -> None:
     assert datasets.info(out)["total_chunks"] == 3 and datasets.info(out)["video_path"] is None
     assert faults(out) == []
     assert GrootDataSet(out).episode(6)["action.all"].tolist() == [[6, 6]] * 2
+
+
+def test_columns_of_language_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    said = topics.spoken("/subtask", {0.1: "reach", 0.3: "grasp"})
+    tape = bags.camera(bags.CAM_H, bags.times(20, 1.0)) + bags.joints(bags.STATE, bags.times(20, 1.0))
+    bag = topics.write(tmp_path / "run.bag", tape, said)
+    words = {"subtask": "/subtask", "language": True}
+    with pytest.raises(DataSetError, match="no columns like language_persistent") as refused:
+        penstock.convert(bag, tmp_path / "out", output="v2.1", episodes=words)
+    assert "episodes.language=false" in str(refused.value) and not (tmp_path / "out").exists()
+    penstock.convert(bag, tmp_path / "v30", episodes=words)
+    with pytest.raises(DataSetError, match=r"leave_out=\[language_persistent\]"):
+        penstock.convert(tmp_path / "v30", tmp_path / "out", output="v2.1")
+    penstock.convert(tmp_path / "v30", tmp_path / "out", output="v2.1", leave_out=["language_persistent"])
+    penstock.convert(bag, tmp_path / "at once", output="v2.1", episodes={"subtask": "/subtask"})
+    assert datasets.table(tmp_path / "out").column("subtask").to_pylist()[-1] == "grasp"
+    assert datasets.table(tmp_path / "out").equals(datasets.table(tmp_path / "at once"))
+
+
+def test_two_processes_that_were_stopped_are_resumed_to_the_same_bytes(sources: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        penstock.convert(**v21(sources, tmp_path / "out", jobs=2), progress=StopAfter(3))
+    penstock.convert(**v21(sources, tmp_path / "out", jobs=2, resume=True))
+    penstock.convert(**v21(sources, tmp_path / "undisturbed"))
+    assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed") and leftovers(tmp_path / "out") == []

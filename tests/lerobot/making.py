@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.conversion.commit.writer import DataSetSummary, DataSetWriter
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.lerobot.features import Feature
 from penstock.lerobot.read.reader import open_data_set
 from penstock.media.image.codec import encode_jpeg
@@ -67,11 +67,10 @@ def make(
     first_seed: int = 0,
     tasks: tuple[str, ...] = ("lift the cup",),
     **limits: int,
-) -> DataSetSummary:
+) -> None:
     with DataSetWriter(root, fps=FPS, features=features, robot_type="test", fsync=False, **limits) as writer:
         for number, length in enumerate(lengths):
             write_episode(writer, length, first_seed + number, tasks[number % len(tasks)])
-        return writer.close()
 
 
 def digests(root: Path) -> dict[str, str]:

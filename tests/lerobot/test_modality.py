@@ -13,8 +13,12 @@ G1 = (
     + [f"kLeftHand{finger}" for finger in ("Pinky", "Index", "ThumbBend")]
     + [f"kRightHand{finger}" for finger in ("Pinky", "Index", "ThumbBend")]
 )
-SO100 = [f"{joint}.pos" for joint in ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")]
-ALOHA = [f"{side}_{joint}" for side in ("left", "right") for joint in ("waist", "shoulder", "elbow", "wrist", "gripper")]
+SO100 = [
+    f"{joint}.pos" for joint in ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
+]
+ALOHA = [
+    f"{side}_{joint}" for side in ("left", "right") for joint in ("waist", "shoulder", "elbow", "wrist", "gripper")
+]
 KUAVO = [f"zarm_l{i}_link" for i in (1, 2)] + ["left_claw"] + [f"zarm_r{i}_link" for i in (1, 2)] + ["right_claw"]
 
 

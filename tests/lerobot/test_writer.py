@@ -248,7 +248,7 @@ def test_bad_values_are_counted_and_stay_in_the_rows(tmp_path: Path) -> None:
     with DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES[1:], fsync=False) as writer:
         episode = writer.episode(task="x")
         episode.write_rows({**rows, "action": np.full((5, 2), 1e300)})
-        assert episode.commit().bad_values == writer.bad_values()
+        episode.commit()
         assert writer.bad_values() == {
             "observation.state": {"b": {"nan": 1}},
             "action": {"x": {"inf": 5}, "y": {"inf": 5}},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -248,6 +249,23 @@ def test_a_missing_picture_is_seen_in_the_headers_of_the_next(codec: str) -> Non
     assert numbers(index, UNUSABLE) == [14, 15, 16, 17, 18]
     assert "a picture is missing before it" in index.why(14)
     assert index.why(16) == "cannot be decoded without message 14"
+
+
+def test_ffmpeg_alone_does_not_tell_a_missing_picture_and_calls_recovery_points_key_frames() -> None:
+    """Why the headers are read by our own code: see the docstring of penstock.media.h26x."""
+    sent = list(streams.stream("h264", 30))
+    context: Any = av.CodecContext.create("h264", "r")
+    context.thread_count, context.options = 1, {"err_detect": "explode"}
+    shown = [frame for packet in (*sent[:14], *sent[15:]) for frame in context.decode(av.Packet(packet))]
+    shown += context.decode(None)
+    assert len(shown) == 29 and not any(frame.is_corrupt for frame in shown)
+
+    refreshed = streams.stream("h264", 30, more="intra-refresh=1")
+    parser: Any = av.CodecContext.create("h264", "r")
+    packets = [packet for data in refreshed for packet in parser.parse(data)] + parser.parse(None)
+    assert [number for number, packet in enumerate(packets) if packet.is_keyframe][:1] == [0]
+    assert sum(packet.is_keyframe for packet in packets) > 1 and parser.extradata is None
+    assert numbers(scan("h264", refreshed), KEY) == [0]
 
 
 @pytest.mark.parametrize("more", ["open-gop=0", "open-gop=1", "ref=5:b-pyramid=1", "temporal-layers=3"])

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from penstock import formats, recordings
-from penstock.conversion.commit.exchange import OLD_SUFFIX
-from penstock.conversion.commit.output import PARTIAL_SUFFIX
+from penstock.conversion.commit.output import OLD_SUFFIX, PARTIAL_SUFFIX
 from penstock.conversion.inputs.input import RECORDING, Found
 from penstock.errors import NotARecording, RecordingError, StoreError, UsageError
 from penstock.formats.builtin import HDF5

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from penstock import __version__
 from penstock.conversion.commit import output
 from penstock.conversion.commit.identity import identity, source, unreadable
-from penstock.conversion.commit.ledger import SHOWN_NOTES, Entry, Ledger
+from penstock.conversion.commit.input_progress import SHOWN_NOTES, InputProgress, JobInputs
+from penstock.conversion.commit.join import WORKER_OUTPUTS
 from penstock.conversion.commit.writing import Writing
 from penstock.conversion.find import find_inputs
 from penstock.conversion.inputs.input import Begun, Found, Input, Means, open_input
-from penstock.conversion.parallel.share import processes_for
 from penstock.conversion.progress import MovedBytes, Progress, Silence
 from penstock.conversion.report import SHOWN_SOURCES, Report, Stage, write_report
 from penstock.conversion.settings import Settings, read_settings
@@ -33,7 +33,7 @@ from penstock.system.budget import Budget
 from penstock.system.limits import read_cpu_limit
 
 if TYPE_CHECKING:
-    from penstock.conversion.commit.writer import DataSetSummary, DataSetWriter
+    from penstock.conversion.commit.writer import DataSetWriter
 
 _STAGES_KEPT = 400
 _USUAL_START_BYTES = 64 * 2**20  # a process that holds more has other things in it
@@ -102,7 +102,7 @@ class Job:
     begun: Begun | None = None
     writer: DataSetWriter | None = None
     root: Path = field(default_factory=Path)
-    ledger: Ledger = field(default_factory=Ledger)
+    inputs: JobInputs = field(default_factory=JobInputs)
     sources: list[dict[str, Any]] = field(default_factory=list)  # the inputs as the journal will know them
     first_new: int = 0  # the inputs before it were in the data set before this call appended to it
     notes: dict[str, None] = field(default_factory=dict)
@@ -119,23 +119,23 @@ class Job:
 
     def _run(self, mode: output.Mode, *, overwrite: bool) -> Report:
         began = time.perf_counter()
-        from penstock.conversion.commit.resume import already_whole, begin_append, committed
+        from penstock.conversion.commit.resume import already_whole
 
         if (whole := already_whole(self, mode)) is not None:
             return whole
-        place = output.building(self.out, mode, overwrite=overwrite, committed=committed, begin=begin_append)
+        place = output.building(self.out, mode, overwrite=overwrite)
         with process_memory.PeakMeter() as meter, self.stop, place as building:
             self.root = building.root
             self.stage("start")
             try:
                 self._begin(building, appends=mode.startswith("append"))
                 self._write_all()
-                summary = self._close()
+                self._close()
             except BaseException as error:
                 self._leave(error, mode)
                 raise
             self.stage("end")
-            report = self._report(summary, meter, time.perf_counter() - began)
+            report = self._report(meter, time.perf_counter() - began)
             write_report(building.root, report)
             building.finished = True
         return report
@@ -171,7 +171,7 @@ class Job:
             self.strict,
             check_stop=self.stop.check,
             rows_before=0 if self.writer is None else self.writer.frames,
-            inputs=len(self.ledger.entries),
+            inputs=len(self.inputs.entries),
         )
 
     def give_up(self, number: int, error: PenstockError) -> None:
@@ -179,14 +179,14 @@ class Job:
         if isinstance(error, _ENDS_THE_JOB):
             raise error
         if not self.keep_going:
-            if len(self.ledger.entries) > 1:
+            if len(self.inputs.entries) > 1:
                 go_on = "--keep-going leaves out the inputs that fail"
                 error.hint = f"{error.hint}; {go_on}" if error.hint else go_on
             raise error
-        path = self.ledger.entries[number].found.path
+        path = self.inputs.entries[number].found.path
         reason = error.message.removeprefix(f"{path}: ").removeprefix(f"{path} ")
         self.note(f"{path}: failed: {reason}")
-        self.ledger.entries[number].failed = reason
+        self.inputs.entries[number].failed = reason
         if self.writer is not None:
             self._note_tasks(path.name)
             self.writing().fail(number, reason)
@@ -194,7 +194,7 @@ class Job:
     def writing(self) -> Writing:
         if self.writer is None:
             raise RecordingError("no input could be converted", hint="the notes say why each of them failed")
-        return Writing(self.writer, self.ledger, self.budget, self.stop, on_moved=self.moved, on_rows=self.stage)
+        return Writing(self.writer, self.inputs, self.budget, self.stop, on_moved=self.moved, on_rows=self.stage)
 
     def _begin(self, building: output.Building, *, appends: bool) -> None:
         if building.holds == "nothing":
@@ -203,8 +203,8 @@ class Job:
             from penstock.conversion.commit.resume import go_on
 
             go_on(self, building, appends=appends)
-        self.moved = MovedBytes(self.progress, [entry.size_bytes for entry in self.ledger.entries])
-        for number, entry in enumerate(self.ledger.entries):
+        self.moved = MovedBytes(self.progress, [entry.size_bytes for entry in self.inputs.entries])
+        for number, entry in enumerate(self.inputs.entries):
             if entry.is_through:
                 self.moved.done(number)
 
@@ -217,13 +217,13 @@ class Job:
             except PenstockError as error:
                 known, failed[number] = unreadable(each), error
             self.sources.append(known)
-            self.ledger.entries.append(Entry(each, known["bytes"]))
+            self.inputs.entries.append(InputProgress(each, known["bytes"]))
         for number, reason in failed.items():
             self.give_up(number, reason)
 
     def _write_all(self) -> None:
         """Input after input in this process, or, where more cores help, several at once in others."""
-        todo = deque(number for number, entry in enumerate(self.ledger.entries) if not entry.is_through)
+        todo = deque(number for number, entry in enumerate(self.inputs.entries) if not entry.is_through)
         while todo:
             number = todo[0]
             try:
@@ -233,9 +233,12 @@ class Job:
                 self.give_up(number, error)
                 continue
             with source:
-                self.processes = processes_for(self, source, len(todo))
-                if self.processes > 1:
-                    break
+                if min(self.cores, len(todo)) > 1:
+                    from penstock.conversion.parallel.pool import processes_for
+
+                    self.processes = processes_for(self, source, len(todo))
+                    if self.processes > 1:
+                        break
                 todo.popleft()
                 self._take(source, number, last=not todo)
         if todo:
@@ -244,7 +247,7 @@ class Job:
             Parallel(self, list(todo)).run()
 
     def _open(self, number: int) -> Input:
-        source = open_input(self.ledger.entries[number].found, self.means(), self.begun)
+        source = open_input(self.inputs.entries[number].found, self.means(), self.begun)
         self.predicted_bytes = max(self.predicted_bytes, source.memory.peak_bytes)
         self.progress.plan([*source.lines(), *self._output_lines(), self._memory_line(source)])
         self._note_all(source.path.name, source.notes)
@@ -284,7 +287,7 @@ class Job:
         )
         self.begun = begun
         self.sources.clear()  # the journal knows them now
-        for number, reason in ((n, e.failed) for n, e in enumerate(self.ledger.entries) if e.failed is not None):
+        for number, reason in ((n, e.failed) for n, e in enumerate(self.inputs.entries) if e.failed is not None):
             self.writing().fail(number, reason)
 
     def _take(self, source: Input, number: int, *, last: bool) -> None:
@@ -297,7 +300,7 @@ class Job:
         self.moved.done(number)
 
     def note_outcome(self, number: int, noted: Sequence[str]) -> None:
-        name = self.ledger.entry(number).found.name
+        name = self.inputs.entry(number).found.name
         self._note_tasks(name)
         self._note_all(name, noted)
 
@@ -308,7 +311,7 @@ class Job:
                 columns = ", ".join([*(["task_index"] if table.name == "tasks" else []), *pointing])
                 self.note(f"{name}: its {table.name} have other numbers in the merged table: {changed} ({columns})")
 
-    def _close(self) -> DataSetSummary:
+    def _close(self) -> None:
         writer = self.writing().writer
         if writer.episodes == 0:
             raise RecordingError("no episode could be converted", hint="the notes say why each of them was left out")
@@ -321,44 +324,42 @@ class Job:
             more = f" and {len(found) - _LISTED:,} more" if len(found) > _LISTED else ""
             listed = ", ".join(found[:_LISTED]) + more
             self.note(f"{key} {listed} (kept as recorded, left out of the statistics)")
-        shutil.rmtree(self.root / output.WORKER_OUTPUTS, ignore_errors=True)
-        return writer.close()
+        shutil.rmtree(self.root / WORKER_OUTPUTS, ignore_errors=True)
+        writer.close()
 
     def _leave(self, error: BaseException, mode: output.Mode) -> None:
         """The job fails: what is committed stays, and the error says how to go on."""
-        from penstock.conversion.commit.resume import committed
-
         if self.writer is not None:
             self.writer.abandon()
-        if isinstance(error, PenstockError) and (kept := output.new_episodes(self.root, self.out, mode, committed)):
+        if isinstance(error, PenstockError) and (kept := output.new_episodes(self.root, self.out, mode)):
             go_on = "--append --resume" if mode.startswith("append") else "--resume"
             episodes = f"{kept:,} episode{'s are' if kept != 1 else ' is'} kept: once this is settled, {go_on} goes on"
             error.hint = f"{error.hint}; {episodes}" if error.hint else episodes
 
-    def _report(self, summary: DataSetSummary, meter: process_memory.PeakMeter, seconds: float) -> Report:
-        if self.begun is None:  # then nothing was closed either
+    def _report(self, meter: process_memory.PeakMeter, seconds: float) -> Report:
+        if self.begun is None or self.writer is None:  # then nothing was closed either
             raise RecordingError("no input could be converted")
         peak_bytes = max([meter.tree_peak_bytes, *(stage.rss_bytes for stage in self.stages)])
         over_bytes = max(0, peak_bytes - self.budget.limit_bytes)
         if over_bytes:
             self.note(_over_budget(peak_bytes, self.budget.limit_bytes, self.predicted_bytes, meter.start_bytes))
-        ledger, failed = self.ledger, self.ledger.failed()
-        notes = [*dict.fromkeys([*ledger.notes, *self.notes])]
-        if ledger.more_notes:
-            notes.append(f"and {ledger.more_notes:,} more notes of inputs")
-        paths = dict.fromkeys(str(entry.found.path) for entry in itertools.islice(ledger.entries, SHOWN_SOURCES))
+        inputs, failed = self.inputs, self.inputs.failed()
+        notes = [*dict.fromkeys([*inputs.notes, *self.notes])]
+        if inputs.more_notes:
+            notes.append(f"and {inputs.more_notes:,} more notes of inputs")
+        paths = dict.fromkeys(str(entry.found.path) for entry in itertools.islice(inputs.entries, SHOWN_SOURCES))
         return Report(
             out=str(self.out),
             sources=tuple(paths),
-            inputs=len(ledger.entries),
-            episodes=summary.episodes,
-            frames=summary.frames,
-            lost=dict(ledger.lost),
-            lost_before=ledger.lost_before,
+            inputs=len(inputs.entries),
+            episodes=self.writer.episodes,
+            frames=self.writer.frames,
+            lost=dict(inputs.lost),
+            lost_before=inputs.lost_before,
             failed=failed,
-            failed_before=len(failed) - len(ledger.failed(self.first_new)),
+            failed_before=len(failed) - len(inputs.failed(self.first_new)),
             seconds=round(seconds, 4),
-            bytes_in=sum(entry.size_bytes for entry in ledger.entries if entry.is_done),
+            bytes_in=sum(entry.size_bytes for entry in inputs.entries if entry.is_done),
             bytes_out=sum(entry.stat().st_size for entry in self.root.rglob("*") if entry.is_file()),
             peak_rss_bytes=peak_bytes,
             over_budget_bytes=over_bytes,
@@ -367,7 +368,7 @@ class Job:
             processes=self.processes,
             fps=self.begun.fps,
             features=self.begun.features,
-            alignment=ledger.alignment(),
+            alignment=inputs.alignment(),
             notes=tuple(notes),
             memory=tuple(self.stages),
             penstock=__version__,

@@ -8,13 +8,13 @@ from dataclasses import field as option
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
+from penstock.align.streams import Missing, Policy
 from penstock.conversion.episodes.settings import Episodes
 from penstock.conversion.sink import DEFAULT_OUTPUT, check_output, default_video
 from penstock.errors import ConfigError, VideoError
+from penstock.stores.store import ChannelOrder
 from penstock.system import config, units
 
-Policy = Literal["nearest", "hold", "linear", "slerp"]
-Missing = Literal["reject", "trim", "hold"]
 Clock = Literal["log", "header"]
 Video = Literal["copy", "copy-only", "images", "mjpeg", "h264", "hevc", "av1"]
 Depth = Literal["metric", "8bit", "off"]
@@ -213,7 +213,7 @@ class Hdf5:
 
     allow_external: bool = False  # links, storage and virtual data sets may read other files
     mask: str | None = None  # the demonstrations that mask/NAME lists
-    channels: Literal["auto", "first", "last"] = "auto"  # of raw pictures: (3, H, W) or (H, W, 3)
+    channels: ChannelOrder = "auto"  # of raw pictures: (3, H, W) or (H, W, 3)
     pixels: Literal["rgb", "bgr"] = "rgb"  # the order of raw pictures
     next_observations: Literal["auto", "keep", "drop"] = "auto"  # auto: dropped where each is proven the row after
 

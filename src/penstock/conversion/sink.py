@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.lerobot.features import Description
     from penstock.lerobot.layout import FreshNames
     from penstock.lerobot.stats import Stats
+    from penstock.media.video.encode import EncodedSample, VideoEncoder
 
 ENTRY_POINTS = "penstock.sinks"
 DEFAULT_OUTPUT = "v3.0"
@@ -44,24 +45,6 @@ Record = Mapping[str, Any]
 the entries of `FinishedEpisode.place`."""
 
 Piece = memoryview | bytes
-
-
-class Encoder(Protocol):
-    """What an encoder tells of its samples: see penstock.media.video.encode.VideoEncoder."""
-
-    @property
-    def info(self) -> Mapping[str, Any]: ...
-    @property
-    def stsd(self) -> bytes: ...
-
-
-class EncodedSample(Protocol):
-    """One frame as an encoder gives it."""
-
-    @property
-    def data(self) -> bytes: ...
-    @property
-    def key(self) -> bool: ...
 
 
 class VideoSink(Protocol):
@@ -90,7 +73,7 @@ class VideoSink(Protocol):
         appended to a sink before, after others of their episode."""
         ...
 
-    def append_encoded(self, samples: Sequence[EncodedSample], encoder: Encoder) -> None:
+    def append_encoded(self, samples: Sequence[EncodedSample], encoder: VideoEncoder) -> None:
         """What an encoder gave; the first samples of an episode bring their codec with them."""
         ...
 

@@ -50,7 +50,7 @@ LEROBOT = Format(
     opens_whole=True,
     doctor="penstock.lerobot.check.dataset:doctor",
     inspect="penstock.cli.inspect_dataset:inspect_data_sets",
-    convert="penstock.conversion.inputs.lerobot:open_data_set",
+    convert="penstock.conversion.inputs.data_set:open_data_set",
 )
 HDF5 = Format(
     "hdf5",
@@ -63,6 +63,7 @@ HDF5 = Format(
     is_directory_of_files=True,
     options=("channels", "mask", "allow_external", "check"),
     inspect="penstock.cli.inspect_hdf5:inspect_hdf5",
+    convert="penstock.conversion.inputs.store:open_hdf5_input",
 )
 
 FORMATS = (ROS1, DB3, MCAP, LEROBOT, HDF5)

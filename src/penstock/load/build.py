@@ -19,6 +19,7 @@ from penstock.load.pictures import Fit, Fitter, begin_quiet, end_quiet, fit_for
 from penstock.load.source import ImageSize, Shaping
 from penstock.load.stages import Clock, Sums, now_ns
 from penstock.load.view import View, ViewSpec
+from penstock.load.view_file import Encoding
 from penstock.stores.store import Column, ImageSource, Picture, Scratch, Store
 from penstock.system.budget import Budget
 from penstock.system.limits import read_cpu_limit, read_memory_limit
@@ -43,7 +44,7 @@ def build_view(
     where: Literal["disk", "ram"] = "disk",
     memory: str | int | Budget = "auto",
     threads: str | int = "auto",
-    encoding: Literal["raw", "jpeg"] = "raw",
+    encoding: Encoding = "raw",
     quality: int = 90,
     exact: bool = False,
     resize: str = "linear",
@@ -108,7 +109,7 @@ def _chosen(store: Store, columns: str | Sequence[str] | None) -> list[Column]:
     return chosen
 
 
-def _spec(store: Store, fit: Fit, encoding: Literal["raw", "jpeg"], quality: int) -> ViewSpec:
+def _spec(store: Store, fit: Fit, encoding: Encoding, quality: int) -> ViewSpec:
     fingerprint = store.fingerprint(fit.name)
     return ViewSpec(fit.name, fingerprint, fit.size, fit.channels, fit.exact, encoding, quality, fit.resize)
 
@@ -138,7 +139,7 @@ def _shares(specs: dict[str, ViewSpec], limit_bytes: int | None) -> dict[str, in
 
 def _piece_rows(store: Store, name: str) -> int:
     """What a thread takes at a time; of a short video less, so that no thread stands idle while the last one works."""
-    if store.column(name).way != "video":
+    if not store.column(name).is_decoded_while_read:
         return _PIECE_ROWS
     even = store.rows // (_PIECES_PER_CPU * read_cpu_limit().count)
     return max(_PIECE_ROWS, min(_VIDEO_PIECE_ROWS, even))

@@ -10,16 +10,10 @@ import numpy as np
 from penstock.errors import StoreError, UsageError
 from penstock.load.source import Shaping
 from penstock.load.transition import Transition, own_next
-from penstock.stores.roles import ACTIONS, REWARDS, STATE_NAMES, TERMINALS
+from penstock.stores.roles import CAMERA_NAMES, NAMES, STATE_NAMES
 from penstock.stores.store import Store
 
-USUAL_IMAGES = ("left_image", "right_image", "global_image")
-_USUAL = {
-    "joint": STATE_NAMES,
-    "action": ACTIONS,
-    "reward": REWARDS,
-    "terminal": TERMINALS,
-}
+_ROLES = {"joint": "state"}  # what a replay buffer calls otherwise
 _SCAN_BYTES = 4 << 20
 
 
@@ -88,7 +82,7 @@ def _images(store: Store, asked: Sequence[str] | None) -> tuple[str, ...]:
             raise StoreError(f"{store.path}: {wrong[0]} is {store.column(wrong[0]).kind}, no pictures in colour",
                              hint=f"pictures: {', '.join(pictures) or 'none'}")  # fmt: skip
         return found
-    usual = tuple(_candidates(store, name) for name in USUAL_IMAGES)
+    usual = tuple(_candidates(store, name) for name in CAMERA_NAMES)
     if all(len(each) == 1 and each[0] in pictures for each in usual):
         return tuple(each[0] for each in usual)
     mine = [name for name in pictures if name not in own_next(store).values()]
@@ -96,7 +90,7 @@ def _images(store: Store, asked: Sequence[str] | None) -> tuple[str, ...]:
     shown = bases if len(set(bases)) == len(bases) else mine
     given = f"images=({', '.join(repr(name) for name in shown[:3])}{',' if len(shown) == 1 else ''})"
     raise StoreError(
-        f"{store.path}: {', '.join(USUAL_IMAGES)} are not all there; pictures: {', '.join(mine) or 'none'}",
+        f"{store.path}: {', '.join(CAMERA_NAMES)} are not all there; pictures: {', '.join(mine) or 'none'}",
         hint=f"name the cameras, in the order of the batch: MultimodalReplayBuffer(…, {given})" if mine else
         "a replay buffer of pictures needs at least one camera; penstock.Loader loads numbers alone",
     )  # fmt: skip
@@ -115,7 +109,7 @@ def _numbers(store: Store, what: str, asked: str | None) -> str:
     if name is None:
         numbers = [name for name, column in store.columns.items() if column.kind == "numbers"]
         raise StoreError(
-            f"{store.path}: no column is called {' or '.join(_USUAL[what])}",
+            f"{store.path}: no column is called {' or '.join(_usual(what))}",
             hint=f"name it: MultimodalReplayBuffer(…, {what}=…); numbers: {', '.join(numbers) or 'none'}",
         )
     return name
@@ -125,11 +119,15 @@ def _numbers_or_none(store: Store, what: str, asked: str | None) -> str | None:
     if asked is not None:
         name: str | None = _named(store, asked)
     else:
-        found = [each for usual in _USUAL[what] for each in _candidates(store, usual)]
+        found = [each for usual in _usual(what) for each in _candidates(store, usual)]
         name = store.roles.get(what) or (found[0] if found else None)
     if name is not None and store.column(name).kind != "numbers":
         raise StoreError(f"{store.path}: {what} is to be {name}, which is {store.column(name).kind}, no numbers")
     return name
+
+
+def _usual(what: str) -> tuple[str, ...]:
+    return NAMES[_ROLES.get(what, what)]
 
 
 def _named(store: Store, name: str) -> str:

@@ -198,8 +198,8 @@ def load_text(file: ReplayFile, size: int, room: int, limit: int | None, grown_b
 
 def _where(file: ReplayFile, name: str) -> str:
     view = file.source.views.get(name)
-    way = file.store.column(name).way
-    way = f"read from disk when sampled ({'through h5py, slower' if way == 'library' else way})"
+    column = file.store.column(name)
+    way = f"read from disk when sampled ({'through h5py, slower' if column.is_read_by_library else column.way})"
     if view is None:
         return way
     return f"{way}, then kept in {'memory' if view.path is None else 'the cache on disk'}: {view.capacity:,} rows"

@@ -26,7 +26,6 @@ INDEX = "index"
 """The row of the store that each sample stands at."""
 SOURCE = "source"
 """The number of the store in a mix that each sample comes from."""
-_KEEPING_WAYS = ("table",)  # a reader keeps unpacked blocks; videos count the decoders of all cameras themselves
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,7 @@ class Source:
         notes = self.numbers.describe()
         if self.numbers.in_memory_bytes:
             notes = [f"numbers{name}: {format_bytes(self.numbers.in_memory_bytes)} in memory", *notes]
-        if self.has_own_index and not self.store.kind.startswith("LeRobot"):
+        if self.has_own_index and not self.store.declares_index:
             notes.append(f"{INDEX!r} in a batch is the column of that name{name}, not the row of the store")
         return notes
 
@@ -221,9 +220,9 @@ class Source:
     def scratch_bytes(self) -> int:
         """What one thread holds while it makes pictures of this store: one picture at a time, but unpacked blocks stay,
         of every column its own."""
-        kept = sum(each.reader.scratch_bytes for each in self.pictures if each.column.way in _KEEPING_WAYS)
+        kept = sum(each.reader.scratch_bytes for each in self.pictures if each.column.keeps_blocks)
         at_work = (
-            each.fit.scratch_bytes + (0 if each.column.way in _KEEPING_WAYS else each.reader.scratch_bytes)
+            each.fit.scratch_bytes + (0 if each.column.keeps_blocks else each.reader.scratch_bytes)
             for each in self.pictures
         )
         return kept + max(at_work, default=0)

@@ -42,7 +42,6 @@ PLAN = "plan_batch"
 SLOT = IDLE
 
 now_ns = time.perf_counter_ns
-_AS_STORED = ("file", "chunks", "heap", "packets")  # ways by which a picture comes as its bytes lie on disk
 _PARTS = (DECODE, FETCH, COPY, PUT, FLOATS)
 
 
@@ -123,7 +122,7 @@ class Sums:
     def add_pictures(self, clock: Clock, column: Column, rows: int, *, decodes: bool) -> None:
         """A task read pictures of a column (of so many rows) and, unless the device does, decoded them."""
         make_ns = max(0, clock.decode_ns - clock.put_ns - clock.float_ns)
-        if column.way == "video":  # who has read a frame has decoded it
+        if column.is_decoded_while_read:
             self._add(DECODE, clock.fetch_ns + make_ns, clock.pictures)
         elif decodes:
             self._add(FETCH, clock.fetch_ns, clock.pictures)
@@ -135,7 +134,7 @@ class Sums:
         if clock.floats:
             self._add(FLOATS, clock.float_ns, clock.floats)
         self._add(CAMERA, now_ns() - clock.began_ns, 0)
-        stored = column.way in _AS_STORED
+        stored = column.is_read_as_stored
         self.n_bytes += clock.n_bytes if stored else clock.pictures * column.stored_bytes // max(rows, 1)
 
     def record(self, *, is_counted: bool, is_inside: bool) -> None:

@@ -154,14 +154,7 @@ def _plain(value: Any) -> Any:
 
 def _store(store: Store, weight: float) -> StoreDescription:
     """What opens a store again; `open_options` is None where that is only possible in this process."""
-    path, options = str(store.path), None
-    arguments = store.__reduce__()[1]
-    if store.kind.startswith("LeRobot"):
-        options = {"episodes": arguments[1], "columns": arguments[2]}
-    else:
-        found = [each for each in arguments if isinstance(each, dict) and "allow_external" in each]
-        options = dict(found[-1]) if found else None
-    if options is not None and len(options.get("episodes") or ()) > _MOST_EPISODES:
-        options = None
-    path = str(arguments[0]) if options is not None else path
-    return StoreDescription(path, store.kind, store.rows, weight, options)
+    again = store.reopening()
+    if again is None or len(again[1].get("episodes") or ()) > _MOST_EPISODES:
+        return StoreDescription(str(store.path), store.kind, store.rows, weight, None)
+    return StoreDescription(str(again[0]), store.kind, store.rows, weight, again[1])

@@ -20,7 +20,6 @@ from penstock.stores.scattered import gather_bytes
 from penstock.stores.store import Column, Store
 from penstock.system.files import LocalSource, ReadErrors
 
-DIRECT_WAYS = ("file", "chunks")  # a row is one read at a known place: random access needs no table
 BLOCK_BYTES = 4 << 20
 _UNNAMED = Path("the temporary file of numbers")
 _ROWS_AT_ONCE = 3  # a store holds rows as they are stored, in this machine's numbers, and in the order asked for
@@ -98,7 +97,7 @@ class Numbers:
                 in_memory.append(column.name)
         self._in_memory = in_memory
         self._in_file = [
-            column.name for column in columns if column.name not in in_memory and column.way not in DIRECT_WAYS
+            column.name for column in columns if column.name not in in_memory and not column.is_read_directly
         ]
         self._filled = False
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from penstock.errors import LimitExceeded, UsageError
 from penstock.system.units import format_bytes
 
+Encoding = Literal["raw", "jpeg"]
 MAGIC = b"PENSVIEW"
 VERSION = 1
 HEADER_BYTES = 8192
@@ -48,7 +49,7 @@ class ViewSpec:
     """(height, width)."""
     channels: int = 3
     exact: bool = False
-    encoding: Literal["raw", "jpeg"] = "raw"
+    encoding: Encoding = "raw"
     quality: int = 90
     """Of JPEG rows, 1 to 100; raw rows do not have one."""
     resize: str = "linear"

@@ -47,6 +47,19 @@ class Framing(Protocol):
         """
 
 
+class ChannelTopics:
+    """Which channels (or connections) carry which topics."""
+
+    def __init__(self, pairs: set[tuple[int, int]]) -> None:
+        self._pairs = np.array(sorted(channel << 32 | topic for channel, topic in pairs), np.uint64)
+
+    def belong(self, channels: NDArray[np.int64], topic_ids: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """True for each message whose channel is of its topic."""
+        wanted = channels.astype(np.uint64) << np.uint64(32) | topic_ids.astype(np.uint64)
+        nearest = np.minimum(np.searchsorted(self._pairs, wanted), self._pairs.size - 1)
+        return np.asarray(self._pairs[nearest] == wanted)
+
+
 class Relocate(Protocol):
     """Finds the messages of a chunk by its own records, where the index does not hold."""
 

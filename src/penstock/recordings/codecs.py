@@ -24,7 +24,6 @@ MAX_CHUNK_BYTES = 1 << 30
 _MOST_EXPANSION = {"lz4": 256, "bz2": 1 << 21, "zstd": 1 << 16}
 _SMALL_BYTES = 64 << 20
 _MOST_LARGE_EXPANSION = 128
-_BZ2_STEP_BYTES = 1 << 20
 _PREFIX_STEPS_BYTES = (1 << 20, 4096, 1)
 _STORED_SPARE_BYTES = 1 << 20
 
@@ -60,7 +59,7 @@ def check_sizes(path: Path, offset: int, codec: str, stored_bytes: int, raw_byte
 def decompress_into(codec: str, stored: memoryview, target: memoryview, path: Path, offset: int) -> None:
     """Fill `target` exactly; RecordingCorrupt when the stream is broken, or holds fewer or more bytes."""
     try:
-        filled, more = _bz2_into(stored, target) if codec == "bz2" else _arrow_into(codec, stored, target)
+        filled, more = _into(codec, stored, target)
     except (OSError, ValueError, EOFError) as error:
         raise RecordingCorrupt(
             f"{codec} chunk of {len(stored):,} bytes does not decompress: {error}", path=str(path), offset=offset
@@ -72,11 +71,10 @@ def decompress_into(codec: str, stored: memoryview, target: memoryview, path: Pa
         )
 
 
-def _arrow_into(codec: str, stored: memoryview, target: memoryview) -> tuple[int, bool]:
+def _into(codec: str, stored: memoryview, target: memoryview) -> tuple[int, bool]:
+    """Bytes that were filled, and whether the stream goes on."""
     # The stream fills our recycled buffer and stops there; pyarrow.decompress would allocate afresh for every chunk.
-    import pyarrow as pa
-
-    with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(stored)), codec) as stream:
+    with _stream(codec, stored) as stream:
         filled = 0
         while filled < len(target):
             got = stream.readinto(target[filled:])
@@ -85,21 +83,6 @@ def _arrow_into(codec: str, stored: memoryview, target: memoryview) -> tuple[int
             filled += got
         more = bool(stream.read(1)) if filled == len(target) else False
     return filled, more
-
-
-def _bz2_into(stored: memoryview, target: memoryview) -> tuple[int, bool]:
-    decompressor = bz2.BZ2Decompressor()
-    filled, data = 0, bytes(stored)
-    while not decompressor.eof:
-        piece = decompressor.decompress(data, _BZ2_STEP_BYTES)
-        data = b""
-        if filled + len(piece) > len(target):
-            return filled, True
-        target[filled : filled + len(piece)] = piece
-        filled += len(piece)
-        if not piece and decompressor.needs_input:
-            break
-    return filled, False
 
 
 def compress(codec: str, data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
@@ -129,7 +112,7 @@ def decode_prefix(codec: str, source: ScanBytes, begin: int, end: int, limit_byt
     return made
 
 
-def _stream(codec: str, stored: bytes) -> Any:
+def _stream(codec: str, stored: bytes | memoryview) -> Any:
     if codec == "bz2":
         return bz2.BZ2File(io.BytesIO(stored))
     import pyarrow as pa

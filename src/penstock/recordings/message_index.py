@@ -16,14 +16,8 @@ from penstock.recordings.recording import LargestReads
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-    from typing import TypeAlias
 
     from numpy.typing import NDArray
-
-    # cause, number of messages, where
-    LoseEntries: TypeAlias = Callable[[str, int, str], None]
-
-_COLUMN_DTYPES: tuple[np.dtype[Any], ...] = (np.dtype("<i8"), np.dtype("<i4"), np.dtype("<u4"), np.dtype("<u4"))
 
 
 @dataclass(frozen=True)
@@ -111,11 +105,41 @@ class ChunksBuilder:
         return Chunks(*made)
 
 
-class IndexBuilder:
-    """Grows the columns of every topic; batches come in file order, so nothing is ever sorted as a whole."""
+class TopicColumns:
+    """Columns of numbers for every topic, which grow batch by batch and can go back to where they were."""
+
+    def __init__(self, *dtypes: str) -> None:
+        self._dtypes = tuple(np.dtype(dtype) for dtype in dtypes)
+        self._columns: dict[int, tuple[bytearray, ...]] = {}
+
+    def extend(self, topic: int, *values: NDArray[Any]) -> None:
+        columns = self._columns.get(topic)
+        if columns is None:
+            columns = self._columns[topic] = tuple(bytearray() for _ in self._dtypes)
+        for column, source, dtype in zip(columns, values, self._dtypes, strict=True):
+            column += source.astype(dtype, copy=False).tobytes()
+
+    def counts(self) -> dict[int, int]:
+        """Messages so far, by topic."""
+        return {topic: len(columns[0]) // self._dtypes[0].itemsize for topic, columns in self._columns.items()}
+
+    def rollback(self, counts: Mapping[int, int]) -> None:
+        """Back to what `counts()` returned before."""
+        for topic, columns in self._columns.items():
+            for column, dtype in zip(columns, self._dtypes, strict=True):
+                del column[counts.get(topic, 0) * dtype.itemsize :]
+
+    def arrays(self, topic: int) -> list[NDArray[Any]]:
+        """The columns of a topic, used in place."""
+        columns = self._columns.get(topic) or tuple(bytearray() for _ in self._dtypes)
+        return [np.frombuffer(column, dtype) for column, dtype in zip(columns, self._dtypes, strict=True)]
+
+
+class IndexBuilder(TopicColumns):
+    """The columns of `TopicIndex`; batches come in file order, so nothing is ever sorted as a whole."""
 
     def __init__(self) -> None:
-        self._columns: dict[int, tuple[bytearray, bytearray, bytearray, bytearray]] = {}
+        super().__init__("<i8", "<i4", "<u4", "<u4")
 
     def add(
         self,
@@ -132,36 +156,13 @@ class IndexBuilder:
         grouped = topic[order]
         starts = np.flatnonzero(np.concatenate(([True], grouped[1:] != grouped[:-1])))
         ends = np.append(starts[1:], grouped.size)
-        sources: tuple[NDArray[Any], ...] = (times_ns, chunk, offset, span)
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            columns = self._columns.get(int(grouped[start]))
-            if columns is None:
-                columns = self._columns[int(grouped[start])] = (bytearray(), bytearray(), bytearray(), bytearray())
             mine = order[start:end]
-            for column, source, dtype in zip(columns, sources, _COLUMN_DTYPES, strict=True):
-                column += source[mine].astype(dtype, copy=False).tobytes()
-
-    def counts(self) -> dict[int, int]:
-        """Messages so far, by topic."""
-        return {topic: len(columns[0]) // 8 for topic, columns in self._columns.items()}
-
-    def rollback(self, counts: dict[int, int]) -> None:
-        """Back to what `counts()` returned before."""
-        for topic, columns in self._columns.items():
-            for column, dtype in zip(columns, _COLUMN_DTYPES, strict=True):
-                del column[counts.get(topic, 0) * dtype.itemsize :]
+            self.extend(int(grouped[start]), times_ns[mine], chunk[mine], offset[mine], span[mine])
 
     def finish(self, topic_count: int) -> tuple[TopicIndex, ...]:
-        """The index of topics 0 … topic_count - 1; the columns are used in place."""
-        none = (bytearray(), bytearray(), bytearray(), bytearray())
-        made = []
-        for topic in range(topic_count):
-            columns = self._columns.get(topic, none)
-            arrays: list[Any] = [
-                np.frombuffer(column, dtype) for column, dtype in zip(columns, _COLUMN_DTYPES, strict=True)
-            ]
-            made.append(TopicIndex(*arrays))
-        return tuple(made)
+        """The index of topics 0 … topic_count - 1."""
+        return tuple(TopicIndex(*self.arrays(topic)) for topic in range(topic_count))
 
 
 def relocate(index: Sequence[TopicIndex], number: int, found: Mapping[int, Sequence[tuple[int, int, int]]]) -> None:
@@ -210,32 +211,70 @@ def time_range_ns(index: Sequence[TopicIndex]) -> tuple[int, int]:
     return min(int(times.min()) for times in used), max(int(times.max()) for times in used)
 
 
-def in_file_order(
-    chunk: NDArray[np.int32],
-    offset: NDArray[np.unsignedinteger[Any]],
-    chunks: ChunksBuilder,
-    path: Path,
-    lose: LoseEntries | None,
+class IndexEntries:
+    """Index records of chunks as they lie in a file, sorted and measured in batches: a long file needs no more."""
+
+    def __init__(
+        self,
+        index: IndexBuilder,
+        chunks: ChunksBuilder,
+        unpack: Callable[[bytearray, Path], tuple[NDArray[np.int64], NDArray[Any]]],
+    ) -> None:
+        """`unpack`: times and offsets out of the bytes of records."""
+        self._index = index
+        self._chunks = chunks
+        self._unpack = unpack
+        self.discard()
+
+    def discard(self) -> None:
+        """Forget what was not flushed."""
+        self._entries = bytearray()
+        self._columns = array("i"), array("i"), array("q"), array("q")  # topic, chunk, span, number of messages
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, topic: int, chunk: int, entries: bytes, count: int, span: int = 0) -> None:
+        """Entries of one topic in one chunk; span 0: it follows from the message behind."""
+        self._entries += entries
+        self._count += count
+        topics, chunks, spans, counts = self._columns
+        topics.append(topic)
+        chunks.append(chunk)
+        spans.append(span)
+        counts.append(count)
+
+    def flush(self, path: Path) -> None:
+        """Add everything to the index; called only between chunks."""
+        if not self._columns[0]:
+            return
+        counts = np.array(self._columns[3], np.int64)
+        topic, chunk, known = (np.repeat(np.array(column), counts) for column in self._columns[:3])
+        times_ns, offset = self._unpack(self._entries, path)
+        order, span = _in_file_order(chunk, offset, self._chunks, path)
+        span = np.where(known[order] > 0, known[order], span).astype(np.uint32)
+        self._index.add(topic[order], times_ns[order], chunk[order], offset[order].astype(np.uint32), span)
+        self.discard()
+
+
+def _in_file_order(
+    chunk: NDArray[np.int32], offset: NDArray[np.unsignedinteger[Any]], chunks: ChunksBuilder, path: Path
 ) -> tuple[NDArray[np.intp], NDArray[np.uint32]]:
     """The order of messages in the file, and for each (in that order) the bytes up to the next message or chunk end.
 
     Index records give offsets and no lengths, and list them in order of time; the true length stands in front of the
-    message and is checked against this span when it is read. Entries that point outside their chunk are an error, or
-    left out and told to `lose`.
+    message and is checked against this span when it is read. Entries that point outside their chunk are an error.
     """
     raw_bytes = chunks.raw_bytes()
     beyond = np.flatnonzero(offset >= raw_bytes[chunk].astype(np.uint64))
     if beyond.size:
         at = int(beyond[0])
-        position = int(chunks.positions()[chunk[at]])
-        size = int(raw_bytes[chunk[at]])
+        position, size = int(chunks.positions()[chunk[at]]), int(raw_bytes[chunk[at]])
         cause = f"the index names a message at byte {int(offset[at]):,} of a chunk of {size:,} bytes"
-        if lose is None:
-            raise RecordingCorrupt(cause, path=str(path), offset=position, hint=recover_hint(path))
-        lose(cause, int(beyond.size), f"chunk at byte {position:,}")
+        raise RecordingCorrupt(cause, path=str(path), offset=position, hint=recover_hint(path))
     place = (chunk.astype(np.int64) << 32) | offset.astype(np.int64)
-    place[beyond] = np.iinfo(np.int64).max
-    order = np.argsort(place, kind="stable")[: place.size - beyond.size]
+    order = np.argsort(place, kind="stable")
     place = place[order]
     fresh = np.ones(place.size, np.bool_)
     fresh[1:] = place[1:] != place[:-1]

@@ -32,6 +32,9 @@ LEROBOT: Mapping[str, tuple[str, ...]] = {
 CENTRAL_ROLES = ("state", "action", "reward", "terminal", "timeout")
 """What an episode cannot be without: a wrong number of rows there is an error, not a reason to leave it out."""
 
+BOOLEAN_ROLES = ("terminal", "timeout", "success")
+"""What LeRobot's own data sets keep as bool."""
+
 STATE_NAMES = (
     "qpos", "joint", "joints", "state", "joint_positions", "proprio", "joint_pos", "joint_states",
 )  # fmt: skip
@@ -49,7 +52,24 @@ OBSERVATION_ROLES = {"velocity": "qvel", "effort": "effort", "environment_state"
 SIMULATOR = "states"
 """Of MuJoCo: everything that moves, not only the robot."""
 
-_BY_NAME = {"reward": REWARDS, "terminal": TERMINALS, "timeout": TIMEOUTS, "success": SUCCESSES}
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "action": ACTIONS, "state": STATE_NAMES, "reward": REWARDS, "terminal": TERMINALS, "timeout": TIMEOUTS,
+    "success": SUCCESSES,
+}  # fmt: skip
+"""By role: the usual names of its column, the likeliest first."""
+
+CAMERA_NAMES = ("left_image", "right_image", "global_image")
+"""The cameras that a replay buffer takes where none are named."""
+
+IMAGE_PREFIX = "observation.images."
+"""Of cameras in LeRobot data sets."""
+
+ASIDE_GROUPS = ("infos", "metadata", "mask", "env_infos")
+"""Groups whose columns are kept where a configuration names them."""
+
+BOOKKEEPING = ("compress_len",)
+"""Of what wrote the file: a JPEG says itself where it ends."""
+
 _ROBOT = re.compile(r"(robot\d+_)")
 
 
@@ -61,8 +81,8 @@ def find_roles(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
         if is_observation(name):
             observed.setdefault(base_name(name), name)
     found: dict[str, tuple[str, ...]] = {"action": _action(known), "state": _state(known, observed)}
-    for role, choices in _BY_NAME.items():
-        found[role] = tuple(name for name in choices if name in known)[:1]
+    for role in ("reward", "terminal", "timeout", "success"):
+        found[role] = tuple(name for name in NAMES[role] if name in known)[:1]
     for role, base in OBSERVATION_ROLES.items():
         found[role] = (observed[base],) if base in observed else ()
     if SIMULATOR in known and not observed:

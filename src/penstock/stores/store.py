@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +24,8 @@ from penstock.errors import ImageError, StoreError
 from penstock.system.units import format_bytes
 
 ColumnKind = Literal["image", "depth", "numbers", "text"]
+ChannelOrder = Literal["auto", "first", "last"]
+"""Where raw images have their channels: (3, height, width) or (height, width, 3); auto: as the shape says."""
 
 Picture = NDArray[Any]
 """One row of an image column. One dimension: the bytes of a JPEG or PNG. Three: RGB pixels (height, width, channels).
@@ -56,26 +58,32 @@ class Column:
     def is_picture(self) -> bool:
         return self.kind in ("image", "depth")
 
-
-@dataclass(frozen=True)
-class NextRows:
-    """What comparing next observations with the rows after them gave."""
-
-    compared: int
-    """Rows with a row after them in their episode."""
-    equal: int
-    """Of those: rows whose next observation is the observation of the row after."""
-    open_ends: int
-    """Last rows of episodes that do not end terminal, with a next observation that is not their own observation."""
-    terminal_ends: int
-    """The same of episodes that end terminal."""
-    is_whole: bool = True
-    """Whether all rows were compared, not only the first ones."""
+    # What `way` means for whoever reads rows. A word of another store promises none of it.
 
     @property
-    def is_row_after(self) -> bool:
-        """Whether transitions can be made without the column: no row differs, and no last row needs it."""
-        return self.equal == self.compared and not self.open_ends
+    def is_read_directly(self) -> bool:
+        """A row is one read at a known place: random access needs no table."""
+        return self.way in ("file", "chunks")
+
+    @property
+    def is_read_as_stored(self) -> bool:
+        """A row comes as its bytes lie on disk."""
+        return self.way in ("file", "chunks", "heap", "packets")
+
+    @property
+    def is_decoded_while_read(self) -> bool:
+        """Who has read an image has decoded it."""
+        return self.way == "video"
+
+    @property
+    def keeps_blocks(self) -> bool:
+        """A reader keeps unpacked blocks from row to row. Videos count the decoders of all cameras themselves."""
+        return self.way == "table"
+
+    @property
+    def is_read_by_library(self) -> bool:
+        """A row passes through h5py, which is slower."""
+        return self.way == "library"
 
 
 class Scratch:
@@ -108,9 +116,9 @@ class ImageSource(ABC):
     def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
         """The pictures of these rows, in this order, each valid until the next. `rows` comes sorted by `keys`."""
 
-    @abstractmethod
     def keys(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What to sort rows by so that reading goes forward: file, then place in the file."""
+        """What to sort rows by so that reading goes forward: file, then place in the file. Default: their numbers."""
+        return rows
 
     def runs(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows (sorted by `keys`) with equal numbers here are best read by one thread: those that one seek of a video
@@ -207,7 +215,9 @@ class Store(ABC):
     """The numbers by which `episodes=` knows the episodes; None where they are 0, 1, 2, …"""
     has_doctor = False
     """Whether `penstock doctor` knows such data."""
-    roles: Mapping[str, str]
+    declares_index = False
+    """Whether `index` is a column of the format, as in LeRobot: then nobody takes it for the row of the store."""
+    roles: Mapping[str, str] = {}
     """What columns are for, where that is known: "action", "state", "reward", "terminal", "success", … → column."""
     joined_roles: Mapping[str, tuple[str, ...]] = {}
     """Roles that several columns have together, in this order: robomimic's state is a pose and a gripper."""
@@ -246,9 +256,12 @@ class Store(ABC):
     def numbers(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Rows of a numbers column, in any order and with repeats: (n, *shape), in the column's dtype."""
 
-    @abstractmethod
     def number_blocks(self, names: Sequence[str], block_bytes: int) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
         """All rows of some numbers columns in order, about `block_bytes` at a time: (first row, {name: values})."""
+        step = max(1, block_bytes // max(sum(self.column(name).row_bytes for name in names), 1))
+        for start in range(0, self.rows, step):
+            rows = np.arange(start, min(start + step, self.rows), dtype=np.int64)
+            yield start, {name: self.numbers(name, rows) for name in names}
 
     def texts(self, name: str, rows: NDArray[np.int64]) -> list[str]:
         """Rows of a text column."""
@@ -266,6 +279,10 @@ class Store(ABC):
     @abstractmethod
     def __reduce__(self) -> tuple[Any, ...]:
         """Small: the words that open the store again."""
+
+    def reopening(self) -> tuple[Path, dict[str, Any]] | None:
+        """The path and the words with which `penstock.open` opens the store again; None: only this process can."""
+        return None
 
     def column(self, name: str) -> Column:
         """A column by name; what is there, where it is not."""
@@ -312,19 +329,6 @@ class Store(ABC):
     def scratch_bytes(self, names: Sequence[str]) -> int:
         """What reading these columns in order holds besides the rows that are asked for."""
         return max((self.images(name).scratch_bytes for name in names if self.columns[name].is_picture), default=0)
-
-    def comparing_bytes(self, now: str, after: str) -> int:
-        """What `compare_next` holds."""
-        return 0
-
-    def compare_next(
-        self, now: str, after: str, most_bytes: int | None, on_block: Callable[[], None] | None
-    ) -> NextRows | None:
-        """Whether `after` holds what follows each row of `now`; None where the two cannot be compared.
-
-        `most_bytes` ends it after so many bytes of both; `on_block` is called now and then, and may raise.
-        """
-        return None
 
     def packets(self, name: str, position: int) -> Packets | None:
         """The frames of an image column in the episode at this position, where they can be given as they are stored."""

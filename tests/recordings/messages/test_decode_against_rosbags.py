@@ -54,8 +54,6 @@ def test_whole_messages_come_back(ros1: bool) -> None:
         oracle, values, payload = case
         decoder = decoder_of(oracle)
         assert plain(decoder.decode(payload)) == oracle.expected(oracle.name.rsplit("/", 1)[-1], values)
-        assert decoder.trailing_bytes(payload) == 0
-        assert decoder.trailing_bytes(payload + bytes(9)) == 9
 
     check()
 
@@ -164,8 +162,7 @@ def test_every_standard_type_comes_back(distro: Any) -> None:
         payload = bytes(store.serialize_ros1(theirs, name) if ros1 else store.serialize_cdr(theirs, name))
         decoder = Decoder(definitions, name, "ros1" if ros1 else "cdr")
         assert plain(decoder.decode(payload)) == ours, name
-        assert decoder.trailing_bytes(payload) == 0, name
         if decoder.has_header:
-            assert decoder.header_stamp_ns(payload[: decoder.stamp_prefix_bytes]) == 5_000_000_006
+            assert decoder.header_stamp_ns(payload[:12]) == 5_000_000_006
         checked += 1
     assert checked > 100

@@ -14,7 +14,7 @@ from mcap.writer import CompressionType, Writer
 from penstock import recordings
 from penstock.errors import PenstockError
 from penstock.recordings.db3.pages import SqlitePages
-from penstock.recordings.recovery.metadata import FileFacts
+from penstock.recordings.metadata import FileFacts
 from penstock.recordings.recovery.report import DamageLog
 from penstock.recordings.recovery.scan_bytes import FileBytes
 from penstock.recordings.ros1.scan import recover_bag

@@ -21,7 +21,7 @@ from penstock.recordings.values.images import RawPicture
 
 if TYPE_CHECKING:
     from penstock.conversion.sink import VideoSink
-    from penstock.media.video.encode import EncodedSample, VideoEncoder
+    from penstock.media.video.encode import VideoEncoder
 
 Prepared = Any  # whatever a worker's `prepare` gives to its own `store`
 
@@ -177,6 +177,8 @@ class JpegWorker(CopyWorker):
         self._quality = quality
 
     def prepare(self, shot: Shot) -> Prepared:
+        if self.column.keeps_jpeg and not self.column.resized and bytes(shot.picture.data[:2]) == b"\xff\xd8":
+            return bytes(shot.picture.data)
         return image.encode_jpeg(to_rgb(self.column, shot.picture), self._quality)
 
     def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None:
@@ -209,21 +211,14 @@ class VideoWorker(CameraWorker):
     def repeat(self, rows: int) -> None:
         if self._last is not None:
             for _ in range(rows):
-                self._write(self._encoder.encode(self._last))
+                self._sink.append_encoded(self._encoder.encode(self._last), self._encoder)
 
     def finish(self) -> None:
-        self._write(self._encoder.flush())
+        self._sink.append_encoded(self._encoder.flush(), self._encoder)
         self._last = None
 
     def close(self) -> None:
         self._encoder.close()
-
-    def _write(self, samples: Sequence[EncodedSample]) -> None:
-        if not samples:
-            return
-        if self._sink.frames == 0:
-            self._sink.set_codec(self._encoder.stsd, self._encoder.info)
-        self._sink.append([sample.data for sample in samples], [sample.key for sample in samples])
 
 
 class BytesWorker(CameraWorker):

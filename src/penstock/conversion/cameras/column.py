@@ -31,6 +31,7 @@ class Camera:
     depth_range_mm: tuple[float, float] | None = None  # becomes 8 bits; None: distances are kept as they are
     stream: StreamIndex | None = None  # of a topic that was recorded as video
     only_copied: bool = False  # what cannot be copied is refused
+    keeps_jpeg: bool = False  # where JPEG is stored, images that are one already stay as they are
 
     @property
     def is_metric(self) -> bool:

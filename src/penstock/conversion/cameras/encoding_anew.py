@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from penstock.conversion.settings import Encoding
 from penstock.errors import VideoError
+from penstock.stores.roles import IMAGE_PREFIX
 
 # CPU time in ns per pixel and thread, from the figures of docs/video.md; good for an estimate, not for more.
 _ENCODE_NS = {"h264": 24.0, "hevc": 240.0, "av1": 60.0, "mjpeg": 4.0, "images": 4.0}
@@ -48,7 +49,7 @@ def video_lines(
         if encoded is not None:
             fate = f"{fate}, {quality(encoded.stored_as, encoding)}"
             parts.setdefault(fate, []).append(encoded)
-        names.setdefault(fate, []).append(key.removeprefix("observation.images."))
+        names.setdefault(fate, []).append(key.removeprefix(IMAGE_PREFIX))
     return [("video", f"{fate}{_time(parts.get(fate, ()), threads)}: {', '.join(names[fate])}") for fate in names]
 
 

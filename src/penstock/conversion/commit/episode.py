@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from penstock.conversion.commit.journal import EpisodeRecord, encode_line
 from penstock.errors import DataSetError
 from penstock.lerobot import tables
-from penstock.lerobot.feature_stats import bad_values, new_stats
+from penstock.lerobot.feature_stats import new_stats
 from penstock.lerobot.stats import ImageStats, NumericStats
 from penstock.system.memory import give_back_freed
 
@@ -24,16 +23,6 @@ if TYPE_CHECKING:
 _FILL_ROWS = 4096
 # After a flush of so much the heap has holes that the next one does not fit into.
 _LARGE_FLUSH_BYTES = 2 << 20
-
-
-@dataclass(frozen=True)
-class EpisodeSummary:
-    """What a committed episode holds; `bad_values` as `DataSetWriter.bad_values` gives them."""
-
-    episode_index: int
-    rows: int
-    tasks: tuple[str, ...]
-    bad_values: Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 class EpisodeWriter:
@@ -123,7 +112,7 @@ class EpisodeWriter:
 
     def commit(
         self, note: Mapping[str, Any] | None = None, *, last: bool = False, grouped: bool = False
-    ) -> EpisodeSummary:
+    ) -> EpisodeRecord:
         """Make the episode part of the data set; its rows and frames are on the disk when this returns.
 
         `note`, plain JSON, comes back with the episode from the journal. `last` says that `close` follows at once: it
@@ -177,7 +166,7 @@ class EpisodeWriter:
         if kind is None:
             raise DataSetError(f"{self._where} was neither committed nor aborted", hint="it is aborted now")
 
-    def _commit(self, note: Mapping[str, Any] | None, last: bool, grouped: bool) -> EpisodeSummary:
+    def _commit(self, note: Mapping[str, Any] | None, last: bool, grouped: bool) -> EpisodeRecord:
         tasks = tuple(self._row_tasks)
         if not tasks and self._task is not None:
             tasks = (self._task,)
@@ -200,8 +189,7 @@ class EpisodeWriter:
         kept = None if finished.kept is None else {"stats": self._image_states(), **finished.kept}
         self._owner.accept(record, self._stats, kept, finished.size_bytes, last=last, grouped=grouped)
         self.is_open = False
-        bad = bad_values(self._owner.features, self._stats)
-        return EpisodeSummary(record.episode_index, record.rows, record.tasks, bad)
+        return record
 
     def _image_states(self) -> dict[str, Any]:
         """Statistics of images were sampled: they cannot be had from the rows and frames again."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.conversion.commit import snapshot
-from penstock.conversion.commit.journal import OWN_DIR, EpisodeRecord, Header, Journal
-from penstock.conversion.commit.ledger import Ledger
-from penstock.conversion.commit.output import WORKER_OUTPUTS
+from penstock.conversion.commit.input_progress import JobInputs
+from penstock.conversion.commit.journal import JOURNAL_PATH, OWN_DIR, EpisodeRecord, Header, Journal
 from penstock.conversion.commit.writer import DataSetWriter, EpisodeWriter
 from penstock.conversion.inputs.input import Input
 from penstock.errors import DataSetCorrupt, DataSetError
@@ -28,6 +28,8 @@ from penstock.lerobot.tasks import renumber, renumbered
 
 if TYPE_CHECKING:
     from penstock.conversion.parallel.worker import Request
+
+WORKER_OUTPUTS = ".parcels"  # inside the directory in which a data set is built
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,12 @@ def worker_output_of(root: Path, number: int) -> Path:
     return root / WORKER_OUTPUTS / f"{number:06d}"
 
 
-def open_worker_output(request: Request, source: Input, ledger: Ledger) -> DataSetWriter:
-    """The worker output of an input, new or as far as an earlier process had come; the ledger hears how far."""
-    ledger.entry(request.number).state = request.state
+def open_worker_output(request: Request, source: Input, inputs: JobInputs) -> DataSetWriter:
+    """The worker output of an input, new or as far as an earlier process had come; `inputs` hears how far."""
+    inputs.entry(request.number).state = request.state
     if _is_usable(request.root, request.episodes):
         writer = DataSetWriter.resume(request.root)
-        ledger.add_journal(writer.journal)
+        inputs.add_journal(writer.journal)
         return writer
     shutil.rmtree(request.root, ignore_errors=True)
     return DataSetWriter(
@@ -65,12 +67,12 @@ def open_worker_output(request: Request, source: Input, ledger: Ledger) -> DataS
     )
 
 
-def join(worker_output: Path, writer: DataSetWriter, ledger: Ledger, number: int) -> tuple[str, ...]:
+def join(worker_output: Path, writer: DataSetWriter, inputs: JobInputs, number: int) -> tuple[str, ...]:
     """Move what a worker output holds into the data set, each episode committed as if it were written there.
 
     Returns what there is to note of the input, if it is through.
     """
-    entry = ledger.entry(number)
+    entry = inputs.entry(number)
     noted: tuple[str, ...] = ()
     if not _is_usable(worker_output, entry.episodes):
         return noted
@@ -84,16 +86,24 @@ def join(worker_output: Path, writer: DataSetWriter, ledger: Ledger, number: int
         except BaseException:
             episode.abort()
             raise
-        noted = ledger.add_episode(note)
+        noted = inputs.add_episode(note)
     for note in journal.notes():
         writer.note(note)
-        noted = ledger.add_note(note)
+        noted = inputs.add_note(note)
     return noted
 
 
-def waiting(root: Path, joined: Mapping[int, int]) -> int:
-    """How many episodes lie in worker outputs; `joined` counts by input those that are in the data set already."""
-    found = 0
+def committed(root: Path) -> int:
+    """How many episodes a directory would keep through the end of its process, in worker outputs, too."""
+    if not (root / JOURNAL_PATH).is_file():
+        return 0
+    try:
+        joined = Counter((record.note or {}).get("input", 0) for record in Journal.read(root).episodes())
+    except DataSetCorrupt:
+        return 1  # nobody knows how many; what is there is kept until somebody has looked
+    except DataSetError:
+        return 0
+    found = joined.total()
     for worker_output in (root / WORKER_OUTPUTS).glob("[0-9]*"):
         before, held = _extent(worker_output) or (0, 0)
         found += max(0, before + held - max(joined.get(int(worker_output.name), 0), before))

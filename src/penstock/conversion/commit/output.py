@@ -11,23 +11,29 @@ from just before that step until the old one is gone, so that whoever finds two 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from penstock.conversion.commit.exchange import aside_of, exchange
+from penstock.conversion.commit.append import copy_for_append
+from penstock.conversion.commit.join import committed
+from penstock.conversion.commit.journal import JOURNAL_PATH
 from penstock.conversion.commit.lock import locked
 from penstock.conversion.report import REPORT_PATH
 from penstock.errors import OutputExists, OutputFailed
 from penstock.system.files import fsync_path
 
 PARTIAL_SUFFIX = ".penstock-partial"
-WORKER_OUTPUTS = ".parcels"  # inside the partial directory: what worker processes write
-JOURNAL_PATH = "penstock/journal.jsonl"
+OLD_SUFFIX = ".penstock-old"
 _REPLACES = "penstock/replaces"
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_UNABLE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 
 Mode = Literal["new", "resume", "append", "append or resume"]
 Holds = Literal["nothing", "unfinished", "copy"]
@@ -73,13 +79,8 @@ def partial_of(out: Path) -> Path:
 
 
 @contextlib.contextmanager
-def building(
-    out: Path, mode: Mode, *, overwrite: bool, committed: Callable[[Path], int], begin: Callable[[Path, Path], None]
-) -> Iterator[Building]:
-    """Give a directory to build in. When the block ends it becomes `out` if finished; else what is committed stays.
-
-    `committed(root)` counts the episodes that a directory would keep; `begin(out, root)` makes the copy to append to.
-    """
+def building(out: Path, mode: Mode, *, overwrite: bool) -> Iterator[Building]:
+    """Give a directory to build in. When the block ends it becomes `out` if finished; else what is committed stays."""
     if mode == "new":
         check_free(out, overwrite=overwrite)
     partial = partial_of(out)
@@ -87,7 +88,7 @@ def building(
     with locked(partial.with_name(partial.name + ".lock"), out):
         with writable(out):
             settle(partial, out)
-            holds = _prepare(partial, out, mode, overwrite, committed, begin)
+            holds = _prepare(partial, out, mode, overwrite)
         # What was begun beside a data set of ours was begun with --overwrite, and is resumed with that meaning.
         replace = overwrite or mode.startswith("append") or (holds == "unfinished" and is_ours(out))
         work, moved = Building(partial, out, holds), False
@@ -98,18 +99,11 @@ def building(
                     _move_into_place(partial, out, replace=replace)
                 moved = True
         finally:
-            if not moved and not new_episodes(partial, out, mode, committed):
+            if not moved and not new_episodes(partial, out, mode):
                 shutil.rmtree(partial, ignore_errors=True)
 
 
-def _prepare(
-    partial: Path,
-    out: Path,
-    mode: Mode,
-    overwrite: bool,
-    committed: Callable[[Path], int],
-    begin: Callable[[Path, Path], None],
-) -> Holds:
+def _prepare(partial: Path, out: Path, mode: Mode, overwrite: bool) -> Holds:
     """Make the directory to build in, or find it."""
     appends = mode.startswith("append")
     if appends and not is_ours(out):
@@ -117,7 +111,7 @@ def _prepare(
         raise OutputExists(f"{out} {what}: there is nothing to append to", hint="leave --append out to begin a new one")
     if not appends:
         check_free(out, overwrite=overwrite or mode == "resume")
-    episodes = new_episodes(partial, out, mode, committed)
+    episodes = new_episodes(partial, out, mode)
     if episodes and not overwrite:
         is_append = appends and _is_copy(partial, out)
         if mode in ("resume", "append or resume") and is_append == appends:
@@ -133,7 +127,7 @@ def _prepare(
     if partial.exists():  # a run that ended before its first commit left it; the lock says that it is dead
         shutil.rmtree(partial)
     if appends:
-        begin(out, partial)
+        copy_for_append(out, partial)
         return "copy"
     if mode == "resume":
         check_free(out, overwrite=overwrite)
@@ -141,7 +135,7 @@ def _prepare(
     return "nothing"
 
 
-def new_episodes(partial: Path, out: Path, mode: Mode, committed: Callable[[Path], int]) -> int:
+def new_episodes(partial: Path, out: Path, mode: Mode) -> int:
     """What would be lost with the partial directory: when appending, not what `out` holds as well."""
     held = committed(out) if mode.startswith("append") and _is_copy(partial, out) else 0
     return max(0, committed(partial) - held)
@@ -187,7 +181,7 @@ def _exchange(partial: Path, out: Path) -> None:
 
 
 def _clear_replaced(partial: Path, out: Path) -> None:
-    for old in (partial, aside_of(out)):
+    for old in (partial, _aside_of(out)):
         if is_ours(old):
             _remove(old)
     (out / _REPLACES).unlink(missing_ok=True)
@@ -217,3 +211,37 @@ def _remove(data_set: Path) -> None:
 def sync_directory(path: Path) -> None:
     """Make the names in a directory survive a power cut."""
     fsync_path(path)
+
+
+def exchange(new: Path, old: Path) -> None:
+    """`new` takes the place of `old` and the other way round; where the system cannot, in three steps."""
+    call = _renameat2()
+    if call is not None:
+        import ctypes
+
+        if call(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _RENAME_EXCHANGE) == 0:
+            return
+        number = ctypes.get_errno()
+        if number not in _UNABLE:
+            raise OSError(number, os.strerror(number), str(old))
+    aside = _aside_of(old)
+    os.rename(old, aside)
+    os.rename(new, old)
+    os.rename(aside, new)
+
+
+def _aside_of(path: Path) -> Path:
+    """Where the old directory lies between the steps."""
+    return path.with_name(path.name + OLD_SUFFIX)
+
+
+@lru_cache(maxsize=1)
+def _renameat2() -> Any:
+    import ctypes
+
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return None
+    call.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+    return call

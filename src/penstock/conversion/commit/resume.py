@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.conversion.commit import identity as identities
 from penstock.conversion.commit import output
-from penstock.conversion.commit.append import copy_for_append
-from penstock.conversion.commit.join import waiting
-from penstock.conversion.commit.journal import JOURNAL_PATH, Journal
-from penstock.conversion.commit.ledger import Entry, Ledger
+from penstock.conversion.commit.input_progress import InputProgress, JobInputs
+from penstock.conversion.commit.journal import Journal
 from penstock.conversion.commit.lock import locked
 from penstock.conversion.commit.writer import DataSetWriter
 from penstock.conversion.inputs.input import Begun, Found
 from penstock.conversion.report import Report, read_report
 from penstock.conversion.settings import Settings, default_settings
 from penstock.conversion.sink import DEFAULT_OUTPUT
-from penstock.errors import DataSetCorrupt, DataSetError, UsageError
+from penstock.errors import DataSetError, UsageError
 from penstock.system import config
 
 if TYPE_CHECKING:
@@ -30,24 +27,6 @@ if TYPE_CHECKING:
 
 _COPIES = ("copy", "copy-only")
 _OF_ONE_CALL = ("task",)  # settings that may differ between the calls that make one data set
-
-
-def committed(root: Path) -> int:
-    """How many episodes a directory would keep through the end of its process, in worker outputs, too."""
-    if not (root / JOURNAL_PATH).is_file():
-        return 0
-    try:
-        by_input = Counter((record.note or {}).get("input", 0) for record in Journal.read(root).episodes())
-        return by_input.total() + waiting(root, by_input)
-    except DataSetCorrupt:
-        return 1  # nobody knows how many; what is there is kept until somebody has looked
-    except DataSetError:
-        return 0
-
-
-def begin_append(out: Path, root: Path) -> None:
-    """Make the directory in which a finished data set grows; the data set itself stays as it is."""
-    copy_for_append(out, root)
 
 
 def already_whole(job: Job, mode: Mode) -> Report | None:
@@ -113,7 +92,7 @@ def _resume(job: Job, building: Building, writer: DataSetWriter) -> None:
         )
     _refuse(building, identities.differences(before, _identity(job)))
     job.begun = Begun.from_json(before["begun"])
-    job.ledger = _ledger(writer.journal, before["sources"], job.found)
+    job.inputs = _inputs(writer.journal, before["sources"], job.found)
 
 
 def _append(job: Job, building: Building, writer: DataSetWriter) -> None:
@@ -140,7 +119,7 @@ def _append(job: Job, building: Building, writer: DataSetWriter) -> None:
         settings = replace(settings, video=job.settings.video)
     job.begun = begun = replace(begun, settings=settings)
     job.settings = begun.settings
-    job.ledger = _ledger(writer.journal, known, job.found, first_new=job.first_new)
+    job.inputs = _inputs(writer.journal, known, job.found, first_new=job.first_new)
 
 
 def _appended(writer: DataSetWriter) -> list[Mapping[str, Any]]:
@@ -196,18 +175,20 @@ def _refuse(building: Building, found: Sequence[str]) -> None:
 def _held(journal: Journal, stop: int | None = None) -> list[Mapping[str, Any]]:
     """The first inputs of a data set, without those that failed and left nothing in it: they may be given again."""
     sources = _sources(journal)
-    entries = _ledger(journal, sources).entries
+    entries = _inputs(journal, sources).entries
     pairs = list(zip(sources, entries, strict=True))[:stop]
     return [each for each, entry in pairs if entry.failed is None or entry.episodes]
 
 
-def _ledger(
+def _inputs(
     journal: Journal, sources: Sequence[Mapping[str, Any]], given: Sequence[Found] = (), *, first_new: int = 0
-) -> Ledger:
+) -> JobInputs:
     """What became of the inputs; those that are given have the names that this call gives them."""
     names = {identities.real(each.path): each.path for each in given}
     paths = [names.get(identities.real(each["path"]), Path(each["path"])) for each in sources]
     pairs = zip(sources, paths, strict=True)
-    ledger = Ledger([Entry(Found(each["kind"], path), each["bytes"]) for each, path in pairs], first_new=first_new)
-    ledger.add_journal(journal)
-    return ledger
+    inputs = JobInputs(
+        [InputProgress(Found(each["kind"], path), each["bytes"]) for each, path in pairs], first_new=first_new
+    )
+    inputs.add_journal(journal)
+    return inputs

@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from penstock.conversion.commit import snapshot
-from penstock.conversion.commit.episode import EpisodeSummary, EpisodeWriter
+from penstock.conversion.commit.episode import EpisodeWriter
 from penstock.conversion.commit.journal import OWN_DIR, EpisodeRecord, Header, Journal
 from penstock.conversion.sink import DEFAULT_OUTPUT, Sink, sink_factory
 from penstock.errors import DataSetCorrupt, DataSetError, PenstockError
@@ -37,22 +37,12 @@ from penstock.lerobot.features import Description, Feature
 from penstock.lerobot.stats import Stats
 from penstock.lerobot.tasks import TABLES, TaskTable
 
-__all__ = ["DataSetSummary", "DataSetWriter", "EpisodeSummary", "EpisodeWriter"]
+__all__ = ["DataSetWriter", "EpisodeWriter"]
 
 # A group shares one round of waiting for the disk, as long as a kill costs no more than a moment's work.
 GROUP_EPISODES = 8
 GROUP_BYTES = 16 * layout.MIB
 GROUP_S = 1.0
-
-
-@dataclass(frozen=True)
-class DataSetSummary:
-    """What `DataSetWriter.close` has written."""
-
-    root: Path
-    episodes: int
-    frames: int
-    tasks: int
 
 
 @dataclass
@@ -267,7 +257,7 @@ class DataSetWriter:
             self.stop()
             raise
 
-    def close(self) -> DataSetSummary:
+    def close(self) -> None:
         """Put the last files into place, and let the sink write the metadata."""
         self._check_free()
         if self.is_worker_output:
@@ -290,26 +280,23 @@ class DataSetWriter:
             self.sink.closed()
         finally:
             self.stop()
-        return DataSetSummary(self.root, self.episodes, self.frames, len(self.tasks.texts))
 
     def leave(self) -> None:
         """Stop without closing: the open episode is dropped, and everything committed can be resumed."""
-        if not self._closed:
-            try:
-                self._drop_open_episode()
-                self.settle()
-            finally:
-                self.abandon()
+        if self._closed:
+            return
+        try:
+            if self._episode is not None:
+                self._episode.abort()
+            self.settle()
+        finally:
+            self.stop()
 
     def abandon(self) -> None:
         """Stop at once, whatever is wrong: as `leave`, but it never fails. What was committed can be resumed."""
-        if self._closed:
-            return
         # The error that made the caller give up counts, not the ones that follow from it; `resume` needs no help.
         with contextlib.suppress(PenstockError):
-            self._drop_open_episode()
-            self.settle()
-        self.stop()
+            self.leave()
 
     def stop(self) -> None:
         """Close all files as they are: nothing is deleted, nothing more can be written."""
@@ -344,10 +331,6 @@ class DataSetWriter:
     def _add_texts(self, table: str, texts: Sequence[str]) -> None:
         """A table that is taken whole is in the journal before the rows that use it."""
         self.journal.append({"type": "texts", "table": table, "texts": list(texts)})
-
-    def _drop_open_episode(self) -> None:
-        if self._episode is not None:
-            self._episode.abort()
 
     def _make_durable(self, *, closing: bool = False) -> None:
         """Bring the accepted episodes to the disk, then write their lines; `closing` ends all files on the way."""

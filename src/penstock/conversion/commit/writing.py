@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.conversion.commit.ledger import Ledger, episode_note, failure_note, outcome_note
+from penstock.conversion.commit.input_progress import JobInputs, episode_note, failure_note, outcome_note
 from penstock.conversion.inputs.input import Again, EpisodePlan, Input, Outcome, Run, State
 from penstock.conversion.stop import Stop
 from penstock.profile.spans import span
@@ -23,7 +23,7 @@ class Writing:
     def __init__(
         self,
         writer: DataSetWriter,
-        ledger: Ledger,
+        inputs: JobInputs,
         budget: Budget,
         stop: Stop,
         *,
@@ -32,7 +32,7 @@ class Writing:
     ) -> None:
         """`on_moved(input, bytes)` and `on_rows(text)` hear how far it is."""
         self.writer = writer
-        self.ledger = ledger
+        self.inputs = inputs
         self._budget = budget
         self._stop = stop
         self._on_moved = on_moved
@@ -44,7 +44,7 @@ class Writing:
 
         `last` says that the data set ends with it.
         """
-        entry = self.ledger.entry(number)
+        entry = self.inputs.entry(number)
         state = None if entry.state is None else source.resumed(entry.state)
         plan = source.next_episode(state)
         while plan is not None:
@@ -57,14 +57,14 @@ class Writing:
         if not entry.is_done:
             note = outcome_note(number, _outcome(source, state))
             self.writer.note(note)
-            self._noted = self.ledger.add_note(note)
+            self._noted = self.inputs.add_note(note)
         return self._noted
 
     def fail(self, number: int, reason: str) -> None:
         """The rest of an input is given up; what it gave before stays."""
         note = failure_note(number, reason)
         self.writer.note(note)
-        self.ledger.add_note(note)
+        self.inputs.add_note(note)
 
     def _episode(self, source: Input, number: int, plan: EpisodePlan, last: bool) -> tuple[State, EpisodePlan | None]:
         run = Run(
@@ -88,7 +88,7 @@ class Writing:
             except BaseException:
                 episode.abort()
                 raise
-        self._noted = self.ledger.add_episode(note)
+        self._noted = self.inputs.add_episode(note)
         return state, following
 
     def _flushed(self, rows: int) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.align.streams import Policy
 from penstock.conversion.cameras.column import Camera
 from penstock.conversion.cameras.depth_camera import depth_mode, holds_depth, probe_depth, range_mm
 from penstock.conversion.inputs.derive import check_relations
@@ -22,7 +23,7 @@ from penstock.conversion.mapping.first_messages import (
     probe_picture,
 )
 from penstock.conversion.mapping.numeric_topics import default_field
-from penstock.conversion.settings import FeatureSettings, Policy, Settings, Source, asked_video
+from penstock.conversion.settings import FeatureSettings, Settings, Source, asked_video
 from penstock.errors import ConfigError, MessageError, PenstockError, RecordingError
 from penstock.lerobot.stats import WIDEST_VALUES
 from penstock.media.image import raw as raw_image

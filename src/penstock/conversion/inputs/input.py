@@ -238,6 +238,7 @@ def open_input(found: Found, means: Means, begun: Begun | None = None) -> Input:
             both = f"the data set was begun with {begun.source}, {one}, and this is {other}: convert it on its own"
             error.hint = f"{error.hint}; {both}" if error.hint else both
         raise
+    opened.kind = found.kind
     if begun is not None:
         try:
             opened.check_fits(begun)

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from penstock import formats
 from penstock.conversion.cameras.encoding_anew import video_lines
 from penstock.conversion.inputs.input import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
 from penstock.conversion.inputs.store_columns import StoreCamera, StoreColumns, settle_columns
 from penstock.conversion.inputs.store_episode import (
     BadImage,
     BadImages,
-    EpisodeRows,
+    EpisodeWork,
     Pass,
+    Table,
     block_row_bytes,
     stream_episode,
 )
 from penstock.conversion.mapping.columns_by_name import SUCCESS, map_columns
 from penstock.conversion.mapping.next_columns import CHILD_BYTES, next_features, refuse_new
 from penstock.conversion.settings import FeatureSettings, Settings, Source, without_effect, without_left_out
-from penstock.errors import ConfigError, StoreError
-from penstock.formats.builtin import HDF5
+from penstock.errors import ConfigError, PenstockError, StoreError
 from penstock.media.video.hardware import device_notes
 from penstock.plan.conversion_memory import (
     FETCH_MIN_BYTES,
@@ -36,6 +37,7 @@ from penstock.plan.conversion_memory import (
     VectorLoad,
     plan_memory,
 )
+from penstock.stores.opening import open_store
 from penstock.stores.store import Store
 from penstock.system import memory as process_memory
 from penstock.system import units
@@ -51,41 +53,44 @@ _NOT_ASKED = ("timeline", "time", "tolerance", "episodes", "split_episodes")  # 
 _USUAL = Settings()
 
 
-def open_store_input(path: Path, means: Means, begun: Begun | None = None) -> Input:
-    """Open and plan a store; after the first input of a data set, with what that one settled."""
-    settings = means.settings if begun is None else begun.settings
-    store = _open(path, settings)
+def open_store_input(path: Path, means: Means, begun: Begun | None = None) -> StoreInput:
+    """Open and plan any store; after the first input of a data set, with what that one settled."""
+    return _planned(open_store, path, means, begun)
+
+
+def open_hdf5_input(path: Path, means: Means, begun: Begun | None = None) -> StoreInput:
+    """Open and plan an HDF5 file: it is read from its beginning to its end."""
+    from penstock.stores.hdf5.file_store import Hdf5FileStore
+
+    asked = (means.settings if begun is None else begun.settings).hdf5
+    opener = partial(
+        Hdf5FileStore,
+        channels=asked.channels,
+        pixels=asked.pixels,
+        mask=asked.mask,
+        allow_external=asked.allow_external,
+    )
+    return _planned(opener, path, means, begun)
+
+
+def _planned(opener: Callable[[Path], Store], path: Path, means: Means, begun: Begun | None) -> StoreInput:
+    store = opener(path)
     try:
-        return StoreInput(store, means, begun)
+        return StoreInput(store, means, begun, opener)
     except BaseException:
         store.close()
         raise
 
 
-def _open(path: Path, settings: Settings) -> Store:
-    """The store at a path, as conversion reads it."""
-    if formats.identify(path, "store") is HDF5:
-        from penstock.stores.hdf5.file_store import Hdf5FileStore
-
-        asked = settings.hdf5
-        return Hdf5FileStore(
-            path,
-            channels=asked.channels,
-            pixels=asked.pixels,
-            mask=asked.mask,
-            allow_external=asked.allow_external,
-        )
-    from penstock.stores.opening import open_store
-
-    return open_store(path)
-
-
 class StoreInput(Input):
     """The state after an episode: the number of the next one, its images known to be unusable, and what was lost."""
 
-    def __init__(self, store: Store, means: Means, begun: Begun | None) -> None:
+    kind = "store"
+
+    def __init__(
+        self, store: Store, means: Means, begun: Begun | None = None, opener: Callable[[Path], Store] = open_store
+    ) -> None:
         settings = means.settings if begun is None else begun.settings
-        self.kind = "hdf5" if store.kind.startswith("HDF5") else "store"
         self.path, self.size_bytes = store.path, store.size_bytes
         self._store, self._means = store, means
         lengths = np.maximum(np.diff(store.episode_starts) - 2 * settings.sample_drop, 0)
@@ -101,7 +106,7 @@ class StoreInput(Input):
             notes += found_notes
         features = without_left_out(settings.features, settings, self.path, strict=begun is None)
         settings = replace(settings, features=features)
-        self._columns = self._settle(settings, begun)
+        self._columns = self._settle(settings, begun, opener)
         if self.by_name and begun is not None:
             notes += self._like_first(settings, begun)
         notes += self._success_notes(settings)
@@ -136,17 +141,14 @@ class StoreInput(Input):
             return [f"left out, as {begun.source} has none: {', '.join(after.features)}"]
         return after.notes
 
-    def _settle(self, settings: Settings, begun: Begun | None) -> StoreColumns:
+    def _settle(self, settings: Settings, begun: Begun | None, opener: Callable[[Path], Store]) -> StoreColumns:
         first = int(np.flatnonzero(self._lengths)[0])
         try:
             return settle_columns(self._store, int(self._store.episode_starts[first]), settings)
         except StoreError as error:
-            if begun is None or begun.kind != self.kind:
-                raise
             # What a file of another layout lacks says less than that it is one.
-            with _open(Path(begun.source), settings) as before:
-                one, other = (each.kind.rpartition(" · ")[2] for each in (self._store, before))
-            if one == other:
+            one, other = self._store.kind.rpartition(" · ")[2], _layout(begun, opener)
+            if begun is None or other in (None, one):
                 raise
             raise StoreError(
                 f"{self.path} holds {one}, {begun.source} holds {other}: files of "
@@ -211,22 +213,20 @@ class StoreInput(Input):
         position = state["next"]
         if position >= self._store.episodes:
             return None
-        rows = self._rows(state)
         task = self.settings.task
         if task == _USUAL.task:
             task = self._store.task(position) or task
-        return EpisodePlan(len(rows.rows), task, self._store.episode_label(position), (rows, state))
+        return EpisodePlan(len(self._rows(state)), task, self._store.episode_label(position), state)
 
     def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
-        rows: EpisodeRows
-        rows, state = plan.detail
+        state: State = plan.detail
         position, count = state["next"], self._store.episodes
         self._store.check_episode(position, self._columns.names())
         before = self.size_bytes * position // count
         share = self.size_bytes * (position + 1) // count - before
         means = Pass(self.settings, self.memory, self.fps, before, share, run)
         try:
-            stream_episode(self._store, self._columns, rows, episode, means)
+            stream_episode(self._work(state), episode, means)
         except BadImages as problem:
             raise Again(self._without(state, problem.found)) from None
         return {**state, "next": position + 1, "bad": {}, "attempts": 0}
@@ -254,25 +254,31 @@ class StoreInput(Input):
             lines.append(("numbers", f"{column.key} {column.size} ← {names}"))
         return lines
 
-    def _rows(self, state: State) -> EpisodeRows:
+    def _work(self, state: State) -> EpisodeWork:
+        rows = self._rows(state)
+        success = self._columns.has_success and bool(self._store.success(state["next"]))
+        held = _bad_rows(state) if self.settings.missing == "hold" else {}
+        table = _Numbers(self._store, self._columns, rows, success)
+        cameras = self._columns.cameras
+        return EpisodeWork(self.path, rows, table, cameras, held=held, row_number=self._store.row_number)
+
+    def _rows(self, state: State) -> NDArray[np.int64]:
         """The rows that are left when those with unusable images are gone, or show the image before."""
         position = state["next"]
         begin, end = (int(each) for each in self._store.episode_starts[position : position + 2])
         drop, stride = self.settings.sample_drop, self.settings.stride or 1
         rows = np.arange(begin + drop, max(end - drop, begin + drop), stride, dtype=np.int64)
-        bad = {key: frozenset(each) for key, each in state["bad"].items()}
-        success = self._columns.has_success and bool(self._store.success(position))
+        bad = _bad_rows(state).values()
         if self.settings.missing == "hold":
             # Nothing comes before the first rows: they are left out until every camera shows something.
-            while len(rows) and any(int(rows[0]) in each for each in bad.values()):
+            while len(rows) and any(int(rows[0]) in each for each in bad):
                 rows = rows[1:]
-            return EpisodeRows(rows, bad, success)
-        gone = np.array(sorted(set().union(*bad.values())), dtype=np.int64)
-        return EpisodeRows(rows[~np.isin(rows, gone)], success=success)
+            return rows
+        return rows[~np.isin(rows, sorted(frozenset().union(*bad)))]
 
     def _past_empty(self, state: State) -> State:
         """Beyond episodes without a usable row, which are counted."""
-        while state["next"] < self._store.episodes and not len(self._rows(state).rows):
+        while state["next"] < self._store.episodes and not len(self._rows(state)):
             lost = dict(state["lost"])
             lost["episode without a usable row"] = lost.get("episode without a usable row", 0) + 1
             note = f"{self._store.episode_label(state['next'])} has no usable row: it is no episode of the data set"
@@ -337,6 +343,27 @@ class StoreInput(Input):
         return plan_memory(load, means.budget_bytes)
 
 
+class _Numbers(Table):
+    """The numbers of an episode, and whether it succeeded."""
+
+    def __init__(self, store: Store, columns: StoreColumns, rows: NDArray[np.int64], success: bool) -> None:
+        self._store, self._columns, self._rows, self._success = store, columns, rows, success
+        self.has_rows = columns.has_rows
+
+    def read(self, start: int, stop: int, episode: EpisodeWriter) -> dict[str, Any]:
+        rows = self._rows[start:stop]
+        columns: dict[str, Any] = {each.key: each.read(self._store, rows) for each in self._columns.numbers}
+        if self._columns.has_success:
+            columns[SUCCESS] = np.zeros((stop - start, 1), np.bool_)
+            columns[SUCCESS][-1] = self._success and stop == len(self._rows)
+        return columns
+
+
+def _bad_rows(state: State) -> dict[str, frozenset[int]]:
+    """By camera: rows whose images cannot be used."""
+    return {key: frozenset(rows) for key, rows in state["bad"].items()}
+
+
 def _rate(store: Store, settings: Settings, means: Means) -> int:
     """Rows per second, as given or as the store says; stores have no times to measure it by."""
     stride = settings.stride or 1
@@ -354,6 +381,17 @@ def _rate(store: Store, settings: Settings, means: Means) -> int:
     if settings.fps is not None:
         return settings.fps
     raise ConfigError(f"{store.path} does not say how many rows a second has", hint=f"give {store.fps_hint}")
+
+
+def _layout(begun: Begun | None, opener: Callable[[Path], Store]) -> str | None:
+    """What the first input of the data set holds, in words; None where it is no store of this kind."""
+    if begun is None:
+        return None
+    try:
+        with opener(Path(begun.source)) as store:
+            return store.kind.rpartition(" · ")[2]
+    except PenstockError:
+        return None
 
 
 def _first_state() -> State:

@@ -34,6 +34,8 @@ class StoreCamera(Camera):
 
     column: Column
     source: ImageSource
+    is_checked: bool = True  # every image must be what the first one is
+    is_decoded: bool = False  # the source decodes a video: its pixels are not those that are stored
 
     @property
     def row_bytes(self) -> int:

@@ -12,7 +12,11 @@ from penstock.conversion.mapping.left_out import left_out
 from penstock.conversion.settings import FeatureSettings, Source
 from penstock.lerobot.features import safe_key
 from penstock.stores.roles import (
+    ASIDE_GROUPS,
+    BOOKKEEPING,
+    BOOLEAN_ROLES,
     CENTRAL_ROLES,
+    IMAGE_PREFIX,
     LEROBOT,
     OBSERVATION_ROLES,
     SIMULATOR,
@@ -23,11 +27,9 @@ from penstock.stores.roles import (
 )
 from penstock.stores.store import Column, Store
 
-IMAGE_PREFIX, SUCCESS = "observation.images.", LEROBOT["success"][0]
-BOOLEAN_KEYS = frozenset((LEROBOT["terminal"][0], LEROBOT["timeout"][0], SUCCESS))  # bool in LeRobot's own data sets
+SUCCESS = LEROBOT["success"][0]
+BOOLEAN_KEYS = frozenset(LEROBOT[role][0] for role in BOOLEAN_ROLES)
 
-_ASIDE = ("infos", "metadata", "mask", "env_infos")
-_BOOKKEEPING = ("compress_len",)
 _WIDEST = 4096  # numbers of one row that still are a feature of their own
 _CAMERA_TAIL = re.compile(r"_(?:images?|rgb|img)\Z")
 
@@ -68,11 +70,11 @@ def map_columns(store: Store, *, with_depth: bool = True) -> Found:
 def _usable(store: Store, notes: list[str]) -> list[Column]:
     kept: list[Column] = []
     names = list(dict.fromkeys([*store.columns, *store.left_out]))
-    aside = [name for name in names if name.split("/")[0] in _ASIDE]
+    aside = [name for name in names if name.split("/")[0] in ASIDE_GROUPS]
     if aside:
         notes.append(f"left out (name them under features: to keep them): {listed(aside)}")
     for name in names:
-        if name in aside or base_name(name) in _BOOKKEEPING or is_next_observation(name):
+        if name in aside or base_name(name) in BOOKKEEPING or is_next_observation(name):
             continue
         problem = problem_of(store, name)
         if problem is None:

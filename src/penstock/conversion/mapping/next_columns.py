@@ -12,8 +12,9 @@ from penstock.conversion.mapping.left_out import left_out
 from penstock.conversion.settings import FeatureSettings, Settings
 from penstock.errors import BudgetExceeded, StoreError
 from penstock.plan.conversion_memory import Load, Reads, plan_memory
+from penstock.stores.next_rows import NextRows, compare_next, comparing_bytes, is_comparable
 from penstock.stores.roles import is_next_observation
-from penstock.stores.store import Column, NextRows, Store
+from penstock.stores.store import Column, Store
 
 CHILD_BYTES = 26 << 20  # the child process that looks at the next file first: measured, rounded up
 _KEEP = "hdf5.next_observations=keep keeps the columns"
@@ -41,10 +42,10 @@ def next_features(store: Store, settings: Settings, means: Means) -> NextColumns
         columns = {}
     found: dict[str, NextRows] = {}
     if settings.hdf5.next_observations == "auto":
-        for name in columns:
-            compared = _compared(store, _now(name), name, means) if _now(name) in store.columns else None
-            if compared is not None:
-                found[name] = compared
+        for name, column in columns.items():
+            now = store.columns.get(_now(name))
+            if now is not None and is_comparable(now, column):
+                found[name] = _compared(store, now.name, name, means)
     needed = [name for name in columns if name not in found or not found[name].is_row_after]
     # Next columns of numbers stand for the state in a transition: one of them alone would leave the others without.
     with_numbers = any(not columns[name].is_picture for name in needed)
@@ -87,13 +88,13 @@ def _columns(store: Store, settings: Settings, taken: Set[str]) -> tuple[dict[st
     return found, notes
 
 
-def _compared(store: Store, now: str, after: str, means: Means) -> NextRows | None:
+def _compared(store: Store, now: str, after: str, means: Means) -> NextRows:
     load = Load(
         cameras=(),
         vectors=(),
         rows=0,
         index_bytes=store.reading_bytes + (CHILD_BYTES if means.inputs > 1 else 0),
-        reads=Reads(0, 0, store.comparing_bytes(now, after)),
+        reads=Reads(0, 0, comparing_bytes(store, now, after)),
         chunk_size="auto",
         threads=1,
     )
@@ -103,7 +104,7 @@ def _compared(store: Store, now: str, after: str, means: Means) -> NextRows | No
         error.message = f"comparing {after} with the rows after: {error.message}"
         error.hint = f"{error.hint}; hdf5.next_observations=keep compares nothing"
         raise
-    return store.compare_next(now, after, means.compared_bytes, means.check_stop)
+    return compare_next(store, now, after, means.compared_bytes, means.check_stop)
 
 
 def _features(

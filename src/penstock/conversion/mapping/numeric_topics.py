@@ -22,9 +22,9 @@ from penstock.recordings.values.obvious import (
     obvious_paths,
 )
 from penstock.recordings.values.vectors import VectorReader
+from penstock.stores.roles import LEROBOT
 
-STATE = "observation.state"
-ACTION = "action"
+STATE, ACTION = (LEROBOT[role][0] for role in ("state", "action"))
 
 _MOST_DIMENSIONS = 512  # more is a map, a scan or a point cloud, and not what a policy calls a state
 _COMMAND_WORDS = frozenset(

@@ -22,8 +22,8 @@ from penstock.conversion.mapping.numeric_topics import choose, find_numbers
 from penstock.conversion.settings import FeatureSettings, Settings, Source, without_left_out
 from penstock.errors import AlignError
 from penstock.recordings.recording import Recording, Topic
+from penstock.stores.roles import IMAGE_PREFIX
 
-IMAGE_PREFIX = "observation.images."
 _LISTED = 3  # topics that were left out, in an error
 _STEADY_SHARE = 0.9  # of its rows that a depth camera must have an image for
 _CONSTANT = "constant, kept in the report as metadata (policy: hold, missing: hold under features: makes it a column)"

@@ -19,13 +19,13 @@ from typing import IO, TYPE_CHECKING, Any
 import penstock
 from penstock import errors
 from penstock.conversion.commit.join import join, worker_output_of
-from penstock.conversion.parallel.share import budget_per_process
 from penstock.conversion.parallel.worker import Request
 from penstock.errors import DataSetError, Interrupted, PenstockError, RecordingError
 from penstock.profile.board import joining
-from penstock.system.units import format_size
+from penstock.system import units
 
 if TYPE_CHECKING:
+    from penstock.conversion.inputs.input import Input
     from penstock.conversion.job import Job
 
 _WAIT_S = 0.2
@@ -35,6 +35,34 @@ _WORKER = (
 )
 _LAST_WORDS_S = 20.0  # how long a process may take to put its files in order when it is told to stop
 _TOLD_LAST_S = 1.0
+# The process that joins: libraries, and the pieces in which it moves frames; besides that, the rows of one flush.
+JOINING_BYTES = 144 * 2**20
+_WORTH_IT_BYTES = 64 * 2**20  # starting processes takes longer than converting less than this
+
+
+def processes_for(job: Job, source: Input, inputs: int) -> int:
+    """How many processes convert the inputs that are left, the first of which is `source`."""
+    wanted = min(job.cores, inputs)
+    if wanted < 2:
+        return 1
+    if not job.cores_given:
+        if not source.encodes:
+            return 1
+        left_bytes = sum(entry.size_bytes for entry in job.inputs.entries if not entry.is_through)
+        if left_bytes < _WORTH_IT_BYTES:
+            return 1
+    joining_bytes = JOINING_BYTES + source.memory.joining_bytes
+    fitting = (job.budget.limit_bytes - joining_bytes) // max(source.memory.least_bytes, 1)
+    if fitting < wanted:
+        # The same words for every input that finds it so, and said once.
+        wanted_first = min(job.cores, len(job.inputs.entries) - job.first_new)
+        limit, least = (units.format_bytes(n) for n in (job.budget.limit_bytes, source.memory.least_bytes))
+        job.note(
+            f"{max(fitting, 1)} instead of {wanted_first} inputs at a time: the budget is {limit}, and each takes "
+            f"{least} at least, beside {units.format_bytes(joining_bytes)} for joining them"
+        )
+    job.joining_bytes = joining_bytes
+    return int(max(1, min(wanted, fitting)))
 
 
 @dataclass
@@ -106,7 +134,7 @@ class Parallel:
         return process
 
     def _assign(self, process: _Process, number: int) -> None:
-        job, entry = self._job, self._job.ledger.entries[number]
+        job, entry = self._job, self._job.inputs.entries[number]
         if job.begun is None:
             raise RecordingError("no input could be converted")
         request = Request(
@@ -116,13 +144,13 @@ class Parallel:
             root=worker_output_of(job.root, number),
             episodes=entry.episodes,
             state=entry.state,
-            budget_bytes=budget_per_process(job.budget.limit_bytes, job.joining_bytes, job.processes),
+            budget_bytes=(job.budget.limit_bytes - job.joining_bytes) // job.processes,
             threads=max(1, job.cores // job.processes),
             strict=job.strict,
         )
         process.number = number
         if number != self._order[0]:  # the first one was shown when it was opened
-            job.progress.plan([(entry.found.path.name + " ", format_size(entry.size_bytes))])
+            job.progress.plan([(entry.found.path.name + " ", units.format_size(entry.size_bytes))])
         # One that has died cannot be told; its output says so in a moment.
         with contextlib.suppress(BrokenPipeError):
             if process.popen.stdin is not None:
@@ -164,7 +192,7 @@ class Parallel:
         _close(process.popen.stdout)
         if process.number is None or self._is_stopping(code):
             return
-        path = self._job.ledger.entries[process.number].found.path
+        path = self._job.inputs.entries[process.number].found.path
         self._results[process.number] = RecordingError(
             f"{path}: the process that converted it ended: {_cause(code)}",
             hint="the system's log may say why; fewer --jobs or a smaller --memory take less",
@@ -184,10 +212,10 @@ class Parallel:
             error = self._results[number]
             written = worker_output_of(job.root, number)
             # After Ctrl-C what is whole is still committed; only a second one stops that.
-            noted = join(written, job.writing().writer, job.ledger, number)
+            noted = join(written, job.writing().writer, job.inputs, number)
             job.stage(f"row {job.writing().writer.frames:,}")
             job.moved.done(number)
-            entry = job.ledger.entries[number]
+            entry = job.inputs.entries[number]
             if error is None and not entry.is_through:  # nothing may be missing without a word
                 error = DataSetError(
                     f"{entry.found.path}: what its process wrote to {written} is damaged or gone",
@@ -203,7 +231,7 @@ class Parallel:
         """Of the input whose turn it is, what is committed comes next; those of the others wait for a resume."""
         if self._order:
             number = self._order[0]
-            join(worker_output_of(self._job.root, number), self._job.writing().writer, self._job.ledger, number)
+            join(worker_output_of(self._job.root, number), self._job.writing().writer, self._job.inputs, number)
 
     def _stop_all(self) -> None:
         """Tell everybody to put their files in order, and wait for it."""

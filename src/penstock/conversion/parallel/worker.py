@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from penstock.conversion.commit.ledger import Entry, Ledger
+from penstock.conversion.commit.input_progress import InputProgress, JobInputs
 from penstock.conversion.commit.writing import Writing
 from penstock.conversion.inputs.input import Begun, Found, Means, State, open_input
 from penstock.conversion.stop import Stop
@@ -45,32 +45,14 @@ class Request:
     strict: bool
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "number": self.number,
-            "found": [self.found.kind, str(self.found.path)],
-            "begun": self.begun.to_json(),
-            "root": str(self.root),
-            "episodes": self.episodes,
-            "state": self.state,
-            "budget_bytes": self.budget_bytes,
-            "threads": self.threads,
-            "strict": self.strict,
-        }
+        found = [self.found.kind, str(self.found.path)]
+        return {**vars(self), "found": found, "begun": self.begun.to_json(), "root": str(self.root)}
 
     @staticmethod
     def from_json(tree: Mapping[str, Any]) -> Request:
         kind, path = tree["found"]
-        return Request(
-            tree["number"],
-            Found(kind, Path(path)),
-            Begun.from_json(tree["begun"]),
-            Path(tree["root"]),
-            tree["episodes"],
-            tree["state"],
-            tree["budget_bytes"],
-            tree["threads"],
-            tree["strict"],
-        )
+        begun = Begun.from_json(tree["begun"])
+        return Request(**{**tree, "found": Found(kind, Path(path)), "begun": begun, "root": Path(tree["root"])})
 
 
 class _Answers:
@@ -117,16 +99,16 @@ def main(parent: int) -> int:
 def _convert(request: Request, stop: Stop, answers: _Answers) -> int:
     own, stopping = request.begun.settings, stop.check
     means = Means(own, request.budget_bytes, request.threads, request.strict, check_stop=stopping, inputs=2)
-    ledger = Ledger([Entry(request.found, 0)], first=request.number)
+    inputs = JobInputs([InputProgress(request.found, 0)], first=request.number)
     with open_input(request.found, means, request.begun) as source:
         from penstock.conversion.commit.join import open_worker_output
 
-        writer = open_worker_output(request, source, ledger)
+        writer = open_worker_output(request, source, inputs)
         writing = Writing(
-            writer, ledger, Budget(request.budget_bytes), stop, on_moved=answers.moved, on_rows=lambda text: None
+            writer, inputs, Budget(request.budget_bytes), stop, on_moved=answers.moved, on_rows=lambda text: None
         )
         try:
-            if not ledger.entry(request.number).is_through:
+            if not inputs.entry(request.number).is_through:
                 writing.take(source, request.number)
         finally:
             writer.leave()

@@ -55,7 +55,8 @@ class Version21Sink:
         if language := [feature.key for feature in description.features if feature.dtype == "language"]:
             raise DataSetError(
                 f"LeRobot v2.1 has no columns like {', '.join(language)}: its readers fail on them",
-                hint=f"'leave_out=[{','.join(language)}]' converts without them; output=v3.0 keeps them",
+                hint=f"'leave_out=[{','.join(language)}]' converts a data set without them, episodes.language=false "
+                "recordings; output=v3.0 keeps them",
             )
         self.root = root
         self.description = description

@@ -1,8 +1,8 @@
 """meta/ of a LeRobot v2.1 data set: lines of JSON, streamed from the journal; meta/info.json comes last.
 
-v2.1 knows min, max, mean, standard deviation and count of every episode, and no quantiles. `stats.json` is not LeRobot's
-but GR00T's: statistics of all rows, with the two quantiles that it normalises by. Whoever converts the data set to v3.0
-computes all of them again from the same rows and frames.
+v2.1 knows min, max, mean, standard deviation and count of every episode, and no quantiles. `stats.json` is GR00T's, not
+LeRobot's: statistics of all rows, with the two quantiles that it normalises by. A conversion to v3.0 computes all of
+them again from the same rows and frames.
 """
 
 from __future__ import annotations

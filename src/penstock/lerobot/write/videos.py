@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,25 +18,10 @@ from penstock.lerobot.write.place import VideoSpan
 from penstock.media.image import jpeg
 from penstock.media.mp4.writer import Mark, Mp4Writer, SampleTable, mjpeg_stsd
 
+if TYPE_CHECKING:
+    from penstock.media.video.encode import EncodedSample, VideoEncoder
+
 Piece = memoryview | bytes
-
-
-class Encoder(Protocol):
-    """What a video encoder must tell: see penstock.media.video.encode.VideoEncoder."""
-
-    @property
-    def info(self) -> Mapping[str, Any]: ...
-    @property
-    def stsd(self) -> bytes: ...
-
-
-class EncodedSample(Protocol):
-    """One frame as an encoder gives it."""
-
-    @property
-    def data(self) -> bytes: ...
-    @property
-    def key(self) -> bool: ...
 
 
 def video_info(
@@ -151,7 +136,7 @@ class VideoFiles:
             raise VideoError(f"camera {self.key!r}: an episode must start with a key frame of the encoder")
         self._open().append(pieces, keys, shifts)
 
-    def append_encoded(self, samples: Sequence[EncodedSample], encoder: Encoder) -> None:
+    def append_encoded(self, samples: Sequence[EncodedSample], encoder: VideoEncoder) -> None:
         """Append what an encoder gave; the first samples of an episode bring its codec with them."""
         if not samples:
             return

@@ -17,8 +17,9 @@ from penstock.formats.content import ZSTD_MAGIC
 from penstock.recordings.codecs import MAX_CHUNK_BYTES
 from penstock.recordings.db3.pages import HEADER_BYTES, extent
 from penstock.recordings.file_window import ERRORS, recover_hint
-from penstock.recordings.messages.schemas import SameDefinitions, Schema, type_name
-from penstock.recordings.recovery.metadata import TopicFacts
+from penstock.recordings.message_index import TopicColumns
+from penstock.recordings.messages.schemas import Schema, TopicTable, type_name
+from penstock.recordings.metadata import TopicFacts
 from penstock.recordings.split import is_zstd_file
 from penstock.recordings.unpack import unpacked_file
 from penstock.system.files import local_file, open_source
@@ -33,7 +34,6 @@ _BATCH_ROWS = 4096
 _MAX_DEFINITION_BYTES = 16 << 20
 # SQLite quotes damaged text in its own messages, which Python then fails to decode.
 SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-TopicKey = tuple[str, str, Schema]
 MessageRow = tuple[int, Any, Any, Any]
 """Row id, topic, time and data; SQLite keeps any kind of value in any column."""
 
@@ -56,49 +56,35 @@ class Db3Index:
     """Grows the rows of all topics, file after file."""
 
     def __init__(self) -> None:
-        self.topics: dict[TopicKey, int] = {}
-        self.notes: list[str] = []
-        self._same = SameDefinitions()
-        self._columns: dict[int, tuple[bytearray, bytearray, bytearray]] = {}
+        self.topics = TopicTable()
+        self._columns = TopicColumns("<i8", "<i8", "<u4")
+        self.add = self._columns.extend  # topic; times, row ids and sizes
         self._firsts: list[dict[int, int]] = []
 
     def topic(self, name: str, encoding: str, kind: str, definitions: Mapping[str, tuple[str, str]]) -> int:
         """The number of a topic; `definitions`: (format, text) by type, as the file carries them."""
         # The events of a service are described by the text of the service.
         described = Schema(kind, *definitions.get(kind, definitions.get(kind.removesuffix("_Event"), ("", ""))))
-        return self.topics.setdefault((name, encoding, self._same.first(name, described)), len(self.topics))
+        return self.topics.number(name, encoding, described)
 
     def mark(self) -> tuple[int, dict[int, int]]:
         """A place to come back to: the files and the rows of every topic so far."""
-        return len(self._firsts), {topic: len(columns[0]) // 8 for topic, columns in self._columns.items()}
+        return len(self._firsts), self._columns.counts()
 
     def rollback(self, mark: tuple[int, dict[int, int]]) -> None:
         """Forget what was added since the mark; topics that were met stay, without rows."""
         del self._firsts[mark[0] :]
-        for topic, columns in self._columns.items():
-            rows = mark[1].get(topic, 0)
-            for column, width in zip(columns, (8, 8, 4), strict=True):
-                del column[rows * width :]
+        self._columns.rollback(mark[1])
 
     def begin_file(self) -> None:
-        self._firsts.append({topic: len(columns[0]) // 8 for topic, columns in self._columns.items()})
-
-    def add(self, topic: int, times_ns: NDArray[np.int64], row: NDArray[np.int64], size: NDArray[np.int64]) -> None:
-        columns = self._columns.setdefault(topic, (bytearray(), bytearray(), bytearray()))
-        columns[0].extend(times_ns.tobytes())
-        columns[1].extend(row.tobytes())
-        columns[2].extend(size.astype(np.uint32).tobytes())
+        self._firsts.append(self._columns.counts())
 
     def finish(self, topic_count: int, file_count: int) -> tuple[TopicRows, ...]:
         made = []
         for topic in range(topic_count):
-            times, row, size = self._columns.get(topic, (bytearray(), bytearray(), bytearray()))
-            firsts = np.array([self._firsts[file].get(topic, 0) for file in range(file_count)], np.int64)
-            made.append(
-                TopicRows(
-                    np.frombuffer(times, np.int64), np.frombuffer(row, np.int64), np.frombuffer(size, np.uint32), firsts
-                )
-            )
+            times_ns, row, size = self._columns.arrays(topic)
+            firsts = np.array([first.get(topic, 0) for first in self._firsts[:file_count]], np.int64)
+            made.append(TopicRows(times_ns, row, size, firsts))
         return tuple(made)
 
 
@@ -183,16 +169,16 @@ class Db3File:
         if found := self._table("schema", "ros_distro"):
             tables.ros_distro = as_text(found[0][0])
         columns = ("id", "name", "type", "serialization_format", "offered_qos_profiles", "type_description_hash")
-        for number, name, kind, *texts in self._table("topics", *columns, end=f"ORDER BY id LIMIT {MAX_TOPICS + 1}"):
+        for number, name, kind, *more in self._table("topics", *columns, end=f"ORDER BY id LIMIT {MAX_TOPICS + 1}"):
             if not isinstance(number, int) or not isinstance(name, str) or not isinstance(kind, str):
                 raise self.broken(f"the topics table holds {(number, name, kind)!r:.200}")
-            tables.topics[number] = TopicFacts(name, kind, *map(as_text, texts))
+            tables.topics[number] = TopicFacts(name, kind, *map(as_text, more))
         if len(tables.topics) > MAX_TOPICS:
             what = f"{self.path}: more than {MAX_TOPICS:,} topics"
             raise LimitExceeded(what, size=len(tables.topics), limit=MAX_TOPICS)
-        columns = ("topic_type", "encoding", "encoded_message_definition", "type_description_hash")
+        texts = ("topic_type", "encoding", "encoded_message_definition", "type_description_hash")
         short = f"WHERE length(encoded_message_definition) <= {_MAX_DEFINITION_BYTES}"
-        for kind, encoding, text, type_hash in self._table("message_definitions", *columns, end=short):
+        for kind, encoding, text, type_hash in self._table("message_definitions", *texts, end=short):
             tables.definitions.append((as_text(kind), as_text(encoding), as_text(text), as_text(type_hash)))
         return tables
 

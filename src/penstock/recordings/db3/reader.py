@@ -11,7 +11,7 @@ from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.recordings.db3.file import Db3File, Db3Index
 from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, BufferPool
 from penstock.recordings.message_compression import PACKED_NOTE, decompressed
-from penstock.recordings.messages.schemas import SchemaStore, topic_order
+from penstock.recordings.messages.schemas import SchemaStore
 from penstock.recordings.recording import (
     DEFAULT_FETCH_BYTES,
     LargestReads,
@@ -57,12 +57,10 @@ class Db3Recording(Recording):
         for path in source.files:
             self.size_bytes += path.stat().st_size
             self._add_file(path, index)
-        found = list(index.topics)
-        order = sorted(range(len(found)), key=lambda met: (*topic_order((found[met][0], found[met][2])), found[met][1]))
-        rows = index.finish(len(found), len(self._files))
-        self._rows = tuple(rows[met] for met in order)
-        self.notes += index.notes
-        self._set_topics([(*found[met], rows[met].times_ns.size) for met in order])
+        order = index.topics.in_order()
+        rows = index.finish(len(order), len(self._files))
+        self._rows = tuple(rows[met] for met, _ in order)
+        self._set_topics([(*topic, rows[met].times_ns.size) for met, topic in order])
         used = [topic.times_ns for topic in self._rows if topic.times_ns.size]
         if used:
             self.start_ns = min(int(times.min()) for times in used)

@@ -19,13 +19,13 @@ from penstock.recordings.db3.pages import HEADER_BYTES, SqlitePages
 from penstock.recordings.db3.writer import Db3Writer
 from penstock.recordings.file_window import recover_hint
 from penstock.recordings.messages.schemas import type_name
-from penstock.recordings.recovery.metadata import TopicFacts
+from penstock.recordings.metadata import TopicFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.recordings.db3.file import Db3Index, MessageRow
-    from penstock.recordings.recovery.metadata import FileFacts
+    from penstock.recordings.metadata import FileFacts
     from penstock.recordings.recovery.report import DamageLog
     from penstock.recordings.recovery.scan_bytes import FileBytes
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import RecordingError
-from penstock.recordings.recovery.metadata import METADATA_VERSION, bag_information
+from penstock.recordings.metadata import METADATA_VERSION, bag_information
 from penstock.system import plain_yaml
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from penstock.recordings.recovery.metadata import FileFacts, TopicFacts
+    from penstock.recordings.metadata import FileFacts, TopicFacts
 
 _TABLES = (
     "CREATE TABLE schema(schema_version INTEGER PRIMARY KEY,ros_distro TEXT NOT NULL)",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from array import array
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,19 +17,19 @@ from penstock.errors import LimitExceeded, NotARecording, RecordingCorrupt
 from penstock.recordings.codecs import CODECS, check_sizes, decompress_into
 from penstock.recordings.file_window import recover_hint
 from penstock.recordings.mcap import records as r
-from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, in_file_order
-from penstock.recordings.messages.schemas import SameDefinitions, Schema, type_name
+from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, IndexEntries
+from penstock.recordings.messages.schemas import Schema, TopicTable, type_name
 from penstock.recordings.recovery.record_walk import UNFINISHED
 from penstock.recordings.recovery.report import DamageLog
 from penstock.recordings.recovery.scan_bytes import FileBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from penstock.recordings.file_window import Window
-    from penstock.recordings.message_index import LoseEntries
     from penstock.system.files import ByteSource
 
 _BATCH_MESSAGES = 1 << 16
@@ -40,67 +39,38 @@ _MAX_TIME_NS = (1 << 63) - 1
 _NO_SCHEMA = r.SchemaRecord(0, "", "", "")
 _SUMMARY_STEP_BYTES = 1 << 20
 
-TopicKey = tuple[str, str, Schema]
-
 
 class McapIndex:
     """The index of all files of one recording; topics are numbered as they are met."""
 
-    def __init__(self, lose: LoseEntries | None, lose_unknown: Callable[[str, str], None]) -> None:
+    def __init__(self, lose: Callable[[str, int, str], None] | None, lose_unknown: Callable[[str, str], None]) -> None:
         """`lose` counts what is lost; without it a loss is an error."""
+        self.lose = lose
         self.lose_unknown = lose_unknown
         self.index = IndexBuilder()
         self.chunks = ChunksBuilder()
-        self.topics: dict[TopicKey, int] = {}
+        self.entries = IndexEntries(self.index, self.chunks, _times_and_offsets)
+        self.topics = TopicTable()
         self.pairs: set[tuple[int, int]] = set()
         self.notes: list[str] = []
-        self._same = SameDefinitions()
-        self.lose = lose
-        self._topics, self._chunk_numbers, self._spans = array("i"), array("i"), array("q")
-        self._counts = array("q")
-        self._entries = bytearray()
 
     def topic(self, channel: r.ChannelRecord, schema: r.SchemaRecord | None) -> int:
         """The number of a channel's topic; JSON may go without a schema, and is shown as what it is."""
         schema = schema or _NO_SCHEMA
         name = type_name(schema.name) or ("json" if channel.encoding == "json" else "")
-        described = self._same.first(channel.topic, Schema(name, schema.encoding or "none", schema.text))
-        return self.topics.setdefault((channel.topic, channel.encoding, described), len(self.topics))
+        return self.topics.number(channel.topic, channel.encoding, Schema(name, schema.encoding or "none", schema.text))
 
-    def add(self, topic: int, chunk: int, entries: bytes, count: int, span: int = 0) -> None:
-        """(time, offset) pairs of one topic in one chunk; span 0: it follows from the message behind."""
-        self._entries += entries
-        self._topics.append(topic)
-        self._chunk_numbers.append(chunk)
-        self._counts.append(count)
-        self._spans.append(span)
+    def flush_when_large(self, path: Path) -> None:
+        if len(self.entries) >= _BATCH_MESSAGES:
+            self.entries.flush(path)
 
-    def flush_when_large(self, file: ByteSource) -> None:
-        if len(self._entries) >= 16 * _BATCH_MESSAGES:
-            self.flush(file)
 
-    def flush(self, file: ByteSource) -> None:
-        """Sort and measure what was added; called only between chunks."""
-        if not self._topics:
-            return
-        entries = np.frombuffer(self._entries, "<u8").reshape(-1, 2)
-        counts = np.array(self._counts, np.int64)
-        topic = np.repeat(np.array(self._topics, np.int32), counts)
-        chunk = np.repeat(np.array(self._chunk_numbers, np.int32), counts)
-        known = np.repeat(np.array(self._spans, np.int64), counts)
-        late = np.flatnonzero(entries[:, 0] > _MAX_TIME_NS)
-        if late.size:
-            raise RecordingCorrupt(f"a message is stamped {int(entries[late[0], 0])} ns", path=str(file.path))
-        order, span = in_file_order(chunk, entries[:, 1], self.chunks, file.path, None)
-        span = np.where(known[order] > 0, known[order], span).astype(np.uint32)
-        times_ns = entries[:, 0].astype(np.int64)
-        self.index.add(topic[order], times_ns[order], chunk[order], entries[order, 1].astype(np.uint32), span)
-        self.discard()
-
-    def discard(self) -> None:
-        self._entries = bytearray()
-        self._topics, self._chunk_numbers, self._spans = array("i"), array("i"), array("q")
-        self._counts = array("q")
+def _times_and_offsets(entries: bytearray, path: Path) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    table = np.frombuffer(entries, "<u8").reshape(-1, 2)
+    late = np.flatnonzero(table[:, 0] > _MAX_TIME_NS)
+    if late.size:
+        raise RecordingCorrupt(f"a message is stamped {int(table[late[0], 0])} ns", path=str(path))
+    return table[:, 0].astype(np.int64), table[:, 1]
 
 
 class McapFileIndexer:
@@ -127,7 +97,7 @@ class McapFileIndexer:
         before, chunk_count = shared.index.counts(), len(shared.chunks)
         try:
             self._walk_data(self._read_end())
-            shared.flush(self._file)
+            shared.entries.flush(self._file.path)
             if self._statistics is None or self._statistics == self._found:
                 for channel in self._channels:
                     self._topic(channel, last_chance=True)
@@ -138,27 +108,34 @@ class McapFileIndexer:
             problem = None
         except (RecordingCorrupt, LimitExceeded) as error:
             problem = error
-        shared.discard()
+        shared.entries.discard()
         shared.index.rollback(before)
         shared.chunks.rollback(chunk_count)
         self._scan(problem)
 
     def _scan(self, problem: RecordingCorrupt | LimitExceeded | None) -> None:
-        from penstock.recordings.mcap.rescan import ScannedMcap
+        from penstock.recordings.mcap.scan import index_mcap
 
-        shared = self._shared
-        with FileBytes(self._file.path, source=self._file) as source:
-            log = DamageLog(file=source.path.name)
-            scanned = ScannedMcap(source, log, self._number, shared.chunks, shared.index, shared.topic)
-        if scanned.log.lost and shared.lose is None:
-            lost = f"{scanned.log.lost:,} messages are lost"
-            raise problem or RecordingCorrupt(lost, path=str(self._file.path), hint=recover_hint(self._file.path))
+        shared, path = self._shared, self._file.path
+        log = DamageLog(file=path.name)
+        with FileBytes(path, source=self._file) as source:
+            pairs = index_mcap(source, log, shared.chunks, shared.index, self._scanned_topic, self._number)
+        if log.lost and shared.lose is None:
+            raise problem or RecordingCorrupt(
+                f"{log.lost:,} messages are lost", path=str(path), hint=recover_hint(path)
+            )
         if problem is None:
-            self._note_disagreement(scanned.log.written)
+            self._note_disagreement(log.written)
         else:
-            shared.notes.append(f"{self._file.path.name}: its index does not hold ({problem.message}); scanned")
-        scanned.log.tell(shared.lose or (lambda *_: None), shared.notes)
-        shared.pairs |= scanned.pairs
+            shared.notes.append(f"{path.name}: its index does not hold ({problem.message}); scanned")
+        log.tell(shared.lose or (lambda *_: None), shared.notes)
+        shared.pairs |= pairs
+
+    def _scanned_topic(self, channel: bytes, schema: bytes | None) -> int:
+        """The topic of a channel, by the contents of its records."""
+        described, text = (r.RawChunk(memoryview(content or b""), self._file.path, 0) for content in (channel, schema))
+        record = None if schema is None else r.read_schema(text, 0, len(schema))
+        return self._shared.topic(r.read_channel(described, 0, len(channel)), record)
 
     def _note_disagreement(self, found: int) -> None:
         name, claimed, indexed = self._file.path.name, sum((self._statistics or {}).values()), sum(self._found.values())
@@ -225,7 +202,7 @@ class McapFileIndexer:
                 self._finish_chunk(*pending)
                 pending = None
             if kind == r.OP_CHUNK:
-                shared.flush_when_large(self._file)
+                shared.flush_when_large(self._file.path)
                 pending = (r.read_chunk_head(window, at, length), [])
             elif kind == r.OP_MESSAGE:
                 self._add_loose(at, length)
@@ -279,7 +256,7 @@ class McapFileIndexer:
         for channel, entries in indexes:
             topic = self._topic(channel)
             if len(entries) and topic is not None:
-                shared.add(topic, number, entries.tobytes(), len(entries))
+                shared.entries.add(topic, number, entries.tobytes(), len(entries))
                 self._found[channel] = self._found.get(channel, 0) + len(entries)
 
     def _scan_chunk(self, number: int, head: r.ChunkRecord) -> None:
@@ -308,7 +285,7 @@ class McapFileIndexer:
         number, base = self._loose
         # A later chunk has a higher number, and numbers must rise along the file.
         if number != len(self._shared.chunks) - 1 or number < 0 or start - base >= _LOOSE_SPAN_BYTES:
-            self._shared.flush_when_large(self._file)
+            self._shared.flush_when_large(self._file.path)
             left = self._window.size_bytes - start
             number = self._shared.chunks.add(file=self._number, position=start, stored_bytes=left, raw_bytes=left)
             self._loose, base = (number, start), start
@@ -321,4 +298,4 @@ class McapFileIndexer:
         if topic is None:
             position = offset + int(self._shared.chunks.positions()[chunk])
             raise self._window.broken(f"a message of channel {channel}, which is not defined before it", position)
-        self._shared.add(topic, chunk, struct.pack("<QQ", time_ns, offset), 1, length + r.RECORD_HEAD_BYTES)
+        self._shared.entries.add(topic, chunk, struct.pack("<QQ", time_ns, offset), 1, length + r.RECORD_HEAD_BYTES)

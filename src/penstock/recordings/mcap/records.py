@@ -1,4 +1,4 @@
-"""The records of mcap files, and how they wrap a message."""
+"""The records of mcap files, read strictly: what is wrong in one is an error."""
 
 from __future__ import annotations
 
@@ -218,66 +218,3 @@ def walk(source: Bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
         yield kind, content_at, length
         ahead = 65536 if length < 8192 else 128 if kind == OP_MESSAGE else 4096
         at = content_at + length
-
-
-def _goes_on(raw: bytes, at: int) -> bool:
-    """True when a record follows a message before the next message, or nothing but zeros."""
-    from penstock.recordings.mcap.plausible import parse_record
-    from penstock.recordings.recovery.scan_bytes import ChunkBytes, is_padding
-
-    source = ChunkBytes(raw)
-    return parse_record(source, at, len(raw), inner=True).state != "bad" or is_padding(source, at, len(raw))
-
-
-class McapFraming:
-    """Messages: kind, length, channel, sequence, two times, data."""
-
-    def __init__(self, topics_of_channels: set[tuple[int, int]]) -> None:
-        """`topics_of_channels`: the (channel, topic) pairs that the files know."""
-        self._pairs = np.array(sorted(channel << 32 | topic for channel, topic in topics_of_channels), np.int64)
-
-    def unwrap(
-        self,
-        data: NDArray[np.uint8],
-        start: NDArray[np.int64],
-        span: NDArray[np.int64],
-        held: NDArray[np.int64],
-        topic_ids: NDArray[np.int32],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[int, str]]:
-        before = RECORD_HEAD_BYTES + MESSAGE_HEAD_BYTES
-        fits = np.minimum(span, held) >= before
-        if data.size < before:
-            fits[:] = False
-            data = np.zeros(before, np.uint8)
-        heads = data[np.where(fits, start, 0)[:, None] + np.arange(before)]
-        kind = heads[:, 0]
-        length = np.ascontiguousarray(heads[:, 1:9]).view("<u8")[:, 0]
-        channel = np.ascontiguousarray(heads[:, 9:11]).view("<u2")[:, 0].astype(np.int64)
-        # Compared without adding to it: a length near 2⁶⁴ would wrap around to a small one.
-        room = np.maximum(span - RECORD_HEAD_BYTES, 0).astype(np.uint64)
-        whole = (length >= MESSAGE_HEAD_BYTES) & (length <= room)
-        pair = channel << 32 | topic_ids
-        nearest = np.minimum(np.searchsorted(self._pairs, pair), self._pairs.size - 1)
-        belongs = self._pairs[nearest] == pair
-        good = fits & (kind == OP_MESSAGE) & whole & belongs
-        broken: dict[int, str] = {}
-        # A message ends where the next one begins; what is between them otherwise is looked at one by one.
-        for place in np.flatnonzero(good & (length < room) & (held == span)).tolist():
-            end = int(length[place]) + RECORD_HEAD_BYTES
-            if not _goes_on(data[start[place] : start[place] + span[place]].tobytes(), end):
-                broken[place] = "its length is broken: no record begins where it ends"
-                good[place] = False
-        for place in np.flatnonzero(~good).tolist():
-            if place in broken:
-                continue
-            if not fits[place]:
-                broken[place] = f"{int(min(span[place], held[place]))} bytes are too few for a message record"
-            elif kind[place] != OP_MESSAGE:
-                broken[place] = f"a record of kind {int(kind[place])} lies where the index names a message"
-            elif not whole[place]:
-                broken[place] = f"its record claims {int(length[place]):,} bytes, and {int(span[place]):,} are left"
-            else:
-                broken[place] = f"it belongs to channel {int(channel[place])}, which is not of this topic"
-        begin = np.where(good, start + before, 0)
-        full = np.where(good, length, 0).astype(np.int64) + RECORD_HEAD_BYTES
-        return begin, np.where(good, start + np.minimum(full, held), 0), broken

@@ -1,18 +1,15 @@
-"""Scanning a damaged mcap file record by record: every message that is whole goes to a new file."""
+"""Scanning a damaged mcap file record by record: every message that is whole is copied, or put into an index."""
 
 from __future__ import annotations
 
 import struct
-import zlib
-from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.formats.content import ZSTD_MAGIC
-from penstock.recordings.codecs import CODECS, MAX_CHUNK_BYTES, check_sizes, decode_prefix, decompress_into
+from penstock.recordings.codecs import CODECS
 from penstock.recordings.mcap import records as r
-from penstock.recordings.mcap.plausible import (
-    ChunkHead,
+from penstock.recordings.mcap.parsing import (
     Known,
     McapRecord,
     believable_message,
@@ -20,25 +17,25 @@ from penstock.recordings.mcap.plausible import (
     next_record,
     parse_record,
 )
-from penstock.recordings.mcap.survey import McapSurvey, survey_mcap, topic_facts
 from penstock.recordings.mcap.writer import McapWriter
 from penstock.recordings.messages.schemas import type_name
-from penstock.recordings.recovery.metadata import TopicFacts
-from penstock.recordings.recovery.record_walk import UNFINISHED, ChunkWalk, PackedChunk
+from penstock.recordings.metadata import TopicFacts
+from penstock.recordings.recovery.record_walk import UNFINISHED, ChunkHead, ChunkWalk, crc_of
+from penstock.recordings.recovery.report import DamageLog
 from penstock.recordings.recovery.scan_bytes import pieces
+from penstock.recordings.recovery.scan_index import ChunkSink, IndexSink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
-    from penstock.recordings.recovery.metadata import FileFacts
-    from penstock.recordings.recovery.report import DamageLog
+    from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
+    from penstock.recordings.metadata import FileFacts
+    from penstock.recordings.recovery.record_walk import Found, PackedChunk, Sink
     from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes
 
-_DAMAGED = "a chunk that does not decompress"
 _MOST_MESSAGES = 1 << 40
 _MAX_TIME_NS = (1 << 63) - 1
-_CUT_CHUNK = "the file ends inside a chunk"
 _HEAD_AT = len(r.MAGIC)
 
 
@@ -46,65 +43,82 @@ def recover_mcap(source: FileBytes, target: Path, log: DamageLog, facts: FileFac
     """Write every message, attachment and metadata record that can be read to a new file at `target`."""
     survey = survey_mcap(source)
     with McapWriter(target, profile=survey.profile, codec=survey.codec) as writer:
-        McapScan(_Copy(writer, facts), log, survey, source.path, keep_suspect=keep_suspect).run(source)
+        sink = _Copy(writer, facts)
+        McapScan(sink, log, survey, source.path, writer=writer, keep_suspect=keep_suspect).run(source)
 
 
-class Sink(Protocol):
-    """Where the records of a scan go."""
+def index_mcap(
+    source: FileBytes,
+    log: DamageLog,
+    chunks: ChunksBuilder,
+    index: IndexBuilder,
+    topic_of: Callable[[bytes, bytes | None], int],
+    file: int = 0,
+) -> set[tuple[int, int]]:
+    """Add every message that is whole to an index; (channel, topic) pairs. `log` counts what is lost."""
+    sink = IndexSink(chunks, index, topic_of, source.size, file)
+    McapScan(sink, log, survey_mcap(source), source.path).run(source)
+    sink.flush()
+    return sink.pairs
 
-    def channel(self, content: bytes, schema: bytes | None) -> int:
-        """A channel, which may have no message; the number that its messages come with."""
 
-    def message(self, source: ScanBytes, record: McapRecord, number: int, head: bytes) -> None:
-        """A message that is whole; `head`: channel, sequence and times."""
-
-    def metadata(self, content: bytes, name: bytes) -> None: ...
-
-    def attach(self, n_bytes: int, content: Iterator[bytes], index: bytes) -> None: ...
+def messages_in_chunk(
+    source: ScanBytes, begin: int, end: int, path: Path, pairs: set[tuple[int, int]]
+) -> dict[int, list[tuple[int, int, int]]]:
+    """(time, offset, span) by topic of the messages in one chunk."""
+    sink = ChunkSink(pairs, begin)
+    # What a channel is called does not matter here, only that it is known.
+    survey = McapSurvey(channels={channel: channel.to_bytes(2, "little") + bytes(14) for channel in sink.topics})
+    McapScan(sink, DamageLog(), survey, path).walk(source, begin, end, inner=True)
+    return sink.found
 
 
 class _Copy:
-    """Records go to a new file, and what is known of the topics to its facts."""
+    """Messages go to a new file, and what is known of the topics to its facts."""
 
     def __init__(self, writer: McapWriter, facts: FileFacts) -> None:
         self._writer = writer
         self._facts = facts
         self._topics: dict[int, TopicFacts] = {}
-        self.metadata = writer.metadata
-        self.attach = writer.attach
 
-    def channel(self, content: bytes, schema: bytes | None) -> int:
-        number = self._writer.channel(content, schema)
-        topic = self._topics[number] = topic_facts(content, schema)
+    def channel(self, number: int, described: bytes, more: bytes | None) -> int:
+        written = self._writer.channel(described, more)
+        topic = self._topics[written] = topic_facts(described, more)
         self._facts.topics.setdefault(topic, 0)
-        return number
+        return written
 
-    def message(self, source: ScanBytes, record: McapRecord, number: int, head: bytes) -> None:
-        payload = source.at(record.data_at + r.MESSAGE_HEAD_BYTES, record.length - r.MESSAGE_HEAD_BYTES)
+    def message(self, source: ScanBytes, record: Found, number: int, time_ns: int, packed: PackedChunk | None) -> None:
+        content = source.at(record.data_at, record.end - record.data_at)
+        head, payload = content[2 : r.MESSAGE_HEAD_BYTES], content[r.MESSAGE_HEAD_BYTES :]
         if self._facts.first_ns is None and payload[:4] == ZSTD_MAGIC:
             self._facts.packed_messages = True
-        self._writer.write(number, head[2:], payload)
-        self._facts.count(self._topics[number], int.from_bytes(head[6:14], "little"))
+        self._writer.write(number, head, payload)
+        self._facts.count(self._topics[number], time_ns)
 
 
 class McapScan(ChunkWalk[McapRecord]):
-    """The walk that decides what a file holds: what it gives to the sink is there, what its log counts is lost."""
+    """The walk that decides what a file holds; `writer` takes what is no message."""
+
+    channels: dict[int, bytes]  # the content of their records
 
     def __init__(
-        self, sink: Sink, log: DamageLog, survey: McapSurvey, path: Path, *, keep_suspect: bool = False
+        self,
+        sink: Sink,
+        log: DamageLog,
+        survey: McapSurvey,
+        path: Path,
+        *,
+        writer: McapWriter | None = None,
+        keep_suspect: bool = False,
     ) -> None:
-        super().__init__(log, keep_suspect=keep_suspect)
-        self._sink = sink
-        self.packed: PackedChunk | None = None  # the one whose messages are walked
+        channels, has_checksums = dict(survey.channels), survey.has_checksums
+        super().__init__(sink, log, path, channels=channels, has_checksums=has_checksums, keep_suspect=keep_suspect)
+        self._writer = writer
         self._survey = survey
-        self._path = path
         self._schemas = dict(survey.schemas)
-        self._channels = dict(survey.channels)
-        self._numbers: dict[int, tuple[int, str, str]] = {}
         self._seen_ns: int | None = None
         self._has_end = False
-        self._counted = 0
-        self._has_checksums = survey.has_checksums
+        self._summary_count = 0
 
     def run(self, source: FileBytes) -> None:
         begin = self.log.mark()
@@ -117,26 +131,25 @@ class McapScan(ChunkWalk[McapRecord]):
         self.close_chunk(end)
         if not self._has_end:
             self.log.add_end(source.size, UNFINISHED)
-        whole = (0, source.size)
-        if self._survey.messages is None and self.log.written < self._counted < _MOST_MESSAGES:
-            # A summary that proves nothing else may still prove that something is missing.
-            self.log.settle(begin, self._counted, whole, "messages that the summary counts")
-        if self._survey.messages is not None:
-            self.log.settle(begin, self._survey.messages, whole, "messages that the summary counts")
-        for channel in sorted(self._channels):
-            self._number(channel)
+        expected = self._survey.messages
+        if expected is None and self.log.written < self._summary_count < _MOST_MESSAGES:
+            expected = self._summary_count  # a summary that proves nothing else may still prove that some are missing
+        if expected is not None:
+            self.log.settle(begin, expected, (0, source.size), "messages that the summary counts")
+        for channel in sorted(self.channels):
+            self.number(channel)
 
-    # What RecordWalk asks for
+    # What the walk asks for
 
     def parse(self, source: ScanBytes, at: int, end: int, inner: bool) -> McapRecord:
         return parse_record(source, at, end, inner)
 
     def search(self, source: ScanBytes, at: int, end: int, inner: bool) -> int | None:
         outer_only = not inner and self._survey.codec != "none"
-        return next_record(source, at, end, inner, Known(self._channels, self._seen_ns, outer_only))
+        return next_record(source, at, end, inner, Known(self.channels, self._seen_ns, outer_only))
 
     def knowledge(self) -> int:
-        return len(self._channels)
+        return len(self.channels)
 
     def begins_like_a_record(self, source: ScanBytes, at: int, following: int | None) -> bool:
         head = source.at(at, r.RECORD_HEAD_BYTES)
@@ -146,7 +159,7 @@ class McapScan(ChunkWalk[McapRecord]):
         if following is not None and content_at + struct.unpack_from("<Q", head, 1)[0] == following:
             return True
         has_room = following is None or following - content_at >= r.MESSAGE_HEAD_BYTES
-        return has_room and believable_message(source, content_at, self._channels, self._seen_ns)
+        return has_room and believable_message(source, content_at, self.channels, self._seen_ns)
 
     def carries_payload(self, record: McapRecord) -> bool:
         return record.op in (r.OP_MESSAGE, r.OP_SCHEMA, r.OP_CHANNEL, r.OP_METADATA, r.OP_ATTACHMENT)
@@ -154,20 +167,29 @@ class McapScan(ChunkWalk[McapRecord]):
     def holds_messages(self, begin: int) -> bool:
         return not self._has_end
 
+    def chunk_head(self, source: ScanBytes, record: McapRecord, end: int) -> ChunkHead | None:
+        return chunk_head(source, record, end)
+
+    def describe(self, channel: int) -> tuple[str, str, bytes, bytes | None]:
+        content = self.channels[channel]
+        schema_id = struct.unpack_from("<H", content, 2)[0]
+        schema = self._schemas.get(schema_id)
+        facts = topic_facts(content, schema)
+        if schema is None and schema_id:
+            self.log.notes.append(f"{facts.name}: its schema is lost; the messages are kept without one")
+            self.log.lost_parts += 1
+        return facts.name, type_name(facts.type), content, schema
+
     def take(self, source: ScanBytes, record: McapRecord, end: int, inner: bool) -> int:
         if record.op == r.OP_MESSAGE and self._is_disguised_index(source, record, inner):
             self.log.add(record.at, record.end, "a record of the index whose kind is broken", 0)
         elif record.op == r.OP_MESSAGE:
-            # Behind a broken part, it may be of a chunk whose head, and with it the checksum, is lost.
-            unproven = self.unproven and self._has_checksums and not inner
-            self._take_message(source, record, suspect=self.suspect or unproven)
+            self._take_message(source, record, inner)
         elif record.op == r.OP_CHUNK:
-            return self._take_chunk(source, record, end)
-        elif record.op == r.OP_MESSAGE_INDEX and self.chunk is not None:
+            return self.take_chunk(source, record, end)
+        elif record.op == r.OP_MESSAGE_INDEX:
             channel = int.from_bytes(source.at(record.data_at, 2), "little")
-            self.chunk.list(channel, (record.length - 6) // 16, is_known=channel in self._channels)
-            if self.chunk.index_at == record.at:
-                self.chunk.index_at = record.end
+            self.take_index(record, channel, (record.length - 6) // 16)
         elif record.op == r.OP_ATTACHMENT:
             self._take_attachment(source, record)
         elif record.op == r.OP_DATA_END:
@@ -175,7 +197,7 @@ class McapScan(ChunkWalk[McapRecord]):
         elif record.op in (r.OP_SCHEMA, r.OP_CHANNEL, r.OP_METADATA):
             self._take_small(source, record)
         elif record.op == r.OP_STATISTICS and self._has_end:
-            self._counted = int.from_bytes(source.at(record.data_at, 8), "little")
+            self._summary_count = int.from_bytes(source.at(record.data_at, 8), "little")
         elif record.op > r.OP_DATA_END:
             self.log.add(
                 record.at, record.end, f"a record of the private kind {record.op:#04x}, which is not copied", 0
@@ -186,54 +208,7 @@ class McapScan(ChunkWalk[McapRecord]):
         return record.end
 
     def take_cut(self, source: ScanBytes, record: McapRecord, stop: int, end: int) -> int | None:
-        head = chunk_head(source, record, end) if record.op == r.OP_CHUNK else None
-        if head is None:
-            return None
-        self.begin_chunk(record, None)
-        if head.codec == "none":
-            return head.data_at  # its records are walked one by one, as far as they go
-        return self._take_packed(source, record, head, max(stop, head.data_at), is_cut=stop == end)
-
-    # Chunks
-
-    def close_chunk(self, at: int) -> None:
-        """Compare what a chunk gave with what its message indexes list, where those are all there."""
-        chunk, self.chunk = self.chunk, None
-        if chunk is None or chunk.index_at != at or chunk.expected is None or chunk.given is None:
-            return
-        where, cause = (chunk.at, chunk.end), "messages that the chunk's index lists"
-        self.log.settle(chunk.mark, chunk.expected, where, cause, chunk.given)
-        self.count_misplaced(chunk)
-
-    def _take_chunk(self, source: ScanBytes, record: McapRecord, end: int) -> int:
-        head = chunk_head(source, record, end)
-        if head is None:
-            self.log.add(record.at, record.end, "a chunk whose head is broken")
-            return record.end
-        believed = self.follows(source, record.end, end, inner=False) or (
-            self.is_filled(source, head.data_at, record.end)
-            if head.codec == "none"
-            else head.raw_bytes > 0 and self._unpacked(source, record, head, record.end)[0] is not None
-        )
-        self.begin_chunk(record, record.end if believed else None)
-        self.unproven = not believed
-        self._has_checksums = self._has_checksums or head.crc != 0
-        if head.codec != "none":
-            following = record.end if believed else self.resync(source, head.data_at, end, inner=False)
-            stop = end if following is None else following
-            return self._take_packed(source, record, head, stop, is_cut=following is None)
-        if not believed:
-            return head.data_at
-        if head.crc and self._crc(source, head.data_at, record.end) != head.crc:
-            if not self.keep_suspect:
-                self.log.add(record.at, record.end, "a chunk that fails its CRC")
-                if self.chunk is not None:
-                    self.chunk.given = 0
-                return record.end
-            self.suspect = True
-        self.walk_chunk(source, head.data_at, record.end)
-        self.suspect = False
-        return record.end
+        return self.take_cut_chunk(source, record, stop, end) if record.op == r.OP_CHUNK else None
 
     def _is_disguised_index(self, source: ScanBytes, record: McapRecord, inner: bool) -> bool:
         """True for a message index that one bit has made a message: it follows a chunk, and its own length fits.
@@ -247,42 +222,18 @@ class McapScan(ChunkWalk[McapRecord]):
         listed_bytes = int.from_bytes(source.at(record.data_at + 2, 4), "little")
         return listed_bytes == record.length - 6 and listed_bytes % 16 == 0
 
-    def _crc(self, source: ScanBytes, begin: int, end: int) -> int:
-        crc = 0
-        for _, piece in pieces(source, begin, end):
-            crc = zlib.crc32(piece, crc)
-        return crc
+    # The records
 
-    def _take_packed(self, source: ScanBytes, record: McapRecord, head: ChunkHead, stop: int, *, is_cut: bool) -> int:
-        self.begin_packed(record, stop)
-        data, why = self._unpacked(source, record, head, stop)
-        self.packed = PackedChunk(head.data_at, stop - head.data_at, head.raw_bytes, head.codec, head.crc)
-        if data is None and head.codec in CODECS:
-            if is_cut or self.keep_suspect:
-                data = decode_prefix(head.codec, source, head.data_at, stop, min(head.raw_bytes, MAX_CHUNK_BYTES))
-            if is_cut:
-                why = f"{_CUT_CHUNK}; {len(data or b''):,} of {head.raw_bytes:,} bytes could be decompressed"
-            if data is not None:
-                self.packed = replace(self.packed, raw_bytes=len(data), crc=0, is_part=True)
-        self.walk_packed(data, why, is_cut=is_cut)
-        return stop
-
-    def _unpacked(
-        self, source: ScanBytes, record: McapRecord, head: ChunkHead, stop: int
-    ) -> tuple[bytearray | None, str]:
-        stored_bytes = stop - head.data_at
-        try:
-            check_sizes(self._path, record.at, head.codec, stored_bytes, head.raw_bytes)
-            target = bytearray(head.raw_bytes)
-            stored = memoryview(source.at(head.data_at, stored_bytes))
-            decompress_into(head.codec, stored, memoryview(target), self._path, record.at)
-        except (RecordingCorrupt, LimitExceeded, RecordingError) as error:
-            return None, f"{_DAMAGED}: {error.message.removeprefix(f'{self._path}: ')}"
-        if head.crc and zlib.crc32(target) != head.crc:
-            return (target if self.keep_suspect else None), "a chunk that fails its CRC"
-        return target, ""
-
-    # The other records
+    def _take_message(self, source: ScanBytes, record: McapRecord, inner: bool) -> None:
+        channel, _, time_ns, _ = struct.unpack("<HIQQ", source.at(record.data_at, r.MESSAGE_HEAD_BYTES))
+        if time_ns > _MAX_TIME_NS:
+            self.log.add(*self.place(source, record.at, record.end), "a message with an impossible time", 1)
+            return
+        # Behind a broken part, it may be of a chunk whose head, and with it the checksum, is lost.
+        suspect = self.suspect or (self.unproven and self.has_checksums and not inner)
+        self.take_message(source, record, channel, time_ns, suspect=suspect)
+        if channel in self.channels:
+            self._seen_ns = time_ns
 
     def _take_small(self, source: ScanBytes, record: McapRecord) -> None:
         if record.length > r.MAX_SMALL_RECORD_BYTES:
@@ -293,47 +244,14 @@ class McapScan(ChunkWalk[McapRecord]):
         if record.op == r.OP_SCHEMA:
             if self._schemas.get(number) != content:
                 self._schemas[number] = content
-                self._numbers.clear()
+                self.numbers.clear()
         elif record.op == r.OP_CHANNEL:
-            if self._channels.get(number) != content:
-                self._channels[number] = content
-                self._numbers.pop(number, None)
-        elif not self._has_end:
+            if self.channels.get(number) != content:
+                self.channels[number] = content
+                self.numbers.pop(number, None)
+        elif not self._has_end and self._writer is not None:
             name_bytes = struct.unpack_from("<I", content)[0]
-            self._sink.metadata(content, content[4 : 4 + name_bytes])
-
-    def _number(self, channel: int) -> tuple[int, str, str]:
-        """The number that the sink gave to a channel, the name of its topic, and its type."""
-        known = self._numbers.get(channel)
-        if known is None:
-            content = self._channels[channel]
-            schema_id = struct.unpack_from("<H", content, 2)[0]
-            schema = self._schemas.get(schema_id)
-            facts = topic_facts(content, schema)
-            name, kind = facts.name, type_name(facts.type)
-            if schema is None and schema_id:
-                self.log.notes.append(f"{name}: its schema is lost; the messages are kept without one")
-                self.log.lost_parts += 1
-            known = self._numbers[channel] = (self._sink.channel(content, schema), name, kind)
-        return known
-
-    def _take_message(self, source: ScanBytes, record: McapRecord, *, suspect: bool) -> None:
-        head = source.at(record.data_at, r.MESSAGE_HEAD_BYTES)
-        channel, _, time_ns, _ = struct.unpack("<HIQQ", head)
-        if time_ns > _MAX_TIME_NS:
-            self.log.add(*self.place(source, record.at, record.end), "a message with an impossible time", 1)
-            return
-        if channel not in self._channels:
-            why = f"messages of channel {channel}, whose record is lost"
-            self.log.add(*self.place(source, record.at, record.end), why, 1)
-            return
-        if self.chunk is not None:
-            self.chunk.held[channel] += 1
-        number, name, kind = self._number(channel)
-        self._sink.message(source, record, number, head)
-        self._seen_ns = time_ns
-        self.log.took(name, kind)
-        self.log.suspect += suspect
+            self._writer.metadata(content, content[4 : 4 + name_bytes])
 
     def _take_attachment(self, source: ScanBytes, record: McapRecord) -> None:
         at = record.data_at
@@ -344,20 +262,106 @@ class McapScan(ChunkWalk[McapRecord]):
             sizes.append(int.from_bytes(source.at(at + used, width), "little"))
             used += width + sizes[-1]
         claimed = struct.unpack("<I", source.at(at + used, 4).ljust(4, b"\0"))[0]
-        if used + 4 > record.length or (claimed and self._crc(source, at, at + used) != claimed):
+        if used + 4 > record.length or (claimed and crc_of(source, at, at + used) != claimed):
             self.log.add(record.at, record.end, "an attachment that fails its CRC", 0)
             self.log.lost_parts += 1
+            return
+        if self._writer is None:
             return
         name = source.at(at + 20, sizes[0])
         media = source.at(at + 24 + sizes[0], sizes[1])
         index = head + struct.pack("<Q", sizes[2]) + struct.pack("<I", len(name)) + name
         index += struct.pack("<I", len(media)) + media
         content = (piece for _, piece in pieces(source, at, record.end))
-        self._sink.attach(record.length, content, index)
+        self._writer.attach(record.length, content, index)
 
     def _take_data_end(self, source: ScanBytes, record: McapRecord) -> None:
         self._has_end = True
         claimed = struct.unpack("<I", source.at(record.data_at, 4))[0]
-        if claimed and not self.log.has_damage and self._crc(source, 0, record.at) != claimed:
+        if claimed and not self.log.has_damage and crc_of(source, 0, record.at) != claimed:
             self.log.add(_HEAD_AT, record.at, "the data section fails its CRC, and nothing in it tells where", 0)
             self.log.suspect = self.log.written
+
+
+@dataclass
+class McapSurvey:
+    """What the beginning and the end of a file tell before it is scanned."""
+
+    profile: str = ""
+    codec: str = "none"
+    has_checksums: bool = False
+    messages: int | None = None
+    schemas: dict[int, bytes] = field(default_factory=dict)
+    channels: dict[int, bytes] = field(default_factory=dict)
+
+
+def survey_mcap(source: FileBytes) -> McapSurvey:
+    survey = McapSurvey()
+    at = _HEAD_AT
+    while at < source.size:
+        record = parse_record(source, at, source.size, inner=False)
+        if record.op == r.OP_HEADER:
+            size = struct.unpack("<I", source.at(record.data_at, 4).ljust(4, b"\0"))[0]
+            survey.profile = source.at(record.data_at + 4, size).decode("utf-8", errors="replace")
+        if record.op == r.OP_CHUNK and (head := chunk_head(source, record, source.size)):
+            survey.codec = head.codec if head.codec in CODECS else "none"
+            survey.has_checksums = head.crc != 0
+        if record.state != "whole" or record.op == r.OP_CHUNK:
+            break
+        at = record.end
+    _read_summary(source, survey)
+    return survey
+
+
+def _read_summary(source: FileBytes, survey: McapSurvey) -> None:
+    footer_at = source.size - _HEAD_AT - r.FOOTER_BYTES
+    footer = source.at(footer_at, r.FOOTER_BYTES + _HEAD_AT) if footer_at >= _HEAD_AT else b""
+    if not footer.endswith(r.MAGIC) or footer[:9] != struct.pack("<BQ", r.OP_FOOTER, 20):
+        return
+    summary_at, _, claimed = struct.unpack_from("<QQI", footer, 9)
+    is_proven = not claimed or (summary_at >= _HEAD_AT and crc_of(source, summary_at, footer_at + 25) == claimed)
+    at = summary_at or footer_at
+    while _HEAD_AT <= at < footer_at:
+        record = parse_record(source, at, footer_at, inner=False)
+        if record.state != "whole" or record.length > r.MAX_SMALL_RECORD_BYTES:
+            return
+        content = source.at(record.data_at, record.length)
+        if record.op == r.OP_SCHEMA:
+            survey.schemas[struct.unpack_from("<H", content)[0]] = content
+        elif record.op == r.OP_CHANNEL:
+            survey.channels[struct.unpack_from("<H", content)[0]] = content
+        elif record.op == r.OP_CHUNK_INDEX:
+            survey.has_checksums = True  # as every writer of chunks does; what is kept unproven is told
+            survey.codec = _chunk_index_codec(content) or survey.codec
+        elif record.op == r.OP_STATISTICS and is_proven:
+            survey.messages = struct.unpack_from("<Q", content)[0]
+        at = record.end
+
+
+def _chunk_index_codec(content: bytes) -> str:
+    """The compression that a chunk index names; empty where it names none that is known."""
+    at = 36 + int.from_bytes(content[32:36], "little") + 8
+    name, _ = _text_at(content, at)
+    return name if name in CODECS else ""
+
+
+def topic_facts(channel: bytes, schema: bytes | None) -> TopicFacts:
+    name, used = _text_at(channel, 4)
+    encoding, used = _text_at(channel, used)
+    metadata, at = {}, used + 4
+    while at < len(channel):
+        key, at = _text_at(channel, at)
+        metadata[key], at = _text_at(channel, at)
+    return TopicFacts(
+        name=name,
+        type="" if schema is None else _text_at(schema, 2)[0],
+        encoding=encoding,
+        qos=metadata.get("offered_qos_profiles", ""),
+        type_hash=metadata.get("topic_type_hash", ""),
+    )
+
+
+def _text_at(content: bytes, at: int) -> tuple[str, int]:
+    """A string of a record, and where it ends."""
+    end = at + 4 + int.from_bytes(content[at : at + 4], "little")
+    return content[at + 4 : end].decode("utf-8", errors="replace"), end

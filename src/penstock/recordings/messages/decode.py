@@ -31,8 +31,6 @@ from penstock.recordings.messages.walk import TypeTable, Walk, Want
 Encoding = Literal["ros1", "cdr"]
 
 _CDR_HEADER_BYTES = 4
-# The last field can be followed by up to three bytes that fill a DDS payload to a multiple of four.
-_CDR_PADDING_BYTES = 3
 # ROS 1: seq u32, then the stamp; CDR: encapsulation u32, then the stamp.
 _STAMP_END_BYTES = 12
 _BARE_STAMP = "timestamp"  # what foxglove's messages begin with instead of a header
@@ -58,7 +56,6 @@ class Decoder(MessageDecoder):
             for order in self._types
         }
         self._whole: Reader | None = None
-        self._skips: dict[str, tuple[Step, ...]] = {}
 
     def __repr__(self) -> str:
         return f"Decoder({self.type_name}, {self.encoding}, {len(self.message.fields)} fields)"
@@ -72,13 +69,8 @@ class Decoder(MessageDecoder):
     def stamp_is_first(self) -> bool:
         return True
 
-    @property
-    def stamp_prefix_bytes(self) -> int:
-        """How many of the payload's first bytes header_stamp_ns needs."""
-        return 0 if self.stamp_offset is None else self.stamp_offset + 8
-
     def header_stamp_ns(self, payload: Payload) -> int:
-        """The time in the message's header; only the payload's first stamp_prefix_bytes are touched."""
+        """The time in the message's header; only the payload's first bytes are touched."""
         if self.stamp_offset is None:
             raise SchemaError(
                 f"{self.type_name} does not begin with a std_msgs/Header and so has no header time",
@@ -136,25 +128,6 @@ class Decoder(MessageDecoder):
             self._whole = self.reader(["."])
         message: dict[str, Any] = self._whole(payload)[0]
         return message
-
-    def trailing_bytes(self, payload: Payload) -> int:
-        """How many bytes follow the message's end (0 for the padding of a DDS payload); MessageError when it is cut."""
-        order = "<" if self.encoding == "ros1" else _byte_order(payload, self.type_name)
-        if order not in self._skips:
-            self._types[order].expanded = 0
-            walk = Walk(self._types[order])
-            walk.add_message(self.type_name, None, self.type_name)
-            self._skips[order] = walk.finish()
-        body = memoryview(payload)[_CDR_HEADER_BYTES if self.encoding == "cdr" else 0 :]
-        position = 0
-        for step in self._skips[order]:
-            position = step(body, position, [])
-        left = len(body) - position
-        if not self.message.fields:
-            return max(0, left - _CDR_PADDING_BYTES) if self.encoding == "cdr" else left
-        if left < 0:
-            raise MessageError(f"{self.type_name}: the message ends {-left:,} bytes before its last field")
-        return 0 if self.encoding == "cdr" and left <= _CDR_PADDING_BYTES else left
 
     def field_at(self, path: FieldPath) -> FieldDef | None:
         """The field that a path ends at, None for the whole message; ConfigError for a path that does not exist."""

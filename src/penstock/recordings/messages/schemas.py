@@ -34,12 +34,6 @@ class Schema:
         return f"Schema({self.type!r}, {self.format!r}, {len(self.text)} characters)"
 
 
-def topic_order(topic: tuple[str, Schema]) -> tuple[str, str, str, str]:
-    """Sorts topics by name: the same recording in another container gets the same topic ids."""
-    name, schema = topic
-    return name, schema.type, schema.format, schema.text
-
-
 def type_name(name: str) -> str:
     """The three-part spelling of a type name; a name that is no ROS type stays as it is."""
     from penstock.recordings.messages.definitions import normalise_type
@@ -80,6 +74,30 @@ class SameDefinitions:
         if len(known) < _MOST_COMPARED:
             known.append(schema)
         return schema
+
+
+class TopicTable:
+    """Numbers topics as they are met: channels of one name, encoding and definition (several publishers) are one."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, str, Schema], int] = {}
+        self._same = SameDefinitions()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def number(self, name: str, encoding: str, schema: Schema) -> int:
+        """The number of a topic."""
+        return self._numbers.setdefault((name, encoding, self._same.first(name, schema)), len(self._numbers))
+
+    def in_order(self) -> list[tuple[int, tuple[str, str, Schema]]]:
+        """(number, topic) by name: the same recording in another container gets the same topic ids."""
+
+        def key(found: tuple[int, tuple[str, str, Schema]]) -> tuple[str, ...]:
+            name, encoding, schema = found[1]
+            return name, schema.type, schema.format, schema.text, encoding
+
+        return sorted(((number, topic) for topic, number in self._numbers.items()), key=key)
 
 
 def _have_same_fields(one: Schema, other: Schema) -> bool:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
-from penstock.recordings.recovery.scan_bytes import ChunkBytes, is_padding
+from penstock.errors import LimitExceeded, RecordingError
+from penstock.recordings.codecs import CODECS, MAX_CHUNK_BYTES, check_sizes, decode_prefix, decompress_into
+from penstock.recordings.recovery.scan_bytes import ChunkBytes, is_padding, pieces
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from penstock.recordings.recovery.report import DamageLog
     from penstock.recordings.recovery.scan_bytes import ScanBytes
 
@@ -170,6 +176,16 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class ChunkHead:
+    """How large a chunk becomes, its compression, where its stored bytes begin; CRC 0 is not checked."""
+
+    raw_bytes: int
+    codec: str
+    data_at: int
+    crc: int = 0
+
+
+@dataclass(frozen=True)
 class PackedChunk:
     """Where a packed chunk lies, and how large it becomes; `is_part`: as far as it can be decoded."""
 
@@ -181,40 +197,158 @@ class PackedChunk:
     is_part: bool = False
 
 
-class ChunkWalk(RecordWalk[RecordT]):
-    """A walk through records that lie in chunks, packed or not; what each chunk gave is compared with its index."""
+class Sink(Protocol):
+    """Where the messages of a scan go."""
 
-    def __init__(self, log: DamageLog, *, keep_suspect: bool) -> None:
+    def channel(self, number: int, described: bytes, more: bytes | None) -> int:
+        """A channel (or connection), which may have no message; the number that its messages come with."""
+
+    def message(self, source: ScanBytes, record: Found, number: int, time_ns: int, packed: PackedChunk | None) -> None:
+        """A message that is whole; `packed`: the chunk that the source was unpacked from."""
+
+
+class ChunkWalk(RecordWalk[RecordT]):
+    """A walk through records that lie in chunks, packed or not; what each chunk gave is compared with its index.
+
+    What it gives to the sink is there, and what its log counts is lost. `counted`: messages by the position of their
+    chunk, where the end of the file tells them.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        log: DamageLog,
+        path: Path,
+        *,
+        channels: dict[int, Any],
+        counted: Mapping[int, int] | None = None,
+        has_checksums: bool = False,
+        keep_suspect: bool = False,
+    ) -> None:
         super().__init__(log)
-        self.keep_suspect = keep_suspect
-        self.suspect = False  # True while a chunk that proved to be damaged is walked
+        self.channels = channels  # what the file says of each, as it lies there
+        self.expected: dict[int, int] = {}  # messages by the position of their chunk
+        self.whole_chunks = 0
         self.chunk: Chunk | None = None
-        self.packed_place = (0, 0)
+        self.suspect = False  # True while a chunk that proved to be damaged is walked
+        self.has_checksums = has_checksums
+        self._sink = sink
+        self._path = path
+        self._counted = counted or {}
+        self._keep_suspect = keep_suspect
+        self._packed: PackedChunk | None = None  # the one whose messages are walked
+        self._packed_place = (0, 0)
+        self.numbers: dict[int, tuple[int, str, str]] = {}  # number in the sink, topic and type by channel
 
     @abstractmethod
-    def close_chunk(self, at: int) -> None:
-        """The chunk that was met last ends with its index, at `at`: count what is missing of it."""
+    def chunk_head(self, source: ScanBytes, record: RecordT, end: int) -> ChunkHead | None:
+        """The head of a chunk; None where the source ends inside it."""
+
+    @abstractmethod
+    def describe(self, channel: int) -> tuple[str, str, bytes, bytes | None]:
+        """Topic and type of a channel, and its two descriptions as they lie in the file."""
 
     def place(self, source: ScanBytes, begin: int, end: int) -> tuple[int, int]:
-        return self.packed_place if isinstance(source, ChunkBytes) else (begin, end)
+        return self._packed_place if isinstance(source, ChunkBytes) else (begin, end)
 
-    def begin_chunk(self, record: RecordT, index_at: int | None) -> None:
+    def number(self, channel: int) -> tuple[int, str, str]:
+        """The number that the sink gave to a channel, the name of its topic, and its type."""
+        known = self.numbers.get(channel)
+        if known is None:
+            name, kind, described, more = self.describe(channel)
+            known = self.numbers[channel] = (self._sink.channel(channel, described, more), name, kind)
+        return known
+
+    def take_message(
+        self, source: ScanBytes, record: RecordT, channel: int, time_ns: int, *, suspect: bool, what: str = "channel"
+    ) -> None:
+        if channel not in self.channels:
+            why = f"messages of {what} {channel}, whose record is lost"
+            self.log.add(*self.place(source, record.at, record.end), why, 1)
+            return
+        if self.chunk is not None:
+            self.chunk.held[channel] += 1
+        number, name, kind = self.number(channel)
+        packed = self._packed if isinstance(source, ChunkBytes) else None
+        self._sink.message(source, record, number, time_ns, packed)
+        self.log.took(name, kind)
+        self.log.suspect += suspect
+
+    def take_index(self, record: RecordT, channel: int, count: int) -> None:
+        """An index record of one channel, behind its chunk."""
+        if self.chunk is not None:
+            self.chunk.list(channel, count, is_known=channel in self.channels)
+            if self.chunk.index_at == record.at:
+                self.chunk.index_at = record.end
+
+    def take_cut_chunk(self, source: ScanBytes, record: RecordT, stop: int, end: int) -> int | None:
+        head = self.chunk_head(source, record, end)
+        if head is None:
+            return None
+        self._begin_chunk(record, None)
+        if head.codec == "none":
+            return head.data_at  # its records are walked one by one, as far as they go
+        return self._take_packed(source, record, head, max(stop, head.data_at), is_cut=stop == end)
+
+    def take_chunk(self, source: ScanBytes, record: RecordT, end: int) -> int:
+        head = self.chunk_head(source, record, end)
+        if head is None:
+            self.log.add(record.at, record.end, "a chunk whose head is broken")
+            return record.end
+        believed = self.follows(source, record.end, end, inner=False) or (
+            self._is_filled(source, head.data_at, record.end)
+            if head.codec == "none"
+            else head.raw_bytes > 0 and self._unpacked(source, record, head, record.end)[0] is not None
+        )
+        self._begin_chunk(record, record.end if believed else None)
+        self.unproven = not believed
+        self.has_checksums = self.has_checksums or head.crc != 0
+        if head.codec != "none":
+            # A recorder that was killed leaves the sizes of its last chunk at 0: the stream goes on to the end.
+            following = record.end if believed else self.resync(source, head.data_at, end, inner=False)
+            stop = end if following is None else following
+            return self._take_packed(source, record, head, stop, is_cut=following is None)
+        if not believed:
+            return head.data_at  # its length is broken, not its records: they are walked one by one
+        if head.crc and crc_of(source, head.data_at, record.end) != head.crc:
+            if not self._keep_suspect:
+                self.log.add(record.at, record.end, "a chunk that fails its CRC")
+                if self.chunk is not None:
+                    self.chunk.given = 0
+                return record.end
+            self.suspect = True
+        self.whole_chunks += 1
+        self._walk_chunk(source, head.data_at, record.end)
+        self.suspect = False
+        return record.end
+
+    def close_chunk(self, at: int) -> None:
+        """Compare what the last chunk gave with what its index lists, where that is all there; it ends at `at`."""
+        chunk, self.chunk = self.chunk, None
+        if chunk is None:
+            return
+        listed = chunk.expected if chunk.index_at == at and chunk.expected else None
+        counted = self._counted.get(chunk.at)
+        if listed is not None or counted is not None:
+            # Either number may itself be broken: the larger one hides no loss.
+            expected = self.expected[chunk.at] = max(listed or 0, counted or 0)
+            if chunk.given is not None:
+                where, cause = (chunk.at, chunk.end), "messages that the chunk's index lists"
+                self.log.settle(chunk.mark, expected, where, cause, chunk.given)
+        if chunk.index_at == at:
+            self._count_misplaced(chunk)
+
+    def _begin_chunk(self, record: RecordT, index_at: int | None) -> None:
         self.close_chunk(record.at)
         self.chunk = Chunk(record.at, record.end, self.log.mark(), index_at)
 
-    def begin_packed(self, record: RecordT, stop: int) -> None:
-        """A packed chunk goes on to `stop`, which may not be where its head says."""
-        self.packed_place = (record.at, stop)
-        if self.chunk is not None and stop != record.end:
-            self.chunk.index_at, self.chunk.end = stop, stop
-
-    def count_misplaced(self, chunk: Chunk) -> None:
+    def _count_misplaced(self, chunk: Chunk) -> None:
         """A message that names another connection than the index does is lost to its own topic."""
         wrong = sum((chunk.listed - chunk.held).values())
         if wrong and not chunk.index_is_odd and sum(chunk.listed.values()) == sum(chunk.held.values()):
             self.log.add(chunk.at, chunk.end, "messages that name another topic than the chunk's index", wrong)
 
-    def is_filled(self, source: ScanBytes, at: int, end: int) -> bool:
+    def _is_filled(self, source: ScanBytes, at: int, end: int) -> bool:
         """True when whole records fill a plain chunk exactly: then its length is right, whatever follows it."""
         while at < end:
             record = self.parse(source, at, end, inner=True)
@@ -223,20 +357,54 @@ class ChunkWalk(RecordWalk[RecordT]):
             at = record.end
         return True
 
-    def walk_packed(self, data: bytes | bytearray | None, why: str, *, is_cut: bool) -> None:
-        """Take the records of a chunk that was unpacked as far as it could be; `why` says what is wrong with it."""
+    def _take_packed(self, source: ScanBytes, record: RecordT, head: ChunkHead, stop: int, *, is_cut: bool) -> int:
+        """Take what a packed chunk gives that goes on to `stop`, which may not be where its head says."""
+        self._packed_place = (record.at, stop)
+        if self.chunk is not None and stop != record.end:
+            self.chunk.index_at, self.chunk.end = stop, stop
+        data, why = self._unpacked(source, record, head, stop)
+        self._packed = PackedChunk(head.data_at, stop - head.data_at, head.raw_bytes, head.codec, head.crc)
+        self.whole_chunks += data is not None
+        if data is None and head.codec in CODECS:
+            if is_cut or self._keep_suspect:
+                limit = min(head.raw_bytes or MAX_CHUNK_BYTES, MAX_CHUNK_BYTES)
+                data = decode_prefix(head.codec, source, head.data_at, stop, limit)
+                self._packed = replace(self._packed, raw_bytes=len(data), crc=0, is_part=True)
+            if is_cut:
+                why = f"the file ends inside a chunk; {len(data or b''):,} bytes of it could be decompressed"
         if why:
-            self.log.add(*self.packed_place, why)
-        if data is None:
-            if self.chunk is not None:
-                self.chunk.given = 0
-            return
-        self.suspect, self.cut_cause = bool(why) and not is_cut, why
-        self.walk_chunk(ChunkBytes(data), 0, len(data))
-        self.suspect, self.cut_cause = False, ""
+            self.log.add(*self._packed_place, why)
+        if data is not None:
+            self.suspect, self.cut_cause = bool(why) and not is_cut, why
+            self._walk_chunk(ChunkBytes(data), 0, len(data))
+            self.suspect, self.cut_cause = False, ""
+        elif self.chunk is not None:
+            self.chunk.given = 0
+        return stop
 
-    def walk_chunk(self, source: ScanBytes, begin: int, end: int) -> None:
+    def _walk_chunk(self, source: ScanBytes, begin: int, end: int) -> None:
         before, chunk = self.log.written, self.chunk
         self.walk(source, begin, end, inner=True)
         if chunk is not None:
             chunk.given = self.log.written - before
+
+    def _unpacked(self, source: ScanBytes, record: RecordT, head: ChunkHead, stop: int) -> tuple[bytearray | None, str]:
+        stored_bytes = stop - head.data_at
+        try:
+            check_sizes(self._path, record.at, head.codec, stored_bytes, head.raw_bytes)
+            target = bytearray(head.raw_bytes)
+            stored = memoryview(source.at(head.data_at, stored_bytes))
+            decompress_into(head.codec, stored, memoryview(target), self._path, record.at)
+        except (RecordingError, LimitExceeded) as error:
+            return None, f"a chunk that does not decompress: {error.message.removeprefix(f'{self._path}: ')}"
+        if head.crc and zlib.crc32(target) != head.crc:
+            return (target if self._keep_suspect else None), "a chunk that fails its CRC"
+        return target, ""
+
+
+def crc_of(source: ScanBytes, begin: int, end: int) -> int:
+    """The CRC-32 of a range."""
+    crc = 0
+    for _, piece in pieces(source, begin, end):
+        crc = zlib.crc32(piece, crc)
+    return crc

@@ -13,8 +13,8 @@ from penstock import formats
 from penstock.errors import NotARecording, OutputExists, RecordingError, UsageError
 from penstock.formats.content import foreign_content
 from penstock.recordings.file_window import plain_name
-from penstock.recordings.metadata import FILE_NAME, Metadata
-from penstock.recordings.recovery.metadata import FileFacts, write_metadata
+from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
+from penstock.recordings.metadata import FILE_NAME, FileFacts, Metadata, write_metadata
 from penstock.recordings.recovery.report import DamageLog, RecoveryReport
 from penstock.recordings.recovery.scan_bytes import FileBytes
 from penstock.recordings.split import Source, is_zstd_file, source_of, suffix_kind
@@ -45,10 +45,7 @@ def recover(
     found = _find(path)
     is_bag_directory = found.kind != "ros1" and (path.is_dir() or len(found.files) > 1)
     _check_output(found, path, target, overwrite=overwrite, directory=is_bag_directory)
-    log = DamageLog(notes=list(found.notes))
-    for name, count in found.missing:
-        log.file = name
-        log.add(0, 0, "a file of the bag that is not there", count or None)
+    log = _log_of(found)
     try:
         with _building(target, overwrite=overwrite, directory=is_bag_directory) as partial:
             facts = []
@@ -78,10 +75,7 @@ def examine(source: str | Path) -> RecoveryReport:
     """What `recover` would save and lose, without writing anything."""
     path = as_path(source)
     found = _find(path)
-    log = DamageLog(notes=list(found.notes))
-    for name, count in found.missing:
-        log.file = name
-        log.add(0, 0, "a file of the bag that is not there", count or None)
+    log = _log_of(found)
     for file in found.files:
         log.file = file.name
         _examine_file(found.kind, file, log)
@@ -89,17 +83,25 @@ def examine(source: str | Path) -> RecoveryReport:
     return log.report(source=str(path), output="", kind=found.kind, bytes_in=bytes_in, bytes_out=0)
 
 
+def _log_of(found: Source) -> DamageLog:
+    """A log that knows of the files that are missing."""
+    log = DamageLog(notes=list(found.notes))
+    for name, count in found.missing:
+        log.file = name
+        log.add(0, 0, "a file of the bag that is not there", count or None)
+    return log
+
+
 def _examine_file(kind: str, file: Path, log: DamageLog) -> None:
     with _content_of(file, log, None) as source:
         if kind == "ros1":
-            from penstock.recordings.ros1.rescan import ScannedBag
+            from penstock.recordings.ros1.scan import index_bag
 
-            ScannedBag(source, log)
+            index_bag(source, log, ChunksBuilder(), IndexBuilder(), lambda *_: 0)
         elif kind == "mcap":
-            from penstock.recordings.mcap.rescan import ScannedMcap
-            from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
+            from penstock.recordings.mcap.scan import index_mcap
 
-            ScannedMcap(source, log, 0, ChunksBuilder(), IndexBuilder(), lambda *_: 0)
+            index_mcap(source, log, ChunksBuilder(), IndexBuilder(), lambda *_: 0)
         else:
             from penstock.recordings.db3.file import Db3Index
             from penstock.recordings.db3.salvage import PagedFile
@@ -215,25 +217,21 @@ def _recover_file(found: Source, file: Path, target: Path, log: DamageLog, keep_
     facts.packed_messages = found.metadata.compression_mode == "message"
     # Beside the output, not in /tmp: that is memory on many machines.
     with _content_of(file, log, target.parent) as source:
-        _scan(found.kind, source, target, log, facts, keep_suspect=keep_suspect)
+        if not source.size:
+            raise NotARecording(f"{source.path}: nothing can be read of it: there is no first byte")
+        if found.kind == "ros1":
+            from penstock.recordings.ros1.scan import recover_bag
+
+            recover_bag(source, target, log, keep_suspect=keep_suspect)
+        elif found.kind == "mcap":
+            from penstock.recordings.mcap.scan import recover_mcap
+
+            recover_mcap(source, target, log, facts, keep_suspect=keep_suspect)
+        else:
+            from penstock.recordings.db3.salvage import recover_db3
+
+            recover_db3(source, target, log, facts)
     return facts
-
-
-def _scan(kind: str, source: FileBytes, target: Path, log: DamageLog, facts: FileFacts, *, keep_suspect: bool) -> None:
-    if not source.size:
-        raise NotARecording(f"{source.path}: nothing can be read of it: there is no first byte")
-    if kind == "ros1":
-        from penstock.recordings.ros1.scan import recover_bag
-
-        recover_bag(source, target, log, keep_suspect=keep_suspect)
-    elif kind == "mcap":
-        from penstock.recordings.mcap.scan import recover_mcap
-
-        recover_mcap(source, target, log, facts, keep_suspect=keep_suspect)
-    else:
-        from penstock.recordings.db3.salvage import recover_db3
-
-        recover_db3(source, target, log, facts)
 
 
 __all__ = ["examine", "recover"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from penstock.recordings.messages.schemas import several_types
@@ -48,15 +48,6 @@ class Damage:
         if self.cause.startswith(NO_RECORD):
             return no_record_note(self.n_bytes, self.begin)
         return f"{self.where}: {self.cause}; no message is missing"
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "file": self.file,
-            "begin": self.begin,
-            "end": self.end,
-            "cause": self.cause,
-            "messages": self.messages,
-        }
 
 
 @dataclass(frozen=True)
@@ -105,25 +96,8 @@ class RecoveryReport:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `--json`."""
-        return {
-            "source": self.source,
-            "output": self.output,
-            "kind": self.kind,
-            "messages": self.messages,
-            "topics": dict(sorted(self.topics.items())),
-            "lost": self.lost,
-            "lost_count": self.lost_count,
-            "lost_messages": self.lost_messages,
-            "lost_unknown": self.lost_unknown,
-            "suspect_messages": self.suspect_messages,
-            "lost_parts": self.lost_parts,
-            "damage_count": self.damage_count,
-            "damaged_bytes": self.damaged_bytes,
-            "damages": [damage.to_json() for damage in self.damages],
-            "notes": list(self.notes),
-            "bytes_in": self.bytes_in,
-            "bytes_out": self.bytes_out,
-        }
+        totals = {"messages": self.messages, "lost": self.lost, "topics": dict(sorted(self.topics.items()))}
+        return asdict(self) | totals
 
 
 @dataclass

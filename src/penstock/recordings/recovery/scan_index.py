@@ -1,38 +1,74 @@
-"""Where the messages lie that a scan finds: in packed chunks, or anywhere in a file."""
+"""Where a scan finds the messages: sinks that keep their places instead of copying them."""
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from penstock.recordings.codecs import CODECS
-from penstock.recordings.recovery.scan_bytes import ChunkBytes
 
 if TYPE_CHECKING:
-    from penstock.recordings.message_index import ChunksBuilder
+    from collections.abc import Callable
+
+    from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
     from penstock.recordings.recovery.record_walk import Found, PackedChunk
     from penstock.recordings.recovery.scan_bytes import ScanBytes
 
 # Offsets in the index are 32 bits wide, so messages outside packed chunks are addressed from a new base every 2 GiB.
 _MOST_OFFSET = 1 << 31
+_BATCH_MESSAGES = 1 << 16
 
 
-class ScanPlaces:
-    """Turns positions of a scan into chunk numbers and offsets; chunks are added as they are met."""
+class IndexSink:
+    """Adds the messages of one file, found record by record, to an index; chunks are added as they are met."""
 
-    def __init__(self, chunks: ChunksBuilder, size_bytes: int, file: int = 0) -> None:
+    def __init__(
+        self,
+        chunks: ChunksBuilder,
+        index: IndexBuilder,
+        topic_of: Callable[[bytes, bytes | None], int],
+        size_bytes: int,
+        file: int = 0,
+    ) -> None:
+        """`topic_of`: the number of a topic, by the two descriptions that a scan gives of a channel."""
+        self.pairs: set[tuple[int, int]] = set()  # (channel, topic)
         self._chunks = chunks
+        self._index = index
+        self._topic_of = topic_of
         self._size_bytes = size_bytes
         self._file = file
+        self._rows = array("i"), array("q"), array("i"), array("I"), array("Q")
         self._packed: PackedChunk | None = None
         self._base: int | None = None
-        self._number = 0
+        self._chunk = 0
 
-    def place(self, source: ScanBytes, record: Found, packed: PackedChunk | None) -> tuple[int, int]:
-        """Chunk number and offset of a record; `packed`: the chunk that was unpacked, where the source is one."""
-        if isinstance(source, ChunkBytes) and packed is not None:
+    def channel(self, number: int, described: bytes, more: bytes | None) -> int:
+        topic = self._topic_of(described, more)
+        self.pairs.add((number, topic))
+        return topic
+
+    def message(self, source: ScanBytes, record: Found, number: int, time_ns: int, packed: PackedChunk | None) -> None:
+        chunk, offset = self._place(record, packed)
+        for column, value in zip(self._rows, (number, time_ns, chunk, offset, record.end - record.at), strict=True):
+            column.append(value)
+        if len(self._rows[0]) >= _BATCH_MESSAGES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Add what was not added yet."""
+        topic, times_ns, chunk, offset, span = (np.array(column) for column in self._rows)
+        for column in self._rows:
+            del column[:]
+        self._index.add(topic, times_ns, chunk, offset, span.astype(np.uint32))
+
+    def _place(self, record: Found, packed: PackedChunk | None) -> tuple[int, int]:
+        """Chunk number and offset of a record; `packed`: the chunk that was unpacked for it."""
+        if packed is not None:
             if packed is not self._packed:
                 self._packed, self._base = packed, None
-                self._number = self._chunks.add(
+                self._chunk = self._chunks.add(
                     file=self._file,
                     position=packed.data_at,
                     stored_bytes=packed.stored_bytes,
@@ -41,9 +77,29 @@ class ScanPlaces:
                     crc=packed.crc,
                     is_part=packed.is_part,
                 )
-            return self._number, record.at
+            return self._chunk, record.at
         if self._base is None or record.end - self._base > _MOST_OFFSET:
             self._base, self._packed = record.at, None
             left = self._size_bytes - record.at
-            self._number = self._chunks.add(file=self._file, position=record.at, stored_bytes=left, raw_bytes=left)
-        return self._number, record.at - self._base
+            self._chunk = self._chunks.add(file=self._file, position=record.at, stored_bytes=left, raw_bytes=left)
+        return self._chunk, record.at - self._base
+
+
+class ChunkSink:
+    """The messages that a walk through one chunk finds: (time, offset, span) by topic."""
+
+    def __init__(self, pairs: set[tuple[int, int]], begin: int) -> None:
+        """`pairs`: (channel, topic), as the index of the recording has them; `begin`: where offsets count from."""
+        self.found: dict[int, list[tuple[int, int, int]]] = {}
+        self.topics: dict[int, list[int]] = {}
+        for channel, topic in sorted(pairs):
+            self.topics.setdefault(channel, []).append(topic)
+        self._begin = begin
+
+    def channel(self, number: int, described: bytes, more: bytes | None) -> int:
+        return number
+
+    def message(self, source: ScanBytes, record: Found, number: int, time_ns: int, packed: PackedChunk | None) -> None:
+        place = time_ns, record.at - self._begin, record.end - record.at
+        for topic in self.topics.get(number, ()):
+            self.found.setdefault(topic, []).append(place)

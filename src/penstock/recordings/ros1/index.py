@@ -1,6 +1,6 @@
 """Building the message index of a ROS 1 bag from the index records behind its chunks.
 
-Where one does not hold, the records of the bag decide what is there (`ros1_rescan.py`).
+Where one does not hold, the records of the bag decide what is there (`index_bag` in `scan.py`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import numpy as np
 
 from penstock.errors import RecordingCorrupt
 from penstock.recordings.codecs import CODECS, check_sizes
-from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, in_file_order
+from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, IndexEntries
 from penstock.recordings.recovery.report import no_record_note
-from penstock.recordings.ros1.records import OP_CHUNK, OP_INDEX, read_header, u32_from
+from penstock.recordings.ros1.records import OP_CHUNK, OP_INDEX, field_places, read_header, u32_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from penstock.recordings.file_window import Window
 
@@ -66,16 +69,15 @@ class Ros1Indexer:
         self._topic_of_connection = topic_of_connection
         self.index = IndexBuilder()
         self.chunks = ChunksBuilder()
-        self._entries = bytearray()
-        self._topics, self._chunk_numbers, self._counts = array("i"), array("i"), array("q")
+        self._entries = IndexEntries(self.index, self.chunks, _times_and_offsets)
         self._usual: tuple[int, int, int, int] | None = None
 
     def run(self, infos: ChunkInfos, index_at: int) -> None:
         """Take the index of every chunk; RecordingCorrupt or LimitExceeded where one does not hold."""
         padding: list[tuple[int, int]] = []
         for position, counts, end in infos.in_file_order(index_at):
-            if len(self._entries) >= 12 * _BATCH_MESSAGES:
-                self._flush()
+            if len(self._entries) >= _BATCH_MESSAGES:
+                self._entries.flush(self._window.path)
             found, at = self._add_chunk(position, end)
             if found != counts:
                 what = "the chunk's index and the end of the bag count its messages differently"
@@ -84,7 +86,7 @@ class Ros1Indexer:
                 padding.append((end - at, at))
         if padding:
             self.notes.append(no_record_note(sum(n_bytes for n_bytes, _ in padding), padding[0][1], len(padding)))
-        self._flush()
+        self._entries.flush(self._window.path)
 
     def _add_chunk(self, position: int, end: int) -> tuple[int, int]:
         """One chunk and its index records, which lie before `end`; the counts listed, and where the records end."""
@@ -122,10 +124,7 @@ class Ros1Indexer:
             if topic is None and count:
                 raise window.broken(f"an index record of connection {connection}, which the bag does not list", at)
             if topic is not None and count:
-                self._entries += entries
-                self._topics.append(topic)
-                self._chunk_numbers.append(chunk)
-                self._counts.append(count)
+                self._entries.add(topic, chunk, entries, count)
             total += weighed(connection, count)
             at = data_at + 12 * count
         return total & _MASK, at
@@ -154,19 +153,10 @@ class Ros1Indexer:
             self._usual = _index_skeleton(window.at(at, data_at - at))
         return connection, count, data_at
 
-    def _flush(self) -> None:
-        """Sort and measure the entries collected so far."""
-        if not self._topics:
-            return
-        entries = np.frombuffer(self._entries, "<u4").reshape(-1, 3)
-        counts = np.array(self._counts, np.int64)
-        topic = np.repeat(np.array(self._topics, np.int32), counts)
-        chunk = np.repeat(np.array(self._chunk_numbers, np.int32), counts)
-        times_ns = entries[:, 0].astype(np.int64) * 1_000_000_000 + entries[:, 1]
-        order, span = in_file_order(chunk, entries[:, 2], self.chunks, self._window.path, None)
-        self.index.add(topic[order], times_ns[order], chunk[order], entries[order, 2], span)
-        self._entries = bytearray()
-        self._topics, self._chunk_numbers, self._counts = array("i"), array("i"), array("q")
+
+def _times_and_offsets(entries: bytearray, path: Path) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    table = np.frombuffer(entries, "<u4").reshape(-1, 3)
+    return table[:, 0].astype(np.int64) * 1_000_000_000 + table[:, 1], table[:, 2]
 
 
 def _index_skeleton(record: bytes) -> tuple[int, int, int, int]:
@@ -176,17 +166,9 @@ def _index_skeleton(record: bytes) -> tuple[int, int, int, int]:
     opening a bag of ten thousand chunks a matter of a blink.
     """
     mask = bytearray(b"\xff" * len(record))
-    places = {}
-    at = 4
-    while at < len(record) - 4:
-        (size,) = u32_from(record, at)
-        name, _, value = record[at + 4 : at + 4 + size].partition(b"=")
-        value_at = at + 5 + len(name)
-        if name in (b"conn", b"count"):
-            places[name] = value_at
-            mask[value_at : value_at + len(value)] = bytes(len(value))
-        at += 4 + size
-    mask[-4:] = bytes(4)
+    places = field_places(record[4:-4])
+    for begin, end in (places[b"conn"], places[b"count"], (len(record) - 8, len(record) - 4)):
+        mask[4 + begin : 4 + end] = bytes(end - begin)
     number = int.from_bytes(mask, "little")
-    packed = places[b"conn"] << 16 | places[b"count"]
+    packed = 4 + places[b"conn"][0] << 16 | 4 + places[b"count"][0]
     return len(record), number, int.from_bytes(record, "little") & number, packed

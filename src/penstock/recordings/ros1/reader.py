@@ -5,26 +5,16 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
 from penstock.errors import LimitExceeded, NotARecording, RecordingCorrupt, RecordingError
-from penstock.recordings.chunk_fetch import ChunkFetcher
-from penstock.recordings.file_window import Window, recover_hint
-from penstock.recordings.message_index import largest_reads, relocate, time_range_ns
-from penstock.recordings.messages.schemas import SameDefinitions, Schema, SchemaStore, topic_order, type_name
-from penstock.recordings.recording import (
-    DEFAULT_FETCH_BYTES,
-    LargestReads,
-    OnCorrupt,
-    Recording,
-    Topic,
-    as_readonly,
-    span_of,
-)
+from penstock.recordings.chunk_fetch import ChannelTopics
+from penstock.recordings.chunked import ChunkedRecording
+from penstock.recordings.file_window import recover_hint
+from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
+from penstock.recordings.messages.schemas import Schema, TopicTable, type_name
 from penstock.recordings.recovery.report import DamageLog, no_record_note
 from penstock.recordings.recovery.scan_bytes import FileBytes
-from penstock.recordings.ros1.framing import Ros1Framing
 from penstock.recordings.ros1.index import ChunkInfos, Ros1Indexer
+from penstock.recordings.ros1.parsing import Ros1Framing, header_fields
 from penstock.recordings.ros1.records import (
     MAGIC,
     MAX_CONNECTION_BYTES,
@@ -34,43 +24,35 @@ from penstock.recordings.ros1.records import (
     Fields,
     read_header,
 )
-from penstock.recordings.unpack import open_content
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
-    from penstock.recordings.fetch import Block
+    from penstock.recordings.file_window import Window
+    from penstock.recordings.recording import OnCorrupt
     from penstock.recordings.recovery.scan_bytes import ScanBytes
     from penstock.recordings.split import Source
 
 _WINDOW_BYTES = 1 << 20
 
 
-class Ros1Recording(Recording):
+class Ros1Recording(ChunkedRecording):
     """A ROS 1 bag, format 2.0."""
 
     kind: ClassVar[str] = "ros1"
+    _framing: Ros1Framing
 
     def __init__(self, source: Source, *, on_corrupt: OnCorrupt = "raise") -> None:
-        path = source.path
-        super().__init__(path, schemas=SchemaStore(), on_corrupt=on_corrupt)
-        self.notes += source.notes
-        self._fetcher: ChunkFetcher | None = None
+        super().__init__(source.path, on_corrupt=on_corrupt, notes=source.notes)
+        window = self._open_file(source.path)
         try:
-            self._file = open_content(path)
-        except OSError as error:
-            raise RecordingError(f"{path}: cannot be opened: {error.strerror}") from error
-        try:
-            self._open()
+            self._open(window)
         except BaseException:
             self.close()
             raise
 
-    def _open(self) -> None:
-        self.size_bytes = self._file.size_bytes
-        window = Window(self._file)
+    def _open(self, window: Window) -> None:
+        self.size_bytes = window.size_bytes
         index_at, connection_count, chunk_count = _read_bag_header(window)
         connections, infos, end = _read_tail(window, index_at)
         if len(connections) != connection_count or len(infos) != chunk_count:
@@ -81,92 +63,43 @@ class Ros1Recording(Recording):
             self.notes.append(f"the index lists {found}; the bag header claims {claimed}")
         if end < self.size_bytes:
             self.notes.append(no_record_note(self.size_bytes - end, end))
-        schemas = self._read_index(window, connections, infos, index_at)
-        self.start_ns, self.end_ns = time_range_ns(self._index)
-        self.compression = span_of(self._chunks.codecs())
-        counts = [index.times_ns.size for index in self._index]
-        self._set_topics([(name, "ros1", schema, n) for (name, schema), n in zip(schemas, counts, strict=True)])
+        self._read_index(window, connections, infos, index_at)
+        self._framing = Ros1Framing(ChannelTopics(self._pairs))
 
     def _read_index(
         self, window: Window, connections: dict[int, tuple[str, Schema]], infos: ChunkInfos, index_at: int
-    ) -> list[tuple[str, Schema]]:
+    ) -> None:
         """The index as the bag has it; where it does not hold, as a scan of the whole bag finds it."""
-        topic_of_connection, schemas = self._number_topics(connections)
-        indexer = Ros1Indexer(window, topic_of_connection)
+        topics = TopicTable()
+        topic_of = {number: topics.number(name, "ros1", schema) for number, (name, schema) in connections.items()}
+        indexer = Ros1Indexer(window, topic_of)
         try:
             indexer.run(infos, index_at)
-            index, chunks = indexer.index, indexer.chunks
             self.notes += indexer.notes
+            self._set_index(topics, indexer.index, indexer.chunks, set(topic_of.items()))
         except (RecordingCorrupt, LimitExceeded) as error:
-            from penstock.recordings.ros1.rescan import ScannedBag
+            from penstock.recordings.ros1.scan import index_bag
 
-            with FileBytes(self.path, source=self._file) as source:
-                scanned = ScannedBag(source, DamageLog(file=self.path.name))
-            if scanned.log.lost and self._on_corrupt == "raise":
+            topics, chunks, index, log = TopicTable(), ChunksBuilder(), IndexBuilder(), DamageLog(file=self.path.name)
+            with FileBytes(self.path, source=self._files[0]) as source:
+                pairs = index_bag(source, log, chunks, index, lambda name, more: _topic(topics, name, more or b""))
+            if log.lost and self._on_corrupt == "raise":
                 raise
             self.notes.append(f"its index does not hold ({error.message}); the bag was scanned")
-            scanned.log.tell(self._add_loss, self.notes)
-            topic_of_connection, schemas = self._number_topics(scanned.connections)
-            index, chunks = scanned.index(topic_of_connection), scanned.chunks
-        self._index = index.finish(len(schemas))
-        self._chunks = chunks.finish()
-        self._topic_of_connection = topic_of_connection
-        self._framing = Ros1Framing(topic_of_connection, self.path)
-        return schemas
+            log.tell(self._add_loss, self.notes)
+            self._set_index(topics, index, chunks, pairs)
 
-    def _relocate(self, number: int, source: ScanBytes, begin: int, end: int) -> None:
-        from penstock.recordings.ros1.rescan import ChunkMessages
+    def _messages_in(self, source: ScanBytes, begin: int, end: int) -> Mapping[int, Sequence[tuple[int, int, int]]]:
+        from penstock.recordings.ros1.scan import messages_in_chunk
 
-        messages = ChunkMessages(self._topic_of_connection, self.path, self._framing.usual_header_bytes)
-        messages.walk(source, begin, end)
-        relocate(self._index, number, messages.found)
+        return messages_in_chunk(source, begin, end, self.path, self._pairs, self._framing.usual_header_bytes)
 
-    @staticmethod
-    def _number_topics(
-        connections: dict[int, tuple[str, Schema]],
-    ) -> tuple[dict[int, int], list[tuple[str, Schema]]]:
-        """Connections of one name, type and definition (several publishers) are one topic; sorted by name."""
-        same = SameDefinitions()
-        joined = {number: (name, same.first(name, schema)) for number, (name, schema) in connections.items()}
-        keys = sorted(set(joined.values()), key=topic_order)
-        numbers = {key: number for number, key in enumerate(keys)}
-        return {connection: numbers[key] for connection, key in joined.items()}, keys
 
-    @property
-    def index_bytes(self) -> int:
-        return sum(index.nbytes for index in self._index) + self._chunks.nbytes
-
-    def largest_reads(self, topics: Sequence[Topic]) -> LargestReads:
-        return largest_reads([self._index[topic.id] for topic in topics], self._chunks)
-
-    def close(self) -> None:
-        self._fetcher = None  # it refers back to this recording: its buffers would wait for the garbage collector
-        self._file.close()
-
-    def times_ns(self, topic: Topic) -> NDArray[np.int64]:
-        return as_readonly(self._index[topic.id].times_ns)
-
-    def fetch(
-        self,
-        topic_ids: NDArray[np.int32],
-        numbers: NDArray[np.int64],
-        *,
-        memory_bytes: int = DEFAULT_FETCH_BYTES,
-        clip_bytes: int | None = None,
-    ) -> Iterator[Block]:
-        self._check_request(topic_ids, numbers)
-        if self._fetcher is None or self._fetcher.limits != (memory_bytes, clip_bytes):
-            self._fetcher = ChunkFetcher(
-                [self._file],
-                self._chunks,
-                self._index,
-                self._framing,
-                memory_bytes=memory_bytes,
-                clip_bytes=clip_bytes,
-                lose=self._lose if self._on_corrupt == "count" else None,
-                relocate=self._relocate,
-            )
-        return self._fetcher.blocks(topic_ids, numbers)
+def _topic(topics: TopicTable, name: bytes, described: bytes) -> int:
+    """The number of a topic that a scan found."""
+    fields = header_fields(described) or {}
+    kind, text = (fields.get(key, b"").decode("utf-8", "replace") for key in (b"type", b"message_definition"))
+    return topics.number(name.decode("utf-8", "replace"), "ros1", Schema(type_name(kind), "ros1msg", text))
 
 
 def _read_bag_header(window: Window) -> tuple[int, int, int]:

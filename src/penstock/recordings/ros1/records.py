@@ -23,26 +23,46 @@ _U64 = struct.Struct("<Q")
 u32_from = _U32.unpack_from
 
 
+def parse_fields(data: bytes) -> dict[bytes, bytes]:
+    """The fields of a record header; ValueError says why the bytes are none."""
+    values: dict[bytes, bytes] = {}
+    at, end = 0, len(data)
+    while at < end:
+        if end - at < 4:
+            raise ValueError(f"{end - at} bytes are left in a record header where a field should begin")
+        (size,) = u32_from(data, at)
+        at += 4
+        if size > end - at:
+            raise ValueError(f"a header field claims {size:,} bytes, and {end - at:,} are left in the header")
+        name, equals, value = data[at : at + size].partition(b"=")
+        if not equals:
+            raise ValueError("a header field without '='")
+        values[name] = value
+        at += size
+    return values
+
+
+def field_places(header: bytes) -> dict[bytes, tuple[int, int]]:
+    """Where the values of a header that is right begin and end."""
+    places, at = {}, 0
+    while at < len(header):
+        (size,) = u32_from(header, at)
+        name = header[at + 4 : at + 4 + size].partition(b"=")[0]
+        places[name] = at + 5 + len(name), at + 4 + size
+        at += 4 + size
+    return places
+
+
 class Fields:
     """The fields of a record header, read with checks that name the byte where the record lies."""
 
     def __init__(self, data: bytes, path: Path, offset: int) -> None:
         self._path = path
         self._offset = offset
-        self._values: dict[bytes, bytes] = {}
-        at, end = 0, len(data)
-        while at < end:
-            if end - at < 4:
-                raise self.broken(f"{end - at} bytes are left in a record header where a field should begin")
-            (size,) = u32_from(data, at)
-            at += 4
-            if size > end - at:
-                raise self.broken(f"a header field claims {size:,} bytes, and {end - at:,} are left in the header")
-            name, equals, value = data[at : at + size].partition(b"=")
-            if not equals:
-                raise self.broken("a header field without '='")
-            self._values[name] = value
-            at += size
+        try:
+            self._values = parse_fields(data)
+        except ValueError as error:
+            raise self.broken(str(error)) from None
 
     def broken(self, message: str) -> RecordingCorrupt:
         return RecordingCorrupt(message, path=str(self._path), offset=self._offset, hint=recover_hint(self._path))

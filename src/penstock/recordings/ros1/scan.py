@@ -1,19 +1,19 @@
-"""Scanning a damaged ROS 1 bag record by record: every message that is whole goes to a new bag."""
+"""Scanning a damaged ROS 1 bag record by record: every message that is whole is copied, or put into an index."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
-from penstock.errors import LimitExceeded, RecordingCorrupt
-from penstock.recordings.codecs import MAX_CHUNK_BYTES, check_sizes, decode_prefix, decompress_into
 from penstock.recordings.messages.schemas import type_name
-from penstock.recordings.recovery.record_walk import UNFINISHED, ChunkWalk, PackedChunk
-from penstock.recordings.ros1.plausible import (
+from penstock.recordings.recovery.record_walk import UNFINISHED, ChunkHead, ChunkWalk
+from penstock.recordings.recovery.report import DamageLog
+from penstock.recordings.recovery.scan_index import ChunkSink, IndexSink
+from penstock.recordings.ros1.parsing import (
     Ros1Record,
     begins_like_a_record,
+    header_fields,
     next_record,
-    parse_fields,
     parse_record,
 )
 from penstock.recordings.ros1.records import (
@@ -29,23 +29,63 @@ from penstock.recordings.ros1.records import (
 from penstock.recordings.ros1.writer import BagWriter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from penstock.recordings.recovery.report import DamageLog
+    from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
+    from penstock.recordings.recovery.record_walk import Found, PackedChunk, Sink
     from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes
 
-_DAMAGED = "a chunk that does not decompress"
 _NOWHERE = 1 << 63
 
 
-class Sink(Protocol):
-    """Where the messages of a scan go, with what the bag says of their connection."""
+def recover_bag(source: FileBytes, target: Path, log: DamageLog, *, keep_suspect: bool) -> None:
+    """Write every message that can be read to a new bag at `target`."""
+    survey = survey_bag(source)
+    with BagWriter(target, compression=survey.compression) as bag:
+        BagScan(_Copy(bag), log, survey, source.path, keep_suspect=keep_suspect).run(source)
 
-    def message(self, source: ScanBytes, record: Ros1Record, topic: bytes, described: bytes, time_ns: int) -> None:
-        """A message that is whole."""
 
-    def connection(self, number: int, topic: bytes, described: bytes) -> None:
-        """A connection, which may have no message; after all messages."""
+def index_bag(
+    source: FileBytes,
+    log: DamageLog,
+    chunks: ChunksBuilder,
+    index: IndexBuilder,
+    topic_of: Callable[[bytes, bytes | None], int],
+) -> set[tuple[int, int]]:
+    """Add every message that is whole to an index; (connection, topic) pairs. `log` counts what is lost."""
+    sink = IndexSink(chunks, index, topic_of, source.size)
+    BagScan(sink, log, survey_bag(source), source.path).run(source)
+    sink.flush()
+    return sink.pairs
+
+
+def messages_in_chunk(
+    source: ScanBytes, begin: int, end: int, path: Path, pairs: set[tuple[int, int]], header_bytes: int
+) -> dict[int, list[tuple[int, int, int]]]:
+    """(time, offset, span) by topic of the messages in one chunk; `header_bytes`: how long their headers are."""
+    sink = ChunkSink(pairs, begin)
+    scan = BagScan(sink, DamageLog(), Survey(dict.fromkeys(sink.topics, (b"", b""))), path)
+    scan.usual_header_bytes = header_bytes
+    scan.walk(source, begin, end, inner=True)
+    return sink.found
+
+
+class _Copy:
+    """Messages go to a new bag; connections that are described alike become one."""
+
+    def __init__(self, bag: BagWriter) -> None:
+        self._bag = bag
+        self._written: dict[tuple[bytes, bytes | None], int] = {}
+
+    def channel(self, number: int, described: bytes, more: bytes | None) -> int:
+        written = self._written.get((described, more))
+        if written is None:
+            written = self._written[described, more] = self._bag.add_connection(described, more or b"")
+        return written
+
+    def message(self, source: ScanBytes, record: Found, number: int, time_ns: int, packed: PackedChunk | None) -> None:
+        self._bag.write(number, time_ns, source.at(record.data_at, record.end - record.data_at))
 
 
 @dataclass(frozen=True)
@@ -62,33 +102,6 @@ class Survey:
     @property
     def is_complete(self) -> bool:
         return 0 < self.chunk_count == len(self.chunk_messages)
-
-
-def recover_bag(source: FileBytes, target: Path, log: DamageLog, *, keep_suspect: bool) -> None:
-    """Write every message that can be read to a new bag at `target`."""
-    survey = survey_bag(source)
-    with BagWriter(target, compression=survey.compression) as bag:
-        BagScan(_Copy(bag), log, survey, source.path, keep_suspect=keep_suspect).run(source)
-
-
-class _Copy:
-    """Messages go to a new bag; connections that are described alike become one."""
-
-    def __init__(self, bag: BagWriter) -> None:
-        self._bag = bag
-        self._written: dict[tuple[bytes, bytes], int] = {}
-
-    def message(self, source: ScanBytes, record: Ros1Record, topic: bytes, described: bytes, time_ns: int) -> None:
-        self._bag.write(self._number(topic, described), time_ns, source.at(record.data_at, record.end - record.data_at))
-
-    def connection(self, number: int, topic: bytes, described: bytes) -> None:
-        self._number(topic, described)
-
-    def _number(self, topic: bytes, described: bytes) -> int:
-        number = self._written.get((topic, described))
-        if number is None:
-            number = self._written[topic, described] = self._bag.add_connection(topic, described)
-        return number
 
 
 def survey_bag(source: FileBytes) -> Survey:
@@ -126,30 +139,16 @@ def survey_bag(source: FileBytes) -> Survey:
     return Survey(connections, chunk_messages, index_at, chunk_count, compression or "none", tail_at)
 
 
-def _names(topic: bytes, described: bytes) -> tuple[str, str]:
-    """The topic and the type of a connection."""
-    kind = (parse_fields(described) or {}).get(b"type", b"")
-    return topic.decode("utf-8", errors="replace"), type_name(kind.decode("utf-8", errors="replace"))
-
-
-def _codec(record: Ros1Record) -> str:
-    return record.fields[b"compression"].decode("ascii", errors="replace")
-
-
 class BagScan(ChunkWalk[Ros1Record]):
-    """The walk that decides what a bag holds: what it gives to the sink is there, what its log counts is lost."""
+    """The walk that decides what a bag holds."""
+
+    channels: dict[int, tuple[bytes, bytes]]  # topic and description
 
     def __init__(self, sink: Sink, log: DamageLog, survey: Survey, path: Path, *, keep_suspect: bool = False) -> None:
-        super().__init__(log, keep_suspect=keep_suspect)
-        self._sink = sink
+        channels, counted = dict(survey.connections), survey.chunk_messages
+        super().__init__(sink, log, path, channels=channels, counted=counted, keep_suspect=keep_suspect)
         self._survey = survey
-        self._path = path
-        self._described = dict(survey.connections)
-        self._expected: dict[int, int] = {}
-        self._names: dict[tuple[bytes, bytes], tuple[str, str]] = {}
-        self._whole_chunks = 0
         self.usual_header_bytes = 0
-        self.packed: PackedChunk | None = None  # the one whose messages are walked
 
     def run(self, source: FileBytes) -> None:
         begin = self.log.mark()
@@ -160,20 +159,20 @@ class BagScan(ChunkWalk[Ros1Record]):
         self.close_chunk(source.size)
         self._tell_what_was_cut_off(source.size)
         if self._survey.is_complete:
-            expected = max(sum(self._expected.values()), sum(self._survey.chunk_messages.values()))
+            expected = max(sum(self.expected.values()), sum(self._survey.chunk_messages.values()))
             self.log.settle(begin, expected, (0, source.size), "messages that the end of the bag counts")
         # Topics without messages are kept as well.
-        for number, (topic, described) in self._described.items():
-            self._sink.connection(number, topic, described)
+        for number in self.channels:
+            self.number(number)
 
     def _tell_what_was_cut_off(self, size: int) -> None:
         if self._survey.index_at == 0:
             self.log.add_end(size, UNFINISHED)
         elif self._survey.index_at > size:
-            known = 0 if self._whole_chunks == self._survey.chunk_count else None
+            known = 0 if self.whole_chunks == self._survey.chunk_count else None
             self.log.add(size, self._survey.index_at, "the file was cut here: its index began further on", known)
 
-    # What RecordWalk asks for
+    # What the walk asks for
 
     def parse(self, source: ScanBytes, at: int, end: int, inner: bool) -> Ros1Record:
         return parse_record(source, at, end, inner)
@@ -191,119 +190,39 @@ class BagScan(ChunkWalk[Ros1Record]):
     def holds_messages(self, begin: int) -> bool:
         return begin < self._survey.tail_at
 
+    def chunk_head(self, source: ScanBytes, record: Ros1Record, end: int) -> ChunkHead | None:
+        codec = record.fields[b"compression"].decode("ascii", errors="replace")
+        return ChunkHead(record.u32(b"size"), codec, record.data_at)
+
+    def describe(self, channel: int) -> tuple[str, str, bytes, bytes | None]:
+        topic, described = self.channels[channel]
+        kind = (header_fields(described) or {}).get(b"type", b"").decode("utf-8", errors="replace")
+        return topic.decode("utf-8", errors="replace"), type_name(kind), topic, described
+
     def take(self, source: ScanBytes, record: Ros1Record, end: int, inner: bool) -> int:
         if record.op == OP_MESSAGE:
-            self._take_message(source, record)
+            self.usual_header_bytes = record.data_at - record.at - 8
+            seconds, ns = u32_from(record.fields[b"time"])[0], u32_from(record.fields[b"time"], 4)[0]
+            connection, time_ns = record.u32(b"conn"), seconds * 1_000_000_000 + ns
+            self.take_message(source, record, connection, time_ns, suspect=self.suspect, what="connection")
         elif record.op == OP_CONNECTION:
             self._take_connection(source, record)
-        elif record.op == OP_INDEX and self.chunk is not None:
-            number = record.u32(b"conn")
-            self.chunk.list(number, record.u32(b"count"), is_known=number in self._described)
-            if self.chunk.index_at == record.at:
-                self.chunk.index_at = record.end
+        elif record.op == OP_INDEX:
+            self.take_index(record, record.u32(b"conn"), record.u32(b"count"))
         elif record.op == OP_CHUNK:
-            return self._take_chunk(source, record, end)
+            return self.take_chunk(source, record, end)
         return record.end
 
     def take_cut(self, source: ScanBytes, record: Ros1Record, stop: int, end: int) -> int | None:
-        if record.op != OP_CHUNK:
-            return None
-        self.begin_chunk(record, None)
-        if record.fields[b"compression"] == b"none":
-            return record.data_at
-        return self._take_packed(source, record, max(stop, record.data_at), is_cut=stop == end)
-
-    # Chunks
-
-    def close_chunk(self, at: int) -> None:
-        """Compare what a chunk gave with what its index records list, where those are all there."""
-        chunk, self.chunk = self.chunk, None
-        if chunk is None:
-            return
-        listed = chunk.expected if chunk.index_at == at and chunk.expected else None
-        told = self._survey.chunk_messages.get(chunk.at)
-        if listed is not None or told is not None:
-            # Either number may itself be broken: the larger one hides no loss.
-            expected = self._expected[chunk.at] = max(listed or 0, told or 0)
-            if chunk.given is not None:
-                where, cause = (chunk.at, chunk.end), "messages that the chunk's index lists"
-                self.log.settle(chunk.mark, expected, where, cause, chunk.given)
-        if chunk.index_at == at:
-            self.count_misplaced(chunk)
-
-    def _take_chunk(self, source: ScanBytes, record: Ros1Record, end: int) -> int:
-        is_plain = record.fields[b"compression"] == b"none"
-        believed = self.follows(source, record.end, end, inner=False) or (
-            self.is_filled(source, record.data_at, record.end) if is_plain else self._unpacks(source, record)
-        )
-        self.begin_chunk(record, record.end if believed else None)
-        if is_plain:
-            if not believed:
-                return record.data_at  # its length is broken, not its records: they are walked one by one
-            self._whole_chunks += 1
-            self.walk_chunk(source, record.data_at, record.end)
-            return record.end
-        if believed:
-            return self._take_packed(source, record, record.end, is_cut=False)
-        following = self.resync(source, record.data_at, end, inner=False)
-        # A recorder that was killed leaves the sizes of its last chunk at 0: the stream goes on to the end.
-        return self._take_packed(source, record, end if following is None else following, is_cut=following is None)
-
-    def _take_packed(self, source: ScanBytes, record: Ros1Record, stop: int, *, is_cut: bool) -> int:
-        self.begin_packed(record, stop)
-        codec = _codec(record)
-        self.packed = PackedChunk(record.data_at, stop - record.data_at, record.u32(b"size"), codec)
-        data, why = self._unpacked(source, record, codec, stop)
-        if data is None:
-            if is_cut or self.keep_suspect:
-                data = decode_prefix(codec, source, record.data_at, stop, record.u32(b"size") or MAX_CHUNK_BYTES)
-            if is_cut:
-                why = f"the file ends inside a chunk; {len(data or b''):,} bytes of it could be decompressed"
-        else:
-            self._whole_chunks += 1
-        self.walk_packed(data, why, is_cut=is_cut)
-        return stop
-
-    def _unpacks(self, source: ScanBytes, record: Ros1Record) -> bool:
-        """True when a chunk is whole though no record follows it."""
-        has_sizes = record.end > record.data_at and record.u32(b"size") > 0
-        return has_sizes and self._unpacked(source, record, _codec(record), record.end)[0] is not None
-
-    def _unpacked(self, source: ScanBytes, record: Ros1Record, codec: str, stop: int) -> tuple[bytearray | None, str]:
-        size, stored_bytes = record.u32(b"size"), stop - record.data_at
-        try:
-            check_sizes(self._path, record.at, codec, stored_bytes, size)
-            target = bytearray(size)
-            stored = memoryview(source.at(record.data_at, stored_bytes))
-            decompress_into(codec, stored, memoryview(target), self._path, record.at)
-        except (RecordingCorrupt, LimitExceeded) as error:
-            return None, f"{_DAMAGED}: {error.message.removeprefix(f'{self._path}: ')}"
-        return target, ""
-
-    # Connections and messages
+        return self.take_cut_chunk(source, record, stop, end) if record.op == OP_CHUNK else None
 
     def _take_connection(self, source: ScanBytes, record: Ros1Record) -> None:
         described = source.at(record.data_at, record.end - record.data_at)
-        fields = parse_fields(described)
+        fields = header_fields(described)
         if fields is None or b"type" not in fields:
             self.log.add(*self.place(source, record.at, record.end), "a connection record that is broken", 0)
             return
-        self._described[record.u32(b"conn")] = (record.fields[b"topic"], described)
-
-    def _take_message(self, source: ScanBytes, record: Ros1Record) -> None:
-        connection = record.u32(b"conn")
-        described = self._described.get(connection)
-        self.usual_header_bytes = record.data_at - record.at - 8
-        if described is None:
-            why = f"messages of connection {connection}, whose record is lost"
-            self.log.add(*self.place(source, record.at, record.end), why, 1)
-            return
-        if self.chunk is not None:
-            self.chunk.held[connection] += 1
-        seconds, ns = u32_from(record.fields[b"time"])[0], u32_from(record.fields[b"time"], 4)[0]
-        self._sink.message(source, record, *described, seconds * 1_000_000_000 + ns)
-        names = self._names.get(described)
-        if names is None:
-            names = self._names[described] = _names(*described)
-        self.log.took(*names)
-        self.log.suspect += self.suspect
+        number, found = record.u32(b"conn"), (record.fields[b"topic"], described)
+        if self.channels.get(number) != found:
+            self.channels[number] = found
+            self.numbers.pop(number, None)

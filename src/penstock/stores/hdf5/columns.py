@@ -15,10 +15,9 @@ from penstock.stores.hdf5.file import Hdf5File
 from penstock.stores.hdf5.layout import Layout, Member, join, row_count
 from penstock.stores.hdf5.probe import look_at, look_at_chunks, quietly
 from penstock.stores.hdf5.read import picture_bytes
-from penstock.stores.roles import ACTIONS, ENDS
+from penstock.stores.roles import ACTIONS, BOOKKEEPING, ENDS
 
 LONGEST_TEXT_BYTES = 1 << 20  # of one row
-BOOKKEEPING = ("compress_len",)  # of what wrote the file; a JPEG says itself where it ends
 ENDS_DIFFER = "files that tell the ends of episodes by other columns are no one store: open them one by one"
 
 _SMALLEST_DEPTH_PX = 8

@@ -7,7 +7,7 @@ only those who ask for it. `Hdf5Store` is for rows in any order, out of thousand
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,6 @@ from penstock.stores.hdf5.layout import (
     NO_TIMEOUTS,
     Layout,
     Member,
-    classify,
     episode_spans,
     episode_success,
     join,
@@ -31,11 +30,10 @@ from penstock.stores.hdf5.layout import (
     lost_demonstrations,
     recognise,
 )
-from penstock.stores.hdf5.next_column import compare_next, comparing_bytes, is_comparable
 from penstock.stores.hdf5.read import picture_bytes
 from penstock.stores.held import content_sample
 from penstock.stores.roles import ACTIONS, CENTRAL_ROLES, ENDS, SUCCESSES, TERMINALS, TIMEOUTS, find_roles
-from penstock.stores.store import Column, ImageSource, NextRows, Picture, Scratch, Store
+from penstock.stores.store import Column, ImageSource, Picture, Scratch, Store
 
 _KINDS = {"aloha": "one episode (ALOHA / ACT)", "robomimic": "demonstrations (robomimic)", "replay": "replay steps"}
 _LIBRARY_BYTES = 14 << 20  # h5py with its metadata cache: measured, rounded up
@@ -72,6 +70,7 @@ class Hdf5FileStore(Store):
         notes: list[str] = []
         self._spans = episode_spans(file, self.layout, mask, notes)
         self.episode_starts = np.cumsum([0, *(span.stop - span.start for span in self._spans)], dtype=np.int64)
+        self._span_starts = np.array([span.start for span in self._spans], np.int64)
         self._facts = read_facts(file, self.layout)
         self.kind = f"HDF5 · {_label(self.layout)}"
         self.fps, self.fps_from = self._facts.rate_hz, self._facts.rate_from
@@ -93,7 +92,7 @@ class Hdf5FileStore(Store):
         self._first = next((span.group for span in self._spans if span.stop > span.start), self.layout.group)
         if self.layout.group != self._first:  # the first of a mask need not be the first of the file
             self.layout = replace(self.layout, members=list_members(file, self._first, channels)[0])
-        self._channels, self._pixels = channels, pixels
+        self.pixels = pixels
         # Success of a whole episode is no column: `success` gives it.
         flags = {name for name in SUCCESSES if file.kind(join(self._first, name)) == "dataset"}
         flags = {name for name in flags if file.dataset(join(self._first, name)).size == 1}
@@ -141,26 +140,21 @@ class Hdf5FileStore(Store):
         return self._file.size_bytes
 
     def column(self, name: str) -> Column:
-        name = name.strip("/")
-        if name in self.columns:
-            return self.columns[name]
         path = join(self._first, name)
-        if self._file.kind(path) != "dataset":
-            beside = ", ".join(self._file.names(path.rsplit("/", 1)[0] if "/" in path else "/")[:12])
-            hint = f"beside it: {beside}" if beside else None
-            raise StoreError(f"{self.path}: there is no data set {path}", hint=hint)
-        member = classify(Hdf5Array(self._file, path), name, self._channels)
-        if member.content == "other":
-            raise StoreError(f"{self.path}: {path} cannot be a feature: {member.why}")
-        self._members[name] = member
-        self.columns = {**self.columns, name: self._column(member)}
+        if name in self._members and name not in self.columns:
+            raise StoreError(f"{self.path}: {path} cannot be a feature: {self._members[name].why}")
+        if name not in self.columns:
+            beside = ", ".join(self._file.names(path.rpartition("/")[0] or "/")[:12])
+            raise StoreError(
+                f"{self.path}: there is no data set {path}", hint=f"beside it: {beside}" if beside else None
+            )
         return self.columns[name]
 
     def episode_label(self, position: int) -> str:
         return self._spans[position].label
 
     def row_number(self, row: int) -> int:
-        return self._place(row)[1]
+        return int(self._local(np.array([row], np.int64))[1][0])
 
     def task(self, position: int) -> str | None:
         return self._facts.tasks.get(self._spans[position].group) or self._facts.task
@@ -187,34 +181,21 @@ class Hdf5FileStore(Store):
         scratch += sum(array.chunk_bytes for array in arrays if array.path_taken.way == "unpacked chunks")
         return scratch + max((array.row_bytes for array in arrays if not array.is_ragged), default=0)
 
+    def chunk_rows(self, name: str) -> int:
+        """Rows that are best read together."""
+        return self._array(self._first, name).chunk_rows
+
     def images(self, name: str) -> ImageSource:
         if not self.column(name).is_picture:
             raise StoreError(f"{self.path}: {name!r} is no image column", hint="store.numbers gives its rows")
         if name not in self._sources:
-            first = Hdf5Array(self._file, join(self._first, name))
-            self._sources[name] = _Images(self._members[name], first, self, self._pixels)
+            self._sources[name] = _Images(self._members[name], self._longest_bytes(name), self)
         return self._sources[name]
 
     def numbers(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         column = self.column(name)
         found = [array.rows(low, high) for array, low, high in self.pieces(name, rows)]
         return found[0] if len(found) == 1 else np.concatenate(found or [np.empty((0, *column.shape), column.dtype)])
-
-    def number_blocks(self, names: Sequence[str], block_bytes: int) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
-        step = max(1, block_bytes // max(sum(self.column(name).row_bytes for name in names), 1))
-        for start in range(0, self.rows, step):
-            rows = np.arange(start, min(start + step, self.rows), dtype=np.int64)
-            yield start, {name: self.numbers(name, rows) for name in names}
-
-    def comparing_bytes(self, now: str, after: str) -> int:
-        return comparing_bytes(self._file, self._spans, (now, after))
-
-    def compare_next(
-        self, now: str, after: str, most_bytes: int | None, on_block: Callable[[], None] | None
-    ) -> NextRows | None:
-        if now not in self._members or not is_comparable(self._members[now], self._members[after]):
-            return None
-        return compare_next(self._file, self.layout, self._spans, (now, after), most_bytes, on_block)
 
     def fingerprint(self, name: str) -> str:
         found = hashlib.sha256(f"{self.kind} {self.column(name)} {self.size_bytes}".encode())
@@ -228,24 +209,29 @@ class Hdf5FileStore(Store):
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (str(self.path.absolute()), self._options)
 
-    def _place(self, row: int) -> tuple[str, int]:
-        """(group, row of the group) of a row."""
-        position = int(np.searchsorted(self.episode_starts, row, side="right")) - 1
-        span = self._spans[position]
-        return span.group, row - int(self.episode_starts[position]) + span.start
+    def _longest_bytes(self, name: str) -> int:
+        """The longest row; those of their own length are looked at in all groups."""
+        first = Hdf5Array(self._file, join(self._first, name))
+        if not first.is_ragged:
+            return first.row_bytes
+        groups = dict.fromkeys(span.group for span in self._spans if span.stop > span.start)
+        return max(Hdf5Array(self._file, join(group, name)).longest_bytes(LARGEST_IMAGE_BYTES) for group in groups)
+
+    def _local(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(episode, row of its group) of rows."""
+        positions = np.searchsorted(self.episode_starts, rows, side="right") - 1
+        return positions, rows - self.episode_starts[positions] + self._span_starts[positions]
 
     def pieces(self, name: str, rows: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[Hdf5Array, int, int]]:
-        """The rows in their order: runs of neighbours as (data set, first, last + 1)."""
-        wanted = np.asarray(rows, np.int64)
-        positions = np.searchsorted(self.episode_starts, wanted, side="right") - 1
-        at = 0
-        while at < len(wanted):
-            end = at + 1
-            while end < len(wanted) and wanted[end] == wanted[end - 1] + 1 and positions[end] == positions[at]:
-                end += 1
-            group, first = self._place(int(wanted[at]))
-            yield self._array(group, name), first, first + end - at
-            at = end
+        """The rows in their order: neighbours in one group as (data set, first, last + 1)."""
+        positions, local = self._local(np.asarray(rows, np.int64))
+        # Flat steps have one group; in other layouts every episode has its own.
+        owner = np.zeros_like(positions) if self.layout.kind == "replay" else positions
+        breaks = np.flatnonzero((np.diff(local) != 1) | (np.diff(owner) != 0)) + 1
+        for low, high in zip([0, *breaks.tolist()], [*breaks.tolist(), len(local)], strict=True):
+            if high > low:
+                array = self._array(self._spans[int(positions[low])].group, name)
+                yield array, int(local[low]), int(local[high - 1]) + 1
 
     def _array(self, group: str, name: str) -> Hdf5Array:
         """A data set of one group; it must be what the first group's was."""
@@ -282,11 +268,11 @@ class Hdf5FileStore(Store):
 class _Images(ImageSource):
     """The images of one column."""
 
-    def __init__(self, member: Member, first: Hdf5Array, store: Hdf5FileStore, pixels: str) -> None:
-        self._member, self._store, self.pixel_order = member, store, pixels
-        self._longest_bytes = first.longest_bytes(LARGEST_IMAGE_BYTES)
-        self._chunk_rows = first.chunk_rows
-        self.scratch_bytes = self._longest_bytes + first.scratch_bytes
+    def __init__(self, member: Member, longest_bytes: int, store: Hdf5FileStore) -> None:
+        self._member, self._longest_bytes, self._store = member, longest_bytes, store
+        self.pixel_order = store.pixels
+        self._chunk_rows = store.chunk_rows(member.name)
+        self.scratch_bytes = longest_bytes + store.scratch_bytes((member.name,))
 
     @property
     def largest_bytes(self) -> int:
@@ -298,9 +284,6 @@ class _Images(ImageSource):
             if isinstance(found, ImageError):
                 raise found
             yield found
-
-    def keys(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return rows
 
     def runs(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._chunk_rows == 1 or not len(rows):

@@ -15,6 +15,7 @@ from penstock.recordings.split import natural_key
 from penstock.stores.hdf5.array import Hdf5Array
 from penstock.stores.hdf5.file import Hdf5File, library_errors
 from penstock.stores.roles import ACTIONS, ENDS, REWARDS, SUCCESSES
+from penstock.stores.store import ChannelOrder
 
 LayoutKind = Literal["aloha", "robomimic", "replay"]
 Content = Literal["pixels", "jpeg", "png", "depth", "numbers", "other"]
@@ -103,7 +104,7 @@ class Layout:
         return next((member for name in names if (member := self.member(name)) is not None), None)
 
 
-def recognise(file: Hdf5File, channels: Literal["auto", "first", "last"] = "auto") -> Layout:
+def recognise(file: Hdf5File, channels: ChannelOrder = "auto") -> Layout:
     """Look at names, shapes and the first rows of pictures."""
     demos, without = demonstrations(file)
     if demos:
@@ -163,7 +164,7 @@ def _refuse_repeated(file: Hdf5File, members: Sequence[Member]) -> None:
 
 
 def list_members(
-    file: Hdf5File, group: str, channels: Literal["auto", "first", "last"] = "auto"
+    file: Hdf5File, group: str, channels: ChannelOrder = "auto"
 ) -> tuple[tuple[Member, ...], tuple[str, ...]]:
     """Every data set with rows under a group, in natural order, and the names of those that are a single value."""
     members: list[Member] = []
@@ -178,7 +179,7 @@ def list_members(
     return tuple(members), tuple(singles)
 
 
-def classify(array: Hdf5Array, name: str, channels: Literal["auto", "first", "last"] = "auto") -> Member:
+def classify(array: Hdf5Array, name: str, channels: ChannelOrder = "auto") -> Member:
     """What the rows of a data set are."""
     shape, kind, size = array.shape, array.dtype.kind, array.dtype.itemsize
 
@@ -204,7 +205,7 @@ def classify(array: Hdf5Array, name: str, channels: Literal["auto", "first", "la
     return found("numbers")
 
 
-def _pixels(shape: tuple[int, ...], asked: Literal["auto", "first", "last"]) -> tuple[Content, Channels, str]:
+def _pixels(shape: tuple[int, ...], asked: ChannelOrder) -> tuple[Content, Channels, str]:
     """(N, H, W, C) and (N, C, H, W) told apart by where a number of channels stands."""
     last, first = shape[3] in _CHANNEL_COUNTS, shape[1] in _CHANNEL_COUNTS
     if (asked == "last" and last) or (asked == "first" and first):

@@ -149,10 +149,10 @@ class LibraryRows(BandReader):
             file.opened(self._name).read_direct(out, np.s_[start:stop])
 
     def pick(self, file: RowFile, band: int, inside: Any, out: NDArray[Any], last: LastChunk) -> None:
-        first, beyond = int(inside.min()), int(inside.max()) + 1
-        begin = band * self.together
-        if (beyond - first) * self._row_bytes > HELD_BYTES:
-            for place, row in enumerate(inside.tolist()):
+        begin, wanted = band * self.together, inside.tolist()
+        first, beyond = min(wanted), max(wanted) + 1
+        if len(wanted) == 1 or (beyond - first) * self._row_bytes > HELD_BYTES:
+            for place, row in enumerate(wanted):
                 self.read(file, begin + row, begin + row + 1, out[place : place + 1], last)
             return
         found = np.empty((beyond - first, *self._row_shape), self._dtype)
@@ -261,14 +261,15 @@ def each_at(
 
 def _list_objects(file: OpenFile, address: int) -> NDArray[np.int64]:
     """Where the objects of one collection of a heap lie: offset and size by index, 0 where there is none."""
-    signature, version, size = _COLLECTION.unpack(_bytes_at(file, address, _COLLECTION.size))
+    begin = address
+    window = _bytes_at(file, begin, max(_COLLECTION.size, min(_WINDOW_BYTES, file.size_bytes - begin)))
+    signature, version, size = _COLLECTION.unpack_from(window)
     end = address + size
     if signature != b"GCOL" or version != 1 or end > file.size_bytes:
         raise StoreCorrupt(
             f"{file.path}: byte {address:,}: there is no heap of {size:,} bytes", hint="the file is damaged"
         )
     objects: dict[int, tuple[int, int]] = {}
-    window, begin = b"", 0
     position = address + _COLLECTION.size
     while position + _OBJECT.size <= end and len(objects) < _MOST_OBJECTS:
         if position + _OBJECT.size > begin + len(window):
@@ -287,7 +288,7 @@ def _list_objects(file: OpenFile, address: int) -> NDArray[np.int64]:
     return found
 
 
-def _bytes_at(file: OpenFile, offset: int, count: int) -> bytes:
+def _bytes_at(file: OpenFile, offset: int, count: int) -> bytearray:
     held = bytearray(count)
     file.source.read_into(memoryview(held), offset)
-    return bytes(held)
+    return held

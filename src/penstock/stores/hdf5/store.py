@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from penstock.stores.hdf5.survey import Survey, survey_files, unpacked
 from penstock.stores.held import content_sample
 from penstock.stores.opening import whole_numbers
 from penstock.stores.roles import find_roles
-from penstock.stores.store import Column, ImageSource, Store
+from penstock.stores.store import ChannelOrder, Column, ImageSource, Store
 from penstock.system.files import as_path
 
 _KINDS = {"aloha": "ALOHA episodes", "robomimic": "robomimic HDF5", "replay": "replay HDF5"}
@@ -41,7 +41,7 @@ def open_hdf5(
     *,
     episodes: Sequence[int] | None = None,
     columns: Sequence[str] | None = None,
-    channels: Literal["auto", "first", "last"] = "auto",
+    channels: ChannelOrder = "auto",
     mask: str | None = None,
     allow_external: bool = False,
     check: bool = True,
@@ -217,6 +217,9 @@ class Hdf5Store(Store):
             return _reopen, (place, self._words, self._digest(""))
         # To survey thousands of files again takes each process seconds; what was found is some 100 bytes a file.
         return _rebuilt, (place, self._survey.packed(), self._asked, self._numbers_asked, self._words)
+
+    def reopening(self) -> tuple[Path, dict[str, Any]]:
+        return self._absolute, dict(self._words)
 
 
 def _reopen(path: str, words: dict[str, Any], digest: str) -> Hdf5Store:

@@ -22,7 +22,6 @@ import numpy as np
 from penstock.errors import ExternalRefused, StoreCorrupt, StoreError
 from penstock.recordings.split import natural_key
 from penstock.stores.hdf5.columns import (
-    BOOKKEEPING,
     ENDS_DIFFER,
     Asked,
     Facts,
@@ -44,7 +43,7 @@ from penstock.stores.hdf5.layout import (
     without_actions_note,
 )
 from penstock.stores.hdf5.probe import quietly, text_attribute
-from penstock.stores.roles import ENDS
+from penstock.stores.roles import BOOKKEEPING, ENDS
 from penstock.system.files import as_path
 
 _DEEPEST = 8

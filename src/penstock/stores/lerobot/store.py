@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,43 +22,68 @@ from numpy.typing import NDArray
 
 from penstock.errors import DataSetCorrupt, StoreError
 from penstock.lerobot import layout
-from penstock.lerobot.features import Feature
+from penstock.lerobot.features import ROW_KEYS, Feature
 from penstock.lerobot.read import version21
+from penstock.lerobot.read.frames import FrameFinder
 from penstock.lerobot.read.reader import DataSet, open_data_set
+from penstock.lerobot.read.row_stream import RowStream
 from penstock.stores.held import Lru
 from penstock.stores.lerobot.columns import TASK, Opened, column_of, open_part
+from penstock.stores.lerobot.episode_table import PLACE_KEYS, EpisodeTable
 from penstock.stores.lerobot.files import EpisodeFiles
 from penstock.stores.lerobot.images import PictureSource
+from penstock.stores.lerobot.packets import EpisodePackets
 from penstock.stores.lerobot.part import row_spans
 from penstock.stores.lerobot.rows import EPISODE, FRAME, RowPlaces, RowTable
+from penstock.stores.lerobot.survey import Survey
 from penstock.stores.lerobot.videos import CameraFiles, VideoSource
 from penstock.stores.roles import LEROBOT
-from penstock.stores.store import Column, ImageSource, Store, row_numbers
+from penstock.stores.store import Column, ImageSource, Packets, Store, row_numbers
 from penstock.system.files import ByteSource, as_path, open_source
 
 OPEN_FILES = 128
 INDEX_BYTES = 64 << 20
 """What the indexes of videos and of plain pictures may hold together: eight million frames."""
 _TASK_ROWS = 65_536
+_LIBRARY_BYTES = 8 << 20  # the part of Arrow that reads rows
 
 
 class LeRobotStore(Store):
     """An open LeRobot data set. `episodes` are the numbers that the data set gives them, in the order wanted, or
     "whole": those whose files are all there."""
 
-    has_doctor = True
+    has_doctor = declares_index = True
     episode_numbers: NDArray[np.int64]
 
     def __init__(
         self, path: str | os.PathLike[str], *, episodes: Sequence[int] | str | None = None,
         columns: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
-        self.path = as_path(path)
         # The working directory may be another one when rows are read.
-        self.data: DataSet = open_data_set(self.path.absolute())
-        self._part: Opened = open_part(self.data, episodes, columns)
+        data = open_data_set(as_path(path).absolute())
         self._columns_asked = None if columns is None else list(columns)
-        self.notes = self._part.notes
+        self._open(as_path(path), data, open_part(data, episodes, columns))
+
+    @classmethod
+    def in_order(cls, data: DataSet, survey: Survey) -> LeRobotStore:
+        """The usable episodes of a data set that was surveyed, for `begin` and `packets` alone: nothing more is opened,
+        and what is wrong with other episodes is no matter."""
+        store = cls.__new__(cls)
+        numbers = np.array(survey.usable, np.int64)
+        starts = np.concatenate([[0], np.cumsum(data.episodes.length[numbers])]).astype(np.int64)
+        names = tuple(key for key in data.info.features if key not in ROW_KEYS)
+        codecs = {key: camera.codec for key, camera in survey.cameras.items()}
+        store._columns_asked = list(names)
+        store._open(data.root, data, Opened(numbers, starts, names, None, {}, {}, codecs, False, ()))
+        store.reading_bytes = _LIBRARY_BYTES
+        return store
+
+    def _open(self, path: Path, data: DataSet, part: Opened) -> None:
+        self.path, self.data, self._part = path, data, part
+        self.notes = part.notes
+        self.robot_type = data.info.robot_type
+        self._sequence: RowStream | None = None
+        self._finder = FrameFinder(data)
         self.kind = f"LeRobot {self.data.info.version}"
         self.fps = float(self.data.info.fps)
         self.episode_starts = self._part.starts
@@ -112,6 +138,22 @@ class LeRobotStore(Store):
         if not files.whole[self._part.numbers].all():
             return None
         return RowTable(self.data, row_spans(self.data, self._part.numbers, files.of(None), self._part.is_whole))
+
+    def place_in_table(self, position: int) -> int:
+        """Where the episode stands in the episodes table."""
+        return int(self._part.numbers[position])
+
+    def packets(self, name: str, position: int) -> Packets | None:
+        if self.data.info.features[name].dtype != "video":
+            return None
+        return EpisodePackets(self._finder.find(self.place_in_table(position), name))
+
+    def begin(self, position: int, batch_rows: int) -> EpisodeTable:
+        """The rows of an episode in order; those of episodes that follow each other are read in one pass."""
+        if self._sequence is None:
+            own = [name for name in self._part.names if name not in self._part.codecs and name not in ROW_KEYS]
+            self._sequence = RowStream(self.data, [*own, *PLACE_KEYS], batch_rows)
+        return EpisodeTable(self.data, self.place_in_table(position), self._sequence)
 
     @property
     def index_bytes(self) -> int:
@@ -183,14 +225,19 @@ class LeRobotStore(Store):
             if isinstance(source, VideoSource):
                 source.close()
         self._sources.clear()
-        if self._table is not None:
-            self._table.close()
+        for rows in (self._table, self._sequence):
+            if rows is not None:
+                rows.close()
         self._indexes.clear()
         self._files.clear()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        root, words = self.reopening()
+        return _opened, (str(root), words["episodes"], words["columns"])
+
+    def reopening(self) -> tuple[Path, dict[str, Any]]:
         episodes = None if self._part.is_whole else self.episode_numbers.tolist()
-        return _opened, (str(self.data.root), episodes, self._columns_asked)
+        return self.data.root, {"episodes": episodes, "columns": self._columns_asked}
 
     @cached_property
     def _task_numbers(self) -> NDArray[Any]:
@@ -212,7 +259,7 @@ class LeRobotStore(Store):
         feature = self.data.info.features.get(name)
         stored = self._part.stored_bytes(name)
         column = column_of(self.data, name, feature, self._part, stored)
-        if column.encoding == "png" and feature is not None and feature.dtype == "image" and self.rows:
+        if column.encoding == "png" and feature is not None and feature.dtype == "image" and self.rows and self._table:
             return self._looked_at(column, feature)
         return column
 

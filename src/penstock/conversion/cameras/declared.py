@@ -1,4 +1,4 @@
-"""What becomes of each camera of a data set: moved as it is, encoded anew, or from the table to a video and back."""
+"""What becomes of each camera that a data set declares: moved as it is, encoded anew, or from the table to a video."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.conversion.cameras.encoding_anew import Encoded, quality, refusal
-from penstock.conversion.inputs.dataset_survey import CameraSurvey, Survey
 from penstock.conversion.settings import Settings, asked_video
 from penstock.errors import DataSetError
 from penstock.lerobot.features import Feature
 from penstock.lerobot.read.reader import DataSet
 from penstock.media.video.encode import CODECS
+from penstock.stores.lerobot.survey import CameraSurvey, Survey
 
 _NAMES = ("height", "width", "channels")
 _ENCODABLE = (*CODECS, "mjpeg")
@@ -21,7 +21,7 @@ _FALLBACK = "av1"  # LeRobot's own default, where the codec that a camera has ca
 
 
 @dataclass(frozen=True)
-class DataSetCamera:
+class DeclaredCamera:
     """One camera; episodes are named by their place in the episodes table."""
 
     key: str
@@ -30,10 +30,6 @@ class DataSetCamera:
     feature: Feature  # in the new data set
     stored_as: str  # copy, images, mjpeg, h264, hevc or av1: what is encoded becomes this
     encoded: frozenset[int]  # the episodes that are encoded; the others are moved
-
-    @property
-    def is_metric(self) -> bool:
-        return self.source.is_depth
 
     @property
     def size_px(self) -> tuple[int, int]:
@@ -61,7 +57,7 @@ class DataSetCamera:
         return f"{kind} encoded as {shown}{some}"
 
 
-def plan_camera(source: Feature, found: Survey, settings: Settings) -> tuple[DataSetCamera, list[str]]:
+def plan_camera(source: Feature, found: Survey, settings: Settings) -> tuple[DeclaredCamera, list[str]]:
     """Settle one camera, with the reasons where its frames are not moved."""
     special = settings.features.get(source.key)
     asked, _ = asked_video(special, settings)
@@ -73,7 +69,7 @@ def plan_camera(source: Feature, found: Survey, settings: Settings) -> tuple[Dat
     return _from_video(source, found, asked, size_px, settings)
 
 
-def refuse_encoding(data: DataSet, found: Survey, cameras: Sequence[DataSetCamera], settings: Settings) -> None:
+def refuse_encoding(data: DataSet, found: Survey, cameras: Sequence[DeclaredCamera], settings: Settings) -> None:
     """Where only copies are wanted, name the first episode that would have to be encoded."""
     for camera in cameras:
         _, only_copied = asked_video(settings.features.get(camera.key), settings)
@@ -84,7 +80,7 @@ def refuse_encoding(data: DataSet, found: Survey, cameras: Sequence[DataSetCamer
             raise refusal(f"{data.root}: episode {int(data.episodes.index[number])}", camera.key, reason + count)
 
 
-def _why_one(camera: DataSetCamera, found: Survey, number: int) -> str:
+def _why_one(camera: DeclaredCamera, found: Survey, number: int) -> str:
     if camera.resized:
         return f"resize to {camera.size_px[1]}×{camera.size_px[0]}"
     videos = found.cameras[camera.key]
@@ -93,18 +89,18 @@ def _why_one(camera: DataSetCamera, found: Survey, number: int) -> str:
 
 def _from_table(
     source: Feature, found: Survey, asked: str, size_px: tuple[int, ...]
-) -> tuple[DataSetCamera, list[str]]:
+) -> tuple[DeclaredCamera, list[str]]:
     resized = size_px != source.shape[:2]
     stored_as = "images" if asked in ("copy", "images") else asked
     everything = frozenset(found.usable)
     encoded = everything if resized or stored_as != "images" else frozenset[int]()
     feature = _feature(source, size_px, stored_as)
-    return DataSetCamera(source.key, source, "", feature, stored_as, encoded), []
+    return DeclaredCamera(source.key, source, "", feature, stored_as, encoded), []
 
 
 def _from_video(
     source: Feature, found: Survey, asked: str, size_px: tuple[int, ...], settings: Settings
-) -> tuple[DataSetCamera, list[str]]:
+) -> tuple[DeclaredCamera, list[str]]:
     camera = found.cameras[source.key]
     codec = camera.codec
     everything = frozenset(found.usable)
@@ -113,7 +109,7 @@ def _from_video(
     if asked == "images":
         movable = codec == "mjpeg" and set(camera.codecs) == {"mjpeg"} and not resized
         encoded, stored_as = (frozenset(camera.unmovable) if movable else everything), "images"
-        return DataSetCamera(source.key, source, codec, _feature(source, size_px, "images"), stored_as, encoded), notes
+        return DeclaredCamera(source.key, source, codec, _feature(source, size_px, "images"), stored_as, encoded), notes
     target = codec if asked == "copy" else asked
     anew = asked != "copy" and asked == codec and _encoding_asked(settings)
     if resized or target != codec or anew:
@@ -136,19 +132,19 @@ def _from_video(
     moved_jpeg = codec == "mjpeg" and asked == "copy" and target == "mjpeg" and not encoded
     stored_as = "copy" if moved_jpeg else target
     feature = _feature(source, size_px, stored_as)
-    return DataSetCamera(source.key, source, codec, feature, stored_as, encoded), notes
+    return DeclaredCamera(source.key, source, codec, feature, stored_as, encoded), notes
 
 
 def _depth_camera(
     source: Feature, found: Survey, asked: str, size_px: tuple[int, ...]
-) -> tuple[DataSetCamera, list[str]]:
+) -> tuple[DeclaredCamera, list[str]]:
     """Distances must survive: their pictures are moved, whatever is asked of the others."""
     notes = []
     if asked not in ("copy", "images") or size_px != source.shape[:2]:
         notes.append(f"{source.key} holds distances, which encoding would change; it is copied as it is")
     if source.dtype == "image":
         feature = _feature(source, source.shape[:2], "images")
-        return DataSetCamera(source.key, source, "", feature, "images", frozenset()), notes
+        return DeclaredCamera(source.key, source, "", feature, "images", frozenset()), notes
     camera = found.cameras[source.key]
     other = {number for number, each in zip(found.usable, camera.codecs, strict=True) if each != camera.codec}
     if camera.unmovable or other:
@@ -160,7 +156,7 @@ def _depth_camera(
         )
     notes.append(f"{source.key}: the statistics of a depth video are not computed")
     feature = _feature(source, source.shape[:2], camera.codec)
-    return DataSetCamera(source.key, source, camera.codec, feature, camera.codec, frozenset()), notes
+    return DeclaredCamera(source.key, source, camera.codec, feature, camera.codec, frozenset()), notes
 
 
 def _encoding_asked(settings: Settings) -> bool:

@@ -1,14 +1,16 @@
-"""Is this a record of a ROS 1 bag? Asked of any position, and where the next one begins."""
+"""Records of ROS 1 bags at any position: is this one, where does the next begin, and which message is in it?"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from penstock.recordings.codecs import CODECS
 from penstock.recordings.recovery.record_walk import Found
 from penstock.recordings.recovery.report import NO_RECORD
-from penstock.recordings.recovery.scan_bytes import pieces
+from penstock.recordings.recovery.scan_bytes import ChunkBytes, is_padding, pieces
 from penstock.recordings.ros1.records import (
     MAX_CONNECTION_BYTES,
     OP_BAG_HEADER,
@@ -17,15 +19,20 @@ from penstock.recordings.ros1.records import (
     OP_CONNECTION,
     OP_INDEX,
     OP_MESSAGE,
+    field_places,
+    parse_fields,
     u32_from,
 )
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from penstock.recordings.chunk_fetch import ChannelTopics
     from penstock.recordings.recovery.scan_bytes import ScanBytes
 
 # Real headers have a few hundred bytes at most (the longest field is a topic name).
 _MAX_HEADER_BYTES = 64 << 10
-NS_PER_S = 1_000_000_000
+_NS_PER_S = 1_000_000_000
 # Needed fields by kind, with their sizes (0: any).
 _NEEDED = {
     OP_MESSAGE: {b"conn": 4, b"time": 8},
@@ -56,23 +63,12 @@ class Ros1Record(Found):
         return int.from_bytes(self.fields[name], "little")
 
 
-def parse_fields(data: bytes) -> dict[bytes, bytes] | None:
+def header_fields(data: bytes) -> dict[bytes, bytes] | None:
     """The fields of a header, None where the bytes are none."""
-    values: dict[bytes, bytes] = {}
-    at, end = 0, len(data)
-    while at < end:
-        if end - at < 4:
-            return None
-        (size,) = u32_from(data, at)
-        at += 4
-        if size > end - at:
-            return None
-        name, equals, value = data[at : at + size].partition(b"=")
-        if not equals:
-            return None
-        values[name] = value
-        at += size
-    return values
+    try:
+        return parse_fields(data)
+    except ValueError:
+        return None
 
 
 def parse_record(source: ScanBytes, at: int, end: int, inner: bool) -> Ros1Record:
@@ -88,7 +84,7 @@ def parse_record(source: ScanBytes, at: int, end: int, inner: bool) -> Ros1Recor
         if _is_cut_header(raw[:header_bytes], header_bytes):
             return Ros1Record(at, "cut", _CUT)
         return Ros1Record(at, "bad", NO_RECORD)
-    fields = parse_fields(raw[:header_bytes])
+    fields = header_fields(raw[:header_bytes])
     if fields is None or len(fields.get(b"op", b"")) != 1:
         return Ros1Record(at, "bad", NO_RECORD)
     op = fields[b"op"][0]
@@ -110,7 +106,7 @@ def _wrong(op: int, fields: dict[bytes, bytes], data_bytes: int, inner: bool) ->
         value = fields.get(name)
         if value is None or (size and len(value) != size):
             return f"a record of kind {op} without a right field {name.decode()!r}"
-    if op == OP_MESSAGE and u32_from(fields[b"time"], 4)[0] >= NS_PER_S:
+    if op == OP_MESSAGE and u32_from(fields[b"time"], 4)[0] >= _NS_PER_S:
         return "a message with an impossible time"
     if op == OP_CHUNK and fields[b"compression"].decode("ascii", errors="replace") not in CODECS:
         return "a chunk with an unknown compression"
@@ -176,3 +172,123 @@ def _record_around(source: ScanBytes, op_at: int, lowest: int, end: int, inner: 
         if found.state == "whole" and (found.end == end or parse_record(source, found.end, end, inner).state != "bad"):
             return begin
     return None
+
+
+@dataclass(frozen=True)
+class _Skeleton:
+    """The bytes of a message header that are the same in all messages of a bag; where the connection number lies."""
+
+    head_bytes: int
+    columns: NDArray[np.intp]
+    expected: NDArray[np.uint8]
+    connection_at: int
+    time_at: int
+
+
+class Ros1Framing:
+    """Messages in a chunk: header length, header (connection, op, time), data length, data."""
+
+    def __init__(self, topics_of_connections: ChannelTopics) -> None:
+        self._known = topics_of_connections
+        self._usual: _Skeleton | None = None
+
+    @property
+    def usual_header_bytes(self) -> int:
+        """The length of message headers, 0 before one was read."""
+        return 0 if self._usual is None else self._usual.head_bytes - 4
+
+    def unwrap(
+        self,
+        data: NDArray[np.uint8],
+        start: NDArray[np.int64],
+        span: NDArray[np.int64],
+        held: NDArray[np.int64],
+        topic_ids: NDArray[np.int32],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[int, str]]:
+        begin, end = np.zeros(start.size, np.int64), np.zeros(start.size, np.int64)
+        usual = self._unwrap_usual(data, start, span, held, topic_ids, begin, end)
+        broken: dict[int, str] = {}
+        for place in np.flatnonzero(~usual).tolist():
+            at = int(start[place])
+            found = self._unwrap_one(data, at, int(span[place]), int(held[place]), int(topic_ids[place]))
+            if isinstance(found, str):
+                broken[place] = found
+            else:
+                begin[place], end[place] = at + found[0], at + found[1]
+        return begin, end, broken
+
+    def _unwrap_usual(
+        self,
+        data: NDArray[np.uint8],
+        start: NDArray[np.int64],
+        span: NDArray[np.int64],
+        held: NDArray[np.int64],
+        topic_ids: NDArray[np.int32],
+        begin: NDArray[np.int64],
+        end: NDArray[np.int64],
+    ) -> NDArray[np.bool_]:
+        """All messages at once whose headers look like the first one's but for the values; the mask of those done."""
+        skeleton = self._usual
+        if skeleton is None or data.size < skeleton.head_bytes + 4:
+            return np.zeros(start.size, np.bool_)
+        before = skeleton.head_bytes + 4
+        fits = np.minimum(span, held) >= before
+        heads = data[np.where(fits, start, 0)[:, None] + np.arange(before)]
+        usual = fits & (heads[:, skeleton.columns] == skeleton.expected).all(axis=1)
+        sizes = _u32_column(heads, skeleton.head_bytes)
+        # A message ends where the next one begins; what is between them otherwise is looked at one by one.
+        usual &= before + sizes == span
+        usual &= _u32_column(heads, skeleton.time_at + 4) < _NS_PER_S
+        usual &= self._known.belong(_u32_column(heads, skeleton.connection_at), topic_ids)
+        begin[usual] = (start + before)[usual]
+        end[usual] = (start + np.minimum(before + sizes, held))[usual]
+        return np.asarray(usual)
+
+    def _unwrap_one(
+        self, data: NDArray[np.uint8], start: int, span: int, held: int, topic: int
+    ) -> tuple[int, int] | str:
+        """One message in any layout: payload begin and end relative to `start`, or what is wrong."""
+        have = min(span, held)
+        raw = data[start : start + have].tobytes()
+        record = parse_record(ChunkBytes(raw), 0, span, inner=True)
+        if record.state == "bad" or not record.op:
+            return record.why if have == span else "its header is longer than what was read of it"
+        if record.op != OP_MESSAGE:
+            return f"a record of kind {record.op} lies where the index names a message"
+        connection, size = record.u32(b"conn"), record.end - record.data_at
+        if not self._known.belong(np.array([connection]), np.array([topic], np.int32))[0]:
+            return f"the message belongs to connection {connection}, which is not of this topic"
+        if record.end > span:
+            return f"the message claims {size:,} bytes, and {span - record.data_at:,} are left before the next one"
+        if record.end < span == have and not self._goes_on(raw, record.end, record.data_at - 8):
+            left = span - record.end
+            return f"its length is broken: no record begins where it ends, {left:,} bytes before the next message"
+        if self._usual is None:
+            self._usual = _skeleton(raw[: record.data_at - 4])
+        return record.data_at, min(record.end, have)
+
+    @staticmethod
+    def _goes_on(raw: bytes, at: int, header_bytes: int) -> bool:
+        """True when a record follows a message before the next message: the description of a connection."""
+        source = ChunkBytes(raw)
+        if parse_record(source, at, len(raw), inner=True).state != "bad":
+            return True
+        following = next_record(source, at, len(raw), inner=True, outer_only=False) or len(raw)
+        return is_padding(source, at, following) or begins_like_a_record(source, at, following, header_bytes)
+
+
+def _u32_column(heads: NDArray[np.uint8], at: int) -> NDArray[np.int64]:
+    column: NDArray[np.int64] = np.ascontiguousarray(heads[:, at : at + 4]).view("<u4")[:, 0].astype(np.int64)
+    return column
+
+
+def _skeleton(head: bytes) -> _Skeleton:
+    """Made from a header (with its length in front) that was found valid."""
+    fixed = np.ones(len(head), np.bool_)
+    places = field_places(head[4:])
+    for begin, end in (places[b"conn"], places[b"time"]):
+        fixed[4 + begin : 4 + end] = False
+    columns = np.flatnonzero(fixed)
+    return _Skeleton(
+        len(head), columns, np.frombuffer(head, np.uint8)[columns], 4 + places[b"conn"][0], 4 + places[b"time"][0]
+    )

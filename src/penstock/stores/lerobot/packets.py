@@ -1,10 +1,9 @@
-"""Moving the frames of a video as they are: whether they can be, and how their bytes go from one file to another."""
+"""The frames of an episode as they lie in its video file: whether they can be moved, and their bytes in blocks."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,8 @@ from penstock.errors import VideoError
 from penstock.lerobot.read.frames import EpisodeFrames
 from penstock.media.mp4.index import VideoIndex
 from penstock.media.mp4.tree import Box
+from penstock.media.video import decode
+from penstock.stores.store import PacketBlock, Packets
 from penstock.system.files import ByteSource, ReadErrors, open_source
 
 _ENTRY_BYTES = 78  # of a visual sample entry before the boxes inside it
@@ -27,18 +28,36 @@ _H264_IDR = 5
 _HEVC_BLA, _HEVC_IDR, _HEVC_CRA = (16, 17, 18), (19, 20), 21
 
 
-@dataclass(frozen=True)
-class Moved:
-    """Samples that lie together in memory: a piece and a key flag per frame, and for how many more rows it stands."""
+# Decoders keep to one thread each: the bytes must not depend on how many cores there are.
+_DECODER_THREADS = 1
 
-    pieces: list[memoryview]
-    keys: list[bool]
-    repeats: list[int]
-    shifts: list[int] | None  # how many places after its own each is shown; None: in the order of the file
+
+class EpisodePackets(Packets):
+    """The frames that `FrameFinder` found."""
+
+    def __init__(self, frames: EpisodeFrames) -> None:
+        self._frames = frames
+        self.codec, self.count = frames.index.codec, frames.count
+        self.key_rows = np.flatnonzero(frames.index.key[frames.samples])
 
     @property
-    def rows(self) -> int:
-        return len(self.pieces) + sum(self.repeats)
+    def description(self) -> bytes:
+        return description(self._frames.index)
+
+    @property
+    def pixel_format(self) -> str:
+        return decode.pixel_format(self._frames.path)
+
+    def why_not_movable(self) -> str | None:
+        return why_not_movable(self._frames)
+
+    def blocks(self, block_bytes: int) -> Generator[PacketBlock, None, None]:
+        return move(self._frames, block_bytes)
+
+    def decoded(self, rows: Sequence[int]) -> Iterator[NDArray[np.uint8]]:
+        first = self._frames.first
+        numbers = range(first + rows.start, first + rows.stop) if isinstance(rows, range) else [first + r for r in rows]
+        return (rgb for _, rgb in decode.frames(self._frames.path, numbers, _DECODER_THREADS))
 
 
 def why_not_movable(frames: EpisodeFrames) -> str | None:
@@ -74,7 +93,7 @@ def description(index: VideoIndex) -> bytes:
     return _box("stsd", struct.pack(">II", 0, 1) + _box(entry.kind, body))
 
 
-def move(frames: EpisodeFrames, block_bytes: int) -> Generator[Moved, None, None]:
+def move(frames: EpisodeFrames, block_bytes: int) -> Generator[PacketBlock, None, None]:
     """The samples of an episode in blocks, in the order of the file: neighbours are read by one call, a frame that is
     shown twice only once.
     """
@@ -94,7 +113,7 @@ def move(frames: EpisodeFrames, block_bytes: int) -> Generator[Moved, None, None
         while at < len(starts):
             stop = _block_end(offsets, sizes, at, block_bytes)
             # Not held here: the block is gone before the next is read.
-            yield Moved(
+            yield PacketBlock(
                 _read(source, offsets[at:stop].tolist(), sizes[at:stop].tolist()),
                 keys[at:stop].tolist(),
                 repeats[at:stop].tolist(),

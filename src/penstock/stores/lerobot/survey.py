@@ -1,4 +1,4 @@
-"""A look at every episode of a data set before one is converted: files, rows, frames, and what each camera's are."""
+"""A look at every episode of a data set before it is read in order: files, rows, frames, and what each camera's are."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.conversion.cameras.remux import why_not_movable
 from penstock.errors import DataSetCorrupt, PenstockError
 from penstock.lerobot.features import ROW_KEYS
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.read.frames import FETCH_OR_DROP, FrameFinder
 from penstock.lerobot.read.reader import DataSet
+from penstock.stores.lerobot.packets import why_not_movable
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""Is this a record of an mcap file? Asked of any position, and where the next one begins."""
+"""Records of mcap files at any position: is this one, where does the next begin, and which message is in it?"""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from penstock.recordings.mcap import records as r
-from penstock.recordings.recovery.record_walk import Found
+from penstock.recordings.recovery.record_walk import ChunkHead, Found
 from penstock.recordings.recovery.report import NO_RECORD
-from penstock.recordings.recovery.scan_bytes import pieces
+from penstock.recordings.recovery.scan_bytes import ChunkBytes, is_padding, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
+    from numpy.typing import NDArray
+
+    from penstock.recordings.chunk_fetch import ChannelTopics
     from penstock.recordings.recovery.scan_bytes import ScanBytes
 
 _INNER = (r.OP_SCHEMA, r.OP_CHANNEL, r.OP_MESSAGE)
@@ -49,16 +54,6 @@ class McapRecord(Found):
         return self.end - self.data_at
 
 
-@dataclass(frozen=True)
-class ChunkHead:
-    """The head of a chunk; `data_at` is where its stored bytes begin."""
-
-    raw_bytes: int
-    crc: int
-    codec: str
-    data_at: int
-
-
 def parse_record(source: ScanBytes, at: int, end: int, inner: bool) -> McapRecord:
     """What lies at a position; every length that the kind of record fixes is checked."""
     head = source.at(at, min(r.RECORD_HEAD_BYTES, end - at))
@@ -73,8 +68,7 @@ def parse_record(source: ScanBytes, at: int, end: int, inner: bool) -> McapRecor
         return McapRecord(at, "bad", f"a record of kind {op} cannot have {length:,} bytes")
     if not _fits(source, op, data_at, length, end):
         return McapRecord(at, "bad", f"a record of kind {op} that contradicts its length")
-    state = "whole" if data_at + length <= end else "cut"
-    return McapRecord(at, "whole" if state == "whole" else "cut", _CUT, op, data_at, data_at + length)
+    return McapRecord(at, "whole" if data_at + length <= end else "cut", _CUT, op, data_at, data_at + length)
 
 
 def _fits(source: ScanBytes, op: int, at: int, length: int, end: int) -> bool:
@@ -137,7 +131,7 @@ def chunk_head(source: ScanBytes, record: McapRecord, end: int) -> ChunkHead | N
     data_at = record.data_at + 32 + name_bytes + 8
     if data_at > end:
         return None
-    return ChunkHead(raw_bytes, crc, name.decode("ascii", errors="replace") or "none", data_at)
+    return ChunkHead(raw_bytes, name.decode("ascii", errors="replace") or "none", data_at, crc)
 
 
 def is_near(time_ns: int, seen_ns: int | None) -> bool:
@@ -185,3 +179,59 @@ def _is_believable(source: ScanBytes, found: McapRecord, end: int, inner: bool, 
     after = parse_record(source, found.end, end, inner)
     strong = found.op in (r.OP_CHUNK, r.OP_SCHEMA, r.OP_CHANNEL)
     return after.state == "whole" or (strong and after.state == "cut")
+
+
+def _goes_on(raw: bytes, at: int) -> bool:
+    """True when a record follows a message before the next message, or nothing but zeros."""
+    source = ChunkBytes(raw)
+    return parse_record(source, at, len(raw), inner=True).state != "bad" or is_padding(source, at, len(raw))
+
+
+class McapFraming:
+    """Messages: kind, length, channel, sequence, two times, data."""
+
+    def __init__(self, topics_of_channels: ChannelTopics) -> None:
+        self._known = topics_of_channels
+
+    def unwrap(
+        self,
+        data: NDArray[np.uint8],
+        start: NDArray[np.int64],
+        span: NDArray[np.int64],
+        held: NDArray[np.int64],
+        topic_ids: NDArray[np.int32],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[int, str]]:
+        before = r.RECORD_HEAD_BYTES + r.MESSAGE_HEAD_BYTES
+        fits = np.minimum(span, held) >= before
+        if data.size < before:
+            fits[:] = False
+            data = np.zeros(before, np.uint8)
+        heads = data[np.where(fits, start, 0)[:, None] + np.arange(before)]
+        kind = heads[:, 0]
+        length = np.ascontiguousarray(heads[:, 1:9]).view("<u8")[:, 0]
+        channel = np.ascontiguousarray(heads[:, 9:11]).view("<u2")[:, 0].astype(np.int64)
+        # Compared without adding to it: a length near 2⁶⁴ would wrap around to a small one.
+        room = np.maximum(span - r.RECORD_HEAD_BYTES, 0).astype(np.uint64)
+        whole = (length >= r.MESSAGE_HEAD_BYTES) & (length <= room)
+        good = fits & (kind == r.OP_MESSAGE) & whole & self._known.belong(channel, topic_ids)
+        broken: dict[int, str] = {}
+        # A message ends where the next one begins; what is between them otherwise is looked at one by one.
+        for place in np.flatnonzero(good & (length < room) & (held == span)).tolist():
+            end = int(length[place]) + r.RECORD_HEAD_BYTES
+            if not _goes_on(data[start[place] : start[place] + span[place]].tobytes(), end):
+                broken[place] = "its length is broken: no record begins where it ends"
+                good[place] = False
+        for place in np.flatnonzero(~good).tolist():
+            if place in broken:
+                continue
+            if not fits[place]:
+                broken[place] = f"{int(min(span[place], held[place]))} bytes are too few for a message record"
+            elif kind[place] != r.OP_MESSAGE:
+                broken[place] = f"a record of kind {int(kind[place])} lies where the index names a message"
+            elif not whole[place]:
+                broken[place] = f"its record claims {int(length[place]):,} bytes, and {int(span[place]):,} are left"
+            else:
+                broken[place] = f"it belongs to channel {int(channel[place])}, which is not of this topic"
+        begin = np.where(good, start + before, 0)
+        full = np.where(good, length, 0).astype(np.int64) + r.RECORD_HEAD_BYTES
+        return begin, np.where(good, start + np.minimum(full, held), 0), broken

@@ -17,10 +17,10 @@ SHOWN_ALIGNMENTS = 100
 SHOWN_NOTES = 1000
 
 
-class Entry:
+class InputProgress:
     """One input: how many episodes it gave, and until it is through the state after the last one.
 
-    A fleet has a hundred thousand of these: what became of an input goes into the sums of the ledger.
+    A fleet has a hundred thousand of these: what became of an input goes into the sums of the job.
     """
 
     __slots__ = ("episodes", "failed", "found", "is_done", "size_bytes", "state")
@@ -39,10 +39,10 @@ class Entry:
 
 
 @dataclass
-class Ledger:
+class JobInputs:
     """Inputs of the data set, in the order in which they were given; a worker knows the one with the number `first`."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[InputProgress] = field(default_factory=list)
     first: int = 0
     first_new: int = 0  # the inputs before it were in the data set before this call appended to it
     lost: Counter[str] = field(default_factory=Counter)
@@ -52,7 +52,7 @@ class Ledger:
     _alignments: dict[int, str] = field(default_factory=dict)  # as JSON: a tenth of the memory
     _alignments_with_loss: dict[int, str] = field(default_factory=dict)
 
-    def entry(self, number: int) -> Entry:
+    def entry(self, number: int) -> InputProgress:
         return self.entries[number - self.first]
 
     def add_episode(self, note: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,0 +1,123 @@
+"""What recordings of chunks (ROS 1 bags, mcap) have in common: open files, the message index, fetching."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+from penstock.errors import RecordingError
+from penstock.recordings.chunk_fetch import ChunkFetcher
+from penstock.recordings.file_window import Window
+from penstock.recordings.message_compression import decompressed
+from penstock.recordings.message_index import largest_reads, relocate, time_range_ns
+from penstock.recordings.messages.schemas import SchemaStore
+from penstock.recordings.recording import (
+    DEFAULT_FETCH_BYTES,
+    LargestReads,
+    OnCorrupt,
+    Recording,
+    Topic,
+    as_readonly,
+    span_of,
+)
+from penstock.recordings.unpack import open_content
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from penstock.recordings.chunk_fetch import Framing
+    from penstock.recordings.fetch import Block
+    from penstock.recordings.message_index import Chunks, ChunksBuilder, IndexBuilder, TopicIndex
+    from penstock.recordings.messages.schemas import TopicTable
+    from penstock.recordings.recovery.scan_bytes import ScanBytes
+    from penstock.system.files import ByteSource
+
+
+class ChunkedRecording(Recording):
+    """A recording whose messages lie in chunks, found by an index."""
+
+    _index: tuple[TopicIndex, ...]
+    _chunks: Chunks
+    _pairs: set[tuple[int, int]]  # (channel or connection, topic)
+    _framing: Framing
+
+    def __init__(self, path: Path, *, on_corrupt: OnCorrupt, notes: Sequence[str]) -> None:
+        super().__init__(path, schemas=SchemaStore(), on_corrupt=on_corrupt)
+        self.notes += notes
+        self._files: list[ByteSource] = []
+        self._fetcher: ChunkFetcher | None = None
+        self._packed_messages = False
+
+    @abstractmethod
+    def _messages_in(self, source: ScanBytes, begin: int, end: int) -> Mapping[int, Sequence[tuple[int, int, int]]]:
+        """(time, offset, span) by topic of the messages that a chunk really holds."""
+
+    def _open_file(self, path: Path) -> Window:
+        """Open a file of the recording, unpacked where it is packed as a whole."""
+        try:
+            self._files.append(open_content(path))
+        except OSError as error:
+            raise RecordingError(f"{path}: cannot be opened: {error.strerror}") from error
+        return Window(self._files[-1])
+
+    def _set_index(
+        self, topics: TopicTable, index: IndexBuilder, chunks: ChunksBuilder, pairs: set[tuple[int, int]]
+    ) -> None:
+        """Take what was found; topics are numbered anew, by their names."""
+        order = topics.in_order()
+        built = index.finish(len(topics))
+        self._index = tuple(built[met] for met, _ in order)
+        self._chunks = chunks.finish()
+        number_of = {met: number for number, (met, _) in enumerate(order)}
+        self._pairs = {(channel, number_of[met]) for channel, met in pairs}
+        self.start_ns, self.end_ns = time_range_ns(self._index)
+        self.compression = span_of(self._chunks.codecs())
+        self._set_topics([(*topic, built[met].times_ns.size) for met, topic in order])
+
+    def _relocate(self, number: int, source: ScanBytes, begin: int, end: int) -> None:
+        relocate(self._index, number, self._messages_in(source, begin, end))
+
+    @property
+    def index_bytes(self) -> int:
+        return sum(index.nbytes for index in self._index) + self._chunks.nbytes
+
+    def largest_reads(self, topics: Sequence[Topic]) -> LargestReads:
+        return largest_reads([self._index[topic.id] for topic in topics], self._chunks)
+
+    def close(self) -> None:
+        self._fetcher = None  # it refers back to this recording: its buffers would wait for the garbage collector
+        for file in self._files:
+            file.close()
+
+    def times_ns(self, topic: Topic) -> NDArray[np.int64]:
+        return as_readonly(self._index[topic.id].times_ns)
+
+    def fetch(
+        self,
+        topic_ids: NDArray[np.int32],
+        numbers: NDArray[np.int64],
+        *,
+        memory_bytes: int = DEFAULT_FETCH_BYTES,
+        clip_bytes: int | None = None,
+    ) -> Iterator[Block]:
+        self._check_request(topic_ids, numbers)
+        limits = (memory_bytes // 2, None) if self._packed_messages else (memory_bytes, clip_bytes)
+        if self._fetcher is None or self._fetcher.limits != limits:
+            self._fetcher = ChunkFetcher(
+                self._files,
+                self._chunks,
+                self._index,
+                self._framing,
+                memory_bytes=limits[0],
+                clip_bytes=limits[1],
+                lose=self._lose if self._on_corrupt == "count" else None,
+                relocate=self._relocate,
+            )
+        blocks = self._fetcher.blocks(topic_ids, numbers)
+        if not self._packed_messages:
+            return blocks
+        return decompressed(blocks, memory_bytes // 2, self.path, self._lose_placed(topic_ids, numbers))

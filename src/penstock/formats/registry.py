@@ -11,6 +11,7 @@ from pathlib import Path
 from penstock.errors import UsageError
 from penstock.formats import builtin
 from penstock.formats.format import FAMILIES, HEAD_BYTES, Family, Format
+from penstock.system.files import open_source
 
 GROUP = "penstock.formats"
 """Of entry points that name a `Format`, or a sequence of them."""
@@ -69,8 +70,8 @@ def by_start(head: bytes, family: Family | None = None) -> Format | None:
 
 def by_content(path: Path, family: Family | None = None) -> Format | None:
     """The format of a file, whatever its name is."""
-    with path.open("rb") as file:
-        return by_start(file.read(HEAD_BYTES), family)
+    with open_source(path) as source:
+        return by_start(source.read(0, HEAD_BYTES), family)
 
 
 def by_directory(path: Path, family: Family | None = None) -> Format | None:

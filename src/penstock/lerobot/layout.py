@@ -12,8 +12,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from penstock.errors import DataSetCorrupt, OutputExists, OutputFailed
-from penstock.system.append_file import begin_write_back
-from penstock.system.files import fsync_path, replacing, write_file
+from penstock.system.files import begin_write_back, fsync_path, replacing, write_file
 
 CODEBASE_VERSION = "v3.0"
 INFO_PATH = "meta/info.json"

@@ -6,10 +6,8 @@ what it has committed does not change any more.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +21,7 @@ from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.write.place import EpisodePlace
 from penstock.lerobot.write.videos import Piece, table_from
 from penstock.media.mp4.writer import SampleTable
+from penstock.system.files import ReadErrors, open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,14 +91,14 @@ def copy_frames(root: Path, key: str, record: Mapping[str, Any], frames: Mapping
         sink.set_codec(kept["stsd"], kept["info"])
     # Used again for every run: fresh memory costs more than the copy itself.
     buffer = bytearray(max(min(PIECE_BYTES, int(table.sizes.sum())), int(table.sizes.max())))
-    with _opened(path) as stream:
+    with open_source(path, _ERRORS) as source:
         for start, stop, repeated in _runs(table):
             if repeated:
                 sink.repeat(stop - start)
                 continue
             offsets, sizes = table.offsets[start:stop].tolist(), table.sizes[start:stop].tolist()
             data = memoryview(buffer)[: sum(sizes)]
-            _read_into(stream.fileno(), data, offsets[0], path)
+            source.read_into(data, offsets[0])
             pieces = [data[offset - offsets[0] :][:size] for offset, size in zip(offsets, sizes, strict=True)]
             keys = [bool(flag) for flag in table.keys[start:stop]] if encoded else None
             shifts = table.shifts[start:stop].tolist() if len(table.shifts) else None
@@ -121,17 +120,12 @@ def _runs(table: SampleTable) -> Iterator[tuple[int, int, bool]]:
     yield start, len(table.sizes), repeated[start]
 
 
-def _opened(path: Path) -> FileIO:
-    try:
-        return FileIO(path)
-    except OSError as error:
-        raise DataSetCorrupt(f"{path}: the frames of the worker output cannot be read: {error.strerror}") from error
+class _FrameErrors(ReadErrors):
+    def cannot_open(self, path: Path, error: OSError) -> Exception:
+        return DataSetCorrupt(f"{path}: the frames of the worker output cannot be read: {error.strerror}")
+
+    def ends(self, path: Path, offset: int, n_bytes: int, got_bytes: int) -> Exception:
+        return DataSetCorrupt(f"{path}: ends at byte {offset + got_bytes:,}, samples up to {offset + n_bytes:,}")
 
 
-def _read_into(descriptor: int, data: memoryview, offset: int, path: Path) -> None:
-    done = 0
-    while done < len(data):
-        count = os.preadv(descriptor, [data[done:]], offset + done)
-        if count == 0:
-            raise DataSetCorrupt(f"{path}: ends at byte {offset + done:,}, samples up to {offset + len(data):,}")
-        done += count
+_ERRORS = _FrameErrors(DataSetCorrupt)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import OutputFailed, PenstockError, VideoError
 from penstock.media.mp4 import boxes as mp4_boxes
-from penstock.system.append_file import AppendFile
+from penstock.system.files import AppendFile
 
 _MAX_SAMPLE_BYTES = 0xFFFF_FFFF
 

@@ -8,6 +8,7 @@ A reader names its data by a path or a URL and reads through a `ByteSource`. Loc
         source.read_many([(4096, first), (81920, second)])
 """
 
+from penstock.system.files.append import AppendFile, begin_write_back
 from penstock.system.files.locations import (
     FileSystem,
     RemotePath,
@@ -23,6 +24,7 @@ from penstock.system.files.source import ByteSource, Identity, LocalSource, Read
 from penstock.system.files.writing import fsync_path, memory_file, replacing, write_all, write_file
 
 __all__ = [
+    "AppendFile",
     "ByteSource",
     "FileSystem",
     "Identity",
@@ -31,6 +33,7 @@ __all__ = [
     "RemotePath",
     "Window",
     "as_path",
+    "begin_write_back",
     "file_sizes",
     "for_library",
     "fsync_path",

@@ -49,7 +49,7 @@ class RemotePath(PosixPath):
     """The path of a URL: `RemotePath("mem://runs") / "a.bag"` is `mem://runs/a.bag`. It is only read."""
 
     def __str__(self) -> str:
-        scheme, *names = self.parts
+        scheme, *names = self.parts or [""]  # the last of `parents` has none
         return f"{scheme}//{'/'.join(names)}"
 
     def __fspath__(self) -> str:

@@ -16,7 +16,6 @@ import penstock
 from penstock import formats
 from penstock.cli import main
 from penstock.errors import StoreError, UsageError
-from penstock.load.subject import describe, from_description
 from tests.conversion import datasets
 from tests.formats import toy_store
 from tests.formats.installed import install, penstock_with
@@ -114,17 +113,19 @@ def test_it_is_loaded(path: Path, known: None) -> None:
         store, batch_size=4, image_size=None, shuffle=False, output="numpy", memory="512MiB"
     ) as loader:
         batches = [{name: np.copy(each) for name, each in batch.items()} for batch in loader]
-        again = from_description(describe(loader))
-    again.close()
     together = {name: np.concatenate([batch[name] for batch in batches]) for name in ("cam", "state", "action")}
     made = columns()
     assert np.array_equal(together["cam"], made["cam"].transpose(0, 3, 1, 2))
     assert np.array_equal(together["state"], made["state"]) and np.array_equal(together["action"], made["action"])
 
 
-def test_a_child_opens_it_again(path: Path, known: None) -> None:
+def test_it_is_opened_again_by_a_child_and_by_its_words(path: Path, known: None) -> None:
     with penstock.open(path, episodes=[1]) as store:
         assert pickle.loads(pickle.dumps(store)).rows == 7
+        again = store.reopening()
+    assert again is not None
+    with penstock.open(again[0], **again[1]) as store:
+        assert store.rows == 7
 
 
 @needs_store_input

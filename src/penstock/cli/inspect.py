@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli.convert import split_words
 from penstock.cli.display import say
-from penstock.cli.inspect_store import parse_episodes, refuse_fields
+from penstock.cli.inspect_store import parse_episodes, show_each
 from penstock.conversion.inputs.input import RECORDING, Found
 from penstock.conversion.mapping.left_out import group_left_out
 from penstock.errors import PenstockError, UsageError
@@ -86,7 +85,6 @@ def run(args: argparse.Namespace) -> int:
         from penstock.cli.inspect_listing import list_contents
 
         return list_contents(found, args)
-    refuse_fields(found[0].path, args)
     return int(of_one.load("inspect")([each.path for each in found], args))
 
 
@@ -118,34 +116,18 @@ def _inspect_recordings(args: argparse.Namespace) -> int:
     Budget.parse(args.memory)  # a wrong call is told before anything is read
     read_settings(args.config, args.words)
     paths = recordings.find(args.paths)
-    codes = {0}
-    described: list[dict[str, Any]] = []
-    for path in paths:
-        try:
-            with recordings.open(path, on_corrupt="count") as recording:
-                if args.suggest_config:
-                    return _suggest(recording, args)
-                if args.fields is not None:
-                    found = describe_fields(recording, args.fields)
-                else:
-                    found = describe(recording, args)
-        except PenstockError as error:
-            if len(paths) == 1 or args.suggest_config or args.traceback:
-                raise
-            # One broken recording of many does not hide the others.
-            say(f"penstock: {error}", file=sys.stderr)
-            codes.add(error.exit_code)
-            described.append({"path": str(path), "error": error.message, "hint": error.hint})
-            continue
-        codes.add(3 if found["losses"] else 0)
-        described.append(found)
-        if not args.json:
-            _show_fields(found) if args.fields is not None else _show(found, verbose=args.verbose)
-    if args.json:
-        sys.stdout.write(
-            json.dumps(described[0] if len(described) == 1 else described, indent=2, ensure_ascii=False) + "\n"
-        )
-    return 1 if 1 in codes else max(codes)
+    if args.suggest_config:
+        with recordings.open(paths[0], on_corrupt="count") as recording:
+            return _suggest(recording, args)
+
+    def described(path: Path) -> dict[str, Any]:
+        with recordings.open(path, on_corrupt="count") as recording:
+            return describe(recording, args) if args.fields is None else describe_fields(recording, args.fields)
+
+    def show(found: dict[str, Any]) -> None:
+        _show(found, verbose=args.verbose) if args.fields is None else _show_fields(found)
+
+    return show_each(paths, described, show, args)
 
 
 def _suggest(recording: Recording, args: argparse.Namespace) -> int:

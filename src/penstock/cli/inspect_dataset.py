@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from penstock.cli.display import count, row, say
-from penstock.cli.inspect_store import describe_store, load_lines, refuse_configuration, stored_size
-from penstock.errors import PenstockError
+from penstock.cli.inspect_store import describe_store, load_lines, refuse_configuration, show_each, stored_size
 from penstock.system import units
 
 _MOST_TASKS = 10
 
 
 def inspect_data_sets(paths: Sequence[Path], args: argparse.Namespace) -> int:
-    """Show each; one that is broken does not hide the others."""
     refuse_configuration(paths[0], args)
-    codes = {0}
-    described: list[dict[str, Any]] = []
-    for path in paths:
-        try:
-            found = describe_data_set(path, args.episodes)
-        except PenstockError as error:
-            if len(paths) == 1 or args.traceback:
-                raise
-            say(f"penstock: {error}", file=sys.stderr)
-            codes.add(error.exit_code)
-            described.append({"path": str(path), "error": error.message, "hint": error.hint})
-            continue
-        described.append(found)
-        if not args.json:
-            say("\n".join(_lines(found)))
-    if args.json:
-        whole: Any = described[0] if len(described) == 1 else described
-        sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
-    return max(codes)
+    return show_each(
+        paths,
+        lambda path: describe_data_set(path, args.episodes),
+        lambda found: say("\n".join(_lines(found))),
+        args,
+    )
 
 
 def describe_data_set(path: Path, episodes: Sequence[int] | str | None = None) -> dict[str, Any]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +16,10 @@ from penstock.cli.inspect_store import (
     load_lines,
     means_of,
     predict,
+    refuse_fields,
+    show_each,
     suggest,
 )
-from penstock.errors import PenstockError
 from penstock.formats.builtin import HDF5
 from penstock.system import units
 
@@ -32,34 +31,23 @@ _MOST_SHOWN = 200  # data sets, and files of a directory
 
 
 def inspect_hdf5(files: Sequence[Path], args: argparse.Namespace) -> int:
+    refuse_fields(files[0], args)
     means = means_of(args)
     if args.suggest_config:
         return suggest(HDF5, files[0], means)
-    codes = {0}
-    described: list[dict[str, Any]] = []
     words = _words(means, args.episodes)
     inputs = list(_inputs(files, {Path(path) for path in args.paths}, words))
     if len(inputs) > 1 and not args.json and not _is_configured(args) and all(map(os.path.isdir, args.paths)):
         from penstock.cli.inspect_listing import list_stores
 
         return list_stores((place, load or describe_store(place, **words)) for place, _, load in inputs)
-    for place, first, load in inputs:
-        try:
-            found = describe(first, means, place, load or describe_store(place, **words))
-        except PenstockError as error:
-            if len(inputs) == 1 or args.traceback:
-                raise
-            # One broken file of many does not hide the others.
-            say(f"penstock: {error}", file=sys.stderr)
-            codes.add(error.exit_code)
-            found = {"path": str(place), "error": error.message, "hint": error.hint}
-        described.append(found)
-        if not args.json and "error" not in found:
-            _show(found)
-    if args.json:
-        whole: Any = described[0] if len(described) == 1 else described
-        sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
-    return max(codes)
+    first_file = {place: first for place, first, _ in inputs}
+    loads = {place: load for place, _, load in inputs}
+
+    def described(place: Path) -> dict[str, Any]:
+        return describe(first_file[place], means, place, loads[place] or describe_store(place, **words))
+
+    return show_each([place for place, _, _ in inputs], described, _show, args)
 
 
 def _is_configured(args: argparse.Namespace) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,28 +30,56 @@ _SIZE = 4  # the cell of bytes on disk
 
 
 def inspect_stores(paths: Sequence[Path], args: argparse.Namespace) -> int:
-    """Stores of any format; one that is broken does not hide the others."""
+    """Stores of any format."""
     from penstock import formats
+    from penstock.stores.opening import format_of, open_store
 
+    refuse_fields(paths[0], args)
     means = means_of(args)
+    if args.suggest_config:
+        return suggest(format_of(paths[0]), paths[0], means)
+
+    def describe(path: Path) -> dict[str, Any]:
+        with open_store(path, episodes=args.episodes) as store:
+            load = store_facts(store)
+        of = format_of(path)
+        found = {"path": str(path), "bytes": stored_size(path), "kind": of.kind, "load": load}
+        return {**found, "conversion": predict(of, path, means)}
+
+    def show(found: dict[str, Any]) -> None:
+        say(f"{found['path']}: {units.format_size(found['bytes'])} · {formats.get(found['kind']).label}")
+        say("\n".join([*load_lines(found["load"]), *conversion_lines(found["conversion"])]))
+
+    return show_each(paths, describe, show, args)
+
+
+def show_each(
+    paths: Sequence[Path],
+    describe: Callable[[Path], dict[str, Any]],
+    show: Callable[[dict[str, Any]], None],
+    args: argparse.Namespace,
+) -> int:
+    """Describe and show one after the other; one that is broken does not hide the others. Returns the exit code."""
     codes = {0}
     described: list[dict[str, Any]] = []
     for path in paths:
-        of = formats.identify(path, "store")
-        assert of is not None  # by its format it came here
-        if args.suggest_config:
-            return suggest(of, path, means)
-        load = describe_store(path, episodes=args.episodes)
-        codes.add(0 if load["possible"] else 1)
-        size_bytes, plan = stored_size(path), predict(of, path, means)
-        described.append({"path": str(path), "bytes": size_bytes, "kind": of.kind, "load": load, "conversion": plan})
+        try:
+            found = describe(path)
+        except PenstockError as error:
+            if len(paths) == 1 or args.traceback:
+                raise
+            say(f"penstock: {error}", file=sys.stderr)
+            codes.add(error.exit_code)
+            described.append({"path": str(path), "error": error.message, "hint": error.hint})
+            continue
+        codes.add(3 if found.get("losses") else 0)
+        described.append(found)
         if not args.json:
-            say(f"{path}: {units.format_size(size_bytes)} · {of.label}")
-            say("\n".join([*load_lines(load), *conversion_lines(plan)]))
+            show(found)
     if args.json:
         whole: Any = described[0] if len(described) == 1 else described
         sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
-    return max(codes)
+    return 1 if 1 in codes else max(codes)
 
 
 def parse_episodes(text: str) -> list[int] | str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
-from importlib import metadata
 from pathlib import Path
 
 from penstock.errors import UsageError
@@ -97,6 +96,8 @@ def _from_packages() -> dict[str, Format]:
 
 
 def _load_plugins() -> dict[str, Format]:
+    from importlib import metadata  # not cheap, and seldom needed
+
     found: dict[str, Format] = {}
     for point in metadata.entry_points(group=GROUP):
         package = point.dist.name if point.dist is not None else point.value

@@ -38,11 +38,12 @@ def open_store(
         raise UsageError(f"{reprlib.repr(path)} is no path", hint='penstock.open("datasets/run")')
     place = as_path(path)
     try:
-        found = _format_of(place)
+        _refuse_absent(place)
+        _check_words(episodes, options)
+        columns = _names(columns, place)
+        found = format_of(place)
     except OSError as error:
         raise StoreError(f"{place} cannot be read: {error.strerror}") from error
-    _check_words(episodes, options)
-    columns = _names(columns, place)
     if wrong := [name for name in options if name not in found.options]:
         others = [each.label for each in formats.all_formats("store") if wrong[0] in each.options]
         raise StoreError(f"{place} is a {found.label}: {wrong[0]}= is an option of {', '.join(others)}")
@@ -55,12 +56,8 @@ def open_store(
     return store
 
 
-def _format_of(place: Path) -> Format:
+def format_of(place: Path) -> Format:
     """The format of a store; an error that says what lies there instead."""
-    if not place.exists():
-        home = "~ is not looked up: os.path.expanduser(path) does it; " if place.parts[:1] == ("~",) else ""
-        hint = f"{home}penstock.open takes a LeRobot data set, an HDF5 file or a directory of HDF5 episodes"
-        raise StoreError(f"{place} does not exist", hint=hint)
     if not place.is_dir():
         return _format_of_file(place)
     if (found := formats.by_directory(place, "store")) is not None:
@@ -132,6 +129,13 @@ def whole_numbers(episodes: Iterable[object] | None, path: Path) -> list[int] | 
     if not found:
         raise StoreError(f"{path}: episodes=[] opens nothing", hint="leave it out to open all of them")
     return found
+
+
+def _refuse_absent(place: Path) -> None:
+    if not place.exists():
+        home = "~ is not looked up: os.path.expanduser(path) does it; " if place.parts[:1] == ("~",) else ""
+        hint = f"{home}penstock.open takes a LeRobot data set, an HDF5 file or a directory of HDF5 episodes"
+        raise StoreError(f"{place} does not exist", hint=hint)
 
 
 def _refuse_recording(place: Path, names: Sequence[str]) -> None:

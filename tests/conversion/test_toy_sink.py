@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock.conversion import sink
-from penstock.conversion.commit.resume import committed
+from penstock.conversion.commit.join import committed
 from penstock.errors import ConfigError, DataSetError
 from penstock.lerobot.read.reader import open_data_set
 from tests.conversion.bags import robot, write
@@ -92,7 +92,7 @@ def test_another_output_cannot_go_on(tmp_path: Path) -> None:
     penstock.convert(**call(sources[:1], tmp_path / "out"))
     with pytest.raises(DataSetError, match=r"output: 'toy' instead of 'v3\.0'"):
         penstock.convert(**call(sources[1:], tmp_path / "out", append=True, output="toy"))
-    with pytest.raises(DataSetError, match="is whole, and was made by another call: output: 'toy'"):
+    with pytest.raises(DataSetError, match=r"is whole, and was made by another call: output: 'toy' instead of 'v3\.0'"):
         penstock.convert(**call(sources[:1], tmp_path / "out", resume=True, output="toy"))
 
 

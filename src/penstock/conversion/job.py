@@ -15,6 +15,7 @@ from penstock import __version__
 from penstock.conversion.commit import output
 from penstock.conversion.commit.identity import identity, source, unreadable
 from penstock.conversion.commit.input_progress import SHOWN_NOTES, InputProgress, JobInputs
+from penstock.conversion.commit.join import WORKER_OUTPUTS
 from penstock.conversion.commit.writing import Writing
 from penstock.conversion.find import find_inputs
 from penstock.conversion.inputs.input import Begun, Found, Input, Means, open_input
@@ -118,11 +119,11 @@ class Job:
 
     def _run(self, mode: output.Mode, *, overwrite: bool) -> Report:
         began = time.perf_counter()
-        from penstock.conversion.commit.resume import already_whole, begin_append, committed
+        from penstock.conversion.commit.resume import already_whole
 
         if (whole := already_whole(self, mode)) is not None:
             return whole
-        place = output.building(self.out, mode, overwrite=overwrite, committed=committed, begin=begin_append)
+        place = output.building(self.out, mode, overwrite=overwrite)
         with process_memory.PeakMeter() as meter, self.stop, place as building:
             self.root = building.root
             self.stage("start")
@@ -323,16 +324,14 @@ class Job:
             more = f" and {len(found) - _LISTED:,} more" if len(found) > _LISTED else ""
             listed = ", ".join(found[:_LISTED]) + more
             self.note(f"{key} {listed} (kept as recorded, left out of the statistics)")
-        shutil.rmtree(self.root / output.WORKER_OUTPUTS, ignore_errors=True)
+        shutil.rmtree(self.root / WORKER_OUTPUTS, ignore_errors=True)
         writer.close()
 
     def _leave(self, error: BaseException, mode: output.Mode) -> None:
         """The job fails: what is committed stays, and the error says how to go on."""
-        from penstock.conversion.commit.resume import committed
-
         if self.writer is not None:
             self.writer.abandon()
-        if isinstance(error, PenstockError) and (kept := output.new_episodes(self.root, self.out, mode, committed)):
+        if isinstance(error, PenstockError) and (kept := output.new_episodes(self.root, self.out, mode)):
             go_on = "--append --resume" if mode.startswith("append") else "--resume"
             episodes = f"{kept:,} episode{'s are' if kept != 1 else ' is'} kept: once this is settled, {go_on} goes on"
             error.hint = f"{error.hint}; {episodes}" if error.hint else episodes

@@ -12,6 +12,7 @@ from penstock import __version__
 from penstock.conversion.episodes.sidecar import read_sidecar
 from penstock.conversion.inputs.input import Found
 from penstock.conversion.settings import Settings, plain_settings
+from penstock.conversion.sink import DEFAULT_OUTPUT
 from penstock.errors import PenstockError, RecordingError
 
 _LOOKED_AT_BYTES = 64 << 10  # at both ends of a file: enough to tell one recording from another
@@ -69,7 +70,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], *, but: Seque
         found.append(f"penstock {now['penstock']} instead of {before['penstock']}")
     if before["strict"] != now["strict"]:
         found.append(f"{'with' if now['strict'] else 'without'} --strict")
-    found += _setting_differences(before["settings"], now["settings"], "", but)
+    old, new = ({"output": DEFAULT_OUTPUT, **side["settings"]} for side in (before, now))
+    found += _setting_differences(old, new, "", but)
     found += source_differences(before["sources"], now["sources"])
     return found if len(found) <= _LISTED else [*found[:_LISTED], f"and {len(found) - _LISTED:,} more"]
 

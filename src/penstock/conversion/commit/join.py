@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.conversion.commit import snapshot
 from penstock.conversion.commit.input_progress import JobInputs
-from penstock.conversion.commit.journal import OWN_DIR, EpisodeRecord, Header, Journal
-from penstock.conversion.commit.output import WORKER_OUTPUTS
+from penstock.conversion.commit.journal import JOURNAL_PATH, OWN_DIR, EpisodeRecord, Header, Journal
 from penstock.conversion.commit.writer import DataSetWriter, EpisodeWriter
 from penstock.conversion.inputs.input import Input
 from penstock.errors import DataSetCorrupt, DataSetError
@@ -28,6 +28,8 @@ from penstock.lerobot.tasks import renumber, renumbered
 
 if TYPE_CHECKING:
     from penstock.conversion.parallel.worker import Request
+
+WORKER_OUTPUTS = ".parcels"  # inside the directory in which a data set is built
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,17 @@ def join(worker_output: Path, writer: DataSetWriter, inputs: JobInputs, number: 
     return noted
 
 
-def waiting(root: Path, joined: Mapping[int, int]) -> int:
-    """How many episodes lie in worker outputs; `joined` counts by input those that are in the data set already."""
-    found = 0
+def committed(root: Path) -> int:
+    """How many episodes a directory would keep through the end of its process, in worker outputs, too."""
+    if not (root / JOURNAL_PATH).is_file():
+        return 0
+    try:
+        joined = Counter((record.note or {}).get("input", 0) for record in Journal.read(root).episodes())
+    except DataSetCorrupt:
+        return 1  # nobody knows how many; what is there is kept until somebody has looked
+    except DataSetError:
+        return 0
+    found = joined.total()
     for worker_output in (root / WORKER_OUTPUTS).glob("[0-9]*"):
         before, held = _extent(worker_output) or (0, 0)
         found += max(0, before + held - max(joined.get(int(worker_output.name), 0), before))

@@ -14,20 +14,21 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from penstock.conversion.commit.append import copy_for_append
+from penstock.conversion.commit.join import committed
+from penstock.conversion.commit.journal import JOURNAL_PATH
 from penstock.conversion.commit.lock import locked
 from penstock.conversion.report import REPORT_PATH
 from penstock.errors import OutputExists, OutputFailed
 
 PARTIAL_SUFFIX = ".penstock-partial"
 OLD_SUFFIX = ".penstock-old"
-WORKER_OUTPUTS = ".parcels"  # inside the partial directory: what worker processes write
-JOURNAL_PATH = "penstock/journal.jsonl"
 _REPLACES = "penstock/replaces"
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -77,13 +78,8 @@ def partial_of(out: Path) -> Path:
 
 
 @contextlib.contextmanager
-def building(
-    out: Path, mode: Mode, *, overwrite: bool, committed: Callable[[Path], int], begin: Callable[[Path, Path], None]
-) -> Iterator[Building]:
-    """Give a directory to build in. When the block ends it becomes `out` if finished; else what is committed stays.
-
-    `committed(root)` counts the episodes that a directory would keep; `begin(out, root)` makes the copy to append to.
-    """
+def building(out: Path, mode: Mode, *, overwrite: bool) -> Iterator[Building]:
+    """Give a directory to build in. When the block ends it becomes `out` if finished; else what is committed stays."""
     if mode == "new":
         check_free(out, overwrite=overwrite)
     partial = partial_of(out)
@@ -91,7 +87,7 @@ def building(
     with locked(partial.with_name(partial.name + ".lock"), out):
         with writable(out):
             settle(partial, out)
-            holds = _prepare(partial, out, mode, overwrite, committed, begin)
+            holds = _prepare(partial, out, mode, overwrite)
         # What was begun beside a data set of ours was begun with --overwrite, and is resumed with that meaning.
         replace = overwrite or mode.startswith("append") or (holds == "unfinished" and is_ours(out))
         work, moved = Building(partial, out, holds), False
@@ -102,18 +98,11 @@ def building(
                     _move_into_place(partial, out, replace=replace)
                 moved = True
         finally:
-            if not moved and not new_episodes(partial, out, mode, committed):
+            if not moved and not new_episodes(partial, out, mode):
                 shutil.rmtree(partial, ignore_errors=True)
 
 
-def _prepare(
-    partial: Path,
-    out: Path,
-    mode: Mode,
-    overwrite: bool,
-    committed: Callable[[Path], int],
-    begin: Callable[[Path, Path], None],
-) -> Holds:
+def _prepare(partial: Path, out: Path, mode: Mode, overwrite: bool) -> Holds:
     """Make the directory to build in, or find it."""
     appends = mode.startswith("append")
     if appends and not is_ours(out):
@@ -121,7 +110,7 @@ def _prepare(
         raise OutputExists(f"{out} {what}: there is nothing to append to", hint="leave --append out to begin a new one")
     if not appends:
         check_free(out, overwrite=overwrite or mode == "resume")
-    episodes = new_episodes(partial, out, mode, committed)
+    episodes = new_episodes(partial, out, mode)
     if episodes and not overwrite:
         is_append = appends and _is_copy(partial, out)
         if mode in ("resume", "append or resume") and is_append == appends:
@@ -137,7 +126,7 @@ def _prepare(
     if partial.exists():  # a run that ended before its first commit left it; the lock says that it is dead
         shutil.rmtree(partial)
     if appends:
-        begin(out, partial)
+        copy_for_append(out, partial)
         return "copy"
     if mode == "resume":
         check_free(out, overwrite=overwrite)
@@ -145,7 +134,7 @@ def _prepare(
     return "nothing"
 
 
-def new_episodes(partial: Path, out: Path, mode: Mode, committed: Callable[[Path], int]) -> int:
+def new_episodes(partial: Path, out: Path, mode: Mode) -> int:
     """What would be lost with the partial directory: when appending, not what `out` holds as well."""
     held = committed(out) if mode.startswith("append") and _is_copy(partial, out) else 0
     return max(0, committed(partial) - held)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.conversion.commit import identity as identities
 from penstock.conversion.commit import output
-from penstock.conversion.commit.append import copy_for_append
 from penstock.conversion.commit.input_progress import InputProgress, JobInputs
-from penstock.conversion.commit.join import waiting
-from penstock.conversion.commit.journal import JOURNAL_PATH, Journal
+from penstock.conversion.commit.journal import Journal
 from penstock.conversion.commit.lock import locked
 from penstock.conversion.commit.writer import DataSetWriter
 from penstock.conversion.inputs.input import Begun, Found
 from penstock.conversion.report import Report, read_report
 from penstock.conversion.settings import Settings, default_settings
 from penstock.conversion.sink import DEFAULT_OUTPUT
-from penstock.errors import DataSetCorrupt, DataSetError, UsageError
+from penstock.errors import DataSetError, UsageError
 from penstock.system import config
 
 if TYPE_CHECKING:
@@ -30,24 +27,6 @@ if TYPE_CHECKING:
 
 _COPIES = ("copy", "copy-only")
 _OF_ONE_CALL = ("task",)  # settings that may differ between the calls that make one data set
-
-
-def committed(root: Path) -> int:
-    """How many episodes a directory would keep through the end of its process, in worker outputs, too."""
-    if not (root / JOURNAL_PATH).is_file():
-        return 0
-    try:
-        by_input = Counter((record.note or {}).get("input", 0) for record in Journal.read(root).episodes())
-        return by_input.total() + waiting(root, by_input)
-    except DataSetCorrupt:
-        return 1  # nobody knows how many; what is there is kept until somebody has looked
-    except DataSetError:
-        return 0
-
-
-def begin_append(out: Path, root: Path) -> None:
-    """Make the directory in which a finished data set grows; the data set itself stays as it is."""
-    copy_for_append(out, root)
 
 
 def already_whole(job: Job, mode: Mode) -> Report | None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.errors import DataSetCorrupt, LimitExceeded
 from penstock.lerobot import layout
@@ -123,45 +122,34 @@ def _decode(data: memoryview) -> dict[str, Any]:
     if bytes(data[: len(_MAGIC)]) != _MAGIC:
         raise ValueError(f"it begins with {bytes(data[: len(_MAGIC)])!r}")
     stop = start + int.from_bytes(data[len(_MAGIC) : start], "little")
-    rest = _Payloads(data[stop:])
-    tree = rest.fill(json.loads(bytes(data[start:stop])))
-    if rest.left_bytes or not isinstance(tree, dict):
-        raise ValueError(f"{rest.left_bytes:,} bytes too many")
-    return tree
+    rest = data[stop:]
 
+    def take(size_bytes: int) -> memoryview:
+        """The next payload: they follow each other in the order in which the head names them."""
+        nonlocal rest
+        if type(size_bytes) is not int or not 0 <= size_bytes <= len(rest):
+            raise ValueError(f"{size_bytes} bytes asked, {len(rest):,} are left")
+        taken, rest = rest[:size_bytes], rest[size_bytes:]
+        return taken
 
-class _Payloads:
-    """The bytes behind the head, taken in the order in which the head names them."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-
-    @property
-    def left_bytes(self) -> int:
-        return len(self._data)
-
-    def fill(self, value: Any) -> Any:
+    def filled(value: Any) -> Any:
         if isinstance(value, list):
-            return [self.fill(entry) for entry in value]
+            return [filled(entry) for entry in value]
         if not isinstance(value, dict):
             return value
         if "$array" in value:
-            return self._array(value["$array"], tuple(value["shape"]))
+            dtype, shape = value["$array"], tuple(value["shape"])
+            if dtype not in _DTYPES or any(type(size) is not int or size < 0 for size in shape):
+                raise ValueError(f"an array of {dtype} {shape}")
+            return np.frombuffer(take(math.prod(shape) * np.dtype(dtype).itemsize), dtype).reshape(shape)
         if "$bytes" in value:
-            return bytes(self._take(value["$bytes"]))
-        return {key: self.fill(entry) for key, entry in value.items()}
+            return bytes(take(value["$bytes"]))
+        return {key: filled(entry) for key, entry in value.items()}
 
-    def _array(self, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-        if dtype not in _DTYPES or any(type(size) is not int or size < 0 for size in shape):
-            raise ValueError(f"an array of {dtype} {shape}")
-        kind = np.dtype(dtype)
-        return np.frombuffer(self._take(math.prod(shape) * kind.itemsize), kind).reshape(shape)
-
-    def _take(self, size_bytes: int) -> memoryview:
-        if type(size_bytes) is not int or not 0 <= size_bytes <= len(self._data):
-            raise ValueError(f"{size_bytes} bytes asked, {len(self._data):,} are left")
-        taken, self._data = self._data[:size_bytes], self._data[size_bytes:]
-        return taken
+    tree = filled(json.loads(bytes(data[start:stop])))
+    if len(rest) or not isinstance(tree, dict):
+        raise ValueError(f"{len(rest):,} bytes too many")
+    return tree
 
 
 def state_name(episodes: int) -> str:

@@ -283,22 +283,20 @@ class DataSetWriter:
 
     def leave(self) -> None:
         """Stop without closing: the open episode is dropped, and everything committed can be resumed."""
-        if not self._closed:
-            try:
-                self._drop_open_episode()
-                self.settle()
-            finally:
-                self.abandon()
+        if self._closed:
+            return
+        try:
+            if self._episode is not None:
+                self._episode.abort()
+            self.settle()
+        finally:
+            self.stop()
 
     def abandon(self) -> None:
         """Stop at once, whatever is wrong: as `leave`, but it never fails. What was committed can be resumed."""
-        if self._closed:
-            return
         # The error that made the caller give up counts, not the ones that follow from it; `resume` needs no help.
         with contextlib.suppress(PenstockError):
-            self._drop_open_episode()
-            self.settle()
-        self.stop()
+            self.leave()
 
     def stop(self) -> None:
         """Close all files as they are: nothing is deleted, nothing more can be written."""
@@ -333,10 +331,6 @@ class DataSetWriter:
     def _add_texts(self, table: str, texts: Sequence[str]) -> None:
         """A table that is taken whole is in the journal before the rows that use it."""
         self.journal.append({"type": "texts", "table": table, "texts": list(texts)})
-
-    def _drop_open_episode(self) -> None:
-        if self._episode is not None:
-            self._episode.abort()
 
     def _make_durable(self, *, closing: bool = False) -> None:
         """Bring the accepted episodes to the disk, then write their lines; `closing` ends all files on the way."""

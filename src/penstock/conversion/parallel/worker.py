@@ -45,32 +45,14 @@ class Request:
     strict: bool
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "number": self.number,
-            "found": [self.found.kind, str(self.found.path)],
-            "begun": self.begun.to_json(),
-            "root": str(self.root),
-            "episodes": self.episodes,
-            "state": self.state,
-            "budget_bytes": self.budget_bytes,
-            "threads": self.threads,
-            "strict": self.strict,
-        }
+        found = [self.found.kind, str(self.found.path)]
+        return {**vars(self), "found": found, "begun": self.begun.to_json(), "root": str(self.root)}
 
     @staticmethod
     def from_json(tree: Mapping[str, Any]) -> Request:
         kind, path = tree["found"]
-        return Request(
-            tree["number"],
-            Found(kind, Path(path)),
-            Begun.from_json(tree["begun"]),
-            Path(tree["root"]),
-            tree["episodes"],
-            tree["state"],
-            tree["budget_bytes"],
-            tree["threads"],
-            tree["strict"],
-        )
+        begun = Begun.from_json(tree["begun"])
+        return Request(**{**tree, "found": Found(kind, Path(path)), "begun": begun, "root": Path(tree["root"])})
 
 
 class _Answers:

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import DataSetCorrupt, DataSetError, ImageError
-from penstock.lerobot.depth_stats import DepthStats
+from penstock.lerobot.feature_stats import DepthStats
 from penstock.lerobot.features import Feature, depth_feature
 from penstock.lerobot.read.reader import open_data_set
 from penstock.lerobot.stats import STATISTICS, ImageStats

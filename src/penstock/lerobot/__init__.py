@@ -1,5 +1,5 @@
-"""The LeRobot v3.0 format and nothing else: layout, statistics, writer, reader, check.
+"""The LeRobot formats and nothing else: layout, statistics, the sink, reader, check.
 
-Modules are imported by name (`from penstock.lerobot.write.writer import DataSetWriter`), so that a command pays only
+Modules are imported by name (`from penstock.lerobot.read.reader import open_data_set`), so that a command pays only
 for what it uses.
 """

@@ -1,14 +1,73 @@
-"""The statistics of all features of a data set, empty to begin with, and the values in them that are no numbers."""
+"""The statistics of all features of a data set: which each has, those of depth, and values that are no numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from penstock.lerobot.depth_stats import DepthStats
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import ImageError
 from penstock.lerobot.features import ROW_FEATURES, Feature
-from penstock.lerobot.stats import ImageStats, NumericStats
+from penstock.lerobot.stats import IMAGE_SIDE_PX, STATISTICS, ImageStats, NumericStats, Stats
 
 FeatureStats = NumericStats | ImageStats
+
+_SHAPE = (1, 1, 1)
+
+
+class DepthStats(ImageStats):
+    """Statistics of a bounded sample of depth pictures, in mm or m; pixels that are no number are left out.
+
+    A pixel without a reading is 0 in 16-bit depth. It counts, as it does in LeRobot: it is what a policy will see.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._values = NumericStats(_SHAPE, np.float32)  # which holds every 16-bit number exactly
+
+    def __repr__(self) -> str:
+        return f"DepthStats(count={self.count:,}, pixels={self._values.rows:,})"
+
+    def add(self, rgb: NDArray[Any]) -> None:
+        """Take in one picture, uint16 or float32 (height, width)."""
+        if rgb.ndim != 2 or rgb.dtype not in (np.uint16, np.float32) or rgb.size == 0:
+            raise ImageError(f"depth statistics need uint16 or float32 (height, width), got {rgb.dtype} {rgb.shape}")
+        step = max(1, max(rgb.shape) // IMAGE_SIDE_PX)
+        sample = rgb[::step, ::step].reshape(-1).astype(np.float32)
+        self._values.add(sample[np.isfinite(sample)])
+        self.count += 1
+
+    def merge(self, other: ImageStats) -> None:
+        """Take in everything that `other` has seen."""
+        if not isinstance(other, DepthStats):
+            raise ValueError(f"cannot merge {other!r} into statistics of depth")
+        self.count += other.count
+        self._values.merge(other._values)
+
+    def to_state(self) -> dict[str, Any]:
+        """Everything that is known, as plain values and arrays; `from_state` gives the same statistics again."""
+        return {"count": self.count, "values": self._values.to_state()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> DepthStats:
+        """The statistics that `to_state` described; ValueError when they are not those of depth."""
+        if "values" not in state:
+            raise ValueError("these are no statistics of depth")
+        stats = cls()
+        stats.count = state["count"]
+        stats._values = NumericStats.from_state(state["values"])
+        if stats._values.shape != _SHAPE:
+            raise ValueError(f"statistics of depth have the shape {_SHAPE}, not {stats._values.shape}")
+        return stats
+
+    def to_json(self) -> Stats | None:
+        """Shape (1, 1, 1) in the unit of the pictures, `count` as [pictures]; None when no picture was sampled."""
+        if self.count == 0:
+            return None
+        found = {**self._values.to_json(), "count": [self.count]}
+        return {name: found[name] for name in STATISTICS}
 
 
 def new_stats(features: Sequence[Feature]) -> dict[str, FeatureStats]:

@@ -258,7 +258,7 @@ def episodes_schema(features: Sequence[Feature]) -> pa.Schema:
 
 
 def episodes_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Rows of the episodes table, as `EpisodeRecord.to_row` gives them."""
+    """Rows of the episodes table, as `closing.episode_row` gives them."""
     import pyarrow as pa
 
     def build(field: pa.Field) -> pa.Array:

@@ -13,21 +13,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.conversion.commit import snapshot
 from penstock.conversion.commit.input_progress import JobInputs
 from penstock.conversion.commit.journal import JOURNAL_PATH, OWN_DIR, EpisodeRecord, Header, Journal
 from penstock.conversion.commit.writer import DataSetWriter, EpisodeWriter
-from penstock.conversion.inputs.input import Input
+from penstock.conversion.inputs.input import Input, State
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lerobot.feature_stats import new_stats
 from penstock.lerobot.features import Feature
 from penstock.lerobot.stats import ImageStats
 from penstock.lerobot.tasks import renumber, renumbered
-
-if TYPE_CHECKING:
-    from penstock.conversion.parallel.worker import Request
 
 WORKER_OUTPUTS = ".parcels"  # inside the directory in which a data set is built
 
@@ -49,20 +46,25 @@ def worker_output_of(root: Path, number: int) -> Path:
     return root / WORKER_OUTPUTS / f"{number:06d}"
 
 
-def open_worker_output(request: Request, source: Input, inputs: JobInputs) -> DataSetWriter:
-    """The worker output of an input, new or as far as an earlier process had come; `inputs` hears how far."""
-    inputs.entry(request.number).state = request.state
-    if _is_usable(request.root, request.episodes):
-        writer = DataSetWriter.resume(request.root)
+def open_worker_output(
+    root: Path, source: Input, inputs: JobInputs, episodes: int, state: State | None
+) -> DataSetWriter:
+    """The worker output of an input, new or as far as an earlier process had come; `inputs` hears how far.
+
+    `episodes` of the input are in the data set already, and `state` is the state after the last of them.
+    """
+    inputs.entries[0].state = state
+    if _is_usable(root, episodes):
+        writer = DataSetWriter.resume(root)
         inputs.add_journal(writer.journal)
         return writer
-    shutil.rmtree(request.root, ignore_errors=True)
+    shutil.rmtree(root, ignore_errors=True)
     return DataSetWriter(
-        request.root,
+        root,
         fps=source.fps,
         features=source.features,
         robot_type=source.robot_type,
-        identity={"before": request.episodes},
+        identity={"before": episodes},
         is_worker_output=True,
     )
 

@@ -103,7 +103,7 @@ def _convert(request: Request, stop: Stop, answers: _Answers) -> int:
     with open_input(request.found, means, request.begun) as source:
         from penstock.conversion.commit.join import open_worker_output
 
-        writer = open_worker_output(request, source, inputs)
+        writer = open_worker_output(request.root, source, inputs, request.episodes, request.state)
         writing = Writing(
             writer, inputs, Budget(request.budget_bytes), stop, on_moved=answers.moved, on_rows=lambda text: None
         )

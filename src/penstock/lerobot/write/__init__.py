@@ -1,1 +1,1 @@
-"""Writing a LeRobot data set."""
+"""Writing a LeRobot data set: the sink of a conversion."""

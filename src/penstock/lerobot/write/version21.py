@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,20 +28,12 @@ from penstock.lerobot.stats import Stats
 from penstock.lerobot.write import kept
 from penstock.lerobot.write import version21_metadata as metadata
 from penstock.lerobot.write.resume import refuse_faults, remove_empty, size_of
+from penstock.lerobot.write.sink import FinishedEpisode
 from penstock.lerobot.write.spool import PartWriter
 from penstock.lerobot.write.videos import VideoFiles
 
 _CHUNK_NAME = re.compile(r"chunk-\d{3,9}\Z")
 _EPISODE_NAME = re.compile(r"episode_(\d{6,12})\.(?:parquet|mp4)\Z")
-
-
-@dataclass(frozen=True)
-class FinishedEpisode:
-    """An episode whose files are whole, and what they measure."""
-
-    place: Mapping[str, Any]
-    size_bytes: int
-    kept: None = None
 
 
 class Version21Sink:
@@ -239,7 +231,8 @@ class Version21Episode:
             video.commit_episode()
             video.close()
             owner.video_info[key] = video.info
-            video_bytes[key] = self._paths[key].stat().st_size
+            with layout.writing(self._paths[key], "cannot finish the video"):
+                video_bytes[key] = self._paths[key].stat().st_size
         owner.unsynced += [part.path, *self._paths.values()]
         place = {"data_bytes": part.size_bytes, "video_bytes": video_bytes}
         return FinishedEpisode(place, part.size_bytes + sum(video_bytes.values()))

@@ -96,6 +96,20 @@ def test_rows_of_their_own_length_and_png_rows(tmp_path: Path) -> None:
         assert distance(decoded(sample), decoded(original.tobytes())) < 3
 
 
+def test_a_longer_jpeg_of_a_later_demonstration_is_no_loss(tmp_path: Path) -> None:
+    rows = [*files.encoded(3, 1), *files.encoded(2, 2)]
+    rows.sort(key=len)
+    with h5py.File(tmp_path / "demos.hdf5", "w") as file:
+        for number, part in enumerate((rows[:3], rows[3:])):
+            file[f"data/demo_{number}/actions"] = np.zeros((len(part), 2))
+            images = file.create_dataset(f"data/demo_{number}/obs/cam", (len(part),), h5py.vlen_dtype(np.uint8))
+            for place, row in enumerate(part):
+                images[place] = row
+    report = penstock.convert(tmp_path / "demos.hdf5", tmp_path / "out", fps=20)
+    assert (report.frames, report.lost) == (5, {})
+    assert datasets.samples(tmp_path / "out", "observation.images.cam") == [row.tobytes() for row in rows]
+
+
 def test_robomimic_demonstrations_in_natural_order(tmp_path: Path) -> None:
     made = files.robomimic(tmp_path / "demos.hdf5")
     out = tmp_path / "out"

@@ -14,7 +14,6 @@ import penstock
 from penstock.conversion.inputs import store as store_input
 from penstock.conversion.inputs.store import StoreInput
 from penstock.errors import ConfigError, ImageError, StoreError
-from penstock.formats.content import HDF5_MAGIC
 from penstock.stores.store import Column, ImageSource, Picture, Scratch, Store
 from tests.conversion import datasets
 from tests.stores import hdf5_files as files
@@ -89,7 +88,7 @@ def convert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def converted(values: dict[str, Any], out: str, **asked: Any) -> Any:
         path = tmp_path / "store.h5"
-        path.write_bytes(HDF5_MAGIC)
+        path.write_bytes(b"\x89HDF\r\n\x1a\n")
         opened = lambda path, means, begun=None: StoreInput(Memory(path, values), means, begun)  # noqa: E731
         monkeypatch.setattr(store_input, "open_hdf5_input", opened)
         return penstock.convert(path, tmp_path / out, **asked)

@@ -299,3 +299,23 @@ def test_depth_codes_are_millimetres() -> None:
     codes = np.array([[0, 1, 4095]], np.uint16)
     assert linear.millimetres(codes).tolist() == [[500, 501, 4595]]
     assert DepthScale().millimetres(codes)[0, [0, 2]].tolist() == [10, 10000]
+
+
+def test_packets_of_an_episode_are_given_as_they_are_stored(packed: Path, long_gop: Path) -> None:
+    with open_store(packed, episodes=[2, 0]) as store:
+        rows = list(range(LENGTHS[2]))
+        stored = [bytes(each) for each in store.images(making.CAMERA).read(rows, Scratch())]
+        packets = store.packets(making.CAMERA, 0)
+        assert packets is not None and packets.codec == "mjpeg" and packets.why_not_movable() is None
+        for block_bytes in (1, 1 << 20):
+            blocks = list(packets.blocks(block_bytes))
+            assert [bytes(piece) for block in blocks for piece in block.pieces] == stored
+        assert sum(block.rows for block in blocks) == packets.count == LENGTHS[2]
+        assert store.packets("action", 0) is None
+    with open_store(long_gop) as store:
+        packets = store.packets(CAMERA, 1)
+        assert packets is not None and packets.key_rows.tolist() == [0]
+        (first,) = packets.blocks(1 << 30)
+        assert first.keys[0] and first.shifts is not None and len(first.pieces) == 30
+        (shown,) = packets.decoded([7])
+        assert np.array_equal(shown, next(iter(store.images(CAMERA).read([47], Scratch()))))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from penstock.conversion.cameras.encoding_anew import video_lines
 from penstock.conversion.inputs.input import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
-from penstock.conversion.inputs.store_columns import StoreCamera, StoreColumns, settle_columns
+from penstock.conversion.inputs.store_columns import StoreColumns, settle_columns
 from penstock.conversion.inputs.store_episode import (
     BadImage,
     BadImages,
@@ -30,7 +30,6 @@ from penstock.errors import ConfigError, PenstockError, StoreError
 from penstock.media.video.hardware import device_notes
 from penstock.plan.conversion_memory import (
     FETCH_MIN_BYTES,
-    CameraLoad,
     Load,
     MemoryPlan,
     Reads,
@@ -325,7 +324,7 @@ class StoreInput(Input):
         passing = store.scratch_bytes(columns.names()) + max(0, two_rows - max(FETCH_MIN_BYTES, 2 * largest))
         child = CHILD_BYTES if means.inputs > 1 else 0
         load = Load(
-            cameras=tuple(_load(camera) for camera in columns.cameras),
+            cameras=tuple(camera.load for camera in columns.cameras),
             vectors=tuple(VectorLoad(each.key, each.size, each.dtype) for each in columns.numbers),
             rows=int(self._lengths.max()),
             index_bytes=store.reading_bytes + child + _EPISODE_BYTES * store.episodes,
@@ -403,9 +402,3 @@ def _with_note(notes: list[str], note: str) -> list[str]:
     if len(notes) > _MOST_NOTES:
         return notes
     return [*notes, note if len(notes) < _MOST_NOTES else "and further ones, which are counted above"]
-
-
-def _load(camera: StoreCamera) -> CameraLoad:
-    height, width = max(camera.recorded_px, camera.size_px, key=lambda size_px: size_px[0] * size_px[1])
-    encoded = camera.source.largest_bytes if camera.copied else width * height // 3
-    return CameraLoad(width, height, camera.stored_as, max(encoded, width * height // 3))

@@ -18,6 +18,7 @@ from penstock.conversion.settings import FeatureSettings, Settings, Source, aske
 from penstock.errors import ConfigError, DataSetError, ImageError, LimitExceeded, StoreError
 from penstock.lerobot.features import Feature
 from penstock.lerobot.stats import WIDEST_VALUES
+from penstock.plan.conversion_memory import CameraLoad
 from penstock.recordings.values.images import CompressedPicture, RawPicture
 from penstock.stores.roles import SUCCESSES, base_name
 from penstock.stores.store import Column, ImageSource, Store, aligned
@@ -40,6 +41,13 @@ class StoreCamera(Camera):
     @property
     def row_bytes(self) -> int:
         return aligned(self.source.largest_bytes)
+
+    @property
+    def load(self) -> CameraLoad:
+        """What its memory depends on."""
+        height, width = max(self.recorded_px, self.size_px, key=lambda size_px: size_px[0] * size_px[1])
+        encoded = self.source.largest_bytes if self.copied else 0
+        return CameraLoad(width, height, self.stored_as, max(encoded, width * height // 3))
 
     def image(self, stored: StoredImage) -> Picture:
         """What the store gave for a row, as the cameras of all inputs take it; nothing is copied."""

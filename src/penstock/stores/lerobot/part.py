@@ -48,20 +48,22 @@ class Spans:
         return self.file[span].astype(np.int64), rows - self.starts[span] + self.first[span]
 
 
+def check_totals(data: DataSet, hint: str = _DOCTOR) -> None:
+    """Refuse an info.json that counts other episodes or rows than the episodes table has."""
+    info, episodes = data.info, data.episodes
+    where, rows = data.root / layout.INFO_PATH, int(episodes.length.sum())
+    if info.total_episodes != len(episodes):
+        text = f"total_episodes is {info.total_episodes:,}, the episodes table has {len(episodes):,}"
+        raise DataSetCorrupt(f"{where}: {text}", hint=hint)
+    if info.total_frames != rows:
+        text = f"total_frames is {info.total_frames:,}, the episodes together have {rows:,} rows"
+        raise DataSetCorrupt(f"{where}: {text}", hint=hint)
+
+
 def check_metadata(data: DataSet) -> None:
     """Refuse metadata that contradicts itself: rows would be paired with wrong frames."""
-    info, episodes = data.info, data.episodes
-    where = data.root / layout.INFO_PATH
-    if info.total_episodes != len(episodes):
-        raise DataSetCorrupt(
-            f"{where}: total_episodes is {info.total_episodes:,}, the episodes table has {len(episodes):,}",
-            hint=_DOCTOR,
-        )
-    total = int(episodes.length.sum())
-    if info.total_frames != total:
-        raise DataSetCorrupt(
-            f"{where}: total_frames is {info.total_frames:,}, the episodes together have {total:,} rows", hint=_DOCTOR
-        )
+    check_totals(data)
+    episodes = data.episodes
     empty = np.flatnonzero(episodes.length < 1)
     if len(empty):
         number = int(empty[0])

@@ -16,6 +16,7 @@ from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.read.frames import FETCH_OR_DROP, FrameFinder
 from penstock.lerobot.read.reader import DataSet
 from penstock.stores.lerobot.packets import why_not_movable
+from penstock.stores.lerobot.part import check_totals
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -87,19 +88,9 @@ def survey(data: DataSet, *, drop: bool) -> Survey:
 
 def check_metadata(data: DataSet) -> None:
     """Refuse a data set whose metadata contradicts itself: rows would be paired with the wrong frames."""
-    info, episodes = data.info, data.episodes
-    where = f"{data.root}/meta/info.json"
     doctor = "`penstock doctor` lists what else disagrees; correct meta/info.json, or fetch the data set again"
-    if info.total_episodes != len(episodes):
-        raise DataSetCorrupt(
-            f"{where}: total_episodes is {info.total_episodes:,}, the episodes table has {len(episodes):,}",
-            hint=doctor,
-        )
-    rows = int(episodes.length.sum())
-    if info.total_frames != rows:
-        raise DataSetCorrupt(
-            f"{where}: total_frames is {info.total_frames:,}, the episodes together have {rows:,} rows", hint=doctor
-        )
+    check_totals(data, doctor)
+    episodes, rows = data.episodes, int(data.episodes.length.sum())
     if not data.is_v30:
         return
     expected = np.concatenate(([0], np.cumsum(episodes.length)))

@@ -22,7 +22,7 @@ from penstock.stores.store import Column, ImageSource, Packets, Scratch
 from penstock.stores.store import Picture as StoredImage
 
 if TYPE_CHECKING:
-    from penstock.lerobot.write.writer import EpisodeWriter
+    from penstock.conversion.commit.episode import EpisodeWriter
 
 
 class DeclaredRows(Table):

@@ -180,7 +180,7 @@ class McapFileIndexer:
         self._statistics = None
 
     def _crc(self, begin: int, end: int) -> int:
-        with FileBytes(self._file.path, fd=self._file.fd) as source:
+        with FileBytes(self._file.path, source=self._file) as source:
             return crc_of(source, begin, end)
 
     def _walk_data(self, data_end: int) -> None:

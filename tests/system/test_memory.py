@@ -15,7 +15,7 @@ from penstock.system.units import MIB
 
 _ALONE = """
 import time
-from penstock import memory
+from penstock.system import memory
 with memory.PeakMeter() as alone:
     time.sleep(0.2)
 print(alone.tree_peak_bytes == alone.peak_bytes)

@@ -55,8 +55,11 @@ class LastChunk:
 class RowReader(ABC):
     """Rows of one length, as they are stored."""
 
+    is_by_library = False
     together = 1
     """Rows that are unpacked together."""
+    unpacked_bytes = 0
+    """What these take; 0 where rows lie by themselves."""
     scratch_bytes = 0
     """What a read holds besides the rows themselves."""
 
@@ -138,12 +141,14 @@ class ContiguousRows(RowReader):
 class LibraryRows(BandReader):
     """What the library alone can read: under its lock, the rows of one chunk in one call."""
 
+    is_by_library = True
+
     def __init__(self, name: str, dtype: np.dtype[Any], shape: Sequence[int], chunks: Sequence[int] | None) -> None:
         super().__init__(dtype, shape)
         self._name = name
         if chunks is not None:
-            self.together = chunks[0]
-            self.scratch_bytes = 2 * math.prod(chunks) * dtype.itemsize
+            self.together, self.unpacked_bytes = chunks[0], math.prod(chunks) * dtype.itemsize
+            self.scratch_bytes = 2 * self.unpacked_bytes
 
     def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
         with library_errors(file.path, f"{self._name}: rows {start:,}…{stop - 1:,} cannot be read"):
@@ -164,7 +169,9 @@ class LibraryRows(BandReader):
 class RaggedReader(ABC):
     """Rows of bytes that each have their own length."""
 
+    is_by_library = False
     together = 1
+    unpacked_bytes = 0
     scratch_bytes = 0
 
     @property
@@ -228,6 +235,8 @@ class HeapRows(RaggedReader):
 
 class RaggedLibraryRows(RaggedReader):
     """Rows of their own lengths in a layout that the library alone knows: one call for each."""
+
+    is_by_library = True
 
     def __init__(self, name: str) -> None:
         self._name = name

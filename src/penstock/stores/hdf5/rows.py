@@ -52,8 +52,8 @@ class LastChunk:
         self.held: tuple[RowReader, int, NDArray[Any]] | None = None
 
 
-class RowReader(ABC):
-    """Rows of one length, as they are stored."""
+class Reader:
+    """What is known of every reader."""
 
     is_by_library = False
     together = 1
@@ -67,6 +67,10 @@ class RowReader(ABC):
     def index_bytes(self) -> int:
         """What is remembered of places, by now."""
         return 0
+
+
+class RowReader(Reader, ABC):
+    """Rows of one length, as they are stored."""
 
     @abstractmethod
     def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
@@ -166,17 +170,8 @@ class LibraryRows(BandReader):
         out[...] = found[inside - first]
 
 
-class RaggedReader(ABC):
+class RaggedReader(Reader, ABC):
     """Rows of bytes that each have their own length."""
-
-    is_by_library = False
-    together = 1
-    unpacked_bytes = 0
-    scratch_bytes = 0
-
-    @property
-    def index_bytes(self) -> int:
-        return 0
 
     @abstractmethod
     def rows(self, file: RowFile, rows: Iterable[int], longest_bytes: int) -> Iterator[NDArray[np.uint8]]:

@@ -113,6 +113,16 @@ def test_a_chunk_that_unpacks_to_more_than_it_may_is_refused(tmp_path: Path) -> 
                 Hdf5Array(file, name).rows(0, 4)
 
 
+def test_more_chunks_than_any_file_has_are_refused_before_they_are_listed(tmp_path: Path) -> None:
+    path = tmp_path / "claims.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", ((1 << 27) + 1,), dtype="u1", chunks=(1,))
+    with Hdf5File(path, probed=True) as file:
+        array = Hdf5Array(file, "x")
+        with pytest.raises(LimitExceeded, match=r"claims\.h5: x claims 134,217,729 chunks"):
+            array.rows(0, 1)
+
+
 def test_bytes_beyond_the_end_are_an_error(tmp_path: Path) -> None:
     path = tmp_path / "cut.h5"
     with h5py.File(path, "w") as file:

@@ -150,8 +150,8 @@ class PackedChunkRows(BandReader):
     ) -> None:
         super().__init__(dtype, shape)
         self._table = ChunkTable(name, shape, chunks, dtype, plain=not filters)
-        self._filters, self.together = filters, chunks[0]
-        self.scratch_bytes = 4 * self._table.chunk_bytes
+        self._filters, self.together, self.unpacked_bytes = filters, chunks[0], self._table.chunk_bytes
+        self.scratch_bytes = 4 * self.unpacked_bytes
         self._inner = [range(0, size, part) for size, part in zip(shape[1:], chunks[1:], strict=True)]
 
     @property

@@ -110,14 +110,15 @@ def place_column(file: Hdf5File, group: str, facts: StoredColumn, rows: int, lik
             hint=f"the recording is incomplete; {_LEAVE_OUT}",
         )
     _check_fit(file, array, facts, like)
-    way, why = array.path_taken.way, array.path_taken.why
+    reader, taken = array.reader, array.path_taken
     # Whatever crashes here does not crash the parent.
-    if way == "library":
+    if reader.is_by_library:
         quietly(look_at, file.opened(name).id)
     elif array.chunks is not None and not array.is_ragged:
         quietly(look_at_chunks, file.opened(name))
-    chunk_bytes = 0 if way in ("file", "chunks") else array.chunk_bytes
-    return Placement(array.offset, array.row_bytes, array.chunk_rows, chunk_bytes, array.stored_bytes, way, why)
+    return Placement(
+        array.offset, array.row_bytes, reader.together, reader.unpacked_bytes, array.stored_bytes, taken.way, taken.why
+    )
 
 
 def _check_fit(file: Hdf5File, array: Hdf5Array, facts: StoredColumn, like: FirstFile) -> None:

@@ -234,7 +234,9 @@ def _limit_memory() -> None:
     """Whatever becomes of the parent, a child takes neither the machine nor its memory."""
     import resource
 
-    mapped_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    mapped_bytes = 0
+    with contextlib.suppress(OSError):
+        mapped_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = mapped_bytes + _MOST_MEMORY_BYTES
     if soft == resource.RLIM_INFINITY or soft > most:

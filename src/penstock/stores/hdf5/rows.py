@@ -51,11 +51,14 @@ class LastChunk:
         self.held: tuple[RowReader, int, NDArray[Any]] | None = None
 
 
-class RowReader(ABC):
-    """Rows of one length, as they are stored."""
+class Reader:
+    """What is known of every reader."""
 
+    is_by_library = False
     together = 1
     """Rows that are unpacked together."""
+    unpacked_bytes = 0
+    """What these take; 0 where rows lie by themselves."""
     scratch_bytes = 0
     """What a read holds besides the rows themselves."""
 
@@ -63,6 +66,10 @@ class RowReader(ABC):
     def index_bytes(self) -> int:
         """What is remembered of places, by now."""
         return 0
+
+
+class RowReader(Reader, ABC):
+    """Rows of one length, as they are stored."""
 
     @abstractmethod
     def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
@@ -137,12 +144,14 @@ class ContiguousRows(RowReader):
 class LibraryRows(BandReader):
     """What the library alone can read: under its lock, the rows of one chunk in one call."""
 
+    is_by_library = True
+
     def __init__(self, name: str, dtype: np.dtype[Any], shape: Sequence[int], chunks: Sequence[int] | None) -> None:
         super().__init__(dtype, shape)
         self._name = name
         if chunks is not None:
-            self.together = chunks[0]
-            self.scratch_bytes = 2 * math.prod(chunks) * dtype.itemsize
+            self.together, self.unpacked_bytes = chunks[0], math.prod(chunks) * dtype.itemsize
+            self.scratch_bytes = 2 * self.unpacked_bytes
 
     def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
         with library_errors(file.path, f"{self._name}: rows {start:,}…{stop - 1:,} cannot be read"):
@@ -160,15 +169,8 @@ class LibraryRows(BandReader):
         out[...] = found[inside - first]
 
 
-class RaggedReader(ABC):
+class RaggedReader(Reader, ABC):
     """Rows of bytes that each have their own length."""
-
-    together = 1
-    scratch_bytes = 0
-
-    @property
-    def index_bytes(self) -> int:
-        return 0
 
     @abstractmethod
     def rows(self, file: RowFile, rows: Iterable[int], longest_bytes: int) -> Iterator[NDArray[np.uint8]]:
@@ -227,6 +229,8 @@ class HeapRows(RaggedReader):
 
 class RaggedLibraryRows(RaggedReader):
     """Rows of their own lengths in a layout that the library alone knows: one call for each."""
+
+    is_by_library = True
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -41,16 +41,14 @@ def open_store(
         _refuse_absent(place)
         _check_words(episodes, options)
         columns = _names(columns, place)
+        if isinstance(episodes, str):
+            _check_whole(episodes, place)
         found = format_of(place)
     except OSError as error:
         raise StoreError(f"{place} cannot be read: {error.strerror}") from error
     if wrong := [name for name in options if name not in found.options]:
         others = [each.label for each in formats.all_formats("store") if wrong[0] in each.options]
         raise StoreError(f"{place} is a {found.label}: {wrong[0]}= is an option of {', '.join(others)}")
-    if isinstance(episodes, str) and not found.opens_whole:
-        others = [each.label for each in formats.all_formats("store") if each.opens_whole]
-        what = f"{place} is no {' and no '.join(others)}: episodes={episodes!r} is for those"
-        raise StoreError(what, hint="episodes=[0, 3]")
     chosen = episodes if isinstance(episodes, str) else whole_numbers(episodes, place)
     store: Store = found.load("open")(place, episodes=chosen, columns=columns, **options)
     return store
@@ -115,6 +113,14 @@ def _check_words(episodes: Any, options: Mapping[str, Any]) -> None:
         return
     wanted = f"episodes=[{episodes!r}]" if isinstance(episodes, int) else 'episodes=[0, 3], range(10) or "whole"'
     raise UsageError(f"episodes={episodes!r} is no list of numbers", hint=wanted)
+
+
+def _check_whole(episodes: str, place: Path) -> None:
+    found = formats.identify(place, "store")
+    if found is None or not found.opens_whole:
+        others = [each.label for each in formats.all_formats("store") if each.opens_whole]
+        what = f"{place} is no {' and no '.join(others)}: episodes={episodes!r} is for those"
+        raise StoreError(what, hint="episodes=[0, 3]")
 
 
 def whole_numbers(episodes: Iterable[object] | None, path: Path) -> list[int] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pickle
 from collections.abc import Iterator
@@ -22,12 +21,6 @@ from tests.formats.installed import install, penstock_with
 
 ROWS = 12
 CAMERA, STATE, ACTION = "observation.images.cam", "observation.state", "action"
-needs_store_input = pytest.mark.skipif(
-    importlib.util.find_spec("penstock.conversion.inputs.store") is None,
-    reason="conversion has no StoreInput yet (penstock.conversion.inputs.store)",
-)
-
-
 def columns() -> dict[str, np.ndarray[Any, Any]]:
     rng = np.random.default_rng(3)
     return {
@@ -128,7 +121,6 @@ def test_it_is_opened_again_by_a_child_and_by_its_words(path: Path, known: None)
         assert store.rows == 7
 
 
-@needs_store_input
 def test_it_is_converted(path: Path, known: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     report = penstock.convert(path, out, video="images")
@@ -143,7 +135,6 @@ def test_it_is_converted(path: Path, known: None, tmp_path: Path, capsys: pytest
     assert "not as it is" not in capsys.readouterr().out
 
 
-@needs_store_input
 def test_it_is_converted_from_a_directory_beside_others(path: Path, known: None, tmp_path: Path) -> None:
     toy_store.write(tmp_path / "b.toyrows", columns(), (12,))
     report = penstock.convert(tmp_path, tmp_path / "out", video="images")

@@ -21,6 +21,8 @@ from tests.formats.installed import install, penstock_with
 
 ROWS = 12
 CAMERA, STATE, ACTION = "observation.images.cam", "observation.state", "action"
+
+
 def columns() -> dict[str, np.ndarray[Any, Any]]:
     rng = np.random.default_rng(3)
     return {

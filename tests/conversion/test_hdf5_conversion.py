@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock.conversion.commit.writer import DataSetWriter
 from penstock.conversion.inputs.input import Found, Means, Run, open_input
-from penstock.conversion.progress import Silence
+from penstock.conversion.report import Silence
 from penstock.conversion.settings import Settings, read_settings
 from penstock.errors import BudgetExceeded, ConfigError, DataSetError, ImageError, Interrupted, StoreError
 from tests.conversion import datasets, version21

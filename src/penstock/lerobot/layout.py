@@ -28,9 +28,6 @@ OWN_DIR = "penstock"  # what penstock keeps beside the data set: the journal, th
 JOURNAL_PATH = f"{OWN_DIR}/journal.jsonl"
 
 MIB = 1024 * 1024
-DATA_FILE_BYTES = 100 * MIB
-VIDEO_FILE_BYTES = 200 * MIB
-CHUNKS_SIZE = 1000
 
 # LeRobot adds times as float32 and accepts 1e-4 s of difference. Up to here the three roundings stay below that;
 # beyond, only an episode that starts its file is exact. See docs of `DataSetWriter.episode`.

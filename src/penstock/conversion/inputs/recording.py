@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +13,14 @@ from penstock.conversion.cameras.video_stream import camera_fate, refuse_encodin
 from penstock.conversion.episodes.clock import check_clock, note_on_clock
 from penstock.conversion.episodes.cuts import Cuts, Marks, Span, cut, read_marks, settle, text_features
 from penstock.conversion.inputs.columns import Columns, describe_features, open_columns
-from penstock.conversion.inputs.episode import DAMAGED, Bad, BadMessages, Pass, stream_episode
+from penstock.conversion.inputs.episode import DAMAGED, Bad, BadMessages, Pass, stream_episode, whole_outages
 from penstock.conversion.inputs.input import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
-from penstock.conversion.inputs.outage import whole_outages
 from penstock.conversion.inputs.pairing import Paired, pair
-from penstock.conversion.inputs.recording_memory import plan_recording_memory, used_topics
 from penstock.conversion.mapping.topics import map_topics
 from penstock.conversion.settings import Settings
 from penstock.errors import AlignError, RecordingError
 from penstock.media.video.hardware import device_notes
-from penstock.plan.conversion_memory import MemoryPlan
+from penstock.plan.conversion_memory import Load, MemoryPlan, Reads, plan_memory
 from penstock.recordings.recording import Loss, Recording
 from penstock.system import memory as process_memory
 from penstock.system import units
@@ -75,11 +73,25 @@ def plan_recording(
     marks = read_marks(recording, mapped.settings)
     settled = settle(mapped.settings, marks)
     paired = pair(recording, columns, settled, {})
-    loads = recording, settled, columns, paired, budget_bytes, threads, rows_before
-    memory = plan_recording_memory(*loads, inputs)
+    load = Load(
+        cameras=tuple(camera.load(recording) for camera in columns.cameras),
+        vectors=tuple(vector.load for vector in columns.vectors),
+        rows=paired.rows,
+        index_bytes=recording.index_bytes,
+        reads=Reads(*astuple(recording.largest_reads(columns.topics()))),
+        chunk_size=settled.rosbag.chunk_size,
+        threads=threads,
+        streams=len(paired.picks),
+        decoded=tuple(camera.decoder_load for camera in columns.cameras if camera.stream is not None),
+        image_bytes=recording.largest_reads([camera.topic for camera in columns.cameras]).message_bytes,
+        rows_before=rows_before,
+        episodes=inputs,
+        input_bytes=recording.size_bytes,
+    )
+    memory = plan_memory(load, budget_bytes)
     cuts = cut(marks, settled, paired, memory.rows_per_split)
     if len(cuts.spans) > 1:
-        memory = plan_recording_memory(*loads, inputs * len(cuts.spans))
+        memory = plan_memory(replace(load, episodes=inputs * len(cuts.spans)), budget_bytes)
     check_clock(str(recording.path), settled, paired, cuts.ranges)
     found = mapped.constants
     return RecordingPlan(recording, settled, columns, paired, marks, cuts, memory, budget_bytes, found), mapped.notes
@@ -290,7 +302,7 @@ def _other_types(plan: RecordingPlan) -> list[Loss]:
     """Messages that have the name of a topic in use, and another type; NAME:TYPE says that they are not wanted."""
     asked = {source.topic for feature in plan.settings.features.values() for source in feature.sources}
     asked |= {str(plan.settings.timeline)} | plan.settings.episodes.topics
-    used = {topic.id for topic in used_topics(plan.columns)}
+    used = {topic.id for topic in plan.columns.topics()}
     return [
         Loss(f"messages of another type on {topic.shared_name}: {topic.type}", topic.count, topic.name)
         for topic in plan.recording.topics

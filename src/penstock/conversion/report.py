@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.errors import DataSetCorrupt, OutputFailed
+from penstock.errors import DataSetCorrupt
+from penstock.lerobot import layout
 from penstock.system.files import replacing, write_file
 
 REPORT_PATH = "penstock/report.json"
@@ -123,12 +124,10 @@ class Report:
 def write_report(root: Path, report: Report) -> None:
     """Into the data set, where it says that penstock wrote it; under its name only when it is whole."""
     path = root / REPORT_PATH
-    try:
+    with layout.writing(path, "cannot be written"):
         path.parent.mkdir(exist_ok=True)
         with replacing(path, path.with_name(path.name + ".new"), fsync_name=True) as fresh:
             write_file(fresh, [report.dumps().encode()], fsync=True)
-    except OSError as error:
-        raise OutputFailed(path, "cannot be written", error) from error
 
 
 def read_report(root: Path) -> Report:

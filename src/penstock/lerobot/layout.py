@@ -187,12 +187,6 @@ def make_empty(root: Path) -> None:
         raise OutputExists(f"{root}: the directory is not empty", hint="choose another directory")
 
 
-def fsync_directory(path: Path) -> None:
-    """Make the names inside a directory durable."""
-    with writing(path, "cannot sync the directory"):
-        fsync_path(path)
-
-
 def fsync_file(path: Path) -> None:
     """Make the bytes of a file durable."""
     with writing(path, "cannot sync the file"):
@@ -244,7 +238,8 @@ class FreshNames:
     def sync(self) -> None:
         """Make the names durable."""
         for directory in sorted(self._fresh):
-            fsync_directory(directory)
+            with writing(directory, "cannot sync the directory"):
+                fsync_path(directory)
         self._fresh.clear()
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 RECORDING = "recording"
 """The kind of every recording: which one it is, opening it tells. Of a store it is that of its format."""
+EXACT_SECONDS = 2048
+"""LeRobot keeps times as float32 and compares them within 0.1 ms, which fails in episodes that are longer."""
 State = dict[str, Any]  # JSON-safe: it lies in the journal beside the episode after which it holds
 
 
@@ -144,7 +146,7 @@ class Input(ABC):
     killed goes on from the state in its journal as if nothing had happened.
     """
 
-    kind: str
+    kind: str  # that of what was found, set by `open_input`
     path: Path
     size_bytes: int
     fps: int
@@ -252,6 +254,14 @@ def _open(found: Found, means: Means, begun: Begun | None) -> Input:
     open_ = load(RECORDING_INPUT) if found.is_recording else formats.get(found.kind).load("convert")
     opened: Input = open_(found.path, means, begun)
     return opened
+
+
+def too_long(seconds: int) -> str:
+    """The note on an episode of more than `EXACT_SECONDS`."""
+    return (
+        f"an episode of {seconds:,} s is longer than the 2,048 s that LeRobot's float32 times resolve to its 0.1 ms: "
+        "read it with LeRobotDataset(..., tolerance_s=1e-3)"
+    )
 
 
 def _noun(kind: str) -> str:

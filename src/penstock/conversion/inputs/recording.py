@@ -7,14 +7,25 @@ from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock import recordings
+from penstock import formats, recordings
 from penstock.conversion.cameras.encoding_anew import video_lines
 from penstock.conversion.cameras.video_stream import camera_fate, refuse_encoding, stream_notes
 from penstock.conversion.episodes.clock import check_clock, note_on_clock
 from penstock.conversion.episodes.cuts import Cuts, Marks, Span, cut, read_marks, settle, text_features
 from penstock.conversion.inputs.columns import Columns, describe_features, open_columns
 from penstock.conversion.inputs.episode import DAMAGED, Bad, BadMessages, Pass, stream_episode, whole_outages
-from penstock.conversion.inputs.input import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
+from penstock.conversion.inputs.input import (
+    EXACT_SECONDS,
+    Again,
+    Begun,
+    EpisodePlan,
+    Input,
+    Means,
+    Outcome,
+    Run,
+    State,
+    too_long,
+)
 from penstock.conversion.inputs.pairing import Paired, pair
 from penstock.conversion.mapping.topics import map_topics
 from penstock.conversion.settings import Settings
@@ -30,13 +41,6 @@ if TYPE_CHECKING:
     from penstock.lerobot.features import Feature
 
 _RETRIES = 8  # a run of broken pictures may be met in several passes: neighbours step in and are broken too
-# LeRobot keeps times as float32 and compares them within 0.1 ms, which fails from here on.
-_EXACT_SECONDS = 2048
-_TOO_LONG = (
-    "an episode of {seconds:,} s is longer than the 2,048 s that LeRobot's float32 times resolve to its 0.1 ms: "
-    "read it with LeRobotDataset(..., tolerance_s=1e-3), or cut it with split_episodes=true"
-)
-_KINDS = {"ros1": "ROS 1 bag", "db3": "ROS 2 db3", "mcap": "mcap"}
 
 
 @dataclass(frozen=True)
@@ -109,8 +113,6 @@ def open_recording(path: Path, means: Means, begun: Begun | None) -> RecordingIn
 
 class RecordingInput(Input):
     """The state after an episode: the next row, the messages that cannot be used, and what was counted so far."""
-
-    kind = "recording"
 
     def __init__(self, recording: Recording, means: Means, begun: Begun | None) -> None:
         self.path = recording.path
@@ -220,8 +222,8 @@ class RecordingInput(Input):
     def _all_notes(self, plan: RecordingPlan, notes: Sequence[str]) -> tuple[str, ...]:
         longest = max((len(span.rows) for span in plan.cuts.spans), default=0)
         found = [*notes, *plan.cuts.notes, *device_notes(self.codecs.values(), plan.settings.encoding.device)]
-        if longest > _EXACT_SECONDS * plan.paired.fps:
-            found.append(_TOO_LONG.format(seconds=longest // plan.paired.fps))
+        if longest > EXACT_SECONDS * plan.paired.fps:
+            found.append(f"{too_long(longest // plan.paired.fps)}, or cut it with split_episodes=true")
         return (*found, *plan.recording.notes, *plan.aligned_notes)
 
     def _refuse_losses_if_strict(self, plan: RecordingPlan) -> None:
@@ -327,11 +329,12 @@ def plan_lines(plan: RecordingPlan) -> list[tuple[str, str]]:
     compression = "" if recording.compression == "none" else f", {recording.compression}"
     span = units.format_duration_ns(max(recording.end_ns - recording.start_ns, 0))
     topics = len(recording.topics)
+    label = next((each.label for each in formats.all_formats() if each.kind == recording.kind), recording.kind)
     lines = [
         (
             recording.path.name + " ",
             f"{units.format_size(recording.size_bytes)} · {topics:,} topic{'s' if topics != 1 else ''} · {span} · "
-            f"{_KINDS.get(recording.kind, recording.kind)}{compression}",
+            f"{label}{compression}",
         ),
         ("rows", f"{paired.rows:,} at {paired.fps} fps · timeline {plan.settings.timeline}"),
     ]

@@ -12,7 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.conversion.cameras.encoding_anew import video_lines
-from penstock.conversion.inputs.input import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
+from penstock.conversion.inputs.input import (
+    EXACT_SECONDS,
+    Again,
+    Begun,
+    EpisodePlan,
+    Input,
+    Means,
+    Outcome,
+    Run,
+    State,
+    too_long,
+)
 from penstock.conversion.inputs.store_columns import StoreColumns, settle_columns
 from penstock.conversion.inputs.store_episode import (
     BadImage,
@@ -47,7 +58,6 @@ if TYPE_CHECKING:
 _EPISODE_BYTES = 400  # one episode in the list of them
 _RETRIES = 8  # an image that only decoding shows to be broken is found when it is sampled
 _MOST_NOTES = 20
-_EXACT_SECONDS = 2048
 _NOT_ASKED = ("timeline", "time", "tolerance", "episodes", "split_episodes")  # a store has its rows and episodes
 _USUAL = Settings()
 
@@ -83,8 +93,6 @@ def _planned(opener: Callable[[Path], Store], path: Path, means: Means, begun: B
 
 class StoreInput(Input):
     """The state after an episode: the number of the next one, its images known to be unusable, and what was lost."""
-
-    kind = "store"
 
     def __init__(
         self, store: Store, means: Means, begun: Begun | None = None, opener: Callable[[Path], Store] = open_store
@@ -167,11 +175,8 @@ class StoreInput(Input):
             )
         notes += without_effect(asked, _NOT_ASKED, store.plural)
         longest_s = int(self._lengths.max()) // fps
-        if longest_s > _EXACT_SECONDS:
-            notes.append(
-                f"an episode of {longest_s:,} s is longer than the 2,048 s that LeRobot's float32 times resolve to its "
-                "0.1 ms: read it with LeRobotDataset(..., tolerance_s=1e-3)"
-            )
+        if longest_s > EXACT_SECONDS:
+            notes.append(too_long(longest_s))
         empty = int(np.count_nonzero(self._lengths == 0))
         if empty:
             notes.append(f"{empty:,} of {len(self._lengths):,} episodes have no rows")

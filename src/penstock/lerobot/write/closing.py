@@ -59,7 +59,7 @@ def write_metadata(
 def described(description: Description, videos: Mapping[str, Mapping[str, Any] | None]) -> list[Feature]:
     """The features, each camera with what is known of its videos."""
     return [
-        replace(feature, info={**(feature.info or {}), **info}) if (info := videos.get(feature.key)) else feature
+        replace(feature, info={**(feature.info or {}), **known}) if (known := videos.get(feature.key)) else feature
         for feature in description.features
     ]
 

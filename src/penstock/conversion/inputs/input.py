@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 RECORDING = "recording"
 """The kind of every recording: which one it is, opening it tells. Of a store it is that of its format."""
-EXACT_SECONDS = 2048
-"""LeRobot keeps times as float32 and compares them within 0.1 ms, which fails in episodes that are longer."""
+_EXACT_SECONDS = 2048  # LeRobot keeps times as float32 and compares them within 0.1 ms, which fails from here on
 State = dict[str, Any]  # JSON-safe: it lies in the journal beside the episode after which it holds
 
 
@@ -202,6 +201,15 @@ class Input(ABC):
             for each in self.features
         ]
 
+    def _too_long(self, seconds: float, remedy: str = "") -> list[str]:
+        """The note on the longest episode, where LeRobot does not resolve its times."""
+        if seconds <= _EXACT_SECONDS:
+            return []
+        return [
+            f"an episode of {int(seconds):,} s is longer than the 2,048 s that LeRobot's float32 times resolve to its "
+            f"0.1 ms: read it with LeRobotDataset(..., tolerance_s=1e-3){remedy}"
+        ]
+
     def begun(self) -> Begun:
         features = self.describe()
         return Begun(str(self.path), self.settings, self.fps, self.signature(), features, self.kind, self.by_name)
@@ -254,14 +262,6 @@ def _open(found: Found, means: Means, begun: Begun | None) -> Input:
     open_ = load(RECORDING_INPUT) if found.is_recording else formats.get(found.kind).load("convert")
     opened: Input = open_(found.path, means, begun)
     return opened
-
-
-def too_long(seconds: int) -> str:
-    """The note on an episode of more than `EXACT_SECONDS`."""
-    return (
-        f"an episode of {seconds:,} s is longer than the 2,048 s that LeRobot's float32 times resolve to its 0.1 ms: "
-        "read it with LeRobotDataset(..., tolerance_s=1e-3)"
-    )
 
 
 def _noun(kind: str) -> str:

@@ -14,18 +14,7 @@ from penstock.conversion.episodes.clock import check_clock, note_on_clock
 from penstock.conversion.episodes.cuts import Cuts, Marks, Span, cut, read_marks, settle, text_features
 from penstock.conversion.inputs.columns import Columns, describe_features, open_columns
 from penstock.conversion.inputs.episode import DAMAGED, Bad, BadMessages, Pass, stream_episode, whole_outages
-from penstock.conversion.inputs.input import (
-    EXACT_SECONDS,
-    Again,
-    Begun,
-    EpisodePlan,
-    Input,
-    Means,
-    Outcome,
-    Run,
-    State,
-    too_long,
-)
+from penstock.conversion.inputs.input import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
 from penstock.conversion.inputs.pairing import Paired, pair
 from penstock.conversion.mapping.topics import map_topics
 from penstock.conversion.settings import Settings
@@ -222,8 +211,7 @@ class RecordingInput(Input):
     def _all_notes(self, plan: RecordingPlan, notes: Sequence[str]) -> tuple[str, ...]:
         longest = max((len(span.rows) for span in plan.cuts.spans), default=0)
         found = [*notes, *plan.cuts.notes, *device_notes(self.codecs.values(), plan.settings.encoding.device)]
-        if longest > EXACT_SECONDS * plan.paired.fps:
-            found.append(f"{too_long(longest // plan.paired.fps)}, or cut it with split_episodes=true")
+        found += self._too_long(longest / plan.paired.fps, ", or cut it with split_episodes=true")
         return (*found, *plan.recording.notes, *plan.aligned_notes)
 
     def _refuse_losses_if_strict(self, plan: RecordingPlan) -> None:

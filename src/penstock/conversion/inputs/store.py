@@ -12,18 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.conversion.cameras.encoding_anew import video_lines
-from penstock.conversion.inputs.input import (
-    EXACT_SECONDS,
-    Again,
-    Begun,
-    EpisodePlan,
-    Input,
-    Means,
-    Outcome,
-    Run,
-    State,
-    too_long,
-)
+from penstock.conversion.inputs.input import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
 from penstock.conversion.inputs.store_columns import StoreColumns, settle_columns
 from penstock.conversion.inputs.store_episode import (
     BadImage,
@@ -174,9 +163,7 @@ class StoreInput(Input):
                 + ("" if same else f", taken as {fps} fps as asked: no row is left out or added for that")
             )
         notes += without_effect(asked, _NOT_ASKED, store.plural)
-        longest_s = int(self._lengths.max()) // fps
-        if longest_s > EXACT_SECONDS:
-            notes.append(too_long(longest_s))
+        notes += self._too_long(int(self._lengths.max()) // fps)
         empty = int(np.count_nonzero(self._lengths == 0))
         if empty:
             notes.append(f"{empty:,} of {len(self._lengths):,} episodes have no rows")

@@ -351,6 +351,15 @@ def test_features_may_be_named_sliced_and_joined(tmp_path: Path) -> None:
             penstock.convert(tmp_path / "episode_0.hdf5", tmp_path / "no", fps=50, features={"action": wrong})
 
 
+@pytest.mark.parametrize(("rows", "noted"), [(2048, False), (2049, True)])
+def test_an_episode_whose_times_lerobot_cannot_resolve_is_noted(tmp_path: Path, rows: int, noted: bool) -> None:
+    with h5py.File(tmp_path / "long.hdf5", "w") as file:
+        file["action"] = np.zeros((rows, 2), np.float32)
+        file["observations/qpos"] = np.zeros((rows, 2), np.float32)
+    report = penstock.convert(tmp_path / "long.hdf5", tmp_path / "out", fps=1, task="wait")
+    assert any(f"an episode of {rows:,} s is longer than the 2,048 s" in note for note in report.notes) is noted
+
+
 def test_rates_and_tasks_come_from_the_file_or_are_asked_for(tmp_path: Path) -> None:
     files.aloha(tmp_path / "silent.hdf5", rows=3)
     with pytest.raises(ConfigError, match=r"fps=50 \(ALOHA records at 50 Hz\)"):

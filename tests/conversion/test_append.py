@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.conversion.commit.append import copy_for_append
-from penstock.conversion.commit.journal import can_resume
+from penstock.conversion.commit.output import copy_for_append
 from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import DataSetError, OutputExists
 from penstock.lerobot import layout
 from penstock.lerobot.check.dataset import check
 from tests.lerobot.faults import BreakingDisk
 from tests.lerobot.making import CAMERA, digests, make, tree, write_episode
-from tests.lerobot.stories import begin, undisturbed, write_all
+from tests.lerobot.stories import begin, can_resume, undisturbed, write_all
 
 LENGTHS = (5, 3, 9, 4, 6, 1, 7)
 

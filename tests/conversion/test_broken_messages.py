@@ -12,8 +12,7 @@ import pytest
 import penstock
 from penstock import recordings
 from penstock.conversion.inputs.columns import Columns, VectorColumn, VectorPart
-from penstock.conversion.inputs.episode import Bad
-from penstock.conversion.inputs.outage import whole_outages
+from penstock.conversion.inputs.episode import Bad, whole_outages
 from penstock.conversion.settings import Source
 from penstock.errors import AlignError, ImageError, PenstockError, RecordingCorrupt, RecordingError
 from tests.conversion import bags, datasets

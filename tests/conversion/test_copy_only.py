@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.conversion.cameras.encoding_anew import Encoded, video_lines
-from penstock.conversion.progress import Silence
+from penstock.conversion.report import Silence
 from penstock.conversion.settings import Encoding
 from penstock.errors import DataSetError, VideoError
 from tests.conversion import bags, datasets, version21, video_bags

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock.conversion.progress import Silence
+from penstock.conversion.report import Silence
 from penstock.errors import DataSetCorrupt, Interrupted
 from penstock.lerobot.read.reader import open_data_set
 from tests.conversion import bags, datasets, version21

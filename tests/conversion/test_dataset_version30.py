@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.conversion.commit.writer import DataSetWriter
 from penstock.conversion.inputs.input import Found, Means, Run, open_input
-from penstock.conversion.progress import Silence
+from penstock.conversion.report import Silence
 from penstock.conversion.settings import Settings
 from penstock.errors import BudgetExceeded, DataSetError, Interrupted
 from penstock.lerobot.features import Feature, depth_feature

@@ -11,12 +11,12 @@ import pytest
 
 from penstock.conversion.commit import journal
 from penstock.conversion.commit import writer as writers
-from penstock.conversion.commit.journal import Journal, can_resume
+from penstock.conversion.commit.journal import Journal
 from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import PenstockError
 from tests.lerobot.faults import BreakingDisk
 from tests.lerobot.making import digests
-from tests.lerobot.stories import FEATURES, begin, fill, task_of, undisturbed
+from tests.lerobot.stories import FEATURES, begin, can_resume, fill, task_of, undisturbed
 
 LENGTHS = (4, 2, 3, 1, 2, 5, 2)
 GROUP = 3

@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock.conversion.commit.writer import DataSetWriter
 from penstock.conversion.inputs.input import Found, Means, Run, open_input
-from penstock.conversion.progress import Silence
+from penstock.conversion.report import Silence
 from penstock.conversion.settings import Settings, read_settings
 from penstock.errors import BudgetExceeded, ConfigError, DataSetError, ImageError, Interrupted, StoreError
 from tests.conversion import datasets, version21
@@ -349,6 +349,15 @@ def test_features_may_be_named_sliced_and_joined(tmp_path: Path) -> None:
     ):
         with pytest.raises((StoreError, ConfigError), match=text):
             penstock.convert(tmp_path / "episode_0.hdf5", tmp_path / "no", fps=50, features={"action": wrong})
+
+
+@pytest.mark.parametrize(("rows", "noted"), [(2048, False), (2049, True)])
+def test_an_episode_whose_times_lerobot_cannot_resolve_is_noted(tmp_path: Path, rows: int, noted: bool) -> None:
+    with h5py.File(tmp_path / "long.hdf5", "w") as file:
+        file["action"] = np.zeros((rows, 2), np.float32)
+        file["observations/qpos"] = np.zeros((rows, 2), np.float32)
+    report = penstock.convert(tmp_path / "long.hdf5", tmp_path / "out", fps=1, task="wait")
+    assert any(f"an episode of {rows:,} s is longer than the 2,048 s" in note for note in report.notes) is noted
 
 
 def test_rates_and_tasks_come_from_the_file_or_are_asked_for(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.cli import main
-from penstock.conversion.progress import Silence
+from penstock.conversion.report import Silence
 from penstock.errors import BudgetExceeded, Interrupted, StoreError
 from penstock.stores.hdf5.array import Hdf5Array
 from tests.conversion import datasets

@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock import recordings
 from penstock.conversion.cameras import camera as cameras
-from penstock.conversion.progress import Silence
+from penstock.conversion.report import Silence
 from penstock.errors import BudgetExceeded
 from penstock.plan.conversion_memory import (
     PREPARED_PER_THREAD,

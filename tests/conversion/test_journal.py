@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.conversion.commit.journal import Header, Journal, can_resume, encode_line
+from penstock.conversion.commit.journal import Header, Journal, encode_line
 from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lerobot import layout
 from penstock.lerobot.features import Description, Feature
 from tests.lerobot.making import digests
-from tests.lerobot.stories import FEATURES, begin, undisturbed, write_all
+from tests.lerobot.stories import FEATURES, begin, can_resume, undisturbed, write_all
 
 HEADER = Header(Description(30, FEATURES[3:4], "kuavo", 1000, 2000, 10), {"inputs": ["a\udc80.bag"]})
 NOTES: list[dict[str, object]] = [{"n": number, "text": "größe\n" * number} for number in range(4)]

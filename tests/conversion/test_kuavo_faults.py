@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock.conversion import kuavo
-from penstock.conversion.progress import Silence
+from penstock.conversion.report import Silence
 from penstock.demo.kuavo import KuavoScript, definition, write_kuavo_recording
 from penstock.errors import AlignError
 from penstock.lerobot.read.reader import open_data_set

@@ -14,7 +14,7 @@ from penstock.conversion import report as reports
 from penstock.conversion.commit import input_progress
 from penstock.conversion.commit.input_progress import InputProgress, JobInputs, episode_note
 from penstock.conversion.inputs.input import Found, Outcome
-from penstock.conversion.progress import MovedBytes, Silence
+from penstock.conversion.report import MovedBytes, Silence
 from tests.conversion.bags import robot, write
 
 STREAM = {"messages": 30, "skew_ms": {"p50": 0.25, "max": 7.5}, "gaps": []}

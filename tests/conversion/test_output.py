@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 import penstock
 from penstock.conversion.commit import lock, output
 from penstock.conversion.job import Silence
-from penstock.errors import DataSetError, OutputExists, PenstockError
+from penstock.errors import DataSetError, OutputExists, OutputFailed, PenstockError
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, STATE
 from tests.threads import penstock_threads
@@ -187,6 +189,29 @@ def test_a_run_killed_while_it_replaces_a_data_set_is_finished_by_the_next(
     penstock.convert(bag, out, task="third", overwrite=True)
     assert datasets.episodes(out)[0]["tasks"] == ["third"]
     assert names(tmp_path) == ["out"]
+
+
+def test_what_is_left_of_a_replaced_data_set_is_never_taken_for_an_unfinished_conversion(
+    bag: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its report goes last: without it, a journal that is still there would be resumed."""
+    out, partial = tmp_path / "out", tmp_path / f"out{output.PARTIAL_SUFFIX}"
+    penstock.convert(bag, out, task="first")
+    real = shutil.rmtree
+
+    def ends_at_the_last_step(path: Path, ignore_errors: bool = False) -> None:
+        if path != partial:
+            real(path, ignore_errors)
+        elif not ignore_errors:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(shutil, "rmtree", ends_at_the_last_step)
+    with pytest.raises(OutputFailed):
+        penstock.convert(bag, out, task="second", overwrite=True)
+    monkeypatch.undo()
+    assert [path.name for path in partial.rglob("*") if path.is_file()] == ["report.json"]
+    penstock.convert(bag, out, task="third", overwrite=True)
+    assert datasets.episodes(out)[0]["tasks"] == ["third"] and names(tmp_path) == ["out"]
 
 
 def test_a_second_converter_on_one_output_is_refused_and_told_who_holds_it(bag: Path, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ class Injector:
         source = Path(__file__).with_name("injection.c")
         command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(self.library), str(source), "-ldl", "-lpthread"]
         subprocess.run(command, check=True, timeout=120)
+        self._asked = 0
         self._server = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,
@@ -55,10 +56,14 @@ class Injector:
     def run(self, call: dict[str, Any], *, under: Path, number: int = 0, kind: str = "EIO") -> Result:
         """Convert; the `number`-th call that changes something under `under` fails (0: none does)."""
         assert self._server.stdin is not None and self._server.stdout is not None
-        request = {"call": call, "under": str(under), "number": number, "kind": KINDS[kind]}
+        self._asked += 1
+        request = {"call": call, "under": str(under), "number": number, "kind": KINDS[kind], "id": self._asked}
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
-        return Result(**json.loads(self._server.stdout.readline()))
+        # A test that ran out of time leaves an answer behind, which is not that of the next one.
+        while (answer := json.loads(self._server.stdout.readline())).pop("id") != self._asked:
+            continue
+        return Result(**answer)
 
     def __enter__(self) -> Injector:
         return self
@@ -108,7 +113,7 @@ def _case(request: dict[str, Any]) -> dict[str, Any]:
     if left_s == 0:
         parts["error"] = f"did not end within {_CASE_S} s"
         code = 99
-    return {"code": code, **parts}
+    return {"code": code, **parts, "id": request["id"]}
 
 
 def _convert(request: dict[str, Any], tell: int) -> int:

@@ -100,7 +100,7 @@ def test_20_a_data_set_that_is_appended_to_is_the_old_one_or_the_new_one(
         shutil.rmtree(out.parent)
 
 
-@pytest.mark.timeout(0 if EVERY else 300)
+@pytest.mark.timeout(0 if EVERY else 900)  # twice the conversions of the others
 @pytest.mark.parametrize("kind", KINDS)
 def test_20_a_data_set_that_is_replaced_is_the_old_one_or_the_new_one(
     kind: str, injector: Injector, sources: list[Path], wanted: dict[str, bytes], tmp_path: Path

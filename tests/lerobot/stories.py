@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.conversion.commit.journal import JOURNAL_PATH, whole_lines
 from penstock.conversion.commit.writer import DataSetWriter, EpisodeWriter
 from penstock.lerobot.features import Feature
 from tests.lerobot.making import CAMERA, FPS, HEIGHT, NAMES, PICTURE, WIDTH, jpegs, rgb
@@ -25,6 +26,12 @@ IDENTITY = {"inputs": ["a.bag", "größe.bag"], "settings": {"fps": FPS}}
 LIMITS = {"data_file_bytes": 30_000, "video_file_bytes": 6_000, "chunks_size": 2}
 
 _PICTURES = jpegs(12, seed=5)
+
+
+def can_resume(root: Path) -> bool:
+    """Whether there is a journal to go on from; a process may have been killed before it wrote the first line."""
+    path = root / JOURNAL_PATH
+    return path.is_file() and next(whole_lines(path), None) is not None
 
 
 def begin(root: Path, **more: Any) -> DataSetWriter:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from penstock.conversion.commit.journal import Journal, can_resume
+from penstock.conversion.commit.journal import Journal
 from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import OutputFailed, PenstockError
 from tests.lerobot.faults import BreakingDisk
 from tests.lerobot.making import digests
-from tests.lerobot.stories import FEATURES, begin, undisturbed, write
+from tests.lerobot.stories import FEATURES, begin, can_resume, undisturbed, write
 
 LENGTHS = (4, 2, 2)
 STORY: dict[str, Any] = {"features": FEATURES[:1] + FEATURES[3:4], "data_file_bytes": 5_850, "video_file_bytes": 4_000}

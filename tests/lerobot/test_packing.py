@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from penstock.conversion.commit import journal as journals
-from penstock.conversion.commit.append import copy_for_append
 from penstock.conversion.commit.journal import Journal
+from penstock.conversion.commit.output import copy_for_append
 from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import DataSetCorrupt, PenstockError
 from penstock.lerobot.features import Feature

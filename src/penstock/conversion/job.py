@@ -19,8 +19,7 @@ from penstock.conversion.commit.join import WORKER_OUTPUTS
 from penstock.conversion.commit.writing import Writing
 from penstock.conversion.find import find_inputs
 from penstock.conversion.inputs.input import Begun, Found, Input, Means, open_input
-from penstock.conversion.progress import MovedBytes, Progress, Silence
-from penstock.conversion.report import SHOWN_SOURCES, Report, Stage, write_report
+from penstock.conversion.report import SHOWN_SOURCES, MovedBytes, Progress, Report, Silence, Stage, write_report
 from penstock.conversion.settings import Settings, read_settings
 from penstock.conversion.sink import DEFAULT_OUTPUT, default_video
 from penstock.conversion.sink import label as sink_label
@@ -163,11 +162,11 @@ class Job:
         self.stages.append(stage)
         self.progress.stage(stage)
 
-    def means(self, *, budget_bytes: int | None = None, threads: int | None = None) -> Means:
+    def means(self) -> Means:
         return Means(
             self.settings,
-            self.budget.limit_bytes if budget_bytes is None else budget_bytes,
-            self.cores if threads is None else threads,
+            self.budget.limit_bytes,
+            self.cores,
             self.strict,
             check_stop=self.stop.check,
             rows_before=0 if self.writer is None else self.writer.frames,

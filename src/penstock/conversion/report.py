@@ -1,14 +1,16 @@
-"""What a conversion did: the object that `--json` prints and that lies in the data set as penstock/report.json."""
+"""What a conversion tells: how far it is, and what it did (the object of `--json` and of penstock/report.json)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from penstock.errors import DataSetCorrupt, OutputFailed
+from penstock.errors import DataSetCorrupt
+from penstock.lerobot import layout
 from penstock.system.files import replacing, write_file
 
 REPORT_PATH = "penstock/report.json"
@@ -21,6 +23,48 @@ class Stage:
 
     at: str
     rss_bytes: int
+
+
+class Progress(Protocol):
+    """Who wants to know how far the job is; every method may do nothing."""
+
+    def plan(self, lines: Sequence[tuple[str, str]]) -> None: ...
+    def moved(self, done_bytes: int, total_bytes: int) -> None: ...
+    def stage(self, stage: Stage) -> None: ...
+    def note(self, text: str) -> None: ...
+    def notes(self, source: str, notes: Sequence[str]) -> None: ...
+
+
+class Silence:
+    """Nobody wants to know."""
+
+    def plan(self, lines: Sequence[tuple[str, str]]) -> None: ...
+    def moved(self, done_bytes: int, total_bytes: int) -> None: ...
+    def stage(self, stage: Stage) -> None: ...
+    def note(self, text: str) -> None: ...
+    def notes(self, source: str, notes: Sequence[str]) -> None: ...
+
+
+class MovedBytes:
+    """Bytes of all inputs so far; a second pass, or a chunk that is unpacked twice, does not count again."""
+
+    def __init__(self, progress: Progress, sizes_bytes: Sequence[int]) -> None:
+        self._progress = progress
+        self._sizes_bytes = array("q", sizes_bytes)
+        self._done_bytes = array("q", bytes(8 * len(sizes_bytes)))
+        self._total_bytes = sum(sizes_bytes)
+        self._moved_bytes = 0
+
+    def __call__(self, number: int, done_bytes: int) -> None:
+        """Of input `number`, `done_bytes` have been read."""
+        more = min(done_bytes, self._sizes_bytes[number]) - self._done_bytes[number]
+        if more > 0:
+            self._done_bytes[number] += more
+            self._moved_bytes += more
+            self._progress.moved(self._moved_bytes, self._total_bytes)
+
+    def done(self, number: int) -> None:
+        self(number, self._sizes_bytes[number])
 
 
 @dataclass(frozen=True)
@@ -80,12 +124,10 @@ class Report:
 def write_report(root: Path, report: Report) -> None:
     """Into the data set, where it says that penstock wrote it; under its name only when it is whole."""
     path = root / REPORT_PATH
-    try:
+    with layout.writing(path, "cannot be written"):
         path.parent.mkdir(exist_ok=True)
         with replacing(path, path.with_name(path.name + ".new"), fsync_name=True) as fresh:
             write_file(fresh, [report.dumps().encode()], fsync=True)
-    except OSError as error:
-        raise OutputFailed(path, "cannot be written", error) from error
 
 
 def read_report(root: Path) -> Report:

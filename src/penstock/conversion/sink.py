@@ -20,12 +20,12 @@ from here.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from penstock.errors import ConfigError
+from penstock.formats.format import load
 from penstock.system import config
 
 if TYPE_CHECKING:
@@ -219,30 +219,26 @@ def register(name: str, factory: SinkFactory) -> None:
 
 def check_output(name: str) -> None:
     """Refuse the name of an output that nobody registered."""
-    if name in OUTPUTS or name in _registered:
-        return
-    from importlib.metadata import entry_points
-
-    known = [*OUTPUTS, *_registered, *entry_points(group=ENTRY_POINTS).names]
-    if name not in known:
-        raise ConfigError(
-            f"output: {name!r} is not known{config.did_you_mean(name, known)}",
-            hint=f"known outputs: {', '.join(known)}",
-        )
+    if name not in OUTPUTS:
+        sink_factory(name)
 
 
 def sink_factory(name: str) -> SinkFactory:
     """The factory of an output; ConfigError for a name that nobody registered."""
-    check_output(name)
     if name in _registered:
         return _registered[name]
     if name in OUTPUTS:
-        module, attribute = OUTPUTS[name].split(":")
-        return cast(SinkFactory, getattr(importlib.import_module(module), attribute))
+        return cast(SinkFactory, load(OUTPUTS[name]))
     from importlib.metadata import entry_points
 
-    (found, *_) = entry_points(group=ENTRY_POINTS, name=name)
-    return cast(SinkFactory, found.load())
+    installed = entry_points(group=ENTRY_POINTS)
+    if name not in installed.names:
+        known = [*OUTPUTS, *_registered, *installed.names]
+        raise ConfigError(
+            f"output: {name!r} is not known{config.did_you_mean(name, known)}",
+            hint=f"known outputs: {', '.join(known)}",
+        )
+    return cast(SinkFactory, installed[name].load())
 
 
 def default_video(name: str) -> str:

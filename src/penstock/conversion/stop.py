@@ -17,9 +17,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Stop:
     """Listens to SIGINT and SIGTERM while it is entered; elsewhere than in the main thread it never hears anything."""
 
-    def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
+    def __init__(self) -> None:
         self.asked = False
-        self._on_first = on_first
         self._before: dict[signal.Signals, object] = {}
 
     def check(self) -> None:
@@ -44,7 +43,6 @@ class Stop:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        self._on_first()
 
 
 def resend_signal(number: int, hook: Callable[..., object]) -> None:

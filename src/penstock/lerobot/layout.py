@@ -28,9 +28,6 @@ OWN_DIR = "penstock"  # what penstock keeps beside the data set: the journal, th
 JOURNAL_PATH = f"{OWN_DIR}/journal.jsonl"
 
 MIB = 1024 * 1024
-DATA_FILE_BYTES = 100 * MIB
-VIDEO_FILE_BYTES = 200 * MIB
-CHUNKS_SIZE = 1000
 
 # LeRobot adds times as float32 and accepts 1e-4 s of difference. Up to here the three roundings stay below that;
 # beyond, only an episode that starts its file is exact. See docs of `DataSetWriter.episode`.
@@ -190,12 +187,6 @@ def make_empty(root: Path) -> None:
         raise OutputExists(f"{root}: the directory is not empty", hint="choose another directory")
 
 
-def fsync_directory(path: Path) -> None:
-    """Make the names inside a directory durable."""
-    with writing(path, "cannot sync the directory"):
-        fsync_path(path)
-
-
 def fsync_file(path: Path) -> None:
     """Make the bytes of a file durable."""
     with writing(path, "cannot sync the file"):
@@ -247,7 +238,8 @@ class FreshNames:
     def sync(self) -> None:
         """Make the names durable."""
         for directory in sorted(self._fresh):
-            fsync_directory(directory)
+            with writing(directory, "cannot sync the directory"):
+                fsync_path(directory)
         self._fresh.clear()
 
 

@@ -60,13 +60,6 @@ class Camera:
         return "mjpeg" if self.output == "copy" and not self.copied else self.output
 
     @property
-    def stored_values(self) -> str | list[float] | None:
-        """Of depth: the unit of its values, or the range in mm that 8 bits stand for; the same in a whole data set."""
-        if self.depth is None:
-            return None
-        return self.depth.unit if self.depth_range_mm is None else list(self.depth_range_mm)
-
-    @property
     def fate(self) -> str:
         """What becomes of the pictures, for people."""
         if self.is_metric and self.depth is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import queue
 import threading
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-Step = Callable[[], None]
+Step = Callable[[], object]
 
 
 class Lane:
@@ -90,6 +91,10 @@ class Crew:
 
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="penstock-encode")
         return self._pool
+
+    def load_arrow(self) -> None:
+        """The first flush will need it; loading it meanwhile costs the pass nothing."""
+        self.statistics.put(lambda: importlib.import_module("pyarrow.parquet"), lambda: None)
 
     def __enter__(self) -> Crew:
         return self

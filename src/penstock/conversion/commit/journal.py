@@ -160,12 +160,6 @@ class EpisodeRecord:
 _OF_EVERY_RECORD = frozenset(EpisodeRecord(0, (), 0, 0, {}, None).to_json())
 
 
-def can_resume(root: Path | str) -> bool:
-    """Whether there is a journal to go on from; a process may have been killed before it wrote the first line."""
-    path = Path(root) / JOURNAL_PATH
-    return path.is_file() and next(whole_lines(path), None) is not None
-
-
 class Journal:
     """The journal of one data set. `create` gives one that can be written, `read` one that can after `go_on`."""
 

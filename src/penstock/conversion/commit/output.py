@@ -20,12 +20,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from penstock.conversion.commit.append import copy_for_append
 from penstock.conversion.commit.join import committed
-from penstock.conversion.commit.journal import JOURNAL_PATH
+from penstock.conversion.commit.journal import JOURNAL_PATH, OWN_DIR, Journal
 from penstock.conversion.commit.lock import locked
 from penstock.conversion.report import REPORT_PATH
-from penstock.errors import OutputExists, OutputFailed
+from penstock.conversion.sink import sink_factory
+from penstock.errors import DataSetError, OutputExists, OutputFailed
+from penstock.lerobot import layout
 from penstock.system.files import fsync_path
 
 PARTIAL_SUFFIX = ".penstock-partial"
@@ -153,6 +154,60 @@ def _is_copy(partial: Path, out: Path) -> bool:
     return True
 
 
+def copy_for_append(source_root: Path | str, target_root: Path | str, *, fsync: bool = True) -> None:
+    """Make `target_root`, empty or absent, a data set that `DataSetWriter.resume` can continue; the source stays whole.
+
+    Nothing but the files that will grow is copied where both lie on one file system. The metadata is left out: a data
+    set that is being appended to has none, and `close` writes it.
+    """
+    source, target = Path(source_root), Path(target_root)
+    journal = Journal.read(source)
+    if journal.header.is_worker_output:
+        raise DataSetError(f"{source}: this is a worker output, not a data set")
+    names = layout.FreshNames(target, fsync=fsync)
+    sink = sink_factory(journal.header.output)(source, journal.header.description, names)
+    copied: set[str] = set()
+    last = journal.last_episode()
+    state = None if last is None or last.state is None else f"{OWN_DIR}/{last.state.name}"
+    if last is not None:
+        copied = set(sink.grows(last.to_json()))
+    layout.make_empty(target)
+    for relative in _relative_files(source):
+        # Right below it: the journal, states, the report. What lies deeper is the sink's.
+        is_own = Path(relative).parent == Path(OWN_DIR)
+        into = relative if relative == state else None if is_own else sink.name_in_copy(relative)
+        if into is not None:
+            _copy_or_link(layout.path_in(source, relative), target / into, link=relative not in copied, fsync=fsync)
+            names.add(target / into)
+    # The writer syncs the directories that it changes; these may take the place of the source as they are.
+    names.sync()
+    # Last: a directory without it is nothing to continue, however much of the copy is there.
+    _copy_or_link(source / JOURNAL_PATH, target / JOURNAL_PATH, link=False, fsync=fsync)
+
+
+def _relative_files(root: Path) -> Iterator[str]:
+    for folder, _, names in os.walk(root):
+        for name in sorted(names):
+            yield Path(folder, name).relative_to(root).as_posix()
+
+
+def _copy_or_link(source: Path, target: Path, *, link: bool, fsync: bool) -> None:
+    with layout.writing(target, "cannot copy the file"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if link:
+            try:
+                os.link(os.path.realpath(source), target)
+                return
+            except OSError:
+                # Another file system, or one without hard links: a copy serves as well.
+                target.unlink(missing_ok=True)
+        temporary = target.with_name(target.name + ".part")
+        shutil.copyfile(source, temporary)
+        if fsync:
+            layout.fsync_file(temporary)
+        os.replace(temporary, target)
+
+
 @contextlib.contextmanager
 def writable(out: Path) -> Iterator[None]:
     try:
@@ -163,20 +218,20 @@ def writable(out: Path) -> Iterator[None]:
 
 def _move_into_place(partial: Path, out: Path, *, replace: bool) -> None:
     check_free(out, overwrite=replace)
-    sync_directory(partial)
+    fsync_path(partial)
     if not is_ours(out):
         os.rename(partial, out)  # onto nothing, or onto an empty directory
-        sync_directory(out.parent)
+        fsync_path(out.parent)
         return
     marker = partial / _REPLACES
     marker.touch()
-    sync_directory(marker.parent)
+    fsync_path(marker.parent)
     _exchange(partial, out)
 
 
 def _exchange(partial: Path, out: Path) -> None:
     exchange(partial, out)
-    sync_directory(out.parent)
+    fsync_path(out.parent)
     _clear_replaced(partial, out)
 
 
@@ -185,7 +240,7 @@ def _clear_replaced(partial: Path, out: Path) -> None:
         if is_ours(old):
             _remove(old)
     (out / _REPLACES).unlink(missing_ok=True)
-    sync_directory(out / Path(_REPLACES).parent)
+    fsync_path(out / Path(_REPLACES).parent)
 
 
 def settle(partial: Path, out: Path) -> None:
@@ -202,15 +257,11 @@ def settle(partial: Path, out: Path) -> None:
 
 def _remove(data_set: Path) -> None:
     """Delete a data set of ours, its report last: when this is interrupted, what remains is still known as ours."""
-    for entry in data_set.iterdir():
-        if entry.name != Path(REPORT_PATH).parts[0]:
+    report = data_set / REPORT_PATH
+    for entry in (*data_set.iterdir(), *report.parent.iterdir()):
+        if entry not in (report, report.parent):
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
     shutil.rmtree(data_set)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory survive a power cut."""
-    fsync_path(path)
 
 
 def exchange(new: Path, old: Path) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.align.streams import Policy
 from penstock.conversion.cameras.column import Camera
-from penstock.conversion.cameras.depth_camera import depth_mode, holds_depth, probe_depth, range_mm
+from penstock.conversion.cameras.depth_camera import depth_bytes, depth_mode, holds_depth, probe_depth, range_mm
 from penstock.conversion.inputs.derive import check_relations
 from penstock.conversion.mapping.camera_topics import is_image
 from penstock.conversion.mapping.first_messages import (
@@ -28,6 +28,7 @@ from penstock.errors import ConfigError, MessageError, PenstockError, RecordingE
 from penstock.lerobot.stats import WIDEST_VALUES
 from penstock.media.image import raw as raw_image
 from penstock.media.image.depth import DepthInfo
+from penstock.plan.conversion_memory import CameraLoad, VectorLoad
 from penstock.recordings.recording import Recording, Topic
 from penstock.recordings.values.images import ImageReader, RawPicture
 from penstock.recordings.values.obvious import DOUBLE_PRECISION, NO_VECTOR
@@ -42,9 +43,6 @@ from penstock.recordings.values.transforms import (
 from penstock.recordings.values.vectors import VectorReader
 from penstock.recordings.values.video_messages import VIDEO_TYPES, VideoReader, scan_stream
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True, kw_only=True)
 class CameraColumn(Camera):
@@ -53,6 +51,21 @@ class CameraColumn(Camera):
     source: Source
     topic: Topic
     reader: Callable[[memoryview], Any]
+
+    def load(self, recording: Recording) -> CameraLoad:
+        """What its memory depends on."""
+        height, width = max(self.recorded_px, self.size_px, key=lambda size_px: size_px[0] * size_px[1])
+        typical = recording.size_bytes // max(sum(topic.count for topic in recording.topics), 1)
+        if self.depth is not None:
+            stored, decoding = depth_bytes(self.depth)
+            return CameraLoad(width, height, self.stored_as, width * height * stored, decoding)
+        return CameraLoad(width, height, self.stored_as, max(typical, width * height // 3))
+
+    @property
+    def decoder_load(self) -> CameraLoad:
+        """That of the decoder of a stream: what is stored is what it reads."""
+        height, width = self.recorded_px
+        return CameraLoad(width, height, self.kind, width * height // 3)
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,11 @@ class VectorColumn:
     def size(self) -> int:
         return len(NAMES) if self.inverse is not None else sum(part.size for part in self.parts)
 
+    @property
+    def load(self) -> VectorLoad:
+        """The numbers as they are read: of a chain of transforms, those of each step."""
+        return VectorLoad(self.key, sum(part.size for part in self.parts), self.dtype)
+
     def join(self, values: list[NDArray[np.float64]]) -> NDArray[np.float64]:
         """One array (rows, size) from those of the parts."""
         if self.inverse is not None:
@@ -97,10 +115,10 @@ class Columns:
     cameras: tuple[CameraColumn, ...]
     vectors: tuple[VectorColumn, ...]
 
-    def signature(self) -> tuple[object, ...]:
-        """What must be the same in every recording of a data set."""
-        cameras = tuple((camera.key, camera.size_px, camera.stored_as, camera.stored_values) for camera in self.cameras)
-        return cameras, tuple((vector.key, vector.size, vector.dtype, vector.names) for vector in self.vectors)
+    def topics(self) -> list[Topic]:
+        """Every topic that is read, once for each use."""
+        cameras = [camera.topic for camera in self.cameras]
+        return cameras + [part.topic for vector in self.vectors for part in vector.parts]
 
 
 def open_columns(recording: Recording, settings: Settings) -> Columns:

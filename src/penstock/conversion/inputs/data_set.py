@@ -75,8 +75,6 @@ def open_data_set(path: Path, means: Means, begun: Begun | None) -> DataSetInput
 class DataSetInput(Input):
     """The state after an episode: the next place in the episodes table, and how many rows had another timestamp."""
 
-    kind = "lerobot"
-
     def __init__(self, data: DataSet, found: Survey, means: Means, begun: Begun | None, unknown: Sequence[str]) -> None:
         settings = means.settings if begun is None else begun.settings
         self.path, self.size_bytes, self.fps = data.root, found.size_bytes, data.info.fps

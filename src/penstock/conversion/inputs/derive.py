@@ -1,4 +1,4 @@
-"""Values that are made from others: relative to the episode's first row, to another feature, or to a threshold."""
+"""Values that are made from others: relative to the first row, to another feature, or to a threshold; whole numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.conversion.settings import FeatureSettings
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, DataSetError
 
 if TYPE_CHECKING:
     from penstock.conversion.inputs.columns import VectorColumn, VectorPart
@@ -48,6 +48,17 @@ def thresholded(part: VectorPart, values: Values) -> Values:
     if threshold is None:
         return values
     return np.where(np.isnan(values), values, (values > threshold).astype(np.float64))
+
+
+def check_whole_numbers(key: str, values: Values) -> None:
+    """Refuse what cannot be int64. The values came as float64: beyond 2^53 it rounds whole numbers."""
+    wrong = ~(np.abs(values) <= 2.0**53) | (values != np.rint(values))
+    if wrong.any():
+        raise DataSetError(
+            f"{key} is int64, but {int(np.count_nonzero(wrong)):,} values are no whole numbers within ±2^53, "
+            f"the first is {float(values[wrong][0])}",
+            hint=f"set features.{key}.dtype: float64",
+        )
 
 
 class Relations:

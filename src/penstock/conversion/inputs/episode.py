@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.align import interpolate
-from penstock.conversion.cameras.camera import CameraWorker, PictureChanged, Shot
+from penstock.conversion.cameras.camera import CameraWorker, PictureChanged, PictureCheck, Shot
 from penstock.conversion.cameras.image_pass import UNUSABLE, PicturePass, make_worker, sampled_rows
 from penstock.conversion.cameras.lane import Crew
 from penstock.conversion.cameras.video_stream import Feed, FeedCursor, plan_feed, unusable_picks
 from penstock.conversion.inputs.columns import CameraColumn, Columns, VectorColumn, VectorPart
-from penstock.conversion.inputs.derive import Relations, thresholded
+from penstock.conversion.inputs.derive import Relations, check_whole_numbers, thresholded
 from penstock.conversion.inputs.pairing import Paired
 from penstock.conversion.inputs.requests import CameraRuns, Requests, VectorNeeds, camera_runs, merge, vector_needs
 from penstock.conversion.settings import Settings
-from penstock.errors import DataSetError, MessageError, PenstockError
+from penstock.errors import MessageError, PenstockError
 from penstock.lerobot.features import ALL_VALUES
 from penstock.recordings.fetch import Block
 from penstock.recordings.recording import Recording, Topic
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 DAMAGED = "its chunk is damaged"  # counted by the recording itself
+Check = Callable[[memoryview, int], object]  # reads one message; raises when it cannot be used
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class _Stream:
         self._relations = Relations(run.settings.features, columns.vectors)
 
     def run(self) -> None:
-        self._crew.statistics.put(_load_arrow, lambda: None)
+        self._crew.load_arrow()
         for flush in _pieces(self._rows, self._pass.rows_per_flush):
             self._flush(flush)  # in a function of its own, so that its rows are gone before the next are made
             self._pass.on_flush(flush.stop - self._rows.start)
@@ -217,7 +218,7 @@ class _Stream:
             if vector.dtype == "float32":
                 self._pass.overflows.update(_overflows(vector, values_of))
             elif vector.dtype == "int64":
-                _check_whole_numbers(vector.key, values_of)
+                check_whole_numbers(vector.key, values_of)
             with np.errstate(over="ignore"):  # what becomes Inf is counted
                 columns[vector.key][:] = values_of
 
@@ -270,11 +271,6 @@ def _worker(
     return DecodingWorker(camera, feed, samples, note_loss, add_sample, inner)
 
 
-def _load_arrow() -> None:
-    """The first flush will need it; loading it meanwhile costs the pass nothing."""
-    import pyarrow.parquet  # noqa: F401
-
-
 def _per_row(part: VectorPart, need: VectorNeeds, found: NDArray[np.float64]) -> NDArray[np.float64]:
     if need.right is None:
         return found[need.left]
@@ -292,18 +288,6 @@ def _overflows(vector: VectorColumn, values: NDArray[np.float64]) -> dict[tuple[
     return {(vector.key, vector.names[place]): int(counts[place]) for place in places}
 
 
-def _check_whole_numbers(key: str, values: NDArray[np.float64]) -> None:
-    # The values came as float64: beyond 2^53 it rounds whole numbers.
-    wrong = ~(np.abs(values) <= 2.0**53) | (values != np.rint(values))
-    if wrong.any():
-        example = float(values[wrong][0])
-        raise DataSetError(
-            f"{key} is int64, but {int(np.count_nonzero(wrong)):,} values are no whole numbers within ±2^53, "
-            f"the first is {example}",
-            hint=f"set features.{key}.dtype: float64",
-        )
-
-
 def _pieces(rows: range, most: int) -> Iterator[range]:
     for start in range(rows.start, rows.stop, most):
         yield range(start, min(start + most, rows.stop))
@@ -315,4 +299,58 @@ def _sampled_numbers(paired: Paired, camera: CameraColumn, rows: range, settings
     return frozenset(paired.picks[camera.key].left[chosen].tolist())
 
 
-__all__ = ["DAMAGED", "UNUSABLE", "Bad", "BadMessages", "Pass", "stream_episode"]
+def whole_outages(
+    recording: Recording, columns: Columns, found: Sequence[Bad], known: Mapping[int, frozenset[int]]
+) -> list[Bad]:
+    """The messages found, each once, and their broken neighbours up to the first good one on either side."""
+    checks = _checks(columns)
+    counts = {topic.id: topic.count for topic in recording.topics}
+    outages = {(bad.topic_id, bad.number): bad for bad in found}
+    for bad in list(outages.values()):
+        for step in (-1, 1):
+            number = bad.number + step
+            while 0 <= number < counts[bad.topic_id]:
+                if (bad.topic_id, number) in outages or number in known.get(bad.topic_id, frozenset()):
+                    break  # what lies behind it was looked at from there, or will be
+                reason = _look(recording, bad.topic_id, number, checks[bad.topic_id])
+                if reason is None:
+                    break
+                outages[bad.topic_id, number] = Bad(bad.topic_id, bad.topic, number, reason)
+                number += step
+    return sorted(outages.values(), key=lambda each: (each.topic, each.number))
+
+
+def _checks(columns: Columns) -> dict[int, list[Check]]:
+    """What every topic's messages must pass, for each feature that takes them."""
+    checks: dict[int, list[Check]] = {}
+    for camera in columns.cameras:
+        checks.setdefault(camera.topic.id, []).append(partial(_read_picture, camera, PictureCheck(camera)))
+    for vector in columns.vectors:
+        for part in vector.parts:
+            checks.setdefault(part.topic.id, []).append(partial(_read_vector, part))
+    return checks
+
+
+def _read_picture(camera: CameraColumn, check: PictureCheck, payload: memoryview, number: int) -> None:
+    check(camera.reader(payload), number)
+
+
+def _read_vector(part: VectorPart, payload: memoryview, number: int) -> None:
+    part.reader(payload)
+
+
+def _look(recording: Recording, topic_id: int, number: int, checks: Sequence[Check]) -> str | None:
+    for block in recording.fetch(np.array([topic_id], dtype=np.int32), np.array([number], dtype=np.int64)):
+        payload = block.payloads[0]
+        try:
+            if payload is None:
+                return DAMAGED
+            for check in checks:
+                check(payload, number)
+        except PictureChanged:
+            return None  # whole, and an error of its own where a row needs it
+        except UNUSABLE as error:
+            return error.message
+        finally:
+            block.release()
+    return None

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 RECORDING = "recording"
 """The kind of every recording: which one it is, opening it tells. Of a store it is that of its format."""
+_EXACT_SECONDS = 2048  # LeRobot keeps times as float32 and compares them within 0.1 ms, which fails from here on
 State = dict[str, Any]  # JSON-safe: it lies in the journal beside the episode after which it holds
 
 
@@ -144,7 +145,7 @@ class Input(ABC):
     killed goes on from the state in its journal as if nothing had happened.
     """
 
-    kind: str
+    kind: str  # that of what was found, set by `open_input`
     path: Path
     size_bytes: int
     fps: int
@@ -198,6 +199,15 @@ class Input(ABC):
         return [
             [each.key, each.dtype, list(each.shape), list(each.names or ()), self.codecs.get(each.key, "")]
             for each in self.features
+        ]
+
+    def _too_long(self, seconds: float, remedy: str = "") -> list[str]:
+        """The note on the longest episode, where LeRobot does not resolve its times."""
+        if seconds <= _EXACT_SECONDS:
+            return []
+        return [
+            f"an episode of {int(seconds):,} s is longer than the 2,048 s that LeRobot's float32 times resolve to its "
+            f"0.1 ms: read it with LeRobotDataset(..., tolerance_s=1e-3){remedy}"
         ]
 
     def begun(self) -> Begun:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock import recordings
+from penstock import formats, recordings
 from penstock.conversion.cameras.encoding_anew import video_lines
 from penstock.conversion.cameras.video_stream import camera_fate, refuse_encoding, stream_notes
 from penstock.conversion.episodes.clock import check_clock, note_on_clock
 from penstock.conversion.episodes.cuts import Cuts, Marks, Span, cut, read_marks, settle, text_features
 from penstock.conversion.inputs.columns import Columns, describe_features, open_columns
-from penstock.conversion.inputs.episode import DAMAGED, Bad, BadMessages, Pass, stream_episode
+from penstock.conversion.inputs.episode import DAMAGED, Bad, BadMessages, Pass, stream_episode, whole_outages
 from penstock.conversion.inputs.input import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
-from penstock.conversion.inputs.outage import whole_outages
 from penstock.conversion.inputs.pairing import Paired, pair
-from penstock.conversion.inputs.recording_memory import plan_recording_memory, used_topics
 from penstock.conversion.mapping.topics import map_topics
 from penstock.conversion.settings import Settings
 from penstock.errors import AlignError, RecordingError
 from penstock.media.video.hardware import device_notes
-from penstock.plan.conversion_memory import MemoryPlan
+from penstock.plan.conversion_memory import Load, MemoryPlan, Reads, plan_memory
 from penstock.recordings.recording import Loss, Recording
 from penstock.system import memory as process_memory
 from penstock.system import units
@@ -32,13 +30,6 @@ if TYPE_CHECKING:
     from penstock.lerobot.features import Feature
 
 _RETRIES = 8  # a run of broken pictures may be met in several passes: neighbours step in and are broken too
-# LeRobot keeps times as float32 and compares them within 0.1 ms, which fails from here on.
-_EXACT_SECONDS = 2048
-_TOO_LONG = (
-    "an episode of {seconds:,} s is longer than the 2,048 s that LeRobot's float32 times resolve to its 0.1 ms: "
-    "read it with LeRobotDataset(..., tolerance_s=1e-3), or cut it with split_episodes=true"
-)
-_KINDS = {"ros1": "ROS 1 bag", "db3": "ROS 2 db3", "mcap": "mcap"}
 
 
 @dataclass(frozen=True)
@@ -75,11 +66,25 @@ def plan_recording(
     marks = read_marks(recording, mapped.settings)
     settled = settle(mapped.settings, marks)
     paired = pair(recording, columns, settled, {})
-    loads = recording, settled, columns, paired, budget_bytes, threads, rows_before
-    memory = plan_recording_memory(*loads, inputs)
+    load = Load(
+        cameras=tuple(camera.load(recording) for camera in columns.cameras),
+        vectors=tuple(vector.load for vector in columns.vectors),
+        rows=paired.rows,
+        index_bytes=recording.index_bytes,
+        reads=Reads(*astuple(recording.largest_reads(columns.topics()))),
+        chunk_size=settled.rosbag.chunk_size,
+        threads=threads,
+        streams=len(paired.picks),
+        decoded=tuple(camera.decoder_load for camera in columns.cameras if camera.stream is not None),
+        image_bytes=recording.largest_reads([camera.topic for camera in columns.cameras]).message_bytes,
+        rows_before=rows_before,
+        episodes=inputs,
+        input_bytes=recording.size_bytes,
+    )
+    memory = plan_memory(load, budget_bytes)
     cuts = cut(marks, settled, paired, memory.rows_per_split)
     if len(cuts.spans) > 1:
-        memory = plan_recording_memory(*loads, inputs * len(cuts.spans))
+        memory = plan_memory(replace(load, episodes=inputs * len(cuts.spans)), budget_bytes)
     check_clock(str(recording.path), settled, paired, cuts.ranges)
     found = mapped.constants
     return RecordingPlan(recording, settled, columns, paired, marks, cuts, memory, budget_bytes, found), mapped.notes
@@ -97,8 +102,6 @@ def open_recording(path: Path, means: Means, begun: Begun | None) -> RecordingIn
 
 class RecordingInput(Input):
     """The state after an episode: the next row, the messages that cannot be used, and what was counted so far."""
-
-    kind = "recording"
 
     def __init__(self, recording: Recording, means: Means, begun: Begun | None) -> None:
         self.path = recording.path
@@ -208,8 +211,7 @@ class RecordingInput(Input):
     def _all_notes(self, plan: RecordingPlan, notes: Sequence[str]) -> tuple[str, ...]:
         longest = max((len(span.rows) for span in plan.cuts.spans), default=0)
         found = [*notes, *plan.cuts.notes, *device_notes(self.codecs.values(), plan.settings.encoding.device)]
-        if longest > _EXACT_SECONDS * plan.paired.fps:
-            found.append(_TOO_LONG.format(seconds=longest // plan.paired.fps))
+        found += self._too_long(longest / plan.paired.fps, ", or cut it with split_episodes=true")
         return (*found, *plan.recording.notes, *plan.aligned_notes)
 
     def _refuse_losses_if_strict(self, plan: RecordingPlan) -> None:
@@ -290,7 +292,7 @@ def _other_types(plan: RecordingPlan) -> list[Loss]:
     """Messages that have the name of a topic in use, and another type; NAME:TYPE says that they are not wanted."""
     asked = {source.topic for feature in plan.settings.features.values() for source in feature.sources}
     asked |= {str(plan.settings.timeline)} | plan.settings.episodes.topics
-    used = {topic.id for topic in used_topics(plan.columns)}
+    used = {topic.id for topic in plan.columns.topics()}
     return [
         Loss(f"messages of another type on {topic.shared_name}: {topic.type}", topic.count, topic.name)
         for topic in plan.recording.topics
@@ -315,11 +317,12 @@ def plan_lines(plan: RecordingPlan) -> list[tuple[str, str]]:
     compression = "" if recording.compression == "none" else f", {recording.compression}"
     span = units.format_duration_ns(max(recording.end_ns - recording.start_ns, 0))
     topics = len(recording.topics)
+    label = next((each.label for each in formats.all_formats() if each.kind == recording.kind), recording.kind)
     lines = [
         (
             recording.path.name + " ",
             f"{units.format_size(recording.size_bytes)} · {topics:,} topic{'s' if topics != 1 else ''} · {span} · "
-            f"{_KINDS.get(recording.kind, recording.kind)}{compression}",
+            f"{label}{compression}",
         ),
         ("rows", f"{paired.rows:,} at {paired.fps} fps · timeline {plan.settings.timeline}"),
     ]

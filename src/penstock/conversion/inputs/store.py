@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 _EPISODE_BYTES = 400  # one episode in the list of them
 _RETRIES = 8  # an image that only decoding shows to be broken is found when it is sampled
 _MOST_NOTES = 20
-_EXACT_SECONDS = 2048
 _NOT_ASKED = ("timeline", "time", "tolerance", "episodes", "split_episodes")  # a store has its rows and episodes
 _USUAL = Settings()
 
@@ -83,8 +82,6 @@ def _planned(opener: Callable[[Path], Store], path: Path, means: Means, begun: B
 
 class StoreInput(Input):
     """The state after an episode: the number of the next one, its images known to be unusable, and what was lost."""
-
-    kind = "store"
 
     def __init__(
         self, store: Store, means: Means, begun: Begun | None = None, opener: Callable[[Path], Store] = open_store
@@ -166,12 +163,7 @@ class StoreInput(Input):
                 + ("" if same else f", taken as {fps} fps as asked: no row is left out or added for that")
             )
         notes += without_effect(asked, _NOT_ASKED, store.plural)
-        longest_s = int(self._lengths.max()) // fps
-        if longest_s > _EXACT_SECONDS:
-            notes.append(
-                f"an episode of {longest_s:,} s is longer than the 2,048 s that LeRobot's float32 times resolve to its "
-                "0.1 ms: read it with LeRobotDataset(..., tolerance_s=1e-3)"
-            )
+        notes += self._too_long(int(self._lengths.max()) // fps)
         empty = int(np.count_nonzero(self._lengths == 0))
         if empty:
             notes.append(f"{empty:,} of {len(self._lengths):,} episodes have no rows")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.conversion.cameras.column import Camera
 from penstock.conversion.cameras.depth_camera import depth_mode, probe_depth, range_mm
+from penstock.conversion.inputs.derive import check_whole_numbers
 from penstock.conversion.mapping.columns_by_name import BOOLEAN_KEYS, SUCCESS
 from penstock.conversion.mapping.first_messages import Picture, probe_picture
 from penstock.conversion.settings import FeatureSettings, Settings, Source, asked_video
@@ -129,14 +130,7 @@ class NumberColumn:
             truth: NDArray[Any] = (values != 0) & (values == values)  # a NaN says nothing
             return truth
         if self.dtype == "int64" and values.dtype.kind == "f":
-            whole = values.astype(np.float64)
-            wrong = ~(np.abs(whole) <= 2.0**53) | (whole != np.rint(whole))
-            if wrong.any():
-                raise DataSetError(
-                    f"{self.key} is int64, but {int(np.count_nonzero(wrong)):,} values are no whole numbers within "
-                    f"±2^53, the first is {float(whole[wrong][0])}",
-                    hint=f"set features.{self.key}.dtype: float64",
-                )
+            check_whole_numbers(self.key, values.astype(np.float64))
         if self.dtype == "int64" and values.dtype.kind == "u" and values.size and values.max() > 2**63 - 1:
             raise DataSetError(f"{self.key} is int64, but a value is {int(values.max()):,}")
         # Beyond the range of float32 is infinite there: the writer counts it, so the cast stays silent.

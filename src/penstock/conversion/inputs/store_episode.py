@@ -177,7 +177,7 @@ class _Stream:
         self._buffers = _Buffers(2, max(share // 2, self._row_bytes)) if work.cameras else None
 
     def run(self) -> None:
-        self._crew.statistics.put(_load_arrow, lambda: None)
+        self._crew.load_arrow()
         count = len(self._work.rows)
         step = self._pass.memory.rows_per_flush or max(count, 1)
         for start in range(0, count, step):
@@ -294,8 +294,3 @@ class _Stream:
             self._episode.add_image_sample(camera.key, to_pixels(camera, image))
         else:
             self._images.sample(owner, row, image)
-
-
-def _load_arrow() -> None:
-    """The first flush will need it; loading it meanwhile costs the pass nothing."""
-    import pyarrow.parquet  # noqa: F401

@@ -11,15 +11,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import PenstockError
+from penstock.errors import DataSetCorrupt, PenstockError
 from penstock.formats.findings import Findings, Problem, Report
 from penstock.lerobot import layout
-from penstock.lerobot.check.rows import check_rows
-from penstock.lerobot.check.version21 import check_version21
-from penstock.lerobot.check.videos import check_videos
+from penstock.lerobot.check.rows import check_places, check_row_columns, check_rows
+from penstock.lerobot.check.videos import check_videos, decode_all
 from penstock.lerobot.features import ROW_FEATURES
 from penstock.lerobot.layout import FilePosition
-from penstock.lerobot.read.reader import DataSet, open_data_set
+from penstock.lerobot.metadata import open_parquet
+from penstock.lerobot.read.frames import FrameFinder
+from penstock.lerobot.read.reader import DataFile, DataSet, open_data_set
 from penstock.system.files import as_path
 
 __all__ = ["Problem", "Report", "check"]
@@ -65,7 +66,7 @@ def _check(folder: Path, findings: Findings, *, full: bool, samples: int) -> Non
             f"{', all frames are decoded' if full else ' (--full decodes the frames)'}; statistics are not",
             f"penstock convert {folder} OUT makes {layout.CODEBASE_VERSION} of it, without touching its frames",
         )
-        check_version21(data, findings, full=full)
+        _check_version21(data, findings, full=full)
         return
     _Check(data, findings, full=full, samples=samples).run()
 
@@ -199,3 +200,54 @@ def _positions(chunk: NDArray[np.int64], file: NDArray[np.int64]) -> list[FilePo
     """The different file numbers of a column, in order."""
     pairs = set(zip(chunk.tolist(), file.tolist(), strict=True))
     return [FilePosition(*pair) for pair in sorted(pairs) if pair[0] >= 0]  # -1: the table names none
+
+
+def _check_version21(data: DataSet, findings: Findings, *, full: bool) -> None:
+    """Hold every episode's files against the metadata: the places of rows, and frames by the indexes of the videos."""
+    try:
+        episodes, tasks = data.episodes, data.tasks
+    except PenstockError as error:
+        findings.error("metadata", data.root, error.message, error.hint)
+        return
+    where = data.root / layout.INFO_PATH
+    rows = int(episodes.length.sum())
+    for name, said, found in (
+        ("total_episodes", data.info.total_episodes, len(episodes)),
+        ("total_frames", data.info.total_frames, rows),
+        ("total_tasks", data.info.total_tasks, len(tasks)),
+    ):
+        if said != found:
+            findings.error("totals", where, f"{name} is {said:,}, the lines of meta/ have {found:,}")
+    finder = FrameFinder(data)
+    columns = [key for key, feature in data.info.features.items() if feature.dtype != "video"]
+    for number in range(len(episodes)):
+        findings.counted["episodes"] += 1
+        try:
+            _check_episode_rows(data, number, columns, findings)
+        except PenstockError as error:
+            findings.error("data file", f"{data.root}: episode {episodes.index[number]}", error.message, error.hint)
+        for key in data.info.video_keys:
+            try:
+                frames = finder.find(number, key)
+                findings.counted["frames"] += frames.count
+                if full:
+                    decode_all(frames.index, data.info.features[key], findings)
+            except PenstockError as error:
+                findings.error("video", f"{data.root}: episode {episodes.index[number]}", error.message, error.hint)
+
+
+def _check_episode_rows(data: DataSet, number: int, columns: list[str], findings: Findings) -> None:
+    expected = int(data.episodes.length[number])
+    for span in data.row_spans(number):
+        if not span.path.is_file():
+            raise DataSetCorrupt(f"{span.path}: the file is missing", hint=data.elsewhere(None) or "fetch it again")
+        with open_parquet(span.path) as parquet:
+            data.stored_columns(span.path, parquet, columns)
+            check_row_columns(data, span.path, parquet.schema_arrow.names, findings)
+            found = parquet.metadata.num_rows
+        findings.counted["rows"] += found
+        if found != expected:
+            message = f"{found:,} rows, meta/episodes.jsonl says {expected:,}"
+            findings.error("episode length", span.path, message, "fetch the episode again")
+        else:
+            check_places(data, DataFile(span.path, span.first_row, found), findings)

@@ -16,6 +16,7 @@ from penstock.lerobot import layout
 from penstock.lerobot.feature_stats import bad_values
 from penstock.lerobot.features import ROW_KEYS, Feature
 from penstock.lerobot.metadata import open_parquet
+from penstock.lerobot.read.frames import TOLERANCE_S
 from penstock.lerobot.read.reader import DataFile, DataSet, ReadRows
 from penstock.lerobot.stats import QUANTILES, STATISTICS, NumericStats
 from penstock.media.image import codec as image
@@ -23,8 +24,6 @@ from penstock.media.image import depth
 
 _PLACE_KEYS = ("index", "episode_index", "frame_index", "timestamp", "task_index")
 
-# LeRobot accepts this much between a row's time and its frame's.
-TOLERANCE_S = 1e-4
 # LeRobot 0.6.1 accumulates in float32; what it writes about the data is right to about this share of their range.
 _STATS_TOLERANCE = 1e-3
 # Where a stored quantile is allowed to lie. LeRobot averages those of the episodes, which can be far off.

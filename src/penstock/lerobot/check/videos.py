@@ -12,6 +12,7 @@ from penstock.errors import PenstockError
 from penstock.formats.findings import Findings
 from penstock.lerobot.features import Feature
 from penstock.lerobot.layout import FilePosition
+from penstock.lerobot.read.frames import KNOWN_CODECS, TOLERANCE_S
 from penstock.lerobot.read.reader import DataSet
 from penstock.media.image import codec as image
 from penstock.media.image import jpeg
@@ -19,10 +20,6 @@ from penstock.media.mp4.index import ERRORS, VideoIndex, read_index
 from penstock.media.video import decode
 from penstock.system.files import as_path, open_source
 
-# What LeRobot's readers decode, and nothing that makes a decoder do more than decode.
-KNOWN_CODECS = ("mjpeg", "h264", "hevc", "av1", "vp9", "vp8", "mpeg4")
-
-_TOLERANCE_S = 1e-4
 # From here on two neighbouring float32 are farther apart than the tolerance.
 _FLOAT32_LIMIT_S = 1024.0
 
@@ -110,7 +107,7 @@ def _check_spans(data: DataSet, key: str, path: Path, spans: Sequence[_Span], fr
         findings.error("frame count", path, message, "every row needs exactly one frame")
     expected = 0
     for span in sorted(spans, key=lambda span: span.from_s):
-        if abs(span.from_s - expected / fps) > _TOLERANCE_S:
+        if abs(span.from_s - expected / fps) > TOLERANCE_S:
             message = (
                 f"episode {span.episode}: from_timestamp is {span.from_s:.6f} s, "
                 f"but its frames start at {expected / fps:.6f} s"
@@ -120,10 +117,10 @@ def _check_spans(data: DataSet, key: str, path: Path, spans: Sequence[_Span], fr
         if span.from_s > 0 and expected / fps > _FLOAT32_LIMIT_S:
             message = (
                 f"episode {span.episode} ends at {expected / fps:.0f} s of a shared file; LeRobot compares times as "
-                f"float32 and may not find its frames within {_TOLERANCE_S} s"
+                f"float32 and may not find its frames within {TOLERANCE_S} s"
             )
             findings.add("info", "late frames", path, message, "read it with a larger tolerance_s")
-        if abs(span.to_s - expected / fps) > _TOLERANCE_S + 0.5 / fps:
+        if abs(span.to_s - expected / fps) > TOLERANCE_S + 0.5 / fps:
             # LeRobot finds frames by from_timestamp; whether there are enough is counted above.
             end = f"its frames end at {expected / fps:.6f} s"
             message = f"episode {span.episode}: to_timestamp is {span.to_s:.6f} s, {end}"
@@ -133,7 +130,7 @@ def _check_spans(data: DataSet, key: str, path: Path, spans: Sequence[_Span], fr
 def _check_times(path: Path, index: VideoIndex, fps: int, findings: Findings) -> None:
     """Readers find a frame by its time, or by `round(time × average rate)`: both need a constant rate from 0 on."""
     seconds = index.pts[index.presentation_order()] / index.timescale
-    wrong = np.flatnonzero(np.abs(seconds - np.arange(len(seconds)) / fps) > _TOLERANCE_S)
+    wrong = np.flatnonzero(np.abs(seconds - np.arange(len(seconds)) / fps) > TOLERANCE_S)
     if len(wrong):
         first = int(wrong[0])
         message = (

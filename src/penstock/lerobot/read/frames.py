@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from penstock.errors import DataSetCorrupt, LimitExceeded, PenstockError, VideoError
 from penstock.lerobot import layout
-from penstock.lerobot.check.videos import KNOWN_CODECS
 from penstock.lerobot.read.reader import DataSet
 from penstock.media.mp4.index import VideoIndex, read_codec, read_index
 
 _DROP = "bad_episodes=drop leaves the episode out and counts it (exit code 3)"
+# What LeRobot's readers decode, and nothing that makes a decoder do more than decode.
+KNOWN_CODECS = ("mjpeg", "h264", "hevc", "av1", "vp9", "vp8", "mpeg4")
 FETCH_OR_DROP = f"fetch it again, or {_DROP}"
 TOLERANCE_S = 1e-4  # LeRobot finds a frame within this much of its row's time
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,14 @@ def write_metadata(
     write_json(root / layout.INFO_PATH, info, fsync=fsync)
     names.add(root / layout.INFO_PATH)
     names.sync()
+
+
+def described(description: Description, videos: Mapping[str, Mapping[str, Any] | None]) -> list[Feature]:
+    """The features, each camera with what is known of its videos."""
+    return [
+        replace(feature, info={**(feature.info or {}), **known}) if (known := videos.get(feature.key)) else feature
+        for feature in description.features
+    ]
 
 
 def info(

@@ -7,7 +7,7 @@ camera, behind those of earlier episodes (videos.py). `penstock.conversion.sink`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from penstock.lerobot import layout, tables
-from penstock.lerobot.features import Description, Feature
+from penstock.lerobot.features import Description
 from penstock.lerobot.layout import FreshNames
 from penstock.lerobot.stats import Stats
 from penstock.lerobot.write import closing, kept, resume
@@ -123,14 +123,8 @@ class LeRobotSink:
 
     def info(self, *, episodes: int, frames: int, tasks: int) -> dict[str, Any]:
         """What info.json says, in LeRobot 0.6.1's order."""
-        described = [self._described(feature) for feature in self.description.features]
+        described = closing.described(self.description, {key: video.info for key, video in self.videos.items()})
         return closing.info(self.description, described, episodes=episodes, frames=frames, tasks=tasks)
-
-    def _described(self, feature: Feature) -> Feature:
-        video = self.videos.get(feature.key)
-        if video is None or video.info is None:
-            return feature
-        return replace(feature, info={**(feature.info or {}), **video.info})
 
     def closed(self) -> None:
         """The table of statistics that was kept aside may go."""

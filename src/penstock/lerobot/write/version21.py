@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from penstock.lerobot.layout import FreshNames
 from penstock.lerobot.stats import Stats
 from penstock.lerobot.write import kept
 from penstock.lerobot.write import version21_metadata as metadata
+from penstock.lerobot.write.closing import described
 from penstock.lerobot.write.resume import refuse_faults, remove_empty, size_of
 from penstock.lerobot.write.sink import FinishedEpisode
 from penstock.lerobot.write.spool import PartWriter
@@ -91,7 +91,7 @@ class Version21Sink:
         frames: int,
     ) -> None:
         """Write the metadata, info.json last."""
-        features = [self._described(feature) for feature in self.description.features]
+        features = described(self.description, self.video_info)
         counts = {"total_episodes": episodes, "total_frames": frames, "total_tasks": len(tables["tasks"])}
         metadata.write_metadata(
             self.root,
@@ -102,10 +102,6 @@ class Version21Sink:
             info=metadata.info(self.description, features, counts),
             names=self.names,
         )
-
-    def _described(self, feature: Feature) -> Feature:
-        info = self.video_info.get(feature.key)
-        return feature if info is None else replace(feature, info={**(feature.info or {}), **info})
 
     def closed(self) -> None:
         """The statistics that were kept aside may go."""

@@ -24,36 +24,6 @@ if TYPE_CHECKING:
 Piece = memoryview | bytes
 
 
-def video_info(
-    *,
-    height: int,
-    width: int,
-    codec: str,
-    pix_fmt: str,
-    fps: int,
-    channels: int = 3,
-    encoder: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """What info.json says about a video, with LeRobot 0.6.1's keys; `encoder` adds or replaces some."""
-    info: dict[str, Any] = {
-        "video.height": height,
-        "video.width": width,
-        "video.codec": codec,
-        "video.pix_fmt": pix_fmt,
-        "video.fps": fps,
-        "video.channels": channels,
-        "has_audio": False,
-        "video.g": None,
-        "video.crf": None,
-        "video.preset": None,
-        "video.fast_decode": None,
-        "video.video_backend": None,
-        "video.extra_options": {},
-        "is_depth_map": False,
-    }
-    return info | dict(encoder or {})
-
-
 class VideoFiles:
     """Takes the frames of one camera: JPEG pictures as they are, or samples of an encoder after `set_codec`.
 
@@ -248,9 +218,24 @@ class VideoFiles:
             self._describe("mjpeg", found.pix_fmt, {})
 
     def _describe(self, codec: str, pix_fmt: str, more: Mapping[str, Any]) -> None:
-        info = video_info(
-            height=self._height, width=self._width, codec=codec, pix_fmt=pix_fmt, fps=self._fps, encoder=more
-        )
+        """What info.json says about the video, with LeRobot 0.6.1's keys; `more` adds or replaces some."""
+        info: dict[str, Any] = {
+            "video.height": self._height,
+            "video.width": self._width,
+            "video.codec": codec,
+            "video.pix_fmt": pix_fmt,
+            "video.fps": self._fps,
+            "video.channels": 3,
+            "has_audio": False,
+            "video.g": None,
+            "video.crf": None,
+            "video.preset": None,
+            "video.fast_decode": None,
+            "video.video_backend": None,
+            "video.extra_options": {},
+            "is_depth_map": False,
+            **more,
+        }
         if self.info is not None and self.info["video.codec"] != info["video.codec"]:
             raise VideoError(
                 f"camera {self.key!r}: this data set's video is {self.info['video.codec']}, not {codec}",

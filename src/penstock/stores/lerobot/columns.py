@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from penstock.errors import StoreError
 from penstock.lerobot import layout
-from penstock.lerobot.check.videos import KNOWN_CODECS
 from penstock.lerobot.features import ROW_FEATURES, Feature
 from penstock.lerobot.metadata import open_parquet
-from penstock.lerobot.read.frames import ends_note, file_codec
+from penstock.lerobot.read.frames import KNOWN_CODECS, ends_note, file_codec
 from penstock.lerobot.read.reader import DataSet
 from penstock.stores.lerobot.files import WHOLE, ColumnFiles, EpisodeFiles
 from penstock.stores.lerobot.part import Spans, check_metadata, choose, row_spans

@@ -1,4 +1,4 @@
-"""What a scan reads from: a file through a small window, or a chunk that was decompressed."""
+"""What a scan reads from: a file through a small window, or a chunk that was decompressed; bounds are the caller's."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from penstock.load import build, settings, view_opening
 from penstock.system.limits import read_memory_limit
 from penstock.system.units import GIB, MIB
 from tests.stores import hdf5_files as files
-from tests.test_limits import Machine
+from tests.system.test_limits import Machine
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 120

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import penstock
 from penstock import formats, recordings
 from penstock.cli import main
 from penstock.errors import NotARecording
+from penstock.recordings.recovery.report import DamageLog, RecoveryReport
 from tests.conversion import bags, datasets
 from tests.formats import toy_recording
 from tests.formats.installed import install, penstock_with
@@ -111,3 +113,19 @@ def test_an_installed_package_is_known_to_the_processes_of_a_conversion(path: Pa
     done = penstock_with(place, "convert", *inputs, str(tmp_path / "out"), *words)
     assert done.returncode == 0, done.stderr
     assert datasets.info(tmp_path / "out")["total_frames"] == 2 * ROWS
+
+
+def test_its_own_recover_is_asked(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    formats.register(replace(toy_recording.FORMAT, recover=f"{__name__}:recover_toy"))
+    try:
+        report = recordings.recover(path, path.with_name("new.toylog"), keep_suspect=True)
+        assert (report.kind, report.notes) == ("toylog", ("False True",))
+        assert main(["recover", str(path), str(path.with_name("new.toylog")), "--overwrite"]) == 0
+        assert "True False" in capsys.readouterr().out
+    finally:
+        formats.unregister(toy_recording.FORMAT.kind)
+
+
+def recover_toy(broken: Path, new: Path, *, overwrite: bool, keep_suspect: bool) -> RecoveryReport:
+    log = DamageLog(notes=[f"{overwrite} {keep_suspect}"])
+    return log.report(source=str(broken), output=str(new), kind="toylog", bytes_in=1, bytes_out=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def test_nothing_half_written_is_left(write: Write, tmp_path: Path, monkeypatch:
     def full(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path / "run.out")
     assert not list(tmp_path.iterdir())

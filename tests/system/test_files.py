@@ -40,7 +40,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> files.ByteSource:
 
 def test_reads_are_whole_whatever_one_answer_holds(source: files.ByteSource) -> None:
     assert source.size_bytes == len(DATA)
-    assert source.read(100, 50) == source.read_exactly(100, 50) == DATA[100:150]
+    assert source.read(100, 50) == DATA[100:150]
     assert source.read(len(DATA) - 3, 50) == DATA[-3:]
     assert source.read(len(DATA) + 3, 50) == b""
     first, second = bytearray(30), bytearray(500)
@@ -51,10 +51,8 @@ def test_reads_are_whole_whatever_one_answer_holds(source: files.ByteSource) -> 
 @pytest.mark.parametrize(
     "read",
     [
-        lambda source: source.read_exactly(len(DATA) - 10, 30),
         lambda source: source.read_into(memoryview(bytearray(30)), len(DATA) - 10),
         lambda source: source.read_many([(0, memoryview(bytearray(3))), (len(DATA) - 10, memoryview(bytearray(30)))]),
-        lambda source: files.Window(source).at(len(DATA) - 10, 30),
     ],
 )
 def test_bytes_that_are_not_there_are_the_readers_error(
@@ -82,7 +80,7 @@ def test_without_errors_of_a_reader_the_systems_own_are_raised(tmp_path: Path) -
         files.open_source(tmp_path / "absent", ERRORS)
     (tmp_path / "data").write_bytes(DATA)
     with files.open_source(tmp_path / "data") as source, pytest.raises(OSError, match="ends at byte 10,240"):
-        source.read_exactly(0, len(DATA) + 1)
+        source.read_into(memoryview(bytearray(len(DATA) + 1)), 0)
 
 
 def test_a_duplicate_outlives_its_source_and_has_its_own_errors(tmp_path: Path) -> None:
@@ -91,7 +89,7 @@ def test_a_duplicate_outlives_its_source_and_has_its_own_errors(tmp_path: Path) 
         again = source.duplicate(ERRORS)
     with again, pytest.raises(StoreCorrupt):
         assert again.read(3, 4) == DATA[3:7]
-        again.read_exactly(len(DATA), 1)
+        again.read_into(memoryview(bytearray(1)), len(DATA))
 
 
 def test_threads_read_one_source_at_once(tmp_path: Path) -> None:
@@ -117,9 +115,9 @@ def test_a_window_answers_small_reads_from_one_request(tmp_path: Path, monkeypat
     window = files.Window(MemorySource(tmp_path / "data", DATA, ERRORS), ahead_bytes=1000)
     assert b"".join(window.at(at, 10) for at in range(0, 1000, 10)) == DATA[:1000]
     assert asked == [0]
-    assert window.up_to(len(DATA) - 5, 10) == DATA[-5:]
-    assert window.up_to(len(DATA), 10) == b""
-    assert window.up_to(100, 5000) == DATA[100:5100]  # larger than the window, and not held
+    assert window.at(len(DATA) - 5, 10) == DATA[-5:]
+    assert window.at(len(DATA), 10) == b""
+    assert window.at(100, 5000) == DATA[100:5100]  # larger than the window, and not held
     assert window.at(len(DATA) - 4, 4) == DATA[-4:]
     assert asked == [0, len(DATA) - 5, 100]
 

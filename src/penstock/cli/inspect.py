@@ -175,7 +175,7 @@ def describe(recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
         "end_ns": recording.end_ns,
         "seconds": (recording.end_ns - recording.start_ns) / 1e9,
         "topics": topics,
-        "losses": [{"cause": loss.cause, "count": loss.count, "where": loss.where} for loss in recording.losses],
+        "losses": [asdict(loss) for loss in recording.losses],
         "notes": list(recording.notes),
         "conversion": _predict(recording, args),
     }
@@ -199,8 +199,7 @@ def describe_fields(recording: Recording, topic: str) -> dict[str, Any]:
         except PenstockError as error:
             found["problem"] = error.message
         topics.append(found)
-    losses = [{"cause": loss.cause, "count": loss.count, "where": loss.where} for loss in recording.losses]
-    return {"path": str(recording.path), "topics": topics, "losses": losses}
+    return {"path": str(recording.path), "topics": topics, "losses": [asdict(loss) for loss in recording.losses]}
 
 
 def _show_fields(found: dict[str, Any]) -> None:
@@ -277,12 +276,9 @@ def _show(found: dict[str, Any], *, verbose: bool) -> None:
     say(f"convert        {plan['rows']:,} rows at {plan['fps']} fps · timeline {plan['timeline']}")
     for key, feature in plan["features"].items():
         size = "×".join(str(n) for n in feature["size_px"]) if "size_px" in feature else str(feature["size"])
-        say(f"  {key} {size} ← {' + '.join(feature['topics'])}{_fate(feature)}")
+        stored = f" ({feature['recorded_as']}, {feature['stored_as']})" if "stored_as" in feature else ""
+        say(f"  {key} {size} ← {' + '.join(feature['topics'])}{stored}")
     peak, budget = units.format_bytes(plan["predicted_peak_bytes"]), units.format_bytes(plan["budget_bytes"])
     say(f"memory         predicted peak {peak} of a budget of {budget}")
     for note in plan["notes"] if verbose else group_left_out(plan["notes"]):
         say(f"note           {note}")
-
-
-def _fate(feature: dict[str, Any]) -> str:
-    return f" ({feature['recorded_as']}, {feature['stored_as']})" if "stored_as" in feature else ""

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.system import units
-from penstock.system.files import as_path
 
 if TYPE_CHECKING:
     from penstock.recordings.recovery.report import Damage, RecoveryReport
@@ -49,24 +47,12 @@ def add_parser(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from penstock.recordings.recovery.recover import recover
 
-    save = _recover_of(as_path(args.broken)) or recover
-    report = save(args.broken, args.new, overwrite=args.overwrite, keep_suspect=args.keep_suspect)
+    report = recover(args.broken, args.new, overwrite=args.overwrite, keep_suspect=args.keep_suspect)
     if args.json:
         sys.stdout.write(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
     else:
         print("\n".join(report_lines(report)))
     return report.exit_code
-
-
-def _recover_of(path: Path) -> Any:
-    """What recovers recordings of this format; None: the usual one, which says why where it cannot."""
-    from penstock import formats
-
-    try:
-        found = formats.identify(path, "recording")
-    except OSError:
-        return None
-    return found.load("recover") if found is not None and found.recover else None
 
 
 def report_lines(report: RecoveryReport) -> list[str]:

@@ -131,17 +131,13 @@ def _picture_tasks(job: Job, source: Source, column: PictureColumn, unique: Uniq
             yield _Pictures(job, source, column, unique, targets, chosen, slots, view)
 
 
-def _chunks(
-    numbers: NDArray[np.int64], threads: int, most: int, least: int = 1
-) -> Iterator[NDArray[np.int64]]:
+def _chunks(numbers: NDArray[np.int64], threads: int, most: int, least: int = 1) -> Iterator[NDArray[np.int64]]:
     size = max(least, min(most, -(-len(numbers) // max(1, threads * _TASKS_PER_THREAD))))
     for start in range(0, len(numbers), size):
         yield numbers[start : start + size]
 
 
-def _run_chunks(
-    numbers: NDArray[np.int64], runs: NDArray[np.int64], threads: int
-) -> Iterator[NDArray[np.int64]]:
+def _run_chunks(numbers: NDArray[np.int64], runs: NDArray[np.int64], threads: int) -> Iterator[NDArray[np.int64]]:
     """Pieces for tasks; rows of one run stay together."""
     if not len(numbers):
         return
@@ -255,9 +251,7 @@ def _readable(
             done += 1
 
 
-def _lose(
-    job: Job, source: Source, column: PictureColumn, unique: Unique, number: int, error: PenstockError
-) -> None:
+def _lose(job: Job, source: Source, column: PictureColumn, unique: Unique, number: int, error: PenstockError) -> None:
     places = []
     for dest in unique.places(number):
         steps = column.outputs[dest >> OUTPUT_SHIFT].steps or 1

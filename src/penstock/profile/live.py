@@ -1,7 +1,7 @@
 """The live view: stages of the last seconds in a terminal (rich), one line now and then where there is none.
 
-    with penstock.profile.live():
-        train()
+with penstock.profile.live():
+    train()
 """
 
 from __future__ import annotations

@@ -56,7 +56,6 @@ class Verdict:
     pace: Pace
     now: Situation
     stages: tuple[Stage, ...]
-    compute_stages: tuple[Stage, ...]
     fixes: tuple[Fix, ...]
     best: Fix | None
     ways: Mapping[str, Way]
@@ -192,8 +191,7 @@ def _verdict(
     case: Case, pace: Pace, snapshot: Snapshot, fixes: tuple[Fix, ...], best: Fix | None, trial: Trial | None,
     notes: tuple[str, ...],
 ) -> Verdict:  # fmt: skip
-    computing = compute_stages_of(snapshot, snapshot.steps.count)
-    leading = case.stages if case.is_input_bound else computing
+    leading = case.stages if case.is_input_bound else compute_stages_of(snapshot, snapshot.steps.count)
     total = case.now.service_ms if case.is_input_bound else pace.compute_ms
     stage = leading[0].name if leading else None
     share = min(leading[0].ms / total, 1.0) if leading and total > 0 else 0.0
@@ -205,8 +203,8 @@ def _verdict(
     if pace.left_out:
         notes += (said("breaks", count=pace.left_out),)
     return Verdict(
-        "input" if case.is_input_bound else "compute", stage, share, pace, case.now, case.stages, computing, fixes,
-        best, case.ways, notes, trial, case.starts,
+        "input" if case.is_input_bound else "compute", stage, share, pace, case.now, case.stages, fixes, best,
+        case.ways, notes, trial, case.starts,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,7 +59,7 @@ class _Stamps:
     zero: int = 0
     largest_ns: int = 0
     unreadable: int = 0
-    first_problem: str = field(default="")
+    first_problem: str = ""
 
 
 def doctor(path: Path, findings: Findings, *, full: bool, skew_ns: int) -> None:
@@ -72,12 +72,10 @@ def check_recording(path: Path, tell: Tell, *, skew_ns: int = DEFAULT_SKEW_NS) -
     try:
         with recordings.open(path, on_corrupt="count") as recording:
             return _check_open(recording, tell, skew_ns)
-    except (RecordingCorrupt, LimitExceeded) as error:
-        # It is a recording, and it cannot be read as it is: what it holds is lost until it is recovered.
-        return _examine(path, error, tell)
-    except NotARecording as error:
-        if suffix_kind(path.name) is None:
+    except (RecordingCorrupt, LimitExceeded, NotARecording) as error:
+        if isinstance(error, NotARecording) and suffix_kind(path.name) is None:
             raise
+        # It is a recording, and it cannot be read as it is: what it holds is lost until it is recovered.
         return _examine(path, error, tell)
 
 

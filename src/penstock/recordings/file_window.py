@@ -50,8 +50,12 @@ class Window(files.Window):
     def broken(self, message: str, offset: int) -> RecordingCorrupt:
         return RecordingCorrupt(message, path=str(self.path), offset=offset, hint=recover_hint(self.path))
 
-    def _ends(self, offset: int, n_bytes: int, got_bytes: int) -> Exception:
+    def at(self, offset: int, n_bytes: int, ahead: int = 0) -> bytes:
+        """Exactly `n_bytes` from `offset`."""
         if offset + n_bytes > self.size_bytes:
             what = f"the file ends after {self.size_bytes:,} bytes, inside a record that needs {n_bytes:,} from here"
-            return self.broken(what, offset)
-        return self.broken(f"the file shrank while it was read: {n_bytes:,} bytes are missing", offset)
+            raise self.broken(what, offset)
+        data = super().at(offset, n_bytes, ahead)
+        if len(data) < n_bytes:
+            raise self.broken(f"the file shrank while it was read: {n_bytes:,} bytes are missing", offset)
+        return data

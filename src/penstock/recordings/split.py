@@ -15,7 +15,7 @@ from penstock.formats.format import HEAD_BYTES, Format
 from penstock.recordings import metadata as bag_metadata
 from penstock.recordings.file_window import ERRORS, plain_name, recover_hint
 from penstock.recordings.metadata import Metadata
-from penstock.recordings.unpack import unpacked_head
+from penstock.recordings.unpack import is_packed, unpacked_head
 from penstock.system.files import as_path, open_source, walk
 
 if TYPE_CHECKING:
@@ -96,19 +96,10 @@ def _named(name: str) -> Format | None:
     return formats.by_name(name, "recording")
 
 
-def is_zstd_file(path: Path) -> bool:
-    """True for a file that is compressed as a whole."""
-    return _head(path).startswith(ZSTD_MAGIC)
-
-
-def _head(path: Path) -> bytes:
-    with open_source(path, ERRORS) as source:
-        return source.read(0, HEAD_BYTES)
-
-
 def _format_of_file(path: Path) -> Format:
     """By content, unpacked where it is packed as a whole; the name explains what is cut short."""
-    head = _head(path)
+    with open_source(path, ERRORS) as source:
+        head = source.read(0, HEAD_BYTES)
     promised = _named(path.name)
     packed = head.startswith(ZSTD_MAGIC)
     if packed:
@@ -194,7 +185,7 @@ def _packed_notes(files: Sequence[Path], metadata: Metadata) -> list[str]:
     """Names files that are compressed though no metadata.yaml tells so."""
     if metadata.compression_mode == "file":
         return []
-    packed = [file.name for file in files if is_zstd_file(file)]
+    packed = [file.name for file in files if is_packed(file)]
     return [f"{', '.join(packed)}: compressed with zstd as a whole; decompressed to a temporary file"] if packed else []
 
 

@@ -28,17 +28,16 @@ _SMALL_BYTES = 1 << 30
 _MOST_EXPANSION = 500
 
 
+def is_packed(path: Path) -> bool:
+    """Whether a file is compressed as a whole."""
+    with open_source(path, ERRORS) as source:
+        return source.read(0, len(ZSTD_MAGIC)) == ZSTD_MAGIC
+
+
 def open_content(path: Path) -> ByteSource:
     """The bytes of a recording's file; where it is packed as a whole, of an unnamed temporary file."""
-    source = open_source(path, ERRORS)
-    if source.read(0, len(ZSTD_MAGIC)) != ZSTD_MAGIC:
-        return source
-    source.close()
-    return unpacked(path)
-
-
-def unpacked(path: Path) -> ByteSource:
-    """The decompressed content, in an unnamed temporary file."""
+    if not is_packed(path):
+        return open_source(path, ERRORS)
     with tempfile.TemporaryFile(prefix="penstock-") as target:
         _unpack(path, target)
         return LocalSource(path, os.dup(target.fileno()), ERRORS)

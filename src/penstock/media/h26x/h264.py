@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from penstock.errors import VideoError
 from penstock.media.h26x.nal import Bits, MissingSet, PictureFormat, checked_size, sample_description
 
-SLICE, IDR, SEI, SPS, PPS, DELIMITER, FILLER = 1, 5, 6, 7, 8, 9, 12
+IDR, SPS, PPS, DELIMITER, FILLER = 5, 7, 8, 9, 12
 PICTURE_TYPES = frozenset((1, 2, 5))
 SET_TYPES = frozenset((SPS, PPS))
 NOT_IN_SAMPLES = SET_TYPES | {DELIMITER, FILLER}

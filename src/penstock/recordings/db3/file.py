@@ -20,8 +20,7 @@ from penstock.recordings.file_window import ERRORS, recover_hint
 from penstock.recordings.message_index import TopicColumns
 from penstock.recordings.messages.schemas import Schema, TopicTable, type_name
 from penstock.recordings.metadata import TopicFacts
-from penstock.recordings.split import is_zstd_file
-from penstock.recordings.unpack import unpacked_file
+from penstock.recordings.unpack import is_packed, unpacked_file
 from penstock.system.files import local_file, open_source
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ class Db3File:
     def __init__(self, path: Path, *, content: Path | None = None, writable: bool = False) -> None:
         """`content`: where the file lies, when it was unpacked or copied; a copy may be `writable`."""
         self.path = path
-        self.packed = content is None and is_zstd_file(path)
+        self.packed = content is None and is_packed(path)
         self.packed_messages = False
         self._lock = threading.Lock()
         with unpacked_file(path) if self.packed else local_file(content or path) as plain:

@@ -63,7 +63,7 @@ class SqlitePages:
         self.header_is_whole = page_bytes in [1 << power for power in range(9, 17)]
         self.page_bytes = page_bytes if self.header_is_whole else _USUAL_PAGE_BYTES
         self._usable = self.page_bytes - (header[20] if self.header_is_whole and header[20] <= 32 else 0)
-        self._page_count = -(-source.size // self.page_bytes)
+        self._page_count = -(-source.size_bytes // self.page_bytes)
 
     def rows(self) -> Iterator[Cell]:
         """The rows in all table leaves, whichever table they are of, in the order of the file."""
@@ -112,7 +112,7 @@ class SqlitePages:
 
     def _cell(self, data: bytes, page: int, place: int, *, is_row: bool) -> Cell | None:
         payload_bytes, at = _varint(data, place)
-        if payload_bytes is None or not 0 < payload_bytes <= min(MAX_CHUNK_BYTES, self._source.size):
+        if payload_bytes is None or not 0 < payload_bytes <= min(MAX_CHUNK_BYTES, self._source.size_bytes):
             return None
         rowid, body_at = _varint(data, at) if is_row else (0, at)
         head_bytes, at = _varint(data, body_at)

@@ -23,8 +23,7 @@ from penstock.recordings.recording import (
 )
 from penstock.recordings.recovery.report import DamageLog
 from penstock.recordings.recovery.scan_bytes import FileBytes
-from penstock.recordings.split import is_zstd_file
-from penstock.recordings.unpack import unpacked
+from penstock.recordings.unpack import is_packed, open_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -88,9 +87,8 @@ class Db3Recording(Recording):
             from penstock.recordings.db3.salvage import PagedFile
 
             index.rollback(before)
-            packed = is_zstd_file(path)
-            source = FileBytes(path, source=unpacked(path)) if packed else FileBytes(path)
-            file = PagedFile(source, DamageLog(file=path.name), packed=packed)
+            source = FileBytes(path, source=open_content(path))
+            file = PagedFile(source, DamageLog(file=path.name), packed=is_packed(path))
             file.add_to(index)
             if not file.log.written and not index.topics:
                 file.close()

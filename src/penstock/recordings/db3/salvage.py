@@ -49,7 +49,7 @@ class PagedFile:
         self._pages = SqlitePages(source)
         if not self._pages.header_is_whole:
             cause = f"the header is broken; pages of {self._pages.page_bytes:,} bytes were taken"
-            log.add(0, min(HEADER_BYTES, source.size), cause, 0)
+            log.add(0, min(HEADER_BYTES, source.size_bytes), cause, 0)
         rowid, page, place = self._sort_rows()
         order = np.argsort(np.array(rowid, np.int64), kind="stable")
         self._rowids = np.array(rowid, np.int64)[order]
@@ -81,7 +81,7 @@ class PagedFile:
         index.begin_file()
         topics = self.tables.numbers(index)
         pending: list[tuple[int, int, int, int]] = []
-        for rowid, number, time_ns, data in usable(self, self.log, self._source.size):
+        for rowid, number, time_ns, data in usable(self, self.log, self._source.size_bytes):
             if not pending and self.log.written == 1:
                 self.packed_messages = data[:4] == ZSTD_MAGIC
             pending.append((topics[number], time_ns, rowid, len(data)))
@@ -106,7 +106,7 @@ class PagedFile:
         entries = (values[1] for values in self._pages.index_entries() if len(values) == 2)
         listed = (row for row in entries if isinstance(row, int) and row < _MOST_ROWS)
         highest = max(int(self._rowids.max(initial=0)), max(listed, default=0))
-        size, page_bytes, claimed = self._source.size, self._pages.page_bytes, self._pages.claimed_bytes
+        size, page_bytes, claimed = self._source.size_bytes, self._pages.page_bytes, self._pages.claimed_bytes
         cause = f"rows between 1 and {highest:,} that are in no page"
         self.log.settle(begin, highest, (0, size), cause, hidden=True)
         if claimed > size:
@@ -182,7 +182,7 @@ def recover_db3(source: FileBytes, target: Path, log: DamageLog, facts: FileFact
             for topic in file.tables.topics.values():
                 facts.topics.setdefault(topic, 0)
                 writer.topic(topic)
-            for _, number, time_ns, data in usable(file, log, source.size):
+            for _, number, time_ns, data in usable(file, log, source.size_bytes):
                 if facts.first_ns is None and data[:4] == ZSTD_MAGIC:
                     facts.packed_messages = True
                 topic = file.tables.topics[number]

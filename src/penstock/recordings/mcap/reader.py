@@ -14,7 +14,7 @@ from penstock.recordings.mcap.index import McapFileIndexer, McapIndex
 from penstock.recordings.mcap.parsing import McapFraming
 from penstock.recordings.message_compression import PACKED_NOTE
 from penstock.recordings.recording import span_of
-from penstock.recordings.split import is_zstd_file
+from penstock.recordings.unpack import is_packed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ class McapRecording(ChunkedRecording):
         self._set_index(shared.topics, shared.index, shared.chunks, shared.pairs)
         self._framing = McapFraming(ChannelTopics(self._pairs))
         self._packed_messages = self._are_messages_packed(source)
-        if self._packed_messages or any(is_zstd_file(path) for path in source.files):
+        if self._packed_messages or any(is_packed(path) for path in source.files):
             self.compression = span_of(self._chunks.codecs() - {"none"} | {"zstd"})
         self._compare(source)
 

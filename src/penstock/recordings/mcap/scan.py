@@ -56,7 +56,7 @@ def index_mcap(
     file: int = 0,
 ) -> set[tuple[int, int]]:
     """Add every message that is whole to an index; (channel, topic) pairs. `log` counts what is lost."""
-    sink = IndexSink(chunks, index, topic_of, source.size, file)
+    sink = IndexSink(chunks, index, topic_of, source.size_bytes, file)
     McapScan(sink, log, survey_mcap(source), source.path).run(source)
     sink.flush()
     return sink.pairs
@@ -122,21 +122,20 @@ class McapScan(ChunkWalk[McapRecord]):
         self._summary_count = 0
 
     def run(self, source: FileBytes) -> None:
-        begin = self.log.mark()
+        begin, end = self.log.mark(), source.size_bytes
         if (magic := source.at(0, _HEAD_AT)) != r.MAGIC:
-            self.log.add(0, min(_HEAD_AT, source.size), f"the file begins with {magic!r} instead of {r.MAGIC!r}", 0)
-        end = source.size
+            self.log.add(0, min(_HEAD_AT, end), f"the file begins with {magic!r} instead of {r.MAGIC!r}", 0)
         if end >= 2 * _HEAD_AT and source.at(end - _HEAD_AT, _HEAD_AT) == r.MAGIC:
             end -= _HEAD_AT
         self.walk(source, _HEAD_AT, end)
         self.close_chunk(end)
         if not self._has_end:
-            self.log.add_end(source.size, UNFINISHED)
+            self.log.add_end(source.size_bytes, UNFINISHED)
         expected = self._survey.messages
         if expected is None and self.log.written < self._summary_count < _MOST_MESSAGES:
             expected = self._summary_count  # a summary that proves nothing else may still prove that some are missing
         if expected is not None:
-            self.log.settle(begin, expected, (0, source.size), "messages that the summary counts")
+            self.log.settle(begin, expected, (0, source.size_bytes), "messages that the summary counts")
         for channel in sorted(self.channels):
             self.number(channel)
 
@@ -296,12 +295,12 @@ class McapSurvey:
 def survey_mcap(source: FileBytes) -> McapSurvey:
     survey = McapSurvey()
     at = _HEAD_AT
-    while at < source.size:
-        record = parse_record(source, at, source.size, inner=False)
+    while at < source.size_bytes:
+        record = parse_record(source, at, source.size_bytes, inner=False)
         if record.op == r.OP_HEADER:
             size = struct.unpack("<I", source.at(record.data_at, 4).ljust(4, b"\0"))[0]
             survey.profile = source.at(record.data_at + 4, size).decode("utf-8", errors="replace")
-        if record.op == r.OP_CHUNK and (head := chunk_head(source, record, source.size)):
+        if record.op == r.OP_CHUNK and (head := chunk_head(source, record, source.size_bytes)):
             survey.codec = head.codec if head.codec in CODECS else "none"
             survey.has_checksums = head.crc != 0
         if record.state != "whole" or record.op == r.OP_CHUNK:
@@ -312,7 +311,7 @@ def survey_mcap(source: FileBytes) -> McapSurvey:
 
 
 def _read_summary(source: FileBytes, survey: McapSurvey) -> None:
-    footer_at = source.size - _HEAD_AT - r.FOOTER_BYTES
+    footer_at = source.size_bytes - _HEAD_AT - r.FOOTER_BYTES
     footer = r.read_footer(source.at(footer_at, r.FOOTER_BYTES + _HEAD_AT)) if footer_at >= _HEAD_AT else None
     if footer is None:
         return

@@ -17,22 +17,18 @@ from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
 from penstock.recordings.metadata import FILE_NAME, FileFacts, Metadata, write_metadata
 from penstock.recordings.recovery.report import DamageLog, RecoveryReport
 from penstock.recordings.recovery.scan_bytes import FileBytes
-from penstock.recordings.split import Source, is_zstd_file, source_of, suffix_kind
+from penstock.recordings.split import Source, source_of, suffix_kind
+from penstock.recordings.unpack import is_packed, unpack_prefix
 from penstock.system.files import as_path, fsync_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _STORAGE = {"db3": "sqlite3", "mcap": "mcap", "ros1": "ros1"}
 
 
 def recover(
-    source: str | Path,
-    output: str | Path,
-    *,
-    overwrite: bool = False,
-    keep_suspect: bool = False,
-    on_file: Callable[[Path], None] | None = None,
+    source: str | Path, output: str | Path, *, overwrite: bool = False, keep_suspect: bool = False
 ) -> RecoveryReport:
     """Rebuild a cut, unindexed or damaged recording as a new one of the same container, and say what was lost.
 
@@ -42,7 +38,11 @@ def recover(
     The source is only read. keep_suspect: messages of chunks that fail their checksum are kept, and counted as suspect.
     """
     path, target = as_path(source), Path(output)
-    found = _find(path)
+    found = _source(path)
+    if found.kind not in _STORAGE and (of := formats.get(found.kind)).recover:
+        report: RecoveryReport = of.load("recover")(source, output, overwrite=overwrite, keep_suspect=keep_suspect)
+        return report
+    _check_kind(found)
     is_bag_directory = found.kind != "ros1" and (path.is_dir() or len(found.files) > 1)
     _check_output(found, path, target, overwrite=overwrite, directory=is_bag_directory)
     log = _log_of(found)
@@ -50,13 +50,9 @@ def recover(
         with _building(target, overwrite=overwrite, directory=is_bag_directory) as partial:
             facts = []
             for file in found.files:
-                if on_file is not None:
-                    on_file(file)
                 log.file = file.name
-                name = plain_name(file.name)
-                facts.append(
-                    _recover_file(found, file, partial / name if is_bag_directory else partial, log, keep_suspect)
-                )
+                place = partial / plain_name(file.name) if is_bag_directory else partial
+                facts.append(_recover_file(found, file, place, log, keep_suspect))
             if is_bag_directory:
                 write_metadata(partial, facts)
             written = _bring_to_disk(partial)
@@ -74,7 +70,8 @@ def recover(
 def examine(source: str | Path) -> RecoveryReport:
     """What `recover` would save and lose, without writing anything."""
     path = as_path(source)
-    found = _find(path)
+    found = _source(path)
+    _check_kind(found)
     log = _log_of(found)
     for file in found.files:
         log.file = file.name
@@ -114,9 +111,7 @@ def _content_of(file: Path, log: DamageLog, scratch_in: Path | None) -> Iterator
     """The bytes of a file; what is packed as a whole is unpacked into a folder of `scratch_in`, as far as it goes."""
     with tempfile.TemporaryDirectory(prefix=".penstock-unpack-", dir=scratch_in) as scratch:
         content = None
-        if is_zstd_file(file):
-            from penstock.recordings.unpack import unpack_prefix
-
+        if is_packed(file):
             content = Path(scratch) / "content"
             done, is_all = unpack_prefix(file, content)
             if not is_all:
@@ -125,13 +120,10 @@ def _content_of(file: Path, log: DamageLog, scratch_in: Path | None) -> Iterator
             yield source
 
 
-def _find(path: Path) -> Source:
-    """The files of a recording that can be recovered."""
-    found = _source(path)
+def _check_kind(found: Source) -> None:
     if found.kind not in _STORAGE:
-        what = f"{path} is {formats.get(found.kind).noun}"
+        what = f"{found.path} is {formats.get(found.kind).noun}"
         raise UsageError(f"{what}, which cannot be recovered: recover saves ROS 1 bags, db3 and mcap recordings")
-    return found
 
 
 def _source(path: Path) -> Source:
@@ -217,7 +209,7 @@ def _recover_file(found: Source, file: Path, target: Path, log: DamageLog, keep_
     facts.packed_messages = found.metadata.compression_mode == "message"
     # Beside the output, not in /tmp: that is memory on many machines.
     with _content_of(file, log, target.parent) as source:
-        if not source.size:
+        if not source.size_bytes:
             raise NotARecording(f"{source.path}: nothing can be read of it: there is no first byte")
         if found.kind == "ros1":
             from penstock.recordings.ros1.scan import recover_bag
@@ -232,6 +224,3 @@ def _recover_file(found: Source, file: Path, target: Path, log: DamageLog, keep_
 
             recover_db3(source, target, log, facts)
     return facts
-
-
-__all__ = ["examine", "recover"]

@@ -18,9 +18,9 @@ _SEARCH_BYTES = 1 << 20
 
 
 class ScanBytes(Protocol):
-    """Bytes by position; `size` is where they end."""
+    """Bytes by position."""
 
-    size: int
+    size_bytes: int
 
     def at(self, offset: int, n_bytes: int) -> bytes:
         """The bytes from `offset`, fewer where the source ends."""
@@ -31,7 +31,7 @@ class ChunkBytes:
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._data = data
-        self.size = len(data)
+        self.size_bytes = len(data)
 
     def at(self, offset: int, n_bytes: int) -> bytes:
         return bytes(self._data[offset : offset + n_bytes])
@@ -57,7 +57,6 @@ class FileBytes(Window):
         self.content = content or path
         super().__init__(source.duplicate(_ERRORS) if source else open_source(self.content, _ERRORS), _WINDOW_BYTES)
         self.path = path
-        self.size = self.size_bytes
 
     def close(self) -> None:
         self.source.close()
@@ -67,9 +66,6 @@ class FileBytes(Window):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def at(self, offset: int, n_bytes: int, ahead: int = 0) -> bytes:
-        return self.up_to(offset, n_bytes)
 
 
 def is_padding(source: ScanBytes, begin: int, end: int) -> bool:

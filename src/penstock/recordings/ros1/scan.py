@@ -54,7 +54,7 @@ def index_bag(
     topic_of: Callable[[bytes, bytes | None], int],
 ) -> set[tuple[int, int]]:
     """Add every message that is whole to an index; (connection, topic) pairs. `log` counts what is lost."""
-    sink = IndexSink(chunks, index, topic_of, source.size)
+    sink = IndexSink(chunks, index, topic_of, source.size_bytes)
     BagScan(sink, log, survey_bag(source), source.path).run(source)
     sink.flush()
     return sink.pairs
@@ -111,20 +111,20 @@ def survey_bag(source: FileBytes) -> Survey:
     index_at, chunk_count, tail_at = 0, 0, _NOWHERE
     compression: Literal["none", "lz4", "bz2"] | None = None
     at = len(MAGIC)
-    while at < source.size:
-        record = parse_record(source, at, source.size, inner=False)
+    while at < source.size_bytes:
+        record = parse_record(source, at, source.size_bytes, inner=False)
         if record.op == OP_CHUNK and compression is None:
             codec = record.fields[b"compression"]
             compression = "lz4" if codec == b"lz4" else "bz2" if codec == b"bz2" else "none"
         if record.state != "whole":
-            if not at < tail_at < source.size:
+            if not at < tail_at < source.size_bytes:
                 break
             at = tail_at  # what is broken before it is found by the scan
             continue
         at = record.end
         if record.op == OP_BAG_HEADER:
             index_at, chunk_count = record.u64(b"index_pos"), record.u32(b"chunk_count")
-            tail = parse_record(source, index_at, source.size, inner=False)
+            tail = parse_record(source, index_at, source.size_bytes, inner=False)
             if index_at and tail.state == "whole" and tail.op in (OP_CONNECTION, OP_CHUNK_INFO):
                 tail_at = index_at
         elif record.op == OP_CONNECTION:
@@ -134,7 +134,7 @@ def survey_bag(source: FileBytes) -> Survey:
             counts = source.at(record.data_at, record.end - record.data_at)
             total = sum(u32_from(counts, place)[0] for place in range(4, len(counts), 8))
             chunk_messages[record.u64(b"chunk_pos")] = total
-        elif record.op == OP_CHUNK and record.end <= tail_at < source.size:
+        elif record.op == OP_CHUNK and record.end <= tail_at < source.size_bytes:
             at = tail_at
     return Survey(connections, chunk_messages, index_at, chunk_count, compression or "none", tail_at)
 
@@ -155,13 +155,13 @@ class BagScan(ChunkWalk[Ros1Record]):
         begin = self.log.mark()
         start = len(MAGIC)
         if (magic := source.at(0, start)) != MAGIC:
-            self.log.add(0, min(start, source.size), f"the bag begins with {magic!r} instead of {MAGIC!r}", 0)
-        self.walk(source, start, source.size)
-        self.close_chunk(source.size)
-        self._tell_what_was_cut_off(source.size)
+            self.log.add(0, min(start, source.size_bytes), f"the bag begins with {magic!r} instead of {MAGIC!r}", 0)
+        self.walk(source, start, source.size_bytes)
+        self.close_chunk(source.size_bytes)
+        self._tell_what_was_cut_off(source.size_bytes)
         if self._survey.is_complete:
             expected = max(sum(self.expected.values()), sum(self._survey.chunk_messages.values()))
-            self.log.settle(begin, expected, (0, source.size), "messages that the end of the bag counts")
+            self.log.settle(begin, expected, (0, source.size_bytes), "messages that the end of the bag counts")
         # Topics without messages are kept as well.
         for number in self.channels:
             self.number(number)

@@ -77,9 +77,6 @@ class RemotePath(PosixPath):
         fields = (mode, found.inode, found.device, 1, 0, 0, found.size_bytes, seconds, seconds, seconds)
         return os.stat_result(fields, {"st_mtime_ns": found.mtime_ns})
 
-    def lstat(self) -> os.stat_result:
-        return self.stat()
-
     def exists(self, *, follow_symlinks: bool = True) -> bool:
         return self._mode() != 0
 

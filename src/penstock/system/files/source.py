@@ -101,15 +101,8 @@ class ByteSource(ABC):
     def read_into(self, target: memoryview, offset: int) -> None:
         """Fill `target` (bytes in one dimension, also of an array) with the bytes from `offset`, all of them."""
         view = memoryview(target)
-        done = 0
-        while done < len(view):
-            try:
-                got = self._read_some(view[done:], offset + done)
-            except (OSError, OverflowError, ValueError) as error:
-                raise self._cannot_read(offset + done, error) from error
-            if not got:
-                raise self._ends(offset, len(view), done)
-            done += got
+        if (done := self._fill(view, offset)) < len(view):
+            raise self._ends(offset, len(view), done)
 
     def read_many(self, requests: Iterable[tuple[int, memoryview]]) -> None:
         """Fill every target with the bytes from its offset."""
@@ -119,23 +112,7 @@ class ByteSource(ABC):
     def read(self, offset: int, n_bytes: int) -> bytes:
         """The bytes from `offset`; fewer where they end before."""
         data = memoryview(bytearray(max(0, min(n_bytes, self.size_bytes - offset))))
-        done = 0
-        while done < len(data):
-            try:
-                got = self._read_some(data[done:], offset + done)
-            except (OSError, OverflowError, ValueError) as error:
-                raise self._cannot_read(offset + done, error) from error
-            if not got:
-                break
-            done += got
-        return bytes(data[:done])
-
-    def read_exactly(self, offset: int, n_bytes: int) -> bytes:
-        """The bytes from `offset`, all of them."""
-        data = self.read(offset, n_bytes)
-        if len(data) != n_bytes:
-            raise self._ends(offset, n_bytes, len(data))
-        return data
+        return bytes(data[: self._fill(data, offset)])
 
     def sample(self, size_bytes: int | None = None) -> bytes:
         """A few KiB: beginning, middle and end (of the size that they had).
@@ -149,6 +126,19 @@ class ByteSource(ABC):
     def as_file(self, *, closes: bool = False) -> BinaryIO:
         """A seekable file object, for a library that takes one. `closes`: it closes the source with itself."""
         return io.BufferedReader(_SourceFile(self, closes), _FILE_BUFFER_BYTES)
+
+    def _fill(self, view: memoryview, offset: int) -> int:
+        """Read until the view is full or the bytes end; how many there were."""
+        done = 0
+        while done < len(view):
+            try:
+                got = self._read_some(view[done:], offset + done)
+            except (OSError, OverflowError, ValueError) as error:
+                raise self._cannot_read(offset + done, error) from error
+            if not got:
+                break
+            done += got
+        return done
 
     def _cannot_read(self, offset: int, error: Exception) -> Exception:
         return error if self.errors is None else self.errors.cannot_read(self.path, offset, error)
@@ -193,16 +183,6 @@ class LocalSource(ByteSource):
         if got != len(target):
             super().read_into(target, offset)  # asked again: the rest, or the error in words
 
-    def read_many(self, requests: Iterable[tuple[int, memoryview]]) -> None:
-        descriptor, preadv = self.descriptor, os.preadv
-        for offset, target in requests:
-            try:
-                got = preadv(descriptor, (target,), offset)
-            except (OSError, OverflowError, ValueError):
-                got = -1
-            if got != len(target):
-                super().read_into(target, offset)
-
     def read(self, offset: int, n_bytes: int) -> bytes:
         try:
             data = os.pread(self.descriptor, n_bytes, offset)
@@ -229,34 +209,15 @@ class Window:
         self._held = b""
 
     def at(self, offset: int, n_bytes: int, ahead: int = 0) -> bytes:
-        """Exactly `n_bytes` from `offset`; `ahead`: so many more will be asked for next."""
+        """The bytes from `offset`, fewer where the source ends; `ahead`: so many will be asked for next."""
         start = offset - self._begin
         if start < 0 or start + n_bytes > len(self._held):
-            if offset + n_bytes > self.size_bytes:
-                raise self._ends(offset, n_bytes, self.size_bytes - offset)
-            self._fill(offset, max(n_bytes, ahead or self._ahead_bytes))
-            start = 0
-            if len(self._held) < n_bytes:
-                raise self._ends(offset, n_bytes, len(self._held))
+            if (left_bytes := self.size_bytes - offset) <= 0:
+                return b""
+            if n_bytes > (ahead := ahead or self._ahead_bytes):  # too much to be held for the next call
+                return self.source.read(offset, min(n_bytes, left_bytes))
+            self._held, self._begin, start = self.source.read(offset, min(ahead, left_bytes)), offset, 0
         return self._held[start : start + n_bytes]
-
-    def up_to(self, offset: int, n_bytes: int) -> bytes:
-        """The bytes from `offset`; fewer where the source ends."""
-        start = offset - self._begin
-        if start >= 0 and start + n_bytes <= len(self._held):
-            return self._held[start : start + n_bytes]
-        if offset >= self.size_bytes:
-            return b""
-        if n_bytes > self._ahead_bytes:  # too much to be held for the next call
-            return self.source.read(offset, min(n_bytes, self.size_bytes - offset))
-        self._fill(offset, min(self._ahead_bytes, self.size_bytes - offset))
-        return self._held[:n_bytes]
-
-    def _fill(self, offset: int, n_bytes: int) -> None:
-        self._held, self._begin = self.source.read(offset, n_bytes), offset
-
-    def _ends(self, offset: int, n_bytes: int, got_bytes: int) -> Exception:
-        return self.source._ends(offset, n_bytes, got_bytes)
 
 
 class _SourceFile(io.RawIOBase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -52,6 +53,10 @@ def refuse(arguments: Any) -> Iterator[guard.Line]:
     if arguments == "limit":
         raise LimitExceeded("too many", size=7, limit=5)
     raise ExternalRefused("it leads elsewhere", target="secret.h5", hint="ask")
+
+
+def collecting(arguments: Any) -> Iterator[guard.Line]:
+    yield {"collects": gc.isenabled()}
 
 
 @pytest.fixture
@@ -119,13 +124,70 @@ def test_threads_may_ask_at_once(here: None, only_forks: None) -> None:
     assert found == [50] * 6
 
 
+def held() -> tuple[int, str]:
+    """Open descriptors, and children of this thread that were not waited for."""
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
+    return len(os.listdir("/proc/self/fd")), children.read_text() if children.exists() else ""
+
+
+@pytest.fixture
+def keeps_signals() -> Iterator[None]:
+    before = {each: signal.getsignal(each) for each in (signal.SIGCHLD, signal.SIGUSR1)}
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+def wait_for_all(*_: object) -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+    except ChildProcessError:
+        pass
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, wait_for_all])
+def test_a_parent_that_waits_for_its_children_itself(
+    here: None, monkeypatch: pytest.MonkeyPatch, keeps_signals: None, handler: Any
+) -> None:
+    monkeypatch.setattr(guard, "FORK_TIMEOUT_S", 0.5)
+    before = held()
+    signal.signal(signal.SIGCHLD, handler)
+    assert len(guard.run_guarded(work("count"), 50, PATHS)) == 50
+    assert guard._in_fork(work("crash"), "once") is None
+    assert guard._in_fork(work("hang"), "once") is None
+    assert held() == before
+
+
+def test_a_signal_during_the_fork_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, keeps_signals: None) -> None:
+    def fork() -> int:
+        pid = os_fork()
+        if pid:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return pid
+
+    class Stop(BaseException):
+        pass
+
+    def raise_stop(*_: object) -> None:
+        raise Stop
+
+    os_fork = os.fork
+    before = held()
+    signal.signal(signal.SIGUSR1, raise_stop)
+    monkeypatch.setattr(os, "fork", fork)
+    with pytest.raises(Stop):
+        guard.run_guarded(work("count"), 50, PATHS)
+    assert held() == before
+
+
+def test_the_garbage_of_a_parent_is_not_collected_in_a_fork(here: None, only_forks: None) -> None:
+    found = guard.run_guarded(work("collecting"), None, PATHS)
+    assert found == [{"collects": False}] and gc.isenabled()
+
+
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     files.aloha(tmp_path / "one.hdf5", 3)
-
-    def held() -> tuple[int, str]:
-        children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
-        return len(os.listdir("/proc/self/fd")), children.read_text() if children.exists() else ""
-
     penstock.open(tmp_path / "one.hdf5").close()
     before = held()
     penstock.open(tmp_path / "one.hdf5").close()

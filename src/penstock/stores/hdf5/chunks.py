@@ -158,6 +158,20 @@ class PackedChunkRows(BandReader):
     def index_bytes(self) -> int:
         return self._table.n_bytes
 
+    def each(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+        if self._table.chunks[1:] != self._row_shape:
+            yield from super().each(file, rows, scratch)
+            return
+        held, step = -1, self.together
+        for row in rows:  # whole rows: they are given where they were unpacked
+            band = row // step
+            if band != held:
+                held, values = band, self._unpacked(file, band)
+                if values is None:
+                    values = np.full(self._table.chunks, self._table.fill, self._dtype)
+                unpacked = as_bytes(values).reshape(step, -1)
+            yield unpacked[row - band * step]
+
     def pick(self, file: RowFile, band: int, inside: Any, out: NDArray[Any], last: LastChunk) -> None:
         for number, rest in enumerate(itertools.product(*self._inner), band * self._table.by_band):
             sizes = zip(rest, self._table.chunks[1:], self._row_shape, strict=True)

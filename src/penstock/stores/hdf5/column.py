@@ -209,6 +209,7 @@ class ColumnRows:
         self._offsets, self.row_bytes = places[:, 0].copy(), places[:, 1].copy()
         self.chunk_rows, self.chunk_bytes = places[:, 2].copy(), places[:, 3].copy()
         self._readers: dict[int, RowReader | RaggedReader] = {}  # of parts that do not lie in one piece
+        self._last: tuple[int, RowReader | RaggedReader | None] = (-1, None)  # replaced as one, never changed
         self._heaps: Lru[NDArray[np.int64]] = Lru(_HEAP_BYTES, lambda places: places.nbytes)
 
     def file(self, part: int) -> Handle:
@@ -216,15 +217,20 @@ class ColumnRows:
 
     def _reader(self, part: int, file: Handle) -> RowReader | RaggedReader:
         """What reads the rows of a part: known from the survey where they lie in one piece, else asked for once."""
+        held, reader = self._last
+        if held == part and reader is not None:
+            return reader
         offset = int(self._offsets[part])
         if offset >= 0:
             found = ContiguousRows(offset, REFERENCE.itemsize if self.facts.ragged else int(self.row_bytes[part]))
             known = self._heaps if self.facts.kind == "text" else None
-            return HeapRows(found, known) if self.facts.ragged else found
-        reader = self._readers.get(part)
-        if reader is None:
-            with library_lock():
-                reader = self._readers.get(part) or self._opened_reader(part, file)
+            reader = HeapRows(found, known) if self.facts.ragged else found
+        else:
+            reader = self._readers.get(part)
+            if reader is None:
+                with library_lock():
+                    reader = self._readers.get(part) or self._opened_reader(part, file)
+        self._last = (part, reader)
         return reader
 
     def _opened_reader(self, part: int, file: Handle) -> RowReader | RaggedReader:
@@ -284,17 +290,18 @@ class ColumnRows:
         reader = self._reader(part, file)
         if isinstance(reader, RowReader):
             raise StoreCorrupt(f"{file.path}: {self.facts.name} was changed: its rows have one length now")
-        found = reader.rows(file, local, longest_bytes)
-        for row in local:
-            try:
-                yield next(found)
-            except LimitExceeded as error:
-                most = "a text may have" if self.facts.kind == "text" else "a picture of this column has"
-                unpacked = "" if self.facts.kind == "text" else " when it is not encoded"
-                raise StoreCorrupt(
-                    f"{where}: row {row:,} claims {error.size:,} bytes, {most} {longest_bytes:,}{unpacked}",
-                    hint="the file is damaged",
-                ) from None
+        done = 0
+        try:
+            for found in reader.rows(file, local, longest_bytes):
+                yield found
+                done += 1
+        except LimitExceeded as error:
+            most = "a text may have" if self.facts.kind == "text" else "a picture of this column has"
+            unpacked = "" if self.facts.kind == "text" else " when it is not encoded"
+            raise StoreCorrupt(
+                f"{where}: row {local[done]:,} claims {error.size:,} bytes, {most} {longest_bytes:,}{unpacked}",
+                hint="the file is damaged",
+            ) from None
 
     def each(self, part: int, local: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
         """The bytes of rows of a part, each valid until the next."""
@@ -313,6 +320,8 @@ class Hdf5Images(ImageSource):
         # A PNG of noise takes a little more than its pixels.
         self._longest_bytes = max(raw_bytes + raw_bytes // 64 + facts.shape[0], _SMALLEST_LIMIT_BYTES)
         self._packs = bool((column.chunk_rows > 1).any())
+        # Whether what is given is no view of the memory that was read into.
+        self._is_copied = facts.kind == "depth" and not column.dtype.isnative
         self.scratch_bytes = self._needs()
 
     def _needs(self) -> int:
@@ -343,7 +352,7 @@ class Hdf5Images(ImageSource):
     def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
         if len(rows) and (min(rows) < 0 or max(rows) >= self._map.rows):
             checked_rows(rows, self._map.rows, self._where)
-        column = self._column
+        column, is_copied = self._column, self._is_copied
         memory: NDArray[np.uint8] | None = None
         for part, local in self._map.by_part(rows):
             if column.facts.ragged:
@@ -354,14 +363,9 @@ class Hdf5Images(ImageSource):
                     yield row[: picture_bytes(row.data)]
             else:
                 for row in column.each(part, local, scratch):
-                    if row is not memory or self._is_copied:
+                    if row is not memory or is_copied:  # most readers give the same memory again
                         memory, picture = row, self._pixels(row)
                     yield picture
-
-    @property
-    def _is_copied(self) -> bool:
-        """Whether what is given is no view of the memory that was read into."""
-        return self._column.facts.kind == "depth" and not self._column.dtype.isnative
 
     def _pixels(self, row: NDArray[np.uint8]) -> Picture:
         """The bytes of a row as what they show."""

@@ -137,7 +137,7 @@ class Hdf5File:
             raise StoreError(f"{self.path}: {name} is {'no data set' if node is not None else 'not there'}")
         with library_errors(self.path, f"{name} cannot be opened"):
             self._check_storage(node, name)
-            return h5py.Dataset(node)
+            return h5py.Dataset(node, readonly=True)
 
     def opened(self, name: str) -> h5py.Dataset:
         """As `dataset`; it stays open, for the rows that follow."""

@@ -74,17 +74,21 @@ def _in_fork(work: str, arguments: Any) -> list[Line] | None:
     import h5py  # noqa: F401 - here, once, instead of in every child
 
     function = _function(work)
-    reading, writing = os.pipe()
-    try:
-        pid = _fork(function, arguments, writing)
-    except OSError:
-        os.close(reading)
-        return None
-    finally:
-        os.close(writing)
     lines: list[Line] = []
-    is_done = False
+    pid, is_done = 0, False
+    # A signal handler that raises does so where the child and the pipe are given back, and never in the child.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    reading = -1
     try:
+        try:
+            with _one_at_a_time:
+                reading, writing = os.pipe()  # no other guard's child inherits the end that is written to
+                try:
+                    pid = _fork(function, arguments, writing)
+                finally:
+                    os.close(writing)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for text in _texts(reading, FORK_TIMEOUT_S):
             line = {"error": None} if text is None else json.loads(text)
             is_done = "end" in line
@@ -92,35 +96,47 @@ def _in_fork(work: str, arguments: Any) -> list[Line] | None:
                 break
             if "at" not in line:
                 lines.append(line)
-        return lines if is_done else None
+    except OSError:
+        is_done = False  # no memory, or no descriptor
     finally:
-        os.close(reading)
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # who ignores SIGCHLD has none to wait for
-            if not is_done:
-                os.kill(pid, signal.SIGKILL)
+        if reading >= 0:
+            os.close(reading)
+        if pid:
+            _reap(pid, kill=not is_done)
+    return lines if is_done else None
+
+
+def _reap(pid: int, kill: bool) -> None:
+    """Who ignores SIGCHLD, or waits for all children himself, has left none to wait for here."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        if kill and os.waitpid(pid, os.WNOHANG) == (0, 0):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        elif not kill:
             os.waitpid(pid, 0)
 
 
 def _fork(function: Work, arguments: Any, writing: int) -> int:
-    """Start the child. No signal comes before it has left its parent's code: it must never go on in that."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        with _one_at_a_time, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python and others warn of forks of processes with threads
-            _forking.now = True
+    """Start the child; for who holds the lock and has blocked all signals."""
+    is_collecting = gc.isenabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python and others warn of forks of processes with threads
+        gc.disable()  # the parent's garbage may be memory of a GPU, which no fork may give back
+        _forking.now = True
+        try:
             pid = os.fork()
             if pid == 0:
                 _child(function, arguments, writing)
-            return pid
-    finally:
-        _forking.now = False
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        finally:
+            _forking.now = False
+            if is_collecting:
+                gc.enable()
+    return pid
 
 
 def _child(function: Work, arguments: Any, writing: int) -> NoReturn:
     """What a fork does: none of its parent's objects, threads or signals are its own."""
     try:
-        gc.disable()
         faulthandler.disable()
         os.setsid()  # Ctrl-C is for the parent; the child ends by itself
         for each in (signal.SIGINT, signal.SIGTERM):

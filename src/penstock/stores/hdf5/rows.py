@@ -154,8 +154,13 @@ class LibraryRows(BandReader):
             self.scratch_bytes = 2 * self.unpacked_bytes
 
     def read(self, file: RowFile, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
+        import h5py
+
         with library_errors(file.path, f"{self._name}: rows {start:,}…{stop - 1:,} cannot be read"):
-            file.opened(self._name).read_direct(out, np.s_[start:stop])
+            node = file.opened(self._name).id
+            space = node.get_space()
+            space.select_hyperslab((start, *(0 for _ in self._row_shape)), out.shape)
+            node.read(h5py.h5s.create_simple(out.shape), space, out)
 
     def pick(self, file: RowFile, band: int, inside: Any, out: NDArray[Any], last: LastChunk) -> None:
         begin, wanted = band * self.together, inside.tolist()
@@ -185,13 +190,13 @@ class HeapRows(RaggedReader):
     """A reference for each row, and its bytes in the global heap of the file.
 
     HDF5 2.0 never comes back from a heap with a run of zeros in it, as a crash of the machine leaves them; this does.
-    `known` remembers where the objects of collections lie, 16 bytes each: of many for texts, of which one collection
-    holds thousands, and else of one.
+    `known` remembers where the objects of many collections lie, 16 bytes each: for texts, of which one collection
+    holds thousands. Without it, the last collection alone is remembered.
     """
 
     def __init__(self, references: RowReader, known: Lru[NDArray[np.int64]] | None = None) -> None:
-        self._references = references
-        self.known: Lru[NDArray[np.int64]] = Lru(1) if known is None else known
+        self._references, self.known = references, known
+        self._last: tuple[int, NDArray[np.int64]] = (-1, np.empty((0, 2), np.int64))  # replaced as one, never changed
         self.together, self.scratch_bytes = references.together, references.scratch_bytes
 
     @property
@@ -216,8 +221,7 @@ class HeapRows(RaggedReader):
         """The first `length` bytes of an object of the heap."""
         out = np.empty(length, np.uint8)
         if length:
-            places = self.known.get((str(file.path), address), lambda: _list_objects(file, address))
-            offset, size = places[index].tolist() if index < len(places) else (0, 0)
+            offset, size = self._place(file, address, index)
             if size < length:
                 held = f"has {size:,} bytes" if offset else "is not there"
                 raise StoreCorrupt(
@@ -225,6 +229,18 @@ class HeapRows(RaggedReader):
                 )
             file.source.read_into(out.data, offset)
         return out
+
+    def _place(self, file: RowFile, address: int, index: int) -> tuple[int, int]:
+        """Offset and size of an object; 0 where there is none."""
+        if self.known is not None:
+            places = self.known.get((str(file.path), address), lambda: _list_objects(file, address))
+        else:
+            listed, places = self._last
+            if listed != address:
+                places = _list_objects(file, address)
+                self._last = (address, places)
+        offset, size = places[index].tolist() if index < len(places) else (0, 0)
+        return offset, size
 
 
 class RaggedLibraryRows(RaggedReader):
@@ -274,7 +290,8 @@ def each_at(
 def _list_objects(file: OpenFile, address: int) -> NDArray[np.int64]:
     """Where the objects of one collection of a heap lie: offset and size by index, 0 where there is none."""
     begin = address
-    window = _bytes_at(file, begin, max(_COLLECTION.size, min(_WINDOW_BYTES, file.size_bytes - begin)))
+    read, unpack_from = file.source.read_exactly, _OBJECT.unpack_from
+    window = read(begin, max(_COLLECTION.size, min(_WINDOW_BYTES, file.size_bytes - begin)))
     signature, version, size = _COLLECTION.unpack_from(window)
     end = address + size
     if signature != b"GCOL" or version != 1 or end > file.size_bytes:
@@ -282,25 +299,20 @@ def _list_objects(file: OpenFile, address: int) -> NDArray[np.int64]:
             f"{file.path}: byte {address:,}: there is no heap of {size:,} bytes", hint="the file is damaged"
         )
     objects: dict[int, tuple[int, int]] = {}
-    position = address + _COLLECTION.size
-    while position + _OBJECT.size <= end and len(objects) < _MOST_OBJECTS:
-        if position + _OBJECT.size > begin + len(window):
-            window, begin = _bytes_at(file, position, min(_WINDOW_BYTES, end - position)), position
-        index, _, _, length = _OBJECT.unpack_from(window, position - begin)
+    position, beyond = address + _COLLECTION.size, begin + len(window)
+    while (start := position + _OBJECT.size) <= end and len(objects) < _MOST_OBJECTS:
+        if start > beyond:
+            window, begin = read(position, min(_WINDOW_BYTES, end - position)), position
+            beyond = begin + len(window)
+        index, _, _, length = unpack_from(window, position - begin)
         if index == 0:
             break  # what is left is free
-        position += _OBJECT.size
+        position = start
         if position + length > end:
             raise StoreCorrupt(f"{file.path}: byte {position:,}: an object of the heap leads out of it")
         objects[index] = (position, length)
         position += -(-length // 8) * 8
     found = np.zeros((max(objects, default=0) + 1, 2), np.int64)
-    for index, place in objects.items():
-        found[index] = place
+    if objects:
+        found[list(objects)] = list(objects.values())
     return found
-
-
-def _bytes_at(file: OpenFile, offset: int, count: int) -> bytearray:
-    held = bytearray(count)
-    file.source.read_into(memoryview(held), offset)
-    return held

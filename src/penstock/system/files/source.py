@@ -52,7 +52,8 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> Identity:
-        return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev)
+        # Half the time of cls(…): stores ask before every batch of rows.
+        return tuple.__new__(cls, (status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev))
 
 
 def identity_of(path: Path) -> Identity:

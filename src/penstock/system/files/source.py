@@ -115,6 +115,13 @@ class ByteSource(ABC):
         data = memoryview(bytearray(max(0, min(n_bytes, self.size_bytes - offset))))
         return bytes(data[: self._fill(data, offset)])
 
+    def read_exactly(self, offset: int, n_bytes: int) -> bytes:
+        """The bytes from `offset`, all of them."""
+        data = self.read(offset, n_bytes)
+        if len(data) != n_bytes:
+            raise self._ends(offset, n_bytes, len(data))
+        return data
+
     def sample(self, size_bytes: int | None = None) -> bytes:
         """A few KiB: beginning, middle and end (of the size that they had).
 

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, StoreCorrupt
 from penstock.stores.hdf5.file import library_errors, library_lock
-from penstock.stores.hdf5.read import OpenFile
-from penstock.stores.hdf5.rows import REFERENCE, BandReader, LastChunk, RowFile, RowReader, as_bytes, each_at
+from penstock.stores.hdf5.rows import REFERENCE, BandReader, LastChunk, OpenFile, RowFile, RowReader, as_bytes, each_at
 from penstock.stores.scattered import gather_bytes
 from penstock.stores.store import Scratch
 

@@ -20,7 +20,6 @@ from penstock.stores.hdf5.array import Hdf5Array
 from penstock.stores.hdf5.columns import LONGEST_TEXT_BYTES
 from penstock.stores.hdf5.file import Hdf5File, library_lock
 from penstock.stores.hdf5.layout import join
-from penstock.stores.hdf5.read import picture_bytes
 from penstock.stores.hdf5.rows import (
     HELD_BYTES,
     REFERENCE,
@@ -29,6 +28,7 @@ from penstock.stores.hdf5.rows import (
     LastChunk,
     RaggedReader,
     RowReader,
+    picture_bytes,
 )
 from penstock.stores.held import FILE_CACHE, Lru
 from penstock.stores.scattered import stretches

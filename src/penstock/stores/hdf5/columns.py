@@ -14,7 +14,7 @@ from penstock.stores.hdf5.array import LARGEST_IMAGE_BYTES, Hdf5Array
 from penstock.stores.hdf5.file import Hdf5File
 from penstock.stores.hdf5.layout import Layout, Member, join, row_count
 from penstock.stores.hdf5.probe import look_at, look_at_chunks, quietly
-from penstock.stores.hdf5.read import picture_bytes
+from penstock.stores.hdf5.rows import picture_bytes
 from penstock.stores.roles import ACTIONS, BOOKKEEPING, ENDS
 
 LONGEST_TEXT_BYTES = 1 << 20  # of one row

@@ -30,7 +30,7 @@ from penstock.stores.hdf5.layout import (
     lost_demonstrations,
     recognise,
 )
-from penstock.stores.hdf5.read import picture_bytes
+from penstock.stores.hdf5.rows import picture_bytes
 from penstock.stores.held import content_sample
 from penstock.stores.roles import ACTIONS, CENTRAL_ROLES, ENDS, SUCCESSES, TERMINALS, TIMEOUTS, find_roles
 from penstock.stores.store import Column, ImageSource, Picture, Scratch, Store

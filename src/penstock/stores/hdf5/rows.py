@@ -10,17 +10,19 @@ import math
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, StoreCorrupt
+from penstock.media.image import jpeg
 from penstock.stores.hdf5.file import library_errors
-from penstock.stores.hdf5.read import OpenFile
 from penstock.stores.held import Lru
 from penstock.stores.scattered import gather_bytes, stretches
 from penstock.stores.store import Scratch
+from penstock.system.files import ByteSource
 
 if TYPE_CHECKING:
     import h5py
@@ -35,6 +37,20 @@ _COLLECTION = struct.Struct("<4sB3xQ")
 _OBJECT = struct.Struct("<HHIQ")
 _MOST_OBJECTS = 1 << 16  # an index has 16 bits
 _WINDOW_BYTES = 4096  # read at a time where objects are listed: texts are short, and there are many
+_TAIL_STEP_BYTES = 4096
+
+
+class OpenFile(Protocol):
+    """A file whose bytes can be read at any place."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def source(self) -> ByteSource: ...
+
+    @property
+    def size_bytes(self) -> int: ...
 
 
 class RowFile(OpenFile, Protocol):
@@ -316,3 +332,24 @@ def _list_objects(file: OpenFile, address: int) -> NDArray[np.int64]:
     if objects:
         found[list(objects)] = list(objects.values())
     return found
+
+
+def end_of_picture(row: memoryview) -> int:
+    """Where the picture ends in a row that is padded with zeros: a JPEG ends in ff d9, a PNG in the 82 of its IEND."""
+    end = len(row)
+    while end > 0:
+        start = max(0, end - _TAIL_STEP_BYTES)
+        kept = bytes(row[start:end]).rstrip(b"\0")
+        if kept:
+            return start + len(kept)
+        end = start
+    return 0
+
+
+def picture_bytes(row: memoryview) -> int:
+    """How many bytes of a padded row are its picture; other padding than zeros is told by the JPEG's own markers."""
+    end = end_of_picture(row)
+    if bytes(row[end - 2 : end]) == b"\xff\xd9" or bytes(row[:2]) != b"\xff\xd8":
+        return end
+    found = jpeg.end_of(row[:end])
+    return end if found is None else found

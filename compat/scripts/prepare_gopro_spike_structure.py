@@ -18,7 +18,8 @@ def command_line(words: list[str]) -> list[str]:
     parser.add_argument("--spike_root", default=f"{RAW}/GOPRO_Large_spike_seq", help="spike streams (%(default)s)")
     parser.add_argument("--output", default="data/processed/gopro_spike_unified", help="what is made (%(default)s)")
     args, rest = parser.parse_known_args(words)
-    return ["prepare", "gopro-spike", args.blur_root, args.spike_root, "--out", args.output, *rest]
+    places = [args.blur_root, args.spike_root, "--out", args.output]
+    return ["prepare", "gopro-spike", *places, "--blur", "blur,blur_gamma", *rest]
 
 
 if __name__ == "__main__":

@@ -128,10 +128,20 @@ def test_the_blurred_images_of_a_set_with_both_kinds(tmp_path: Path) -> None:
     images, spikes = spk_gopro(tmp_path / "raw")
     for folder in images.glob("*/*/blur_gamma"):
         fill(folder.parent / "blur", ".png")
-    for blur, expected in (("auto", "/blur/"), ("blur", "/blur/"), ("blur_gamma", "/blur_gamma/")):
-        out = tmp_path / blur
-        prepare_gopro_spike([images, spikes], out, use_symlinks=True, blur=blur)
-        assert expected.encode() in listing(out)["train/GOPR0372_07_00/blur/000001.png"]
+    first = "train/GOPR0372_07_00/blur/000001.png"
+    for words, expected in (
+        ([], "/blur_gamma/"), (["--blur", "blur,blur_gamma"], "/blur/"), (["--blur", "nothing,blur"], "/blur/"),
+    ):  # fmt: skip
+        out = tmp_path / expected.strip("/") / str(len(words))
+        shutil.rmtree(out, ignore_errors=True)
+        assert (
+            main(["prepare", "gopro-spike", str(images), str(spikes), "--out", str(out), "--use_symlinks", *words]) == 0
+        )
+        assert expected.encode() in listing(out)[first]
+    for folder in spikes.glob("*/*/spike"):  # now all of a sequence lies together
+        folder.rename(images / folder.relative_to(spikes))
+    prepare_gopro_spike([images], tmp_path / "together", use_symlinks=True)
+    assert b"/blur/" in listing(tmp_path / "together")[first]
 
 
 def test_two_data_sets_at_once_are_refused(tmp_path: Path) -> None:

@@ -45,8 +45,9 @@ def _add_gopro_spike(kinds: Any) -> None:
     parser.add_argument(
         "--blur",
         default="auto",
-        choices=("auto", "blur", "blur_gamma"),
-        help="the folder of blurred images (auto: blur, else blur_gamma)",
+        metavar="NAME[,NAME]",
+        help="folders of blurred images, the preferred one first (auto: blur_gamma,blur where spikes lie apart from "
+        "images, else blur,blur_gamma)",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as one JSON object")
     parser.set_defaults(run=run_gopro_spike)
@@ -63,7 +64,7 @@ def run_gopro_spike(args: argparse.Namespace) -> int:
             [Path(source) for source in args.sources or [DEFAULT_SOURCE]],
             Path(args.out),
             use_symlinks=args.use_symlinks,
-            blur=args.blur,
+            blur_names=None if args.blur == "auto" else args.blur.split(","),
             progress=shown.moved,
         )
     finally:

@@ -31,14 +31,19 @@ class _Copy:
 
 
 def prepare_gopro_spike(
-    sources: Sequence[Path], out: Path, *, use_symlinks: bool, blur: str = "auto", progress: Progress | None = None
+    sources: Sequence[Path],
+    out: Path,
+    *,
+    use_symlinks: bool,
+    blur_names: Sequence[str] | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Make the folder; the report counts what is in it and what the sources lack.
 
-    `progress` is called with the bytes copied so far and in all.
+    `blur_names`: see `find_sequences`. `progress` is called with the bytes copied so far and in all.
     """
     findings = Findings()
-    sequences = find_sequences(sources, findings, blur=blur, exclude=out)
+    sequences = find_sequences(sources, findings, blur_names=blur_names, exclude=out)
     if not sequences:
         problems = findings.report().problems
         raise StoreError(

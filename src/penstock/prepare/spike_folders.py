@@ -18,7 +18,7 @@ SPLITS = ("train", "test")
 PARTS = ("blur", "sharp", "spike")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 SPIKE_SUFFIXES = (".dat",)
-BLUR_NAMES = ("blur", "blur_gamma")  # in the order in which `auto` prefers them
+BLUR_NAMES = ("blur", "blur_gamma")
 
 _DATA_SUFFIX = "_data"
 _DEEPEST = 4  # directories between a source and its splits
@@ -41,19 +41,24 @@ class SequenceFolders:
 
 
 def find_sequences(
-    sources: Sequence[Path], findings: Findings, *, blur: str = "auto", exclude: Path | None = None
+    sources: Sequence[Path],
+    findings: Findings,
+    *,
+    blur_names: Sequence[str] | None = None,
+    exclude: Path | None = None,
 ) -> list[SequenceFolders]:
     """The complete sequences below `sources`, sorted; what others lack goes into `findings` as a loss.
 
-    `blur`: the folder of blurred images, or "auto" for the first of `blur` and `blur_gamma` that is there.
-    `exclude`: a directory in which nothing is looked for.
+    `blur_names`: folders of blurred images, the preferred one first. Without them it is `blur`, but `blur_gamma` where
+    the spikes lie apart from the images: Spk-GoPro is made of those. `exclude`: nothing is looked for in there.
     """
+    names = (*PARTS, *(blur_names or BLUR_NAMES))
     found: dict[tuple[str, str], dict[str, Path]] = {}
     for source in sources:
         if not source.is_dir():
             raise UsageError(f"{source} is no directory", hint="give the directory that holds train/ and test/")
         for split, directory in _split_directories(source, None if exclude is None else os.path.realpath(exclude)):
-            for name, part, folder in _part_folders(directory):
+            for name, part, folder in _part_folders(directory, names):
                 known = found.setdefault((split, name), {}).setdefault(part, folder)
                 if os.path.realpath(known) != os.path.realpath(folder):
                     raise UsageError(
@@ -66,7 +71,7 @@ def find_sequences(
             f"{places}: no sequences were found",
             hint="expected {train,test}/SEQ/{blur,sharp,spike} or {train,test}/{blur_data,sharp_data,spike_data}/SEQ",
         )
-    complete = [_complete(split, name, found[split, name], blur, findings) for split, name in sorted(found)]
+    complete = [_complete(split, name, found[split, name], blur_names, findings) for split, name in sorted(found)]
     return [each for each in complete if each is not None]
 
 
@@ -82,7 +87,7 @@ def _split_directories(root: Path, exclude: str | None, depth: int = 0) -> Itera
             yield from _split_directories(child, exclude, depth + 1)
 
 
-def _part_folders(split: Path) -> Iterator[tuple[str, str, Path]]:
+def _part_folders(split: Path, names: Sequence[str]) -> Iterator[tuple[str, str, Path]]:
     """(sequence, part, folder) for every part that lies in a split, in either layout."""
     for child in _directories(split):
         part = child.name.removesuffix(_DATA_SUFFIX)
@@ -91,7 +96,7 @@ def _part_folders(split: Path) -> Iterator[tuple[str, str, Path]]:
                 yield folder.name, part, folder
             continue
         for folder in _directories(child):
-            if folder.name in (*PARTS, *BLUR_NAMES):
+            if folder.name in names:
                 yield child.name, folder.name, folder
 
 
@@ -101,16 +106,20 @@ def _directories(path: Path) -> list[Path]:
     return [path / name for name in sorted(names)]
 
 
-def _complete(split: str, name: str, found: dict[str, Path], blur: str, findings: Findings) -> SequenceFolders | None:
+def _complete(
+    split: str, name: str, found: dict[str, Path], blur_names: Sequence[str] | None, findings: Findings
+) -> SequenceFolders | None:
     """The sequence, unless a part of it is missing or empty."""
-    chosen = next((each for each in BLUR_NAMES if each in found), None) if blur == "auto" else blur
-    folders = {"blur": found.get(chosen or "blur"), "sharp": found.get("sharp"), "spike": found.get("spike")}
-    there = {part: folder for part, folder in folders.items() if folder is not None}
     label = f"{split}/{name}"
+    if blur_names is None:
+        homes = {part: found[part].parent for part in ("sharp", "spike") if part in found}
+        blur_names = BLUR_NAMES[::-1] if len(set(homes.values())) == 2 else BLUR_NAMES
+    blur = next((found[each] for each in blur_names if each in found), None)
+    folders = {"blur": blur, "sharp": found.get("sharp"), "spike": found.get("spike")}
+    there = {part: folder for part, folder in folders.items() if folder is not None}
     if missing := [part for part in PARTS if part not in there]:
+        words = [" or ".join(blur_names) if part == "blur" else part for part in missing]
         beside = next(iter(found.values()))
-        wanted = " or ".join(BLUR_NAMES) if blur == "auto" else blur
-        words = [wanted if part == "blur" else part for part in missing]
         findings.add("loss", f"no {missing[0]}", label, f"no folder {', '.join(words)} (there is {beside}): left out")
         return None
     files = {part: _files(folder, part) for part, folder in there.items()}

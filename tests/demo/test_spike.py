@@ -43,7 +43,7 @@ def test_every_image_has_its_sharp_one_and_its_spikes(made: Path) -> None:
         f"{name}/{part}/{image:06d}.png" for name in SEQUENCES for part in ("blur", "sharp") for image in range(3)
     }
     expected |= {f"{name}/spike/{image:06d}.dat" for name in SEQUENCES for image in range(3)}
-    assert found == expected | {f"{name}/motion.csv" for name in SEQUENCES} | {"spike.yaml"}
+    assert found == expected | {f"{name}/motion.csv" for name in SEQUENCES} | {"config.yaml"}
     for name, frames in SEQUENCES.items():
         assert {path.stat().st_size for path in (made / name / "spike").iterdir()} == {frames * 24 * 32 // 8}
         assert gray(made / name / "blur" / "000000.png").shape == (48, 64)
@@ -104,7 +104,7 @@ def test_a_pixel_fires_as_often_as_its_light_says() -> None:
 
 
 def test_the_configuration_is_the_seeds_with_the_sizes_of_the_set(made: Path) -> None:
-    config = yaml.safe_load((made / "spike.yaml").read_text(encoding="utf-8"))
+    config = yaml.safe_load((made / "config.yaml").read_text(encoding="utf-8"))
     assert config["DATA"]["ROOT"] == str(made)
     assert config["DATA"]["CROP_SIZE"] == 32 and config["DATA"]["CLIP_LEN"] == 3
     assert config["DATALOADER"]["TOTAL_WORKERS"] == "auto" and config["TRAIN"]["OPTIM"]["LR"] > 0
@@ -128,7 +128,7 @@ def test_the_command_says_what_to_run_next(tmp_path: Path, capsys: pytest.Captur
     assert main(words) == 0
     shown = capsys.readouterr().out
     assert "1 + 1 sequences of 2 images 32×48 · spikes 16×24" in shown
-    assert f"penstock check {tmp_path / 's' / 'spike.yaml'}" in shown
+    assert f"penstock check {tmp_path / 's' / 'config.yaml'}" in shown
     assert main(words) == 1
     assert "exists: it is left alone" in capsys.readouterr().err
 

@@ -57,10 +57,10 @@ def _add_spike(kinds: Any) -> None:
     parser = kinds.add_parser(
         "spike",
         help="make blurred and sharp images with spike streams of known motion, and a configuration for them",
-        description="Write OUT/{train,test}/SEQ/{blur,sharp,spike}, motion.csv beside them, and OUT/spike.yaml: views "
+        description="Write OUT/{train,test}/SEQ/{blur,sharp,spike}, motion.csv beside them, and OUT/config.yaml: views "
         "of a moving scene, blurred images as their mean, and the spikes of an integrate-and-fire camera.",
     )
-    parser.add_argument("--out", metavar="DIR", required=True, help="where train/, test/ and spike.yaml are written")
+    parser.add_argument("--out", metavar="DIR", required=True, help="where train/, test/ and config.yaml are written")
     parser.add_argument("--train", type=int, default=8, metavar="N", help="sequences to train on (8)")
     parser.add_argument("--test", type=int, default=2, metavar="N", help="sequences to validate on (2)")
     parser.add_argument("--images", type=int, default=12, metavar="N", help="blurred images of each sequence (12)")

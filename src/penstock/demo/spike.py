@@ -1,6 +1,6 @@
 """Spike clips with known motion: sharp images, blurred ones as their mean over the exposure, simulated spike streams.
 
-    write_spike_set(Path("spikes"), SpikeScript())    # {train,test}/SEQ/{blur,sharp,spike}, motion.csv, spike.yaml
+    write_spike_set(Path("spikes"), SpikeScript())    # {train,test}/SEQ/{blur,sharp,spike}, motion.csv, config.yaml
 
 Textures and objects move on smooth paths. A blurred image is the mean of all views during its exposure, the sharp one
 is the view at its middle. The spike camera sees the same views at half the size: every pixel adds up brightness, and
@@ -28,7 +28,7 @@ FRAMES_PER_VIEW = 8
 GAIN = 0.8
 """The brightness that white adds in one frame: four spikes in five frames."""
 
-CONFIG_NAME = "spike.yaml"
+CONFIG_NAME = "config.yaml"
 _VIEWS = (7, 11)  # of the sequences, in turn, as their names say
 _MOST = 100_000
 _LONGEST_CROP_PX = 256

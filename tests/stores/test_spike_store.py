@@ -274,6 +274,8 @@ def test_precomputed_voxels_are_taken_and_checked(tmp_path: Path) -> None:
         store.voxel_path(2).unlink()
         with pytest.raises(StoreError, match=r"000003\.npy: no such voxel file"):
             store.voxel(2)
+    for row in (1, 2):
+        np.save(counted.voxel_path(row), counted.voxel(row))
     with pytest.raises(StoreError, match="4 bins were asked for"):
         penstock.open(tmp_path, voxel_dir="spike_vox", num_bins=4)
     np.save(counted.voxel_path(0), counted.voxel(0).astype(np.float32))

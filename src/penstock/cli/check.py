@@ -38,7 +38,7 @@ def add_parser(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from penstock.cli.display import problem_lines, say
-    from penstock.errors import UsageError
+    from penstock.errors import PenstockError, UsageError
     from penstock.formats.findings import Findings
     from penstock.load.clips.config import load_clip_config
     from penstock.prepare.check import check_training
@@ -50,11 +50,16 @@ def run(args: argparse.Namespace) -> int:
     findings = Findings()
     values: dict[str, Any] = {}
     checked = check_training(config, findings, tuple(args.only), gpus=args.gpus, steps=args.steps, step_ms=args.step_ms)
-    for part in checked:
-        values[part.name] = part.values
+    try:
+        for part in checked:
+            values[part.name] = part.values
+            if not args.json:
+                say("\n".join([part.name, *(f"  {line}" for line in part.lines)]))
+                sys.stdout.flush()
+    except PenstockError:
         if not args.json:
-            say("\n".join([part.name, *(f"  {line}" for line in part.lines)]))
-            sys.stdout.flush()
+            print("\n".join(problem_lines(findings.report().problems)))  # what was found before it
+        raise
     report = findings.report()
     if args.json:
         sys.stdout.write(json.dumps({**report.to_json(), "parts": values}, indent=2, ensure_ascii=False) + "\n")

@@ -18,6 +18,7 @@ from penstock.errors import MissingExtra, StoreError
 from penstock.formats.findings import Findings
 from penstock.load.clips.config import ClipConfig, DataConfig
 from penstock.load.clips.dataset import SpikeClips
+from penstock.load.clips.loaders import open_clips
 from penstock.plan.workers import split_workers
 from penstock.prepare import CHECK_PARTS
 from penstock.prepare.steps import StepTimes, advice, measure_steps
@@ -49,7 +50,7 @@ class ArrayFacts:
     share_above_0: float
 
     def __str__(self) -> str:
-        return f"{self.shape} {self.dtype}, {self.low:g}…{self.high:g}, {self.share_above_0:.1%} above 0"
+        return f"{self.shape} {self.dtype}, {self.low:.3g}…{self.high:.3g}, {self.share_above_0:.1%} above 0"
 
 
 def check_training(
@@ -159,20 +160,8 @@ def _sample(config: ClipConfig, findings: Findings) -> Part:
 
 
 def look_at_sample(config: ClipConfig, label: str = "train") -> tuple[SpikeClips, dict[str, ArrayFacts]]:
-    """The clips of a split, "train" or "val", and the arrays of its first one as a training gets them."""
-    data = config.data
-    is_training = label == "train"
-    clips = SpikeClips(
-        data.root,
-        data.clip_len,
-        data.crop_size if is_training else None,
-        augment=data.augment if is_training else False,
-        seed=config.seed,
-        voxels=data.voxels,
-        dtype=data.dtype,
-        output="numpy",
-        **data.store_options(_splits(data)[label]),
-    )
+    """The clips of "train" or "val", and the arrays of the first one as a training gets them."""
+    clips = open_clips(config, is_training=label == "train", output="numpy")
     sample = {name: np.asarray(each) for name, each in clips[0].items()}
     return clips, {name: _facts(each) for name, each in sample.items() if each.ndim > 1}
 
@@ -211,10 +200,11 @@ def _step_rows(times: StepTimes) -> Iterator[tuple[str, str]]:
     step = "as fast as it can" if times.step_ms is None else f"with a step of {times.step_ms:g} ms"
     yield (
         "steps",
-        f"{times.steps:,} batches {step} · data_time={times.data_ms:.1f}ms on average, {times.slowest_ms:.1f}ms at most · "
+        f"{times.steps:,} batches {step} · data_time={times.data_ms:.1f}ms, {times.slowest_ms:.1f}ms at most · "
         f"first batch after {times.first_s:.1f} s",
     )
-    yield "cpu", f"{times.cpu_share:.0%} of {times.cpus:g} CPUs · {times.workers} workers"
+    share = f"{times.cpu_share:.0%} of {times.cpus:g} CPUs, all programs of the machine {times.machine_share:.0%}"
+    yield "cpu", f"{share} · {times.workers} workers per GPU"
     yield (
         "memory",
         f"{units.format_bytes(times.grown_bytes)} more in all processes · predicted "

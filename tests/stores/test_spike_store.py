@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock import formats
 from penstock.errors import ImageError, SpikeError, StoreError
 from penstock.media.spike.layout import Box, SpikeLayout
 from penstock.media.spike.voxel import spike_to_voxel
@@ -300,3 +301,12 @@ def test_the_fingerprint_follows_the_files_and_the_bins(tmp_path: Path) -> None:
     before = store.fingerprint("sharp")
     store.image_path("sharp", 4).write_bytes(store.image_path("sharp", 0).read_bytes())
     assert store.fingerprint("sharp") != before
+
+
+def test_spike_files_without_images_are_no_data_set(tmp_path: Path) -> None:
+    (tmp_path / "data" / "spike").mkdir(parents=True)
+    (tmp_path / "data" / "spike" / "one.dat").write_bytes(bytes(12_500))
+    assert formats.by_directory(tmp_path) is None and formats.by_directory(tmp_path / "data") is None
+    make_sequence(tmp_path / "set" / "s")
+    found = formats.by_directory(tmp_path / "set")
+    assert found is not None and found.kind == "spike"

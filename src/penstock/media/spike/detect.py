@@ -81,10 +81,13 @@ def find_flip(
     if not pairs:
         return None, "rows as they are stored: no image shows which comes first (flip=true turns them)"
     upright, turned = (float(np.mean(each)) for each in zip(*pairs, strict=True))
-    said = f"correlation with the image {turned:.2f} upside down, {upright:.2f} as stored"
+    numbers = f"correlation with the image {turned:.2f} upside down, {upright:.2f} as stored"
     if max(upright, turned) < _CLEAR_R or abs(upright - turned) < _CLEAR_LEAD:
-        return None, f"rows as they are stored: the image does not show which comes first ({said})"
-    return turned > upright, f"rows {'are stored upside down' if turned > upright else 'as they are stored'} ({said})"
+        return None, f"rows as they are stored: the image does not show which comes first ({numbers})"
+    return (
+        turned > upright,
+        f"rows {'are stored upside down' if turned > upright else 'as they are stored'} ({numbers})",
+    )
 
 
 def size_error(path: str | os.PathLike[str], n_bytes: int, layout: SpikeLayout) -> SpikeError:

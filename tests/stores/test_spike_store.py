@@ -239,6 +239,14 @@ def test_an_unreadable_first_image_is_named_or_its_sequence_left_out(tmp_path: P
     assert [each.name for each in store.sequences] == ["b"] and store.skipped == {"the sequence cannot be read": 3}
 
 
+def test_a_broken_image_does_not_hide_which_row_comes_first(tmp_path: Path) -> None:
+    made = make_set(tmp_path)
+    middle = made[0].folder / "blur" / "000002.png"
+    middle.write_bytes(middle.read_bytes()[:100])
+    store = SpikeStore(tmp_path)
+    assert store.flip and "stored upside down" in store.flip_why
+
+
 def test_nothing_usable_is_an_error_with_the_first_reason(tmp_path: Path) -> None:
     made = make_sequence(tmp_path / "s", rows=1)
     (made.folder / "sharp" / "000001.png").unlink()

@@ -53,9 +53,7 @@ def _cpus(count: float, cores: float | None = None) -> CpuLimit:
 
 def _loaders(root: Path, rank: int = 0, world: int = 1, **sections: dict[str, Any]) -> ClipLoaders:
     tree = config_tree(root, **sections)
-    return penstock.clip_loaders(
-        tree, rank=rank, world_size=world, log=None, cpus=_cpus(64), memory=_limit(1 << 50)
-    )
+    return penstock.clip_loaders(tree, rank=rank, world_size=world, log=None, cpus=_cpus(64), memory=_limit(1 << 50))
 
 
 def _same(a: dict[str, Any], b: dict[str, Any]) -> None:
@@ -238,8 +236,8 @@ def test_what_cannot_fit_is_refused_with_what_can(root: Path) -> None:
     tree = config_tree(root, DATALOADER={"TOTAL_WORKERS": 4})
     lines: list[str] = []
     with pytest.raises(BudgetExceeded, match="loading would take") as error:
-        penstock.clip_loaders(tree, log=lines.append, cpus=_cpus(8), memory=_limit(200 << 20))
-    assert "DATALOADER.TOTAL_WORKERS: " in str(error.value) and "fits" in str(error.value)
+        penstock.clip_loaders(tree, log=lines.append, cpus=_cpus(8), memory=_limit(60 << 20))
+    assert "DATALOADER.TRAIN_WORKERS: " in str(error.value) and "fits" in str(error.value)
     assert any("预计内存" in line for line in lines)  # said before it was refused
 
 
@@ -265,6 +263,6 @@ def test_what_workers_skip_is_counted_where_the_training_runs(tmp_path: Path, wo
         left_out = CLIPS - len([index for index in _indices(batches) if index >= 0])
         assert left_out == 3 and all("skipped" not in batch for batch in batches)
         assert len(loaders.skipped) >= 3 and all("0003.png" in each for each in loaders.skipped)
-    with _loaders(tmp_path, DATA={"VAL_SPLIT": None}, DATALOADER={"TOTAL_WORKERS": workers}) as loaders:
-        with pytest.raises(penstock.PenstockError, match=r"sharp/0003\.png"):
-            list(loaders.train)
+    strict = _loaders(tmp_path, DATA={"VAL_SPLIT": None}, DATALOADER={"TOTAL_WORKERS": workers})
+    with strict as loaders, pytest.raises(penstock.PenstockError, match=r"sharp/0003\.png"):
+        list(loaders.train)

@@ -1,7 +1,7 @@
 """Spike-guided motion deblurring: one YAML for data, loading and training.
 
     penstock demo spike --out clips
-    python examples/train_deblur.py clips/config.yaml --out run
+    python examples/train_deblur.py clips/spike.yaml --out run
     torchrun --nproc-per-node 3 examples/train_deblur.py CONFIG --out run
 
 Words after CONFIG change its values: `TRAIN.EPOCHS=3 DATA.CROP_SIZE=128`. docs/deblur.md tells the rest.
@@ -56,15 +56,14 @@ def run(args: argparse.Namespace) -> None:
     if not (args.resume or args.overwrite):
         check_free(out)
     out.mkdir(parents=True, exist_ok=True)
-    with joined_ranks(args.device) as ranks:
-        loaders = penstock.clip_loaders(config, rank=ranks.rank, world_size=ranks.world_size)
-        if ranks.is_first:
-            for line in loaders.log_lines():
-                print(line, flush=True)
+    with (
+        joined_ranks(args.device) as ranks,
+        penstock.clip_loaders(config, rank=ranks.rank, world_size=ranks.world_size) as loaders,
+    ):
         trainer = Trainer(loaders, ranks, settings)
         if ranks.is_first:
             count = sum(each.numel() for each in trainer.parameters)
-            print(f"DeblurNet K={config.data.k}: {count / 1e6:.2f} million parameters on {ranks.device}", flush=True)
+            print(f"DeblurNet: {count / 1e6:.2f} million parameters on {ranks.device}", flush=True)
         trainer.run()
 
 

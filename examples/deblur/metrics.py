@@ -12,8 +12,8 @@ _CHARBONNIER = 1e-3
 
 
 def charbonnier(found: Tensor, sharp: Tensor) -> Tensor:
-    """The mean of a smooth absolute difference."""
-    return ((found - sharp).square() + _CHARBONNIER**2).sqrt().mean()
+    """The mean of a smooth absolute difference, of each clip: (B, T, 3, H, W) gives (B)."""
+    return ((found - sharp).square() + _CHARBONNIER**2).sqrt().flatten(1).mean(dim=1)
 
 
 def psnr(found: Tensor, sharp: Tensor) -> Tensor:

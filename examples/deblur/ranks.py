@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -33,37 +32,21 @@ class Ranks:
             distributed.all_reduce(values)
         return values
 
-    def largest(self, value: int) -> int:
-        """Of what all processes give."""
-        if self.world_size == 1:
-            return value
-        found = torch.tensor(value, device=self.device)
-        distributed.all_reduce(found, distributed.ReduceOp.MAX)
-        return int(found)
-
-    def gather(self, value: Any) -> list[Any]:
-        """What every process gives, in the order of ranks."""
-        if self.world_size == 1:
-            return [value]
-        found: list[Any] = [None] * self.world_size
-        distributed.all_gather_object(found, value)
-        return found
-
     def wait(self) -> None:
         """Until all processes are here."""
         if self.world_size > 1:
             distributed.barrier()
 
-    def average_gradients(self, parameters: Sequence[nn.Parameter], samples: int) -> None:
-        """Gradients of sums over `samples` here become those of the mean over all samples everywhere.
+    def average_gradients(self, parameters: Sequence[nn.Parameter], weight: Tensor) -> None:
+        """Gradients of weighted sums here become those of the weighted mean over all processes.
 
-        They are added up once per optimizer step, and a process without a batch adds zeros: every sample counts the
-        same, whatever number of processes it is spread over and however few the last batch has.
+        They are added up once per optimizer step. So every clip counts the same, whatever number of processes it is
+        spread over, and however few clips the last batch has.
         """
         gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
-        flat = torch.cat([*(each.flatten() for each in gradients), gradients[0].new_tensor([samples])])
+        flat = torch.cat([*(each.flatten() for each in gradients), weight.view(1)])
         self.sum(flat)
-        means = (flat[:-1] / flat[-1]).split([each.numel() for each in gradients])
+        means = (flat[:-1] / flat[-1].clamp(min=1)).split([each.numel() for each in gradients])
         for parameter, mean in zip(parameters, means, strict=True):
             parameter.grad = mean.view_as(parameter)
 

@@ -65,5 +65,24 @@ HDF5 = Format(
     inspect="penstock.cli.inspect_hdf5:inspect_hdf5",
     convert="penstock.conversion.inputs.store:open_hdf5_input",
 )
+SPIKE = Format(
+    "spike",
+    "spike data set",
+    "store",
+    open="penstock.stores.spike.store:SpikeStore",
+    markers=(
+        "*/spike/*.dat",
+        "train/*/spike/*.dat",
+        "test/*/spike/*.dat",
+        "spike/*.dat",
+        "train/spike_data/*/*.dat",
+        "test/spike_data/*/*.dat",
+        "*_spike_seq/*/*/spike/*.dat",
+    ),
+    options=(
+        "split", "num_bins", "spike_dir", "layout", "height", "width", "frames", "flip", "voxel_dir", "on_missing",
+    ),
+    doctor="penstock.stores.spike.check:doctor",
+)  # fmt: skip
 
-FORMATS = (ROS1, DB3, MCAP, LEROBOT, HDF5)
+FORMATS = (ROS1, DB3, MCAP, LEROBOT, HDF5, SPIKE)

@@ -56,7 +56,7 @@ class Format:
     magics: tuple[bytes, ...] = ()
     """With one of these its files begin. Without any, the name decides."""
     markers: tuple[str, ...] = ()
-    """With one of these files in it, a directory is one piece of data: "meta/info.json"."""
+    """With one of these files in it, a directory is one piece of data: "meta/info.json". `*` stands for any name."""
     is_directory_of_files: bool = False
     """Whether a directory of such files can be opened as one store."""
     is_series: bool = False
@@ -110,7 +110,7 @@ class Format:
 
     def marks(self, directory: str | os.PathLike[str]) -> bool:
         """Whether a directory is one piece of data of this format."""
-        return any((as_path(directory) / marker).is_file() for marker in self.markers)
+        return any(_holds(as_path(directory), marker) for marker in self.markers)
 
     def files_in(self, directory: Path) -> list[Path]:
         """The files right in a directory that are named as this format, sorted."""
@@ -125,6 +125,13 @@ class Format:
             raise PenstockError(
                 f"the format {self.kind!r}: {action}={reference!r} cannot be loaded: {error}"
             ) from error
+
+
+def _holds(directory: Path, marker: str) -> bool:
+    """Whether a file of this name, or one that matches this pattern, lies in a directory."""
+    if "*" not in marker:
+        return (directory / marker).is_file()
+    return next(directory.glob(marker), None) is not None
 
 
 def load(reference: str) -> Any:

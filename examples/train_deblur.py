@@ -1,7 +1,7 @@
 """Spike-guided motion deblurring: one YAML for data, loading and training.
 
     penstock demo spike --out clips
-    python examples/train_deblur.py clips/spike.yaml --out run
+    python examples/train_deblur.py clips/config.yaml --out run
     torchrun --nproc-per-node 3 examples/train_deblur.py CONFIG --out run
 
 Words after CONFIG change its values: `TRAIN.EPOCHS=3 DATA.CROP_SIZE=128`. docs/deblur.md tells the rest.

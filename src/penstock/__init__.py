@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from penstock.conversion.report import Report
     from penstock.errors import PenstockError
     from penstock.load.build import build_view
+    from penstock.load.clips.dataset import SpikeClips
+    from penstock.load.clips.loaders import clip_loaders
     from penstock.load.loader import Loader
     from penstock.load.replay import AsyncSampleBuffer, MultimodalReplayBuffer
     from penstock.load.settings import Mix
@@ -36,11 +38,13 @@ _HOMES = {
     "MultimodalReplayBuffer": "penstock.load.replay",
     "PenstockError": "penstock.errors",
     "Report": "penstock.conversion.report",
+    "SpikeClips": "penstock.load.clips.dataset",
     "Store": "penstock.stores.store",
     "Transition": "penstock.load.window",
     "View": "penstock.load.view",
     "Window": "penstock.load.window",
     "build_view": "penstock.load.build",
+    "clip_loaders": "penstock.load.clips.loaders",
     "convert": "penstock.conversion.job",
     "open": "penstock.stores.opening:open_store",
     "profile": "penstock.profile:",
@@ -60,12 +64,14 @@ __all__ = [
     "MultimodalReplayBuffer",
     "PenstockError",
     "Report",
+    "SpikeClips",
     "Store",
     "Transition",
     "View",
     "Window",
     "__version__",
     "build_view",
+    "clip_loaders",
     "convert",
     "open",
     "profile",

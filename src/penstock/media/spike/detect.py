@@ -204,9 +204,9 @@ def _likeness(source: ByteSource, layout: SpikeLayout, image: str | os.PathLike[
     import cv2
 
     size = (_COMPARED_PX, _COMPARED_PX)
-    data = source.read_exactly(0, layout.n_bytes)
-    mean: Any = cv2.resize(voxel_counts(data, layout, 1)[0].astype(np.float32), size, interpolation=cv2.INTER_AREA)
-    seen: Any = cv2.resize(_gray(image), size, interpolation=cv2.INTER_AREA)
+    counts = voxel_counts(source.read_exactly(0, layout.n_bytes), layout, 1)[0].astype(np.float32)
+    mean: Any = cv2.resize(counts, size, interpolation=cv2.INTER_AREA)
+    seen = _small_gray(image, size)
     return _correlation(mean, seen), _correlation(mean[::-1], seen)
 
 
@@ -216,12 +216,12 @@ def _correlation(one: NDArray[Any], other: NDArray[Any]) -> float:
     return float(np.corrcoef(one.reshape(-1), other.reshape(-1))[0, 1])
 
 
-def _gray(image: str | os.PathLike[str]) -> NDArray[np.float32]:
+def _small_gray(image: str | os.PathLike[str], size: tuple[int, int]) -> NDArray[np.float32]:
     from penstock.media.image import codec
 
     with open_source(image, _ERRORS) as source:
         pixels = codec.decode(source.read_exactly(0, source.size_bytes))
-    gray: NDArray[np.float32] = pixels.mean(2, dtype=np.float32)
+    gray: NDArray[np.float32] = codec.resize(pixels, size).mean(2, dtype=np.float32)
     return gray
 
 

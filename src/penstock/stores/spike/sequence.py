@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from penstock.errors import MediaError, StoreError
+from penstock.errors import MediaError, SpikeError, StoreError
 from penstock.media.spike.detect import find_layout, image_size, size_error
 from penstock.media.spike.layout import SpikeLayout, SpikeSettings
 from penstock.stores.spike.folders import IMAGE_SUFFIXES, SPIKE_SUFFIX, Files, Folders, list_files
 
 OnMissing = Literal["raise", "skip"]
 Listing = dict[str, tuple[str, int]]
+_SAMPLES = 4  # files of a sequence that are asked for its layout
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,9 @@ def open_sequence(
     try:
         sizes = Counter(listing["spike"][1] for listing in paired)
         usual = max(sizes, key=lambda size: (sizes[size], size))
-        sample = next(listing for listing in paired if listing["spike"][1] == usual)
-        blur, spike = folders.blur / sample["blur"][0], folders.spike / sample["spike"][0]
-        height, width = image_size(blur)
-        declared = replace(
-            settings, flip=bool(settings.flip)
-        )  # which row comes first is asked of all sequences together
-        layout, why = find_layout(spike, declared, os.path.basename(folders.name), blur)
+        samples = [listing for listing in paired if listing["spike"][1] == usual][:_SAMPLES]
+        height, width = image_size(folders.blur / samples[0]["blur"][0])
+        layout, why = _find_layout(folders, settings, samples)
     except MediaError as error:
         skipped.add("the sequence cannot be read", error, len(paired))
         return None
@@ -103,6 +100,21 @@ def open_sequence(
         why,
         {kind: sum(each[kind][1] for each in whole) for kind in listings},
     )
+
+
+def _find_layout(
+    folders: Folders, settings: SpikeSettings, samples: list[dict[str, tuple[str, int]]]
+) -> tuple[SpikeLayout, str]:
+    """By the first file that tells; one without a spike does not."""
+    declared = replace(settings, flip=bool(settings.flip))  # which row comes first is asked of the whole set
+    first: SpikeError | None = None
+    for sample in samples:
+        try:
+            blur, spike = folders.blur / sample["blur"][0], folders.spike / sample["spike"][0]
+            return find_layout(spike, declared, os.path.basename(folders.name), blur)
+        except SpikeError as error:
+            first = first or error
+    raise first or SpikeError(f"{folders.name}: no spike files")
 
 
 def pair_files(folders: Folders, listings: Mapping[str, Listing], skipped: Skipped) -> list[dict[str, tuple[str, int]]]:

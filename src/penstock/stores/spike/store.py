@@ -21,7 +21,7 @@ from penstock.errors import StoreError
 from penstock.media.spike.detect import find_flip
 from penstock.media.spike.files import read_packed, read_voxel
 from penstock.media.spike.frames import count_dtype
-from penstock.media.spike.layout import Box, SpikeSettings
+from penstock.media.spike.layout import Box, SpikeLayout, SpikeSettings
 from penstock.stores.held import ERRORS, content_sample
 from penstock.stores.spike.folders import Folders, find_sequences
 from penstock.stores.spike.sequence import OnMissing, Skipped, SpikeSequence, open_sequence
@@ -32,7 +32,7 @@ from penstock.system.files import as_path, open_source
 
 VOXEL = "spike_vox"
 _IMAGES = ("blur", "sharp")
-_COMPARED_SEQUENCES = 5  # which row comes first is one question for the whole set
+_COMPARED_SEQUENCES = 3  # which row comes first is one question for the whole set
 _SHOWN = 4
 
 
@@ -113,7 +113,7 @@ class SpikeStore(Store):
         flip, self.flip_why = self.settings.flip, "declared"
         if flip is None:
             step = -(-len(found) // _COMPARED_SEQUENCES)
-            flip, self.flip_why = find_flip((each.spike[0], each.layout, each.blur[0]) for each in found[::step])
+            flip, self.flip_why = find_flip(_middle(each) for each in found[::step])
         self.flip = bool(flip)
         return [replace(each, layout=replace(each.layout, flip=self.flip)) for each in found]
 
@@ -264,8 +264,8 @@ class SpikeStore(Store):
     def row_number(self, row: int) -> int:
         return self.sequence_of(row)[1]
 
-    def file_of(self, row: int) -> Path:
-        return self.sequence_of(row)[0].blur.folder
+    def file_of(self, row: int, name: str = "") -> Path:
+        return self.image_path(name, row) if name in _IMAGES else self.spike_path(row)
 
     def close(self) -> None:
         pass  # no file stays open
@@ -294,6 +294,11 @@ class _Images(ImageSource):
                 data = scratch.take(source.size_bytes)
                 source.read_into(data.data, 0)
             yield data
+
+
+def _middle(sequence: SpikeSequence) -> tuple[Path, SpikeLayout, Path]:
+    place = sequence.frames // 2
+    return sequence.spike[place], sequence.layout, sequence.blur[place]
 
 
 def _open_again(path: str, words: dict[str, Any]) -> SpikeStore:

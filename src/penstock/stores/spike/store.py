@@ -81,6 +81,7 @@ class SpikeStore(Store):
         """Rows that were left out, by reason."""
         self.first_skipped: Mapping[str, str] = dict(skipped.first)
         """The first of them, in words."""
+        self.reading_bytes = Store.reading_bytes + max(each.layout.n_bytes for each in self.sequences)
         if voxel_dir is not None:
             rows = range(self.rows)
             files = ((self.voxel_path(row), self.spike_path(row), self.sequence_of(row)[0].layout) for row in rows)

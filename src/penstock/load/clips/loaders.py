@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from penstock.errors import ConfigError, StoreError
 from penstock.load.clips import torch_loader
 from penstock.load.clips.config import ClipConfig, clip_config, load_clip_config
 from penstock.load.clips.dataset import SpikeClips, mixed_error
@@ -30,6 +31,7 @@ from penstock.load.clips.ram_cache import RamCache, places_bytes
 from penstock.load.clips.ranks import Ranks
 from penstock.load.clips.report import log_lines
 from penstock.plan.workers import WorkerPlan, split_workers
+from penstock.system.config import did_you_mean
 from penstock.system.limits import CpuLimit, MemoryLimit, read_cpu_limit, read_memory_limit
 
 
@@ -229,15 +231,27 @@ class ClipLoaders:
 def open_clips(config: ClipConfig, *, is_training: bool, output: Literal["numpy", "torch"] = "torch") -> SpikeClips:
     """The clips that a configuration trains on, or validates on: whole images, not turned."""
     data = config.data
-    return SpikeClips(
-        data.root,
-        data.clip_len,
-        data.crop_size if is_training else None,
-        augment=data.augment if is_training else False,
-        seed=config.seed,
-        voxels=data.voxels,
-        dtype=data.dtype,
-        on_error=data.on_error,
-        output=output,
-        **data.store_options(data.train_split if is_training else data.val_split),
-    )
+    split = data.train_split if is_training else data.val_split
+    if not data.root.is_dir():
+        raise ConfigError(
+            f"DATA.ROOT: {data.root} is no directory",
+            hint="`penstock prepare gopro-spike --use_symlinks` makes one, `penstock demo spike` a small one to try",
+        )
+    try:
+        return SpikeClips(
+            data.root,
+            data.clip_len,
+            data.crop_size if is_training else None,
+            augment=data.augment if is_training else False,
+            seed=config.seed,
+            voxels=data.voxels,
+            dtype=data.dtype,
+            on_error=data.on_error,
+            output=output,
+            **data.store_options(split),
+        )
+    except StoreError as error:
+        key = "TRAIN_SPLIT" if is_training else "VAL_SPLIT"
+        near = did_you_mean(split or "", [each.name for each in data.root.iterdir() if each.is_dir()])
+        advice = near.removeprefix("; ") if near and not (data.root / (split or "")).is_dir() else error.hint
+        raise ConfigError(f"DATA.{key}: {split}: {error.message}", hint=advice) from error

@@ -250,7 +250,7 @@ def _opened(place: str) -> int | None:
 def _runtime_directory(directory: Path | None) -> Path:
     path = directory or Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.stat().st_uid != os.getuid():
+    if path.lstat().st_uid != os.getuid():
         raise UsageError(f"{path} belongs to another user", hint="set TMPDIR to a directory of your own")
     return path
 

@@ -14,7 +14,7 @@ from penstock.errors import BudgetExceeded, ConfigError
 from penstock.load.clips.config import load_clip_config
 from penstock.load.clips.loaders import ClipLoaders
 from penstock.system.limits import CpuCandidate, CpuLimit, MemoryCandidate, MemoryLimit
-from tests.load.clips.clip_sets import EXAMPLE, config_tree, make_sequence, make_set
+from tests.load.clips.clip_sets import EXAMPLE, OPTIONS, config_tree, make_sequence, make_set
 
 torch = pytest.importorskip("torch")
 
@@ -292,3 +292,11 @@ def test_what_workers_skip_is_counted_where_the_training_runs(tmp_path: Path, wo
     strict = _loaders(tmp_path, DATA={"VAL_SPLIT": None}, DATALOADER={"TOTAL_WORKERS": workers})
     with strict as loaders, pytest.raises(penstock.PenstockError, match=r"sharp/0003\.png"):
         list(loaders.train)
+
+
+def test_clips_serve_a_plain_dataloader_too(root: Path) -> None:
+    clips = penstock.SpikeClips(root, 3, 16, augment=True, split="train", **OPTIONS)
+    loader = torch.utils.data.DataLoader(clips, batch_size=5, num_workers=1)
+    first = next(iter(loader))
+    assert first["blur"].shape == (5, 3, 3, 16, 16) and first["index"].tolist() == [0, 1, 2, 3, 4]
+    _same(first, torch.utils.data.default_collate([clips[number] for number in range(5)]))

@@ -300,3 +300,18 @@ def test_clips_serve_a_plain_dataloader_too(root: Path) -> None:
     first = next(iter(loader))
     assert first["blur"].shape == (5, 3, 3, 16, 16) and first["index"].tolist() == [0, 1, 2, 3, 4]
     _same(first, torch.utils.data.default_collate([clips[number] for number in range(5)]))
+
+
+def test_the_same_loaders_go_back_to_a_state(root: Path) -> None:
+    with _loaders(root) as plain:
+        expected = list(plain.train)
+    with _loaders(root, DATALOADER=WORKERS) as loaders:  # its workers live on, with batches made ahead
+        for step, _ in enumerate(loaders.train):
+            if step == 1:
+                state = loaders.state_dict()
+            if step == 3:
+                break
+        loaders.load_state_dict(state)
+        for batch, other in zip(loaders.train, expected[2:], strict=True):
+            _same(batch, other)
+        assert loaders.state_dict()["epoch"] == 1

@@ -152,7 +152,8 @@ class SpikeStore(Store):
             layouts.setdefault(str(each.layout), []).append(each)
         for text, members in list(layouts.items())[:_SHOWN]:
             names = ", ".join(each.name for each in members[:_SHOWN]) + (", …" if len(members) > _SHOWN else "")
-            yield f"spikes {text}: {len(members)} sequences ({names}); {members[0].why}"
+            counted = "1 sequence" if len(members) == 1 else f"{len(members)} sequences"
+            yield f"spikes {text}: {counted} ({names}); {members[0].why}"
         if len(layouts) > _SHOWN:
             yield f"and {len(layouts) - _SHOWN} more layouts of spikes"
         yield f"spikes: {self.flip_why}"

@@ -80,9 +80,9 @@ class SpikeStore(Store):
         """Rows that were left out, by reason."""
         self.first_skipped: Mapping[str, str] = dict(skipped.first)
         """The first of them, in words."""
-        self.reading_bytes = Store.reading_bytes + max(each.layout.n_bytes for each in self.sequences)
         self.columns = self._columns(columns)
         self.notes = [*self._notes(), *skipped.notes()]
+        self.reading_bytes = Store.reading_bytes + max(each.layout.n_bytes for each in self.sequences)
 
     # Opening
 

@@ -222,6 +222,19 @@ def test_what_is_made_on_the_device_is_what_the_host_makes(root: Path, data: dic
                     assert torch.equal(found[name], values), name
 
 
+def test_clips_of_different_frame_counts_stand_in_one_batch_on_the_device_too(tmp_path: Path) -> None:
+    make_sequence(tmp_path / "train" / "a", 6, frames=56, noise=True)
+    make_sequence(tmp_path / "train" / "b", 6, frames=88, noise=True, first=50)
+    data = {"SPIKE_FRAMES": None, "VAL_SPLIT": None}
+    with _loaders(tmp_path, DATA=data) as host, _loaders(tmp_path, DATA={**data, "VOXELS": "device"}) as device:
+        frames = set()
+        for _ in range(3):
+            for expected, batch in zip(host.train, device.train, strict=True):
+                frames.add(tuple(batch["spike_frames"].tolist()))
+                assert torch.equal(device.prepare(batch, "cpu")["spike_vox"], expected["spike_vox"])
+    assert frames & {(56, 88), (88, 56)} and frames & {(56, 56), (88, 88)}
+
+
 # What is refused, and what is said
 
 

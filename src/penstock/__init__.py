@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.errors import PenstockError
     from penstock.load.build import build_view
     from penstock.load.loader import Loader
+    from penstock.load.planning import plan_loading
     from penstock.load.replay import AsyncSampleBuffer, MultimodalReplayBuffer
     from penstock.load.settings import Mix
     from penstock.load.view import View
@@ -40,6 +41,7 @@ _HOMES = {
     "build_view": "penstock.load.build",
     "convert": "penstock.conversion.job",
     "open": "penstock.stores.opening:open_store",
+    "plan_loading": "penstock.load.planning",
     "profile": "penstock.profile:",
     "torch": "penstock.torch:",
 }
@@ -61,6 +63,7 @@ __all__ = [
     "build_view",
     "convert",
     "open",
+    "plan_loading",
     "profile",
     "torch",
 ]

@@ -32,6 +32,7 @@ from penstock.system.cache_directory import cache_directory
 from penstock.system.units import format_bytes, parse_bytes
 
 _LEAST_BATCHES = 3  # of a point: what one batch takes says little
+_FILL_SLOTS_S = 10.0  # at most
 _MOST_RESIDENT = 0.05  # of the files: with more in the page cache nobody would call it cold
 
 
@@ -115,6 +116,8 @@ class _Run:
                 return
             with loader:
                 timed = _timed(loader, self.plan.seconds, once=view == COLD)
+                if view != COLD:
+                    _fill_slots(loader)
                 stats = loader.stats()
         self.threads = max(self.threads, loader.shares.threads)
         self.notes += [f"batch {batch_size}: {note}" for note in loader.notes if note.startswith("memory")]
@@ -248,6 +251,16 @@ class _Deadline:
         self.done, self.total = done, total
         if time.perf_counter() > self._at and done < total:
             raise _TookLonger("the view was not filled in time")
+
+
+def _fill_slots(loader: Loader) -> None:
+    """Wait until the loader has made all batches that it makes ahead: with a training step that is slower than the
+    loader, they are all in memory."""
+    batches = iter(loader)
+    next(batches)
+    until = time.perf_counter() + _FILL_SLOTS_S
+    while not loader.is_full and time.perf_counter() < until:
+        time.sleep(0.01)
 
 
 def _timed(loader: Loader, seconds: float, *, once: bool) -> dict[str, Any]:

@@ -334,6 +334,11 @@ class Loader:
 
     # What happened
 
+    @property
+    def is_full(self) -> bool:
+        """Whether every slot holds a batch, or one in the making."""
+        return self._ring is not None and self._ring.is_dry
+
     def _count(self, job: Job) -> None:
         self._counts["batches"] += 1
         self._counts["view_hits"] += job.hits

@@ -19,7 +19,6 @@ from penstock.load.bench_plan import LoadBench, Point, window_for
 from penstock.load.bench_plan import Plan as BenchPlan
 from penstock.load.loader import Loader
 from penstock.load.settings import HELD_SLOTS
-from penstock.load.shares import LEAST_SLOTS
 from penstock.load.window import Sampling
 from penstock.plan.load_plan import LoadOption, LoadPlan, ViewKind, choose, strategy_for
 from penstock.stores.opening import open_store
@@ -146,15 +145,13 @@ def _options(bench: LoadBench, probe: _Probe, whole: Loader, image_bytes: int) -
     points = {point.view: point for point in bench.points}
     off = points["off"]
     shares = whole.shares
-    # The bench takes a batch as soon as it is there. A training step is slower, and all slots fill up.
-    waiting_bytes = max(0, shares.slots - LEAST_SLOTS) * shares.slot_bytes
-    held_bytes = max(0, off.peak_bytes - bench.start_bytes)
-    batches_bytes = min(held_bytes, LEAST_SLOTS * shares.slot_bytes) + waiting_bytes
+    batches_bytes = shares.slots * shares.slot_bytes
     numbers_bytes = shares.table_bytes + shares.index_bytes
+    measured_bytes = off.peak_bytes - bench.start_bytes
     fixed = {
         "batches": batches_bytes,
         "numbers and indexes": numbers_bytes,
-        "threads and libraries": max(0, held_bytes - (batches_bytes - waiting_bytes) - numbers_bytes),
+        "threads and libraries": max(0, measured_bytes - batches_bytes - numbers_bytes),
     }
     found = [LoadOption("off", 0.0, fixed, 0, 0.0, off.samples_per_s)]
     for view in ("ram", "disk"):

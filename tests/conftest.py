@@ -18,6 +18,14 @@ settings.register_profile(
 settings.load_profile("penstock")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing that tests make goes into the cache of whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_real_time_left_behind() -> Iterator[None]:
     """A peer's AV1 encoder, run by root, makes the test process a real-time one: its children could stop a machine."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.load.clips.dataset import SpikeClips
     from penstock.load.clips.loaders import clip_loaders
     from penstock.load.loader import Loader
+    from penstock.load.planning import plan_loading
     from penstock.load.replay import AsyncSampleBuffer, MultimodalReplayBuffer
     from penstock.load.settings import Mix
     from penstock.load.view import View
@@ -47,6 +48,7 @@ _HOMES = {
     "clip_loaders": "penstock.load.clips.loaders",
     "convert": "penstock.conversion.job",
     "open": "penstock.stores.opening:open_store",
+    "plan_loading": "penstock.load.planning",
     "profile": "penstock.profile:",
     "read_spikes": "penstock.media.spike.files",
     "spike_to_tfi": "penstock.media.spike.intensity",
@@ -74,6 +76,7 @@ __all__ = [
     "clip_loaders",
     "convert",
     "open",
+    "plan_loading",
     "profile",
     "read_spikes",
     "spike_to_tfi",

@@ -11,6 +11,7 @@ import pytest
 from penstock.errors import LimitExceeded, OutputFailed, UsageError
 from penstock.load import cache
 from penstock.load.view import View
+from penstock.system.cache_directory import cache_directory
 from tests.load.view_rows import assert_holds, fill, open_files, run, spec_of, start
 
 ROWS = 20
@@ -31,17 +32,17 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "own"))
-    assert cache.cache_directory() == tmp_path / "own"
+    assert cache_directory() == tmp_path / "own"
     assert cache.views_directory() == tmp_path / "own" / "views"
     assert cache.views_directory(tmp_path / "x") == tmp_path / "x"
     monkeypatch.setenv("PENSTOCK_CACHE", "~/c")
-    assert cache.cache_directory() == tmp_path / "home" / "c"
+    assert cache_directory() == tmp_path / "home" / "c"
     monkeypatch.delenv("PENSTOCK_CACHE")
-    assert cache.cache_directory() == tmp_path / "xdg" / "penstock"
+    assert cache_directory() == tmp_path / "xdg" / "penstock"
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
-    assert cache.cache_directory() == tmp_path / "home" / ".cache" / "penstock"
+    assert cache_directory() == tmp_path / "home" / ".cache" / "penstock"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache.cache_directory() == tmp_path / "home" / ".cache" / "penstock"
+    assert cache_directory() == tmp_path / "home" / ".cache" / "penstock"
 
 
 def test_the_default_directory_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
         views=tuple(view.strip() for view in args.view.split(",")),
         cold=args.cold,
         window=args.window,
-        image_size=_image_size(args.image_size),
+        image_size=parse_image_size(args.image_size),
         memory=args.memory,
         threads=int(args.threads) if args.threads.isdecimal() else args.threads,
         seconds=args.seconds,
@@ -106,7 +106,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
     )
 
 
-def _image_size(text: str) -> tuple[int, int] | None:
+def parse_image_size(text: str) -> tuple[int, int] | None:
     if text == "full":
         return None
     parts = text.lower().replace("×", "x").split("x")

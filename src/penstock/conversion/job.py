@@ -26,9 +26,11 @@ from penstock.conversion.sink import label as sink_label
 from penstock.conversion.stop import Stop
 from penstock.errors import Interrupted, OutputExists, OutputFailed, PenstockError, RecordingError, UsageError
 from penstock.lerobot.tasks import table_of
+from penstock.plan.history import Outcome, record
 from penstock.system import memory as process_memory
 from penstock.system import units
 from penstock.system.budget import Budget
+from penstock.system.cache_directory import cache_directory, has_directory
 from penstock.system.limits import read_cpu_limit
 
 if TYPE_CHECKING:
@@ -85,6 +87,13 @@ def convert(
     return job.run(mode, overwrite=overwrite)
 
 
+def _remember(report: Report) -> None:
+    """Keep how good the prediction was (`penstock plan --history`)."""
+    if has_directory():
+        outcome = Outcome("convert", Path(report.out).name, report.predicted_peak_bytes, report.peak_rss_bytes)
+        record(outcome, cache_directory())
+
+
 @dataclass
 class Job:
     """One call of `convert`, and everything that its parts share."""
@@ -137,6 +146,7 @@ class Job:
             report = self._report(meter, time.perf_counter() - began)
             write_report(building.root, report)
             building.finished = True
+        _remember(report)
         return report
 
     def note(self, text: str) -> None:

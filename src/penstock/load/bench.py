@@ -22,30 +22,33 @@ from penstock.load import page_cache
 from penstock.load.bench_memory import HeldMeter
 from penstock.load.bench_plan import COLD, Filling, LeftOut, LoadBench, Plan, Point, check, window_for
 from penstock.load.build import build_view
-from penstock.load.cache import cache_directory
 from penstock.load.loader import Loader
 from penstock.load.source import Shaping
 from penstock.load.view import View
 from penstock.load.window import Sampling
 from penstock.stores.opening import open_store
 from penstock.stores.store import Store
+from penstock.system.cache_directory import cache_directory
 from penstock.system.units import format_bytes, parse_bytes
 
 _LEAST_BATCHES = 3  # of a point: what one batch takes says little
+_FILL_SLOTS_S = 10.0  # at most
 _MOST_RESIDENT = 0.05  # of the files: with more in the page cache nobody would call it cold
 
 
-def bench_load(plan: Plan, say: Callable[[str], None] = lambda text: None) -> LoadBench:
-    """Measure all points of a plan, one after the other; `say` hears of each."""
+def bench_load(
+    plan: Plan, say: Callable[[str], None] = lambda text: None, window: Sampling | None = None
+) -> LoadBench:
+    """Measure all points of a plan, one after the other; `say` hears of each. `window` stands in for `plan.window`."""
     check(plan)
-    return _Run(plan, say).all()
+    return _Run(plan, say, window).all()
 
 
 class _Run:
     """The points of a plan as they come in."""
 
-    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
-        self.plan, self.say = plan, say
+    def __init__(self, plan: Plan, say: Callable[[str], None], window: Sampling | None) -> None:
+        self.plan, self.say, self.window = plan, say, window
         self.points: list[Point] = []
         self.left_out: list[LeftOut] = []
         self.fillings: list[Filling] = []
@@ -54,7 +57,7 @@ class _Run:
 
     def all(self) -> LoadBench:
         with self._open() as store:
-            window = window_for(self.plan.window, store)
+            window = self.window or window_for(self.plan.window, store)
             samples = window.bind(store).count
         with HeldMeter() as meter:
             start_bytes = meter.start_bytes
@@ -113,6 +116,8 @@ class _Run:
                 return
             with loader:
                 timed = _timed(loader, self.plan.seconds, once=view == COLD)
+                if view != COLD:
+                    _fill_slots(loader)
                 stats = loader.stats()
         self.threads = max(self.threads, loader.shares.threads)
         self.notes += [f"batch {batch_size}: {note}" for note in loader.notes if note.startswith("memory")]
@@ -246,6 +251,16 @@ class _Deadline:
         self.done, self.total = done, total
         if time.perf_counter() > self._at and done < total:
             raise _TookLonger("the view was not filled in time")
+
+
+def _fill_slots(loader: Loader) -> None:
+    """Wait until the loader has made all batches that it makes ahead: with a training step that is slower than the
+    loader, they are all in memory."""
+    batches = iter(loader)
+    next(batches)
+    until = time.perf_counter() + _FILL_SLOTS_S
+    while not loader.is_full and time.perf_counter() < until:
+        time.sleep(0.01)
 
 
 def _timed(loader: Loader, seconds: float, *, once: bool) -> dict[str, Any]:

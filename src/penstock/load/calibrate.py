@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 from penstock.errors import PenstockError
 from penstock.load import page_cache
-from penstock.load.cache import cache_directory
 from penstock.load.choose_views import spec_for
 from penstock.load.crew import Worker
 from penstock.load.pictures import begin_quiet, end_quiet
 from penstock.load.source import PictureColumn, Source
 from penstock.load.view import View
 from penstock.profile.subject import Way
+from penstock.system.cache_directory import cache_directory
 from penstock.system.limits import read_memory_limit
 
 WAYS = ("now", "scaled", "read", "ram", "disk")

@@ -11,6 +11,7 @@ from penstock.errors import LimitExceeded, UsageError
 from penstock.load import cache, view_file, view_opening
 from penstock.load.source import PictureColumn, Source
 from penstock.load.view import View, ViewSpec
+from penstock.system.cache_directory import has_directory
 from penstock.system.units import MIB, format_bytes
 
 _ENOUGH = 0.9  # of the rows that memory would hold: a view on disk is filled, that in memory is not yet
@@ -48,7 +49,7 @@ def _found_on_disk(wanted: Sequence[_Wanted], left_bytes: int) -> tuple[list[Vie
     """Views that are there already, where they hold about as many rows as one in memory would."""
     made: list[View] = []
     notes: list[str] = []
-    if not cache.has_directory():
+    if not has_directory():
         return made, notes
     share = _share(wanted, left_bytes)
     for source, column in wanted:

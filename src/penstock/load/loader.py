@@ -35,6 +35,7 @@ from penstock.load.tables import table_bytes
 from penstock.load.target import Running, target_for
 from penstock.load.view import View
 from penstock.load.window import Sampling
+from penstock.plan.load_plan import LoadPlan
 from penstock.profile.description import LoaderDescription
 from penstock.profile.serials import serials
 from penstock.profile.subject import Way, register, unregister
@@ -51,7 +52,8 @@ class Loader:
 
     `batch_size` is the global one: with `shard=(rank, world)` each process yields `batch_size / world` samples of every
     global batch. `memory` bounds everything that the loader holds beside the interpreter; what slots, threads and
-    numbers leave of it is for the view. `notes` tells what was decided; `stats()` what happened.
+    numbers leave of it is for the view. `notes` tells what was decided; `stats()` what happened. `plan`
+    (`penstock.plan_loading`) decides batch and image size, memory, view, threads and prefetch.
     """
 
     def __init__(
@@ -78,8 +80,14 @@ class Loader:
         drop_last: bool | None = None,
         prefetch: int | str = "auto",
         gpu_decode: bool | str = "auto",
+        plan: LoadPlan | None = None,
     ) -> None:
-        self._asked = {name: value for name, value in locals().items() if name != "self"}  # for `variant`
+        self._asked = {name: value for name, value in locals().items() if name not in ("self", "plan")}  # for `variant`
+        if plan is not None:
+            settings.check_planned(plan.loader_options, self._asked, Loader.__init__)
+            self._asked.update(plan.loader_options)
+            batch_size, image_size, memory = (self._asked[name] for name in ("batch_size", "image_size", "memory"))
+            view, threads, prefetch = (self._asked[name] for name in ("view", "threads", "prefetch"))
         self._mix = settings.mix_for(store)
         self.window = settings.window_for(window)
         skips = settings.one_of("on_error", on_error, ("raise", "skip")) == "skip"
@@ -325,6 +333,11 @@ class Loader:
             own.close()
 
     # What happened
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every slot holds a batch, or one in the making."""
+        return self._ring is not None and self._ring.is_dry
 
     def _count(self, job: Job) -> None:
         self._counts["batches"] += 1

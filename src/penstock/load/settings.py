@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -20,6 +21,8 @@ from penstock.system.units import format_bytes
 VIEWS = ("auto", "off", "ram", "disk")
 OUTPUTS = ("auto", "numpy", "torch")
 _FEW_CPUS = 4
+HELD_SLOTS = 2
+"""Batches that the training step may hold besides those that are prepared ahead."""
 
 
 class Mix:
@@ -179,7 +182,16 @@ def gpu_decode_for(asked: bool | str, view: object) -> bool | str:
 
 
 def slots_for(prefetch: int | str) -> int:
-    """Slots for a number of batches that are prepared ahead: those, and two that the training step may hold."""
+    """Slots for a number of batches that are prepared ahead: those, and what the training step may hold."""
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or not 1 <= prefetch <= 64:
         raise UsageError(f"prefetch={prefetch!r}", hint='a number of batches from 1 to 64, or "auto"')
-    return prefetch + 2
+    return prefetch + HELD_SLOTS
+
+
+def check_planned(chosen: Mapping[str, Any], asked: Mapping[str, Any], call: Callable[..., None]) -> None:
+    """An option that a plan decides and that is given besides must agree with the plan."""
+    parameters = inspect.signature(call).parameters
+    for name, value in chosen.items():
+        if asked[name] not in (parameters[name].default, value):
+            hint = f"give plan or {name}, not both"
+            raise UsageError(f"{name}={asked[name]!r}, but the plan says {value!r}", hint=hint)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.load.cache import cache_directory
 from penstock.load.settings import Mix
 from penstock.load.shares import Shares
 from penstock.load.source import PictureColumn, Source
@@ -23,6 +22,7 @@ from penstock.profile.description import (
     ViewDescription,
 )
 from penstock.stores.store import Store
+from penstock.system.cache_directory import cache_directory
 from penstock.system.limits import read_cpu_limit, read_memory_limit
 
 _MOST_EPISODES = 20_000  # by number in a description; beyond, it would be larger than the rest of a run's file

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import OutputFailed, StoreCorrupt
-from penstock.load.cache import cache_directory, lies_in_memory
+from penstock.load.cache import lies_in_memory
 from penstock.load.shared_array import SharedPlace
 from penstock.load.view_file import write_all
 from penstock.stores.scattered import gather_bytes
 from penstock.stores.store import Column, Store
+from penstock.system.cache_directory import cache_directory
 from penstock.system.files import LocalSource, ReadErrors
 
 BLOCK_BYTES = 4 << 20

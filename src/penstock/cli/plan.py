@@ -1,0 +1,205 @@
+"""penstock plan: what loading or converting data takes on this machine, what fits, and what to run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli.bench_load import parse_image_size
+from penstock.cli.convert import split_words
+from penstock.cli.display import row, say
+from penstock.errors import OutputFailed, UsageError
+from penstock.system import units
+from penstock.system.files import as_path
+
+if TYPE_CHECKING:
+    from penstock.plan.conversion_plan import ConversionPlan
+    from penstock.plan.history import Outcome
+    from penstock.plan.load_plan import LoadPlan
+
+_BAR = 48
+_EPILOG = """\
+examples:
+  penstock plan datasets/run --batch-size 64
+  penstock plan replay.hdf5 --memory 4GiB --image-size 224x224 --html plan.html
+  penstock plan run.bag video=h264
+  penstock plan --history
+A plan of a data set measures some episodes for a few seconds. A plan of a recording reads its index only.
+"""
+
+
+def add_parser(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "plan",
+        usage="penstock plan [options] PATH [a.b=c …]",
+        help="predict memory and speed before anything starts: what fits, which strategy, what to run",
+        description="Predict what loading a data set, or converting a recording, takes on this machine.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="*", metavar="PATH [a.b=c …]", help="data; configuration of its conversion")
+    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="samples of a batch (64)")
+    parser.add_argument("--image-size", default="224x224", metavar="HxW", help="images in a batch: 224x224, or full")
+    parser.add_argument(
+        "--window", default="auto", metavar="KIND", help="what a sample is: row, transition, chunk:20 or auto"
+    )
+    parser.add_argument("--memory", metavar="SIZE", help="the budget (default: half of what is available)")
+    parser.add_argument("--threads", default="auto", metavar="N", help="a number, cpu*0.5 or auto")
+    parser.add_argument("--epochs", type=int, default=10, metavar="N", help="passes that a view has to pay within (10)")
+    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="that each way is measured for (1)")
+    parser.add_argument("--config", metavar="FILE", help="YAML configuration of the conversion")
+    parser.add_argument("--convert", action="store_true", help="plan the conversion of a data set, not its loading")
+    parser.add_argument("--history", action="store_true", help="show how good predictions were on this machine")
+    parser.add_argument("--html", metavar="FILE", help="write the plan as a page")
+    parser.add_argument("--json", action="store_true", help="print the plan as one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    paths, overrides = split_words(args.words)
+    if args.history:
+        return _history(args)
+    if len(paths) != 1:
+        raise UsageError("plan takes one path", hint="penstock plan datasets/run")
+    if args.convert or overrides or args.config or _is_recording(paths[0]):
+        return _conversion(paths[0], overrides, args)
+    return _loading(paths[0], args)
+
+
+def _is_recording(path: str) -> bool:
+    from penstock.conversion.find import what_is
+
+    return what_is(as_path(path)).is_recording
+
+
+def _loading(path: str, args: argparse.Namespace) -> int:
+    from penstock.cli.plan_page import loading_page
+    from penstock.load.planning import plan_loading
+
+    plan = plan_loading(
+        path,
+        args.batch_size,
+        window=args.window,
+        image_size=parse_image_size(args.image_size),
+        memory=args.memory,
+        threads=int(args.threads) if args.threads.isdecimal() else args.threads,
+        epochs=args.epochs,
+        seconds=args.seconds,
+    )
+    _finish(args, plan.to_json(), loading_lines(plan), loading_page(plan))
+    return 0
+
+
+def loading_lines(plan: LoadPlan) -> list[str]:
+    """For people: what it is, what it costs, what fits, what to run."""
+    lines = [plan.path, *(row(label, text) for label, text in plan.lines())]
+    cells = [("way", "memory", "disk", "fills in", "samples/s", "")]
+    for each in plan.options:
+        mark = "← chosen" if each is plan.chosen else (f"not possible: {each.why_not}" if each.why_not else "")
+        sizes = units.format_bytes(each.peak_bytes), units.format_size(each.disk_bytes)
+        cells.append((each.name, *sizes, f"{each.fill_s:,.0f} s", f"{each.samples_per_s:,.0f}", mark))
+    lines += table(cells)
+    lines += bar(plan.chosen.memory_bytes, plan.budget_bytes)
+    lines.append(row("run", plan.code))
+    return lines
+
+
+def _conversion(path: str, overrides: Sequence[str], args: argparse.Namespace) -> int:
+    from penstock.cli.plan_page import conversion_page
+    from penstock.conversion.planning import plan_conversion
+
+    plan = plan_conversion(path, memory=args.memory or "auto", config=args.config, overrides=overrides)
+    _finish(args, plan.to_json(), conversion_lines(plan, overrides), conversion_page(plan))
+    return 0 if plan.usable else 1
+
+
+def conversion_lines(plan: ConversionPlan, overrides: Sequence[str]) -> list[str]:
+    lines = [plan.path, *(row(label, text) for label, text in plan.lines)]
+    cells = [("video", "peak memory", "")]
+    for each in plan.options:
+        note = f"not possible: {each.why_not}" if each.why_not else ""
+        cells.append((each.video, units.format_bytes(each.peak_bytes) if not each.why_not else "–", note))
+    lines += table(cells)
+    for each in plan.usable[:1]:
+        lines += bar(each.memory_bytes, plan.budget_bytes)
+        words = [word for word in overrides if not word.startswith("video=")]
+        out = Path(plan.path).name.split(".")[0]
+        command = ["penstock", "convert", plan.path, f"datasets/{out}", f"video={each.video}", *words]
+        lines.append(row("run", shlex.join(command)))
+    hints = [f"{each.video}: {each.hint}" for each in plan.options if each.hint]
+    return lines + [row("", f"→ {hint}") for hint in hints]
+
+
+def table(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Columns under one another; all but the first and the last to the right."""
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    last = len(widths) - 1
+    return [
+        "  " + "  ".join(
+            cell.ljust(width) if column in (0, last) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in cells
+    ]  # fmt: skip
+
+
+def bar(parts: dict[str, int] | Any, budget_bytes: int) -> list[str]:
+    """The budget as a bar: one letter per part, and what is left."""
+    letters, lines, drawn = "", [], 0
+    for number, (name, size) in enumerate(parts.items()):
+        drawn += size
+        letter = "█▓▒░#=+*"[number % 8]
+        letters += letter * (round(drawn / max(budget_bytes, 1) * _BAR) - len(letters))
+        lines.append(f"  {letter} {name:<26}{units.format_bytes(size):>10}")
+    left = max(0, budget_bytes - drawn)
+    lines.append(f"  · {'left of the budget':<26}{units.format_bytes(left):>10}")
+    return [row("budget", f"[{letters[:_BAR]:·<{_BAR}}] {units.format_bytes(budget_bytes)}"), *lines]
+
+
+def _finish(args: argparse.Namespace, plain: dict[str, Any], lines: Sequence[str], page: str) -> None:
+    if args.html:
+        try:
+            Path(args.html).write_text(page, encoding="utf-8")
+        except OSError as error:
+            raise OutputFailed(Path(args.html), "writing the page", error) from error
+    if args.json:
+        print(json.dumps(plain, indent=2, ensure_ascii=False))
+        return
+    for line in lines:
+        say(line)
+    if args.html:
+        say(row("page", args.html))
+
+
+def _history(args: argparse.Namespace) -> int:
+    from penstock.plan.history import read_history, summaries
+    from penstock.system.cache_directory import cache_directory
+
+    history = read_history(cache_directory())
+    found = summaries(history)
+    if args.json:
+        from dataclasses import asdict
+
+        print(json.dumps([asdict(each) for each in found], indent=2))
+        return 0
+    if not history:
+        print("no run was predicted yet on this machine; convert and bench load record theirs")
+        return 0
+    for line in history_lines(history):
+        say(line)
+    return 0
+
+
+def history_lines(history: Sequence[Outcome], shown: int = 20) -> list[str]:
+    from penstock.plan.history import summaries
+
+    cells = [("kind", "runs", "memory: median error", "largest", "samples/s: median error")]
+    for each in summaries(history):
+        rate = "–" if each.rate_error is None else f"{each.rate_error:.0%}"
+        errors = (f"{each.memory_error:.0%}", f"{each.worst_memory_error:.0%}", rate)
+        cells.append((each.kind, f"{each.runs:,}", *errors))
+    return [*table(cells), *(f"{each.kind:<8} {each.what}: {each.line}" for each in history[-shown:])]

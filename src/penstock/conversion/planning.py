@@ -1,0 +1,46 @@
+"""`plan_conversion`: what converting a recording, a file or a data set takes, found from its index alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from penstock.conversion.find import what_is
+from penstock.conversion.inputs.input import Found, Means, open_input
+from penstock.conversion.settings import Settings, Video, read_settings
+from penstock.errors import PenstockError
+from penstock.plan.conversion_plan import ConversionOption, ConversionPlan
+from penstock.system.budget import Budget
+from penstock.system.files import as_path
+from penstock.system.limits import read_cpu_limit
+
+VIDEOS: tuple[Video, ...] = ("copy", "h264", "av1")
+
+
+def plan_conversion(
+    path: str | os.PathLike[str],
+    *,
+    memory: str | int = "auto",
+    config: str | None = None,
+    overrides: Sequence[str] = (),
+) -> ConversionPlan:
+    """Open an input as `convert` would, once for each way of storing cameras. No image is read."""
+    settings = read_settings(config, overrides)
+    found = what_is(as_path(path))
+    budget_bytes = Budget.parse(memory).limit_bytes
+    about: dict[str, Any] = {"kind": found.kind, "size_bytes": 0, "fps": None, "lines": ()}
+    options = [_option(found, replace(settings, video=video), budget_bytes, about) for video in VIDEOS]
+    return ConversionPlan(path=str(path), budget_bytes=budget_bytes, options=tuple(options), **about)
+
+
+def _option(found: Found, settings: Settings, budget_bytes: int, about: dict[str, Any]) -> ConversionOption:
+    means = Means(settings=settings, budget_bytes=budget_bytes, threads=read_cpu_limit().count)
+    try:
+        with open_input(found, means) as planned:
+            lines = tuple((label, text) for label, text in planned.lines() if label != "memory")
+            about.update(size_bytes=planned.size_bytes, fps=planned.fps, lines=about["lines"] or lines)
+            return ConversionOption(settings.video, dict(planned.memory.parts()))
+    except PenstockError as error:
+        return ConversionOption(settings.video, {}, why_not=error.message, hint=error.hint or "")

@@ -1,0 +1,116 @@
+"""How good predictions were on this machine: one line per run in the cache directory, the newest kept."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from penstock.system.units import format_bytes
+
+KEPT = 1000
+_NAME = "predictions.jsonl"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run: what was predicted of it, and what happened."""
+
+    kind: str
+    """"convert" or "load"."""
+    what: str
+    """The data, in a few words: "LeRobot v3.0, view ram"."""
+    predicted_peak_bytes: int
+    peak_bytes: int
+    predicted_rate: float = 0.0
+    """Samples/s; 0 where none was predicted."""
+    rate: float = 0.0
+    time_s: float = 0.0
+
+    @property
+    def memory_error(self) -> float:
+        """0.1: the prediction was 10 % above what happened."""
+        return self.predicted_peak_bytes / max(self.peak_bytes, 1) - 1
+
+    @property
+    def rate_error(self) -> float | None:
+        return self.predicted_rate / self.rate - 1 if self.predicted_rate and self.rate else None
+
+    @property
+    def line(self) -> str:
+        """One line for people."""
+        peak, predicted = format_bytes(self.peak_bytes), format_bytes(self.predicted_peak_bytes)
+        text = f"peak memory {peak}, predicted {predicted} ({self.memory_error:+.0%})"
+        if self.rate_error is not None:
+            text += f" · {self.rate:,.0f} samples/s, predicted {self.predicted_rate:,.0f} ({self.rate_error:+.0%})"
+        return text
+
+
+def record(outcome: Outcome, directory: Path) -> None:
+    """Add a run. A history that cannot be written is no reason to fail."""
+    stamped = {**asdict(outcome), "time_s": outcome.time_s or time.time()}
+    with contextlib.suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / _NAME).open("a+", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(json.dumps(stamped) + "\n")
+            file.flush()
+            _shorten(file.fileno(), directory / _NAME)
+
+
+def _shorten(descriptor: int, path: Path) -> None:
+    """Keep the newest; half of them go at a time, so that this is rare."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    if len(lines) > KEPT:
+        kept = b"".join(lines[-KEPT // 2 :])
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, kept, 0)
+
+
+def read_history(directory: Path) -> list[Outcome]:
+    """All runs, the oldest first; lines that are no runs are left out."""
+    try:
+        text = (directory / _NAME).read_text(encoding="utf-8")
+    except OSError:
+        return []
+    return list(_parsed(text.splitlines()))
+
+
+def _parsed(lines: Sequence[str]) -> Iterator[Outcome]:
+    known = {each.name for each in fields(Outcome)}
+    for line in lines:
+        try:
+            tree = json.loads(line)
+            yield Outcome(**{name: value for name, value in tree.items() if name in known})
+        except (ValueError, TypeError, AttributeError):
+            continue
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of the runs of one kind."""
+
+    kind: str
+    runs: int
+    memory_error: float
+    """The median of the sizes of all errors: 0.1 is 10 %."""
+    worst_memory_error: float
+    rate_error: float | None
+
+
+def summaries(history: Sequence[Outcome]) -> list[Summary]:
+    found = []
+    for kind in sorted({each.kind for each in history}):
+        own = [each for each in history if each.kind == kind]
+        rates = [abs(each.rate_error) for each in own if each.rate_error is not None]
+        sizes = [abs(each.memory_error) for each in own]
+        found.append(
+            Summary(kind, len(own), statistics.median(sizes), max(sizes), statistics.median(rates) if rates else None)
+        )
+    return found

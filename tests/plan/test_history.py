@@ -1,0 +1,77 @@
+"""How good predictions were is kept, bounded, and shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.cli import main
+from penstock.plan import history
+from penstock.plan.history import Outcome, read_history, record, summaries
+
+
+def test_runs_come_back_in_order(tmp_path: Path) -> None:
+    for number in range(3):
+        record(Outcome("convert", f"run {number}", 110, 100), tmp_path)
+    assert [each.what for each in read_history(tmp_path)] == ["run 0", "run 1", "run 2"]
+    with (tmp_path / "predictions.jsonl").open("a") as file:
+        file.write('{"half a li\n[]\n{"kind": "x"}\n')
+    assert len(read_history(tmp_path)) == 3
+
+
+def test_the_newest_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "KEPT", 10)
+    for number in range(25):
+        record(Outcome("convert", str(number), 1, 1), tmp_path)
+    found = [int(each.what) for each in read_history(tmp_path)]
+    assert found == list(range(found[0], 25)) and 5 <= len(found) <= 10
+
+
+def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    record(Outcome("convert", "run", 1, 1), tmp_path / "file")
+    assert read_history(tmp_path / "file") == []
+
+
+def test_errors_are_told_by_kind() -> None:
+    runs = [Outcome("convert", "a", 110, 100), Outcome("convert", "b", 80, 100)]
+    runs.append(Outcome("load", "c", 100, 100, 90, 100))
+    convert, load = summaries(runs)
+    assert convert.runs == 2 and convert.memory_error == pytest.approx(0.15)
+    assert convert.worst_memory_error == pytest.approx(0.2) and convert.rate_error is None
+    assert load.rate_error == pytest.approx(0.1)
+    assert "predicted 110 B (+10%)" in runs[0].line and "samples/s" in runs[2].line
+
+
+def test_a_conversion_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.stores import hdf5_files as files
+
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
+    files.aloha(tmp_path / "episode_0.hdf5", 6)
+    assert main(["plan", "--history"]) == 0
+    assert "no run was predicted" in capsys.readouterr().out
+    assert main(["convert", str(tmp_path / "episode_0.hdf5"), str(tmp_path / "out"), "fps=10", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    (outcome,) = read_history(tmp_path / "cache")
+    assert (outcome.predicted_peak_bytes, outcome.peak_bytes) == (
+        report["predicted_peak_bytes"],
+        report["peak_rss_bytes"],
+    )
+    assert main(["plan", "--history"]) == 0
+    assert "convert" in capsys.readouterr().out
+
+
+def test_the_plan_of_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.stores import hdf5_files as files
+
+    files.aloha(tmp_path / "episode_0.hdf5", 6)
+    assert main(["plan", str(tmp_path / "episode_0.hdf5"), "--convert", "fps=10", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["video"] for each in found["options"]] == ["copy", "h264", "av1"]
+    assert all(each["peak_bytes"] > 0 for each in found["options"])
+    assert main(["plan", str(tmp_path / "episode_0.hdf5"), "fps=10", "--memory", "20MiB"]) == 1
+    assert "not possible" in capsys.readouterr().out

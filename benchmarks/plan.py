@@ -4,7 +4,8 @@
 
 Loading: `plan_loading` in one process, then the loader that obeys it in another, with a consumer that keeps the loader
 waiting for memory (all slots fill up), and one that takes batches at once for the rate. Memory is anonymous memory and
-views above what the process held before. Converting: the peak that the report predicts, against the peak of the command.
+views above what the process held before. Converting: the peak that the report predicts, against the peak of
+the command.
 """
 
 from __future__ import annotations
@@ -106,12 +107,13 @@ def _claims(directory: Path, *, quick: bool) -> list[Claim]:
     for video in ("copy", "h264"):
         for budget in budgets:
             memory_errors.append(_converted(source, directory / "out", video, budget))
+    memory, rates = [abs(each) for each in memory_errors], [abs(each) for each in rate_errors]
     return [
-        Claim("peak memory, predicted against measured: largest error", max(map(abs, memory_errors)), "<= 0.15"),
-        Claim("peak memory, predicted against measured: median error", statistics.median(map(abs, memory_errors)), "<= 0.1"),
-        Claim("samples/s, predicted against measured: largest error", max(map(abs, rate_errors)), "<= 0.2"),
-        Claim("samples/s, predicted against measured: median error", statistics.median(map(abs, rate_errors)), "<= 0.1"),
-    ]  # fmt: skip
+        Claim("peak memory, predicted against measured: largest error", max(memory), "<= 0.15"),
+        Claim("peak memory, predicted against measured: median error", statistics.median(memory), "<= 0.1"),
+        Claim("samples/s, predicted against measured: largest error", max(rates), "<= 0.2"),
+        Claim("samples/s, predicted against measured: median error", statistics.median(rates), "<= 0.1"),
+    ]
 
 
 def _loaded(path: Path, budget: str, view: str, seconds: float) -> tuple[dict[str, float], dict[str, float]]:
@@ -125,7 +127,8 @@ def _converted(source: Path, out: Path, video: str, budget: str) -> float:
     report = json.loads(done.stdout)
     predicted, peak = report["predicted_peak_bytes"], report["peak_rss_bytes"]
     error = predicted / peak - 1
-    print(f"{f'convert, video={video}':<44}{budget:>8}{predicted / 2**20:>8,.0f} MiB{peak / 2**20:>8,.0f} MiB{error:>+7.0%}")
+    name = f"convert, video={video}"
+    print(f"{name:<44}{budget:>8}{predicted / 2**20:>8,.0f} MiB{peak / 2**20:>8,.0f} MiB{error:>+7.0%}")
     return float(error)
 
 

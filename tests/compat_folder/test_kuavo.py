@@ -71,9 +71,7 @@ def test_the_converter_as_the_seed_writes_it(folder: Path, rosbag: Path, tmp_pat
     assert "leju_claw" in ran.stderr + ran.stdout  # eef_type: auto says what it found
 
 
-def test_penstock_convert_makes_the_same_data_set(
-    folder: Path, rosbag: Path, tmp_path: Path
-) -> None:
+def test_penstock_convert_makes_the_same_data_set(folder: Path, rosbag: Path, tmp_path: Path) -> None:
     common = f"'rosbag.rosbag_dir={rosbag}' rosbag.num_used=1 rosbag.chunk_size=5"
     theirs = typed(folder, f"python kuavo_data/CvtRosbag2Lerobot.py rosbag.lerobot_dir={tmp_path}/a {common}")
     ours = typed(

@@ -109,7 +109,7 @@ def test_what_is_missing_is_named_and_the_rest_is_made(tmp_path: Path, capsys: p
     shown = capsys.readouterr().out
     assert code == 3
     assert "train/GOPR0372_07_00: no folder spike" in shown and "left out" in shown
-    assert "test/GOPR0384_11_05: 3 blurred images, 2 sharp files: no sharp file for blur 000002" in shown
+    assert "test/GOPR0384_11_05: 1 without a partner: test/GOPR0384_11_05: 000002 is missing in" in shown
     assert "test/EMPTY" in shown and "has no .png/.jpg/.jpeg file" in shown
     assert "train          1 sequence · 3 blurred images" in shown and "6 links · 0 were there" in shown
     assert not (tmp_path / "out" / "train" / "GOPR0372_07_00").exists()

@@ -82,6 +82,7 @@ SPIKE = Format(
     options=(
         "split", "num_bins", "spike_dir", "layout", "height", "width", "frames", "flip", "voxel_dir", "on_missing",
     ),
+    recognise="penstock.stores.spike.folders:is_spike_set",
     doctor="penstock.stores.spike.check:doctor",
 )  # fmt: skip
 

@@ -14,6 +14,8 @@ from penstock.system.files import as_path
 Family = Literal["recording", "store"]
 """A recording holds messages with times. A store holds rows that can be read at random."""
 
+Action = Literal["open", "recognise", "doctor", "recover", "inspect", "convert"]
+
 FAMILIES: tuple[str, ...] = get_args(Family)
 
 HEAD_BYTES = 64
@@ -37,6 +39,7 @@ class Format:
       of a store: `(path, *, episodes, columns, **options) -> Store`.
     - `recover`, of a recording: `(broken, new, *, overwrite, keep_suspect) -> RecoveryReport`.
     - `doctor`, of a store: `(path, findings: formats.findings.Findings, *, full, skew_ns) -> None`.
+    - `recognise`, of a directory with a marker that others may have too: `(path) -> bool`.
     - `inspect`, of a store: `(paths, args) -> exit code`; without one, it is shown as any other store.
     - `convert`, of a store: `(path, means, begun) -> Input`; without one, it is converted as any other store.
 
@@ -65,6 +68,7 @@ class Format:
     """What `penstock.open` takes besides `episodes` and `columns`."""
     opens_whole: bool = False
     """Whether `episodes="whole"` is understood: the episodes whose files are all there."""
+    recognise: str = ""
     doctor: str = ""
     recover: str = ""
     inspect: str = ""
@@ -81,7 +85,7 @@ class Format:
             raise UsageError(f"the format {self.kind!r}: {wrong[0]!r} is no suffix", hint='in lower case: ".bag"')
         if wrong_magic := [each for each in self.magics if not 0 < len(each) <= HEAD_BYTES]:
             raise UsageError(f"the format {self.kind!r}: {wrong_magic[0]!r} has not 1 to {HEAD_BYTES} bytes")
-        for action in ("open", "doctor", "recover", "inspect", "convert"):
+        for action in get_args(Action):
             reference = getattr(self, action)
             if (reference or action == "open") and not all(reference.partition(":")):
                 hint = f'{action}="package.module:name"'
@@ -110,13 +114,15 @@ class Format:
 
     def marks(self, directory: str | os.PathLike[str]) -> bool:
         """Whether a directory is one piece of data of this format."""
-        return any(_holds(as_path(directory), marker) for marker in self.markers)
+        path = as_path(directory)
+        is_marked = any(_holds(path, marker) for marker in self.markers)
+        return is_marked and (not self.recognise or bool(self.load("recognise")(path)))
 
     def files_in(self, directory: Path) -> list[Path]:
         """The files right in a directory that are named as this format, sorted."""
         return [each for each in sorted(directory.iterdir()) if self.is_named(each.name) and each.is_file()]
 
-    def load(self, action: Literal["open", "doctor", "recover", "inspect", "convert"]) -> Any:
+    def load(self, action: Action) -> Any:
         """What one of its references names."""
         reference: str = getattr(self, action)
         try:

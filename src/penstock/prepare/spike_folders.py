@@ -13,16 +13,15 @@ from pathlib import Path
 
 from penstock.errors import StoreError, UsageError
 from penstock.formats.findings import Findings
+from penstock.stores.spike.folders import IMAGE_SUFFIXES, SPIKE_SUFFIX, Folders, list_files
+from penstock.stores.spike.sequence import Skipped, pair_files
 
 SPLITS = ("train", "test")
 PARTS = ("blur", "sharp", "spike")
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
-SPIKE_SUFFIXES = (".dat",)
 BLUR_NAMES = ("blur", "blur_gamma")
 
 _DATA_SUFFIX = "_data"
 _DEEPEST = 4  # directories between a source and its splits
-_NAMED = 3  # files that a finding names
 
 
 @dataclass(frozen=True)
@@ -122,41 +121,17 @@ def _complete(
         beside = next(iter(found.values()))
         findings.add("loss", f"no {missing[0]}", label, f"no folder {', '.join(words)} (there is {beside}): left out")
         return None
-    files = {part: _files(folder, part) for part, folder in there.items()}
-    if empty := [part for part in PARTS if not files[part]]:
-        kind = "/".join(SPIKE_SUFFIXES if empty[0] == "spike" else IMAGE_SUFFIXES)
+    listings = {
+        part: list_files(folder, (SPIKE_SUFFIX,) if part == "spike" else IMAGE_SUFFIXES)
+        for part, folder in there.items()
+    }
+    if empty := [part for part in PARTS if not listings[part]]:
+        kind = SPIKE_SUFFIX if empty[0] == "spike" else "/".join(IMAGE_SUFFIXES)
         findings.add("loss", "empty", label, f"{there[empty[0]]} has no {kind} file: left out")
         return None
-    _compare(label, files, findings)
+    skipped = Skipped("skip")
+    pair_files(Folders(label, there["blur"], there["sharp"], there["spike"]), listings, skipped)
+    for reason, rows in skipped.counts.items():
+        findings.add("loss", reason, label, f"{rows:,} without a partner: {skipped.first[reason]}")
+    files = {part: tuple(file for file, _ in listing.values()) for part, listing in listings.items()}
     return SequenceFolders(split, name, there, files)
-
-
-def _files(folder: Path, part: str) -> tuple[str, ...]:
-    """The names of a part's files; hidden ones are somebody else's."""
-    suffixes = SPIKE_SUFFIXES if part == "spike" else IMAGE_SUFFIXES
-    with os.scandir(folder) as entries:
-        names = [
-            each.name for each in entries if not each.name.startswith(".") and each.name.lower().endswith(suffixes)
-        ]
-    return tuple(sorted(names))
-
-
-def _compare(label: str, files: dict[str, tuple[str, ...]], findings: Findings) -> None:
-    """A blurred image without its sharp one or without its spikes is a loss."""
-    stems = {part: {os.path.splitext(name)[0] for name in files[part]} for part in PARTS}
-    for part in ("sharp", "spike"):
-        missing, extra = sorted(stems["blur"] - stems[part]), sorted(stems[part] - stems["blur"])
-        if not missing and not extra:
-            continue
-        counts = f"{len(files['blur']):,} blurred images, {len(files[part]):,} {part} files"
-        parts = []
-        if missing:
-            parts.append(f"no {part} file for blur {_named(missing)}")
-        if extra:
-            parts.append(f"no blur file for {part} {_named(extra)}")
-        findings.add("loss", f"{part} files missing", label, f"{counts}: {'; '.join(parts)}")
-
-
-def _named(stems: list[str]) -> str:
-    more = f" and {len(stems) - _NAMED:,} more" if len(stems) > _NAMED else ""
-    return ", ".join(stems[:_NAMED]) + more

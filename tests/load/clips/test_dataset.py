@@ -151,7 +151,9 @@ def test_images_without_sharp_ones_make_clips_without_them(tmp_path: Path) -> No
 # The cache
 
 
-def test_a_cache_changes_nothing_but_what_is_decoded(root: Path, clips: SpikeClips, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_changes_nothing_but_what_is_decoded(
+    root: Path, clips: SpikeClips, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from penstock.load.clips import frames
 
     decoded = []
@@ -171,7 +173,9 @@ def test_a_cache_changes_nothing_but_what_is_decoded(root: Path, clips: SpikeCli
             for name, values in clips[number + CLIPS].items():
                 np.testing.assert_array_equal(found[name], values)
         own = len(decoded) - CLIPS * 10  # the other data set decodes everything
-        hits = sum(cache.has_place(int(row) + shift) for n in range(CLIPS) for row in cached.rows(n) for shift in (0, 16))
+        hits = sum(
+            cache.has_place(int(row) + shift) for n in range(CLIPS) for row in cached.rows(n) for shift in (0, 16)
+        )
         assert own == CLIPS * 10 - hits
 
 

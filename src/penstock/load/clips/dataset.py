@@ -68,6 +68,12 @@ class SpikeClips:
         if opened is store and options:
             raise UsageError(f"{', '.join(options)}: options of penstock.open, but the store is open already")
         self.store = opened
+        longest = max(opened.sequences, key=lambda each: each.frames)
+        if clip_len > longest.frames:
+            raise ConfigError(
+                f"{opened.path}: no sequence has {clip_len} images, the longest, {longest.name}, has {longest.frames}",
+                hint=f"DATA.CLIP_LEN: {longest.frames} or less",
+            )
         self.clip = Clip(clip_len, columns=tuple(name for name in COLUMNS if name in opened.columns))
         self.seed, self.augment, self.crop_size, self.on_error = seed, augment, crop_size, on_error
         self._bound = self.clip.bind(opened)

@@ -16,20 +16,22 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from penstock.errors import ConfigError, StoreError
 from penstock.load.clips import torch_loader
-from penstock.load.clips.config import ClipConfig, DataConfig, clip_config, load_clip_config
+from penstock.load.clips.config import ClipConfig, clip_config, load_clip_config
 from penstock.load.clips.dataset import SpikeClips, mixed_error
-from penstock.load.clips.frames import image_bytes, shape_bytes
-from penstock.load.clips.memory import ClipMemory, LoaderMemory, loader_memory
+from penstock.load.clips.frames import CHANNELS, image_bytes, shape_bytes
+from penstock.load.clips.memory import WORKER_BYTES, ClipMemory, LoaderMemory, loader_memory
 from penstock.load.clips.passes import ClipPasses
 from penstock.load.clips.ram_cache import RamCache, places_bytes
 from penstock.load.clips.ranks import Ranks
 from penstock.load.clips.report import log_lines
 from penstock.plan.workers import WorkerPlan, split_workers
+from penstock.system.config import did_you_mean
 from penstock.system.limits import CpuLimit, MemoryLimit, read_cpu_limit, read_memory_limit
 
 
@@ -70,8 +72,8 @@ class ClipLoaders:
     ) -> None:  # fmt: skip
         self.config, self.ranks, self.plan = config, ranks, plan
         data, train = config.data, config.train
-        self.train_clips = _clips(data, data.train_split, config.seed, is_training=True)
-        self.val_clips = _clips(data, data.val_split, config.seed, is_training=False) if data.val_split else None
+        self.train_clips = open_clips(config, is_training=True)
+        self.val_clips = open_clips(config, is_training=False) if data.val_split else None
         self._check_batches()
         self.memory, sizes = self._predict()
         self._lines = tuple(log_lines(config, plan, self.memory, cpus, limit))
@@ -123,11 +125,14 @@ class ClipLoaders:
         self, name: str, clips: SpikeClips, batch_size: int, workers: int, prefetch: int
     ) -> LoaderMemory:
         largest = max(clips.shapes_by_sequence().values(), key=lambda each: sum(shape_bytes(*x) for x in each.values()))
-        item_bytes = max(
-            3 * each.image_height * each.image_width * 3 + 2 * each.layout.n_bytes for each in clips.store.sequences
+        # An image as stored, decoded, and on its way; a spike file, and what is made of it.
+        clip_bytes = max(
+            3 * each.image_height * each.image_width * CHANNELS + 2 * each.layout.n_bytes
+            for each in clips.store.sequences
         )
+        start = torch_loader.require_torch().multiprocessing.get_start_method()
         return loader_memory(name, largest, batch_size=batch_size, workers=workers, prefetch=prefetch,
-                             item_bytes=item_bytes, is_pinned=self._is_pinned())  # fmt: skip
+                             worker_bytes=WORKER_BYTES[start] + clip_bytes, is_pinned=self._is_pinned())  # fmt: skip
 
     def _is_pinned(self) -> bool:
         """Pinned memory serves copies to a GPU; without one torch would only warn."""
@@ -223,16 +228,30 @@ class ClipLoaders:
         return f"<ClipLoaders: {len(self.train_clips):,} clips{val}, rank {self.ranks.rank} of {self.ranks.world}>"
 
 
-def _clips(data: DataConfig, split: str | None, seed: int, *, is_training: bool) -> SpikeClips:
-    return SpikeClips(
-        data.root,
-        data.clip_len,
-        data.crop_size if is_training else None,
-        augment=data.augment if is_training else False,
-        seed=seed,
-        voxels=data.voxels,
-        dtype=data.dtype,
-        on_error=data.on_error,
-        output="torch",
-        **data.store_options(split),
-    )
+def open_clips(config: ClipConfig, *, is_training: bool, output: Literal["numpy", "torch"] = "torch") -> SpikeClips:
+    """The clips that a configuration trains on, or validates on: whole images, not turned."""
+    data = config.data
+    split = data.train_split if is_training else data.val_split
+    if not data.root.is_dir():
+        raise ConfigError(
+            f"DATA.ROOT: {data.root} is no directory",
+            hint="`penstock prepare gopro-spike --use_symlinks` makes one, `penstock demo spike` a small one to try",
+        )
+    try:
+        return SpikeClips(
+            data.root,
+            data.clip_len,
+            data.crop_size if is_training else None,
+            augment=data.augment if is_training else False,
+            seed=config.seed,
+            voxels=data.voxels,
+            dtype=data.dtype,
+            on_error=data.on_error,
+            output=output,
+            **data.store_options(split),
+        )
+    except StoreError as error:
+        key = "TRAIN_SPLIT" if is_training else "VAL_SPLIT"
+        near = did_you_mean(split or "", [each.name for each in data.root.iterdir() if each.is_dir()])
+        advice = near.removeprefix("; ") if near and not (data.root / (split or "")).is_dir() else error.hint
+        raise ConfigError(f"DATA.{key}: {split}: {error.message}", hint=advice) from error

@@ -13,7 +13,7 @@ from penstock.load.clips.passes import ClipPasses
 from penstock.media.spike.voxel import packed_to_voxel
 
 _IMAGES = ("blur", "sharp")
-_MADE_HERE = ("spike_packed", "bit_offset", "spike_width", "symmetry")  # "spike_vox" comes in their place
+_PACKED = ("spike_packed", "bit_offset", "spike_width", "symmetry")  # "spike_vox" comes in their place
 
 
 def require_torch() -> Any:
@@ -76,15 +76,19 @@ def prepare(batch: Mapping[str, Any], device: Any, num_bins: int) -> dict[str, A
     """A batch on a device: "blur", "sharp" and "spike_vox" as float32, everything else as it is."""
     import torch
 
-    moved = {name: values.to(device, non_blocking=True) for name, values in batch.items() if torch.is_tensor(values)}
-    found = {name: values for name, values in moved.items() if name not in _MADE_HERE}
+    found = {
+        name: values.to(device, non_blocking=True)
+        for name, values in batch.items()
+        if torch.is_tensor(values) and name not in _PACKED
+    }
     for name in _IMAGES:
         if name in found and found[name].dtype == torch.uint8:
             found[name] = found[name].to(torch.float32).div_(255)
-    if "spike_packed" in moved:
-        width = int(batch["spike_width"][0])  # on the host: asking the device would wait for it
-        voxels = packed_to_voxel(moved["spike_packed"], moved["bit_offset"], width, num_bins)
-        found["spike_vox"] = torch.stack([turned(clip, symmetry) for clip, symmetry
-                                          in zip(voxels, batch["symmetry"].tolist(), strict=True)])  # fmt: skip
+    if "spike_packed" in batch:
+        packed, bit_offset = (batch[name].to(device, non_blocking=True) for name in _PACKED[:2])
+        # Width and symmetry are read on the host: asking the device would wait for it.
+        voxels = packed_to_voxel(packed, bit_offset, int(batch["spike_width"][0]), num_bins)
+        symmetries = batch["symmetry"].tolist()
+        found["spike_vox"] = torch.stack([turned(*each) for each in zip(voxels, symmetries, strict=True)])
     found["spike_vox"] = found["spike_vox"].to(torch.float32)
     return found

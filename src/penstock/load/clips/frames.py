@@ -34,7 +34,6 @@ class ClipFrames:
         self.cache_first = 0
         self._scratch: dict[tuple[int, ...], NDArray[np.uint8]] = {}
         self._stored = Scratch()
-        self._table = (np.arange(256, dtype=np.float32) / np.float32(255)).reshape(1, 256)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_scratch": {}, "_stored": None}
@@ -128,8 +127,7 @@ class ClipFrames:
             return
         planes = self._bytes_like(out)
         cv2.split(part, list(planes))
-        rows = out.shape[0] * out.shape[1]
-        cv2.LUT(planes.reshape(rows, -1), self._table, dst=out.reshape(rows, -1))
+        np.divide(planes, np.float32(255), out=out)
 
     def _bytes_like(self, out: NDArray[Any]) -> NDArray[np.uint8]:
         held = self._scratch.get(out.shape)

@@ -39,7 +39,7 @@ import train_deblur
 from deblur import train
 
 rank, saved = int(os.environ.get("RANK", 0)), 0
-backward, write = train.Trainer._backward, train.write_checkpoint
+backward, write = train.Trainer.backward, train.write_checkpoint
 
 def watched(self, batch):
     line = [self.epoch, self.step, batch["index"].tolist(), batch["weight"].tolist()]
@@ -54,7 +54,7 @@ def write_and_die(*words):
     if saved == int(os.environ.get("DIE_AFTER", 0)):
         os.kill(os.getpid(), signal.SIGKILL)
 
-train.Trainer._backward, train.write_checkpoint = watched, write_and_die
+train.Trainer.backward, train.write_checkpoint = watched, write_and_die
 sys.exit(train_deblur.main(sys.argv[1:]))
 """
 

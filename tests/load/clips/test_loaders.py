@@ -14,7 +14,7 @@ from penstock.errors import BudgetExceeded, ConfigError
 from penstock.load.clips.config import load_clip_config
 from penstock.load.clips.loaders import ClipLoaders
 from penstock.system.limits import CpuCandidate, CpuLimit, MemoryCandidate, MemoryLimit
-from tests.load.clips.clip_sets import EXAMPLE, config_tree, make_sequence, make_set
+from tests.load.clips.clip_sets import EXAMPLE, OPTIONS, config_tree, make_sequence, make_set
 
 torch = pytest.importorskip("torch")
 
@@ -222,6 +222,19 @@ def test_what_is_made_on_the_device_is_what_the_host_makes(root: Path, data: dic
                     assert torch.equal(found[name], values), name
 
 
+def test_clips_of_different_frame_counts_stand_in_one_batch_on_the_device_too(tmp_path: Path) -> None:
+    make_sequence(tmp_path / "train" / "a", 6, frames=56, noise=True)
+    make_sequence(tmp_path / "train" / "b", 6, frames=88, noise=True, first=50)
+    data = {"SPIKE_FRAMES": None, "VAL_SPLIT": None}
+    with _loaders(tmp_path, DATA=data) as host, _loaders(tmp_path, DATA={**data, "VOXELS": "device"}) as device:
+        frames = set()
+        for _ in range(3):
+            for expected, batch in zip(host.train, device.train, strict=True):
+                frames.add(tuple(batch["spike_frames"].tolist()))
+                assert torch.equal(device.prepare(batch, "cpu")["spike_vox"], expected["spike_vox"])
+    assert frames & {(56, 88), (88, 56)} and frames & {(56, 56), (88, 88)}
+
+
 # What is refused, and what is said
 
 
@@ -292,3 +305,26 @@ def test_what_workers_skip_is_counted_where_the_training_runs(tmp_path: Path, wo
     strict = _loaders(tmp_path, DATA={"VAL_SPLIT": None}, DATALOADER={"TOTAL_WORKERS": workers})
     with strict as loaders, pytest.raises(penstock.PenstockError, match=r"sharp/0003\.png"):
         list(loaders.train)
+
+
+def test_clips_serve_a_plain_dataloader_too(root: Path) -> None:
+    clips = penstock.SpikeClips(root, 3, 16, augment=True, split="train", **OPTIONS)
+    loader = torch.utils.data.DataLoader(clips, batch_size=5, num_workers=1)
+    first = next(iter(loader))
+    assert first["blur"].shape == (5, 3, 3, 16, 16) and first["index"].tolist() == [0, 1, 2, 3, 4]
+    _same(first, torch.utils.data.default_collate([clips[number] for number in range(5)]))
+
+
+def test_the_same_loaders_go_back_to_a_state(root: Path) -> None:
+    with _loaders(root) as plain:
+        expected = list(plain.train)
+    with _loaders(root, DATALOADER=WORKERS) as loaders:  # its workers live on, with batches made ahead
+        for step, _ in enumerate(loaders.train):
+            if step == 1:
+                state = loaders.state_dict()
+            if step == 3:
+                break
+        loaders.load_state_dict(state)
+        for batch, other in zip(loaders.train, expected[2:], strict=True):
+            _same(batch, other)
+        assert loaders.state_dict()["epoch"] == 1

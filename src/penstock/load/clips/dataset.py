@@ -13,7 +13,7 @@ import functools
 import operator
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -128,6 +128,10 @@ class SpikeClips:
             for each, planes in zip(self.store.sequences, self._planes, strict=True)
             if each.frames >= self.clip_len
         }
+
+    def __iter__(self) -> Iterator[Sample]:
+        """The clips of the first epoch: numbers have no end, they go on with the next one."""
+        return (self[number] for number in range(len(self)))
 
     def __getitem__(self, index: int) -> Sample:
         """One clip; tensors where torch is in use, else arrays."""

@@ -48,9 +48,11 @@ class ClipFrames:
         height, width = planes.plane_crop
         if self._voxels == "device":
             row_bytes = -(-(width + 7) // 8)  # wherever in its first byte the crop begins
-            found["spike_packed"] = (clip_len, layout.frames, height, row_bytes), "uint8"
+            # As many frames as any sequence has: clips of 56 and of 88 frames stand in one batch.
+            frames = max(each.layout.frames for each in self._store.sequences)
+            found["spike_packed"] = (clip_len, frames, height, row_bytes), "uint8"
             found["bit_offset"] = (clip_len,), "int64"
-            found["spike_width"] = found["symmetry"] = (), "int64"
+            found["spike_frames"] = found["spike_width"] = found["symmetry"] = (), "int64"
         else:
             num_bins = self._store.num_bins
             dtype = self._dtype if self._dtype == "float32" else count_dtype(layout, num_bins).name
@@ -70,12 +72,16 @@ class ClipFrames:
             np.copyto(out["spike_vox"][step], turned(counts, crop.symmetry), casting="unsafe")
 
     def _packed(self, rows: NDArray[np.int64], crop: Crop, out: dict[str, NDArray[Any]]) -> None:
+        out["spike_packed"][...] = 0
         for step, row in enumerate(rows.tolist()):
-            packed, bit_offset = self._store.packed(row, crop.plane)
-            out["spike_packed"][step, :, :, : packed.shape[2]] = packed
-            out["spike_packed"][step, :, :, packed.shape[2] :] = 0
-            out["bit_offset"][step] = bit_offset
-        out["spike_width"][...], out["symmetry"][...] = crop.plane.width, crop.symmetry
+            packed, out["bit_offset"][step] = self._store.packed(row, crop.plane)
+            frames, _, row_bytes = packed.shape
+            out["spike_packed"][step, :frames, :, :row_bytes] = packed
+        out["spike_frames"][...], out["spike_width"][...], out["symmetry"][...] = (
+            frames,
+            crop.plane.width,
+            crop.symmetry,
+        )
 
     # Images
 

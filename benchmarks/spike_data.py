@@ -104,9 +104,9 @@ def _spikes(
         yield np.packbits(fires.reshape(-1), bitorder="little")
 
 
-def repeat_rows(root: Path, rows: int) -> None:
-    """More rows in every sequence, as links to its files in turn."""
-    for part in sorted(root.glob("*/*/*")):
+def repeat_rows(split: Path, rows: int) -> None:
+    """More rows in every sequence of a split, as links to its files in turn."""
+    for part in sorted(split.glob("*/*")):
         files = sorted(part.iterdir())
         for row in range(len(files), rows):
             file = files[row % len(files)]

@@ -106,7 +106,7 @@ def test_a_pixel_fires_as_often_as_its_light_says() -> None:
 def test_the_configuration_is_the_seeds_with_the_sizes_of_the_set(made: Path) -> None:
     config = yaml.safe_load((made / "config.yaml").read_text(encoding="utf-8"))
     assert config["DATA"]["ROOT"] == str(made)
-    assert config["DATA"]["CROP_SIZE"] == 16 and config["DATA"]["CLIP_LEN"] == 3
+    assert config["DATA"]["CROP_SIZE"] == 32 and config["DATA"]["CLIP_LEN"] == 3
     assert config["DATALOADER"]["TOTAL_WORKERS"] == "auto" and config["TRAIN"]["OPTIM"]["LR"] > 0
 
 

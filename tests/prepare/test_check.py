@@ -43,8 +43,8 @@ def test_a_good_set_is_fine_and_every_part_is_shown(root: Path, capsys: pytest.C
         "2 sequences · 12 images · 4 clips",
         "1 sequences · 6 images · 2 clips",
         "upside down",
-        "train     blur       (5, 3, 16, 16) float32, 0",
-        "train     spike_vox  (5, 5, 8, 8) float32, 0…",
+        "train     blur       (5, 3, 32, 32) float32, 0",
+        "train     spike_vox  (5, 5, 16, 16) float32, 0…",
         "val       sharp      (5, 3, 48, 64) float32",
         "val       spike_vox  (5, 5, 24, 32) float32",
         "fine: ",
@@ -59,7 +59,7 @@ def test_json_has_every_number(root: Path, capsys: pytest.CaptureFixture[str]) -
     assert found["parts"]["configuration"]["train_workers"] == 2 and found["parts"]["configuration"]["gpus"] == 3
     assert found["parts"]["files"]["train"]["clips"] == 4
     blur = found["parts"]["sample"]["train"]["blur"]
-    assert blur["shape"] == [5, 3, 16, 16] and 0 <= blur["low"] < blur["high"] <= 1
+    assert blur["shape"] == [5, 3, 32, 32] and 0 <= blur["low"] < blur["high"] <= 1
     assert found["parts"]["sample"]["val"]["spike_vox"]["share_above_0"] > 0.5
 
 

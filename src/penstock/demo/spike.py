@@ -95,7 +95,7 @@ def write_spike_set(out: Path, script: SpikeScript) -> int:
 
 def config_text(out: Path, script: SpikeScript) -> str:
     """The YAML with which the set is trained on."""
-    crop = min(script.height // 3, script.width // 3, _LONGEST_CROP_PX) // _CROP_STEP_PX * _CROP_STEP_PX
+    crop = min(script.height, script.width, _LONGEST_CROP_PX) * 2 // 3 // _CROP_STEP_PX * _CROP_STEP_PX
     return f"""\
 # Made by `penstock demo spike`. Try it: penstock check {out / CONFIG_NAME}
 SEED: 123
@@ -106,7 +106,7 @@ DATA:
   VAL_SPLIT: test
   CROP_SIZE: {max(crop, _CROP_STEP_PX)}
   CLIP_LEN: {min(5, script.images)}
-  K: 16
+  K: 32
   USE_PRECOMPUTED_VOXELS: false    # true after: penstock prepare voxels {out / CONFIG_NAME}
   NUM_VOXEL_BINS: 5
   SPIKE_DIR: spike

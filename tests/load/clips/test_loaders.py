@@ -328,3 +328,17 @@ def test_the_same_loaders_go_back_to_a_state(root: Path) -> None:
         for batch, other in zip(loaders.train, expected[2:], strict=True):
             _same(batch, other)
         assert loaders.state_dict()["epoch"] == 1
+
+
+def test_the_keys_of_workers_go_to_torch(root: Path) -> None:
+    keys = {"TOTAL_WORKERS": "auto", "TRAIN_WORKERS": 3, "VAL_WORKERS": 2, "TRAIN_PREFETCH_FACTOR": 6}
+    with _loaders(root, DATALOADER={**keys, "VAL_PREFETCH_FACTOR": 3, "PERSISTENT_WORKERS": False}) as loaders:
+        assert (loaders.train.num_workers, loaders.train.prefetch_factor) == (3, 6)
+        assert (loaders.val.num_workers, loaders.val.prefetch_factor) == (2, 3)
+        assert loaders.train.persistent_workers is loaders.val.persistent_workers is False
+        assert loaders.train.pin_memory is torch.cuda.is_available()
+    with _loaders(root, DATALOADER={"TEMPLATE": "max", "TOTAL_WORKERS": 2}) as loaders:
+        assert (loaders.train.num_workers, loaders.train.prefetch_factor) == (2, 6)
+        assert loaders.train.persistent_workers is True
+    with _loaders(root) as loaders:  # without workers torch takes neither
+        assert (loaders.train.num_workers, loaders.train.prefetch_factor) == (0, None)

@@ -30,6 +30,8 @@ class ClipFrames:
 
     def __init__(self, store: SpikeStore, columns: Sequence[str], voxels: str, dtype: str) -> None:
         self._store, self._columns, self._voxels, self._dtype = store, columns, voxels, dtype
+        # Clips of 56 and of 88 frames stand in one batch: as many as any sequence has.
+        self._most_frames = max(each.layout.frames for each in store.sequences)
         self.cache: RamCache | None = None
         self.cache_first = 0
         self._scratch: dict[tuple[int, ...], NDArray[np.uint8]] = {}
@@ -48,9 +50,7 @@ class ClipFrames:
         height, width = planes.plane_crop
         if self._voxels == "device":
             row_bytes = -(-(width + 7) // 8)  # wherever in its first byte the crop begins
-            # As many frames as any sequence has: clips of 56 and of 88 frames stand in one batch.
-            frames = max(each.layout.frames for each in self._store.sequences)
-            found["spike_packed"] = (clip_len, frames, height, row_bytes), "uint8"
+            found["spike_packed"] = (clip_len, self._most_frames, height, row_bytes), "uint8"
             found["bit_offset"] = (clip_len,), "int64"
             found["spike_frames"] = found["spike_width"] = found["symmetry"] = (), "int64"
         else:
@@ -77,11 +77,8 @@ class ClipFrames:
             packed, out["bit_offset"][step] = self._store.packed(row, crop.plane)
             frames, _, row_bytes = packed.shape
             out["spike_packed"][step, :frames, :, :row_bytes] = packed
-        out["spike_frames"][...], out["spike_width"][...], out["symmetry"][...] = (
-            frames,
-            crop.plane.width,
-            crop.symmetry,
-        )
+        out["spike_frames"][...] = frames
+        out["spike_width"][...], out["symmetry"][...] = crop.plane.width, crop.symmetry
 
     # Images
 
@@ -143,10 +140,10 @@ class ClipFrames:
 
 
 def image_bytes(store: SpikeStore) -> NDArray[np.int64]:
-    """What every image of a store takes in the cache: all of "blur", then all of "sharp"."""
+    """What every image of a store takes in the cache: all of "blur", then all of "sharp" where there are such."""
     sizes = [each.image_height * each.image_width * CHANNELS for each in store.sequences]
     counts = np.diff(store.episode_starts)
-    return np.tile(np.repeat(np.array(sizes, np.int64), counts), len(COLUMNS))
+    return np.tile(np.repeat(np.array(sizes, np.int64), counts), sum(name in store.columns for name in COLUMNS))
 
 
 def shape_bytes(shape: tuple[int, ...], dtype: str) -> int:

@@ -77,8 +77,11 @@ class Trainer:
 
     # Training
 
-    def run(self) -> None:
-        """Train until the last epoch, validate after each, keep the last state and the best one."""
+    def run(self) -> int:
+        """Train until the last epoch, validate after each, keep the last state and the best one.
+
+        Returns how often a clip could not be read and was skipped (`DATA.ON_ERROR: skip`).
+        """
         epochs = self.config.train.epochs
         if self.epoch >= epochs:
             self._print(f"already at epoch {self.epoch} of {epochs}: nothing to train")
@@ -95,6 +98,10 @@ class Trainer:
                 f"(blur {row['blur_psnr']:.2f}, gain {row['val_psnr'] - row['blur_psnr']:+.2f}) | "
                 f"SSIM {row['val_ssim']:.4f} (blur {row['blur_ssim']:.4f})"
             )
+        skipped = self.loaders.skipped
+        if skipped:
+            print(f"note: process {self.ranks.rank} skipped {len(skipped):,} clips, first {skipped[0]}", flush=True)
+        return int(self.ranks.sum(self._zeros(1) + len(skipped)))
 
     def train_epoch(self) -> None:
         """All batches that are left of this epoch; every rank has the same number of them."""

@@ -142,6 +142,25 @@ def test_a_run_that_is_there_is_left_alone(
     assert run(config, out, "--overwrite", "TRAIN.EPOCHS=1") == 0 and len(history(out)) == 1
 
 
+def test_a_run_that_is_trained_anew_forgets_the_old_one(config: Path, trained: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(trained, tmp_path / "run"))
+    assert run(config, out, "--overwrite", "TRAIN.OPTIM.LR=1e30") == 1
+    assert not [path for path in out.rglob("*") if path.is_file()]
+
+
+def test_clips_that_are_skipped_are_counted_and_in_the_exit_code(
+    spike_clips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = Path(shutil.copytree(spike_clips, tmp_path / "clips"))
+    bad = sorted((root / "train").iterdir())[0] / "sharp" / "000000.png"
+    bad.write_bytes(bad.read_bytes()[:200])
+    config = write_config(tmp_path, root)
+    assert run(config, tmp_path / "run", "TRAIN.EPOCHS=1") == 1
+    assert str(bad) in capsys.readouterr().err
+    assert run(config, tmp_path / "run", "TRAIN.EPOCHS=1", "DATA.ON_ERROR=skip") == 3
+    assert "note: process 0 skipped 1 clips, first " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("value", "named"),
     [("DATA.CROP_SIZE=40", "DATA.CROP_SIZE was 32, is 40"), ("DATA.K=16", "DATA.K was 8, is 16"),

@@ -59,10 +59,10 @@ class Contender:
         return bool(self.about.get("workers"))
 
     def line(self, unit: str = "samples") -> str:
-        said = f"{len(self.rates)} rounds: {min(self.rates):,.0f}–{max(self.rates):,.0f}"
+        said = f"{len(self.rates)} rounds: {_rate(min(self.rates))}–{_rate(max(self.rates))}"
         if not self.has_workers:  # what they take is not seen from here
             said += f"; {1e3 * self.cpu_s:.2f} ms of CPU each"
-        return f"{self.name:<52} {self.per_s:10,.0f} {unit}/s   ({said})"
+        return f"{self.name:<52} {_rate(self.per_s):>10} {unit}/s   ({said})"
 
     def close(self) -> None:
         if self._process.stdin is not None:
@@ -85,6 +85,10 @@ class Contender:
             raise ContenderFailed(f"{self.name} ended with {code}:\n{self._complaints.read()[-3000:]}")
         found: dict[str, Any] = json.loads(line)
         return found
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.1f}"
 
 
 class ContenderFailed(SystemExit):

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from penstock.errors import MissingExtra, PenstockError
 
+_FINISHED_WITH_LOSS = 3
+
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
@@ -23,8 +25,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("config", metavar="CONFIG", type=Path, help="the YAML file: DATA, DATALOADER, TRAIN, SEED")
     parser.add_argument("values", metavar="KEY=VALUE", nargs="*", help="values that replace those of the file")
     parser.add_argument("--out", type=Path, help="directory of the run (default: runs/NAME of CONFIG)")
-    parser.add_argument("--resume", action="store_true", help="go on exactly where the run in --out ended")
-    parser.add_argument("--overwrite", action="store_true", help="replace the run in --out")
+    known = parser.add_mutually_exclusive_group()
+    known.add_argument("--resume", action="store_true", help="go on exactly where the run in --out ended")
+    known.add_argument("--overwrite", action="store_true", help="replace the run in --out")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: %(default)s)")
     parser.add_argument("--no-amp", action="store_true", help="float32 on a GPU too (default: bfloat16 there)")
     parser.add_argument("--log-every", type=int, default=100, metavar="N", help="steps per line (default: %(default)s)")
@@ -37,13 +40,13 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(args: argparse.Namespace) -> None:
-    """From the YAML to the last epoch."""
+def run(args: argparse.Namespace) -> int:
+    """From the YAML to the last epoch; the exit code."""
     try:
         import torch  # noqa: F401
     except ImportError:
         raise MissingExtra("torch", "torch", "training") from None
-    from deblur.checkpoint import check_free
+    from deblur.checkpoint import check_free, forget
     from deblur.ranks import joined_ranks
     from deblur.train import Settings, Trainer
 
@@ -62,23 +65,24 @@ def run(args: argparse.Namespace) -> None:
     ):
         trainer = Trainer(loaders, ranks, settings)
         if ranks.is_first:
+            if args.overwrite:
+                forget(out)
             count = sum(each.numel() for each in trainer.parameters)
             print(f"DeblurNet: {count / 1e6:.2f} million parameters on {ranks.device}", flush=True)
-        trainer.run()
+        return _FINISHED_WITH_LOSS if trainer.run() else 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     args = build_parser().parse_intermixed_args(argv)
     try:
-        run(args)
+        return run(args)
     except PenstockError as error:
         print(f"train_deblur: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("train_deblur: interrupted; --resume goes on from the last checkpoint", file=sys.stderr)
         return 130
-    return 0
 
 
 if __name__ == "__main__":

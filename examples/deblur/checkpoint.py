@@ -74,6 +74,14 @@ def check_free(directory: Path) -> None:
         raise OutputExists(f"{directory / LAST} exists: it is left alone", hint=hint)
 
 
+def forget(directory: Path) -> None:
+    """Before a run is trained anew: nobody goes on with the old one, nor takes its figures for those of the new one."""
+    for name in (LAST, BEST, HISTORY):
+        (directory / name).unlink(missing_ok=True)
+    for path in (directory / "images").glob("epoch_*.png"):
+        path.unlink()
+
+
 def plain(content: Any) -> Any:
     """What JSON makes of it: tuples become lists, paths texts; so that saved and present values compare."""
     return json.loads(json.dumps(content, default=str))

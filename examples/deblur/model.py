@@ -68,7 +68,7 @@ class DeblurNet(nn.Module):
         super().__init__()
         widths = (width, 2 * width, 4 * width)
         self.image_stem = nn.Conv2d(3 * 4, width, 3, padding=1)
-        self.spike_stem = nn.Conv2d(bins, width, 3, padding=1)
+        self.spike_stem = nn.Conv2d(bins + 1, width, 3, padding=1)
         self.spike_stack = Stack(width, 1)
         self.spike_downs = nn.ModuleList(_down(channels) for channels in widths[:2])
         self.guides = nn.ModuleList(Guide(channels) for channels in widths)
@@ -76,7 +76,7 @@ class DeblurNet(nn.Module):
         self.downs = nn.ModuleList(_down(channels) for channels in widths[:2])
         self.ups = nn.ModuleList(nn.Conv2d(channels, 2 * channels, 1) for channels in widths[1:])
         self.decoders = nn.ModuleList(Stack(channels, 1) for channels in widths[:2])
-        self.head = nn.Conv2d(width, 3 * 4, 3, padding=1)
+        self.head = nn.Conv2d(width, 2 * 3 * 4, 3, padding=1)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)  # type: ignore[arg-type]
 
@@ -96,7 +96,8 @@ class DeblurNet(nn.Module):
         for level in (1, 0):
             x = functional.pixel_shuffle(self.ups[level](x), 2) + skips[level]
             x = self.decoders[level](x, clip_len)
-        sharp = image + functional.pixel_shuffle(self.head(x), 2)
+        gain, offset = functional.pixel_shuffle(self.head(x), 2).chunk(2, dim=1)
+        sharp = image + image * gain + offset
         return sharp[..., : size[0], : size[1]].unflatten(0, blur.shape[:2])
 
     def _spike_features(
@@ -104,7 +105,9 @@ class DeblurNet(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """At the three levels. The plane has a resolution of its own and covers the same view as the image."""
         covered = (size[0] + 1) // 2, (size[1] + 1) // 2
-        logs = torch.log1p(voxels)  # a ratio of rates becomes a difference
+        logs = torch.log1p(voxels)  # a ratio of rates becomes a difference: of each bin to the whole exposure
+        mean = logs.mean(dim=1, keepdim=True)
+        logs = torch.cat([logs - mean, mean], dim=1)
         if logs.shape[-2:] != covered:
             logs = functional.interpolate(logs, covered, mode="bilinear", align_corners=False)
         logs = functional.pad(logs, (0, half[1] - covered[1], 0, half[0] - covered[0]), mode="replicate")

@@ -68,7 +68,7 @@ class Trainer:
         self.history: list[dict[str, float]] = []
         self.best_psnr = -math.inf
         self._pace: deque[Any] = deque()
-        self._log = _Log()
+        self.log = StepLog()
         if settings.resume:
             self._restore(read_checkpoint(settings.out / LAST))
 
@@ -77,13 +77,16 @@ class Trainer:
 
     # Training
 
-    def run(self) -> None:
-        """Train until the last epoch, validate after each, keep the last state and the best one."""
+    def run(self) -> int:
+        """Train until the last epoch, validate after each, keep the last state and the best one.
+
+        Returns how often a clip could not be read and was skipped (`DATA.ON_ERROR: skip`).
+        """
         epochs = self.config.train.epochs
         if self.epoch >= epochs:
             self._print(f"already at epoch {self.epoch} of {epochs}: nothing to train")
         while self.epoch < epochs:
-            self._train_epoch()
+            self.train_epoch()
             row = {"epoch": self.epoch, "step": self.step, "train_loss": self._mean_loss(), **self.validate()}
             self.history.append(row)
             self.epoch, self.taken, self.sums = self.epoch + 1, 0, self._zeros(2)
@@ -95,25 +98,29 @@ class Trainer:
                 f"(blur {row['blur_psnr']:.2f}, gain {row['val_psnr'] - row['blur_psnr']:+.2f}) | "
                 f"SSIM {row['val_ssim']:.4f} (blur {row['blur_ssim']:.4f})"
             )
+        skipped = self.loaders.skipped
+        if skipped:
+            print(f"note: process {self.ranks.rank} skipped {len(skipped):,} clips, first {skipped[0]}", flush=True)
+        return int(self.ranks.sum(self._zeros(1) + len(skipped)))
 
-    def _train_epoch(self) -> None:
+    def train_epoch(self) -> None:
         """All batches that are left of this epoch; every rank has the same number of them."""
         self.net.train()
-        self._log.begin(self.step)
+        self.log.begin(self.step)
         last = len(self.loaders.train)
         weight = self._zeros(1).float()
         for batch in self._timed(self.loaders.train):
-            weight += self._backward(self.loaders.prepare(batch, self.ranks.device))
+            weight += self.backward(self.loaders.prepare(batch, self.ranks.device))
             self.taken += 1
             if self.taken % self.config.train.gradient_accumulation_steps and self.taken < last:
                 continue
-            self._optimize(weight)
+            self.optimize(weight)
             weight.zero_()
             if self.step % self.settings.log_every == 0:
-                self._print(self._log.line(self.step, self._mean_loss()))
+                self._print(self.log.line(self.step, self._mean_loss()))
             if self.settings.save_every and self.step % self.settings.save_every == 0 and self.taken < last:
                 self.save()
-                self._log.begin(self.step)
+                self.log.begin(self.step)
 
     def _timed(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The batches; what waiting for each one takes goes into the log."""
@@ -121,12 +128,12 @@ class Trainer:
         while True:
             began_s = time.perf_counter()
             batch = next(one_by_one, None)
-            self._log.data_s += time.perf_counter() - began_s
+            self.log.data_s += time.perf_counter() - began_s
             if batch is None:
                 return
             yield batch
 
-    def _backward(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def backward(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Add the gradients of the summed loss of a batch; the summed weight of its clips."""
         with self._cast():
             found = self.net(batch["blur"], batch["spike_vox"])
@@ -138,7 +145,8 @@ class Trainer:
         self._keep_pace()
         return weight
 
-    def _optimize(self, weight: Tensor) -> None:
+    def optimize(self, weight: Tensor) -> None:
+        """One step with the gradients of clips whose weights sum up to `weight` here."""
         self.ranks.average_gradients(self.parameters, weight)
         if self.config.train.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.config.train.max_grad_norm)
@@ -253,7 +261,7 @@ class Trainer:
             print(text, flush=True)
 
 
-class _Log:
+class StepLog:
     """The lines of the steps: what one took since the last line, and how much of it was waiting for data."""
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.demo.act import ReachScript, write_episodes
+from penstock.demo.spike import SpikeScript, write_spike_set
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -21,6 +22,14 @@ def reach(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four short episodes of the synthetic task."""
     directory = tmp_path_factory.mktemp("act") / "reach"
     write_episodes(directory, SCRIPT)
+    return directory
+
+
+@pytest.fixture(scope="package")
+def spike_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nine small clips to train on, and three to validate."""
+    directory = tmp_path_factory.mktemp("spike") / "clips"
+    write_spike_set(directory, SpikeScript(train=3, test=1, images=7, height=48, width=64, travel_px=6))
     return directory
 
 

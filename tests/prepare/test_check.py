@@ -14,7 +14,7 @@ from penstock.demo.spike import SpikeScript, write_spike_set
 from penstock.load.clips.config import load_clip_config
 from penstock.prepare.steps import StepTimes, advice
 
-NO_STEPS = ["--only", "configuration", "files", "sample"]
+NO_STEPS = ["--only", "configuration,files,sample"]
 SEQUENCE = "train/DEMO0000_07_00"
 
 
@@ -73,6 +73,8 @@ def test_a_wrong_key_is_named_with_the_right_one(root: Path, capsys: pytest.Capt
     assert "CROP_SIZE" in capsys.readouterr().err
     assert check(root, "DATA.CROP_SIZE=4096") != 0
     assert main(["check", str(root / "config.yaml"), "--steps", "0"]) == 2
+    assert main(["check", str(root / "config.yaml"), "--only", "sample,stpes"]) == 2
+    assert "no part 'stpes'" in capsys.readouterr().err
 
 
 def test_a_folder_without_samples_says_what_makes_one(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,6 +102,9 @@ def test_bad_files_are_named_or_counted(root: Path, capsys: pytest.CaptureFixtur
     assert "000003" in shown.out + shown.err
     if change == "damaged":
         assert "000003" in shown.out and "000003" in shown.err  # by the look at files, and by the sample
+        assert check(root, "DATA.ON_ERROR=skip") == 3
+        shown = capsys.readouterr()
+        assert "a clip is left out: DEMO0000_07_00 from 000000.png" in shown.out and "000003.png" in shown.out
         return
     assert "files" not in shown.out.splitlines()
     assert check(root, "DATA.ON_MISSING=skip") == 3

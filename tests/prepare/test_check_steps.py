@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,17 @@ def test_memory_that_is_not_there_is_refused_with_what_would_fit(
     assert main(["check", str(config), *words, "--only", "steps"]) == 1
     shown = capsys.readouterr().err
     assert "loading would take" in shown and "TRAIN.BATCH_SIZE" in shown
+
+
+def test_clips_that_workers_leave_out_are_a_loss(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "damaged"
+    shutil.copytree(config.parent, root)
+    image = root / "train" / "DEMO0000_07_00" / "sharp" / "000000.png"
+    image.write_bytes(image.read_bytes()[:300])
+    words = [f"DATA.ROOT={root}", "DATALOADER.TRAIN_WORKERS=1", "--steps", "3", "--only", "steps"]
+    assert main(["check", str(config), *words]) == 1
+    assert "000000.png" in capsys.readouterr().err
+    assert main(["check", str(config), *words, "DATA.ON_ERROR=skip"]) == 3
+    assert "a clip is left out" in capsys.readouterr().out

@@ -25,12 +25,10 @@ def test_from_a_folder_to_a_training(
     commands = re.findall(r"^penstock (.*?)(?: {2,}#.*)?$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert [command.split()[0] for command in commands] == ["prepare", "inspect", "doctor", "check", "prepare"]
     for command in commands:
-        words = command.split() + (
-            ["--only", "configuration", "files", "sample"] if command.startswith("check") else []
-        )
+        words = command.split() + (["--only", "configuration,files,sample"] if command.startswith("check") else [])
         assert main(words) == 0, command
     assert (unified / "train" / "DEMO0000_07_00" / "blur").is_symlink()
     assert len(list(unified.rglob("*.npy"))) == 18
-    words = ["check", "deblur.yaml", "DATA.USE_PRECOMPUTED_VOXELS=true", "--only", "files", "sample"]
+    words = ["check", "deblur.yaml", "DATA.USE_PRECOMPUTED_VOXELS=true", "--only", "files,sample"]
     assert main(words) == 0
     assert "fine: deblur.yaml" in capsys.readouterr().out

@@ -54,7 +54,9 @@ def test_voxels_from_files_equal_those_that_are_counted(root: Path) -> None:
     assert not list(root.rglob("*.part"))
 
 
-def test_a_second_run_makes_nothing_and_a_stopped_one_goes_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_run_makes_nothing_and_a_stopped_one_goes_on(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     make, calls = VoxelTask.make, []
 
     def stopped(task: VoxelTask) -> int:
@@ -64,8 +66,8 @@ def test_a_second_run_makes_nothing_and_a_stopped_one_goes_on(root: Path, monkey
         return make(task)
 
     monkeypatch.setattr(VoxelTask, "make", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        prepare_voxels([SpikeStore(root)], "spike_vox")
+    assert main(["prepare", "voxels", str(root), "--jobs", "1"]) == 130
+    assert "the same command goes on" in capsys.readouterr().err
     monkeypatch.undo()
     there = voxels(root)
     assert 4 <= len(there) < FILES
@@ -118,15 +120,20 @@ def test_other_bins_or_another_layout_make_all_of_them_anew(root: Path, words: d
     np.testing.assert_array_equal(stored.voxel(3), other.voxel(3))
 
 
+@pytest.mark.parametrize("where", ["pathlib.Path.unlink", "penstock.prepare.voxels.write_record"])
 def test_killed_between_old_and_new_voxels_no_old_one_counts_as_new(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     prepare_voxels([SpikeStore(root)], "spike_vox")
-    monkeypatch.setattr("penstock.prepare.voxels.write_record", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+
+    def killed(*args: object, **words: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(where, killed)
     with pytest.raises(KeyboardInterrupt):
         prepare_voxels([SpikeStore(root, flip=False)], "spike_vox")
     monkeypatch.undo()
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match="voxel files"):
         SpikeStore(root, flip=False, voxel_dir="spike_vox")
     assert prepare_voxels([SpikeStore(root, flip=False)], "spike_vox").counted["made"] == FILES
 

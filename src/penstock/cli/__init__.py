@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         flags = "--append --resume" if getattr(args, "append", False) else "--resume"
         kept = f"; what was committed stays: {flags} goes on" if args.verb == "convert" else ""
+        kept = "; what is whole stays: the same command goes on" if args.verb == "prepare" else kept
         print(f"penstock: interrupted{kept}", file=sys.stderr)
         return 130
     except BrokenPipeError:

@@ -22,7 +22,7 @@ def add_parser(verbs: Any) -> None:
         "words", nargs="+", metavar="CONFIG [KEY=VALUE …]", help="the YAML; values that replace its own"
     )
     parser.add_argument(
-        "--only", nargs="+", choices=CHECK_PARTS, default=CHECK_PARTS, metavar="PART", help=f"{', '.join(CHECK_PARTS)}"
+        "--only", metavar="PART[,PART]", help=f"parts of the check: {', '.join(CHECK_PARTS)} (all of them)"
     )
     parser.add_argument("--steps", type=int, default=20, metavar="N", help="steps to measure (20)")
     parser.add_argument(
@@ -41,15 +41,19 @@ def run(args: argparse.Namespace) -> int:
     from penstock.errors import PenstockError, UsageError
     from penstock.formats.findings import Findings
     from penstock.load.clips.config import load_clip_config
+    from penstock.prepare import CHECK_PARTS
     from penstock.prepare.check import check_training
 
     if args.steps < 1 or (args.step_ms is not None and args.step_ms < 0):
         raise UsageError("--steps is 1 or more, --step-ms is 0 or more")
+    parts = CHECK_PARTS if args.only is None else tuple(args.only.split(","))
+    if wrong := [part for part in parts if part not in CHECK_PARTS]:
+        raise UsageError(f"--only {args.only}: there is no part {wrong[0]!r}", hint=f"parts: {', '.join(CHECK_PARTS)}")
     path, *overrides = args.words
     config = load_clip_config(path, overrides)
     findings = Findings()
     values: dict[str, Any] = {}
-    checked = check_training(config, findings, tuple(args.only), gpus=args.gpus, steps=args.steps, step_ms=args.step_ms)
+    checked = check_training(config, findings, parts, gpus=args.gpus, steps=args.steps, step_ms=args.step_ms)
     try:
         for part in checked:
             values[part.name] = part.values

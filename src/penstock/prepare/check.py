@@ -75,7 +75,7 @@ def check_training(
         yield _sample(config, findings)
     if "steps" in parts:
         try:
-            yield _steps(config, gpus, steps, step_ms)
+            yield _steps(config, findings, gpus, steps, step_ms)
         except MissingExtra as error:
             if len(parts) == 1:
                 raise
@@ -135,8 +135,12 @@ def _files(config: ClipConfig, findings: Findings) -> Part:
                 hint="a smaller DATA.CLIP_LEN, or longer sequences",
             )
         step = -(-len(store.sequences) // _LOOKED_AT)
+        found = Findings()
         for sequence in store.sequences[::step]:
-            check_row(sequence, sequence.frames // 2, findings)
+            check_row(sequence, sequence.frames // 2, found)
+        for problem in found.problems:  # what a training leaves out is a loss, and no error
+            severity = "loss" if data.on_error == "skip" else problem.severity
+            findings.add(severity, "content", problem.where, problem.message, problem.hint)
         sequences = len(store.sequences)
         size = units.format_size(store.stored_bytes)
         lines.append(f"{label:<9} {sequences:,} sequences · {store.rows:,} images · {clips:,} clips · {size}")
@@ -156,6 +160,7 @@ def _sample(config: ClipConfig, findings: Findings) -> Part:
             lines.append(f"{label:<9} {name:<10} {each}")
         values[label] = {name: asdict(each) for name, each in facts.items()}
         _judge(facts, clips, findings)
+        _count_skipped(clips.skipped, findings)
     return Part("sample", tuple(lines), values)
 
 
@@ -184,12 +189,18 @@ def _judge(facts: dict[str, ArrayFacts], clips: SpikeClips, findings: Findings) 
         findings.add("loss", "voxels", where, "the voxels are all zero", f"penstock doctor {clips.store.path}")
 
 
+def _count_skipped(skipped: Sequence[str], findings: Findings) -> None:
+    for text in skipped:
+        findings.add("loss", "clips left out", "", f"a clip is left out: {text}")
+
+
 # Steps
 
 
-def _steps(config: ClipConfig, gpus: int | None, steps: int, step_ms: float | None) -> Part:
+def _steps(config: ClipConfig, findings: Findings, gpus: int | None, steps: int, step_ms: float | None) -> Part:
     lines: list[str] = []
     times = measure_steps(config, gpus=gpus, steps=steps, step_ms=step_ms, log=lines.append)
+    _count_skipped(times.skipped, findings)
     lines += [f"{label:<9} {text}" for label, text in _step_rows(times)]
     verdict, knob = advice(times, config)
     lines += [f"{'verdict':<9} {verdict}", *([f"{'change':<9} {knob}"] if knob else [])]

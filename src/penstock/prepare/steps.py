@@ -45,6 +45,8 @@ class StepTimes:
     images_bytes: int
     """All images of the set, decoded."""
     cache_bytes: int
+    skipped: tuple[str, ...] = ()
+    """Clips that could not be read, with `DATA.ON_ERROR: skip`."""
 
 
 def measure_steps(
@@ -87,6 +89,7 @@ def measure_steps(
             predicted_bytes=loaders.predicted_bytes,
             images_bytes=sum(int(image_bytes(store).sum()) for store in stores),
             cache_bytes=loaders.memory.cache_bytes,
+            skipped=tuple(loaders.skipped),
         )
 
 

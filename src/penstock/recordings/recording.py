@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, cast
 import numpy as np
 
 from penstock.errors import MessageError, RecordingError, SchemaError
+from penstock.recordings.fetch import Block as Block
+from penstock.recordings.fetch import decompressed
 from penstock.recordings.messages.schemas import several_types, type_name
 from penstock.recordings.recovery.report import unknown_loss
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from penstock.recordings.fetch import Block as Block
     from penstock.recordings.messages.decoder import MessageDecoder
     from penstock.recordings.messages.schemas import Schema, SchemaStore
     from penstock.recordings.split import Source
@@ -92,6 +93,7 @@ class Recording(ABC):
         self._schemas = schemas
         self._topic_schemas: list[Schema] = []
         self._on_corrupt: OnCorrupt = on_corrupt
+        self._packed_messages = False  # one by one, as rosbag2 can
         self._lost: dict[int, NDArray[np.bool_]] = {}
         self._by_example: dict[int, MessageDecoder] = {}
 
@@ -127,7 +129,6 @@ class Recording(ABC):
     def times_ns(self, topic: Topic) -> NDArray[np.int64]:
         """Receive times of a topic, one per message number; not necessarily ascending."""
 
-    @abstractmethod
     def fetch(
         self,
         topic_ids: NDArray[np.int32],
@@ -140,6 +141,17 @@ class Recording(ABC):
 
         `clip_bytes`: payloads may be cut after about so many bytes (to read headers without the rest).
         """
+        self._check_request(topic_ids, numbers)
+        if not self._packed_messages:
+            return self._blocks(topic_ids, numbers, memory_bytes, clip_bytes)
+        blocks = self._blocks(topic_ids, numbers, memory_bytes // 2, None)
+        return decompressed(blocks, memory_bytes // 2, self.path, self._lose_placed(topic_ids, numbers))
+
+    def _blocks(
+        self, topic_ids: NDArray[np.int32], numbers: NDArray[np.int64], memory_bytes: int, clip_bytes: int | None
+    ) -> Iterator[Block]:
+        """The stored payloads of a request that was checked: what `fetch` gives, or unpacks."""
+        raise NotImplementedError
 
     def topic(self, name: str) -> Topic:
         """The topic of a name, or of NAME:TYPE; of a name that carries several types, the one with most messages."""

@@ -30,7 +30,7 @@ from penstock.media.image import raw as raw_image
 from penstock.media.image.depth import DepthInfo
 from penstock.plan.conversion_memory import CameraLoad, VectorLoad
 from penstock.recordings.recording import Recording, Topic
-from penstock.recordings.values.images import ImageReader, RawPicture
+from penstock.recordings.values.images import VIDEO_TYPES, ImageReader, RawPicture, VideoReader, scan_stream
 from penstock.recordings.values.obvious import DOUBLE_PRECISION, NO_VECTOR
 from penstock.recordings.values.transforms import (
     NAMES,
@@ -41,7 +41,6 @@ from penstock.recordings.values.transforms import (
     parse_chain,
 )
 from penstock.recordings.values.vectors import VectorReader
-from penstock.recordings.values.video_messages import VIDEO_TYPES, VideoReader, scan_stream
 
 
 @dataclass(frozen=True, kw_only=True)

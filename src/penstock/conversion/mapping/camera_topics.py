@@ -10,8 +10,7 @@ from penstock.conversion.mapping.left_out import left_out
 from penstock.errors import PenstockError
 from penstock.media.image.depth import DepthInfo
 from penstock.recordings.recording import Recording, Topic
-from penstock.recordings.values.images import COMPRESSED_TYPES, RAW_TYPES
-from penstock.recordings.values.video_messages import VIDEO_TYPES
+from penstock.recordings.values.images import COMPRESSED_TYPES, RAW_TYPES, VIDEO_TYPES
 
 _FILLER = frozenset(
     ("camera", "color", "colour", "compressed", "image", "raw", "rgb", "sensor", "sensors", "video")

@@ -9,11 +9,9 @@ import numpy as np
 
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.recordings.db3.file import Db3File, Db3Index
-from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, BufferPool
-from penstock.recordings.message_compression import PACKED_NOTE, decompressed
+from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, PACKED_NOTE, Block, BufferPool
 from penstock.recordings.messages.schemas import SchemaStore
 from penstock.recordings.recording import (
-    DEFAULT_FETCH_BYTES,
     LargestReads,
     OnCorrupt,
     Recording,
@@ -115,20 +113,6 @@ class Db3Recording(Recording):
 
     def times_ns(self, topic: Topic) -> NDArray[np.int64]:
         return as_readonly(self._rows[topic.id].times_ns)
-
-    def fetch(
-        self,
-        topic_ids: NDArray[np.int32],
-        numbers: NDArray[np.int64],
-        *,
-        memory_bytes: int = DEFAULT_FETCH_BYTES,
-        clip_bytes: int | None = None,
-    ) -> Iterator[Block]:
-        self._check_request(topic_ids, numbers)
-        if not self._packed_messages:
-            return self._blocks(topic_ids, numbers, memory_bytes, clip_bytes)
-        blocks = self._blocks(topic_ids, numbers, memory_bytes // 2, None)
-        return decompressed(blocks, memory_bytes // 2, self.path, self._lose_placed(topic_ids, numbers))
 
     def _blocks(
         self, topic_ids: NDArray[np.int32], numbers: NDArray[np.int64], memory_bytes: int, clip_bytes: int | None

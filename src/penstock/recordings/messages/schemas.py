@@ -173,8 +173,7 @@ class SchemaStore:
 
 
 def _json_decoder(schema: Schema) -> MessageDecoder:
-    from penstock.recordings.messages.json_messages import JsonDecoder
-    from penstock.recordings.messages.json_schema import parse_json_schema, types_of_message
+    from penstock.recordings.messages.json_messages import JsonDecoder, parse_json_schema, types_of_message
 
     described = parse_json_schema(schema.text, schema.type) if schema.format == "jsonschema" else None
     return JsonDecoder(described or types_of_message({}, schema.type), schema.type)
@@ -183,8 +182,7 @@ def _json_decoder(schema: Schema) -> MessageDecoder:
 def json_decoder_by_example(schema: Schema, payloads: Iterable[memoryview]) -> MessageDecoder:
     """The decoder of a JSON topic whose schema names no fields, from its first message that is an object with some."""
     from penstock.errors import MessageError
-    from penstock.recordings.messages.json_messages import JsonDecoder, parse
-    from penstock.recordings.messages.json_schema import types_of_message
+    from penstock.recordings.messages.json_messages import JsonDecoder, parse, types_of_message
 
     types = types_of_message({}, schema.type)
     for payload in payloads:

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     skew_ns = units.parse_duration_ns(args.max_skew)
     budget = Budget.for_process(args.memory)
     libraries_bytes = LIBRARIES_BYTES + IMAGE_LIBRARY_BYTES
-    budget.reserve("libraries", max(libraries_bytes - budget.used_bytes, 0), lasting=True)
+    budget.reserve("libraries", max(libraries_bytes - budget.used_bytes, 0))
     findings = Findings()
     _doctor_of(path)(path, findings, full=args.full, skew_ns=skew_ns)
     report = findings.report()

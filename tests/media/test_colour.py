@@ -11,7 +11,7 @@ import pytest
 
 from penstock.media.mp4.index import read_index
 from penstock.media.video import decode
-from penstock.media.video.colour import rgb_options
+from penstock.media.video.decode import rgb_options
 from penstock.stores.lerobot.video_decoders import Decoder, FrameTimes
 from tests.media.clips import MATRICES, blocks, middles, tagged_clip
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.conversion.cameras.camera import PictureChanged
-from penstock.conversion.cameras.encoding_anew import Encoded, refusal
+from penstock.conversion.cameras.column import Encoded, refusal
 from penstock.conversion.inputs.columns import CameraColumn, Columns
 from penstock.conversion.inputs.pairing import Paired
 from penstock.conversion.inputs.requests import CameraRuns

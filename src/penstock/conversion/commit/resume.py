@@ -12,7 +12,7 @@ from penstock.conversion.commit import identity as identities
 from penstock.conversion.commit import output
 from penstock.conversion.commit.input_progress import InputProgress, JobInputs
 from penstock.conversion.commit.journal import Journal
-from penstock.conversion.commit.lock import locked
+from penstock.conversion.commit.output import locked
 from penstock.conversion.commit.writer import DataSetWriter
 from penstock.conversion.inputs.input import Begun, Found
 from penstock.conversion.report import Report, read_report

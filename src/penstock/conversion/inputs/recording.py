@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import formats, recordings
-from penstock.conversion.cameras.encoding_anew import video_lines
+from penstock.conversion.cameras.column import video_lines
 from penstock.conversion.cameras.video_stream import camera_fate, refuse_encoding, stream_notes
 from penstock.conversion.episodes.clock import check_clock, note_on_clock
 from penstock.conversion.episodes.cuts import Cuts, Marks, Span, cut, read_marks, settle, text_features

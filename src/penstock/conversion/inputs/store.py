@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.conversion.cameras.encoding_anew import video_lines
+from penstock.conversion.cameras.column import video_lines
 from penstock.conversion.inputs.input import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
 from penstock.conversion.inputs.store_columns import StoreColumns, settle_columns
 from penstock.conversion.inputs.store_episode import (

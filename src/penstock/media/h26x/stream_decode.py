@@ -12,7 +12,7 @@ import numpy as np
 from penstock.errors import VideoError
 from penstock.media.h26x import h265
 from penstock.media.h26x.nal import StreamCodec, annex_b, nal_units
-from penstock.media.video.colour import rgb_options
+from penstock.media.video.decode import rgb_options
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -137,7 +137,12 @@ def _times_and_offsets(entries: bytearray, path: Path) -> tuple[NDArray[np.int64
 
 
 class McapFileIndexer:
-    """One file: its summary, then its data section, record by record."""
+    """One file: its summary, then its data section, record by record.
+
+    The data section is walked and chunk bodies are skipped, so the index tells what the file holds and not what its
+    summary claims. The summary is asked for schemas and channels (which otherwise lie inside chunks), and for counts to
+    compare with. A chunk is decompressed here only when its index is missing or names an unknown channel.
+    """
 
     def __init__(self, shared: McapIndex, file: ByteSource, number: int, window: Window) -> None:
         self._shared = shared

@@ -211,7 +211,10 @@ def weighed(connection: int, count: int) -> int:
 
 
 class Ros1Indexer:
-    """Collects the index records behind the chunks and turns them into the message index, batch by batch."""
+    """Collects the index records behind the chunks and turns them into the message index, batch by batch.
+
+    Where one does not hold, the records of the bag decide what is there (`index_bag` in `scan.py`).
+    """
 
     def __init__(self, window: Window, topic_of_connection: dict[int, int]) -> None:
         self.notes: list[str] = []

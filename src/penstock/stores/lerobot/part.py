@@ -15,7 +15,7 @@ from penstock.lerobot import layout, tables
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.read.reader import DataSet
 from penstock.stores.lerobot.files import ColumnFiles, listed
-from penstock.stores.lerobot.parquet_footer import beginning_of_large
+from penstock.stores.lerobot.parquet_pages import beginning_of_large
 from penstock.stores.opening import whole_numbers
 
 _DOCTOR = "`penstock doctor` lists what else disagrees"

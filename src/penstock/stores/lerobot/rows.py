@@ -14,8 +14,8 @@ from penstock.errors import DataSetCorrupt
 from penstock.lerobot import layout
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.read.reader import DataSet, RowSpan
-from penstock.lerobot.read.row_stream import RowStream
 from penstock.stores.held import Lru, Pool
+from penstock.stores.lerobot.episode_table import RowStream
 from penstock.stores.lerobot.part import Spans, TableFile
 
 EPISODE, FRAME = "episode_index", "frame_index"

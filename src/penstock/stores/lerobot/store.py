@@ -26,10 +26,9 @@ from penstock.lerobot.features import ROW_KEYS, Feature
 from penstock.lerobot.read import version21
 from penstock.lerobot.read.frames import FrameFinder
 from penstock.lerobot.read.reader import DataSet, open_data_set
-from penstock.lerobot.read.row_stream import RowStream
 from penstock.stores.held import Lru
 from penstock.stores.lerobot.columns import TASK, Opened, column_of, open_part
-from penstock.stores.lerobot.episode_table import PLACE_KEYS, EpisodeTable
+from penstock.stores.lerobot.episode_table import PLACE_KEYS, EpisodeTable, RowStream
 from penstock.stores.lerobot.files import EpisodeFiles
 from penstock.stores.lerobot.images import PictureSource
 from penstock.stores.lerobot.packets import EpisodePackets

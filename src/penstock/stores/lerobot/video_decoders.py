@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError, VideoError
-from penstock.media.video.colour import rgb_options
+from penstock.media.video.decode import rgb_options
 from penstock.media.video.frame_times import FrameTimes, WholeFrames
 from penstock.system.files import for_library
 from penstock.system.memory import give_back_freed

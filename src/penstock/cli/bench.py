@@ -56,7 +56,7 @@ def _add_convert(kinds: Any) -> None:
         usage="penstock bench convert [options] SRC… [a.b=c …]",
         help="peak memory, time and episodes of a conversion with several chunk sizes",
         description="Convert recordings once per chunk size and show peak memory, time and episodes of each.",
-        epilog=_LOAD_EPILOG,
+        epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("words", nargs="+", metavar="SRC… [a.b=c …]", help="recordings; configuration words")

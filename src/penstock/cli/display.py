@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from penstock.system import memory, units
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from penstock.conversion.report import Report, Stage
 
 _LINE_EVERY_S = 5.0

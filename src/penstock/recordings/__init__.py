@@ -7,6 +7,7 @@ with penstock.recordings.open("run.bag") as recording:
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock import formats
@@ -15,8 +16,6 @@ from penstock.recordings.split import find, source_of
 from penstock.system.files import as_path
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from penstock.recordings.recording import Loss, OnCorrupt, Recording, Topic
     from penstock.recordings.recovery.recover import recover
 

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import zlib
 from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import RecordingCorrupt
 from penstock.recordings.codecs import CODECS, decode_prefix, decompress_into
 from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, BufferPool
 from penstock.recordings.file_window import recover_hint
-from penstock.recordings.recovery.scan_bytes import ChunkBytes, FileBytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from penstock.recordings.message_index import Chunks, TopicIndex
-    from penstock.recordings.recovery.scan_bytes import ScanBytes
-    from penstock.system.files import ByteSource
+from penstock.recordings.message_index import Chunks, TopicIndex
+from penstock.recordings.recovery.scan_bytes import ChunkBytes, FileBytes, ScanBytes
+from penstock.system.files import ByteSource
 
 # Reading past a gap of this size costs about what a second system call costs.
 _GAP_BYTES = 4096

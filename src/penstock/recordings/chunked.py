@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import RecordingError
-from penstock.recordings.chunk_fetch import ChunkFetcher
+from penstock.recordings.chunk_fetch import ChunkFetcher, Framing
+from penstock.recordings.fetch import Block
 from penstock.recordings.file_window import Window
-from penstock.recordings.message_index import largest_reads, relocate, time_range_ns
-from penstock.recordings.messages.schemas import SchemaStore
+from penstock.recordings.message_index import (
+    Chunks,
+    ChunksBuilder,
+    IndexBuilder,
+    TopicIndex,
+    largest_reads,
+    relocate,
+    time_range_ns,
+)
+from penstock.recordings.messages.schemas import SchemaStore, TopicTable
 from penstock.recordings.recording import (
     LargestReads,
     OnCorrupt,
@@ -18,21 +31,9 @@ from penstock.recordings.recording import (
     as_readonly,
     span_of,
 )
+from penstock.recordings.recovery.scan_bytes import ScanBytes
 from penstock.recordings.unpack import open_content
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from penstock.recordings.chunk_fetch import Framing
-    from penstock.recordings.fetch import Block
-    from penstock.recordings.message_index import Chunks, ChunksBuilder, IndexBuilder, TopicIndex
-    from penstock.recordings.messages.schemas import TopicTable
-    from penstock.recordings.recovery.scan_bytes import ScanBytes
-    from penstock.system.files import ByteSource
+from penstock.system.files import ByteSource
 
 
 class ChunkedRecording(Recording):

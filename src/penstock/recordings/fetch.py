@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.formats.content import ZSTD_MAGIC
 from penstock.recordings.codecs import check_sizes, decompress_into
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 BLOCK_BYTES = 4 << 20
 BLOCK_MESSAGES = 1024

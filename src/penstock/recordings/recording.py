@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Literal, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import MessageError, RecordingError, SchemaError
 from penstock.recordings.fetch import Block as Block
 from penstock.recordings.fetch import decompressed
-from penstock.recordings.messages.schemas import several_types, type_name
+from penstock.recordings.messages.decoder import MessageDecoder
+from penstock.recordings.messages.schemas import Schema, SchemaStore, several_types, type_name
 from penstock.recordings.recovery.report import unknown_loss
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-    from types import TracebackType
-
-    from numpy.typing import NDArray
-
-    from penstock.recordings.messages.decoder import MessageDecoder
-    from penstock.recordings.messages.schemas import Schema, SchemaStore
-    from penstock.recordings.split import Source
+from penstock.recordings.split import Source
 
 DEFAULT_FETCH_BYTES = 16 << 20
 OnCorrupt = Literal["raise", "count"]

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from penstock.conversion.mapping.first_messages import PictureKind
 from penstock.conversion.settings import Encoding, Video
 from penstock.errors import VideoError
+from penstock.lerobot.features import Feature
+from penstock.media.h26x.stream_index import StreamIndex
 from penstock.media.image.depth import DepthInfo
 from penstock.stores.roles import IMAGE_PREFIX
-
-if TYPE_CHECKING:
-    from penstock.lerobot.features import Feature
-    from penstock.media.h26x.stream_index import StreamIndex
 
 # CPU time in ns per pixel and thread, from the figures of docs/video.md; good for an estimate, not for more.
 _ENCODE_NS = {"h264": 24.0, "hevc": 240.0, "av1": 60.0, "mjpeg": 4.0, "images": 4.0}

@@ -6,11 +6,8 @@ import importlib
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
 
 Step = Callable[[], object]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,15 +10,13 @@ from numpy.typing import NDArray
 from penstock.conversion.cameras.camera import BytesWorker, CameraWorker, Prepared, Shot
 from penstock.conversion.cameras.video_stream import Feed
 from penstock.conversion.inputs.columns import CameraColumn
+from penstock.conversion.sink import VideoSink
 from penstock.errors import VideoError
 from penstock.media.h26x.stream_decode import Decoded, StreamDamage, StreamDecoder
 from penstock.media.h26x.stream_index import depends_on, to_sample
 from penstock.media.h26x.stream_order import KEY
 from penstock.media.image import codec as image
 from penstock.recordings.values.images import RawPicture
-
-if TYPE_CHECKING:
-    from penstock.conversion.sink import VideoSink
 
 NoteLoss = Callable[[int, str], None]  # message, why it cannot be used
 AddSample = Callable[[NDArray[np.uint8]], None]

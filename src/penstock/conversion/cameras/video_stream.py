@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +19,9 @@ from penstock.conversion.cameras.column import Encoded, refusal
 from penstock.conversion.inputs.columns import CameraColumn, Columns
 from penstock.conversion.inputs.pairing import Paired
 from penstock.conversion.inputs.requests import CameraRuns
+from penstock.conversion.settings import Settings
 from penstock.media.h26x.stream_index import BEFORE_KEY, MISSING, UNUSABLE, StreamIndex, depends_on
 from penstock.media.h26x.stream_order import KEY, LEADING, REORDERED
-
-if TYPE_CHECKING:
-    from penstock.conversion.settings import Settings
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.conversion.commit.journal import EpisodeRecord, encode_line
+from penstock.conversion.sink import EpisodeSink, VideoSink
 from penstock.errors import DataSetError
 from penstock.lerobot import tables
 from penstock.lerobot.feature_stats import new_stats
@@ -18,7 +19,6 @@ from penstock.system.memory import give_back_freed
 
 if TYPE_CHECKING:
     from penstock.conversion.commit.writer import DataSetWriter
-    from penstock.conversion.sink import EpisodeSink, VideoSink
 
 _FILL_ROWS = 4096
 # After a flush of so much the heap has holes that the next one does not fit into.

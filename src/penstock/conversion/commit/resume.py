@@ -12,7 +12,7 @@ from penstock.conversion.commit import identity as identities
 from penstock.conversion.commit import output
 from penstock.conversion.commit.input_progress import InputProgress, JobInputs
 from penstock.conversion.commit.journal import Journal
-from penstock.conversion.commit.output import locked
+from penstock.conversion.commit.output import Building, Mode, locked
 from penstock.conversion.commit.writer import DataSetWriter
 from penstock.conversion.inputs.input import Begun, Found
 from penstock.conversion.report import Report, read_report
@@ -22,7 +22,6 @@ from penstock.errors import DataSetError, UsageError
 from penstock.system import config
 
 if TYPE_CHECKING:
-    from penstock.conversion.commit.output import Building, Mode
     from penstock.conversion.job import Job
 
 _COPIES = ("copy", "copy-only")

@@ -5,20 +5,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.conversion.episodes.settings import word_of
+from penstock.conversion.settings import Clock
 from penstock.errors import ConfigError, LimitExceeded, MessageError
+from penstock.recordings.messages.decoder import MessageDecoder
 from penstock.recordings.messages.definitions import EVENT_INFO_TYPE, HEADER_TYPE, FieldType, MessageDef
 from penstock.recordings.messages.paths import parse_path
-
-if TYPE_CHECKING:
-    from penstock.conversion.settings import Clock
-    from penstock.recordings.messages.decoder import MessageDecoder
-    from penstock.recordings.recording import Recording, Topic
+from penstock.recordings.recording import Recording, Topic
 
 MAX_TEXT_CHARACTERS = 10_000
 MAX_TEXTS_BYTES = 16 << 20  # of all distinct texts of a topic together

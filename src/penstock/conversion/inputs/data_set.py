@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from penstock.conversion.cameras.column import video_lines
 from penstock.conversion.cameras.declared import DeclaredCamera, plan_camera, refuse_encoding
 from penstock.conversion.cameras.image_pass import sampled_rows
+from penstock.conversion.commit.episode import EpisodeWriter
 from penstock.conversion.inputs.input import Begun, EpisodePlan, Input, Means, Outcome, Run, State
 from penstock.conversion.inputs.store_columns import StoreCamera
 from penstock.conversion.inputs.store_episode import EpisodeWork, Pass, Table, stream_episode
@@ -45,9 +46,6 @@ from penstock.stores.store import Column, ImageSource, Packets, Scratch
 from penstock.stores.store import Picture as StoredImage
 from penstock.system import memory as process_memory
 from penstock.system import units
-
-if TYPE_CHECKING:
-    from penstock.conversion.commit.episode import EpisodeWriter
 
 _COPIES_OF_PAGES = 2
 _COPIES_OF_IMAGES = 5

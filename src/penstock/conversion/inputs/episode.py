@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from penstock.conversion.cameras.camera import CameraWorker, PictureChanged, Pic
 from penstock.conversion.cameras.image_pass import UNUSABLE, PicturePass, make_worker, sampled_rows
 from penstock.conversion.cameras.lane import Crew
 from penstock.conversion.cameras.video_stream import Feed, FeedCursor, plan_feed, unusable_picks
+from penstock.conversion.commit.episode import EpisodeWriter
 from penstock.conversion.inputs.columns import CameraColumn, Columns, VectorColumn, VectorPart
 from penstock.conversion.inputs.derive import Relations, check_whole_numbers, thresholded
 from penstock.conversion.inputs.pairing import Paired
@@ -25,10 +26,6 @@ from penstock.errors import MessageError, PenstockError
 from penstock.lerobot.features import ALL_VALUES
 from penstock.recordings.fetch import Block
 from penstock.recordings.recording import Recording, Topic
-
-if TYPE_CHECKING:
-    from penstock.conversion.commit.episode import EpisodeWriter
-
 
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 DAMAGED = "its chunk is damaged"  # counted by the recording itself

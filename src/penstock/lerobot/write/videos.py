@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +17,7 @@ from penstock.lerobot.layout import FilePosition, FreshNames
 from penstock.lerobot.write.place import VideoSpan
 from penstock.media.image import jpeg
 from penstock.media.mp4.writer import Mark, Mp4Writer, SampleTable, mjpeg_stsd
-
-if TYPE_CHECKING:
-    from penstock.media.video.encode import EncodedSample, VideoEncoder
+from penstock.media.video.encode import EncodedSample, VideoEncoder
 
 Piece = memoryview | bytes
 

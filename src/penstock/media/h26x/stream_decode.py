@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heappop, heappush
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import VideoError
 from penstock.media.h26x import h265
 from penstock.media.h26x.nal import StreamCodec, annex_b, nal_units
 from penstock.media.video.decode import rgb_options
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # Behind the end of a whole slice no decoder reads on, but behind a cut one it does.
 _TAIL = bytes(range(0xA5, 0xD5, 3))

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import ImageError
 from penstock.media.image import jpeg, png, rvl, tiff
 from penstock.media.image import raw as raw_image
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Packing = Literal["raw", "png", "rvl"]
 Values = Literal["16UC1", "32FC1"]

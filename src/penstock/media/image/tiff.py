@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import ImageError
 from penstock.media.image import jpeg, png
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _ByteOrder = Literal["<", ">"]
 _MAGICS: dict[bytes, _ByteOrder] = {b"II*\x00": "<", b"MM\x00*": ">"}

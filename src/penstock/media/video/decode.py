@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import VideoError
 from penstock.media.mp4.index import VideoIndex, read_index
 from penstock.media.video.frame_times import FrameTimes, WholeFrames
 from penstock.system.files import for_library
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # FFmpeg's numbers.
 _BT601 = 5

@@ -15,17 +15,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import VideoError
 from penstock.media.h26x.nal import length_prefixed, nal_units
 from penstock.media.mp4.tree import Box
 from penstock.media.video.priority import ordinary_priority
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Codec = Literal["h264", "hevc", "av1"]
 Device = Literal["cpu", "nvenc", "videotoolbox", "qsv", "vaapi"]

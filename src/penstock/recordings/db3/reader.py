@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.recordings.db3.file import Db3File, Db3Index
+from penstock.recordings.db3.salvage import PagedFile
 from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, PACKED_NOTE, Block, BufferPool
 from penstock.recordings.messages.schemas import SchemaStore
 from penstock.recordings.recording import (
@@ -21,16 +25,8 @@ from penstock.recordings.recording import (
 )
 from penstock.recordings.recovery.report import DamageLog
 from penstock.recordings.recovery.scan_bytes import FileBytes
+from penstock.recordings.split import Source
 from penstock.recordings.unpack import is_packed, open_content
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from penstock.recordings.db3.salvage import PagedFile
-    from penstock.recordings.split import Source
 
 
 class Db3Recording(Recording):

@@ -7,29 +7,24 @@ import sqlite3
 import tempfile
 import threading
 from array import array
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any
 
 import numpy as np
 
 from penstock.errors import PenstockError, RecordingCorrupt, RecordingError
 from penstock.formats.content import ZSTD_MAGIC
-from penstock.recordings.db3.file import MAX_TOPICS, SQLITE_ERRORS, Db3File, Tables, as_text
+from penstock.recordings.db3.file import MAX_TOPICS, SQLITE_ERRORS, Db3File, Db3Index, MessageRow, Tables, as_text
 from penstock.recordings.db3.pages import HEADER_BYTES, SqlitePages
 from penstock.recordings.file_window import recover_hint
 from penstock.recordings.messages.schemas import type_name
-from penstock.recordings.metadata import METADATA_VERSION, TopicFacts, bag_information
+from penstock.recordings.metadata import METADATA_VERSION, FileFacts, TopicFacts, bag_information
+from penstock.recordings.recovery.report import DamageLog
+from penstock.recordings.recovery.scan_bytes import FileBytes
 from penstock.system import plain_yaml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import TracebackType
-
-    from penstock.recordings.db3.file import Db3Index, MessageRow
-    from penstock.recordings.metadata import FileFacts
-    from penstock.recordings.recovery.report import DamageLog
-    from penstock.recordings.recovery.scan_bytes import FileBytes
 
 _TABLES = (
     "CREATE TABLE schema(schema_version INTEGER PRIMARY KEY,ros_distro TEXT NOT NULL)",

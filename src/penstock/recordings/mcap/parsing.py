@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable, Container
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from penstock.recordings.chunk_fetch import ChannelTopics
 from penstock.recordings.mcap import records as r
 from penstock.recordings.recovery.record_walk import ChunkHead, Found
 from penstock.recordings.recovery.report import NO_RECORD
-from penstock.recordings.recovery.scan_bytes import ChunkBytes, is_padding, pieces
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container
-
-    from numpy.typing import NDArray
-
-    from penstock.recordings.chunk_fetch import ChannelTopics
-    from penstock.recordings.recovery.scan_bytes import ScanBytes
+from penstock.recordings.recovery.scan_bytes import ChunkBytes, ScanBytes, is_padding, pieces
 
 _INNER = (r.OP_SCHEMA, r.OP_CHANNEL, r.OP_MESSAGE)
 # Shortest contents, by kind, where a record has no strings to check.

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, NotARecording, RecordingCorrupt, RecordingError
 from penstock.formats.content import ZSTD_MAGIC
@@ -14,28 +17,18 @@ from penstock.recordings.chunk_fetch import ChannelTopics
 from penstock.recordings.chunked import ChunkedRecording
 from penstock.recordings.codecs import CODECS, check_sizes, decompress_into
 from penstock.recordings.fetch import PACKED_NOTE
-from penstock.recordings.file_window import recover_hint
+from penstock.recordings.file_window import Window, recover_hint
 from penstock.recordings.mcap import records as r
 from penstock.recordings.mcap.parsing import McapFraming
 from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, IndexEntries
 from penstock.recordings.messages.schemas import Schema, TopicTable, type_name
-from penstock.recordings.recording import span_of
+from penstock.recordings.recording import OnCorrupt, span_of
 from penstock.recordings.recovery.record_walk import UNFINISHED, crc_of
 from penstock.recordings.recovery.report import DamageLog
-from penstock.recordings.recovery.scan_bytes import FileBytes
+from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes
+from penstock.recordings.split import Source
 from penstock.recordings.unpack import is_packed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from penstock.recordings.file_window import Window
-    from penstock.recordings.recording import OnCorrupt
-    from penstock.recordings.recovery.scan_bytes import ScanBytes
-    from penstock.recordings.split import Source
-    from penstock.system.files import ByteSource
+from penstock.system.files import ByteSource
 
 # The frame of a record and the first bytes of its payload.
 _PROBE_BYTES = 64

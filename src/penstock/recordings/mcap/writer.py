@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
 
 from penstock.errors import RecordingError
 from penstock.recordings.codecs import compress
 from penstock.recordings.mcap import records as r
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import TracebackType
 
 _CHUNK_BYTES = 1 << 20
 _MAX_ID = (1 << 16) - 1

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from penstock.errors import SchemaError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from penstock.recordings.messages.decoder import MessageDecoder
-    from penstock.recordings.messages.definitions import MessageDef
+from penstock.recordings.messages.decoder import MessageDecoder
+from penstock.recordings.messages.definitions import MessageDef
 
 ENCODINGS = ("ros1", "cdr", "protobuf", "json")
 # A topic has one or two descriptions; a file that has thousands of one topic is not worth comparing them all.

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
 
 from penstock.errors import RecordingError
-from penstock.system.files import ReadErrors, Window, open_source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from penstock.system.files import ByteSource
+from penstock.system.files import ByteSource, ReadErrors, Window, open_source
 
 _WINDOW_BYTES = 256 << 10
 _SEARCH_BYTES = 1 << 20

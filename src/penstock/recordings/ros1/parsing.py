@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.recordings.codecs import CODECS
 from penstock.recordings.recovery.record_walk import Found
 from penstock.recordings.recovery.report import NO_RECORD
-from penstock.recordings.recovery.scan_bytes import ChunkBytes, is_padding, pieces
+from penstock.recordings.recovery.scan_bytes import ChunkBytes, ScanBytes, is_padding, pieces
 from penstock.recordings.ros1.records import (
     MAX_CONNECTION_BYTES,
     OP_BAG_HEADER,
@@ -25,10 +26,7 @@ from penstock.recordings.ros1.records import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from penstock.recordings.chunk_fetch import ChannelTopics
-    from penstock.recordings.recovery.scan_bytes import ScanBytes
 
 # Real headers have a few hundred bytes at most (the longest field is a topic name).
 _MAX_HEADER_BYTES = 64 << 10

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import struct
 from array import array
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, NotARecording, RecordingCorrupt, RecordingError
 from penstock.recordings.chunk_fetch import ChannelTopics
 from penstock.recordings.chunked import ChunkedRecording
 from penstock.recordings.codecs import CODECS, check_sizes
-from penstock.recordings.file_window import recover_hint
+from penstock.recordings.file_window import Window, recover_hint
 from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, IndexEntries
 from penstock.recordings.messages.schemas import Schema, TopicTable, type_name
+from penstock.recordings.recording import OnCorrupt
 from penstock.recordings.recovery.report import DamageLog, no_record_note
-from penstock.recordings.recovery.scan_bytes import FileBytes
+from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes
 from penstock.recordings.ros1.parsing import Ros1Framing, header_fields
 from penstock.recordings.ros1.records import (
     MAGIC,
@@ -31,17 +35,7 @@ from penstock.recordings.ros1.records import (
     read_header,
     u32_from,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from penstock.recordings.file_window import Window
-    from penstock.recordings.recording import OnCorrupt
-    from penstock.recordings.recovery.scan_bytes import ScanBytes
-    from penstock.recordings.split import Source
+from penstock.recordings.split import Source
 
 _WINDOW_BYTES = 1 << 20
 _CHUNK_HEADER_BYTES = 256

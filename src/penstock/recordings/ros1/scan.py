@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from penstock.recordings.messages.schemas import type_name
-from penstock.recordings.recovery.record_walk import UNFINISHED, ChunkHead, ChunkWalk
+from penstock.recordings.recovery.record_walk import UNFINISHED, ChunkHead, ChunkWalk, Found, PackedChunk, Sink
 from penstock.recordings.recovery.report import DamageLog
+from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes
 from penstock.recordings.recovery.scan_index import ChunkSink, IndexSink
 from penstock.recordings.ros1.parsing import (
     Ros1Record,
@@ -29,12 +32,7 @@ from penstock.recordings.ros1.records import (
 from penstock.recordings.ros1.writer import BagWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
-    from penstock.recordings.recovery.record_walk import Found, PackedChunk, Sink
-    from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes
 
 _NOWHERE = 1 << 63
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from types import TracebackType
+from typing import Literal
 
 from penstock.errors import RecordingError, UsageError
 from penstock.recordings.codecs import MAX_CHUNK_BYTES, compress
@@ -18,9 +19,6 @@ from penstock.recordings.ros1.records import (
     OP_INDEX,
     OP_MESSAGE,
 )
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _HEADER_RECORD_BYTES = 4096
 _LATEST_S = (1 << 32) - 1

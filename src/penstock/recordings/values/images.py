@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,9 +11,7 @@ from penstock.media.h26x.nal import StreamCodec
 from penstock.media.h26x.stream_index import UNUSABLE, StreamIndex, StreamScanner
 from penstock.media.h26x.stream_order import KEY
 from penstock.recordings.messages.decoder import MessageDecoder, Payload
-
-if TYPE_CHECKING:
-    from penstock.recordings.recording import Recording, Topic
+from penstock.recordings.recording import Recording, Topic
 
 COMPRESSED_TYPES = frozenset(
     ("sensor_msgs/msg/CompressedImage", "foxglove_msgs/msg/CompressedImage", "foxglove.CompressedImage")

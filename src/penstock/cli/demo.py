@@ -170,11 +170,7 @@ def _read_back(bag: Path, out: Path) -> str:
         stored = file.read(int(index.sizes[-1]))
     with recordings.open(bag) as recording:
         topic = recording.topic(CAMERA_TOPIC.format(CAMERAS[0]))
-        ids = np.full(topic.count, topic.id, np.int32)
-        sent = []
-        for block in recording.fetch(ids[:1], np.array([topic.count - 1], np.int64)):
-            sent.append(bytes(block.payloads[0] or b""))
-            block.release()
+        sent = [bytes(payload or b"") for _, payload in recording.payloads(topic, [topic.count - 1])]
     state = np.asarray(row["observation.state"], dtype=np.float64).reshape(-1)
     if not sent[0].endswith(stored):
         raise DataSetError("the last picture of the data set is not the last picture of the recording")

@@ -32,10 +32,6 @@ def _tolerance_ns(value: Any) -> int | None:
     return duration_ns
 
 
-def _offset_ns(value: Any) -> int:
-    return units.parse_duration_ns(value)
-
-
 def _numbers(value: Any) -> float | tuple[float, ...]:
     if isinstance(value, (list, tuple)):
         return tuple(float(x) for x in value)
@@ -128,7 +124,7 @@ class Source:
     unit: Literal["deg", "rad"] | None = None
     policy: Policy | None = None
     tolerance: int | None = option(default=None, metadata={"parse": _tolerance_ns, "dump": units.duration_text})
-    time_offset: int = option(default=0, metadata={"parse": _offset_ns, "dump": units.duration_text})
+    time_offset: int = option(default=0, metadata={"parse": units.parse_duration_ns, "dump": units.duration_text})
     time: Clock | None = None
     missing: Missing | None = None
     threshold: float | None = None  # 1 above it, 0 elsewhere

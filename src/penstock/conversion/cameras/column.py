@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from penstock.conversion.mapping.first_messages import PictureKind
 from penstock.conversion.settings import Encoding, Video
@@ -151,6 +152,16 @@ class Camera:
         if self.only_copied and (reason := self.why_not_copied) is not None:
             hint = "video=images keeps PNG as it is" if self.kind == "png" and not self.resized else ""
             raise refusal(f"{path}: every episode", self.key, reason, hint)
+
+    def described(self) -> dict[str, Any]:
+        """Where its images come from and what becomes of them, for the report."""
+        stored_as = "copied" if self.copied else self.stored_as
+        return {
+            "topics": [self.name],
+            "size_px": list(self.size_px),
+            "recorded_as": self.kind,
+            "stored_as": stored_as,
+        }
 
     def feature(self) -> Feature:
         """The camera in the data set."""

@@ -38,10 +38,6 @@ class Feed:
     reason: str | None  # why the pictures are encoded anew; None: they are moved as they are
 
     @property
-    def remuxed(self) -> bool:
-        return self.reason is None
-
-    @property
     def lookahead(self) -> int:
         """Messages that a decoder may need besides, before it shows a picture."""
         return 2 * self.index.delay + 1 if self.index.delay else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -157,9 +156,7 @@ class EpisodeWriter:
     def __enter__(self) -> EpisodeWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if not self.is_open:
             return
         self.abort()
@@ -186,14 +183,12 @@ class EpisodeWriter:
             names_tasks=bool(self._row_tasks),
             note=note,
         )
-        kept = None if finished.kept is None else {"stats": self._image_states(), **finished.kept}
+        # Statistics of images were sampled: they cannot be had from the rows and frames again.
+        images = {key: entry.to_state() for key, entry in self._stats.items() if isinstance(entry, ImageStats)}
+        kept = None if finished.kept is None else {"stats": images, **finished.kept}
         self._owner.accept(record, self._stats, kept, finished.size_bytes, last=last, grouped=grouped)
         self.is_open = False
         return record
-
-    def _image_states(self) -> dict[str, Any]:
-        """Statistics of images were sampled: they cannot be had from the rows and frames again."""
-        return {key: entry.to_state() for key, entry in self._stats.items() if isinstance(entry, ImageStats)}
 
     def _task_numbers(self, task: str | Sequence[str] | NDArray[np.int64] | None, count: int) -> NDArray[np.int64]:
         if task is None:

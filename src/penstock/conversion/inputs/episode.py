@@ -252,20 +252,16 @@ def _worker(
     settings = run.settings
     if feed is None:
         return make_worker(camera, episode, settings.encoding, paired.fps, run.threads)
-    from penstock.conversion.cameras.stream_workers import DecodingWorker, RemuxWorker
-
-    samples = _sampled_numbers(paired, camera, rows, settings)
+    from penstock.conversion.cameras.stream_workers import DecodingWorker, RemuxWorker, Stream
 
     def note_loss(number: int, reason: str) -> None:
         run.bad.append(Bad(camera.topic.id, camera.topic.name, number, reason))
 
-    def add_sample(rgb: NDArray[np.uint8]) -> None:
-        episode.add_image_sample(camera.key, rgb)
-
-    if feed.remuxed:
-        return RemuxWorker(camera, feed, samples, note_loss, add_sample, episode.video(camera.key))
-    inner = make_worker(camera, episode, settings.encoding, paired.fps, run.threads)
-    return DecodingWorker(camera, feed, samples, note_loss, add_sample, inner)
+    samples = _sampled_numbers(paired, camera, rows, settings)
+    stream = Stream(camera, feed, samples, note_loss, partial(episode.add_image_sample, camera.key))
+    if feed.reason is None:
+        return RemuxWorker(stream, episode.video(camera.key))
+    return DecodingWorker(stream, make_worker(camera, episode, settings.encoding, paired.fps, run.threads))
 
 
 def _per_row(part: VectorPart, need: VectorNeeds, found: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -309,7 +305,7 @@ def whole_outages(
             while 0 <= number < counts[bad.topic_id]:
                 if (bad.topic_id, number) in outages or number in known.get(bad.topic_id, frozenset()):
                     break  # what lies behind it was looked at from there, or will be
-                reason = _look(recording, bad.topic_id, number, checks[bad.topic_id])
+                reason = _look(recording, recording.topics[bad.topic_id], number, checks[bad.topic_id])
                 if reason is None:
                     break
                 outages[bad.topic_id, number] = Bad(bad.topic_id, bad.topic, number, reason)
@@ -336,9 +332,8 @@ def _read_vector(part: VectorPart, payload: memoryview, number: int) -> None:
     part.reader(payload)
 
 
-def _look(recording: Recording, topic_id: int, number: int, checks: Sequence[Check]) -> str | None:
-    for block in recording.fetch(np.array([topic_id], dtype=np.int32), np.array([number], dtype=np.int64)):
-        payload = block.payloads[0]
+def _look(recording: Recording, topic: Topic, number: int, checks: Sequence[Check]) -> str | None:
+    for _, payload in recording.payloads(topic, [number]):
         try:
             if payload is None:
                 return DAMAGED
@@ -348,6 +343,4 @@ def _look(recording: Recording, topic_id: int, number: int, checks: Sequence[Che
             return None  # whole, and an error of its own where a row needs it
         except UNUSABLE as error:
             return error.message
-        finally:
-            block.release()
     return None

@@ -53,13 +53,8 @@ class DepthInfo:
         return f"{self.values} {self.packing} {self.width}×{self.height}"
 
 
-def raw_values(encoding: str) -> Values | None:
-    """What the samples of a raw encoding are when it is depth; None where it cannot be."""
-    return _RAW_VALUES.get(encoding)
-
-
 def probe_raw(picture: raw_image.RawPixels) -> DepthInfo:
-    values = raw_values(picture.encoding)
+    values = _RAW_VALUES.get(picture.encoding)
     if values is None:
         raise ImageError(
             f"encoding {picture.encoding!r} is no depth; depth is {', '.join(_RAW_VALUES)}",

@@ -25,11 +25,6 @@ class PngInfo:
     colour_type: int
 
     @property
-    def is_deep(self) -> bool:
-        """16 bits per channel: decoding it as an ordinary picture would lose half of them."""
-        return self.bit_depth > 8
-
-    @property
     def is_depth(self) -> bool:
         """One channel of 16 bits, which is how depth is kept."""
         return self.bit_depth == 16 and self.colour_type == _GRAY
@@ -79,7 +74,7 @@ def check_shallow(info: PngInfo) -> None:
             f"PNG {info.width}×{info.height} has one channel of 16 bits: as a colour camera it would lose half of them",
             hint="map it as depth: depth: metric keeps the values, depth: 8bit maps one fixed range (docs/depth.md)",
         )
-    if info.is_deep:
+    if info.bit_depth > 8:
         raise ImageError(
             f"PNG {info.width}×{info.height} has {info.bit_depth} bits per colour, and LeRobot's cameras have 8: "
             "it is not known which 8 of them matter",

@@ -14,7 +14,6 @@ import threading
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +23,7 @@ from penstock.errors import VideoError
 from penstock.media.h26x.nal import length_prefixed, nal_units
 from penstock.media.mp4.tree import Box
 from penstock.media.video.priority import ordinary_priority
+from penstock.system.closing import Closing
 
 Codec = Literal["h264", "hevc", "av1"]
 Device = Literal["cpu", "nvenc", "videotoolbox", "qsv", "vaapi"]
@@ -126,7 +126,7 @@ class EncodedSample:
         return f"EncodedSample({len(self.data):,} bytes, key={self.key})"
 
 
-class VideoEncoder:
+class VideoEncoder(Closing):
     """Encodes one camera; a context manager. Samples come out later than pictures go in; `flush` gives the last.
 
     >>> with VideoEncoder(EncoderSettings("h264"), 640, 480, fps=30) as encoder:     # doctest: +SKIP
@@ -204,14 +204,6 @@ class VideoEncoder:
         self._flushed = True
         if container is not None:
             container.close()
-
-    def __enter__(self) -> VideoEncoder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _take(self, frame: Any) -> list[EncodedSample]:
         import av

@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -66,9 +65,7 @@ class Db3Writer:
     def __enter__(self) -> Db3Writer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._connection.close()
 
     def _run(self, sql: str, *values: object) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.recordings.chunk_fetch import ChannelTopics
+from penstock.recordings.chunk_fetch import ChannelTopics, Places
 from penstock.recordings.mcap import records as r
 from penstock.recordings.recovery.record_walk import ChunkHead, Found
 from penstock.recordings.recovery.report import NO_RECORD
@@ -188,13 +188,8 @@ class McapFraming:
         self._known = topics_of_channels
 
     def unwrap(
-        self,
-        data: NDArray[np.uint8],
-        start: NDArray[np.int64],
-        span: NDArray[np.int64],
-        held: NDArray[np.int64],
-        topic_ids: NDArray[np.int32],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[int, str]]:
+        self, data: NDArray[np.uint8], start: Places, span: Places, held: Places, topic_ids: NDArray[np.int32]
+    ) -> tuple[Places, Places, dict[int, str]]:
         before = r.RECORD_HEAD_BYTES + r.MESSAGE_HEAD_BYTES
         fits = np.minimum(span, held) >= before
         if data.size < before:

@@ -79,9 +79,8 @@ class McapRecording(ChunkedRecording):
         self._packed_messages = False
         on_corrupt, self._on_corrupt = self._on_corrupt, "raise"  # what is broken is counted when it is read
         try:
-            for block in self.fetch(np.array([first.id], np.int32), np.zeros(1, np.int64), clip_bytes=_PROBE_BYTES):
-                packed = bool(block.payloads[0] is not None and block.payloads[0][:4] == ZSTD_MAGIC)
-                block.release()
+            for _, payload in self.payloads(first, [0], clip_bytes=_PROBE_BYTES):
+                packed = payload is not None and payload[:4] == ZSTD_MAGIC
         except RecordingError:
             packed = False
         finally:

@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from penstock.errors import RecordingError
 from penstock.recordings.codecs import compress
@@ -72,9 +71,7 @@ class McapWriter:
     def __enter__(self) -> McapWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.errors import RecordingError
+from penstock.system.closing import Closing
 from penstock.system.files import ByteSource, ReadErrors, Window, open_source
 
 _WINDOW_BYTES = 256 << 10
@@ -45,7 +46,7 @@ class _ScanErrors(ReadErrors):
 _ERRORS = _ScanErrors(RecordingError)
 
 
-class FileBytes(Window):
+class FileBytes(Closing, Window):
     """A file that is only read, never written."""
 
     def __init__(self, path: Path, content: Path | None = None, *, source: ByteSource | None = None) -> None:
@@ -56,12 +57,6 @@ class FileBytes(Window):
 
     def close(self) -> None:
         self.source.close()
-
-    def __enter__(self) -> FileBytes:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def is_padding(source: ScanBytes, begin: int, end: int) -> bool:

@@ -97,10 +97,6 @@ class Survey:
     compression: Literal["none", "lz4", "bz2"] = "none"
     tail_at: int = _NOWHERE  # behind it lies no message
 
-    @property
-    def is_complete(self) -> bool:
-        return 0 < self.chunk_count == len(self.chunk_messages)
-
 
 def survey_bag(source: FileBytes) -> Survey:
     """Hop over the records, payloads unread, until one is broken; from the index, where the bag says where it is."""
@@ -157,7 +153,7 @@ class BagScan(ChunkWalk[Ros1Record]):
         self.walk(source, start, source.size_bytes)
         self.close_chunk(source.size_bytes)
         self._tell_what_was_cut_off(source.size_bytes)
-        if self._survey.is_complete:
+        if 0 < self._survey.chunk_count == len(self._survey.chunk_messages):
             expected = max(sum(self.expected.values()), sum(self._survey.chunk_messages.values()))
             self.log.settle(begin, expected, (0, source.size_bytes), "messages that the end of the bag counts")
         # Topics without messages are kept as well.

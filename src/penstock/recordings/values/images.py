@@ -139,27 +139,24 @@ def scan_stream(recording: Recording, topic: Topic, reader: VideoReader) -> Stre
     scanner: StreamScanner | None = None
     first_problem: str | None = None
     unread = 0  # messages before the first that names its codec
-    ids = np.full(topic.count, topic.id, np.int32)
-    for block in recording.fetch(ids, np.arange(topic.count, dtype=np.int64)):
-        for payload in block.payloads:
-            data, problem = None, None
-            try:
-                if payload is not None:
-                    packet = reader(payload)
-                    if scanner is None:
-                        scanner = StreamScanner(packet.codec)
-                        for _ in range(unread):
-                            scanner.add(None, first_problem)
-                    data = bytes(packet.data)
-                    if packet.codec != scanner.codec:
-                        data, problem = None, f"is {packet.codec}, the first was {scanner.codec}"
-            except (ImageError, MessageError, LimitExceeded) as error:
-                problem = error.message
-            if scanner is None:
-                first_problem, unread = problem or first_problem, unread + 1
-            else:
-                scanner.add(data, problem)
-        block.release()
+    for _, payload in recording.payloads(topic):
+        data, problem = None, None
+        try:
+            if payload is not None:
+                packet = reader(payload)
+                if scanner is None:
+                    scanner = StreamScanner(packet.codec)
+                    for _ in range(unread):
+                        scanner.add(None, first_problem)
+                data = bytes(packet.data)
+                if packet.codec != scanner.codec:
+                    data, problem = None, f"is {packet.codec}, the first was {scanner.codec}"
+        except (ImageError, MessageError, LimitExceeded) as error:
+            problem = error.message
+        if scanner is None:
+            first_problem, unread = problem or first_problem, unread + 1
+        else:
+            scanner.add(data, problem)
     if scanner is None:
         why = f": {first_problem}" if first_problem else ""
         raise ImageError(f"{recording.path}: {topic.name} has no message with H.264 or H.265{why}")

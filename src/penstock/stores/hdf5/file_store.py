@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,7 +64,8 @@ class Hdf5FileStore(Store):
         allow_external: bool = False,
     ) -> None:
         self.path = path
-        self._options = {"channels": channels, "pixels": pixels, "mask": mask, "allow_external": allow_external}
+        options = {"channels": channels, "pixels": pixels, "mask": mask, "allow_external": allow_external}
+        self._again = partial(type(self), **options)  # type: ignore[arg-type]
         self._file = Hdf5File(path, allow_external=allow_external, texts=TEXT_NAMES)
         self._arrays: dict[str, Hdf5Array] = {}
         self._sources: dict[str, _Images] = {}
@@ -215,7 +217,7 @@ class Hdf5FileStore(Store):
         self._file.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (str(self.path.absolute()), self._options)
+        return self._again, (self.path.absolute(),)
 
     def _longest_bytes(self, name: str) -> int:
         """The longest row; those of their own length are looked at in all groups."""
@@ -344,10 +346,6 @@ def _label(layout: Layout) -> str:
     if layout.kind == "robomimic" and layout.first_of(ACTIONS) is None:
         return "demonstrations without actions (old robosuite)"
     return _KINDS[layout.kind] if layout.is_known else "one episode (layout not known)"
-
-
-def _reopened(path: str, options: dict[str, Any]) -> Hdf5FileStore:
-    return Hdf5FileStore(Path(path), **options)
 
 
 @dataclass(frozen=True)

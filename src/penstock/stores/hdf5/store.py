@@ -137,10 +137,6 @@ class Hdf5Store(Store):
             own.append(self.ends_terminal)
         return sum(int(each.nbytes) for each in own) + sum(rows.index_bytes for rows in self._rows.values())
 
-    @property
-    def n_open_files(self) -> int:
-        return self._files.n_open
-
     def images(self, name: str) -> ImageSource:
         if not self.column(name).is_picture:
             raise StoreError(f"{self.path}: {name!r} is no picture column", hint="store.numbers gives its rows")

@@ -162,7 +162,8 @@ class LeRobotStore(Store):
     def images(self, name: str) -> ImageSource:
         column = self.column(name)
         if not column.is_picture:
-            raise StoreError(f"{self.path}: {name!r} is no picture but {column.kind}", hint=self._pictures_hint())
+            known = ", ".join(name for name, each in self.columns.items() if each.is_picture) or "none"
+            raise StoreError(f"{self.path}: {name!r} is no picture but {column.kind}", hint=f"pictures: {known}")
         return self._source(name, column.encoding, column.dtype, column.stored_bytes)
 
     def numbers(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
@@ -329,9 +330,6 @@ class LeRobotStore(Store):
             bad = int(wanted.min()) if int(wanted.min()) < 0 else int(wanted.max())
             raise StoreError(f"{self.path}: row {bad:,} asked, there are {self.rows:,}")
         return wanted
-
-    def _pictures_hint(self) -> str:
-        return f"pictures: {', '.join(name for name, each in self.columns.items() if each.is_picture) or 'none'}"
 
 
 def _opened(path: str, episodes: Sequence[int] | None, columns: Sequence[str] | None) -> LeRobotStore:

@@ -1,0 +1,21 @@
+"""`Closing`: what `with` does for everything that holds something until it is closed."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+T = TypeVar("T", bound="Closing")
+
+
+class Closing:
+    """A context manager that gives itself, and is closed at the end."""
+
+    def close(self) -> None:
+        """Give back what is held; more than once is fine."""
+        raise NotImplementedError
+
+    def __enter__(self: T) -> T:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -303,8 +303,8 @@ def test_without_early_write_back_or_preallocation_the_file_is_the_same(
         return (tmp_path / name).read_bytes()
 
     expected = make("a.mp4")
-    monkeypatch.setattr(writing, "_sync_file_range", lambda: lambda fd, offset, size: begun.append((offset, size)))
-    monkeypatch.setattr(writing, "_fallocate", lambda: lambda fd, offset, size: False)
+    monkeypatch.setattr(writing, "begin_write_back", lambda fd, offset, size: begun.append((offset, size)))
+    monkeypatch.setattr(writing, "_fallocate", lambda fd, offset, size: False)
     assert make("b.mp4") == expected
     assert [offset for offset, _ in begun] == [0, begun[0][1]] and all(size >= 16 << 20 for _, size in begun)
 

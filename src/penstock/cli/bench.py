@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import glob
-import json
 import shlex
 import sys
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import __version__
-from penstock.cli.display import count, row
+from penstock.cli.display import count, row, say_json
 from penstock.errors import RecordingError, StoreError, UsageError
 from penstock.system import units
 
@@ -152,7 +151,7 @@ def _run_load(args: argparse.Namespace) -> int:
     bench = bench_load(plan, lambda text: print(text, file=sys.stderr, flush=True))
     if args.json:
         whole = {"exit_code": bench.exit_code, "path": plan.path, "store": store, **_plain(bench, plan)}
-        sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
+        say_json(whole)
     else:
         print("\n".join(_load_lines(bench, plan, store)))
     return bench.exit_code
@@ -224,10 +223,7 @@ def _table(points: tuple[Point, ...]) -> list[str]:
         numbers = (f"{point.samples_per_s:,.0f}", f"{point.ms_per_batch:.1f}", f"{point.p95_ms:.1f}")
         held = units.format_bytes(point.peak_bytes)
         rows.append((point.view, str(point.batch_size), *numbers, f"{point.mb_per_s:,.0f}", held, hits))
-    widths = [max(len(line[i]) for line in rows) for i in range(len(rows[0]))]
-    aligned = [" | ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in rows]
-    text = [f"| {line} |" for line in aligned]
-    return [text[0], "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|", *text[1:]]
+    return units.markdown_table(rows)
 
 
 def _plain(bench: LoadBench, plan: Plan) -> dict[str, Any]:

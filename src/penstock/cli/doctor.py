@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.cli.display import count, say_json
 from penstock.system import units
 from penstock.system.files import as_path
 
@@ -83,10 +82,8 @@ def _doctor_of(path: Path) -> Any:
 
 
 def _show(report: Report, args: argparse.Namespace) -> None:
-    from penstock.cli.display import count
-
     if args.json:
-        sys.stdout.write(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
+        say_json(report.to_json())
         return
     for problem in report.problems:
         place = "" if not problem.where or problem.message.startswith(args.path) else f"{problem.where}: "

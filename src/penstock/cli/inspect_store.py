@@ -6,14 +6,13 @@ Of LeRobot data sets also metadata and tasks.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.display import count, row, say
+from penstock.cli.display import count, row, say, say_json
 from penstock.errors import PenstockError, UsageError
 from penstock.system import units
 
@@ -82,8 +81,7 @@ def show_each(
         if not args.json:
             show(found)
     if args.json:
-        whole: Any = described[0] if len(described) == 1 else described
-        sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
+        say_json(described[0] if len(described) == 1 else described)
     return 1 if 1 in codes else max(codes)
 
 

@@ -69,17 +69,13 @@ class Bench:
             else:
                 counts = (trial.episodes or 0, trial.frames or 0, trial.lost or 0)
                 rows.append((trial.chunk_size, peak, took, *(f"{count:,}" for count in counts)))
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        aligned = [" | ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        text = [f"| {line} |" for line in aligned]
-        text.insert(1, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|")
         failed = [f"chunk_size {trial.chunk_size}: {trial.error}" for trial in self.trials if trial.error is not None]
         above = [
             f"chunk_size {trial.chunk_size}: above the budget of {units.format_bytes(trial.budget_bytes)}"
             for trial in self.trials
             if trial.budget_bytes is not None and trial.peak_bytes > trial.budget_bytes
         ]
-        return text + failed + above
+        return units.markdown_table(rows) + failed + above
 
 
 def bench_conversion(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from dataclasses import field as option
@@ -77,31 +78,25 @@ def _range_mm(value: Any) -> tuple[float, float] | None:
 def _chunk_rows(value: Any) -> int | Literal["auto"]:
     if value is None:
         return 0
-    if value == "auto":
-        return "auto"
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is not a number of rows, 0, null or auto")
+    return "auto" if value == "auto" else _whole(value, 0, "a number of rows, 0, null or auto")
+
+
+def _whole(value: Any, least: int, expected: str, most: float = math.inf) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"{value!r} is not {expected}")
     return value
 
 
 def _percent(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100:
-        raise ValueError(f"{value!r} is not a whole number from 1 to 100")
-    return value
+    return _whole(value, 1, "a whole number from 1 to 100", 100)
 
 
 def _positive(value: Any) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{value!r} is not a whole number, 1 or more")
-    return value
+    return None if value is None else _whole(value, 1, "a whole number, 1 or more")
 
 
 def _not_negative(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is not a whole number, 0 or more")
-    return value
+    return _whole(value, 0, "a whole number, 0 or more")
 
 
 def _names(value: Any) -> tuple[str, ...]:

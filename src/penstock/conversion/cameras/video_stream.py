@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from penstock.conversion.cameras.camera import PictureChanged
 from penstock.conversion.cameras.column import Encoded, refusal
 from penstock.conversion.inputs.columns import CameraColumn, Columns
-from penstock.conversion.inputs.pairing import Paired
-from penstock.conversion.inputs.requests import CameraRuns
+from penstock.conversion.inputs.pairing import CameraRuns, Paired
 from penstock.conversion.settings import Settings
 from penstock.media.h26x.stream_index import BEFORE_KEY, MISSING, UNUSABLE, StreamIndex, depends_on
 from penstock.media.h26x.stream_order import KEY, LEADING, REORDERED

@@ -19,8 +19,15 @@ from penstock.conversion.cameras.video_stream import Feed, FeedCursor, plan_feed
 from penstock.conversion.commit.episode import EpisodeWriter
 from penstock.conversion.inputs.columns import CameraColumn, Columns, VectorColumn, VectorPart
 from penstock.conversion.inputs.derive import Relations, check_whole_numbers, thresholded
-from penstock.conversion.inputs.pairing import Paired
-from penstock.conversion.inputs.requests import CameraRuns, Requests, VectorNeeds, camera_runs, merge, vector_needs
+from penstock.conversion.inputs.pairing import (
+    CameraRuns,
+    Paired,
+    Requests,
+    VectorNeeds,
+    camera_runs,
+    merge,
+    vector_needs,
+)
 from penstock.conversion.settings import Settings
 from penstock.errors import MessageError, PenstockError
 from penstock.lerobot.features import ALL_VALUES

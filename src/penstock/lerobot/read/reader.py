@@ -31,16 +31,6 @@ _BATCH_ROWS = 1024  # read at a time
 
 
 @dataclass(frozen=True)
-class VideoPlace:
-    """Where the frames of one episode and camera are."""
-
-    path: Path
-    first_frame: int
-    frames: int
-    from_s: float
-
-
-@dataclass(frozen=True)
 class DataFile:
     """One file of rows."""
 
@@ -280,18 +270,6 @@ class DataSet:
             self.info.video_path, key=key, chunk_index=position.chunk, file_index=position.file
         )
         return layout.path_in(self.root, filled)
-
-    def video(self, episode: int, key: str) -> VideoPlace:
-        """Where the frames of an episode are."""
-        self._needs_v30("finding frames")
-        if not 0 <= episode < len(self.episodes):
-            raise DataSetError(f"{self.root}: episode {episode} asked, there are {len(self.episodes)}")
-        place = self.episodes.videos.get(key)
-        if place is None:
-            raise DataSetError(f"{self.root}: no video {key!r}; there are {self.info.video_keys}")
-        path = self.video_path(key, FilePosition(int(place.chunk[episode]), int(place.file[episode])))
-        from_s = float(place.from_s[episode])
-        return VideoPlace(path, round(from_s * self.info.fps), int(self.episodes.length[episode]), from_s)
 
     def stored_columns(self, path: Path, parquet: pq.ParquetFile, keys: Sequence[str]) -> list[str]:
         """The columns to read for `keys`; a file that lacks others than `frame_index` and the like is refused."""

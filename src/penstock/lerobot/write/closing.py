@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import DataSetCorrupt
 from penstock.lerobot import layout, tables
 from penstock.lerobot.features import ROW_FEATURES, Description, Feature
-from penstock.lerobot.layout import FreshNames
+from penstock.lerobot.layout import EpisodePlace, FreshNames
 from penstock.lerobot.stats import STATISTICS, Stats
 from penstock.lerobot.write import kept
-from penstock.lerobot.write.place import EpisodePlace
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -211,11 +209,8 @@ class EpisodesTable:
 
     def discard(self) -> None:
         """Close the file without caring for its contents: the data set will not be finished."""
-        if self._writer is not None:
-            # On a full disk the footer fails to be written, too.
-            with contextlib.suppress(Exception):
-                tables.close_writer(self._writer)
-            self._writer = None
+        tables.abandon_writer(self._writer)
+        self._writer = None
 
     def _path(self) -> Path:
         relative = layout.fill_template(

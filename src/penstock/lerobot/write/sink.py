@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from penstock.lerobot import layout, tables
 from penstock.lerobot.features import Description
-from penstock.lerobot.layout import FreshNames
+from penstock.lerobot.layout import EpisodePlace, FreshNames
 from penstock.lerobot.stats import Stats
 from penstock.lerobot.write import closing, kept, resume
-from penstock.lerobot.write.place import EpisodePlace
 from penstock.lerobot.write.spool import DataFiles, PartWriter
 from penstock.lerobot.write.videos import VideoFiles
 

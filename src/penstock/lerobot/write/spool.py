@@ -77,11 +77,8 @@ class PartWriter:
 
     def leave(self) -> None:
         """Close the file without caring for its contents; it stays where it is."""
-        if self._writer is not None:
-            # The footer fails to be written on a full disk, too.
-            with contextlib.suppress(Exception):
-                tables.close_writer(self._writer)
-            self._writer = None
+        tables.abandon_writer(self._writer)
+        self._writer = None
 
     def discard(self) -> None:
         """Leave nothing behind."""

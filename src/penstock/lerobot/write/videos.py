@@ -13,8 +13,7 @@ import numpy as np
 from penstock.errors import DataSetCorrupt, DataSetError, ImageError, VideoError
 from penstock.lerobot import layout
 from penstock.lerobot.features import Feature
-from penstock.lerobot.layout import FilePosition, FreshNames
-from penstock.lerobot.write.place import VideoSpan
+from penstock.lerobot.layout import FilePosition, FreshNames, VideoSpan
 from penstock.media.image import jpeg
 from penstock.media.mp4.writer import Mark, Mp4Writer, SampleTable, mjpeg_stsd
 from penstock.media.video.encode import EncodedSample, VideoEncoder
@@ -169,17 +168,18 @@ class VideoFiles:
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs besides the place of the last episode."""
-        if self._file is None or self._file_kind is None:
+        if self._file is None:
             raise DataSetError(f"camera {self.key!r}: no episode was committed")
-        stsd, pix_fmt = self._file_kind
-        return {"info": self.info, "stsd": stsd, "pix_fmt": pix_fmt, **table_state(self._file.table())}
+        return self._state(self._file.table())
 
     def episode_state(self) -> dict[str, Any]:
         """The frames of the open episode alone, as a copy of them needs them."""
-        if self._file is None or self._start is None or self._file_kind is None:
+        if self._file is None or self._start is None:
             raise DataSetError(f"camera {self.key!r}: the episode has no frame")
-        stsd, pix_fmt = self._file_kind
-        table = self._file.table(since=self._start)
+        return self._state(self._file.table(since=self._start))
+
+    def _state(self, table: SampleTable) -> dict[str, Any]:
+        stsd, pix_fmt = self._file_kind or (b"", "")
         return {"info": self.info, "stsd": stsd, "pix_fmt": pix_fmt, **table_state(table)}
 
     def restore(self, state: Mapping[str, Any], last: VideoSpan) -> None:

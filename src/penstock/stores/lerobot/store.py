@@ -29,10 +29,9 @@ from penstock.lerobot.read.reader import DataSet, open_data_set
 from penstock.stores.held import Lru
 from penstock.stores.lerobot.columns import TASK, Opened, column_of, open_part
 from penstock.stores.lerobot.episode_table import PLACE_KEYS, EpisodeTable, RowStream
-from penstock.stores.lerobot.files import EpisodeFiles
 from penstock.stores.lerobot.images import PictureSource
 from penstock.stores.lerobot.packets import EpisodePackets
-from penstock.stores.lerobot.part import row_spans
+from penstock.stores.lerobot.part import EpisodeFiles, row_spans
 from penstock.stores.lerobot.rows import EPISODE, FRAME, RowPlaces, RowTable
 from penstock.stores.lerobot.survey import Survey
 from penstock.stores.lerobot.videos import CameraFiles, VideoSource

@@ -7,7 +7,7 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from penstock.errors import OutputFailed
@@ -167,18 +167,13 @@ class AppendFile:
         start = max(self._preallocated_bytes, self.end_bytes)
         step = max(_PREALLOCATE_BYTES, end_bytes - start)
         # A file system that cannot, or has no room for the step, gets the plain write, which reports what is wrong.
-        self._preallocates = _fallocate()(self._fd, start, step)
+        self._preallocates = _fallocate(self._fd, start, step)
         self._preallocated_bytes = start + step
 
     def _start_write_back(self) -> None:
         if self.end_bytes - self._synced_bytes >= _WRITE_BACK_BYTES:
-            _sync_file_range()(self._fd, self._synced_bytes, self.end_bytes - self._synced_bytes)
+            begin_write_back(self._fd, self._synced_bytes, self.end_bytes - self._synced_bytes)
             self._synced_bytes = self.end_bytes
-
-
-def begin_write_back(fd: int) -> None:
-    """Let the kernel begin to write a whole file to the disk, without waiting for it."""
-    _sync_file_range()(fd, 0, 0)
 
 
 def _rest(pieces: Sequence[memoryview | bytes], written: int) -> list[memoryview | bytes]:
@@ -190,25 +185,25 @@ def _rest(pieces: Sequence[memoryview | bytes], written: int) -> list[memoryview
     return []
 
 
-@lru_cache(maxsize=1)
-def _fallocate() -> Callable[[int, int, int], bool]:
+@cache
+def _system_call(name: str, *argtypes: str) -> Callable[..., int]:
+    """A call of the C library that Python lacks; where the system lacks it, too, one that always fails."""
+    import ctypes
+
+    with contextlib.suppress(AttributeError, OSError):
+        call = getattr(ctypes.CDLL(None), name)
+        call.argtypes = [getattr(ctypes, each) for each in argtypes]
+        return call  # type: ignore[no-any-return]
+    return lambda *_: -1
+
+
+def _fallocate(fd: int, offset: int, size: int) -> bool:
     """fallocate(2) itself: `os.posix_fallocate` writes zeros where the file system has no such call (NFS)."""
-    import ctypes
-
-    with contextlib.suppress(AttributeError, OSError):
-        call = ctypes.CDLL(None).fallocate
-        call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-        return lambda fd, offset, size: call(fd, _FALLOC_FL_KEEP_SIZE, offset, size) == 0
-    return lambda fd, offset, size: False
+    call = _system_call("fallocate", "c_int", "c_int", "c_int64", "c_int64")
+    return call(fd, _FALLOC_FL_KEEP_SIZE, offset, size) == 0
 
 
-@lru_cache(maxsize=1)
-def _sync_file_range() -> Callable[[int, int, int], object]:
+def begin_write_back(descriptor: int, offset: int = 0, size: int = 0) -> None:
     """sync_file_range(2), asked only to begin; where it is missing the fsync at the end does all the work."""
-    import ctypes
-
-    with contextlib.suppress(AttributeError, OSError):
-        call = ctypes.CDLL(None).sync_file_range
-        call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-        return lambda fd, offset, size: call(fd, offset, size, _SYNC_FILE_RANGE_WRITE)
-    return lambda fd, offset, size: None
+    call = _system_call("sync_file_range", "c_int", "c_int64", "c_int64", "c_uint")
+    call(descriptor, offset, size, _SYNC_FILE_RANGE_WRITE)

@@ -22,6 +22,7 @@ from penstock.stores.hdf5.array import LARGEST_IMAGE_BYTES, Hdf5Array
 from penstock.stores.hdf5.file import Hdf5File
 from penstock.stores.hdf5.layout import (
     NO_TIMEOUTS,
+    RATE_NAMES,
     Layout,
     Member,
     episode_spans,
@@ -39,7 +40,6 @@ from penstock.stores.store import Column, ImageSource, Picture, Scratch, Store
 _KINDS = {"aloha": "one episode (ALOHA / ACT)", "robomimic": "demonstrations (robomimic)", "replay": "replay steps"}
 _LIBRARY_BYTES = 14 << 20  # h5py with its metadata cache: measured, rounded up
 
-_RATE_NAMES = ("fps", "hz", "control_freq", "control_frequency", "frequency")
 _TASK_NAMES = ("task", "language_instruction", "task_description", "instruction", "language", "language_raw")
 _ENVIRONMENT_NAMES = ("env_name", "env")
 _ROBOT_NAMES = ("robot_type", "robots", "robot")
@@ -366,7 +366,7 @@ def read_facts(file: Hdf5File, layout: Layout) -> Facts:
     known = _known(file, nodes, groups)
     rate_hz, rate_from = None, ""
     for node in nodes:
-        for name in _RATE_NAMES:
+        for name in RATE_NAMES:
             value = known[node].get(name)
             if rate_hz is None and isinstance(value, (int, float)) and 0 < value < 100_000:
                 rate_hz, rate_from = float(value), f"{name} of {node}"
@@ -397,7 +397,7 @@ def _known(file: Hdf5File, nodes: list[str], groups: list[str]) -> dict[str, dic
     """By node: attributes, what their JSON holds, and data sets of one text."""
     known: dict[str, dict[str, Any]] = {}
     for node in (*nodes, *groups):
-        wanted = (*_TASK_NAMES, "ep_meta") if node in groups else (*_RATE_NAMES, *TEXT_NAMES)
+        wanted = (*_TASK_NAMES, "ep_meta") if node in groups else (*RATE_NAMES, *TEXT_NAMES)
         held = known.setdefault(node, {})
         for name in wanted:
             value = file.said(node, name)

@@ -23,7 +23,7 @@ from penstock.formats.builtin import HDF5
 from penstock.recordings.split import natural_key
 from penstock.stores.hdf5.column import ColumnRows, Files, Hdf5Images, RowMap, as_native, checked_rows
 from penstock.stores.hdf5.columns import OpenOptions, StoredColumn
-from penstock.stores.hdf5.layout import NO_TIMEOUTS, UNKNOWN
+from penstock.stores.hdf5.layout import NO_TIMEOUTS, UNKNOWN, end_rows
 from penstock.stores.hdf5.rows import LastChunk
 from penstock.stores.hdf5.survey import Survey, survey_files, unpacked
 from penstock.stores.held import content_sample
@@ -36,7 +36,6 @@ _KINDS = {"aloha": "ALOHA episodes", "robomimic": "robomimic HDF5", "replay": "r
 _MOST_NOTES = 20
 _FEW_FILES = 16  # surveyed again where the store is unpickled
 
-_SCAN_ROWS = 1 << 16
 _MOST_NAMED = 8
 _NONE: NDArray[np.int64] = np.empty(0, np.int64)
 
@@ -395,19 +394,11 @@ def _columns(survey: Survey, files: Files, names: tuple[str, ...]) -> list[Colum
 
 
 def _ends(column: ColumnRows, part: int, count: int, notes: list[str]) -> NDArray[np.int64]:
-    """The rows after which the column says that an episode ends, each plus one; a NaN says nothing, and is noted."""
-    if not count:
-        return _NONE
-    found: list[NDArray[np.int64]] = []
     last = LastChunk()
-    unknown = 0
-    for start in range(0, count, _SCAN_ROWS):
-        stop = min(start + _SCAN_ROWS, count)
+
+    def read(start: int, stop: int) -> NDArray[Any]:
         block = np.empty((stop - start, *column.facts.stored_shape), column.dtype)
         column.read(part, start, stop, block, last)
-        values = as_native(block, column.facts.dtype).reshape(-1)
-        unknown += int(np.count_nonzero(values != values))
-        found.append(np.flatnonzero((values != 0) & (values == values)) + start + 1)
-    if unknown:
-        notes.append(f"{column.facts.name} is NaN in {unknown:,} of {count:,} rows: taken as no end of an episode")
-    return np.concatenate(found).astype(np.int64)
+        return as_native(block, column.facts.dtype)
+
+    return end_rows(column.facts.name, read, count, notes)

@@ -10,12 +10,14 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from penstock import __version__
 from penstock.errors import UsageError
 from penstock.system import memory, units
+from penstock.system.closing import on_error
 
 _SAMPLE_INTERVAL_S = 0.02
 _GRACE_S = 30.0  # how long an interrupted conversion may take to commit what is whole
@@ -103,11 +105,8 @@ def _run(command: Sequence[str], chunk_size: str, out: Path) -> Trial:
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
         began = time.perf_counter()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=complained)
-        try:
+        with on_error(partial(_stop, process)):
             peak_bytes = _watch(process)
-        except BaseException:
-            _stop(process)
-            raise
         seconds = time.perf_counter() - began
         report = _report(said)
         complaint = _tail(complained)

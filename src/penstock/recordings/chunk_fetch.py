@@ -18,6 +18,7 @@ from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, Buffer
 from penstock.recordings.file_window import recover_hint
 from penstock.recordings.message_index import Chunks, TopicIndex
 from penstock.recordings.recovery.scan_bytes import ChunkBytes, FileBytes, ScanBytes
+from penstock.system.closing import on_error
 from penstock.system.files import ByteSource
 
 # Reading past a gap of this size costs about what a second system call costs.
@@ -216,15 +217,12 @@ class ChunkFetcher:
         place = np.where(whole, offset, self._chunks.position[chunk] + offset)
         run, run_source, run_place, run_bytes, start = _runs(source, place, messages.held, self._gap_bytes)
         buffer = self._pool.acquire(int(run_bytes.sum()))
-        try:
+        with on_error(partial(self._pool.give_back, buffer, True)):
             faults = self._fill(memoryview(buffer), run_source.tolist(), run_place.tolist(), run_bytes.tolist())
             payloads = self._payloads(buffer, messages, start, run, faults)
             if payloads is None:
                 self._pool.give_back(buffer, True)
                 return None
-        except BaseException:
-            self._pool.give_back(buffer, True)
-            raise
         give_back = partial(self._pool.give_back, buffer)
         return Block(first, payloads, self._plain_bytes + self._cache.file_bytes, give_back)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.formats.content import ZSTD_MAGIC
 from penstock.recordings.codecs import check_sizes, decompress_into
+from penstock.system.closing import on_error
 
 BLOCK_BYTES = 4 << 20
 BLOCK_MESSAGES = 1024
@@ -163,7 +164,7 @@ def _unpack_block(block: Block, pool: BufferPool, path: Path, lose: Callable[[st
     view = memoryview(buffer)
     payloads: list[memoryview | None] = []
     at = 0
-    try:
+    with on_error(partial(pool.give_back, buffer, True)):
         for place, (payload, size) in enumerate(zip(block.payloads, sizes, strict=True), block.first):
             if payload is None or size is None:
                 payloads.append(None)
@@ -178,9 +179,6 @@ def _unpack_block(block: Block, pool: BufferPool, path: Path, lose: Callable[[st
                     raise
                 lose(error.message, place)
                 payloads.append(None)
-    except BaseException:
-        pool.give_back(buffer, True)
-        raise
     return Block(block.first, payloads, block.file_bytes, partial(pool.give_back, buffer))
 
 

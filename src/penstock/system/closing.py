@@ -1,7 +1,9 @@
-"""`Closing`: what `with` does for everything that holds something until it is closed."""
+"""What `with` does for everything that holds something until it is closed, and for what fails before."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T", bound="Closing")
@@ -19,3 +21,13 @@ class Closing:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextmanager
+def on_error(undo: Callable[[], object]) -> Iterator[None]:
+    """Call `undo` when the block fails, whatever ended it; the error goes on."""
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
+from penstock.system.closing import on_error
+
 Step = Callable[[], object]
 
 
@@ -23,11 +25,8 @@ class Lane:
 
     def put(self, job: Step, after: Step) -> None:
         """Do `job` in its turn; `after`, which gives buffers back, follows even a job that failed or never began."""
-        try:
+        with on_error(after):
             self._raise()
-        except BaseException:
-            after()
-            raise
         self._jobs.put((job, after))
 
     def drain(self) -> None:

@@ -14,6 +14,7 @@ from penstock.errors import DataSetError
 from penstock.lerobot import tables
 from penstock.lerobot.feature_stats import new_stats
 from penstock.lerobot.stats import ImageStats, NumericStats
+from penstock.system.closing import on_error
 from penstock.system.memory import give_back_freed
 
 if TYPE_CHECKING:
@@ -129,24 +130,18 @@ class EpisodeWriter:
                 )
         if note is not None:
             encode_line({"type": "note", "note": dict(note)})
-        try:
+        # Its line may be in the journal already: nothing is deleted here. `resume` knows what belongs to what.
+        with on_error(self._owner.stop):
             return self._commit(note, last, grouped)
-        except BaseException:
-            # Its line may be in the journal already: nothing is deleted here. `resume` knows what belongs to what.
-            self._owner.stop()
-            raise
 
     def abort(self) -> None:
         """Leave no trace: rows are deleted, videos cut back, statistics forgotten."""
         if not self.is_open:
             return
         self.is_open = False
-        try:
+        # Frames of this episode may be left in a file: only `resume` can go on.
+        with on_error(self._owner.stop):
             self._sink.discard()
-        except BaseException:
-            # Frames of this episode may be left in a file: only `resume` can go on.
-            self._owner.stop()
-            raise
 
     def leave(self) -> None:
         """Called by the data set's writer: close the file as it is, and take nothing more."""

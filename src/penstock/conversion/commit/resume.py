@@ -20,6 +20,7 @@ from penstock.conversion.settings import Settings, default_settings
 from penstock.conversion.sink import DEFAULT_OUTPUT
 from penstock.errors import DataSetError, UsageError
 from penstock.system import config
+from penstock.system.closing import on_error
 
 if TYPE_CHECKING:
     from penstock.conversion.job import Job
@@ -68,7 +69,7 @@ def _sources(journal: Journal) -> list[Mapping[str, Any]]:
 def go_on(job: Job, building: Building, *, appends: bool) -> None:
     """Bring a job to where its data set stands; refused, with what differs, when it is not the same job."""
     writer = DataSetWriter.resume(building.root)
-    try:
+    with on_error(writer.leave):
         before = writer.journal.identity
         if "begun" not in before:
             raise DataSetError(f"{building.out}: this data set was not made by a conversion; it cannot go on")
@@ -76,9 +77,6 @@ def go_on(job: Job, building: Building, *, appends: bool) -> None:
             _append(job, building, writer)
         else:
             _resume(job, building, writer)
-    except BaseException:
-        writer.leave()
-        raise
     job.writer = writer
 
 

@@ -12,6 +12,7 @@ from penstock.conversion.inputs.input import Again, EpisodePlan, Input, Outcome,
 from penstock.conversion.stop import Stop
 from penstock.profile.spans import span
 from penstock.system.budget import Budget
+from penstock.system.closing import on_error
 
 
 class Writing:
@@ -72,7 +73,7 @@ class Writing:
             for name, size_bytes in source.memory.parts().items():
                 held.enter_context(self._budget.reserve(name, size_bytes))
             episode = self.writer.episode(rows=plan.rows, task=plan.task)
-            try:
+            with on_error(episode.abort):
                 with span("30_episode_write"):
                     state = source.write(plan, episode, run)
                 following = source.next_episode(state)
@@ -82,9 +83,6 @@ class Writing:
                 last_one = last and following is None and not source.encodes
                 with span("31_episode_commit"):
                     episode.commit(note, last=last_one, grouped=not source.encodes)
-            except BaseException:
-                episode.abort()
-                raise
         self._noted = self.inputs.add_episode(note)
         return state, following
 

@@ -15,7 +15,7 @@ from penstock.errors import DataSetError, PenstockError
 from penstock.formats.format import RECORDING_INPUT, load
 from penstock.plan.conversion_memory import MemoryPlan
 from penstock.system import config
-from penstock.system.closing import Closing
+from penstock.system.closing import Closing, on_error
 from penstock.system.files import as_path
 
 if TYPE_CHECKING:
@@ -242,11 +242,8 @@ def open_input(found: Found, means: Means, begun: Begun | None = None) -> Input:
         raise
     opened.kind = found.kind
     if begun is not None:
-        try:
+        with on_error(opened.close):
             opened.check_fits(begun)
-        except BaseException:
-            opened.close()
-            raise
     return opened
 
 

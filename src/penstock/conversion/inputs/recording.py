@@ -26,6 +26,7 @@ from penstock.plan.conversion_memory import Load, MemoryPlan, Reads, plan_memory
 from penstock.recordings.recording import Loss, Recording
 from penstock.system import memory as process_memory
 from penstock.system import units
+from penstock.system.closing import on_error
 
 _RETRIES = 8  # a run of broken pictures may be met in several passes: neighbours step in and are broken too
 
@@ -91,11 +92,8 @@ def plan_recording(
 def open_recording(path: Path, means: Means, begun: Begun | None) -> RecordingInput:
     """Open and plan a recording; after the first of a data set, with what that one settled."""
     recording = recordings.open(path, on_corrupt="raise" if means.strict else "count")
-    try:
+    with on_error(recording.close):
         return RecordingInput(recording, means, begun)
-    except BaseException:
-        recording.close()
-        raise
 
 
 class RecordingInput(Input):

@@ -41,6 +41,7 @@ from penstock.stores.opening import open_store
 from penstock.stores.store import Store
 from penstock.system import memory as process_memory
 from penstock.system import units
+from penstock.system.closing import on_error
 
 _EPISODE_BYTES = 400  # one episode in the list of them
 _RETRIES = 8  # an image that only decoding shows to be broken is found when it is sampled
@@ -71,11 +72,8 @@ def open_hdf5_input(path: Path, means: Means, begun: Begun | None = None) -> Sto
 
 def _planned(opener: Callable[[Path], Store], path: Path, means: Means, begun: Begun | None) -> StoreInput:
     store = opener(path)
-    try:
+    with on_error(store.close):
         return StoreInput(store, means, begun, opener)
-    except BaseException:
-        store.close()
-        raise
 
 
 class StoreInput(Input):

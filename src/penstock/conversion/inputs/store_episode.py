@@ -27,6 +27,7 @@ from penstock.lerobot.features import Feature
 from penstock.plan.conversion_memory import MemoryPlan
 from penstock.stores.store import Packets
 from penstock.stores.store import Picture as StoredImage
+from penstock.system.closing import on_error
 
 _CHANGED = "convert the part before and the part after on their own, or choose another video setting"
 
@@ -239,7 +240,7 @@ class _Stream:
         """Read the rows of all cameras into one buffer, and hand their images on."""
         assert self._buffers is not None
         buffer = self._buffers.take()
-        try:
+        with on_error(partial(self._buffers.give, buffer)):
             rows: list[int] = self._work.rows[low:high].tolist()
             jobs: list[Callable[[], Any]] = []
             offset = 0
@@ -251,9 +252,6 @@ class _Stream:
             is_decoded = any(camera.is_decoded for camera in self._work.cameras)
             found = self._at_once(jobs) if is_decoded else [job() for job in jobs]
             shots = [self._shots(owner, low, images) for owner, images in enumerate(found)]
-        except BaseException:
-            self._buffers.give(buffer)
-            raise
         give = self._buffers.give
         self._images.put(shots, lambda: give(buffer))
 

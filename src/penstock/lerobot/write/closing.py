@@ -16,6 +16,7 @@ from penstock.lerobot.features import ROW_FEATURES, Description, Feature
 from penstock.lerobot.layout import EpisodePlace, FreshNames
 from penstock.lerobot.stats import STATISTICS, Stats
 from penstock.lerobot.write import kept
+from penstock.system.closing import on_error
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -96,16 +97,13 @@ def remove_metadata(root: Path, names: FreshNames) -> None:
 def _write_episodes(root: Path, description: Description, records: Iterable[Mapping[str, Any]], *, fsync: bool) -> None:
     table = EpisodesTable(root, description, fsync)
     known = kept.kept_statistics(root)
-    try:
+    with on_error(table.discard):
         for record in records:
             stats = record.get("stats")
             if stats is None:
                 stats = _kept_statistics(root, record["episode_index"], known)
             table.add(episode_row(root, record, stats, description.fps))
         table.finish()
-    except BaseException:
-        table.discard()
-        raise
 
 
 def _kept_statistics(

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import OutputFailed, PenstockError, VideoError
 from penstock.media.mp4 import boxes as mp4_boxes
+from penstock.system.closing import on_error
 from penstock.system.files import AppendFile
 
 _MAX_SAMPLE_BYTES = 0xFFFF_FFFF
@@ -98,14 +99,11 @@ class Mp4Writer:
         self._shifts = array("i", resume.shifts.astype(np.int32).tobytes() if resume else b"")
         self._open = True
         self._file = AppendFile(self._fd, self._name, resume.end_bytes if resume else 0)
-        try:
+        with on_error(self.leave if resume else self.abort):
             if resume is None:
                 self._file.write([mp4_boxes.prologue()])
             else:
                 self._continue()
-        except BaseException:
-            self.leave() if resume else self.abort()
-            raise
 
     def __repr__(self) -> str:
         return f"Mp4Writer({self._name!r}, {self._track.width}×{self._track.height}, samples={self.samples})"
@@ -258,11 +256,8 @@ class Mp4Writer:
         if kind is not None:
             self.abort()
             return
-        try:
+        with on_error(self.abort):
             self.close()
-        except BaseException:
-            self.abort()
-            raise
 
     def _continue(self) -> None:
         """Bring a file that may be a whole video back to the state behind its last known sample."""

@@ -27,6 +27,7 @@ from penstock.recordings.recovery.report import DamageLog
 from penstock.recordings.recovery.scan_bytes import FileBytes
 from penstock.recordings.split import Source
 from penstock.recordings.unpack import is_packed, open_content
+from penstock.system.closing import on_error
 
 
 class Db3Recording(Recording):
@@ -39,11 +40,8 @@ class Db3Recording(Recording):
         self.notes += source.notes
         self._files: list[Db3File | PagedFile] = []
         self._pool: BufferPool | None = None  # serves one request after the other
-        try:
+        with on_error(self.close):
             self._open(source)
-        except BaseException:
-            self.close()
-            raise
 
     def _open(self, source: Source) -> None:
         index = Db3Index()
@@ -126,13 +124,10 @@ class Db3Recording(Recording):
             part = slice(at, at + count)
             done_bytes += int(held[:count].sum())
             buffer = pool.acquire(int(held[:count].sum()))
-            try:
+            with on_error(partial(pool.give_back, buffer, True)):
                 payloads = self._fill(
                     memoryview(buffer), topic_ids[part], numbers[part], file[:count], row[:count], held[:count]
                 )
-            except BaseException:
-                pool.give_back(buffer, True)
-                raise
             yield Block(at, payloads, done_bytes, partial(pool.give_back, buffer))
             at += count
 

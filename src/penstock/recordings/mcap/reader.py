@@ -28,6 +28,7 @@ from penstock.recordings.recovery.report import DamageLog
 from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes
 from penstock.recordings.split import Source
 from penstock.recordings.unpack import is_packed
+from penstock.system.closing import on_error
 from penstock.system.files import ByteSource
 
 # The frame of a record and the first bytes of its payload.
@@ -47,11 +48,8 @@ class McapRecording(ChunkedRecording):
 
     def __init__(self, source: Source, *, on_corrupt: OnCorrupt = "raise") -> None:
         super().__init__(source.path, on_corrupt=on_corrupt, notes=source.notes)
-        try:
+        with on_error(self.close):
             self._open(source)
-        except BaseException:
-            self.close()
-            raise
 
     def _open(self, source: Source) -> None:
         shared = McapIndex(self._add_loss if self._on_corrupt == "count" else None, self._lose_unknown)

@@ -36,6 +36,7 @@ from penstock.recordings.ros1.records import (
     u32_from,
 )
 from penstock.recordings.split import Source
+from penstock.system.closing import on_error
 
 _WINDOW_BYTES = 1 << 20
 _CHUNK_HEADER_BYTES = 256
@@ -54,11 +55,8 @@ class Ros1Recording(ChunkedRecording):
     def __init__(self, source: Source, *, on_corrupt: OnCorrupt = "raise") -> None:
         super().__init__(source.path, on_corrupt=on_corrupt, notes=source.notes)
         window = self._open_file(source.path)
-        try:
+        with on_error(self.close):
             self._open(window)
-        except BaseException:
-            self.close()
-            raise
 
     def _open(self, window: Window) -> None:
         self.size_bytes = window.size_bytes

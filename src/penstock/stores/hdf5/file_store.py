@@ -36,6 +36,7 @@ from penstock.stores.hdf5.rows import picture_bytes
 from penstock.stores.held import content_sample
 from penstock.stores.roles import ACTIONS, CENTRAL_ROLES, ENDS, SUCCESSES, TERMINALS, TIMEOUTS, find_roles
 from penstock.stores.store import Column, ImageSource, Picture, Scratch, Store
+from penstock.system.closing import on_error
 
 _KINDS = {"aloha": "one episode (ALOHA / ACT)", "robomimic": "demonstrations (robomimic)", "replay": "replay steps"}
 _LIBRARY_BYTES = 14 << 20  # h5py with its metadata cache: measured, rounded up
@@ -69,11 +70,8 @@ class Hdf5FileStore(Store):
         self._file = Hdf5File(path, allow_external=allow_external, texts=TEXT_NAMES)
         self._arrays: dict[str, Hdf5Array] = {}
         self._sources: dict[str, _Images] = {}
-        try:
+        with on_error(self.close):
             self._open(channels, pixels, mask)
-        except BaseException:
-            self.close()
-            raise
 
     def _open(self, channels: Literal["auto", "first", "last"], pixels: str, mask: str | None) -> None:
         file, self.layout = self._file, recognise(self._file, channels)

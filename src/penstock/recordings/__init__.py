@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock import formats
-from penstock.errors import RecordingError, UsageError
+from penstock.errors import RecordingError, UsageError, os_errors
 from penstock.recordings.split import find, source_of
 from penstock.system.files import as_path
 
@@ -29,10 +29,8 @@ def open(path: str | Path, *, on_corrupt: OnCorrupt = "raise") -> Recording:
     """
     if on_corrupt not in ("raise", "count"):
         raise UsageError(f"on_corrupt is 'raise' or 'count', not {on_corrupt!r}")
-    try:
+    with os_errors(RecordingError, f"{path}: cannot be opened"):
         source = source_of(as_path(path))
-    except OSError as error:
-        raise RecordingError(f"{path}: cannot be opened: {error.strerror or error}") from error
     recording: Recording = formats.get(source.kind).load("open")(source, on_corrupt=on_corrupt)
     return recording
 

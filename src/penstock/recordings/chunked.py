@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import RecordingError
+from penstock.errors import RecordingError, os_errors
 from penstock.recordings.chunk_fetch import ChunkFetcher, Framing
 from penstock.recordings.fetch import Block
 from penstock.recordings.file_window import Window
@@ -56,10 +56,8 @@ class ChunkedRecording(Recording):
 
     def _open_file(self, path: Path) -> Window:
         """Open a file of the recording, unpacked where it is packed as a whole."""
-        try:
+        with os_errors(RecordingError, f"{path}: cannot be opened"):
             self._files.append(open_content(path))
-        except OSError as error:
-            raise RecordingError(f"{path}: cannot be opened: {error.strerror}") from error
         return Window(self._files[-1])
 
     def _set_index(

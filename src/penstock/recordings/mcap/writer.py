@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.errors import RecordingError
+from penstock.errors import RecordingError, os_errors
 from penstock.recordings.codecs import compress
 from penstock.recordings.mcap import records as r
 
@@ -62,10 +62,8 @@ class McapWriter:
         self._attachment_indexes: list[bytes] = []
         self._metadata_indexes: list[bytes] = []
         self._range_ns: tuple[int, int] | None = None
-        try:
+        with os_errors(RecordingError, f"{self.path}: cannot be written"):
             self._file = open(self.path, "xb")  # noqa: SIM115 - lives as long as the writer
-        except OSError as error:
-            raise RecordingError(f"{self.path}: cannot be written: {error.strerror}") from error
         self._write(r.MAGIC + record(r.OP_HEADER, _text(profile) + _text(library)))
 
     def __enter__(self) -> McapWriter:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from penstock.errors import RecordingError, UsageError
+from penstock.errors import RecordingError, UsageError, os_errors
 from penstock.recordings.codecs import MAX_CHUNK_BYTES, compress
 from penstock.recordings.ros1.records import (
     MAGIC,
@@ -71,10 +71,8 @@ class BagWriter:
         self._entries: dict[int, bytearray] = {}
         self._first_ns, self._last_ns = 0, 0
         self._announced: set[int] = set()
-        try:
+        with os_errors(RecordingError, f"{self.path}: cannot be written"):
             self._file = open(self.path, "xb")  # noqa: SIM115 - lives as long as the writer
-        except OSError as error:
-            raise RecordingError(f"{self.path}: cannot be written: {error.strerror}") from error
         self._file.write(MAGIC + self._bag_header(0))
 
     def __enter__(self) -> BagWriter:

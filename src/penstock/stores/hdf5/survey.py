@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import ExternalRefused, StoreCorrupt, StoreError
+from penstock.errors import ExternalRefused, StoreCorrupt, StoreError, os_errors
 from penstock.recordings.split import natural_key
 from penstock.stores.hdf5.columns import (
     ENDS_DIFFER,
@@ -268,10 +268,8 @@ def _rate(file: Hdf5File, layout: Layout) -> float | None:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    try:
+    with os_errors(StoreError, f"{path} cannot be read"):
         found = path.stat()
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror or error}") from error
     return found.st_size, found.st_mtime_ns
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import DataSetCorrupt, StoreError
+from penstock.errors import DataSetCorrupt, StoreError, os_errors
 from penstock.lerobot import layout
 from penstock.lerobot.features import ROW_KEYS, Feature
 from penstock.lerobot.read import version21
@@ -209,11 +209,8 @@ class LeRobotStore(Store):
             relatives = [*relatives, layout.TASKS_PATH if self.data.is_v30 else version21.TASKS_PATH]
         digest.update(self.episode_starts.tobytes())
         for relative in relatives:
-            try:
-                with open_source(self.data.root / relative) as source:
-                    found, sample = source.identity(), source.sample()
-            except OSError as error:
-                raise DataSetCorrupt(f"{self.path / relative}: {error.strerror}") from error
+            with os_errors(DataSetCorrupt, f"{self.path / relative}"), open_source(self.data.root / relative) as source:
+                found, sample = source.identity(), source.sample()
             digest.update(f"{relative}\0{found.size_bytes}\0{found.mtime_ns}\0".encode())
             digest.update(sample)
         return digest.hexdigest()

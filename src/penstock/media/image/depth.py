@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,16 +175,8 @@ def _png_info(
 
 def _decode_png(data: memoryview | bytes) -> NDArray[np.uint16]:
     info = _png_info(data, 0, "16UC1", None)
-    import cv2
-
-    try:
-        pixels: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-    except cv2.error as error:
-        raise ImageError(f"depth PNG of {len(data):,} bytes ({info}) cannot be decoded: {error}") from error
-    if pixels is None or pixels.shape != (info.height, info.width) or pixels.dtype != np.uint16:
-        found = "nothing" if pixels is None else f"{pixels.dtype} {pixels.shape}"
-        raise ImageError(f"depth PNG of {len(data):,} bytes ({info}) decodes to {found}")
-    decoded: NDArray[np.uint16] = pixels
+    what = f"depth PNG of {len(data):,} bytes ({info})"
+    decoded: NDArray[np.uint16] = png.decode_gray(data, (info.height, info.width), np.uint16, what, what)
     return decoded
 
 

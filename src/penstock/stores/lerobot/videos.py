@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import DataSetCorrupt, PenstockError, StoreCorrupt, VideoError
+from penstock.errors import DataSetCorrupt, PenstockError, VideoError
 from penstock.lerobot import layout
 from penstock.lerobot.features import Feature
 from penstock.lerobot.read.frames import FrameFinder
@@ -22,7 +22,7 @@ from penstock.media.video.decode import NEAR_FRAMES, Decoder
 from penstock.media.video.frame_times import FrameTimes
 from penstock.profile.spans import span
 from penstock.stores.held import ERRORS, FILE_CACHE, Lru, Pool, open_file
-from penstock.stores.lerobot.images import FILE_SHIFT, check_rows
+from penstock.stores.lerobot.images import FILE_SHIFT, check_rows, read_packet
 from penstock.stores.store import ImageSource, Picture, Scratch
 from penstock.system.files import ByteSource, open_source
 
@@ -204,21 +204,11 @@ class VideoSource(ImageSource):
         offsets, sizes = index.offsets, index.sizes
         if offsets is None or sizes is None:
             raise VideoError(f"{index.path}: {index.codec} has no packets to hand out")
-        frame_of, read_into = self._camera.frame, source.read_into
+        frame_of, column = self._camera.frame, f"camera {self._camera.key!r}"
         for row in rows:
             frame = frame_of(index, row)
-            size, offset = sizes.item(frame), offsets.item(frame)
-            data: Any = scratch.take(size)
-            try:
-                read_into(data, offset)
-            except StoreCorrupt as error:
-                if error.__cause__ is not None:
-                    raise  # the disk, not the file
-                raise DataSetCorrupt(
-                    f"{index.path}: row {row:,}, camera {self._camera.key!r}: {size:,} bytes at byte {offset:,} go "
-                    "beyond the file",
-                    hint="the file was cut while it was open; fetch it again",
-                ) from error
+            size = sizes.item(frame)
+            data = read_packet(source, offsets.item(frame), size, scratch, row, column)
             if size > self.scratch_bytes:
                 self.scratch_bytes = size
             yield data

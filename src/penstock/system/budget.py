@@ -24,17 +24,12 @@ AUTO_MOST_BYTES = 2 * GIB
 class Reservation:
     """Bytes held in a budget under a name until `release`, which any thread may call, more than once."""
 
-    __slots__ = ("_budget", "_n_bytes", "name")
+    __slots__ = ("_budget", "n_bytes", "name")
 
     def __init__(self, budget: Budget, name: str, n_bytes: int) -> None:
         self._budget = budget
-        self._n_bytes = n_bytes
+        self.n_bytes = n_bytes  # held now; 0 after the release
         self.name = name
-
-    @property
-    def n_bytes(self) -> int:
-        """How much is held now; 0 after the release."""
-        return self._n_bytes
 
     def resize(self, n_bytes: int) -> None:
         """Hold `n_bytes` from now on. Growth that does not fit is refused and changes nothing."""
@@ -51,7 +46,7 @@ class Reservation:
         self.release()
 
     def __repr__(self) -> str:
-        return f"Reservation({self.name!r}, {format_bytes(self._n_bytes)})"
+        return f"Reservation({self.name!r}, {format_bytes(self.n_bytes)})"
 
 
 class Budget:
@@ -64,8 +59,8 @@ class Budget:
             raise UsageError("a memory budget of 0 bytes holds nothing", hint="try 512MiB, or auto")
         self.source = source
         self._lock = threading.RLock()  # a buffer that the garbage collector ends gives back in any thread
-        self._used_bytes = 0
-        self._peak_bytes = 0
+        self.used_bytes = 0  # reserved now
+        self.peak_bytes = 0  # the most that was ever reserved at once
         self._held: dict[str, int] = {}
 
     @classmethod
@@ -96,19 +91,9 @@ class Budget:
         return budget
 
     @property
-    def used_bytes(self) -> int:
-        """How much is reserved now."""
-        return self._used_bytes
-
-    @property
     def free_bytes(self) -> int:
         """How much could be reserved now."""
-        return self.limit_bytes - self._used_bytes
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most that was ever reserved at once."""
-        return self._peak_bytes
+        return self.limit_bytes - self.used_bytes
 
     def by_name(self) -> dict[str, int]:
         """Who holds how much, the largest first."""
@@ -128,12 +113,12 @@ class Budget:
         name = reservation.name
         n_bytes = _whole(name, n_bytes)
         with self._lock:
-            growth = n_bytes - reservation._n_bytes
+            growth = n_bytes - reservation.n_bytes
             if growth > self.free_bytes:
                 raise self._exceeded(name, growth)
-            reservation._n_bytes = n_bytes
-            self._used_bytes += growth
-            self._peak_bytes = max(self._peak_bytes, self._used_bytes)
+            reservation.n_bytes = n_bytes
+            self.used_bytes += growth
+            self.peak_bytes = max(self.peak_bytes, self.used_bytes)
             self._held[name] = self._held.get(name, 0) + growth
             if not self._held[name]:
                 del self._held[name]
@@ -143,7 +128,7 @@ class Budget:
         held = ", ".join(f"{who} {format_bytes(size)}" for who, size in holders[:6]) or "nobody"
         more = f", {len(holders) - 6} more" if len(holders) > 6 else ""
         # To whole 16 MiB: a hint with a margin, not a threshold that fails by one byte.
-        enough = f"{-(-(self._used_bytes + n_bytes) // (16 * MIB)) * 16}MiB"
+        enough = f"{-(-(self.used_bytes + n_bytes) // (16 * MIB)) * 16}MiB"
         return BudgetExceeded(
             f"the memory budget of {format_bytes(self.limit_bytes)} cannot hold {name}: "
             f"needs {format_bytes(n_bytes)}, {format_bytes(self.free_bytes)} free (held by {held}{more})",
@@ -154,8 +139,8 @@ class Budget:
 
     def __repr__(self) -> str:
         return (
-            f"Budget({format_bytes(self.limit_bytes)}, used {format_bytes(self._used_bytes)}, "
-            f"peak {format_bytes(self._peak_bytes)})"
+            f"Budget({format_bytes(self.limit_bytes)}, used {format_bytes(self.used_bytes)}, "
+            f"peak {format_bytes(self.peak_bytes)})"
         )
 
 

@@ -74,7 +74,8 @@ class Mp4Writer:
         With `resume`, the path is that of a file which another writer left or closed: it is continued after the
         samples of the table, and whatever lies behind them is cut off.
         """
-        self._track = mp4_boxes.Track(
+        # What all samples share.
+        self.track = mp4_boxes.Track(
             stsd=bytes(stsd),
             width=width,
             height=height,
@@ -106,7 +107,7 @@ class Mp4Writer:
                 self._continue()
 
     def __repr__(self) -> str:
-        return f"Mp4Writer({self._name!r}, {self._track.width}×{self._track.height}, samples={self.samples})"
+        return f"Mp4Writer({self._name!r}, {self.track.width}×{self.track.height}, samples={self.samples})"
 
     @property
     def samples(self) -> int:
@@ -169,11 +170,6 @@ class Mp4Writer:
         self._sizes.extend([self._sizes[-1]] * count)
         self._keys += b"\1" * count
 
-    @property
-    def track(self) -> mp4_boxes.Track:
-        """What all samples share."""
-        return self._track
-
     def table(self, since: Mark | None = None) -> SampleTable:
         """Where the samples lie (those after `since`), for a writer that will continue the file, or for a copy."""
         first = since.samples if since is not None else 0
@@ -216,7 +212,7 @@ class Mp4Writer:
         if not self._sizes:
             raise VideoError(f"{self._name}: a video needs at least one sample", hint="call abort() to drop the file")
         size_offset, size_field = mp4_boxes.mdat_size_field(self._file.end_bytes)
-        self._file.write([mp4_boxes.moov(self._track, self._offsets, self._sizes, self._keys, self._all_shifts())])
+        self._file.write([mp4_boxes.moov(self.track, self._offsets, self._sizes, self._keys, self._all_shifts())])
         self._file.write_at(size_field, size_offset)
         self._file.finish(fsync)
         self._open = False

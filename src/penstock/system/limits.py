@@ -288,7 +288,41 @@ def _disk_bytes(path: Path) -> tuple[int, int] | None:
 
 
 def read_gpus() -> tuple[Gpu, ...]:
-    """The NVIDIA GPUs of this machine, as nvidia-smi, which comes with the driver, lists them."""
+    """The NVIDIA GPUs of this machine, through nvidia-ml-py when it is installed, else through nvidia-smi."""
+    found = _gpus_by_nvml()
+    return _gpus_by_smi() if found is None else found
+
+
+def _gpus_by_nvml() -> tuple[Gpu, ...] | None:
+    try:
+        import pynvml  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except ImportError:
+        return None
+    gpus: list[Gpu] = []
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            device = pynvml.nvmlDeviceGetHandleByIndex(index)
+            try:
+                memory = pynvml.nvmlDeviceGetMemoryInfo(device)
+                sizes: tuple[int | None, int | None] = (int(memory.total), int(memory.free))
+            except pynvml.NVMLError_NotSupported:  # memory shared with the CPU
+                sizes = (None, None)
+            uuid = _text(pynvml.nvmlDeviceGetUUID(device))
+            name = _text(pynvml.nvmlDeviceGetName(device))
+            gpus.append(Gpu(index, name, *sizes, driver, _visible(index, uuid)))
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+    return tuple(gpus)
+
+
+def _gpus_by_smi() -> tuple[Gpu, ...]:
     import shutil
     import subprocess
 
@@ -310,6 +344,10 @@ def read_gpus() -> tuple[Gpu, ...]:
             index = int(fields[0])
             gpus.append(Gpu(index, fields[5], total, free, fields[4], _visible(index, fields[1])))
     return tuple(gpus)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _visible(index: int, uuid: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from penstock.conversion.commit.input_progress import JobInputs, episode_note, failure_note, outcome_note
 from penstock.conversion.commit.writer import DataSetWriter
@@ -15,27 +15,17 @@ from penstock.system.budget import Budget
 from penstock.system.closing import on_error
 
 
+@dataclass
 class Writing:
-    """Writes inputs with one writer, in one process."""
+    """Writes inputs with one writer in one process; `on_moved(input, bytes)` and `on_rows(text)` hear how far it is."""
 
-    def __init__(
-        self,
-        writer: DataSetWriter,
-        inputs: JobInputs,
-        budget: Budget,
-        stop: Stop,
-        *,
-        on_moved: Callable[[int, int], None],
-        on_rows: Callable[[str], None],
-    ) -> None:
-        """`on_moved(input, bytes)` and `on_rows(text)` hear how far it is."""
-        self.writer = writer
-        self.inputs = inputs
-        self._budget = budget
-        self._stop = stop
-        self._on_moved = on_moved
-        self._on_rows = on_rows
-        self._noted: tuple[str, ...] = ()
+    writer: DataSetWriter
+    inputs: JobInputs
+    budget: Budget
+    stop: Stop
+    on_moved: Callable[[int, int], None]
+    on_rows: Callable[[str], None]
+    _noted: tuple[str, ...] = ()
 
     def take(self, source: Input, number: int, *, last: bool = False) -> tuple[str, ...]:
         """Write all episodes of an input that are not written yet; what there is to note of it.
@@ -46,7 +36,7 @@ class Writing:
         state = None if entry.state is None else source.resumed(entry.state)
         plan = source.next_episode(state)
         while plan is not None:
-            self._stop.check()
+            self.stop.check()
             try:
                 state, plan = self._episode(source, number, plan, last)
             except Again as again:
@@ -71,7 +61,7 @@ class Writing:
         )
         with contextlib.ExitStack() as held:
             for name, size_bytes in source.memory.parts().items():
-                held.enter_context(self._budget.reserve(name, size_bytes))
+                held.enter_context(self.budget.reserve(name, size_bytes))
             episode = self.writer.episode(rows=plan.rows, task=plan.task)
             with on_error(episode.abort):
                 with span("30_episode_write"):
@@ -88,12 +78,12 @@ class Writing:
 
     def _flushed(self, rows: int) -> None:
         # Everything may have been read long before the last picture is encoded.
-        self._stop.check()
-        self._on_rows(f"row {self.writer.frames + rows:,}")
+        self.stop.check()
+        self.on_rows(f"row {self.writer.frames + rows:,}")
 
     def _moved(self, number: int, done_bytes: int) -> None:
-        self._stop.check()
-        self._on_moved(number, done_bytes)
+        self.stop.check()
+        self.on_moved(number, done_bytes)
 
 
 def _outcome(source: Input, state: State | None) -> Outcome:

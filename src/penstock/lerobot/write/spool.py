@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lerobot import layout, tables
-from penstock.lerobot.features import Feature
+from penstock.lerobot.features import Description, Feature
 from penstock.lerobot.layout import FilePosition, FreshNames
 
 if TYPE_CHECKING:
@@ -97,21 +97,10 @@ class DataFiles:
     """
 
     def __init__(
-        self,
-        root: Path,
-        schema: tables.SchemaMaker,
-        *,
-        limit_bytes: int,
-        most_parts: int,
-        chunks_size: int,
-        names: FreshNames,
+        self, root: Path, description: Description, schema: tables.SchemaMaker, most_parts: int, names: FreshNames
     ) -> None:
-        self._root = root
-        self._schema = schema
-        self._most_parts = most_parts
-        self._limit_bytes = limit_bytes
-        self._chunks_size = chunks_size
-        self._names = names
+        self._root, self._schema, self._most_parts, self._names = root, schema, most_parts, names
+        self._limit_bytes, self._chunks_size = description.data_file_bytes, description.chunks_size
         self._position = layout.FIRST_FILE
         self._waiting: list[Part] = []
         self._waiting_bytes = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from penstock.errors import DataSetCorrupt, DataSetError, ImageError, VideoError
 from penstock.lerobot import layout
-from penstock.lerobot.features import Feature
+from penstock.lerobot.features import Description, Feature
 from penstock.lerobot.layout import FilePosition, FreshNames, VideoSpan
 from penstock.media.image import jpeg
 from penstock.media.mp4.writer import Mark, Mp4Writer, SampleTable, mjpeg_stsd
@@ -29,24 +28,13 @@ class VideoFiles:
     """
 
     def __init__(
-        self,
-        root: Path,
-        feature: Feature,
-        *,
-        fps: int,
-        limit_bytes: int,
-        chunks_size: int,
-        names: FreshNames,
-        path_of: Callable[[FilePosition], Path] | None = None,
+        self, feature: Feature, description: Description, names: FreshNames, path_of: Callable[[FilePosition], Path]
     ) -> None:
         self.key = feature.key
         self.info: dict[str, Any] | None = None
-        self._path_of = path_of or partial(layout.video_path, root, feature.key)
+        self._path_of, self._names, self._fps = path_of, names, description.fps
         self._height, self._width = feature.shape[0], feature.shape[1]
-        self._fps = fps
-        self._limit_bytes = limit_bytes
-        self._chunks_size = chunks_size
-        self._names = names
+        self._limit_bytes, self._chunks_size = description.video_file_bytes, description.chunks_size
         self._position = layout.FIRST_FILE
         self._file: Mp4Writer | None = None
         self._full_file: Mp4Writer | None = None

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penstock.demo.act import SIDES, ReachScript, ReachTask
-from penstock.demo.reach_scene import CAMERAS, Scene
+from penstock.demo.act import CAMERAS, SIDES, ReachScript, ReachTask, Scene
 from penstock.errors import UsageError
 from penstock.load.pictures import Fit, Fitter
 

@@ -29,6 +29,8 @@ PenstockError                     exit 1; `hint` says what to do next
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -189,3 +191,12 @@ class Interrupted(PenstockError):
     """The user asked to stop."""
 
     exit_code: ClassVar[int] = 130
+
+
+@contextmanager
+def os_errors(kind: type[PenstockError], doing: str) -> Iterator[None]:
+    """What the system raises within becomes an error of ours, with what could not be done and why."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{doing}: {error.strerror or error}") from error

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from penstock.align import Pick, interpolate
-from penstock.align.blend import slerp
+from penstock.align.pairing import slerp
 from penstock.errors import ConfigError
 
 

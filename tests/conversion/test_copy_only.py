@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.conversion.cameras.encoding_anew import Encoded, video_lines
+from penstock.conversion.cameras.column import Encoded, video_lines
 from penstock.conversion.report import Silence
 from penstock.conversion.settings import Encoding
 from penstock.errors import DataSetError, VideoError

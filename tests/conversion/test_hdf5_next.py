@@ -229,9 +229,9 @@ def test_next_actions_are_used_beside_the_state(tmp_path: Path) -> None:
 
 
 def test_comparing_keeps_to_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.stores import next_rows
+    from penstock.conversion.mapping import next_columns
 
-    monkeypatch.setattr(next_rows, "BLOCK_BYTES", 100)  # eight rows
+    monkeypatch.setattr(next_columns, "BLOCK_BYTES", 100)  # eight rows
     steps(tmp_path / "replay.hdf5", augmented=True)
     read: list[int] = []
     rows = Hdf5Array.rows
@@ -259,11 +259,11 @@ def test_inspect_compares_the_first_rows_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from penstock.cli import inspect_store
-    from penstock.stores import next_rows
+    from penstock.conversion.mapping import next_columns
 
     steps(tmp_path / "replay.hdf5")
     monkeypatch.setattr(inspect_store, "COMPARED_BYTES", 200)
-    monkeypatch.setattr(next_rows, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(next_columns, "BLOCK_BYTES", 100)
     assert main(["inspect", str(tmp_path / "replay.hdf5"), "fps=20"]) == 0
     assert "(the first 16 rows were compared, converting compares all)" in capsys.readouterr().out
     assert main(["inspect", str(tmp_path / "replay.hdf5"), "fps=20", "--suggest-config"]) == 0

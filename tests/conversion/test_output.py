@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.conversion.commit import lock, output
+from penstock.conversion.commit import output
 from penstock.conversion.job import Silence
 from penstock.errors import DataSetError, OutputExists, OutputFailed, PenstockError
 from tests.conversion import bags, datasets
@@ -235,7 +235,7 @@ def test_a_lock_that_its_holder_removed_meanwhile_is_taken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The holder unlinks the file between our open and our flock: locking the dead file would exclude nobody."""
-    real, calls = lock.fcntl.flock, []
+    real, calls = output.fcntl.flock, []
 
     def flock(handle: int, how: int) -> None:
         if not calls:
@@ -243,7 +243,7 @@ def test_a_lock_that_its_holder_removed_meanwhile_is_taken_again(
         calls.append(handle)
         real(handle, how)
 
-    monkeypatch.setattr(lock.fcntl, "flock", flock)
+    monkeypatch.setattr(output.fcntl, "flock", flock)
     with building(tmp_path / "out"):
         assert len(calls) == 2
         assert (tmp_path / ("out" + output.PARTIAL_SUFFIX + ".lock")).exists()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.align import Pick
-from penstock.conversion.inputs.requests import camera_runs, merge, vector_needs
+from penstock.conversion.inputs.pairing import camera_runs, merge, vector_needs
 
 numbers = st.lists(st.integers(0, 12), min_size=1, max_size=40)
 

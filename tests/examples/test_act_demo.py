@@ -9,8 +9,7 @@ import pytest
 
 import penstock
 from penstock.cli import main
-from penstock.demo.act import ReachScript, ReachTask, write_episodes
-from penstock.demo.reach_scene import CAMERAS
+from penstock.demo.act import CAMERAS, ReachScript, ReachTask, write_episodes
 
 SMALL = ReachScript(episodes=3, rows=6, height=32, width=48)
 

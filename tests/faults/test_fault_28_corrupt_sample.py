@@ -17,8 +17,8 @@ import pytest
 
 import penstock
 from penstock.errors import PenstockError, StoreCorrupt
+from penstock.lerobot.read.frames import FrameFinder
 from penstock.lerobot.read.reader import open_data_set
-from penstock.media.mp4.index import read_index
 from tests.lerobot import making
 from tests.stores import hdf5_files as files
 
@@ -56,10 +56,9 @@ def lerobot(root: Path) -> Case:
     def spoil(row: int) -> None:
         data = open_data_set(root / "set")
         episode = int(np.searchsorted(data.episodes.end_row, row, side="right"))
-        place = data.video(episode, making.CAMERA)
-        index = read_index(place.path)
-        frame = place.first_frame + row - int(data.episodes.first_row[episode])
-        overwrite(place.path, int(index.offsets[frame]), int(index.sizes[frame]))
+        found = FrameFinder(data).find(episode, making.CAMERA)
+        sample = found.samples[row - int(data.episodes.first_row[episode])]
+        overwrite(found.path, int(found.index.offsets[sample]), int(found.index.sizes[sample]))
 
     return Case(root / "set", making.CAMERA, spoil, bad=14, episode=1, within=2)
 

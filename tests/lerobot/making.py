@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from penstock.conversion.commit.writer import DataSetWriter
 from penstock.lerobot.features import Feature
+from penstock.lerobot.read.frames import FrameFinder
 from penstock.lerobot.read.reader import open_data_set
 from penstock.media.image.codec import encode_jpeg
-from penstock.media.mp4.index import read_index
 
 HEIGHT, WIDTH = 32, 48
 FPS = 30
@@ -91,9 +91,8 @@ def frame(root: Path, row: int) -> bytes:
     """The bytes of the frame that belongs to a row."""
     data = open_data_set(root)
     episode = int(np.searchsorted(data.episodes.end_row, row, side="right"))
-    place = data.video(episode, CAMERA)
-    index = read_index(place.path)
-    number = place.first_frame + row - int(data.episodes.first_row[episode])
-    with place.path.open("rb") as stream:
-        stream.seek(int(index.offsets[number]))
-        return stream.read(int(index.sizes[number]))
+    found = FrameFinder(data).find(episode, CAMERA)
+    sample = found.samples[row - int(data.episodes.first_row[episode])]
+    with found.path.open("rb") as stream:
+        stream.seek(int(found.index.offsets[sample]))
+        return stream.read(int(found.index.sizes[sample]))

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lerobot.layout import FIRST_FILE
+from penstock.lerobot.read.frames import FrameFinder
 from penstock.lerobot.read.reader import open_data_set
 from tests.lerobot.making import CAMERA, make, numbers
 
@@ -46,15 +47,11 @@ def test_unknown_columns_and_episodes_are_named(root: Path) -> None:
         data.rows(["arm"], 0, 1)
     with pytest.raises(DataSetError, match="no column"):
         data.rows([CAMERA], 0, 1)
-    with pytest.raises(DataSetError, match="episode 3 asked"):
-        data.video(3, CAMERA)
-    with pytest.raises(DataSetError, match="no video"):
-        data.video(0, "arm")
 
 
 def test_an_episode_knows_its_frames(root: Path) -> None:
-    place = open_data_set(root).video(2, CAMERA)
-    assert (place.first_frame, place.frames) == (19, 9) and place.path.is_file()
+    found = FrameFinder(open_data_set(root)).find(2, CAMERA)
+    assert (found.first, found.count) == (19, 9) and found.path.is_file()
 
 
 def test_other_directories_are_no_data_sets(tmp_path: Path) -> None:
@@ -82,7 +79,7 @@ def test_wrong_values_of_info_are_named(root: Path, changes: dict[str, object]) 
 def test_video_paths_stay_below_the_root(root: Path, template: str) -> None:
     edit_info(root, video_path=template)
     with pytest.raises(DataSetCorrupt):
-        open_data_set(root).video(0, CAMERA)
+        open_data_set(root).video_file(0, CAMERA)
 
 
 def test_a_video_key_cannot_climb_out(root: Path) -> None:

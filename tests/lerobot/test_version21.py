@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.errors import DataSetCorrupt, LimitExceeded, PenstockError
 from penstock.lerobot.read import version21
 from penstock.lerobot.read.reader import RowSpan, open_data_set
-from penstock.lerobot.read.row_stream import RowStream
+from penstock.stores.lerobot.episode_table import RowStream
 from tests.conversion import version21 as making
 
 SHARED = Path(__file__).resolve().parents[3] / "shared/data/lerobot/g1_v21"

@@ -14,8 +14,8 @@ from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import OutputExists
 from penstock.lerobot import layout
 from penstock.lerobot.features import Feature
+from penstock.lerobot.read.frames import FrameFinder
 from penstock.lerobot.read.reader import open_data_set
-from penstock.media.mp4.index import read_index
 from tests.lerobot.making import (
     CAMERA,
     FEATURES,
@@ -95,9 +95,9 @@ def test_files_roll_over_between_episodes(tmp_path: Path) -> None:
         (n // 2, n % 2) for n in range(5)
     ]
     for episode, length in enumerate(lengths):
-        place = data.video(episode, CAMERA)
-        assert place.path.name == f"file-{episode % 2:03d}.mp4" and place.from_s == 0.0
-        assert read_index(place.path).count == length
+        found = FrameFinder(data).find(episode, CAMERA)
+        assert found.path.name == f"file-{episode % 2:03d}.mp4" and found.first == 0
+        assert found.index.count == length
     assert np.array_equal(data.rows(["index"], 0, 35)["index"], np.arange(35))
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from penstock.errors import OutputFailed, VideoError
 from penstock.media.mp4.index import read_index
 from penstock.media.mp4.writer import Mark, Mp4Writer, mjpeg_stsd
-from penstock.system.files import append
+from penstock.system.files import writing
 from tests.media.pictures import decoded_alone, gray_jpeg, jpegs
 
 needs_ffprobe = pytest.mark.skipif(shutil.which("ffprobe") is None, reason="ffprobe is not installed")
@@ -303,8 +303,8 @@ def test_without_early_write_back_or_preallocation_the_file_is_the_same(
         return (tmp_path / name).read_bytes()
 
     expected = make("a.mp4")
-    monkeypatch.setattr(append, "_sync_file_range", lambda: lambda fd, offset, size: begun.append((offset, size)))
-    monkeypatch.setattr(append, "_fallocate", lambda: lambda fd, offset, size: False)
+    monkeypatch.setattr(writing, "begin_write_back", lambda fd, offset, size: begun.append((offset, size)))
+    monkeypatch.setattr(writing, "_fallocate", lambda fd, offset, size: False)
     assert make("b.mp4") == expected
     assert [offset for offset, _ in begun] == [0, begun[0][1]] and all(size >= 16 << 20 for _, size in begun)
 

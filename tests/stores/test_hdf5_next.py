@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.stores import next_rows
+from penstock.conversion.mapping import next_columns
+from penstock.conversion.mapping.next_columns import NextRows, compare_next, comparing_bytes
 from penstock.stores.hdf5.file_store import Hdf5FileStore
-from penstock.stores.next_rows import NextRows, compare_next, comparing_bytes
 
 SPECIAL = (0.0, -0.0, 1.0, np.nan, np.inf)
 
@@ -48,7 +48,7 @@ def test_counts_are_those_of_a_loop_over_all_rows(data: st.DataObject) -> None:
     terminal = set(data.draw(st.lists(st.sampled_from(ends), unique=True))) if ends else set()
     block_bytes = data.draw(st.sampled_from([1, 16, 40, 1 << 20]))
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(next_rows, "BLOCK_BYTES", block_bytes)
+        patch.setattr(next_columns, "BLOCK_BYTES", block_bytes)
         with h5py.File(Path(place) / "x.hdf5", "w") as file:
             chunks = data.draw(st.sampled_from([None, (1, 2), (5, 1)]))
             file.create_dataset("observations", data=now, chunks=chunks and (min(chunks[0], rows), chunks[1]))
@@ -70,7 +70,7 @@ def test_demonstrations_are_compared_each_within_itself(tmp_path: Path, monkeypa
     with Hdf5FileStore(tmp_path / "x.hdf5") as store:
         found = compare_next(store, "obs/a", "next_obs/a")
         assert found == NextRows(compared=5, equal=5, open_ends=1, terminal_ends=2) and not found.is_row_after
-        monkeypatch.setattr(next_rows, "BLOCK_BYTES", 5 * 16)
+        monkeypatch.setattr(next_columns, "BLOCK_BYTES", 5 * 16)
         part = compare_next(store, "obs/a", "next_obs/a", most_bytes=40)
         assert part == NextRows(compared=3, equal=3, open_ends=1, terminal_ends=1, is_whole=False)
 
@@ -88,5 +88,5 @@ def test_what_comparing_holds_follows_the_longest_row(tmp_path: Path) -> None:
     with Hdf5FileStore(tmp_path / "x.hdf5") as store:
         assert 3000 <= comparing_bytes(store, "obs/cam", "next_obs/cam") < 200_000
         numbers = comparing_bytes(store, "obs/wide", "next_obs/wide")
-        assert next_rows.BLOCK_BYTES < numbers < 8 * next_rows.BLOCK_BYTES
+        assert next_columns.BLOCK_BYTES < numbers < 8 * next_columns.BLOCK_BYTES
         assert comparing_bytes(store, "obs/few", "next_obs/few") < 1024  # no more than there is to compare

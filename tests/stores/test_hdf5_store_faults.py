@@ -225,4 +225,4 @@ def test_files_that_are_dropped_while_others_read_stay_open_for_them(
         for thread in threads:
             thread.join(60)
         assert not failures and not any(thread.is_alive() for thread in threads)
-        assert store.n_open_files <= 2
+        assert store._files.n_open <= 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock.errors import UsageError
 from penstock.media.video import decode
-from penstock.stores.lerobot import video_decoders
+from penstock.media.video.frame_times import FrameTimes
 from penstock.stores.lerobot.store import LeRobotStore
-from penstock.stores.lerobot.video_decoders import DepthScale, FrameTimes
-from penstock.stores.lerobot.videos import VideoSource
+from penstock.stores.lerobot.videos import DepthScale, VideoSource
 from penstock.stores.opening import open_store
 from penstock.stores.store import Scratch
 from tests.conversion import version21
@@ -123,10 +120,10 @@ def test_two_readers_of_one_file_do_not_disturb_each_other(long_gop: Path) -> No
     for number in range(20):
         assert np.array_equal(next(one), frames[0, number])
         assert np.array_equal(next(other), frames[0, 15 + number])
-    assert source.n_decoders == 2
+    assert source._decoders.n_open == 2
     one.close()
     other.close()
-    assert source.n_decoders == 2
+    assert source._decoders.n_open == 2
 
 
 def test_decoders_are_bounded_and_closed(long_gop: Path, tmp_path: Path) -> None:
@@ -135,13 +132,13 @@ def test_decoders_are_bounded_and_closed(long_gop: Path, tmp_path: Path) -> None
     source = store.images(CAMERA)
     assert isinstance(source, VideoSource)
     pictures(source, list(range(24)))
-    assert source.n_decoders <= 2
+    assert source._decoders.n_open <= 2
     unfinished = source.read([0, 1, 2], Scratch())
     next(unfinished)
     store.close()
-    assert source.n_decoders == 1
+    assert source._decoders.n_open == 1
     unfinished.close()
-    assert source.n_decoders == 0
+    assert source._decoders.n_open == 0
     wide = source_of(long_gop)
     wide.decoder_threads = 3
     assert np.array_equal(pictures(wide, [33])[0], v21_frames(long_gop, (40, 30))[0, 33])
@@ -151,7 +148,7 @@ def test_decoders_are_bounded_and_closed(long_gop: Path, tmp_path: Path) -> None
 
 def test_what_closed_decoders_leave_in_the_heap_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[int] = []
-    monkeypatch.setattr(video_decoders, "give_back_freed", lambda: given.append(1))
+    monkeypatch.setattr(decode, "give_back_freed", lambda: given.append(1))
     many = version21.make(tmp_path / "many", (2,) * 20, Video(gop=2))
     with open_store(many) as store:
         source = store.images(CAMERA)
@@ -187,13 +184,13 @@ def test_four_threads_at_once_get_the_right_frames(packed: Path, long_gop: Path)
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(work, range(8)))
-    assert video.n_decoders <= 4
+    assert video._decoders.n_open <= 4
 
 
 def _child(store: LeRobotStore, answers: Any) -> None:
     source = store.images(CAMERA)
     assert isinstance(source, VideoSource)
-    before = source.n_decoders
+    before = source._decoders.n_open
     shown = pictures(source, [39, 0, 20])
     answers.put((before, [int(picture.sum()) for picture in shown], store.numbers("counter", np.array([5])).tolist()))
     store.close()
@@ -271,16 +268,6 @@ def test_a_file_of_another_codec_is_read_as_what_it_is(tmp_path: Path) -> None:
     assert np.array_equal(shown[0], expected[1]) and version21.psnr(shown[1], version21.picture(0, 2)) > 25
 
 
-def test_without_pyav_only_such_columns_fail(packed: Path, long_gop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = jpegs()
-    monkeypatch.setitem(sys.modules, "av", None)
-    assert next(source_of(packed, making.CAMERA).read([3], Scratch())).tobytes() == written[0, 3]
-    store = open_store(long_gop)
-    assert store.numbers("counter", np.array([0])).tolist() == [2**40]
-    with pytest.raises(UsageError, match="needs the package 'av'"):
-        next(store.images(CAMERA).read([0], Scratch()))
-
-
 @settings(max_examples=30)
 @given(steps=st.lists(st.integers(1, 4), min_size=1, max_size=40), first=st.integers(-5, 5))
 def test_times_find_their_frames(steps: list[int], first: int) -> None:
@@ -306,7 +293,7 @@ def test_packets_of_an_episode_are_given_as_they_are_stored(packed: Path, long_g
         rows = list(range(LENGTHS[2]))
         stored = [bytes(each) for each in store.images(making.CAMERA).read(rows, Scratch())]
         packets = store.packets(making.CAMERA, 0)
-        assert packets is not None and packets.codec == "mjpeg" and packets.why_not_movable() is None
+        assert packets is not None and packets.codec == "mjpeg"
         for block_bytes in (1, 1 << 20):
             blocks = list(packets.blocks(block_bytes))
             assert [bytes(piece) for block in blocks for piece in block.pieces] == stored

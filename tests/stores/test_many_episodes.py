@@ -19,7 +19,7 @@ from penstock.conversion.commit.writer import DataSetWriter
 from penstock.errors import DataSetCorrupt
 from penstock.lerobot.features import Feature
 from penstock.lerobot.metadata import EpisodeTasks
-from penstock.stores.lerobot import parquet_footer
+from penstock.stores.lerobot import parquet_pages
 from penstock.stores.lerobot import part as lerobot_part
 from penstock.stores.lerobot.part import Spans, TableFile
 
@@ -87,15 +87,15 @@ def small_episodes(root: Path, episodes: int, rows: int = 3) -> Path:
 def test_a_large_footer_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = small_episodes(tmp_path / "set", 120)
     path = root / "data/chunk-000/file-000.parquet"
-    monkeypatch.setattr(parquet_footer, "_SMALL_BYTES", 1 << 30)
+    monkeypatch.setattr(parquet_pages, "_SMALL_BYTES", 1 << 30)
     with penstock.open(root) as small:
-        assert parquet_footer.beginning_of_large(path, "index") is None  # small: read whole, and checked so
+        assert parquet_pages.beginning_of_large(path, "index") is None  # small: read whole, and checked so
         wanted = small.numbers("action", np.arange(small.rows))
-    monkeypatch.setattr(parquet_footer, "_SMALL_BYTES", 1000)
+    monkeypatch.setattr(parquet_pages, "_SMALL_BYTES", 1000)
     monkeypatch.setattr(lerobot_part, "_ends", _not_asked)
-    assert parquet_footer.beginning_of_large(path, "index") == (0, 360)
-    assert parquet_footer.beginning_of_large(path, "episode_index") == (0, 360)
-    assert parquet_footer.beginning_of_large(path, "action") is None
+    assert parquet_pages.beginning_of_large(path, "index") == (0, 360)
+    assert parquet_pages.beginning_of_large(path, "episode_index") == (0, 360)
+    assert parquet_pages.beginning_of_large(path, "action") is None
     with penstock.open(root) as store:
         assert store.episodes == 120 and (store.numbers("action", np.arange(store.rows)) == wanted).all()
 
@@ -109,7 +109,7 @@ def test_a_large_footer_that_disagrees_with_the_table_is_read_whole(
 ) -> None:
     root = small_episodes(tmp_path / "set", 40)
     path = root / "data/chunk-000/file-000.parquet"
-    monkeypatch.setattr(parquet_footer, "_SMALL_BYTES", 1000)
+    monkeypatch.setattr(parquet_pages, "_SMALL_BYTES", 1000)
     table = pq.read_table(path)
     for cut in (table.slice(0, 119), table.slice(1, 119)):
         pq.write_table(cut, path, row_group_size=3)
@@ -132,12 +132,12 @@ def test_the_beginning_of_a_footer_is_what_the_library_reads(
             writer.write_table(pa.table([[[True, False]] * count, index, ["x" * 40] * count], schema=schema))
             at += count
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet_footer, "_SMALL_BYTES", 0)
-        found = parquet_footer.beginning_of_large(path, "index")
+        patch.setattr(parquet_pages, "_SMALL_BYTES", 0)
+        found = parquet_pages.beginning_of_large(path, "index")
         data = path.read_bytes()
         for length in range(0, len(data), 97):  # cut, or with wrong bytes: never more than an answer or none
             path.write_bytes(data[:length] + bytes(3) + data[length + 3 :])
-            parquet_footer.beginning_of_large(path, "index")
+            parquet_pages.beginning_of_large(path, "index")
     assert found == (None if strange else (first, sum(rows)))
 
 

@@ -14,8 +14,8 @@ import pytest
 from penstock.errors import VideoError
 from penstock.media.mp4.index import read_index
 from penstock.media.video import decode
+from penstock.media.video.decode import Decoder
 from penstock.media.video.frame_times import FrameTimes
-from penstock.stores.lerobot.video_decoders import Decoder
 from tests.conversion import version21
 from tests.conversion.version21 import Video
 
@@ -41,7 +41,7 @@ def clip(path: Path, video: Video) -> tuple[Path, list[np.ndarray]]:
 def opened(path: Path) -> Decoder:
     index = read_index(path)
     order = index.presentation_order()
-    return Decoder(str(path), 0, FrameTimes.of(index.pts[order], index.key[order]), 1)
+    return Decoder(str(path), FrameTimes.of(index.pts[order], index.key[order]), 1)
 
 
 def by_store(path: Path) -> Callable[[int], np.ndarray]:

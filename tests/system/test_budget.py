@@ -1,9 +1,8 @@
-"""Reservations never exceed the limit, wait in line, and name who holds what."""
+"""Reservations never exceed the limit, and name who holds what."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -18,43 +17,6 @@ from penstock.system.limits import MemoryCandidate, MemoryLimit
 from penstock.system.units import GIB, MIB
 
 PATIENCE_S = 60.0  # how long a thread may take before the test calls it stuck
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    """Wait, without a fixed pause, until another thread has come to a certain point."""
-    pause = threading.Event()
-    for _ in range(int(PATIENCE_S / 0.002)):
-        if condition():
-            return
-        pause.wait(0.002)
-    raise AssertionError("the other thread never got there")
-
-
-class _Waiter:
-    """A thread that reserves with `block=True` and then keeps what it got."""
-
-    def __init__(
-        self, budget: Budget, name: str, n_bytes: int, served: list[str], timeout_s: float | None = None
-    ) -> None:
-        self.got: Reservation | None = None
-        self.error: BudgetExceeded | None = None
-        waiting = len(budget._queue)
-        self._arguments = (budget, name, n_bytes, served, timeout_s)
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-        _until(lambda: len(budget._queue) > waiting or not self.thread.is_alive())
-
-    def _run(self) -> None:
-        budget, name, n_bytes, served, timeout_s = self._arguments
-        try:
-            self.got = budget.reserve(name, n_bytes, block=True, timeout_s=timeout_s)
-            served.append(name)
-        except BudgetExceeded as error:
-            self.error = error
-
-    def join(self) -> None:
-        self.thread.join(PATIENCE_S)
-        assert not self.thread.is_alive(), "a waiting reservation was never served"
 
 
 def test_reservations_add_up_and_come_back() -> None:
@@ -88,90 +50,18 @@ def test_growth_that_does_not_fit_changes_nothing() -> None:
     assert (held.n_bytes, budget.used_bytes) == (60, 60)
 
 
-def test_a_waiter_is_served_by_a_release_in_another_thread() -> None:
-    budget = Budget(100)
-    held = budget.reserve("a", 80)
-    served: list[str] = []
-    waiter = _Waiter(budget, "b", 50, served)
-    assert served == []
-    threading.Thread(target=held.release).start()
-    waiter.join()
-    assert (served, budget.used_bytes) == (["b"], 50)
-
-
-def test_a_shrinking_reservation_serves_a_waiter() -> None:
-    budget = Budget(100)
-    held = budget.reserve("a", 80)
-    waiter = _Waiter(budget, "b", 50, [])
-    held.resize(50)
-    waiter.join()
-    assert waiter.got is not None and waiter.error is None
-
-
-def test_waiting_is_first_come_first_served_even_when_a_later_one_would_fit() -> None:
-    budget = Budget(100)
-    held = budget.reserve("a", 80)
-    rest = budget.reserve("rest", 10)
-    served: list[str] = []
-    large = _Waiter(budget, "large", 60, served)
-    small = _Waiter(budget, "small", 5, served)
-    rest.release()  # 20 free: enough for the small one, which must not overtake
-    assert not small.thread.join(0.05) and served == []
-    held.release()
-    large.join()
-    small.join()
-    assert sorted(served) == ["large", "small"]
-    assert budget.used_bytes == 65
-
-
-def test_one_who_gives_up_lets_the_next_in_line_pass() -> None:
-    budget = Budget(100)
-    budget.reserve("a", 80)
-    served: list[str] = []
-    large = _Waiter(budget, "large", 60, served, timeout_s=0.2)
-    small = _Waiter(budget, "small", 5, served)
-    large.join()
-    small.join()
-    assert served == ["small"]
-    assert large.error is not None and "0.2 s of waiting" in str(large.error)
-
-
-def test_what_can_never_fit_is_refused_at_once_instead_of_waiting_for_ever() -> None:
-    budget = Budget(100)
-    with pytest.raises(BudgetExceeded):
-        budget.reserve("a", 101, block=True)
-    budget.reserve("interpreter", 50, lasting=True)
-    with pytest.raises(BudgetExceeded):
-        budget.reserve("a", 51, block=True)
-
-
-def test_a_waiter_learns_that_a_lasting_reservation_ended_its_hope() -> None:
-    budget = Budget(100)
-    budget.reserve("a", 60)
-    waiter = _Waiter(budget, "b", 90, [])
-    budget.reserve("interpreter", 20, lasting=True)
-    waiter.join()
-    assert waiter.error is not None
-
-
-def test_one_that_does_not_wait_takes_what_is_free_although_others_wait() -> None:
-    budget = Budget(100)
-    held = budget.reserve("a", 80)
-    waiter = _Waiter(budget, "large", 60, [])
-    budget.reserve("small", 10).release()
-    held.release()
-    waiter.join()
-
-
-def test_many_threads_that_wait_never_exceed_the_limit_and_all_finish() -> None:
+def test_many_threads_never_exceed_the_limit_together() -> None:
     budget = Budget(100)
     over: list[int] = []
 
     def work(seed: int) -> None:
         for step in range(60):
-            with budget.reserve(f"t{seed}", (seed * 37 + step * 11) % 100 + 1, block=True):
-                if budget.used_bytes > 100:
-                    over.append(budget.used_bytes)
+            try:
+                with budget.reserve(f"t{seed}", (seed * 37 + step * 11) % 100 + 1):
+                    if budget.used_bytes > 100:
+                        over.append(budget.used_bytes)
+            except BudgetExceeded:
+                continue
 
     threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(6)]
     for thread in threads:
@@ -262,15 +152,14 @@ class BudgetMachine(RuleBasedStateMachine):
         self.books[id(reservation)] = (reservation, size)
         self.peak = max(self.peak, sum(each for _, each in self.books.values()))
 
-    @rule(target=held, name=st.sampled_from("abc"), size=st.integers(0, 600), block=st.booleans())
-    def reserve(self, name: str, size: int, block: bool) -> Reservation:
+    @rule(target=held, name=st.sampled_from("abc"), size=st.integers(0, 600))
+    def reserve(self, name: str, size: int) -> Reservation:
         used = sum(each for _, each in self.books.values())
-        timeout_s = 0.0 if block else None
         if used + size > 1000:
             with pytest.raises(BudgetExceeded):
-                self.budget.reserve(name, size, block=block, timeout_s=timeout_s)
+                self.budget.reserve(name, size)
             size = 0
-        reservation = self.budget.reserve(name, size, block=block, timeout_s=timeout_s)
+        reservation = self.budget.reserve(name, size)
         self._note(reservation, size)
         return reservation
 
@@ -301,7 +190,6 @@ class BudgetMachine(RuleBasedStateMachine):
         assert self.budget.by_name() == by_name
         assert self.budget.used_bytes == sum(by_name.values()) <= 1000
         assert self.budget.peak_bytes == self.peak
-        assert not self.budget._queue
 
 
 BudgetMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from penstock.align.alignment import Alignment, align
-from penstock.align.blend import interpolate
-from penstock.align.pairing import Pick, usual_tolerance_ns
+from penstock.align.pairing import Pick, interpolate, usual_tolerance_ns
 from penstock.align.rate import Rate, measure_rate
 from penstock.align.report import AlignmentReport, StreamReport
 from penstock.align.streams import MISSING_POLICIES, POLICIES, Missing, Policy, Stream

@@ -208,27 +208,19 @@ def _read_back(bag: Path, out: Path) -> str:
 
     from penstock import recordings
     from penstock.demo.recording import CAMERA_TOPIC, CAMERAS
-    from penstock.lerobot.read.reader import open_data_set
-    from penstock.media.mp4.index import read_index
+    from penstock.stores.opening import open_store
+    from penstock.stores.store import Scratch
 
-    data = open_data_set(out)
-    row = data.rows(["observation.state", "action"], data.info.total_frames - 1, data.info.total_frames)
-    video = data.video(0, "observation.images." + CAMERAS[0])
-    index = read_index(video.path)
-    with open(video.path, "rb") as file:
-        file.seek(int(index.offsets[-1]))
-        stored = file.read(int(index.sizes[-1]))
+    with open_store(out) as store:
+        row = store.rows - 1
+        state = store.numbers("observation.state", np.array([row])).reshape(-1)
+        stored = next(store.images("observation.images." + CAMERAS[0]).read([row], Scratch())).tobytes()
     with recordings.open(bag) as recording:
         topic = recording.topic(CAMERA_TOPIC.format(CAMERAS[0]))
-        ids = np.full(topic.count, topic.id, np.int32)
-        sent = []
-        for block in recording.fetch(ids[:1], np.array([topic.count - 1], np.int64)):
-            sent.append(bytes(block.payloads[0] or b""))
-            block.release()
-    state = np.asarray(row["observation.state"], dtype=np.float64).reshape(-1)
+        sent = [bytes(payload or b"") for _, payload in recording.payloads(topic, [topic.count - 1])]
     if not sent[0].endswith(stored):
         raise DataSetError("the last picture of the data set is not the last picture of the recording")
     return (
-        f"row {data.info.total_frames - 1:,}: state [{state[0]:.3f}, {state[1]:.3f}, …] · "
+        f"row {row:,}: state [{state[0]:.3f}, {state[1]:.3f}, …] · "
         f"its JPEG of {len(stored):,} bytes is the recorded one, byte for byte"
     )

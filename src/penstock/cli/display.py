@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import gc
+import json
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from penstock.system import memory, units
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from penstock.conversion.report import Report, Stage
     from penstock.formats.findings import Problem
 
@@ -132,6 +132,11 @@ def display(*, results: bool, verbose: bool = False) -> Lines:
 def say(text: str, file: TextIO | None = None) -> None:
     """Print lines that hold names from files: a terminal shows them and does not obey them."""
     print("\n".join(units.plain(line) for line in text.split("\n")), file=file)
+
+
+def say_json(tree: Any) -> None:
+    """The result of a command for programs."""
+    sys.stdout.write(json.dumps(tree, indent=2, ensure_ascii=False) + "\n")
 
 
 def row(label: str, text: str) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.cli.display import count, problem_lines, say_json
 from penstock.system import units
 from penstock.system.files import as_path
 
@@ -48,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     skew_ns = units.parse_duration_ns(args.max_skew)
     budget = Budget.for_process(args.memory)
     libraries_bytes = LIBRARIES_BYTES + IMAGE_LIBRARY_BYTES
-    budget.reserve("libraries", max(libraries_bytes - budget.used_bytes, 0), lasting=True)
+    budget.reserve("libraries", max(libraries_bytes - budget.used_bytes, 0))
     findings = Findings()
     _doctor_of(path)(path, findings, full=args.full, skew_ns=skew_ns)
     report = findings.report()
@@ -84,10 +83,8 @@ def _doctor_of(path: Path) -> Any:
 
 
 def _show(report: Report, args: argparse.Namespace) -> None:
-    from penstock.cli.display import count, problem_lines
-
     if args.json:
-        sys.stdout.write(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
+        say_json(report.to_json())
         return
     for line in problem_lines(report.problems, args.path):
         print(line)

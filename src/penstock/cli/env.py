@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from dataclasses import asdict
 from typing import Any
 
 from penstock import __version__
+from penstock.cli.display import say_json
 from penstock.system.units import format_bytes, format_size, parse_workers
 
 LIBRARIES = ("av", "h5py", "numpy", "opencv-python-headless", "psutil", "pyarrow", "pyyaml", "rich", "rosbags")
@@ -31,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     """Print what the machine grants; 0."""
     found = describe()
     if args.json:
-        sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+        say_json(found)
     else:
         _show(found)
     return 0

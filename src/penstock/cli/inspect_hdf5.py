@@ -81,8 +81,8 @@ def _inputs(
 
 def describe(path: Path, means: Means, place: Path, load: dict[str, Any]) -> dict[str, Any]:
     """Everything that inspect shows of one file, or of the directory `place` whose first file it is, as plain data."""
-    from penstock.stores.hdf5.facts import TEXT_NAMES, read_facts
     from penstock.stores.hdf5.file import Hdf5File
+    from penstock.stores.hdf5.file_store import TEXT_NAMES, read_facts
     from penstock.stores.hdf5.layout import episode_spans, recognise
 
     options = means.settings.hdf5

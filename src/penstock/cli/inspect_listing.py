@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import formats
-from penstock.cli.display import count, say
+from penstock.cli.display import count, say, say_json
 from penstock.cli.inspect_store import describe_store, episode_directory, refuse_configuration, stored_size
 from penstock.errors import PenstockError
 from penstock.formats.builtin import LEROBOT
@@ -38,7 +37,7 @@ def _listed(places: Iterable[tuple[Path, Description]], as_json: bool) -> int:
     described = [_described(path, load) for path, load in places]
     failed = [each for each in described if "error" in each]
     if as_json:
-        sys.stdout.write(json.dumps(described, indent=2, ensure_ascii=False) + "\n")
+        say_json(described)
     else:
         for each in described:
             if "error" not in each:

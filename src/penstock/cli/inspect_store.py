@@ -1,16 +1,18 @@
-"""penstock inspect STORE: rows, episodes and columns, how rows are read and why, and what converting it would take."""
+"""penstock inspect STORE: rows, episodes and columns, how rows are read and why, and what converting it would take.
+
+Of LeRobot data sets also metadata and tasks.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.display import count, row, say
+from penstock.cli.display import count, row, say, say_json
 from penstock.errors import PenstockError, UsageError
 from penstock.system import units
 
@@ -27,6 +29,8 @@ _HEAD = """\
 _MOST_COLUMNS = 200
 _MOST_EPISODES = 10_000_000
 _SIZE = 4  # the cell of bytes on disk
+
+_MOST_TASKS = 10
 
 
 def inspect_stores(paths: Sequence[Path], args: argparse.Namespace) -> int:
@@ -77,8 +81,7 @@ def show_each(
         if not args.json:
             show(found)
     if args.json:
-        whole: Any = described[0] if len(described) == 1 else described
-        sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
+        say_json(described[0] if len(described) == 1 else described)
     return 1 if 1 in codes else max(codes)
 
 
@@ -285,3 +288,63 @@ def _settings_yaml(planned: Input) -> str:
     rest = config.dump_yaml(replace(planned.settings, features={})).replace("features: {}\n", "")
     features = {"features": dict(planned.settings.features)}
     return rest + config.dump_yaml(features, skip_defaults=True)
+
+
+def inspect_data_sets(paths: Sequence[Path], args: argparse.Namespace) -> int:
+    refuse_configuration(paths[0], args)
+    return show_each(
+        paths,
+        lambda path: describe_data_set(path, args.episodes),
+        lambda found: say("\n".join(_lines(found))),
+        args,
+    )
+
+
+def describe_data_set(path: Path, episodes: Sequence[int] | str | None = None) -> dict[str, Any]:
+    """What inspect shows of a LeRobot data set, as plain data; reads its metadata alone."""
+    from penstock.lerobot.read.frames import file_codec
+    from penstock.lerobot.read.reader import open_data_set
+
+    data = open_data_set(path)
+    load = describe_store(path, episodes=episodes)
+    codecs = {column["name"]: column["encoding"] for column in load.get("columns", ())}
+    features = {
+        key: {
+            "dtype": feature.dtype,
+            "shape": list(feature.shape),
+            "codec": (codecs.get(key) or file_codec(data, key)) if feature.dtype == "video" else None,
+            "names": feature.names,
+        }
+        for key, feature in data.info.features.items()
+    }
+    return {
+        "path": str(path),
+        "version": data.info.version,
+        "robot_type": data.info.robot_type,
+        "fps": data.info.fps,
+        "episodes": data.info.total_episodes,
+        "rows": data.info.total_frames,
+        "bytes": stored_size(path),
+        "tasks": data.tasks,
+        "features": features,
+        "load": load,
+    }
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    counts = f"{count(found['episodes'], 'episodes')} · {count(found['rows'], 'rows')} · {found['fps']} fps"
+    lines = [
+        f"{found['path']}: LeRobot {found['version']} · {counts}",
+        row("robot", found["robot_type"] or "–"),
+        row("on disk", units.format_size(found["bytes"])),
+        *load_lines(found["load"]),
+    ]
+    if not found["load"]["possible"]:  # then at least what its metadata declare
+        width = max((len(key) for key in found["features"]), default=0)
+        for key, feature in found["features"].items():
+            shape = "×".join(str(n) for n in feature["shape"])
+            lines.append(f"  {key:<{width}}  {feature['dtype']:<8} {shape:<12} {feature['codec'] or ''}".rstrip())
+    lines += [f"  task {index}: {task}" for index, task in enumerate(found["tasks"][:_MOST_TASKS])]
+    if len(found["tasks"]) > _MOST_TASKS:
+        lines.append(f"  … and {len(found['tasks']) - _MOST_TASKS} more tasks")
+    return lines

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.bench_load import parse_image_size
+from penstock.cli.bench import parse_image_size
 from penstock.cli.convert import split_words
 from penstock.cli.display import row, say
 from penstock.errors import OutputFailed, UsageError

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from typing import TYPE_CHECKING, Any
 
+from penstock.cli.display import count, say_json
 from penstock.system import units
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
     report = recover(args.broken, args.new, overwrite=args.overwrite, keep_suspect=args.keep_suspect)
     if args.json:
-        sys.stdout.write(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
+        say_json(report.to_json())
     else:
         print("\n".join(report_lines(report)))
     return report.exit_code
@@ -57,8 +56,6 @@ def run(args: argparse.Namespace) -> int:
 
 def report_lines(report: RecoveryReport) -> list[str]:
     """What a person reads of a recovery."""
-    from penstock.cli.display import count
-
     lines = []
     width = max((len(name) for name in report.topics), default=0)
     lines += [f"  {name:<{width}}  {number:>9,}" for name, number in sorted(report.topics.items())]

@@ -10,12 +10,14 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from penstock import __version__
 from penstock.errors import UsageError
 from penstock.system import memory, units
+from penstock.system.closing import on_error
 
 _SAMPLE_INTERVAL_S = 0.02
 _GRACE_S = 30.0  # how long an interrupted conversion may take to commit what is whole
@@ -69,17 +71,13 @@ class Bench:
             else:
                 counts = (trial.episodes or 0, trial.frames or 0, trial.lost or 0)
                 rows.append((trial.chunk_size, peak, took, *(f"{count:,}" for count in counts)))
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        aligned = [" | ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        text = [f"| {line} |" for line in aligned]
-        text.insert(1, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|")
         failed = [f"chunk_size {trial.chunk_size}: {trial.error}" for trial in self.trials if trial.error is not None]
         above = [
             f"chunk_size {trial.chunk_size}: above the budget of {units.format_bytes(trial.budget_bytes)}"
             for trial in self.trials
             if trial.budget_bytes is not None and trial.peak_bytes > trial.budget_bytes
         ]
-        return text + failed + above
+        return units.markdown_table(rows) + failed + above
 
 
 def bench_conversion(
@@ -107,11 +105,8 @@ def _run(command: Sequence[str], chunk_size: str, out: Path) -> Trial:
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
         began = time.perf_counter()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=complained)
-        try:
+        with on_error(partial(_stop, process)):
             peak_bytes = _watch(process)
-        except BaseException:
-            _stop(process)
-            raise
         seconds = time.perf_counter() - began
         report = _report(said)
         complaint = _tail(complained)

@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock import formats, recordings
 from penstock.conversion.commit.output import OLD_SUFFIX, PARTIAL_SUFFIX
 from penstock.conversion.inputs.input import RECORDING, Found
-from penstock.errors import NotARecording, RecordingError, StoreError, UsageError
+from penstock.errors import NotARecording, RecordingError, StoreError, UsageError, os_errors
 from penstock.formats.builtin import HDF5
 from penstock.formats.content import foreign_content
 from penstock.formats.format import Format
@@ -50,10 +50,8 @@ def _store_at(path: Path) -> Format | None:
     """The format of a store at a path; None where there is none, or a recording."""
     if not path.exists():
         return None
-    try:
+    with os_errors(NotARecording, f"{path}: cannot be read"):
         found = formats.identify(path)
-    except OSError as error:
-        raise NotARecording(f"{path}: cannot be read: {error.strerror or error}") from error
     return found if found is not None and found.family == "store" else None
 
 

@@ -9,13 +9,14 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock import __version__
 from penstock.conversion.commit import output
 from penstock.conversion.commit.identity import identity, source, unreadable
 from penstock.conversion.commit.input_progress import SHOWN_NOTES, InputProgress, JobInputs
 from penstock.conversion.commit.join import WORKER_OUTPUTS
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.conversion.commit.writing import Writing
 from penstock.conversion.find import find_inputs
 from penstock.conversion.inputs.input import Begun, Found, Input, Means, open_input
@@ -32,9 +33,6 @@ from penstock.system import units
 from penstock.system.budget import Budget
 from penstock.system.cache_directory import cache_directory, has_directory
 from penstock.system.limits import read_cpu_limit
-
-if TYPE_CHECKING:
-    from penstock.conversion.commit.writer import DataSetWriter
 
 _STAGES_KEPT = 400
 _USUAL_START_BYTES = 64 * 2**20  # a process that holds more has other things in it

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as option
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from penstock import recordings
 from penstock.align import measure_rate
@@ -115,18 +115,20 @@ class KuavoJob:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Hand:
-    """An end effector: where its state and its command lie, and what makes them 0 to 1."""
+class _Signal(NamedTuple):
+    """The state or the command of an end effector: where it lies, and what makes it 0 to 1."""
 
-    state_topic: str
-    state_fields: Mapping[str, str]
-    state_full: float
-    state_closed: float  # above it, is_binary says 1
-    command_topic: str
-    command_fields: Mapping[str, str]
-    command_full: float
-    command_closed: float
+    topic: str
+    fields: Mapping[str, str]  # by side
+    full: float
+    closed: float  # above it, is_binary says 1
+
+
+class _Hand(NamedTuple):
+    """An end effector."""
+
+    state: _Signal
+    command: _Signal
     names: str
 
 
@@ -137,15 +139,19 @@ def _sliced(field: str, left: tuple[int, int], right: tuple[int, int]) -> dict[s
 def _hand(kind: EndEffector, fingers: int) -> _Hand:
     pair = ((0, 1), (1, 2))
     if kind == "leju_claw":
-        position = _sliced("data.position", *pair)
-        return _Hand("/leju_claw_state", position, 100, 50, "/leju_claw_command", position, 100, 50, "{}_claw")
+        state = command = _sliced("data.position", *pair)
+        return _Hand(
+            _Signal("/leju_claw_state", state, 100, 50), _Signal("/leju_claw_command", command, 100, 50), "{}_claw"
+        )
     if kind == "rq2f85":
-        position = _sliced("position", *pair)
-        return _Hand("/gripper/state", position, 0.8, 0.4, "/gripper/command", position, 255, 70, "{}_claw")
+        state = command = _sliced("position", *pair)
+        return _Hand(
+            _Signal("/gripper/state", state, 0.8, 0.4), _Signal("/gripper/command", command, 255, 70), "{}_claw"
+        )
     state = _sliced("position", (0, fingers), (6, 6 + fingers))
     command = {side: f"{side}_hand_position[0:{fingers}]" for side in ("left", "right")}
-    topics = ("/dexhand/state", "/control_robot_hand_position")
-    return _Hand(topics[0], state, 100, 50, topics[1], command, 100, 50, "{}_qiangnao")
+    commanded = _Signal("/control_robot_hand_position", command, 100, 50)
+    return _Hand(_Signal("/dexhand/state", state, 100, 50), commanded, "{}_qiangnao")
 
 
 HANDS: tuple[EndEffector, ...] = ("leju_claw", "qiangnao", "rq2f85")
@@ -261,7 +267,7 @@ def _end_effector(
 ) -> _Hand | None:
     kind = dataset.eef_type
     if kind == "auto":
-        seen = [each for each in HANDS if _hand(each, 1).state_topic in topics]
+        seen = [each for each in HANDS if _hand(each, 1).state.topic in topics]
         if len(seen) > 1:
             raise ConfigError(
                 f"{recording.path} has the topics of several end effectors: {', '.join(seen)}",
@@ -310,7 +316,7 @@ def _numbers(dataset: Dataset, hand: _Hand | None, topics: set[str], notes: list
         dataset,
         lambda first, stop: {"topic": STATE_TOPIC, "field": f"joint_data.joint_q[{first}:{stop}]"},
         None,
-        None if hand is None else (hand.state_topic, hand.state_fields, hand.state_full, hand.state_closed, hand.names),
+        hand and (hand.state, hand.names),
     )
     arm_topic = next((topic for topic in ARM_TOPICS if topic in topics), None)
     if arm_topic is None:
@@ -319,9 +325,7 @@ def _numbers(dataset: Dataset, hand: _Hand | None, topics: set[str], notes: list
         dataset,
         lambda first, stop: {"topic": COMMAND_TOPIC, "field": f"joint_q[{first}:{stop}]"},
         arm_topic,
-        None
-        if hand is None
-        else (hand.command_topic, hand.command_fields, hand.command_full, hand.command_closed, hand.names),
+        hand and (hand.command, hand.names),
     )
     if not dataset.only_arm and BASE_TOPIC in topics:
         for field, name in (("linear.x", "x"), ("linear.y", "y"), ("angular.z", "yaw")):
@@ -336,14 +340,11 @@ def _numbers(dataset: Dataset, hand: _Hand | None, topics: set[str], notes: list
     return features
 
 
-_HandSource = tuple[str, Mapping[str, str], float, float, str]
-
-
 def _body(
     dataset: Dataset,
     joints: Callable[[int, int], dict[str, Any]],
     arm_topic: str | None,
-    hand: _HandSource | None,
+    hand: tuple[_Signal, str] | None,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """[legs,] left arm, left hand, right arm, right hand [, head]: the sources, and a name for every value."""
     sources: list[dict[str, Any]] = []
@@ -360,9 +361,9 @@ def _body(
             sources.append({"topic": arm_topic, "field": field, "unit": "deg"})
         names += [f"zarm_{side[0]}{i}_link" for i in range(1, 8)]
         if hand is not None:
-            topic, fields, full, closed, pattern = hand
-            source: dict[str, Any] = {"topic": topic, "field": fields[side], "absolute": True}
-            source.update({"threshold": closed} if dataset.is_binary else {"scale": 1 / full})
+            signal, pattern = hand
+            source: dict[str, Any] = {"topic": signal.topic, "field": signal.fields[side], "absolute": True}
+            source.update({"threshold": signal.closed} if dataset.is_binary else {"scale": 1 / signal.full})
             sources.append(source)
             name = pattern.format(side)
             fingers = dataset.dex_dof_needed if pattern.endswith("qiangnao") else 0

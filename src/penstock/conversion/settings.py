@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from dataclasses import field as option
@@ -30,10 +31,6 @@ def _tolerance_ns(value: Any) -> int | None:
     if (duration_ns := units.parse_duration_ns(value)) < 0:
         raise ValueError(f"{value!r} is negative: a tolerance is how far apart two times may lie")
     return duration_ns
-
-
-def _offset_ns(value: Any) -> int:
-    return units.parse_duration_ns(value)
 
 
 def _numbers(value: Any) -> float | tuple[float, ...]:
@@ -81,31 +78,25 @@ def _range_mm(value: Any) -> tuple[float, float] | None:
 def _chunk_rows(value: Any) -> int | Literal["auto"]:
     if value is None:
         return 0
-    if value == "auto":
-        return "auto"
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is not a number of rows, 0, null or auto")
+    return "auto" if value == "auto" else _whole(value, 0, "a number of rows, 0, null or auto")
+
+
+def _whole(value: Any, least: int, expected: str, most: float = math.inf) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"{value!r} is not {expected}")
     return value
 
 
 def _percent(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100:
-        raise ValueError(f"{value!r} is not a whole number from 1 to 100")
-    return value
+    return _whole(value, 1, "a whole number from 1 to 100", 100)
 
 
 def _positive(value: Any) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{value!r} is not a whole number, 1 or more")
-    return value
+    return None if value is None else _whole(value, 1, "a whole number, 1 or more")
 
 
 def _not_negative(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is not a whole number, 0 or more")
-    return value
+    return _whole(value, 0, "a whole number, 0 or more")
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -128,7 +119,7 @@ class Source:
     unit: Literal["deg", "rad"] | None = None
     policy: Policy | None = None
     tolerance: int | None = option(default=None, metadata={"parse": _tolerance_ns, "dump": units.duration_text})
-    time_offset: int = option(default=0, metadata={"parse": _offset_ns, "dump": units.duration_text})
+    time_offset: int = option(default=0, metadata={"parse": units.parse_duration_ns, "dump": units.duration_text})
     time: Clock | None = None
     missing: Missing | None = None
     threshold: float | None = None  # 1 above it, 0 elsewhere

@@ -53,12 +53,10 @@ class VideoSink(Protocol):
     @property
     def frames(self) -> int:
         """Frames of this episode so far, repeated ones included."""
-        ...
 
     def set_codec(self, stsd: bytes, info: Mapping[str, Any]) -> None:
         """Encoded samples follow: their MP4 sample description, and what is known of the codec (`video.codec`,
         `video.pix_fmt`, …). Called before the first sample."""
-        ...
 
     def append(
         self,
@@ -71,15 +69,12 @@ class VideoSink(Protocol):
         """One frame per piece, which is valid during the call only. `keys` marks key frames of a codec. `shifts`, in
         frames, says where frames are shown in another order than they are stored. `checked` says that the images were
         appended to a sink before, after others of their episode."""
-        ...
 
     def append_encoded(self, samples: Sequence[EncodedSample], encoder: VideoEncoder) -> None:
         """What an encoder gave; the first samples of an episode bring their codec with them."""
-        ...
 
     def repeat(self, count: int = 1) -> None:
         """`count` more rows show the last frame."""
-        ...
 
 
 class FinishedEpisode(Protocol):
@@ -89,17 +84,14 @@ class FinishedEpisode(Protocol):
     def place(self) -> Mapping[str, Any]:
         """Where the episode lies: plain JSON that the journal keeps, and gives back in a `Record`. Its keys are the
         sink's own and none of those of every record."""
-        ...
 
     @property
     def size_bytes(self) -> int:
         """What the episode added to the disk: small episodes are committed in groups."""
-        ...
 
     @property
     def kept(self) -> Mapping[str, Any] | None:
         """None; only the sink of worker outputs keeps something (`penstock.lerobot.write.sink`)."""
-        ...
 
 
 class EpisodeSink(Protocol):
@@ -108,24 +100,19 @@ class EpisodeSink(Protocol):
     def write_rows(self, columns: Mapping[str, NDArray[Any] | list[Any]]) -> None:
         """The next rows, complete and checked: every feature but videos, as arrays (n, *shape), lists of texts or lists
         of encoded images; and `timestamp`, `frame_index`, `episode_index`, `index` and `task_index`."""
-        ...
 
     def video(self, key: str) -> VideoSink:
         """Where the frames of a video feature go. May be written by a thread of its own."""
-        ...
 
     def finish(self) -> FinishedEpisode:
         """All rows and frames were written; every camera has one frame per row. What was written belongs to the data
         set from now on, but a later `Sink.restore` may still take it back."""
-        ...
 
     def discard(self) -> None:
         """Leave no trace of the episode."""
-        ...
 
     def leave(self) -> None:
         """Close files as they are, whatever they hold. Never fails."""
-        ...
 
 
 class Sink(Protocol):
@@ -135,24 +122,19 @@ class Sink(Protocol):
     def holds_statistics(self) -> bool:
         """Whether the closed data set holds the statistics of each episode and the sink gets them back from there after
         `reopen`. If not, the journal keeps them, and every `Record` has them."""
-        ...
 
     def begin_episode(self, episode_index: int, rows: int | None) -> EpisodeSink:
         """Begin the next episode; `rows` where they are known beforehand."""
-        ...
 
     def sync(self, *, closing: bool) -> None:
         """Bring the finished episodes to the disk: nothing that they need may be in memory only. With `closing` no
         episode follows, and open files are ended. Names of new files go to `names`; the caller syncs those."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs besides the records: JSON values, arrays and bytes. Asked before every `sync`."""
-        ...
 
     def settle(self) -> None:
         """The episodes synced last are in the journal: files may be moved now. Done again by `restore` when killed."""
-        ...
 
     def close(
         self,
@@ -165,38 +147,30 @@ class Sink(Protocol):
     ) -> None:
         """Write the metadata, after `sync(closing=True)`. `records` are read from the disk one by one; `tables` has
         the texts of `tasks` and `subtasks` by number; `stats` are those of the whole data set, by feature."""
-        ...
 
     def closed(self) -> None:
         """The journal says that the data set is closed: what was kept until then may go."""
-        ...
 
     def leave(self) -> None:
         """Close all files as they are: nothing is deleted, nothing more is written. Never fails."""
-        ...
 
     def survey(self, records: Iterable[Record]) -> None:
         """Before a data set goes on: read all records, look at every file that they name, and change nothing. Raises
         DataSetError that lists what is missing."""
-        ...
 
     def reopen(self) -> None:
         """A closed data set goes on: keep aside what `close` needs of its metadata. May be killed and called again."""
-        ...
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
         """After `survey`: remove what belongs to no committed episode, and the metadata, and be as the sink was that
         gave `state`; None when nothing was committed."""
-        ...
 
     def grows(self, last: Record) -> Iterable[str]:
         """The files, relative to the root, that are changed in place when a data set with this last episode goes on:
         a copy to append to has them copied, all others linked."""
-        ...
 
     def name_in_copy(self, relative: str) -> str | None:
         """Where a file of the sink lies in a copy to append to; None for metadata that `close` writes anew."""
-        ...
 
 
 SinkFactory = Callable[[Path, "Description", "FreshNames"], Sink]

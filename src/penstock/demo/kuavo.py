@@ -125,7 +125,7 @@ def write_kuavo_recording(path: Path, script: KuavoScript | None = None) -> int:
         for i in np.lexsort((owners, merged)).tolist():
             owner, time_ns = int(owners[i]), int(merged[i])
             seconds = time_ns / 1e9 - script.start_s
-            payload = topics[owner].payload(seconds, _header(time_ns, int(numbers[i])))
+            payload = topics[owner].payload(seconds, header(time_ns, int(numbers[i])))
             bag.write(ids[owner], time_ns, payload)
     return path.stat().st_size
 
@@ -192,7 +192,7 @@ def _sensors(seconds: float, header: bytes) -> bytes:
     q = body_angles(seconds - COMMAND_LEADS_S)
     zeros = _floats(np.zeros(BODY_JOINTS))
     imu = struct.pack("<13d", 0, 0, 0, 0, 0, 9.81, 0, 0, 0, 0, 0, 0, 1)
-    return header + header[4:12] + _floats(q) + zeros * 3 + imu + _named((), np.zeros(0))
+    return header + header[4:12] + _floats(q) + zeros * 3 + imu + named((), np.zeros(0))
 
 
 def _joint_command(seconds: float, header: bytes) -> bytes:
@@ -203,7 +203,7 @@ def _joint_command(seconds: float, header: bytes) -> bytes:
 
 def _arm_trajectory(seconds: float, header: bytes) -> bytes:
     degrees = np.degrees(body_angles(seconds)[FIRST_ARM_JOINT:LAST_ARM_JOINT])
-    return header + _named([f"arm_joint_{i + 1}" for i in range(len(degrees))], degrees)
+    return header + named([f"arm_joint_{i + 1}" for i in range(len(degrees))], degrees)
 
 
 def _base_pose(seconds: float, header: bytes) -> bytes:
@@ -212,16 +212,16 @@ def _base_pose(seconds: float, header: bytes) -> bytes:
 
 def _claw_state(seconds: float, header: bytes) -> bytes:
     state = struct.pack("<I2b", 2, 1, 1)
-    return header + state + _named(("left_claw", "right_claw"), 100 * closing(seconds - COMMAND_LEADS_S))
+    return header + state + named(("left_claw", "right_claw"), 100 * closing(seconds - COMMAND_LEADS_S))
 
 
 def _claw_command(seconds: float, header: bytes) -> bytes:
-    return header + _named(("left_claw", "right_claw"), 100 * closing(seconds))
+    return header + named(("left_claw", "right_claw"), 100 * closing(seconds))
 
 
 def _hand_state(seconds: float, header: bytes) -> bytes:
     closed = np.round(100 * closing(seconds - COMMAND_LEADS_S, 2 * HAND_JOINTS))
-    return header + _named([f"joint_{i}" for i in range(2 * HAND_JOINTS)], closed)
+    return header + named([f"joint_{i}" for i in range(2 * HAND_JOINTS)], closed)
 
 
 def _hand_command(seconds: float, header: bytes) -> bytes:
@@ -231,11 +231,11 @@ def _hand_command(seconds: float, header: bytes) -> bytes:
 
 
 def _gripper_state(seconds: float, header: bytes) -> bytes:
-    return header + _named((), 0.8 * closing(seconds - COMMAND_LEADS_S))
+    return header + named((), 0.8 * closing(seconds - COMMAND_LEADS_S))
 
 
 def _gripper_command(seconds: float, header: bytes) -> bytes:
-    return header + _named((), np.round(255 * closing(seconds)))
+    return header + named((), np.round(255 * closing(seconds)))
 
 
 class _Pictures:
@@ -258,7 +258,7 @@ class _Pictures:
             jpeg = encode_jpeg(self._camera.frame(number / self._script.fps), self._script.quality)
             if self._script.distinct_pictures is not None:
                 self._jpegs[number] = jpeg
-        return header + _text("jpeg") + struct.pack("<I", len(jpeg)) + jpeg
+        return header + text("jpeg") + struct.pack("<I", len(jpeg)) + jpeg
 
     def depth(self, seconds: float, header: bytes) -> bytes:
         number = self._number(seconds)
@@ -268,7 +268,7 @@ class _Pictures:
             if self._script.distinct_pictures is not None:
                 self._pngs[number] = png
         data = struct.pack("<iff", 0, 0.0, 0.0) + png
-        return header + _text("16UC1; compressedDepth png") + struct.pack("<I", len(data)) + data
+        return header + text("16UC1; compressedDepth png") + struct.pack("<I", len(data)) + data
 
     def _number(self, seconds: float) -> int:
         number = int(seconds * self._script.fps)
@@ -294,12 +294,12 @@ def _png(pixels: NDArray[np.uint16]) -> bytes:
 # Bytes as ROS 1 lays them out
 
 
-def _header(stamp_ns: int, sequence: int) -> bytes:
-    return struct.pack("<III", sequence, *divmod(stamp_ns, 10**9)) + _text("")
+def header(stamp_ns: int, sequence: int) -> bytes:
+    return struct.pack("<III", sequence, *divmod(stamp_ns, 10**9)) + text("")
 
 
-def _text(text: str) -> bytes:
-    data = text.encode()
+def text(content: str) -> bytes:
+    data = content.encode()
     return struct.pack("<I", len(data)) + data
 
 
@@ -307,7 +307,7 @@ def _floats(values: NDArray[np.float64]) -> bytes:
     return struct.pack("<I", len(values)) + np.asarray(values, "<f8").tobytes()
 
 
-def _named(names: list[str] | tuple[str, ...], position: NDArray[np.float64]) -> bytes:
+def named(names: list[str] | tuple[str, ...], position: NDArray[np.float64]) -> bytes:
     """name, position, velocity and effort, as JointState and endEffectorData have them."""
     zeros = _floats(np.zeros(len(position)))
-    return struct.pack("<I", len(names)) + b"".join(map(_text, names)) + _floats(position) + zeros + zeros
+    return struct.pack("<I", len(names)) + b"".join(map(text, names)) + _floats(position) + zeros + zeros

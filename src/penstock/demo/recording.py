@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.demo import kuavo
 from penstock.demo.scene import Camera, joint_angles
 
 CAMERAS = ("cam_h", "cam_l", "cam_r")
@@ -19,17 +20,8 @@ STATE_TOPIC = "/joint_states"
 COMMAND_TOPIC = "/joint_cmd"
 JOINTS = 16
 
-_HEADER = "uint32 seq\ntime stamp\nstring frame_id\n"
-_RULE = "=" * 80 + "\nMSG: std_msgs/Header\n"
-COMPRESSED_IMAGE = (
-    "sensor_msgs/CompressedImage",
-    "std_msgs/Header header\nstring format\nuint8[] data\n" + _RULE + _HEADER,
-)
-JOINT_STATE = (
-    "sensor_msgs/JointState",
-    "std_msgs/Header header\nstring[] name\nfloat64[] position\nfloat64[] velocity\nfloat64[] effort\n"
-    + _RULE
-    + _HEADER,
+COMPRESSED_IMAGE, JOINT_STATE = (
+    (name, kuavo.definition(name)) for name in ("sensor_msgs/CompressedImage", "sensor_msgs/JointState")
 )
 _MD5 = {
     "sensor_msgs/CompressedImage": "8f7a12909da2c9d3332d540a0977563f",
@@ -106,25 +98,12 @@ def events(script: Script) -> Iterator[Event]:
 
 def image_payload(stamp_ns: int, sequence: int, jpeg: bytes) -> bytes:
     """sensor_msgs/CompressedImage as ROS 1 writes it."""
-    return _header(stamp_ns, sequence) + _string("jpeg") + struct.pack("<I", len(jpeg)) + jpeg
+    return kuavo.header(stamp_ns, sequence) + kuavo.text("jpeg") + struct.pack("<I", len(jpeg)) + jpeg
 
 
 def joint_payload(stamp_ns: int, sequence: int, angles: NDArray[np.float64]) -> bytes:
     """sensor_msgs/JointState as ROS 1 writes it."""
-    names = b"".join(_string(f"joint_{i}") for i in range(len(angles)))
-    zeros = struct.pack("<I", len(angles)) + bytes(8 * len(angles))
-    position = struct.pack("<I", len(angles)) + np.asarray(angles, "<f8").tobytes()
-    return _header(stamp_ns, sequence) + struct.pack("<I", len(angles)) + names + position + zeros + zeros
-
-
-def _header(stamp_ns: int, sequence: int) -> bytes:
-    seconds, nanoseconds = divmod(stamp_ns, 10**9)
-    return struct.pack("<III", sequence, seconds, nanoseconds) + _string("")
-
-
-def _string(text: str) -> bytes:
-    data = text.encode()
-    return struct.pack("<I", len(data)) + data
+    return kuavo.header(stamp_ns, sequence) + kuavo.named([f"joint_{i}" for i in range(len(angles))], angles)
 
 
 class _Pictures:

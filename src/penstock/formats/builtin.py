@@ -49,7 +49,7 @@ LEROBOT = Format(
     markers=("meta/info.json",),
     opens_whole=True,
     doctor="penstock.lerobot.check.dataset:doctor",
-    inspect="penstock.cli.inspect_dataset:inspect_data_sets",
+    inspect="penstock.cli.inspect_store:inspect_data_sets",
     convert="penstock.conversion.inputs.data_set:open_data_set",
 )
 HDF5 = Format(

@@ -1,4 +1,4 @@
-"""Where the files of a data set lie, how they are numbered, and that no path leaves the data set."""
+"""Where the files of a data set lie, how they are numbered, where an episode lies in them; no path leaves the set."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from penstock.errors import DataSetCorrupt, OutputExists, OutputFailed
 from penstock.system.files import begin_write_back, fsync_path, replacing, write_file
@@ -37,6 +38,8 @@ _CHUNK_NAME = re.compile(r"chunk-(\d{3,9})\Z")
 _FILE_NAME = re.compile(r"file-(\d{3,9})(\.[a-z0-9]+)\Z")
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _NUMBER_FIELD = re.compile(r"(chunk_index|file_index|episode_index|episode_chunk)(?::0(\d{1,2})d)?\Z")
+
+_SPAN = ("chunk", "file", "first_frame", "frames", "end_bytes")
 
 
 @dataclass(frozen=True, order=True)
@@ -264,3 +267,55 @@ def write_text_durably(path: Path, text: str, *, fsync: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, path.with_name(path.name + ".part")) as temporary:
             write_file(temporary, [text.encode()], fsync=fsync)
+
+
+@dataclass(frozen=True)
+class VideoSpan:
+    """Where the frames of one episode lie in the files of one camera; the last of them ends at `end_bytes`."""
+
+    position: FilePosition
+    first_frame: int
+    frames: int
+    end_bytes: int
+
+    def to_json(self) -> dict[str, int]:
+        return {
+            "chunk": self.position.chunk,
+            "file": self.position.file,
+            "first_frame": self.first_frame,
+            "frames": self.frames,
+            "end_bytes": self.end_bytes,
+        }
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> VideoSpan:
+        chunk, file, *numbers = (entry[name] for name in _SPAN)
+        return cls(FilePosition.checked(chunk, file), *map(int, numbers))
+
+
+@dataclass(frozen=True)
+class EpisodePlace:
+    """The data file in which the rows of an episode lie or will lie, the size of their part, and their frames."""
+
+    data: FilePosition
+    part_bytes: int
+    videos: Mapping[str, VideoSpan]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "data": [self.data.chunk, self.data.file],
+            "part_bytes": self.part_bytes,
+            "videos": {key: span.to_json() for key, span in self.videos.items()},
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any], where: object) -> EpisodePlace:
+        """The place that a record of the journal holds."""
+        try:
+            return cls(
+                FilePosition.checked(*record["data"]),
+                int(record["part_bytes"]),
+                {key: VideoSpan.from_json(span) for key, span in record["videos"].items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataSetCorrupt(f"{where}: a record of an episode cannot be used: {error!r}") from error

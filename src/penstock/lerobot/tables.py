@@ -152,6 +152,13 @@ def close_writer(writer: pq.ParquetWriter) -> None:
         raise
 
 
+def abandon_writer(writer: pq.ParquetWriter | None) -> None:
+    """Close a file without caring for its contents: on a full disk the footer fails to be written, too."""
+    with contextlib.suppress(Exception):
+        if writer is not None:
+            close_writer(writer)
+
+
 @contextlib.contextmanager
 def data_file(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
     """A data file for the length of a block."""

@@ -7,16 +7,15 @@ with penstock.recordings.open("run.bag") as recording:
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock import formats
-from penstock.errors import RecordingError, UsageError
+from penstock.errors import RecordingError, UsageError, os_errors
 from penstock.recordings.split import find, source_of
 from penstock.system.files import as_path
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from penstock.recordings.recording import Loss, OnCorrupt, Recording, Topic
     from penstock.recordings.recovery.recover import recover
 
@@ -30,10 +29,8 @@ def open(path: str | Path, *, on_corrupt: OnCorrupt = "raise") -> Recording:
     """
     if on_corrupt not in ("raise", "count"):
         raise UsageError(f"on_corrupt is 'raise' or 'count', not {on_corrupt!r}")
-    try:
+    with os_errors(RecordingError, f"{path}: cannot be opened"):
         source = source_of(as_path(path))
-    except OSError as error:
-        raise RecordingError(f"{path}: cannot be opened: {error.strerror or error}") from error
     recording: Recording = formats.get(source.kind).load("open")(source, on_corrupt=on_corrupt)
     return recording
 

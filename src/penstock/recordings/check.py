@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock import recordings
 from penstock.errors import (
@@ -20,19 +21,13 @@ from penstock.errors import (
 )
 from penstock.formats.findings import Findings, Severity
 from penstock.recordings.file_window import recover_hint
+from penstock.recordings.messages.decoder import MessageDecoder
 from penstock.recordings.messages.protobuf_schema import NO_PROTOBUF
 from penstock.recordings.messages.schemas import ENCODINGS
+from penstock.recordings.recording import Recording, Topic
 from penstock.recordings.recovery.recover import examine
 from penstock.recordings.split import suffix_kind
 from penstock.system import units
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from penstock.recordings.messages.decoder import MessageDecoder
-    from penstock.recordings.recording import Recording, Topic
 
 # severity, kind, where, message, what to do
 Tell = Callable[[Severity, str, object, str, "str | None"], None]

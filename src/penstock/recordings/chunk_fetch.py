@@ -4,47 +4,54 @@ from __future__ import annotations
 
 import zlib
 from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import RecordingCorrupt
 from penstock.recordings.codecs import CODECS, decode_prefix, decompress_into
 from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, BufferPool
 from penstock.recordings.file_window import recover_hint
-from penstock.recordings.recovery.scan_bytes import ChunkBytes, FileBytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from penstock.recordings.message_index import Chunks, TopicIndex
-    from penstock.recordings.recovery.scan_bytes import ScanBytes
-    from penstock.system.files import ByteSource
+from penstock.recordings.message_index import Chunks, TopicIndex
+from penstock.recordings.recovery.scan_bytes import ChunkBytes, FileBytes, ScanBytes
+from penstock.system.closing import on_error
+from penstock.system.files import ByteSource
 
 # Reading past a gap of this size costs about what a second system call costs.
 _GAP_BYTES = 4096
 _PLAN_MESSAGES = 16384
+
+Places = NDArray[np.int64]
 
 
 class Framing(Protocol):
     """How a container wraps one message."""
 
     def unwrap(
-        self,
-        data: NDArray[np.uint8],
-        start: NDArray[np.int64],
-        span: NDArray[np.int64],
-        held: NDArray[np.int64],
-        topic_ids: NDArray[np.int32],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[int, str]]:
+        self, data: NDArray[np.uint8], start: Places, span: Places, held: Places, topic_ids: NDArray[np.int32]
+    ) -> tuple[Places, Places, dict[int, str]]:
         """Begin and end of the payloads in `data`, and {place: reason} for those that are broken.
 
         A message begins at `start`, may span `span` bytes, of which `held` are in `data`.
         """
+
+
+class _Messages(NamedTuple):
+    """Messages of a request: topic and number, chunk, offset there, bytes that each may span, and how many are read."""
+
+    ids: NDArray[np.int32]
+    numbers: Places
+    chunk: Places
+    offset: Places
+    span: Places
+    held: Places
+
+    def part(self, which: Any) -> _Messages:
+        return _Messages(*(column[which] for column in self))
 
 
 class ChannelTopics:
@@ -179,58 +186,43 @@ class ChunkFetcher:
         while begin < numbers.size:
             ids = topic_ids[begin : begin + _PLAN_MESSAGES]
             wanted = numbers[begin : begin + _PLAN_MESSAGES]
-            chunk, offset, span = self._locate(ids, wanted)
-            held = span if self._clip_bytes is None else np.minimum(span, self._clip_bytes)
-            total = np.cumsum(held)
+            messages = self._locate(ids, wanted)
+            total = np.cumsum(messages.held)
             at, relocated = 0, len(self._relocated)
             while at < wanted.size and relocated == len(self._relocated):
                 before = int(total[at - 1]) if at else 0
                 end = int(np.searchsorted(total, before + self._block_bytes, side="right"))
                 end = min(max(end, at + 1), at + BLOCK_MESSAGES, wanted.size)
-                part = slice(at, end)
-                where = (chunk[part], offset[part], span[part], held[part])
-                block = self._block(begin + at, ids[part], wanted[part], *where)
+                block = self._block(begin + at, messages.part(slice(at, end)))
                 if block is not None:
                     yield block
                     at = end
             begin += at
 
-    def _locate(
-        self, ids: NDArray[np.int32], numbers: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def _locate(self, ids: NDArray[np.int32], numbers: Places) -> _Messages:
         chunk, offset, span = (np.empty(ids.size, np.int64) for _ in range(3))
         for topic in np.flatnonzero(np.bincount(ids)).tolist():
             mine = ids == topic
             index, which = self._index[topic], numbers[mine]
             chunk[mine], offset[mine], span[mine] = index.chunk[which], index.offset[which], index.span[which]
-        return chunk, offset, span
+        held = span if self._clip_bytes is None else np.minimum(span, self._clip_bytes)
+        return _Messages(ids, numbers, chunk, offset, span, held)
 
-    def _block(
-        self,
-        first: int,
-        ids: NDArray[np.int32],
-        numbers: NDArray[np.int64],
-        chunk: NDArray[np.int64],
-        offset: NDArray[np.int64],
-        span: NDArray[np.int64],
-        held: NDArray[np.int64],
-    ) -> Block | None:
+    def _block(self, first: int, messages: _Messages) -> Block | None:
         """The block, or None when the index of one of its chunks was put right and has to be asked again."""
+        chunk, offset = messages.chunk, messages.offset
         # A "source" is an address space: a file for plain chunks, the raw chunk itself for those read as a whole.
         whole = self._whole[chunk]
         source = np.where(whole, len(self._files) + chunk, self._chunks.file[chunk])
         place = np.where(whole, offset, self._chunks.position[chunk] + offset)
-        run, run_source, run_place, run_bytes, start = _runs(source, place, held, self._gap_bytes)
+        run, run_source, run_place, run_bytes, start = _runs(source, place, messages.held, self._gap_bytes)
         buffer = self._pool.acquire(int(run_bytes.sum()))
-        try:
+        with on_error(partial(self._pool.give_back, buffer, True)):
             faults = self._fill(memoryview(buffer), run_source.tolist(), run_place.tolist(), run_bytes.tolist())
-            payloads = self._payloads(buffer, ids, numbers, chunk, start, span, held, run, faults)
+            payloads = self._payloads(buffer, messages, start, run, faults)
             if payloads is None:
                 self._pool.give_back(buffer, True)
                 return None
-        except BaseException:
-            self._pool.give_back(buffer, True)
-            raise
         give_back = partial(self._pool.give_back, buffer)
         return Block(first, payloads, self._plain_bytes + self._cache.file_bytes, give_back)
 
@@ -268,31 +260,27 @@ class ChunkFetcher:
     def _payloads(
         self,
         buffer: bytearray,
-        ids: NDArray[np.int32],
-        numbers: NDArray[np.int64],
-        chunk: NDArray[np.int64],
-        start: NDArray[np.int64],
-        span: NDArray[np.int64],
-        held: NDArray[np.int64],
+        messages: _Messages,
+        start: Places,
         run: NDArray[np.intp],
         faults: dict[int, RecordingCorrupt],
     ) -> list[memoryview | None] | None:
+        ids, chunk, span = messages.ids, messages.chunk, messages.span
         view = memoryview(buffer).toreadonly()
         lost = np.isin(run, list(faults)) if faults else np.zeros(ids.size, np.bool_)
         data = np.frombuffer(buffer, np.uint8)
         # What a lost run left in the buffer is not looked at: span 0 makes the framing call it broken.
-        begin, end, broken = self._framing.unwrap(data, start, np.where(lost, 0, span), held, ids)
+        begin, end, broken = self._framing.unwrap(data, start, np.where(lost, 0, span), messages.held, ids)
         if any(self._put_right(int(chunk[place])) for place in broken if not lost[place]):
             return None
         for number, error in faults.items():
-            mine = run == number
-            self._count_lost(error.message, int(chunk[np.flatnonzero(mine)[0]]), ids[mine], numbers[mine])
+            self._count_lost(error.message, messages.part(run == number))
         payloads: list[memoryview | None] = [view[a:b] for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
         for place in np.flatnonzero(lost).tolist():
             payloads[place] = None
         for place, reason in broken.items():
             if not lost[place]:
-                self._broken(reason, int(chunk[place]), ids[place : place + 1], numbers[place : place + 1])
+                self._broken(reason, messages.part(slice(place, place + 1)))
                 payloads[place] = None
         return payloads
 
@@ -311,28 +299,30 @@ class ChunkFetcher:
                 self._relocate(number, source, position, position + stored_bytes)
         return True
 
-    def _count_lost(self, cause: str, chunk: int, ids: NDArray[np.int32], numbers: NDArray[np.int64]) -> None:
+    def _count_lost(self, cause: str, messages: _Messages) -> None:
         if self._lose is not None:
-            self._lose(cause, f"chunk at byte {int(self._chunks.position[chunk]):,}", ids, numbers)
+            position = int(self._chunks.position[messages.chunk[0]])
+            self._lose(cause, f"chunk at byte {position:,}", messages.ids, messages.numbers)
 
-    def _broken(self, reason: str, chunk: int, ids: NDArray[np.int32], numbers: NDArray[np.int64]) -> None:
+    def _broken(self, reason: str, message: _Messages) -> None:
+        chunk = int(message.chunk[0])
         file = self._files[int(self._chunks.file[chunk])]
         position = int(self._chunks.position[chunk])
         if self._lose is None:
-            offset = int(self._index[int(ids[0])].offset[int(numbers[0])])
+            topic, number, offset = (int(column[0]) for column in (message.ids, message.numbers, message.offset))
             where = position + offset if not self._whole[chunk] else position
             raise RecordingCorrupt(
-                f"message {int(numbers[0])} of topic {int(ids[0])}, at byte {offset:,} of its chunk: {reason}",
+                f"message {number} of topic {topic}, at byte {offset:,} of its chunk: {reason}",
                 path=str(file.path),
                 offset=where,
                 hint=recover_hint(file.path),
             )
-        self._count_lost(reason, chunk, ids, numbers)
+        self._count_lost(reason, message)
 
 
 def _runs(
-    source: NDArray[np.int64], place: NDArray[np.int64], held: NDArray[np.int64], gap_bytes: int
-) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    source: Places, place: Places, held: Places, gap_bytes: int
+) -> tuple[NDArray[np.intp], Places, Places, Places, Places]:
     """Join neighbours: run number per message; per run source, place, bytes; per message its start in the buffer."""
     order = np.lexsort((place, source))
     src, begin = source[order], place[order]

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
-from penstock.errors import RecordingError
-from penstock.recordings.chunk_fetch import ChunkFetcher
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import RecordingError, os_errors
+from penstock.recordings.chunk_fetch import ChunkFetcher, Framing
+from penstock.recordings.fetch import Block
 from penstock.recordings.file_window import Window
-from penstock.recordings.message_compression import decompressed
-from penstock.recordings.message_index import largest_reads, relocate, time_range_ns
-from penstock.recordings.messages.schemas import SchemaStore
+from penstock.recordings.message_index import (
+    Chunks,
+    ChunksBuilder,
+    IndexBuilder,
+    TopicIndex,
+    largest_reads,
+    relocate,
+    time_range_ns,
+)
+from penstock.recordings.messages.schemas import SchemaStore, TopicTable
 from penstock.recordings.recording import (
-    DEFAULT_FETCH_BYTES,
     LargestReads,
     OnCorrupt,
     Recording,
@@ -20,21 +31,9 @@ from penstock.recordings.recording import (
     as_readonly,
     span_of,
 )
+from penstock.recordings.recovery.scan_bytes import ScanBytes
 from penstock.recordings.unpack import open_content
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from penstock.recordings.chunk_fetch import Framing
-    from penstock.recordings.fetch import Block
-    from penstock.recordings.message_index import Chunks, ChunksBuilder, IndexBuilder, TopicIndex
-    from penstock.recordings.messages.schemas import TopicTable
-    from penstock.recordings.recovery.scan_bytes import ScanBytes
-    from penstock.system.files import ByteSource
+from penstock.system.files import ByteSource
 
 
 class ChunkedRecording(Recording):
@@ -50,7 +49,6 @@ class ChunkedRecording(Recording):
         self.notes += notes
         self._files: list[ByteSource] = []
         self._fetcher: ChunkFetcher | None = None
-        self._packed_messages = False
 
     @abstractmethod
     def _messages_in(self, source: ScanBytes, begin: int, end: int) -> Mapping[int, Sequence[tuple[int, int, int]]]:
@@ -58,10 +56,8 @@ class ChunkedRecording(Recording):
 
     def _open_file(self, path: Path) -> Window:
         """Open a file of the recording, unpacked where it is packed as a whole."""
-        try:
+        with os_errors(RecordingError, f"{path}: cannot be opened"):
             self._files.append(open_content(path))
-        except OSError as error:
-            raise RecordingError(f"{path}: cannot be opened: {error.strerror}") from error
         return Window(self._files[-1])
 
     def _set_index(
@@ -96,28 +92,18 @@ class ChunkedRecording(Recording):
     def times_ns(self, topic: Topic) -> NDArray[np.int64]:
         return as_readonly(self._index[topic.id].times_ns)
 
-    def fetch(
-        self,
-        topic_ids: NDArray[np.int32],
-        numbers: NDArray[np.int64],
-        *,
-        memory_bytes: int = DEFAULT_FETCH_BYTES,
-        clip_bytes: int | None = None,
+    def _blocks(
+        self, topic_ids: NDArray[np.int32], numbers: NDArray[np.int64], memory_bytes: int, clip_bytes: int | None
     ) -> Iterator[Block]:
-        self._check_request(topic_ids, numbers)
-        limits = (memory_bytes // 2, None) if self._packed_messages else (memory_bytes, clip_bytes)
-        if self._fetcher is None or self._fetcher.limits != limits:
+        if self._fetcher is None or self._fetcher.limits != (memory_bytes, clip_bytes):
             self._fetcher = ChunkFetcher(
                 self._files,
                 self._chunks,
                 self._index,
                 self._framing,
-                memory_bytes=limits[0],
-                clip_bytes=limits[1],
+                memory_bytes=memory_bytes,
+                clip_bytes=clip_bytes,
                 lose=self._lose if self._on_corrupt == "count" else None,
                 relocate=self._relocate,
             )
-        blocks = self._fetcher.blocks(topic_ids, numbers)
-        if not self._packed_messages:
-            return blocks
-        return decompressed(blocks, memory_bytes // 2, self.path, self._lose_placed(topic_ids, numbers))
+        return self._fetcher.blocks(topic_ids, numbers)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import bz2
 import io
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.recordings.file_window import recover_hint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from typing import Any
-
-    from penstock.recordings.recovery.scan_bytes import ScanBytes
+from penstock.recordings.recovery.scan_bytes import ScanBytes
 
 CODECS = ("none", "lz4", "bz2", "zstd")
 MAX_CHUNK_BYTES = 1 << 30

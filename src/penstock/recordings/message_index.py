@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import RecordingCorrupt
 from penstock.recordings.codecs import CODECS
 from penstock.recordings.file_window import recover_hint
 from penstock.recordings.recording import LargestReads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)

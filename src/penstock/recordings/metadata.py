@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.formats.content import foreign_content
 from penstock.recordings.messages.schemas import type_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 FILE_NAME = "metadata.yaml"
 ROOT_KEY = "rosbag2_bagfile_information"

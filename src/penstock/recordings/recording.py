@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from pathlib import Path
+from typing import ClassVar, Literal, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import MessageError, RecordingError, SchemaError
-from penstock.recordings.messages.schemas import several_types, type_name
+from penstock.recordings.fetch import Block as Block
+from penstock.recordings.fetch import decompressed
+from penstock.recordings.messages.decoder import MessageDecoder
+from penstock.recordings.messages.schemas import Schema, SchemaStore, several_types, type_name
 from penstock.recordings.recovery.report import unknown_loss
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-    from types import TracebackType
-
-    from numpy.typing import NDArray
-
-    from penstock.recordings.fetch import Block as Block
-    from penstock.recordings.messages.decoder import MessageDecoder
-    from penstock.recordings.messages.schemas import Schema, SchemaStore
-    from penstock.recordings.split import Source
+from penstock.recordings.split import Source
+from penstock.system.closing import Closing
 
 DEFAULT_FETCH_BYTES = 16 << 20
 OnCorrupt = Literal["raise", "count"]
@@ -67,7 +63,7 @@ class LargestReads:
     passing_bytes: int = 0  # held besides while one is read: the stored chunk, a database's own copies
 
 
-class Recording(ABC):
+class Recording(Closing, ABC):
     """A recording: topics, times without payloads, and payloads in any order through bounded memory.
 
     Message numbers of a topic count from 0 in file order.
@@ -92,16 +88,9 @@ class Recording(ABC):
         self._schemas = schemas
         self._topic_schemas: list[Schema] = []
         self._on_corrupt: OnCorrupt = on_corrupt
+        self._packed_messages = False  # one by one, as rosbag2 can
         self._lost: dict[int, NDArray[np.bool_]] = {}
         self._by_example: dict[int, MessageDecoder] = {}
-
-    def __enter__(self) -> Recording:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         messages = sum(topic.count for topic in self.topics)
@@ -127,7 +116,6 @@ class Recording(ABC):
     def times_ns(self, topic: Topic) -> NDArray[np.int64]:
         """Receive times of a topic, one per message number; not necessarily ascending."""
 
-    @abstractmethod
     def fetch(
         self,
         topic_ids: NDArray[np.int32],
@@ -140,6 +128,28 @@ class Recording(ABC):
 
         `clip_bytes`: payloads may be cut after about so many bytes (to read headers without the rest).
         """
+        self._check_request(topic_ids, numbers)
+        if not self._packed_messages:
+            return self._blocks(topic_ids, numbers, memory_bytes, clip_bytes)
+        blocks = self._blocks(topic_ids, numbers, memory_bytes // 2, None)
+        return decompressed(blocks, memory_bytes // 2, self.path, self._lose_placed(topic_ids, numbers))
+
+    def _blocks(
+        self, topic_ids: NDArray[np.int32], numbers: NDArray[np.int64], memory_bytes: int, clip_bytes: int | None
+    ) -> Iterator[Block]:
+        """The stored payloads of a request that was checked: what `fetch` gives, or unpacks."""
+        raise NotImplementedError
+
+    def payloads(
+        self, topic: Topic, numbers: Sequence[int] | None = None, *, clip_bytes: int | None = None
+    ) -> Iterator[tuple[int, memoryview | None]]:
+        """(number, payload) of messages of a topic, of all without `numbers`; each payload is valid until the next."""
+        wanted = np.arange(topic.count, dtype=np.int64) if numbers is None else np.array(numbers, np.int64)
+        for block in self.fetch(np.full(wanted.size, topic.id, np.int32), wanted, clip_bytes=clip_bytes):
+            try:
+                yield from zip(wanted[block.first : block.first + len(block)].tolist(), block.payloads, strict=True)
+            finally:
+                block.release()
 
     def topic(self, name: str) -> Topic:
         """The topic of a name, or of NAME:TYPE; of a name that carries several types, the one with most messages."""
@@ -173,17 +183,11 @@ class Recording(ABC):
             from penstock.recordings.messages.schemas import json_decoder_by_example
 
             if topic.id not in self._by_example:
-                self._by_example[topic.id] = json_decoder_by_example(schema, self._first_payloads(topic))
+                first = self.payloads(topic, range(min(topic.count, _EXAMPLE_MESSAGES)))
+                whole = (payload for _, payload in first if payload is not None)
+                self._by_example[topic.id] = json_decoder_by_example(schema, whole)
             return self._by_example[topic.id]
         return decoder
-
-    def _first_payloads(self, topic: Topic) -> Iterator[memoryview]:
-        numbers = np.arange(min(topic.count, _EXAMPLE_MESSAGES), dtype=np.int64)
-        for block in self.fetch(np.full(numbers.size, topic.id, np.int32), numbers):
-            try:
-                yield from (payload for payload in block.payloads if payload is not None)
-            finally:
-                block.release()
 
     def header_times_ns(self, topic: Topic) -> NDArray[np.int64]:
         """The stamps inside the messages, one per message number, reading little more than their bytes."""
@@ -194,17 +198,14 @@ class Recording(ABC):
             except SchemaError as error:
                 raise SchemaError(f"{self.path}: topic {topic.name}: {error.message}", hint=error.hint) from None
         times_ns = np.zeros(topic.count, np.int64)
-        ids = np.full(topic.count, topic.id, np.int32)
         clip_bytes = _HEADER_CLIP_BYTES if decoder.stamp_is_first else None
         received_ns, unreadable = self.times_ns(topic), 0
-        for block in self.fetch(ids, np.arange(topic.count, dtype=np.int64), clip_bytes=clip_bytes):
-            for number, payload in enumerate(block.payloads, block.first):
-                try:
-                    times_ns[number] = self._stamp_ns(decoder, topic, number, payload, clipped=clip_bytes is not None)
-                except MessageError:
-                    times_ns[number] = received_ns[number]
-                    unreadable += 1
-            block.release()
+        for number, payload in self.payloads(topic, clip_bytes=clip_bytes):
+            try:
+                times_ns[number] = self._stamp_ns(decoder, topic, number, payload, clipped=clip_bytes is not None)
+            except MessageError:
+                times_ns[number] = received_ns[number]
+                unreadable += 1
         note = f"{topic.name}: {unreadable:,} messages have no readable header time: their receive time is taken"
         if unreadable and note not in self.notes:
             self.notes.append(note)
@@ -219,12 +220,9 @@ class Recording(ABC):
         stamp_ns = None if payload is None or not clipped else decoder.stamp_of_start(payload)
         if stamp_ns is not None:
             return stamp_ns
-        for block in self.fetch(np.array([topic.id], np.int32), np.array([number], np.int64)) if clipped else ():
-            try:
-                if block.payloads[0] is not None:
-                    return decoder.header_stamp_ns(block.payloads[0])
-            finally:
-                block.release()
+        for _, whole in self.payloads(topic, [number]) if clipped else ():
+            if whole is not None:
+                return decoder.header_stamp_ns(whole)
         return int(self.times_ns(topic)[number])
 
     def _set_topics(self, found: Sequence[tuple[str, str, Schema, int]]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import glob
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from penstock import formats
 from penstock.errors import NotARecording, RecordingError
@@ -17,9 +17,6 @@ from penstock.recordings.file_window import ERRORS, plain_name, recover_hint
 from penstock.recordings.metadata import Metadata
 from penstock.recordings.unpack import is_packed, unpacked_head
 from penstock.system.files import as_path, open_source, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 _SHOWN_BYTES = 16  # of a file that is no recording
 _NUMBERED = re.compile(r"(?P<stem>.+)_(?P<number>[0-9]+)")

@@ -5,20 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from penstock.errors import LimitExceeded, RecordingCorrupt
 from penstock.formats.content import ZSTD_MAGIC
 from penstock.recordings.codecs import read_prefix
 from penstock.recordings.file_window import ERRORS, recover_hint
-from penstock.system.files import LocalSource, for_library, open_source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from penstock.system.files import ByteSource
+from penstock.system.files import ByteSource, LocalSource, for_library, open_source
 
 _STEP_BYTES = 1 << 20
 # Left free on the disk that holds temporary files, so that a bomb cannot fill it.

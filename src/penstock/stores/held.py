@@ -62,7 +62,7 @@ class Lru(Generic[V]):
         self._limit = limit
         self._cost = cost
         self._held: OrderedDict[Hashable, V] = OrderedDict()
-        self._total = 0
+        self.total = 0  # what the values cost together
         self._lock = threading.Lock()
         _alive.add(self)
 
@@ -79,16 +79,11 @@ class Lru(Generic[V]):
             if found is not None:
                 return found
             self._held[key] = made
-            self._total += self._cost(made)
-            while self._total > self._limit and len(self._held) > 1:
+            self.total += self._cost(made)
+            while self.total > self._limit and len(self._held) > 1:
                 _, dropped = self._held.popitem(last=False)
-                self._total -= self._cost(dropped)
+                self.total -= self._cost(dropped)
         return made
-
-    @property
-    def total(self) -> int:
-        """What the values cost together."""
-        return self._total
 
     def __len__(self) -> int:
         return len(self._held)
@@ -96,7 +91,7 @@ class Lru(Generic[V]):
     def clear(self) -> None:
         with self._lock:
             self._held.clear()
-            self._total = 0
+            self.total = 0
 
     def after_fork(self) -> None:
         self._lock = threading.Lock()  # another thread of the parent may have held the old one

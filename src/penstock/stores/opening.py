@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from penstock import formats
-from penstock.errors import StoreError, UsageError
+from penstock.errors import StoreError, UsageError, os_errors
 from penstock.formats.builtin import HDF5
 from penstock.formats.content import foreign_content
 from penstock.formats.format import Format
@@ -40,15 +40,13 @@ def open_store(
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise UsageError(f"{reprlib.repr(path)} is no path", hint='penstock.open("datasets/run")')
     place = as_path(path)
-    try:
+    with os_errors(StoreError, f"{place} cannot be read"):
         _refuse_absent(place)
         _check_words(episodes, options)
         columns = _names(columns, place)
         if isinstance(episodes, str):
             _check_whole(episodes, place)
         found = _format_by_options(place, options) or format_of(place)
-    except OSError as error:
-        raise StoreError(f"{place} cannot be read: {error.strerror}") from error
     if wrong := [name for name in options if name not in found.options]:
         others = [each.label for each in formats.all_formats("store") if wrong[0] in each.options]
         raise StoreError(f"{place} is a {found.label}: {wrong[0]}= is an option of {', '.join(others)}")

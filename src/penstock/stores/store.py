@@ -14,13 +14,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ImageError, StoreError
+from penstock.system.closing import Closing
 from penstock.system.units import format_bytes
 
 ColumnKind = Literal["image", "depth", "numbers", "text"]
@@ -186,10 +186,6 @@ class Packets(ABC):
         """What a decoder makes of the frames, as FFmpeg calls it: "yuv420p"."""
 
     @abstractmethod
-    def why_not_movable(self) -> str | None:
-        """The reason for which the frames cannot stand in another file as they are, or None."""
-
-    @abstractmethod
     def blocks(self, block_bytes: int) -> Generator[PacketBlock, None, None]:
         """All frames in the order of the file, about `block_bytes` at a time; a frame that is shown twice only once."""
 
@@ -198,7 +194,7 @@ class Packets(ABC):
         """RGB pixels of some rows of the episode, rising; one decoder with one thread."""
 
 
-class Store(ABC):
+class Store(Closing, ABC):
     """Data on disk that can be read at random; a context manager. Opening reads metadata only."""
 
     path: Path
@@ -323,7 +319,7 @@ class Store(ABC):
         """Whether the episode at this position succeeded, where something says so of the whole episode."""
         return None
 
-    def check_episode(self, position: int, names: Sequence[str]) -> None:  # noqa: B027 - most have nothing to check
+    def check_episode(self, position: int, names: Sequence[str]) -> None:
         """Raise what is wrong with these columns of an episode, before its rows are read."""
 
     def scratch_bytes(self, names: Sequence[str]) -> int:
@@ -379,14 +375,6 @@ class Store(ABC):
 
     def __repr__(self) -> str:
         return f"<{self.kind} {str(self.path)!r}: {self.rows:,} rows, {self._episodes_text()}>"
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def aligned(size_bytes: int) -> int:

@@ -1,7 +1,6 @@
 """`Budget`: every large buffer is reserved by name before it is made.
 
-The budget is the peak resident memory of the whole process. What does not fit is refused with the numbers, or waits
-until others give back (back-pressure); waiting is first come, first served.
+The budget is the peak resident memory of the whole process. What does not fit is refused with the numbers.
 
     budget = Budget.for_process(parse_bytes("512MiB"))
     with budget.reserve("fetch buffer", 16 * MIB):
@@ -12,9 +11,6 @@ from __future__ import annotations
 
 import operator
 import threading
-import time
-from collections import deque
-from types import TracebackType
 
 from penstock.errors import BudgetExceeded, UsageError
 from penstock.system.limits import read_memory_limit
@@ -28,40 +24,29 @@ AUTO_MOST_BYTES = 2 * GIB
 class Reservation:
     """Bytes held in a budget under a name until `release`, which any thread may call, more than once."""
 
-    __slots__ = ("_budget", "_lasting", "_n_bytes", "name")
+    __slots__ = ("_budget", "n_bytes", "name")
 
-    def __init__(self, budget: Budget, name: str, n_bytes: int, lasting: bool) -> None:
+    def __init__(self, budget: Budget, name: str, n_bytes: int) -> None:
         self._budget = budget
-        self._n_bytes = n_bytes
-        self._lasting = lasting
+        self.n_bytes = n_bytes  # held now; 0 after the release
         self.name = name
 
-    @property
-    def n_bytes(self) -> int:
-        """How much is held now; 0 after the release."""
-        return self._n_bytes
-
     def resize(self, n_bytes: int) -> None:
-        """Hold `n_bytes` from now on. Growth that does not fit is refused and changes nothing.
-
-        Growth never waits: two holders that each wait for the other's bytes would wait for ever.
-        """
+        """Hold `n_bytes` from now on. Growth that does not fit is refused and changes nothing."""
         self._budget._resize(self, n_bytes)
 
     def release(self) -> None:
         """Give all of it back."""
-        self._budget._release(self)
+        self._budget._resize(self, 0)
 
     def __enter__(self) -> Reservation:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def __repr__(self) -> str:
-        return f"Reservation({self.name!r}, {format_bytes(self._n_bytes)})"
+        return f"Reservation({self.name!r}, {format_bytes(self.n_bytes)})"
 
 
 class Budget:
@@ -73,12 +58,10 @@ class Budget:
         if not self.limit_bytes:
             raise UsageError("a memory budget of 0 bytes holds nothing", hint="try 512MiB, or auto")
         self.source = source
-        self._changed = threading.Condition()
-        self._used_bytes = 0
-        self._lasting_bytes = 0
-        self._peak_bytes = 0
+        self._lock = threading.RLock()  # a buffer that the garbage collector ends gives back in any thread
+        self.used_bytes = 0  # reserved now
+        self.peak_bytes = 0  # the most that was ever reserved at once
         self._held: dict[str, int] = {}
-        self._queue: deque[object] = deque()
 
     @classmethod
     def parse(cls, value: str | int | Budget = "auto") -> Budget:
@@ -104,108 +87,51 @@ class Budget:
             held_bytes = rss_bytes()
             if _is_auto(value):
                 budget.limit_bytes += held_bytes
-            budget.reserve("interpreter", held_bytes, lasting=True)
+            budget.reserve("interpreter", held_bytes)
         return budget
-
-    @property
-    def used_bytes(self) -> int:
-        """How much is reserved now."""
-        return self._used_bytes
 
     @property
     def free_bytes(self) -> int:
         """How much could be reserved now."""
-        return self.limit_bytes - self._used_bytes
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most that was ever reserved at once."""
-        return self._peak_bytes
+        return self.limit_bytes - self.used_bytes
 
     def by_name(self) -> dict[str, int]:
         """Who holds how much, the largest first."""
-        with self._changed:
-            return dict(sorted(self._held.items(), key=lambda item: (-item[1], item[0])))
+        with self._lock:
+            return self._holders()
 
-    def reserve(
-        self, name: str, n_bytes: int, *, block: bool = False, timeout_s: float | None = None, lasting: bool = False
-    ) -> Reservation:
-        """Hold `n_bytes` under `name`.
+    def _holders(self) -> dict[str, int]:
+        return dict(sorted(self._held.items(), key=lambda item: (-item[1], item[0])))
 
-        What does not fit raises BudgetExceeded; with `block` it waits its turn instead, up to `timeout_s`. What can
-        never fit is refused at once even then. Without `block` it does not queue: it takes what is free now.
-        `lasting` tells that it is never given back before the run ends, so that nobody waits for it.
-        """
-        n_bytes = _whole(name, n_bytes)
-        with self._changed:
-            if block:
-                self._wait_turn(name, n_bytes, timeout_s)
-            elif n_bytes > self.free_bytes:
-                raise self._exceeded(name, n_bytes)
-            reservation = Reservation(self, name, n_bytes, lasting)
-            self._account(reservation, n_bytes)
-            return reservation
-
-    def _wait_turn(self, name: str, n_bytes: int, timeout_s: float | None) -> None:
-        """Return, the lock held, when `n_bytes` are free and nobody who came earlier still waits."""
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        ticket = object()
-        self._queue.append(ticket)
-        try:
-            while True:
-                # Checked at every wake: a lasting reservation may have come while this one waited.
-                if n_bytes > self.limit_bytes - self._lasting_bytes:
-                    raise self._exceeded(name, n_bytes)
-                if self._queue[0] is ticket and n_bytes <= self.free_bytes:
-                    return
-                left_s = None if deadline_s is None else deadline_s - time.monotonic()
-                if left_s is not None and left_s <= 0:
-                    raise self._exceeded(name, n_bytes, waited_s=timeout_s)
-                self._changed.wait(left_s)
-        finally:
-            self._queue.remove(ticket)
-            # The next in line may fit now, whether this one was served or gave up.
-            self._changed.notify_all()
+    def reserve(self, name: str, n_bytes: int) -> Reservation:
+        """Hold `n_bytes` under `name`; what does not fit raises BudgetExceeded."""
+        reservation = Reservation(self, name, 0)
+        self._resize(reservation, n_bytes)
+        return reservation
 
     def _resize(self, reservation: Reservation, n_bytes: int) -> None:
-        n_bytes = _whole(reservation.name, n_bytes)
-        with self._changed:
-            growth = n_bytes - reservation._n_bytes
+        name = reservation.name
+        n_bytes = _whole(name, n_bytes)
+        with self._lock:
+            growth = n_bytes - reservation.n_bytes
             if growth > self.free_bytes:
-                raise self._exceeded(reservation.name, growth)
-            self._account(reservation, growth)
-            reservation._n_bytes = n_bytes
-            if growth < 0:
-                self._changed.notify_all()
+                raise self._exceeded(name, growth)
+            reservation.n_bytes = n_bytes
+            self.used_bytes += growth
+            self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+            self._held[name] = self._held.get(name, 0) + growth
+            if not self._held[name]:
+                del self._held[name]
 
-    def _release(self, reservation: Reservation) -> None:
-        with self._changed:
-            held, reservation._n_bytes = reservation._n_bytes, 0
-            if held:
-                self._account(reservation, -held)
-                self._changed.notify_all()
-
-    def _account(self, reservation: Reservation, change: int) -> None:
-        self._used_bytes += change
-        self._peak_bytes = max(self._peak_bytes, self._used_bytes)
-        self._lasting_bytes += change if reservation._lasting else 0
-        held = self._held.get(reservation.name, 0) + change
-        if held:
-            self._held[reservation.name] = held
-        else:
-            self._held.pop(reservation.name, None)
-        if reservation._lasting:
-            self._changed.notify_all()
-
-    def _exceeded(self, name: str, n_bytes: int, *, waited_s: float | None = None) -> BudgetExceeded:
-        holders = sorted(self._held.items(), key=lambda item: (-item[1], item[0]))
+    def _exceeded(self, name: str, n_bytes: int) -> BudgetExceeded:
+        holders = list(self._holders().items())
         held = ", ".join(f"{who} {format_bytes(size)}" for who, size in holders[:6]) or "nobody"
         more = f", {len(holders) - 6} more" if len(holders) > 6 else ""
-        after = "" if waited_s is None else f", still after {waited_s:g} s of waiting"
-        enough = f"{_round_up(self._used_bytes + n_bytes) // MIB}MiB"
+        # To whole 16 MiB: a hint with a margin, not a threshold that fails by one byte.
+        enough = f"{-(-(self.used_bytes + n_bytes) // (16 * MIB)) * 16}MiB"
         return BudgetExceeded(
             f"the memory budget of {format_bytes(self.limit_bytes)} cannot hold {name}: "
-            f"needs {format_bytes(n_bytes)}, {format_bytes(self.free_bytes)} free{after} (held by {held}{more})",
+            f"needs {format_bytes(n_bytes)}, {format_bytes(self.free_bytes)} free (held by {held}{more})",
             size=n_bytes,
             limit=self.limit_bytes,
             hint=f'give a larger budget, for example memory="{enough}" (of a command: --memory {enough})',
@@ -213,8 +139,8 @@ class Budget:
 
     def __repr__(self) -> str:
         return (
-            f"Budget({format_bytes(self.limit_bytes)}, used {format_bytes(self._used_bytes)}, "
-            f"peak {format_bytes(self._peak_bytes)})"
+            f"Budget({format_bytes(self.limit_bytes)}, used {format_bytes(self.used_bytes)}, "
+            f"peak {format_bytes(self.peak_bytes)})"
         )
 
 
@@ -231,8 +157,3 @@ def _whole(name: str, n_bytes: int) -> int:
     if whole < 0 or isinstance(n_bytes, bool):
         raise UsageError(f"{name}: expected a whole number of bytes from 0, not {n_bytes!r}")
     return whole
-
-
-def _round_up(n_bytes: int) -> int:
-    """To whole 16 MiB: a hint with a margin, not a threshold that fails by one byte."""
-    return -(-n_bytes // (16 * MIB)) * 16 * MIB

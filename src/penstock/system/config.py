@@ -36,24 +36,27 @@ MAX_CONFIG_BYTES = 1 << 20
 
 def load_yaml(path: str | Path) -> Tree:
     """The mapping that a YAML file holds; an empty file is an empty mapping."""
-    path = Path(path)
+    tree = plain_yaml.parse(read_text(Path(path), "not a configuration"), str(path))
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: expected `key: value` lines, found {_kind(tree)}")
+    return tree
+
+
+def read_text(path: Path, what: str, hint: str | None = None, encoding: str = "utf-8") -> str:
+    """The text of a small file; one that is larger than any configuration is `what`."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_CONFIG_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     if len(data) > MAX_CONFIG_BYTES:
-        raise ConfigError(f"{path}: larger than {MAX_CONFIG_BYTES:,} bytes: not a configuration")
+        raise ConfigError(f"{path}: larger than {MAX_CONFIG_BYTES:,} bytes: {what}", hint=hint)
     try:
-        text = data.decode("utf-8")
+        return data.decode(encoding)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start:,} is not UTF-8 text") from None
-    tree = plain_yaml.parse(text, str(path))
-    if tree is None:
-        return {}
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: expected `key: value` lines, found {_kind(tree)}")
-    return tree
 
 
 # Overrides

@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 _PROC = Path("/proc")
 _SAMPLE_INTERVAL_S = 0.05
@@ -181,9 +180,7 @@ class PeakMeter:
         self._sampler.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._sampler is not None:
             self._sampler.join()

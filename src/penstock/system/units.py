@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 
 from penstock.errors import UsageError
@@ -165,3 +166,11 @@ def parse_workers(value: str | int, cpus: float, what: str = "workers") -> int:
 def plain(text: str) -> str:
     """A name that a terminal shows and does not obey: escape codes and line breaks as their escapes."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table that people read and Markdown shows; the first row is its head."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    aligned = [" | ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    head, *text = [f"| {line} |" for line in aligned]
+    return [head, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|", *text]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +12,14 @@ from numpy.typing import NDArray
 from penstock.conversion.cameras import depth_camera
 from penstock.conversion.cameras.column import Camera
 from penstock.conversion.mapping.first_messages import Picture, PictureKind, is_png, probe_picture
+from penstock.conversion.sink import VideoSink
 from penstock.errors import ImageError
 from penstock.media.image import codec as image
 from penstock.media.image import raw as raw_image
 from penstock.media.image.depth import DepthInfo
 from penstock.media.image.jpeg import JpegProbe
+from penstock.media.video.encode import VideoEncoder
 from penstock.recordings.values.images import RawPicture
-
-if TYPE_CHECKING:
-    from penstock.conversion.sink import VideoSink
-    from penstock.media.video.encode import VideoEncoder
 
 Prepared = Any  # whatever a worker's `prepare` gives to its own `store`
 

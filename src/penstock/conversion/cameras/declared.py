@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.conversion.cameras.encoding_anew import Encoded, quality, refusal
+from penstock.conversion.cameras.column import Encoded, quality, refusal
 from penstock.conversion.settings import Settings, asked_video
 from penstock.errors import DataSetError
 from penstock.lerobot.features import Feature

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.conversion.cameras.column import Camera
 from penstock.conversion.mapping.first_messages import Picture, first_picture
 from penstock.conversion.settings import FeatureSettings, Settings
 from penstock.errors import ConfigError
@@ -15,9 +14,6 @@ from penstock.media.image import raw as raw_image
 from penstock.media.image.depth import DepthInfo, DepthPixels
 from penstock.recordings.recording import Recording, Topic
 from penstock.recordings.values.images import ImageReader, RawPicture
-
-if TYPE_CHECKING:
-    from penstock.conversion.cameras.column import Camera
 
 COMPRESSED_DEPTH = "compressedDepth"
 # Bytes per pixel, measured by benchmarks/depth.py: what a row takes on its way into the table (a PNG of depth is near

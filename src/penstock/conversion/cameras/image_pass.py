@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,12 @@ from penstock.conversion.cameras.camera import (
 )
 from penstock.conversion.cameras.column import Camera
 from penstock.conversion.cameras.lane import Crew
+from penstock.conversion.commit.episode import EpisodeWriter
 from penstock.conversion.mapping.first_messages import Picture
 from penstock.conversion.settings import Encoding
 from penstock.errors import ImageError, LimitExceeded, MessageError, PenstockError
 from penstock.plan.conversion_memory import PREPARED_PER_THREAD
 from penstock.profile.spans import span
-
-if TYPE_CHECKING:
-    from penstock.conversion.commit.episode import EpisodeWriter
 
 PREPARE, STORE = "32_prepare_pictures", "33_store_pictures"  # stages of a profile: pictures of one block
 UNUSABLE = (ImageError, MessageError, LimitExceeded)

@@ -6,11 +6,10 @@ import importlib
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
+from penstock.system.closing import on_error
 
 Step = Callable[[], object]
 
@@ -26,11 +25,8 @@ class Lane:
 
     def put(self, job: Step, after: Step) -> None:
         """Do `job` in its turn; `after`, which gives buffers back, follows even a job that failed or never began."""
-        try:
+        with on_error(after):
             self._raise()
-        except BaseException:
-            after()
-            raise
         self._jobs.put((job, after))
 
     def drain(self) -> None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.conversion.commit.episode import EpisodeWriter
+from penstock.conversion.sink import VideoSink
 from penstock.errors import ImageError
+from penstock.lerobot.features import Feature
 from penstock.media.image import codec as image
 from penstock.media.image.jpeg import JpegProbe
-
-if TYPE_CHECKING:
-    from penstock.conversion.commit.episode import EpisodeWriter
-    from penstock.conversion.sink import VideoSink
-    from penstock.lerobot.features import Feature
-    from penstock.stores.store import PacketBlock, Packets
+from penstock.stores.store import PacketBlock, Packets
 
 _FEWEST_KEY_FRAMES = 8  # below this the statistics take the frames that were meant, whatever they cost
 _ENCODER_INFO = ("video.g", "video.crf", "video.preset", "video.fast_decode", "video.video_backend",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,15 +11,13 @@ from numpy.typing import NDArray
 from penstock.conversion.cameras.camera import BytesWorker, CameraWorker, Prepared, Shot
 from penstock.conversion.cameras.video_stream import Feed
 from penstock.conversion.inputs.columns import CameraColumn
+from penstock.conversion.sink import VideoSink
 from penstock.errors import VideoError
 from penstock.media.h26x.stream_decode import Decoded, StreamDamage, StreamDecoder
 from penstock.media.h26x.stream_index import depends_on, to_sample
 from penstock.media.h26x.stream_order import KEY
 from penstock.media.image import codec as image
 from penstock.recordings.values.images import RawPicture
-
-if TYPE_CHECKING:
-    from penstock.conversion.sink import VideoSink
 
 NoteLoss = Callable[[int, str], None]  # message, why it cannot be used
 AddSample = Callable[[NDArray[np.uint8]], None]
@@ -28,16 +26,23 @@ MOST_PENDING = 16
 """Pictures that wait for their row, where rows take them in another order than that of the stream."""
 
 
+class Stream(NamedTuple):
+    """The stream of one camera in an episode: its messages, those of the statistics, and whom its worker tells."""
+
+    column: CameraColumn
+    feed: Feed
+    samples: frozenset[int]
+    note_loss: NoteLoss
+    add_sample: AddSample
+
+
 class StreamWorker(CameraWorker):
     """Decodes the messages of a feed in order; what cannot be decoded is told, with all that depends on it."""
 
-    def __init__(
-        self, column: CameraColumn, feed: Feed, samples: frozenset[int], note_loss: NoteLoss, add_sample: AddSample
-    ) -> None:
+    def __init__(self, stream: Stream) -> None:
+        column, feed, self._samples, self._note_loss, self._add_sample = stream
         super().__init__(column)
         self._feed = feed
-        self._samples = samples
-        self._note_loss, self._add_sample = note_loss, add_sample
         self._decoder = StreamDecoder(feed.index.codec, delay=feed.index.delay, in_order=feed.in_order)
         self._place = 0  # in the feed
         self._fed: int | None = None  # the message before; None: the decoder is empty
@@ -113,16 +118,8 @@ class StreamWorker(CameraWorker):
 class RemuxWorker(StreamWorker):
     """Moves the samples of a stream as they are; they are decoded only to know that they can be."""
 
-    def __init__(
-        self,
-        column: CameraColumn,
-        feed: Feed,
-        samples: frozenset[int],
-        note_loss: NoteLoss,
-        add_sample: AddSample,
-        sink: VideoSink,
-    ) -> None:
-        super().__init__(column, feed, samples, note_loss, add_sample)
+    def __init__(self, stream: Stream, sink: VideoSink) -> None:
+        super().__init__(stream)
         self._sink = sink
 
     def prepare(self, shot: Shot) -> Prepared:
@@ -141,20 +138,12 @@ class RemuxWorker(StreamWorker):
 class DecodingWorker(StreamWorker):
     """Decodes a stream for the worker that stores its pictures."""
 
-    def __init__(
-        self,
-        column: CameraColumn,
-        feed: Feed,
-        samples: frozenset[int],
-        note_loss: NoteLoss,
-        add_sample: AddSample,
-        inner: CameraWorker,
-    ) -> None:
-        super().__init__(column, feed, samples, note_loss, add_sample)
+    def __init__(self, stream: Stream, inner: CameraWorker) -> None:
+        super().__init__(stream)
         self._inner = inner
         self._pending: dict[int, NDArray[np.uint8]] = {}
         self._shown = 0  # runs of rows that have their picture
-        runs = feed.runs
+        runs = self._feed.runs
         self._wanted = np.zeros(int(runs.max()) + 1, np.bool_)
         self._wanted[runs] = True
         # Where rows go back in the stream, a picture may be wanted again later.

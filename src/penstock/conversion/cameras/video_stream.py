@@ -10,21 +10,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.conversion.cameras.camera import PictureChanged
-from penstock.conversion.cameras.encoding_anew import Encoded, refusal
+from penstock.conversion.cameras.column import Encoded, refusal
 from penstock.conversion.inputs.columns import CameraColumn, Columns
-from penstock.conversion.inputs.pairing import Paired
-from penstock.conversion.inputs.requests import CameraRuns
+from penstock.conversion.inputs.pairing import CameraRuns, Paired
+from penstock.conversion.settings import Settings
 from penstock.media.h26x.stream_index import BEFORE_KEY, MISSING, UNUSABLE, StreamIndex, depends_on
 from penstock.media.h26x.stream_order import KEY, LEADING, REORDERED
-
-if TYPE_CHECKING:
-    from penstock.conversion.settings import Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +35,6 @@ class Feed:
     first_row: int
     in_order: bool  # pictures take the times of the messages in the order in which they are shown
     reason: str | None  # why the pictures are encoded anew; None: they are moved as they are
-
-    @property
-    def remuxed(self) -> bool:
-        return self.reason is None
 
     @property
     def lookahead(self) -> int:

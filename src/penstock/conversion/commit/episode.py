@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.conversion.commit.journal import EpisodeRecord, encode_line
+from penstock.conversion.sink import EpisodeSink, VideoSink
 from penstock.errors import DataSetError
 from penstock.lerobot import tables
 from penstock.lerobot.feature_stats import new_stats
 from penstock.lerobot.stats import ImageStats, NumericStats
+from penstock.system.closing import on_error
 from penstock.system.memory import give_back_freed
 
 if TYPE_CHECKING:
     from penstock.conversion.commit.writer import DataSetWriter
-    from penstock.conversion.sink import EpisodeSink, VideoSink
 
 _FILL_ROWS = 4096
 # After a flush of so much the heap has holes that the next one does not fit into.
@@ -130,24 +130,18 @@ class EpisodeWriter:
                 )
         if note is not None:
             encode_line({"type": "note", "note": dict(note)})
-        try:
+        # Its line may be in the journal already: nothing is deleted here. `resume` knows what belongs to what.
+        with on_error(self._owner.stop):
             return self._commit(note, last, grouped)
-        except BaseException:
-            # Its line may be in the journal already: nothing is deleted here. `resume` knows what belongs to what.
-            self._owner.stop()
-            raise
 
     def abort(self) -> None:
         """Leave no trace: rows are deleted, videos cut back, statistics forgotten."""
         if not self.is_open:
             return
         self.is_open = False
-        try:
+        # Frames of this episode may be left in a file: only `resume` can go on.
+        with on_error(self._owner.stop):
             self._sink.discard()
-        except BaseException:
-            # Frames of this episode may be left in a file: only `resume` can go on.
-            self._owner.stop()
-            raise
 
     def leave(self) -> None:
         """Called by the data set's writer: close the file as it is, and take nothing more."""
@@ -157,9 +151,7 @@ class EpisodeWriter:
     def __enter__(self) -> EpisodeWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if not self.is_open:
             return
         self.abort()
@@ -186,14 +178,12 @@ class EpisodeWriter:
             names_tasks=bool(self._row_tasks),
             note=note,
         )
-        kept = None if finished.kept is None else {"stats": self._image_states(), **finished.kept}
+        # Statistics of images were sampled: they cannot be had from the rows and frames again.
+        images = {key: entry.to_state() for key, entry in self._stats.items() if isinstance(entry, ImageStats)}
+        kept = None if finished.kept is None else {"stats": images, **finished.kept}
         self._owner.accept(record, self._stats, kept, finished.size_bytes, last=last, grouped=grouped)
         self.is_open = False
         return record
-
-    def _image_states(self) -> dict[str, Any]:
-        """Statistics of images were sampled: they cannot be had from the rows and frames again."""
-        return {key: entry.to_state() for key, entry in self._stats.items() if isinstance(entry, ImageStats)}
 
     def _task_numbers(self, task: str | Sequence[str] | NDArray[np.int64] | None, count: int) -> NDArray[np.int64]:
         if task is None:

@@ -13,7 +13,7 @@ from penstock.conversion.episodes.sidecar import read_sidecar
 from penstock.conversion.inputs.input import Found
 from penstock.conversion.settings import Settings, plain_settings
 from penstock.conversion.sink import DEFAULT_OUTPUT
-from penstock.errors import PenstockError, RecordingError
+from penstock.errors import PenstockError, RecordingError, os_errors
 from penstock.system.files import open_source, walk
 
 _LOOKED_AT_BYTES = 64 << 10  # at both ends of a file: enough to tell one recording from another
@@ -126,14 +126,11 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _look(path: Path, sum_: int) -> tuple[int, int]:
-    try:
-        with open_source(path) as source:
-            size_bytes = source.size_bytes
-            sum_ = zlib.crc32(f"{path.name} {size_bytes}".encode(), sum_)
-            sum_ = zlib.crc32(source.read(0, _LOOKED_AT_BYTES), sum_)
-            if size_bytes > _LOOKED_AT_BYTES:
-                last = max(_LOOKED_AT_BYTES, size_bytes - _LOOKED_AT_BYTES)
-                sum_ = zlib.crc32(source.read(last, _LOOKED_AT_BYTES), sum_)
-    except OSError as error:
-        raise RecordingError(f"{path}: cannot be read: {error.strerror or error}") from error
+    with os_errors(RecordingError, f"{path}: cannot be read"), open_source(path) as source:
+        size_bytes = source.size_bytes
+        sum_ = zlib.crc32(f"{path.name} {size_bytes}".encode(), sum_)
+        sum_ = zlib.crc32(source.read(0, _LOOKED_AT_BYTES), sum_)
+        if size_bytes > _LOOKED_AT_BYTES:
+            last = max(_LOOKED_AT_BYTES, size_bytes - _LOOKED_AT_BYTES)
+            sum_ = zlib.crc32(source.read(last, _LOOKED_AT_BYTES), sum_)
     return size_bytes, sum_

@@ -25,6 +25,7 @@ from penstock.lerobot.feature_stats import new_stats
 from penstock.lerobot.features import Feature
 from penstock.lerobot.stats import ImageStats
 from penstock.lerobot.tasks import renumber, renumbered
+from penstock.system.closing import on_error
 
 WORKER_OUTPUTS = ".parcels"  # inside the directory in which a data set is built
 
@@ -83,11 +84,8 @@ def join(worker_output: Path, writer: DataSetWriter, inputs: JobInputs, number: 
     for joined in itertools.islice(episodes_of(worker_output), known, None):
         note = dict(joined.record.note or {})
         episode = join_episode(joined, writer)
-        try:
+        with on_error(episode.abort):
             episode.commit(note)
-        except BaseException:
-            episode.abort()
-            raise
         noted = inputs.add_episode(note)
     for note in journal.notes():
         writer.note(note)

@@ -33,6 +33,7 @@ from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lerobot import layout
 from penstock.lerobot.features import Description
 from penstock.lerobot.stats import Stats
+from penstock.system.closing import on_error
 from penstock.system.files import write_all
 
 FORMAT = 1
@@ -292,15 +293,11 @@ class Journal:
     def _append(self, line: bytes, *, durable: bool) -> None:
         if self._descriptor is None:
             raise DataSetError(f"{self.path}: the journal is closed")
-        try:
-            with layout.writing(self.path, "cannot write the journal"):
-                write_all(self._descriptor, line)
-                if durable and self._fsync:
-                    os.fdatasync(self._descriptor)
-        except BaseException:
-            # Whatever came after half a line would be lost with it.
-            self.close()
-            raise
+        # Whatever came after half a line would be lost with it.
+        with on_error(self.close), layout.writing(self.path, "cannot write the journal"):
+            write_all(self._descriptor, line)
+            if durable and self._fsync:
+                os.fdatasync(self._descriptor)
         self._end_bytes += len(line)
 
 

@@ -12,7 +12,7 @@ from penstock.conversion.commit import identity as identities
 from penstock.conversion.commit import output
 from penstock.conversion.commit.input_progress import InputProgress, JobInputs
 from penstock.conversion.commit.journal import Journal
-from penstock.conversion.commit.lock import locked
+from penstock.conversion.commit.output import Building, Mode, locked
 from penstock.conversion.commit.writer import DataSetWriter
 from penstock.conversion.inputs.input import Begun, Found
 from penstock.conversion.report import Report, read_report
@@ -20,9 +20,9 @@ from penstock.conversion.settings import Settings, default_settings
 from penstock.conversion.sink import DEFAULT_OUTPUT
 from penstock.errors import DataSetError, UsageError
 from penstock.system import config
+from penstock.system.closing import on_error
 
 if TYPE_CHECKING:
-    from penstock.conversion.commit.output import Building, Mode
     from penstock.conversion.job import Job
 
 _COPIES = ("copy", "copy-only")
@@ -69,7 +69,7 @@ def _sources(journal: Journal) -> list[Mapping[str, Any]]:
 def go_on(job: Job, building: Building, *, appends: bool) -> None:
     """Bring a job to where its data set stands; refused, with what differs, when it is not the same job."""
     writer = DataSetWriter.resume(building.root)
-    try:
+    with on_error(writer.leave):
         before = writer.journal.identity
         if "begun" not in before:
             raise DataSetError(f"{building.out}: this data set was not made by a conversion; it cannot go on")
@@ -77,9 +77,6 @@ def go_on(job: Job, building: Building, *, appends: bool) -> None:
             _append(job, building, writer)
         else:
             _resume(job, building, writer)
-    except BaseException:
-        writer.leave()
-        raise
     job.writer = writer
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import DataSetCorrupt, LimitExceeded
+from penstock.errors import DataSetCorrupt, LimitExceeded, os_errors
 from penstock.lerobot import layout
 from penstock.system.files import write_file
 
@@ -62,13 +62,11 @@ def write(path: Path, tree: Mapping[str, Any], *, fsync: bool) -> Saved:
 def read(directory: Path, saved: Saved) -> dict[str, Any]:
     """The tree that was written; anything else in the file is DataSetCorrupt."""
     path = directory / saved.name
-    try:
+    with os_errors(DataSetCorrupt, f"{path}: the state cannot be read"):
         size_bytes = path.stat().st_size
         if size_bytes > LARGEST_STATE_BYTES:
             raise LimitExceeded(f"{path}: {size_bytes:,} bytes of state", size=size_bytes, limit=LARGEST_STATE_BYTES)
         data = path.read_bytes()
-    except OSError as error:
-        raise DataSetCorrupt(f"{path}: the state cannot be read: {error.strerror}") from error
     if len(data) != saved.size_bytes or zlib.crc32(data) != saved.crc:
         raise DataSetCorrupt(
             f"{path}: the state is damaged ({len(data):,} bytes, CRC {zlib.crc32(data):08x}; the journal says "

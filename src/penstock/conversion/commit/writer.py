@@ -23,7 +23,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, cast
 
 from penstock.conversion.commit import snapshot
@@ -36,6 +35,7 @@ from penstock.lerobot.feature_stats import FeatureStats, bad_values, new_stats
 from penstock.lerobot.features import Description, Feature
 from penstock.lerobot.stats import Stats
 from penstock.lerobot.tasks import TABLES, TaskTable
+from penstock.system.closing import on_error
 
 __all__ = ["DataSetWriter", "EpisodeWriter"]
 
@@ -151,11 +151,8 @@ class DataSetWriter:
         journal.go_on(fsync=fsync)
         writer = cls.__new__(cls)
         writer._begin(folder, journal, sink, names)
-        try:
+        with on_error(writer.stop):
             writer._go_on(found, state)
-        except BaseException:
-            writer.stop()
-            raise
         return writer
 
     def _begin(self, root: Path, journal: Journal, sink: Sink, names: layout.FreshNames) -> None:
@@ -251,11 +248,8 @@ class DataSetWriter:
     def settle(self) -> None:
         """Bring grouped episodes to the disk now, and write their lines."""
         self._check_free()
-        try:
+        with on_error(self.stop):
             self._make_durable()
-        except BaseException:
-            self.stop()
-            raise
 
     def close(self) -> None:
         """Put the last files into place, and let the sink write the metadata."""
@@ -318,9 +312,7 @@ class DataSetWriter:
     def __enter__(self) -> DataSetWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self.abandon()
         elif self.is_worker_output:

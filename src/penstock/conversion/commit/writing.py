@@ -4,40 +4,28 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 from penstock.conversion.commit.input_progress import JobInputs, episode_note, failure_note, outcome_note
+from penstock.conversion.commit.writer import DataSetWriter
 from penstock.conversion.inputs.input import Again, EpisodePlan, Input, Outcome, Run, State
 from penstock.conversion.stop import Stop
 from penstock.profile.spans import span
 from penstock.system.budget import Budget
-
-if TYPE_CHECKING:
-    from penstock.conversion.commit.writer import DataSetWriter
+from penstock.system.closing import on_error
 
 
+@dataclass
 class Writing:
-    """Writes inputs with one writer, in one process."""
+    """Writes inputs with one writer in one process; `on_moved(input, bytes)` and `on_rows(text)` hear how far it is."""
 
-    def __init__(
-        self,
-        writer: DataSetWriter,
-        inputs: JobInputs,
-        budget: Budget,
-        stop: Stop,
-        *,
-        on_moved: Callable[[int, int], None],
-        on_rows: Callable[[str], None],
-    ) -> None:
-        """`on_moved(input, bytes)` and `on_rows(text)` hear how far it is."""
-        self.writer = writer
-        self.inputs = inputs
-        self._budget = budget
-        self._stop = stop
-        self._on_moved = on_moved
-        self._on_rows = on_rows
-        self._noted: tuple[str, ...] = ()
+    writer: DataSetWriter
+    inputs: JobInputs
+    budget: Budget
+    stop: Stop
+    on_moved: Callable[[int, int], None]
+    on_rows: Callable[[str], None]
+    _noted: tuple[str, ...] = ()
 
     def take(self, source: Input, number: int, *, last: bool = False) -> tuple[str, ...]:
         """Write all episodes of an input that are not written yet; what there is to note of it.
@@ -48,7 +36,7 @@ class Writing:
         state = None if entry.state is None else source.resumed(entry.state)
         plan = source.next_episode(state)
         while plan is not None:
-            self._stop.check()
+            self.stop.check()
             try:
                 state, plan = self._episode(source, number, plan, last)
             except Again as again:
@@ -73,9 +61,9 @@ class Writing:
         )
         with contextlib.ExitStack() as held:
             for name, size_bytes in source.memory.parts().items():
-                held.enter_context(self._budget.reserve(name, size_bytes))
+                held.enter_context(self.budget.reserve(name, size_bytes))
             episode = self.writer.episode(rows=plan.rows, task=plan.task)
-            try:
+            with on_error(episode.abort):
                 with span("30_episode_write"):
                     state = source.write(plan, episode, run)
                 following = source.next_episode(state)
@@ -85,20 +73,17 @@ class Writing:
                 last_one = last and following is None and not source.encodes
                 with span("31_episode_commit"):
                     episode.commit(note, last=last_one, grouped=not source.encodes)
-            except BaseException:
-                episode.abort()
-                raise
         self._noted = self.inputs.add_episode(note)
         return state, following
 
     def _flushed(self, rows: int) -> None:
         # Everything may have been read long before the last picture is encoded.
-        self._stop.check()
-        self._on_rows(f"row {self.writer.frames + rows:,}")
+        self.stop.check()
+        self.on_rows(f"row {self.writer.frames + rows:,}")
 
     def _moved(self, number: int, done_bytes: int) -> None:
-        self._stop.check()
-        self._on_moved(number, done_bytes)
+        self.stop.check()
+        self.on_moved(number, done_bytes)
 
 
 def _outcome(source: Input, state: State | None) -> Outcome:

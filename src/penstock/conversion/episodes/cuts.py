@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,9 @@ from penstock.conversion.episodes.windows import EARLIEST_NS, LATEST_NS, WHOLE, 
 from penstock.conversion.inputs.pairing import Paired
 from penstock.conversion.settings import Settings
 from penstock.errors import AlignError, DataSetError
+from penstock.lerobot.features import Feature
 from penstock.recordings.recording import Recording
 from penstock.system import units
-
-if TYPE_CHECKING:
-    from penstock.lerobot.features import Feature
 
 SUBTASK = "subtask"  # the feature that holds the subtask of each row
 OUTSIDE, TOO_SHORT, DISCARDED = "outside", "too_short", "discarded"

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.conversion.episodes.settings import word_of
+from penstock.conversion.settings import Clock
 from penstock.errors import ConfigError, LimitExceeded, MessageError
+from penstock.recordings.messages.decoder import MessageDecoder
 from penstock.recordings.messages.definitions import EVENT_INFO_TYPE, HEADER_TYPE, FieldType, MessageDef
 from penstock.recordings.messages.paths import parse_path
-
-if TYPE_CHECKING:
-    from penstock.conversion.settings import Clock
-    from penstock.recordings.messages.decoder import MessageDecoder
-    from penstock.recordings.recording import Recording, Topic
+from penstock.recordings.recording import Recording, Topic
 
 MAX_TEXT_CHARACTERS = 10_000
 MAX_TEXTS_BYTES = 16 << 20  # of all distinct texts of a topic together
@@ -79,10 +77,7 @@ def read_said(recording: Recording, name: str, field: str | None, clock: Clock, 
 
 def text_field(decoder: MessageDecoder) -> str | None:
     """The field of a message that holds its word or text, None where that is not clear."""
-    found = [field.name for field in decoder.message.fields if _is_word(field.type)]
-    if len(found) == 1:
-        return found[0]
-    return next((name for name in _TELLING if name in found), None)
+    return _only_word(decoder.message)
 
 
 def is_switch(recording: Recording, name: str, field: str | None) -> bool:
@@ -153,18 +148,6 @@ class _Collected:
         return Said(topic.name, mine[order], which[order], tuple(self._texts), self._unreadable, self._reason)
 
 
-def _payloads(recording: Recording, topic: Topic) -> Iterator[tuple[int, memoryview]]:
-    """Message numbers and payloads; what lies in a damaged chunk is counted by the recording itself."""
-    ids = np.full(topic.count, topic.id, np.int32)
-    for block in recording.fetch(ids, np.arange(topic.count, dtype=np.int64)):
-        try:
-            for number, payload in enumerate(block.payloads, block.first):
-                if payload is not None:
-                    yield number, payload
-        finally:
-            block.release()
-
-
 def _collect_texts(
     recording: Recording, topic: Topic, decoder: MessageDecoder, path: str | None, collected: _Collected
 ) -> None:
@@ -178,7 +161,9 @@ def _collect_texts(
         raise ConfigError(f"field {path!r} of {topic.name} ({topic.type}) is neither a text, a number nor a bool")
     is_bool = kind.type.name == "bool"
     read = decoder.reader([path])
-    for number, payload in _payloads(recording, topic):
+    for number, payload in recording.payloads(topic):
+        if payload is None:
+            continue  # what lies in a damaged chunk is counted by the recording itself
         try:
             value = read(payload)[0]
             collected.add(number, _text_of(bool(value) if is_bool else value))
@@ -228,7 +213,9 @@ def _collect_calls(
         )
     calls: dict[tuple[Any, ...], list[Any]] = {}  # first message, word, refused
     decode: Callable[[memoryview], dict[str, Any]] = decoder.decode
-    for number, payload in _payloads(recording, topic):
+    for number, payload in recording.payloads(topic):
+        if payload is None:
+            continue
         try:
             message = decode(payload)
         except MessageError as error:

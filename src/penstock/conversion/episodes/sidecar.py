@@ -134,20 +134,8 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(config.MAX_CONFIG_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if len(data) > config.MAX_CONFIG_BYTES:
-        raise ConfigError(
-            f"{path}: larger than {config.MAX_CONFIG_BYTES:,} bytes: no file of tasks",
-            hint="episodes.sidecar=none leaves the files beside a recording alone",
-        )
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: byte {error.start:,} is not UTF-8 text") from None
+    hint = "episodes.sidecar=none leaves the files beside a recording alone"
+    return config.read_text(path, "no file of tasks", hint, "utf-8-sig")
 
 
 def _loaded(path: Path) -> dict[str, Any]:

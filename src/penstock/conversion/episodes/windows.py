@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.conversion.episodes.events import Said, is_switch, read_said
+from penstock.conversion.episodes.settings import Episodes
+from penstock.conversion.settings import Clock
 from penstock.errors import AlignError
-
-if TYPE_CHECKING:
-    from penstock.conversion.episodes.settings import Episodes
-    from penstock.conversion.settings import Clock
-    from penstock.recordings.recording import Recording
+from penstock.recordings.recording import Recording
 
 EARLIEST_NS, LATEST_NS = -(2**62), 2**62
 _STOP, _START, _DISCARD = 0, 1, 2

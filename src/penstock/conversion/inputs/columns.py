@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from penstock.media.image import raw as raw_image
 from penstock.media.image.depth import DepthInfo
 from penstock.plan.conversion_memory import CameraLoad, VectorLoad
 from penstock.recordings.recording import Recording, Topic
-from penstock.recordings.values.images import ImageReader, RawPicture
+from penstock.recordings.values.images import VIDEO_TYPES, ImageReader, RawPicture, VideoReader, scan_stream
 from penstock.recordings.values.obvious import DOUBLE_PRECISION, NO_VECTOR
 from penstock.recordings.values.transforms import (
     NAMES,
@@ -41,7 +42,6 @@ from penstock.recordings.values.transforms import (
     parse_chain,
 )
 from penstock.recordings.values.vectors import VectorReader
-from penstock.recordings.values.video_messages import VIDEO_TYPES, VideoReader, scan_stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,13 +146,7 @@ def describe_features(columns: Columns) -> dict[str, Any]:
     """Where each feature comes from and what became of it."""
     described: dict[str, Any] = {}
     for camera in columns.cameras:
-        described[camera.key] = {
-            "topics": [camera.topic.name],
-            "size_px": list(camera.size_px),
-            "recorded_as": camera.kind,
-            "stored_as": "copied" if camera.copied else camera.stored_as,
-            **_described_depth(camera),
-        }
+        described[camera.key] = camera.described() | _described_depth(camera)
     for vector in columns.vectors:
         described[vector.key] = {
             "topics": [part.topic.name for part in vector.parts],
@@ -186,18 +180,11 @@ def _camera(recording: Recording, key: str, feature: FeatureSettings, topic: Top
     else:
         found = probe_depth(picture)
         kind, recorded_px = "depth", (found.height, found.width)
-    output, only_copied = asked_video(feature, settings)
-    return CameraColumn(
-        key=key,
-        name=topic.name,
-        source=source,
-        topic=topic,
+    return _column(key, feature, topic, settings)(
         reader=reader,
         kind=kind,
         recorded_px=recorded_px,
         size_px=feature.resize or settings.resize or recorded_px,
-        output=output,
-        only_copied=only_copied,
         encoding=picture.encoding if isinstance(picture, RawPicture) else "",
         depth=found,
         depth_range_mm=range_mm(key, feature, settings) if mode == "8bit" else None,
@@ -208,19 +195,17 @@ def _video(recording: Recording, key: str, feature: FeatureSettings, topic: Topi
     reader = VideoReader(recording.decoder(topic))
     stream = scan_stream(recording, topic, reader)
     recorded_px = stream.first_picture.size_px
+    size_px = feature.resize or settings.resize or recorded_px
+    column = _column(key, feature, topic, settings)
+    return column(reader=reader, kind=stream.codec, recorded_px=recorded_px, size_px=size_px, stream=stream)
+
+
+def _column(key: str, feature: FeatureSettings, topic: Topic, settings: Settings) -> Callable[..., CameraColumn]:
+    """What is known of a camera before a message is looked at."""
     output, only_copied = asked_video(feature, settings)
-    return CameraColumn(
-        key=key,
-        name=topic.name,
-        source=feature.sources[0],
-        topic=topic,
-        reader=reader,
-        kind=stream.codec,
-        recorded_px=recorded_px,
-        size_px=feature.resize or settings.resize or recorded_px,
-        output=output,
-        only_copied=only_copied,
-        stream=stream,
+    source = feature.sources[0]
+    return partial(
+        CameraColumn, key=key, name=topic.name, source=source, topic=topic, output=output, only_copied=only_copied
     )
 
 

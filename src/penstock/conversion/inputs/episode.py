@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,19 +16,23 @@ from penstock.conversion.cameras.camera import CameraWorker, PictureChanged, Pic
 from penstock.conversion.cameras.image_pass import UNUSABLE, PicturePass, make_worker, sampled_rows
 from penstock.conversion.cameras.lane import Crew
 from penstock.conversion.cameras.video_stream import Feed, FeedCursor, plan_feed, unusable_picks
+from penstock.conversion.commit.episode import EpisodeWriter
 from penstock.conversion.inputs.columns import CameraColumn, Columns, VectorColumn, VectorPart
 from penstock.conversion.inputs.derive import Relations, check_whole_numbers, thresholded
-from penstock.conversion.inputs.pairing import Paired
-from penstock.conversion.inputs.requests import CameraRuns, Requests, VectorNeeds, camera_runs, merge, vector_needs
+from penstock.conversion.inputs.pairing import (
+    CameraRuns,
+    Paired,
+    Requests,
+    VectorNeeds,
+    camera_runs,
+    merge,
+    vector_needs,
+)
 from penstock.conversion.settings import Settings
 from penstock.errors import MessageError, PenstockError
 from penstock.lerobot.features import ALL_VALUES
 from penstock.recordings.fetch import Block
 from penstock.recordings.recording import Recording, Topic
-
-if TYPE_CHECKING:
-    from penstock.conversion.commit.episode import EpisodeWriter
-
 
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 DAMAGED = "its chunk is damaged"  # counted by the recording itself
@@ -255,20 +259,16 @@ def _worker(
     settings = run.settings
     if feed is None:
         return make_worker(camera, episode, settings.encoding, paired.fps, run.threads)
-    from penstock.conversion.cameras.stream_workers import DecodingWorker, RemuxWorker
-
-    samples = _sampled_numbers(paired, camera, rows, settings)
+    from penstock.conversion.cameras.stream_workers import DecodingWorker, RemuxWorker, Stream
 
     def note_loss(number: int, reason: str) -> None:
         run.bad.append(Bad(camera.topic.id, camera.topic.name, number, reason))
 
-    def add_sample(rgb: NDArray[np.uint8]) -> None:
-        episode.add_image_sample(camera.key, rgb)
-
-    if feed.remuxed:
-        return RemuxWorker(camera, feed, samples, note_loss, add_sample, episode.video(camera.key))
-    inner = make_worker(camera, episode, settings.encoding, paired.fps, run.threads)
-    return DecodingWorker(camera, feed, samples, note_loss, add_sample, inner)
+    samples = _sampled_numbers(paired, camera, rows, settings)
+    stream = Stream(camera, feed, samples, note_loss, partial(episode.add_image_sample, camera.key))
+    if feed.reason is None:
+        return RemuxWorker(stream, episode.video(camera.key))
+    return DecodingWorker(stream, make_worker(camera, episode, settings.encoding, paired.fps, run.threads))
 
 
 def _per_row(part: VectorPart, need: VectorNeeds, found: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -312,7 +312,7 @@ def whole_outages(
             while 0 <= number < counts[bad.topic_id]:
                 if (bad.topic_id, number) in outages or number in known.get(bad.topic_id, frozenset()):
                     break  # what lies behind it was looked at from there, or will be
-                reason = _look(recording, bad.topic_id, number, checks[bad.topic_id])
+                reason = _look(recording, recording.topics[bad.topic_id], number, checks[bad.topic_id])
                 if reason is None:
                     break
                 outages[bad.topic_id, number] = Bad(bad.topic_id, bad.topic, number, reason)
@@ -339,9 +339,8 @@ def _read_vector(part: VectorPart, payload: memoryview, number: int) -> None:
     part.reader(payload)
 
 
-def _look(recording: Recording, topic_id: int, number: int, checks: Sequence[Check]) -> str | None:
-    for block in recording.fetch(np.array([topic_id], dtype=np.int32), np.array([number], dtype=np.int64)):
-        payload = block.payloads[0]
+def _look(recording: Recording, topic: Topic, number: int, checks: Sequence[Check]) -> str | None:
+    for _, payload in recording.payloads(topic, [number]):
         try:
             if payload is None:
                 return DAMAGED
@@ -351,6 +350,4 @@ def _look(recording: Recording, topic_id: int, number: int, checks: Sequence[Che
             return None  # whole, and an error of its own where a row needs it
         except UNUSABLE as error:
             return error.message
-        finally:
-            block.release()
     return None

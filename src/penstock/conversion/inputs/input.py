@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from penstock import formats
@@ -16,6 +15,7 @@ from penstock.errors import DataSetError, PenstockError
 from penstock.formats.format import RECORDING_INPUT, load
 from penstock.plan.conversion_memory import MemoryPlan
 from penstock.system import config
+from penstock.system.closing import Closing, on_error
 from penstock.system.files import as_path
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Begun:
         return Begun(tree["source"], settings, tree["fps"], tree["signature"], tree["features"], tree["kind"], by_name)
 
 
-class Input(ABC):
+class Input(Closing, ABC):
     """One opened input, planned to the row: it gives episodes one after the other.
 
     `next_episode(state)` and `finish(state)` depend on `state` and on the file alone, so that a conversion which was
@@ -157,14 +157,6 @@ class Input(ABC):
     robot_type: str | None = None
     by_name = False  # whether nobody named the features
     encodes = False  # whether pictures are encoded, so that more cores help
-
-    def __enter__(self) -> Input:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @abstractmethod
     def close(self) -> None:
@@ -250,11 +242,8 @@ def open_input(found: Found, means: Means, begun: Begun | None = None) -> Input:
         raise
     opened.kind = found.kind
     if begun is not None:
-        try:
+        with on_error(opened.close):
             opened.check_fits(begun)
-        except BaseException:
-            opened.close()
-            raise
     return opened
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock import formats, recordings
-from penstock.conversion.cameras.encoding_anew import video_lines
+from penstock.conversion.cameras.column import video_lines
 from penstock.conversion.cameras.video_stream import camera_fate, refuse_encoding, stream_notes
+from penstock.conversion.commit.episode import EpisodeWriter
 from penstock.conversion.episodes.clock import check_clock, note_on_clock
 from penstock.conversion.episodes.cuts import Cuts, Marks, Span, cut, read_marks, settle, text_features
 from penstock.conversion.inputs.columns import Columns, describe_features, open_columns
@@ -19,15 +20,13 @@ from penstock.conversion.inputs.pairing import Paired, pair
 from penstock.conversion.mapping.topics import map_topics
 from penstock.conversion.settings import Settings
 from penstock.errors import AlignError, RecordingError
+from penstock.lerobot.features import Feature
 from penstock.media.video.hardware import device_notes
 from penstock.plan.conversion_memory import Load, MemoryPlan, Reads, plan_memory
 from penstock.recordings.recording import Loss, Recording
 from penstock.system import memory as process_memory
 from penstock.system import units
-
-if TYPE_CHECKING:
-    from penstock.conversion.commit.episode import EpisodeWriter
-    from penstock.lerobot.features import Feature
+from penstock.system.closing import on_error
 
 _RETRIES = 8  # a run of broken pictures may be met in several passes: neighbours step in and are broken too
 
@@ -93,11 +92,8 @@ def plan_recording(
 def open_recording(path: Path, means: Means, begun: Begun | None) -> RecordingInput:
     """Open and plan a recording; after the first of a data set, with what that one settled."""
     recording = recordings.open(path, on_corrupt="raise" if means.strict else "count")
-    try:
+    with on_error(recording.close):
         return RecordingInput(recording, means, begun)
-    except BaseException:
-        recording.close()
-        raise
 
 
 class RecordingInput(Input):

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.conversion.cameras.encoding_anew import video_lines
+from penstock.conversion.cameras.column import video_lines
+from penstock.conversion.commit.episode import EpisodeWriter
 from penstock.conversion.inputs.input import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
 from penstock.conversion.inputs.store_columns import StoreColumns, settle_columns
 from penstock.conversion.inputs.store_episode import (
@@ -40,9 +41,7 @@ from penstock.stores.opening import open_store
 from penstock.stores.store import Store
 from penstock.system import memory as process_memory
 from penstock.system import units
-
-if TYPE_CHECKING:
-    from penstock.conversion.commit.episode import EpisodeWriter
+from penstock.system.closing import on_error
 
 _EPISODE_BYTES = 400  # one episode in the list of them
 _RETRIES = 8  # an image that only decoding shows to be broken is found when it is sampled
@@ -73,11 +72,8 @@ def open_hdf5_input(path: Path, means: Means, begun: Begun | None = None) -> Sto
 
 def _planned(opener: Callable[[Path], Store], path: Path, means: Means, begun: Begun | None) -> StoreInput:
     store = opener(path)
-    try:
+    with on_error(store.close):
         return StoreInput(store, means, begun, opener)
-    except BaseException:
-        store.close()
-        raise
 
 
 class StoreInput(Input):

@@ -164,14 +164,7 @@ class StoreColumns:
 
     def describe(self) -> dict[str, Any]:
         """Where each feature comes from and what becomes of it."""
-        described: dict[str, Any] = {}
-        for camera in self.cameras:
-            described[camera.key] = {
-                "topics": [camera.name],
-                "size_px": list(camera.size_px),
-                "recorded_as": camera.kind,
-                "stored_as": "copied" if camera.copied else camera.stored_as,
-            }
+        described: dict[str, Any] = {camera.key: camera.described() for camera in self.cameras}
         for column in self.numbers:
             described[column.key] = {
                 "topics": [part.name for part in column.parts],

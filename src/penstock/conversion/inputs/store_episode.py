@@ -9,7 +9,7 @@ from concurrent.futures import wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +18,16 @@ from penstock.conversion.cameras.camera import PictureChanged, Shot, to_pixels
 from penstock.conversion.cameras.image_pass import UNUSABLE, PicturePass, make_worker, sampled_rows
 from penstock.conversion.cameras.lane import Crew
 from penstock.conversion.cameras.moved import MovedFrames
+from penstock.conversion.commit.episode import EpisodeWriter
 from penstock.conversion.inputs.input import Run
 from penstock.conversion.inputs.store_columns import StoreCamera
 from penstock.conversion.settings import Settings
 from penstock.errors import ImageError, PenstockError, VideoError
+from penstock.lerobot.features import Feature
 from penstock.plan.conversion_memory import MemoryPlan
+from penstock.stores.store import Packets
 from penstock.stores.store import Picture as StoredImage
-
-if TYPE_CHECKING:
-    from penstock.conversion.commit.episode import EpisodeWriter
-    from penstock.lerobot.features import Feature
-    from penstock.stores.store import Packets
+from penstock.system.closing import on_error
 
 _CHANGED = "convert the part before and the part after on their own, or choose another video setting"
 
@@ -241,7 +240,7 @@ class _Stream:
         """Read the rows of all cameras into one buffer, and hand their images on."""
         assert self._buffers is not None
         buffer = self._buffers.take()
-        try:
+        with on_error(partial(self._buffers.give, buffer)):
             rows: list[int] = self._work.rows[low:high].tolist()
             jobs: list[Callable[[], Any]] = []
             offset = 0
@@ -253,9 +252,6 @@ class _Stream:
             is_decoded = any(camera.is_decoded for camera in self._work.cameras)
             found = self._at_once(jobs) if is_decoded else [job() for job in jobs]
             shots = [self._shots(owner, low, images) for owner, images in enumerate(found)]
-        except BaseException:
-            self._buffers.give(buffer)
-            raise
         give = self._buffers.give
         self._images.put(shots, lambda: give(buffer))
 

@@ -10,8 +10,7 @@ from penstock.conversion.mapping.left_out import left_out
 from penstock.errors import PenstockError
 from penstock.media.image.depth import DepthInfo
 from penstock.recordings.recording import Recording, Topic
-from penstock.recordings.values.images import COMPRESSED_TYPES, RAW_TYPES
-from penstock.recordings.values.video_messages import VIDEO_TYPES
+from penstock.recordings.values.images import COMPRESSED_TYPES, RAW_TYPES, VIDEO_TYPES
 
 _FILLER = frozenset(
     ("camera", "color", "colour", "compressed", "image", "raw", "rgb", "sensor", "sensors", "video")
@@ -39,7 +38,7 @@ def find_cameras(recording: Recording, notes: list[str], *, use_depth: bool) -> 
             if topic.type in COMPRESSED_TYPES and not topic.name.endswith(COMPRESSED_DEPTH):
                 colour.append(topic)  # it is said where its pictures are read
             else:
-                notes.append(left_out(topic.name, _told_once(error.message, topic.name)))
+                notes.append(left_out(topic.name, error.message.split(f"{topic.name} ", 1)[-1]))
             continue
         if info is None:
             colour.append(topic)
@@ -135,8 +134,3 @@ def _without_depth_twins(topics: Sequence[Topic], depth: dict[str, DepthInfo], n
 def _rank(info: DepthInfo) -> int:
     form = (info.packing, info.values)
     return _DEPTH_RANKS.index(form) if form in _DEPTH_RANKS else len(_DEPTH_RANKS)
-
-
-def _told_once(message: str, name: str) -> str:
-    """The reason without the file and the topic that the note names already."""
-    return message.split(f"{name} ", 1)[-1]

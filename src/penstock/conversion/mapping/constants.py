@@ -65,14 +65,11 @@ def _only_value(recording: Recording, topic: Topic) -> Any:
     numbers = range(topic.count) if topic.count <= _MOST_MESSAGES else (0, topic.count // 2, topic.count - 1)
     read = recording.decoder(topic).reader(["."])
     found = None
-    for block in recording.fetch(np.full(len(numbers), topic.id, np.int32), np.array(numbers, np.int64)):
-        for payload in block.payloads:
-            value = None if payload is None else _plain(read(payload)[0])
-            if value is None or (found is not None and found != value):
-                block.release()
-                return None
-            found = value
-        block.release()
+    for _, payload in recording.payloads(topic, numbers):
+        value = None if payload is None else _plain(read(payload)[0])
+        if value is None or (found is not None and found != value):
+            return None
+        found = value
     return found
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-import numpy as np
-
 from penstock.errors import ImageError, LimitExceeded, MessageError, PenstockError, RecordingError
 from penstock.media.image import codec as image
 from penstock.media.image import jpeg, png
@@ -28,12 +26,9 @@ def first_payloads(recording: Recording, topic: Topic) -> Iterator[memoryview]:
             hint="leave it out under features:, or check the recording",
         )
     for number in range(min(topic.count, _FIRST_MESSAGES)):
-        held = None
-        for block in recording.fetch(np.array([topic.id], dtype=np.int32), np.array([number], dtype=np.int64)):
-            held = None if block.payloads[0] is None else bytes(block.payloads[0])
-            block.release()
-        if held is not None:
-            yield memoryview(held)
+        for _, payload in recording.payloads(topic, [number]):
+            if payload is not None:
+                yield memoryview(bytes(payload))
 
 
 def first_picture(

@@ -19,13 +19,13 @@ from typing import IO, TYPE_CHECKING, Any
 import penstock
 from penstock import errors
 from penstock.conversion.commit.join import join, worker_output_of
+from penstock.conversion.inputs.input import Input
 from penstock.conversion.parallel.worker import Request
 from penstock.errors import DataSetError, Interrupted, PenstockError, RecordingError
 from penstock.profile.board import joining
 from penstock.system import units
 
 if TYPE_CHECKING:
-    from penstock.conversion.inputs.input import Input
     from penstock.conversion.job import Job
 
 _WAIT_S = 0.2

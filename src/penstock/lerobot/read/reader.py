@@ -27,15 +27,7 @@ if TYPE_CHECKING:
 
 ReadRows = dict[str, "NDArray[Any] | list[Any]"]
 
-
-@dataclass(frozen=True)
-class VideoPlace:
-    """Where the frames of one episode and camera are."""
-
-    path: Path
-    first_frame: int
-    frames: int
-    from_s: float
+_BATCH_ROWS = 1024  # read at a time
 
 
 @dataclass(frozen=True)
@@ -120,13 +112,16 @@ class DataSet:
         self._needs_v30("reading rows")
         for key in keys:
             if key not in self.info.features or self.info.features[key].dtype == "video":
-                raise DataSetError(f"{self.root}: no column {key!r}; there are {self._column_names()}")
+                known = [key for key, feature in self.info.features.items() if feature.dtype != "video"]
+                raise DataSetError(f"{self.root}: no column {key!r}; there are {known}")
         if not 0 <= start <= stop:
             raise DataSetError(f"{self.root}: rows {start}…{stop} are not a range")
         parts: list[ReadRows] = []
         for file in self.data_files:
             if file.first_row < stop and start < file.first_row + file.rows:
-                parts += self._rows_of_file(file, keys, start, stop)
+                for first_row, batch in self.batches(file, keys, _BATCH_ROWS):
+                    part = slice(max(start - first_row, 0), max(stop - first_row, 0))
+                    parts.append({key: values[part] for key, values in batch.items()})
         found = sum(len(part[keys[0]]) for part in parts) if keys else 0
         if keys and found != stop - start:
             raise DataSetError(f"{self.root}: rows {start}…{stop} asked, {sum(f.rows for f in self.data_files)} exist")
@@ -276,37 +271,6 @@ class DataSet:
         )
         return layout.path_in(self.root, filled)
 
-    def video(self, episode: int, key: str) -> VideoPlace:
-        """Where the frames of an episode are."""
-        self._needs_v30("finding frames")
-        if not 0 <= episode < len(self.episodes):
-            raise DataSetError(f"{self.root}: episode {episode} asked, there are {len(self.episodes)}")
-        place = self.episodes.videos.get(key)
-        if place is None:
-            raise DataSetError(f"{self.root}: no video {key!r}; there are {self.info.video_keys}")
-        path = self.video_path(key, FilePosition(int(place.chunk[episode]), int(place.file[episode])))
-        from_s = float(place.from_s[episode])
-        return VideoPlace(path, round(from_s * self.info.fps), int(self.episodes.length[episode]), from_s)
-
-    def _rows_of_file(self, file: DataFile, keys: Sequence[str], start: int, stop: int) -> Iterator[ReadRows]:
-        first_row = file.first_row
-        with open_parquet(file.path) as parquet:
-            for number in range(parquet.num_row_groups):
-                count = parquet.metadata.row_group(number).num_rows
-                low, high = max(start - first_row, 0), min(stop - first_row, count)
-                if low < high:
-                    group = self._read_group(file.path, parquet, number, keys, first_row)
-                    yield {key: values[low:high] for key, values in group.items()}
-                first_row += count
-
-    def _read_group(
-        self, path: Path, parquet: pq.ParquetFile, number: int, keys: Sequence[str], first_row: int
-    ) -> ReadRows:
-        stored = self.stored_columns(path, parquet, keys)
-        with tables.arrow_errors(path, f"cannot read row group {number}", DataSetCorrupt):
-            table = parquet.read_row_group(number, columns=stored, use_threads=False)
-        return self.columns_of(self.completed(table, keys, first_row), keys, f"{path}: row group {number}")
-
     def stored_columns(self, path: Path, parquet: pq.ParquetFile, keys: Sequence[str]) -> list[str]:
         """The columns to read for `keys`; a file that lacks others than `frame_index` and the like is refused."""
         names = parquet.schema_arrow.names
@@ -368,9 +332,6 @@ class DataSet:
         if feature.is_text:
             return list(table.column(key).to_pylist())
         return columns.to_numpy(table.column(key), () if feature.is_scalar else feature.shape, where)
-
-    def _column_names(self) -> list[str]:
-        return [key for key, feature in self.info.features.items() if feature.dtype != "video"]
 
     def _needs_v30(self, doing: str) -> None:
         if not self.is_v30:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import DataSetCorrupt
 from penstock.lerobot import layout, tables
 from penstock.lerobot.features import ROW_FEATURES, Description, Feature
-from penstock.lerobot.layout import FreshNames
+from penstock.lerobot.layout import EpisodePlace, FreshNames
 from penstock.lerobot.stats import STATISTICS, Stats
 from penstock.lerobot.write import kept
-from penstock.lerobot.write.place import EpisodePlace
+from penstock.system.closing import on_error
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -98,16 +97,13 @@ def remove_metadata(root: Path, names: FreshNames) -> None:
 def _write_episodes(root: Path, description: Description, records: Iterable[Mapping[str, Any]], *, fsync: bool) -> None:
     table = EpisodesTable(root, description, fsync)
     known = kept.kept_statistics(root)
-    try:
+    with on_error(table.discard):
         for record in records:
             stats = record.get("stats")
             if stats is None:
                 stats = _kept_statistics(root, record["episode_index"], known)
             table.add(episode_row(root, record, stats, description.fps))
         table.finish()
-    except BaseException:
-        table.discard()
-        raise
 
 
 def _kept_statistics(
@@ -211,11 +207,8 @@ class EpisodesTable:
 
     def discard(self) -> None:
         """Close the file without caring for its contents: the data set will not be finished."""
-        if self._writer is not None:
-            # On a full disk the footer fails to be written, too.
-            with contextlib.suppress(Exception):
-                tables.close_writer(self._writer)
-            self._writer = None
+        tables.abandon_writer(self._writer)
+        self._writer = None
 
     def _path(self) -> Path:
         relative = layout.fill_template(

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from penstock.errors import DataSetCorrupt
 from penstock.lerobot import columns, layout, tables
 from penstock.lerobot.features import Feature
+from penstock.lerobot.layout import EpisodePlace
 from penstock.lerobot.metadata import open_parquet
-from penstock.lerobot.write.place import EpisodePlace
 from penstock.lerobot.write.videos import Piece, table_from
 from penstock.media.mp4.writer import SampleTable
 from penstock.system.files import ReadErrors, open_source

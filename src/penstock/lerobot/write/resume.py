@@ -11,10 +11,9 @@ from typing import Any
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lerobot import layout
 from penstock.lerobot.features import Description
-from penstock.lerobot.layout import FilePosition, FreshNames
+from penstock.lerobot.layout import EpisodePlace, FilePosition, FreshNames, VideoSpan
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.write.closing import remove_metadata
-from penstock.lerobot.write.place import EpisodePlace, VideoSpan
 from penstock.lerobot.write.spool import Part
 
 _SHOWN_FAULTS = 12

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from penstock.lerobot import layout, tables
 from penstock.lerobot.features import Description
-from penstock.lerobot.layout import FreshNames
+from penstock.lerobot.layout import EpisodePlace, FreshNames
 from penstock.lerobot.stats import Stats
 from penstock.lerobot.write import closing, kept, resume
-from penstock.lerobot.write.place import EpisodePlace
 from penstock.lerobot.write.spool import DataFiles, PartWriter
 from penstock.lerobot.write.videos import VideoFiles
 
@@ -49,23 +48,10 @@ class LeRobotSink:
         # Made when the first rows come: loading Arrow then falls into the time that the video files take.
         self.schema: tables.SchemaMaker = cache(lambda: tables.data_schema(description.features))
         self.stored = tables.data_features(description.features)
-        self.data = DataFiles(
-            root,
-            self.schema,
-            limit_bytes=description.data_file_bytes,
-            most_parts=tables.most_row_groups(len(self.stored)),
-            chunks_size=description.chunks_size,
-            names=names,
-        )
+        most_parts = tables.most_row_groups(len(self.stored))
+        self.data = DataFiles(root, description, self.schema, most_parts, names)
         self.videos = {
-            feature.key: VideoFiles(
-                root,
-                feature,
-                fps=description.fps,
-                limit_bytes=description.video_file_bytes,
-                chunks_size=description.chunks_size,
-                names=names,
-            )
+            feature.key: VideoFiles(feature, description, names, partial(layout.video_path, root, feature.key))
             for feature in description.cameras
         }
         self.unsynced: list[Path] = []  # the parts of episodes that are finished, but not on the disk

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lerobot import layout, tables
-from penstock.lerobot.features import Feature
+from penstock.lerobot.features import Description, Feature
 from penstock.lerobot.layout import FilePosition, FreshNames
 
 if TYPE_CHECKING:
@@ -77,11 +77,8 @@ class PartWriter:
 
     def leave(self) -> None:
         """Close the file without caring for its contents; it stays where it is."""
-        if self._writer is not None:
-            # The footer fails to be written on a full disk, too.
-            with contextlib.suppress(Exception):
-                tables.close_writer(self._writer)
-            self._writer = None
+        tables.abandon_writer(self._writer)
+        self._writer = None
 
     def discard(self) -> None:
         """Leave nothing behind."""
@@ -100,21 +97,10 @@ class DataFiles:
     """
 
     def __init__(
-        self,
-        root: Path,
-        schema: tables.SchemaMaker,
-        *,
-        limit_bytes: int,
-        most_parts: int,
-        chunks_size: int,
-        names: FreshNames,
+        self, root: Path, description: Description, schema: tables.SchemaMaker, most_parts: int, names: FreshNames
     ) -> None:
-        self._root = root
-        self._schema = schema
-        self._most_parts = most_parts
-        self._limit_bytes = limit_bytes
-        self._chunks_size = chunks_size
-        self._names = names
+        self._root, self._schema, self._most_parts, self._names = root, schema, most_parts, names
+        self._limit_bytes, self._chunks_size = description.data_file_bytes, description.chunks_size
         self._position = layout.FIRST_FILE
         self._waiting: list[Part] = []
         self._waiting_bytes = 0

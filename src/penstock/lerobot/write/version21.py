@@ -199,15 +199,8 @@ class Version21Episode:
     def _video(self, feature: Feature) -> VideoFiles:
         """One file of a camera; several episodes reach the disk together, so it does not sync by itself."""
         path = self._paths[feature.key]
-        video = VideoFiles(
-            self._owner.root,
-            feature,
-            fps=self._owner.description.fps,
-            limit_bytes=1,
-            chunks_size=1,
-            names=FreshNames(self._owner.root, fsync=False),
-            path_of=lambda position: path,
-        )
+        names = FreshNames(self._owner.root, fsync=False)
+        video = VideoFiles(feature, self._owner.description, names, lambda position: path)
         video.info = self._owner.video_info[feature.key]
         return video
 

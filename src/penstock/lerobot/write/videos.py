@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from penstock.errors import DataSetCorrupt, DataSetError, ImageError, VideoError
 from penstock.lerobot import layout
-from penstock.lerobot.features import Feature
-from penstock.lerobot.layout import FilePosition, FreshNames
-from penstock.lerobot.write.place import VideoSpan
+from penstock.lerobot.features import Description, Feature
+from penstock.lerobot.layout import FilePosition, FreshNames, VideoSpan
 from penstock.media.image import jpeg
 from penstock.media.mp4.writer import Mark, Mp4Writer, SampleTable, mjpeg_stsd
-
-if TYPE_CHECKING:
-    from penstock.media.video.encode import EncodedSample, VideoEncoder
+from penstock.media.video.encode import EncodedSample, VideoEncoder
 
 Piece = memoryview | bytes
 
@@ -32,24 +28,13 @@ class VideoFiles:
     """
 
     def __init__(
-        self,
-        root: Path,
-        feature: Feature,
-        *,
-        fps: int,
-        limit_bytes: int,
-        chunks_size: int,
-        names: FreshNames,
-        path_of: Callable[[FilePosition], Path] | None = None,
+        self, feature: Feature, description: Description, names: FreshNames, path_of: Callable[[FilePosition], Path]
     ) -> None:
         self.key = feature.key
         self.info: dict[str, Any] | None = None
-        self._path_of = path_of or partial(layout.video_path, root, feature.key)
+        self._path_of, self._names, self._fps = path_of, names, description.fps
         self._height, self._width = feature.shape[0], feature.shape[1]
-        self._fps = fps
-        self._limit_bytes = limit_bytes
-        self._chunks_size = chunks_size
-        self._names = names
+        self._limit_bytes, self._chunks_size = description.video_file_bytes, description.chunks_size
         self._position = layout.FIRST_FILE
         self._file: Mp4Writer | None = None
         self._full_file: Mp4Writer | None = None
@@ -171,17 +156,18 @@ class VideoFiles:
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs besides the place of the last episode."""
-        if self._file is None or self._file_kind is None:
+        if self._file is None:
             raise DataSetError(f"camera {self.key!r}: no episode was committed")
-        stsd, pix_fmt = self._file_kind
-        return {"info": self.info, "stsd": stsd, "pix_fmt": pix_fmt, **table_state(self._file.table())}
+        return self._state(self._file.table())
 
     def episode_state(self) -> dict[str, Any]:
         """The frames of the open episode alone, as a copy of them needs them."""
-        if self._file is None or self._start is None or self._file_kind is None:
+        if self._file is None or self._start is None:
             raise DataSetError(f"camera {self.key!r}: the episode has no frame")
-        stsd, pix_fmt = self._file_kind
-        table = self._file.table(since=self._start)
+        return self._state(self._file.table(since=self._start))
+
+    def _state(self, table: SampleTable) -> dict[str, Any]:
+        stsd, pix_fmt = self._file_kind or (b"", "")
         return {"info": self.info, "stsd": stsd, "pix_fmt": pix_fmt, **table_state(table)}
 
     def restore(self, state: Mapping[str, Any], last: VideoSpan) -> None:

@@ -35,24 +35,19 @@ class MissingSet(VideoError):
 class Bits:
     """Reads the bits of a NAL unit from its first byte on, without the bytes that keep start codes out."""
 
-    __slots__ = ("_left", "_value")
+    __slots__ = ("_value", "left")
 
     def __init__(self, unit: bytes | memoryview, skip_bytes: int = 0) -> None:
         plain = unescaped(bytes(unit))[skip_bytes:]
         self._value = int.from_bytes(plain, "big")
-        self._left = 8 * len(plain)
-
-    @property
-    def left(self) -> int:
-        """Bits not yet read."""
-        return self._left
+        self.left = 8 * len(plain)  # bits that were not read yet
 
     def u(self, count: int) -> int:
         """An unsigned number of `count` bits."""
-        if count > self._left:
-            raise VideoError(f"a header ends {count - self._left} bits too early")
-        self._left -= count
-        return (self._value >> self._left) & ((1 << count) - 1)
+        if count > self.left:
+            raise VideoError(f"a header ends {count - self.left} bits too early")
+        self.left -= count
+        return (self._value >> self.left) & ((1 << count) - 1)
 
     def flag(self) -> bool:
         return self.u(1) == 1

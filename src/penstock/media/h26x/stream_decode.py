@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import VideoError
 from penstock.media.h26x import h265
 from penstock.media.h26x.nal import StreamCodec, annex_b, nal_units
-from penstock.media.video.colour import rgb_options
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from penstock.media.video.decode import rgb_options
+from penstock.system.closing import Closing
 
 # Behind the end of a whole slice no decoder reads on, but behind a cut one it does.
 _TAIL = bytes(range(0xA5, 0xD5, 3))
@@ -42,7 +40,7 @@ class Decoded:
         return bool(np.array_equal(_planes(self._frame), _planes(other._frame)))
 
 
-class StreamDecoder:
+class StreamDecoder(Closing):
     """Decodes one stream; a context manager. Damage is a VideoError whose `number` says from which message on.
 
     `in_order`: pictures take the numbers of their messages in rising order, whatever the order in which they came;
@@ -89,14 +87,6 @@ class StreamDecoder:
 
     def close(self) -> None:
         self._contexts, self._twins = [], []
-
-    def __enter__(self) -> StreamDecoder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _decode(self, number: int, data: bytes | None) -> Iterator[Decoded]:
         import av

@@ -81,11 +81,6 @@ class StreamIndex:
         return found
 
     @property
-    def reordered(self) -> bool:
-        """Some pictures are shown in another order than the one in which they come (B-frames)."""
-        return bool(self.has(REORDERED).any())
-
-    @property
     def delay(self) -> int:
         """How many further messages a decoder may need before it shows a picture."""
         return max((each.picture.reorder for each in self.sets), default=0)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import ImageError
 from penstock.media.image import jpeg, png
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _SAMPLING_FACTOR = {"4:2:0": 0x221111, "4:2:2": 0x211111, "4:4:4": 0x111111}
 JPEG_QUALITY = 95

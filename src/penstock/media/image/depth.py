@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import ImageError
 from penstock.media.image import jpeg, png, rvl, tiff
 from penstock.media.image import raw as raw_image
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Packing = Literal["raw", "png", "rvl"]
 Values = Literal["16UC1", "32FC1"]
@@ -55,13 +53,8 @@ class DepthInfo:
         return f"{self.values} {self.packing} {self.width}×{self.height}"
 
 
-def raw_values(encoding: str) -> Values | None:
-    """What the samples of a raw encoding are when it is depth; None where it cannot be."""
-    return _RAW_VALUES.get(encoding)
-
-
 def probe_raw(picture: raw_image.RawPixels) -> DepthInfo:
-    values = raw_values(picture.encoding)
+    values = _RAW_VALUES.get(picture.encoding)
     if values is None:
         raise ImageError(
             f"encoding {picture.encoding!r} is no depth; depth is {', '.join(_RAW_VALUES)}",
@@ -182,16 +175,8 @@ def _png_info(
 
 def _decode_png(data: memoryview | bytes) -> NDArray[np.uint16]:
     info = _png_info(data, 0, "16UC1", None)
-    import cv2
-
-    try:
-        pixels: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-    except cv2.error as error:
-        raise ImageError(f"depth PNG of {len(data):,} bytes ({info}) cannot be decoded: {error}") from error
-    if pixels is None or pixels.shape != (info.height, info.width) or pixels.dtype != np.uint16:
-        found = "nothing" if pixels is None else f"{pixels.dtype} {pixels.shape}"
-        raise ImageError(f"depth PNG of {len(data):,} bytes ({info}) decodes to {found}")
-    decoded: NDArray[np.uint16] = pixels
+    what = f"depth PNG of {len(data):,} bytes ({info})"
+    decoded: NDArray[np.uint16] = png.decode_gray(data, (info.height, info.width), np.uint16, what, what)
     return decoded
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from penstock.errors import ImageError, LimitExceeded
 from penstock.media.image import jpeg
@@ -23,11 +27,6 @@ class PngInfo:
     height: int
     bit_depth: int
     colour_type: int
-
-    @property
-    def is_deep(self) -> bool:
-        """16 bits per channel: decoding it as an ordinary picture would lose half of them."""
-        return self.bit_depth > 8
 
     @property
     def is_depth(self) -> bool:
@@ -72,6 +71,22 @@ def check_pixels(width: int, height: int) -> None:
         )
 
 
+def decode_gray(
+    data: memoryview | bytes, size_px: tuple[int, int], dtype: DTypeLike, what: str, claimed: str
+) -> NDArray[Any]:
+    """One gray channel as it was stored, shape (height, width); `claimed` names the file with what its header says."""
+    import cv2
+
+    try:
+        pixels: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    except cv2.error as error:
+        raise ImageError(f"{what} cannot be decoded: {error}") from error
+    if pixels is None or pixels.dtype != dtype or pixels.size != size_px[0] * size_px[1]:
+        found = "nothing" if pixels is None else f"{pixels.dtype} {pixels.shape}"
+        raise ImageError(f"{claimed} decodes to {found}")
+    return np.asarray(pixels.reshape(size_px))
+
+
 def check_shallow(info: PngInfo) -> None:
     """Refuse 16 bits where an ordinary camera is expected."""
     if info.is_depth:
@@ -79,7 +94,7 @@ def check_shallow(info: PngInfo) -> None:
             f"PNG {info.width}×{info.height} has one channel of 16 bits: as a colour camera it would lose half of them",
             hint="map it as depth: depth: metric keeps the values, depth: 8bit maps one fixed range (docs/depth.md)",
         )
-    if info.is_deep:
+    if info.bit_depth > 8:
         raise ImageError(
             f"PNG {info.width}×{info.height} has {info.bit_depth} bits per colour, and LeRobot's cameras have 8: "
             "it is not known which 8 of them matter",

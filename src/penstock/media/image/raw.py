@@ -7,15 +7,13 @@ Each encoding has one fixed rule, never one per frame: 16 bits become 8 by their
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import ImageError
 from penstock.media.image import jpeg
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class RawPixels(Protocol):

@@ -6,14 +6,10 @@ half byte, whose high bit says that more follow (A. D. Wilson, "Fast lossless de
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import ImageError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _MOST_GROUPS = 10  # 30 bits: the longest run of the largest picture needs 27, a difference 17
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import ImageError
 from penstock.media.image import jpeg, png
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _ByteOrder = Literal["<", ">"]
 _MAGICS: dict[bytes, _ByteOrder] = {b"II*\x00": "<", b"MM\x00*": ">"}
@@ -114,14 +112,7 @@ def decode(data: memoryview | bytes) -> NDArray[np.float32] | NDArray[np.uint16]
         flat = np.frombuffer(data, wanted.newbyteorder(order), info.width * info.height, offset)
         exact: Any = flat.astype(wanted).reshape(info.height, info.width)
         return exact  # type: ignore[no-any-return]
-    import cv2
-
-    try:
-        pixels: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-    except cv2.error as error:
-        raise ImageError(f"TIFF of {len(data):,} bytes cannot be decoded: {error}") from error
-    if pixels is None or pixels.dtype != wanted or pixels.shape[:2] != (info.height, info.width):
-        found = "nothing" if pixels is None else f"{pixels.dtype} {pixels.shape}"
-        raise ImageError(f"TIFF of {len(data):,} bytes ({info.width}×{info.height} by its header) decodes to {found}")
-    decoded: NDArray[np.float32] | NDArray[np.uint16] = pixels.reshape(info.height, info.width)
-    return decoded
+    what = f"TIFF of {len(data):,} bytes"
+    claimed = f"{what} ({info.width}×{info.height} by its header)"
+    decoded: Any = png.decode_gray(data, (info.height, info.width), wanted, what, claimed)
+    return decoded  # type: ignore[no-any-return]

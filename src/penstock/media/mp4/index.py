@@ -165,11 +165,7 @@ def _video_track(moov: Box) -> Box:
 
 
 def _parse_track(moov: Box, trak: Box, file_bytes: int) -> VideoIndex:
-    mdhd = trak.need("mdia", "mdhd")
-    (version,) = mdhd.unpack(">B")
-    (timescale,) = mdhd.unpack(">I", 20 if version == 1 else 12)
-    if timescale < 1:
-        raise mdhd.error("a time scale of 0")
+    timescale = _timescale(trak.need("mdia", "mdhd"))
     stbl = trak.need("mdia", "minf", "stbl")
     stsd = stbl.need("stsd")
     codec, width, height = _sample_entry(stsd)
@@ -311,7 +307,7 @@ def _edited(
     edits = [elst.unpack(layout, 8 + row_bytes * k) for k in range(min(count, 3))]
     delay = 0
     if edits and edits[0][1] == -1:  # an empty edit: the track starts later
-        delay = edits[0][0] * timescale // _movie_timescale(moov)
+        delay = edits[0][0] * timescale // _timescale(moov.need("mvhd"))
         edits = edits[1:]
         count -= 1
     if count > 1:
@@ -321,17 +317,17 @@ def _edited(
         raise elst.error(f"an edit that begins at {media_time} after a pause of {delay} ticks")
     shown = pts >= media_time
     if duration:  # 0: to the end; one tick of the movie's clock is allowed for rounding
-        shown_ticks = (duration + 1) * timescale // _movie_timescale(moov)
+        shown_ticks = (duration + 1) * timescale // _timescale(moov.need("mvhd"))
         shown &= pts - media_time < min(shown_ticks, _MAX_TICKS)
     return pts - media_time + delay, shown
 
 
-def _movie_timescale(moov: Box) -> int:
-    mvhd = moov.need("mvhd")
-    (version,) = mvhd.unpack(">B")
-    (timescale,) = mvhd.unpack(">I", 20 if version == 1 else 12)
+def _timescale(header: Box) -> int:
+    """Ticks per second, of a track or of the movie."""
+    (version,) = header.unpack(">B")
+    (timescale,) = header.unpack(">I", 20 if version == 1 else 12)
     if timescale < 1:
-        raise mvhd.error("a time scale of 0")
+        raise header.error("a time scale of 0")
     return timescale
 
 

@@ -16,13 +16,13 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import OutputFailed, PenstockError, VideoError
 from penstock.media.mp4 import boxes as mp4_boxes
+from penstock.system.closing import on_error
 from penstock.system.files import AppendFile
 
 _MAX_SAMPLE_BYTES = 0xFFFF_FFFF
@@ -74,7 +74,8 @@ class Mp4Writer:
         With `resume`, the path is that of a file which another writer left or closed: it is continued after the
         samples of the table, and whatever lies behind them is cut off.
         """
-        self._track = mp4_boxes.Track(
+        # What all samples share.
+        self.track = mp4_boxes.Track(
             stsd=bytes(stsd),
             width=width,
             height=height,
@@ -99,17 +100,14 @@ class Mp4Writer:
         self._shifts = array("i", resume.shifts.astype(np.int32).tobytes() if resume else b"")
         self._open = True
         self._file = AppendFile(self._fd, self._name, resume.end_bytes if resume else 0)
-        try:
+        with on_error(self.leave if resume else self.abort):
             if resume is None:
                 self._file.write([mp4_boxes.prologue()])
             else:
                 self._continue()
-        except BaseException:
-            self.leave() if resume else self.abort()
-            raise
 
     def __repr__(self) -> str:
-        return f"Mp4Writer({self._name!r}, {self._track.width}×{self._track.height}, samples={self.samples})"
+        return f"Mp4Writer({self._name!r}, {self.track.width}×{self.track.height}, samples={self.samples})"
 
     @property
     def samples(self) -> int:
@@ -172,11 +170,6 @@ class Mp4Writer:
         self._sizes.extend([self._sizes[-1]] * count)
         self._keys += b"\1" * count
 
-    @property
-    def track(self) -> mp4_boxes.Track:
-        """What all samples share."""
-        return self._track
-
     def table(self, since: Mark | None = None) -> SampleTable:
         """Where the samples lie (those after `since`), for a writer that will continue the file, or for a copy."""
         first = since.samples if since is not None else 0
@@ -219,7 +212,7 @@ class Mp4Writer:
         if not self._sizes:
             raise VideoError(f"{self._name}: a video needs at least one sample", hint="call abort() to drop the file")
         size_offset, size_field = mp4_boxes.mdat_size_field(self._file.end_bytes)
-        self._file.write([mp4_boxes.moov(self._track, self._offsets, self._sizes, self._keys, self._all_shifts())])
+        self._file.write([mp4_boxes.moov(self.track, self._offsets, self._sizes, self._keys, self._all_shifts())])
         self._file.write_at(size_field, size_offset)
         self._file.finish(fsync)
         self._open = False
@@ -255,17 +248,12 @@ class Mp4Writer:
     def __enter__(self) -> Mp4Writer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self.abort()
             return
-        try:
+        with on_error(self.abort):
             self.close()
-        except BaseException:
-            self.abort()
-            raise
 
     def _continue(self) -> None:
         """Bring a file that may be a whole video back to the state behind its last known sample."""

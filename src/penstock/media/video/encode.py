@@ -14,18 +14,16 @@ import threading
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import VideoError
 from penstock.media.h26x.nal import length_prefixed, nal_units
 from penstock.media.mp4.tree import Box
 from penstock.media.video.priority import ordinary_priority
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from penstock.system.closing import Closing
 
 Codec = Literal["h264", "hevc", "av1"]
 Device = Literal["cpu", "nvenc", "videotoolbox", "qsv", "vaapi"]
@@ -128,7 +126,7 @@ class EncodedSample:
         return f"EncodedSample({len(self.data):,} bytes, key={self.key})"
 
 
-class VideoEncoder:
+class VideoEncoder(Closing):
     """Encodes one camera; a context manager. Samples come out later than pictures go in; `flush` gives the last.
 
     >>> with VideoEncoder(EncoderSettings("h264"), 640, 480, fps=30) as encoder:     # doctest: +SKIP
@@ -206,14 +204,6 @@ class VideoEncoder:
         self._flushed = True
         if container is not None:
             container.close()
-
-    def __enter__(self) -> VideoEncoder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _take(self, frame: Any) -> list[EncodedSample]:
         import av

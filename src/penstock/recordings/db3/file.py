@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.formats.content import ZSTD_MAGIC
@@ -22,11 +24,6 @@ from penstock.recordings.messages.schemas import Schema, TopicTable, type_name
 from penstock.recordings.metadata import TopicFacts
 from penstock.recordings.unpack import is_packed, unpacked_file
 from penstock.system.files import local_file, open_source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from numpy.typing import NDArray
 
 MAX_TOPICS = 100_000
 _BATCH_ROWS = 4096

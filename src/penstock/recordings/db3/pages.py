@@ -8,15 +8,11 @@ themselves what they hold, so this module reads leaves and the chains of their l
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from penstock.recordings.codecs import MAX_CHUNK_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from penstock.recordings.recovery.scan_bytes import FileBytes
+from penstock.recordings.recovery.scan_bytes import FileBytes
 
 HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\0"

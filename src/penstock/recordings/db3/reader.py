@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.recordings.db3.file import Db3File, Db3Index
-from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, BufferPool
-from penstock.recordings.message_compression import PACKED_NOTE, decompressed
+from penstock.recordings.db3.salvage import PagedFile
+from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, PACKED_NOTE, Block, BufferPool
 from penstock.recordings.messages.schemas import SchemaStore
 from penstock.recordings.recording import (
-    DEFAULT_FETCH_BYTES,
     LargestReads,
     OnCorrupt,
     Recording,
@@ -23,16 +25,9 @@ from penstock.recordings.recording import (
 )
 from penstock.recordings.recovery.report import DamageLog
 from penstock.recordings.recovery.scan_bytes import FileBytes
+from penstock.recordings.split import Source
 from penstock.recordings.unpack import is_packed, open_content
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from penstock.recordings.db3.salvage import PagedFile
-    from penstock.recordings.split import Source
+from penstock.system.closing import on_error
 
 
 class Db3Recording(Recording):
@@ -45,11 +40,8 @@ class Db3Recording(Recording):
         self.notes += source.notes
         self._files: list[Db3File | PagedFile] = []
         self._pool: BufferPool | None = None  # serves one request after the other
-        try:
+        with on_error(self.close):
             self._open(source)
-        except BaseException:
-            self.close()
-            raise
 
     def _open(self, source: Source) -> None:
         index = Db3Index()
@@ -116,20 +108,6 @@ class Db3Recording(Recording):
     def times_ns(self, topic: Topic) -> NDArray[np.int64]:
         return as_readonly(self._rows[topic.id].times_ns)
 
-    def fetch(
-        self,
-        topic_ids: NDArray[np.int32],
-        numbers: NDArray[np.int64],
-        *,
-        memory_bytes: int = DEFAULT_FETCH_BYTES,
-        clip_bytes: int | None = None,
-    ) -> Iterator[Block]:
-        self._check_request(topic_ids, numbers)
-        if not self._packed_messages:
-            return self._blocks(topic_ids, numbers, memory_bytes, clip_bytes)
-        blocks = self._blocks(topic_ids, numbers, memory_bytes // 2, None)
-        return decompressed(blocks, memory_bytes // 2, self.path, self._lose_placed(topic_ids, numbers))
-
     def _blocks(
         self, topic_ids: NDArray[np.int32], numbers: NDArray[np.int64], memory_bytes: int, clip_bytes: int | None
     ) -> Iterator[Block]:
@@ -146,13 +124,10 @@ class Db3Recording(Recording):
             part = slice(at, at + count)
             done_bytes += int(held[:count].sum())
             buffer = pool.acquire(int(held[:count].sum()))
-            try:
+            with on_error(partial(pool.give_back, buffer, True)):
                 payloads = self._fill(
                     memoryview(buffer), topic_ids[part], numbers[part], file[:count], row[:count], held[:count]
                 )
-            except BaseException:
-                pool.give_back(buffer, True)
-                raise
             yield Block(at, payloads, done_bytes, partial(pool.give_back, buffer))
             at += count
 

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable, Container
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from penstock.recordings.chunk_fetch import ChannelTopics, Places
 from penstock.recordings.mcap import records as r
 from penstock.recordings.recovery.record_walk import ChunkHead, Found
 from penstock.recordings.recovery.report import NO_RECORD
-from penstock.recordings.recovery.scan_bytes import ChunkBytes, is_padding, pieces
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container
-
-    from numpy.typing import NDArray
-
-    from penstock.recordings.chunk_fetch import ChannelTopics
-    from penstock.recordings.recovery.scan_bytes import ScanBytes
+from penstock.recordings.recovery.scan_bytes import ChunkBytes, ScanBytes, is_padding, pieces
 
 _INNER = (r.OP_SCHEMA, r.OP_CHANNEL, r.OP_MESSAGE)
 # Shortest contents, by kind, where a record has no strings to check.
@@ -194,13 +188,8 @@ class McapFraming:
         self._known = topics_of_channels
 
     def unwrap(
-        self,
-        data: NDArray[np.uint8],
-        start: NDArray[np.int64],
-        span: NDArray[np.int64],
-        held: NDArray[np.int64],
-        topic_ids: NDArray[np.int32],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[int, str]]:
+        self, data: NDArray[np.uint8], start: Places, span: Places, held: Places, topic_ids: NDArray[np.int32]
+    ) -> tuple[Places, Places, dict[int, str]]:
         before = r.RECORD_HEAD_BYTES + r.MESSAGE_HEAD_BYTES
         fits = np.minimum(span, held) >= before
         if data.size < before:

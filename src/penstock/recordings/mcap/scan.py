@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from penstock.formats.content import ZSTD_MAGIC
 from penstock.recordings.codecs import CODECS
@@ -18,21 +19,13 @@ from penstock.recordings.mcap.parsing import (
     parse_record,
 )
 from penstock.recordings.mcap.writer import McapWriter
+from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
 from penstock.recordings.messages.schemas import type_name
-from penstock.recordings.metadata import TopicFacts
-from penstock.recordings.recovery.record_walk import UNFINISHED, ChunkHead, ChunkWalk, crc_of
+from penstock.recordings.metadata import FileFacts, TopicFacts
+from penstock.recordings.recovery.record_walk import UNFINISHED, ChunkHead, ChunkWalk, Found, PackedChunk, Sink, crc_of
 from penstock.recordings.recovery.report import DamageLog
-from penstock.recordings.recovery.scan_bytes import pieces
+from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes, pieces
 from penstock.recordings.recovery.scan_index import ChunkSink, IndexSink
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
-    from penstock.recordings.metadata import FileFacts
-    from penstock.recordings.recovery.record_walk import Found, PackedChunk, Sink
-    from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes
 
 _MOST_MESSAGES = 1 << 40
 _MAX_TIME_NS = (1 << 63) - 1

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from penstock.errors import RecordingError
+from penstock.errors import RecordingError, os_errors
 from penstock.recordings.codecs import compress
 from penstock.recordings.mcap import records as r
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import TracebackType
 
 _CHUNK_BYTES = 1 << 20
 _MAX_ID = (1 << 16) - 1
@@ -66,18 +62,14 @@ class McapWriter:
         self._attachment_indexes: list[bytes] = []
         self._metadata_indexes: list[bytes] = []
         self._range_ns: tuple[int, int] | None = None
-        try:
+        with os_errors(RecordingError, f"{self.path}: cannot be written"):
             self._file = open(self.path, "xb")  # noqa: SIM115 - lives as long as the writer
-        except OSError as error:
-            raise RecordingError(f"{self.path}: cannot be written: {error.strerror}") from error
         self._write(r.MAGIC + record(r.OP_HEADER, _text(profile) + _text(library)))
 
     def __enter__(self) -> McapWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:

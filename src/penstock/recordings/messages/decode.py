@@ -39,6 +39,8 @@ _BARE_STAMP = "timestamp"  # what foxglove's messages begin with instead of a he
 class Decoder(MessageDecoder):
     """Reads the messages of one ROS type in one encoding."""
 
+    stamp_is_first = True
+
     def __init__(self, definitions: Mapping[str, MessageDef], type_name: str, encoding: Encoding) -> None:
         if encoding not in ("ros1", "cdr"):
             raise SchemaError(f"messages in the encoding {encoding!r} cannot be decoded; known are 'ros1' and 'cdr'")
@@ -51,6 +53,8 @@ class Decoder(MessageDecoder):
         self.message = self._types["<"].message(self.type_name)
         self._types["<"].least_message_bytes(self.type_name)
         self.stamp_offset = self._find_stamp()
+        # It begins with a std_msgs/Header, or with a time called `timestamp` as foxglove's do.
+        self.has_header = self.stamp_offset is not None
         self._stamps = {
             order: Struct(order + (ROS1 if encoding == "ros1" else CDR_LITTLE).time_codes).unpack_from
             for order in self._types
@@ -59,15 +63,6 @@ class Decoder(MessageDecoder):
 
     def __repr__(self) -> str:
         return f"Decoder({self.type_name}, {self.encoding}, {len(self.message.fields)} fields)"
-
-    @property
-    def has_header(self) -> bool:
-        """Whether the message begins with a std_msgs/Header, or with a time called `timestamp` as foxglove's do."""
-        return self.stamp_offset is not None
-
-    @property
-    def stamp_is_first(self) -> bool:
-        return True
 
     def header_stamp_ns(self, payload: Payload) -> int:
         """The time in the message's header; only the payload's first bytes are touched."""

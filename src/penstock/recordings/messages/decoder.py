@@ -32,16 +32,10 @@ class MessageDecoder(ABC):
     type_name: str
     definitions: Mapping[str, MessageDef]
     message: MessageDef
-
-    @property
-    @abstractmethod
-    def has_header(self) -> bool:
-        """Whether the message carries the time of its measurement."""
-
-    @property
-    @abstractmethod
-    def stamp_is_first(self) -> bool:
-        """Whether the first bytes of a message nearly always tell its header time."""
+    has_header: bool
+    """Whether the message carries the time of its measurement."""
+    stamp_is_first: bool
+    """Whether the first bytes of a message nearly always tell its header time."""
 
     @abstractmethod
     def header_stamp_ns(self, payload: Payload) -> int:
@@ -141,25 +135,20 @@ class Elements(Sequence[Any]):
 class TreeDecoder(MessageDecoder):
     """A decoder of messages whose fields come in any order: the wanted ones become nested dicts, paths follow them."""
 
+    stamp_is_first = False
+
     def __init__(self, definitions: Mapping[str, MessageDef], type_name: str) -> None:
         self.type_name = type_name
         self.definitions = definitions
         self.message = self.definition(type_name)
         self._whole: Callable[[memoryview], dict[str, Any]] | None = None
         self._stamp = self._find_stamp()
+        self.has_header = self._stamp is not None
         self._read_stamp = None if self._stamp is None else self.reader([self._stamp])
 
     @abstractmethod
     def _tree_reader(self, tree: Tree | None) -> Callable[[memoryview], dict[str, Any]]:
         """A function from a payload to its wanted fields; arrays of messages are `Elements` where `tree` names them."""
-
-    @property
-    def has_header(self) -> bool:
-        return self._stamp is not None
-
-    @property
-    def stamp_is_first(self) -> bool:
-        return False
 
     def header_stamp_ns(self, payload: Payload) -> int:
         if self._read_stamp is None:

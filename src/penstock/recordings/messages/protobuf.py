@@ -28,14 +28,10 @@ class ProtobufDecoder(TreeDecoder):
         self._stamp_number: int | None = None
         if self._stamp is not None and numbers[self._stamp.parts[0].name] == min(numbers.values()):
             self._stamp_number = min(numbers.values())
+        self.stamp_is_first = self._stamp_number is not None  # writers put fields in the order of their numbers
 
     def __repr__(self) -> str:
         return f"ProtobufDecoder({self.type_name}, {len(self.message.fields)} fields)"
-
-    @property
-    def stamp_is_first(self) -> bool:
-        """Writers put fields in the order of their numbers."""
-        return self._stamp_number is not None
 
     def stamp_of_start(self, start: Payload) -> int | None:
         body = memoryview(start)

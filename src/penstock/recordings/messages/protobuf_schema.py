@@ -6,8 +6,9 @@ leads to are not looked at.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.errors import MissingExtra, SchemaError
 from penstock.recordings.messages.decoder import time_kind
@@ -23,9 +24,6 @@ from penstock.recordings.messages.definitions import (
     shorten,
 )
 from penstock.recordings.messages.protobuf_wire import SCALARS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NO_PROTOBUF = MissingExtra("protobuf", "protobuf", "reading protobuf messages").message
 MAX_DESCRIPTOR_BYTES = 4 << 20

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from penstock.errors import SchemaError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from penstock.recordings.messages.decoder import MessageDecoder
-    from penstock.recordings.messages.definitions import MessageDef
+from penstock.recordings.messages.decoder import MessageDecoder
+from penstock.recordings.messages.definitions import MessageDef
 
 ENCODINGS = ("ros1", "cdr", "protobuf", "json")
 # A topic has one or two descriptions; a file that has thousands of one topic is not worth comparing them all.
@@ -173,8 +169,7 @@ class SchemaStore:
 
 
 def _json_decoder(schema: Schema) -> MessageDecoder:
-    from penstock.recordings.messages.json_messages import JsonDecoder
-    from penstock.recordings.messages.json_schema import parse_json_schema, types_of_message
+    from penstock.recordings.messages.json_messages import JsonDecoder, parse_json_schema, types_of_message
 
     described = parse_json_schema(schema.text, schema.type) if schema.format == "jsonschema" else None
     return JsonDecoder(described or types_of_message({}, schema.type), schema.type)
@@ -183,8 +178,7 @@ def _json_decoder(schema: Schema) -> MessageDecoder:
 def json_decoder_by_example(schema: Schema, payloads: Iterable[memoryview]) -> MessageDecoder:
     """The decoder of a JSON topic whose schema names no fields, from its first message that is an object with some."""
     from penstock.errors import MessageError
-    from penstock.recordings.messages.json_messages import JsonDecoder, parse
-    from penstock.recordings.messages.json_schema import types_of_message
+    from penstock.recordings.messages.json_messages import JsonDecoder, parse, types_of_message
 
     types = types_of_message({}, schema.type)
     for payload in payloads:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from penstock.errors import LimitExceeded, RecordingError
 from penstock.recordings.codecs import CODECS, MAX_CHUNK_BYTES, check_sizes, decode_prefix, decompress_into
-from penstock.recordings.recovery.scan_bytes import ChunkBytes, is_padding, pieces
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from penstock.recordings.recovery.report import DamageLog
-    from penstock.recordings.recovery.scan_bytes import ScanBytes
+from penstock.recordings.recovery.report import DamageLog
+from penstock.recordings.recovery.scan_bytes import ChunkBytes, ScanBytes, is_padding, pieces
 
 # No byte of the file tells how much this was, so it is a loss of an unknown number.
 UNFINISHED = "the recorder did not finish, or the rest was cut off: what should follow is in no file"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from penstock import formats
 from penstock.errors import NotARecording, OutputExists, RecordingError, UsageError
@@ -20,9 +20,6 @@ from penstock.recordings.recovery.scan_bytes import FileBytes
 from penstock.recordings.split import Source, source_of, suffix_kind
 from penstock.recordings.unpack import is_packed, unpack_prefix
 from penstock.system.files import as_path, fsync_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _STORAGE = {"db3": "sqlite3", "mcap": "mcap", "ros1": "ros1"}
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
 
 from penstock.errors import RecordingError
-from penstock.system.files import ReadErrors, Window, open_source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from penstock.system.files import ByteSource
+from penstock.system.closing import Closing
+from penstock.system.files import ByteSource, ReadErrors, Window, open_source
 
 _WINDOW_BYTES = 256 << 10
 _SEARCH_BYTES = 1 << 20
@@ -49,7 +46,7 @@ class _ScanErrors(ReadErrors):
 _ERRORS = _ScanErrors(RecordingError)
 
 
-class FileBytes(Window):
+class FileBytes(Closing, Window):
     """A file that is only read, never written."""
 
     def __init__(self, path: Path, content: Path | None = None, *, source: ByteSource | None = None) -> None:
@@ -60,12 +57,6 @@ class FileBytes(Window):
 
     def close(self) -> None:
         self.source.close()
-
-    def __enter__(self) -> FileBytes:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def is_padding(source: ScanBytes, begin: int, end: int) -> bool:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.recordings.codecs import CODECS
+from penstock.recordings.recovery.record_walk import Found, PackedChunk
+from penstock.recordings.recovery.scan_bytes import ScanBytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
-    from penstock.recordings.recovery.record_walk import Found, PackedChunk
-    from penstock.recordings.recovery.scan_bytes import ScanBytes
 
 # Offsets in the index are 32 bits wide, so messages outside packed chunks are addressed from a new base every 2 GiB.
 _MOST_OFFSET = 1 << 31

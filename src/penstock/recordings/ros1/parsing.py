@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.recordings.codecs import CODECS
 from penstock.recordings.recovery.record_walk import Found
 from penstock.recordings.recovery.report import NO_RECORD
-from penstock.recordings.recovery.scan_bytes import ChunkBytes, is_padding, pieces
+from penstock.recordings.recovery.scan_bytes import ChunkBytes, ScanBytes, is_padding, pieces
 from penstock.recordings.ros1.records import (
     MAX_CONNECTION_BYTES,
     OP_BAG_HEADER,
@@ -25,10 +26,7 @@ from penstock.recordings.ros1.records import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from penstock.recordings.chunk_fetch import ChannelTopics
-    from penstock.recordings.recovery.scan_bytes import ScanBytes
+    from penstock.recordings.chunk_fetch import ChannelTopics, Places
 
 # Real headers have a few hundred bytes at most (the longest field is a topic name).
 _MAX_HEADER_BYTES = 64 << 10
@@ -198,15 +196,9 @@ class Ros1Framing:
         return 0 if self._usual is None else self._usual.head_bytes - 4
 
     def unwrap(
-        self,
-        data: NDArray[np.uint8],
-        start: NDArray[np.int64],
-        span: NDArray[np.int64],
-        held: NDArray[np.int64],
-        topic_ids: NDArray[np.int32],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[int, str]]:
-        begin, end = np.zeros(start.size, np.int64), np.zeros(start.size, np.int64)
-        usual = self._unwrap_usual(data, start, span, held, topic_ids, begin, end)
+        self, data: NDArray[np.uint8], start: Places, span: Places, held: Places, topic_ids: NDArray[np.int32]
+    ) -> tuple[Places, Places, dict[int, str]]:
+        usual, begin, end = self._unwrap_usual(data, start, span, held, topic_ids)
         broken: dict[int, str] = {}
         for place in np.flatnonzero(~usual).tolist():
             at = int(start[place])
@@ -218,19 +210,12 @@ class Ros1Framing:
         return begin, end, broken
 
     def _unwrap_usual(
-        self,
-        data: NDArray[np.uint8],
-        start: NDArray[np.int64],
-        span: NDArray[np.int64],
-        held: NDArray[np.int64],
-        topic_ids: NDArray[np.int32],
-        begin: NDArray[np.int64],
-        end: NDArray[np.int64],
-    ) -> NDArray[np.bool_]:
-        """All messages at once whose headers look like the first one's but for the values; the mask of those done."""
+        self, data: NDArray[np.uint8], start: Places, span: Places, held: Places, topic_ids: NDArray[np.int32]
+    ) -> tuple[NDArray[np.bool_], Places, Places]:
+        """All messages at once whose headers look like the first one's but for the values: which, their payloads."""
         skeleton = self._usual
         if skeleton is None or data.size < skeleton.head_bytes + 4:
-            return np.zeros(start.size, np.bool_)
+            return np.zeros(start.size, np.bool_), np.zeros(start.size, np.int64), np.zeros(start.size, np.int64)
         before = skeleton.head_bytes + 4
         fits = np.minimum(span, held) >= before
         heads = data[np.where(fits, start, 0)[:, None] + np.arange(before)]
@@ -240,9 +225,8 @@ class Ros1Framing:
         usual &= before + sizes == span
         usual &= _u32_column(heads, skeleton.time_at + 4) < _NS_PER_S
         usual &= self._known.belong(_u32_column(heads, skeleton.connection_at), topic_ids)
-        begin[usual] = (start + before)[usual]
-        end[usual] = (start + np.minimum(before + sizes, held))[usual]
-        return np.asarray(usual)
+        end = np.where(usual, start + np.minimum(before + sizes, held), 0)
+        return np.asarray(usual), np.where(usual, start + before, 0), end
 
     def _unwrap_one(
         self, data: NDArray[np.uint8], start: int, span: int, held: int, topic: int

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from penstock.errors import RecordingCorrupt
 from penstock.recordings.file_window import Window, recover_hint
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAGIC = b"#ROSBAG V2.0\n"
 OP_MESSAGE, OP_BAG_HEADER, OP_INDEX, OP_CHUNK, OP_CHUNK_INFO, OP_CONNECTION = 2, 3, 4, 5, 6, 7

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from penstock.recordings.messages.schemas import type_name
-from penstock.recordings.recovery.record_walk import UNFINISHED, ChunkHead, ChunkWalk
+from penstock.recordings.recovery.record_walk import UNFINISHED, ChunkHead, ChunkWalk, Found, PackedChunk, Sink
 from penstock.recordings.recovery.report import DamageLog
+from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes
 from penstock.recordings.recovery.scan_index import ChunkSink, IndexSink
 from penstock.recordings.ros1.parsing import (
     Ros1Record,
@@ -29,12 +32,7 @@ from penstock.recordings.ros1.records import (
 from penstock.recordings.ros1.writer import BagWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
-    from penstock.recordings.recovery.record_walk import Found, PackedChunk, Sink
-    from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes
 
 _NOWHERE = 1 << 63
 
@@ -99,10 +97,6 @@ class Survey:
     compression: Literal["none", "lz4", "bz2"] = "none"
     tail_at: int = _NOWHERE  # behind it lies no message
 
-    @property
-    def is_complete(self) -> bool:
-        return 0 < self.chunk_count == len(self.chunk_messages)
-
 
 def survey_bag(source: FileBytes) -> Survey:
     """Hop over the records, payloads unread, until one is broken; from the index, where the bag says where it is."""
@@ -159,7 +153,7 @@ class BagScan(ChunkWalk[Ros1Record]):
         self.walk(source, start, source.size_bytes)
         self.close_chunk(source.size_bytes)
         self._tell_what_was_cut_off(source.size_bytes)
-        if self._survey.is_complete:
+        if 0 < self._survey.chunk_count == len(self._survey.chunk_messages):
             expected = max(sum(self.expected.values()), sum(self._survey.chunk_messages.values()))
             self.log.settle(begin, expected, (0, source.size_bytes), "messages that the end of the bag counts")
         # Topics without messages are kept as well.

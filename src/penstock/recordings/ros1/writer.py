@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from penstock.errors import RecordingError, UsageError
+from penstock.errors import RecordingError, UsageError, os_errors
 from penstock.recordings.codecs import MAX_CHUNK_BYTES, compress
 from penstock.recordings.ros1.records import (
     MAGIC,
@@ -18,9 +18,6 @@ from penstock.recordings.ros1.records import (
     OP_INDEX,
     OP_MESSAGE,
 )
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _HEADER_RECORD_BYTES = 4096
 _LATEST_S = (1 << 32) - 1
@@ -74,18 +71,14 @@ class BagWriter:
         self._entries: dict[int, bytearray] = {}
         self._first_ns, self._last_ns = 0, 0
         self._announced: set[int] = set()
-        try:
+        with os_errors(RecordingError, f"{self.path}: cannot be written"):
             self._file = open(self.path, "xb")  # noqa: SIM115 - lives as long as the writer
-        except OSError as error:
-            raise RecordingError(f"{self.path}: cannot be written: {error.strerror}") from error
         self._file.write(MAGIC + self._bag_header(0))
 
     def __enter__(self) -> BagWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:

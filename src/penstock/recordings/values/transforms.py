@@ -145,27 +145,21 @@ def _scan(recording: Recording, topic: Topic) -> list[tuple[Edge, EdgeMessages]]
     sets = np.zeros(topic.count, np.int32)
     stamps_ns = np.zeros(topic.count, np.int64)
     own: dict[Edge, tuple[array[int], array[int]]] = {}  # messages whose first transform has another stamp, and its own
-    place = 0
-    ids = np.full(topic.count, topic.id, np.int32)
-    for block in recording.fetch(ids, np.arange(topic.count, dtype=np.int64)):
-        for payload in block.payloads:
-            transforms = _transforms(read, payload)
-            if transforms is None:
-                sets[place], stamps_ns[place] = _BROKEN, stamps_ns[max(place - 1, 0)]
-                place += 1
-                continue
-            edges = tuple(_edge(each) for each in transforms)
-            sets[place] = known.setdefault(edges, len(known))
-            for edge, each in zip(edges, transforms, strict=True):
-                stamp_ns = each["header"]["stamp"]
-                if each is transforms[0]:
-                    stamps_ns[place] = stamp_ns
-                elif stamp_ns != stamps_ns[place]:
-                    places, stamps = own.setdefault(edge, (array("q"), array("q")))
-                    places.append(place)
-                    stamps.append(stamp_ns)
-            place += 1
-        block.release()
+    for place, payload in recording.payloads(topic):
+        transforms = _transforms(read, payload)
+        if transforms is None:
+            sets[place], stamps_ns[place] = _BROKEN, stamps_ns[max(place - 1, 0)]
+            continue
+        edges = tuple(_edge(each) for each in transforms)
+        sets[place] = known.setdefault(edges, len(known))
+        for edge, each in zip(edges, transforms, strict=True):
+            stamp_ns = each["header"]["stamp"]
+            if each is transforms[0]:
+                stamps_ns[place] = stamp_ns
+            elif stamp_ns != stamps_ns[place]:
+                places, stamps = own.setdefault(edge, (array("q"), array("q")))
+                places.append(place)
+                stamps.append(stamp_ns)
         if len(known) > _MOST_SETS:
             raise LimitExceeded(
                 f"{recording.path}: the messages of {topic.name} hold {len(known):,} different sets of transforms, "

@@ -30,6 +30,7 @@ from penstock.stores.hdf5.rows import (
     RowReader,
     picture_bytes,
 )
+from penstock.stores.hdf5.survey import Survey
 from penstock.stores.held import FILE_CACHE, Lru
 from penstock.stores.scattered import stretches
 from penstock.stores.store import ImageSource, Picture, Scratch, row_numbers
@@ -37,8 +38,6 @@ from penstock.system.files import ReadErrors, open_source
 
 if TYPE_CHECKING:
     import h5py
-
-    from penstock.stores.hdf5.survey import Survey
 
 _MOST_OPEN = 128
 _HEAP_BYTES = 32 << 20  # places of texts of their own lengths: two million

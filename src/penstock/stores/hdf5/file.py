@@ -15,7 +15,6 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.errors import ExternalRefused, MissingExtra, StoreCorrupt, StoreError
@@ -23,6 +22,7 @@ from penstock.formats.builtin import HDF5_MAGIC
 from penstock.formats.content import foreign_content
 from penstock.recordings.split import natural_key
 from penstock.stores.hdf5.probe import Texts, probe_file
+from penstock.system.closing import Closing
 from penstock.system.files import ByteSource, ReadErrors, as_path, for_library, open_source
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def filter_name(code: int) -> str:
     return _FILTER_NAMES.get(code, f"filter {code}")
 
 
-class Hdf5File:
+class Hdf5File(Closing):
     """An HDF5 file, read-only; a context manager. `allow_external` lets links and storage lead to other files.
 
     A child looks at the file first, since a damaged one can crash the library (see `guard`). `texts` names the
@@ -73,14 +73,6 @@ class Hdf5File:
 
     def __repr__(self) -> str:
         return f"Hdf5File({str(self.path)!r}, {self.size_bytes:,} bytes)"
-
-    def __enter__(self) -> Hdf5File:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Give the file back; what was read from it stays valid."""

@@ -7,8 +7,10 @@ only those who ask for it. `Hdf5Store` is for rows in any order, out of thousand
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,10 +19,10 @@ from numpy.typing import NDArray
 
 from penstock.errors import ImageError, LimitExceeded, StoreCorrupt, StoreError
 from penstock.stores.hdf5.array import LARGEST_IMAGE_BYTES, Hdf5Array
-from penstock.stores.hdf5.facts import TEXT_NAMES, read_facts
 from penstock.stores.hdf5.file import Hdf5File
 from penstock.stores.hdf5.layout import (
     NO_TIMEOUTS,
+    RATE_NAMES,
     Layout,
     Member,
     episode_spans,
@@ -34,9 +36,17 @@ from penstock.stores.hdf5.rows import picture_bytes
 from penstock.stores.held import content_sample
 from penstock.stores.roles import ACTIONS, CENTRAL_ROLES, ENDS, SUCCESSES, TERMINALS, TIMEOUTS, find_roles
 from penstock.stores.store import Column, ImageSource, Picture, Scratch, Store
+from penstock.system.closing import on_error
 
 _KINDS = {"aloha": "one episode (ALOHA / ACT)", "robomimic": "demonstrations (robomimic)", "replay": "replay steps"}
 _LIBRARY_BYTES = 14 << 20  # h5py with its metadata cache: measured, rounded up
+
+_TASK_NAMES = ("task", "language_instruction", "task_description", "instruction", "language", "language_raw")
+_ENVIRONMENT_NAMES = ("env_name", "env")
+_ROBOT_NAMES = ("robot_type", "robots", "robot")
+_JSON_NAMES = ("env_args", "env_info", "problem_info", "ep_meta")
+TEXT_NAMES = (*_TASK_NAMES, *_ROBOT_NAMES, "env", *_JSON_NAMES)
+"""What a file is asked for when it is opened: `Hdf5File(path, texts=TEXT_NAMES)`."""
 
 
 class Hdf5FileStore(Store):
@@ -55,15 +65,13 @@ class Hdf5FileStore(Store):
         allow_external: bool = False,
     ) -> None:
         self.path = path
-        self._options = {"channels": channels, "pixels": pixels, "mask": mask, "allow_external": allow_external}
+        options = {"channels": channels, "pixels": pixels, "mask": mask, "allow_external": allow_external}
+        self._again = partial(type(self), **options)  # type: ignore[arg-type]
         self._file = Hdf5File(path, allow_external=allow_external, texts=TEXT_NAMES)
         self._arrays: dict[str, Hdf5Array] = {}
         self._sources: dict[str, _Images] = {}
-        try:
+        with on_error(self.close):
             self._open(channels, pixels, mask)
-        except BaseException:
-            self.close()
-            raise
 
     def _open(self, channels: Literal["auto", "first", "last"], pixels: str, mask: str | None) -> None:
         file, self.layout = self._file, recognise(self._file, channels)
@@ -207,7 +215,7 @@ class Hdf5FileStore(Store):
         self._file.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (str(self.path.absolute()), self._options)
+        return self._again, (self.path.absolute(),)
 
     def _longest_bytes(self, name: str) -> int:
         """The longest row; those of their own length are looked at in all groups."""
@@ -338,5 +346,82 @@ def _label(layout: Layout) -> str:
     return _KINDS[layout.kind] if layout.is_known else "one episode (layout not known)"
 
 
-def _reopened(path: str, options: dict[str, Any]) -> Hdf5FileStore:
-    return Hdf5FileStore(Path(path), **options)
+@dataclass(frozen=True)
+class Facts:
+    """Rate, task and robot, where the file names them; tasks of single demonstrations by their group."""
+
+    rate_hz: float | None = None
+    rate_from: str = ""
+    task: str | None = None
+    robot: str | None = None
+    tasks: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_facts(file: Hdf5File, layout: Layout) -> Facts:
+    """From the attributes that recorders write, and from the JSON that robomimic and robosuite keep in some."""
+    nodes = ["/", "data"] if layout.groups[0].startswith("data/") else ["/", "observations"]
+    groups = [group for group in layout.groups if group]
+    known = _known(file, nodes, groups)
+    rate_hz, rate_from = None, ""
+    for node in nodes:
+        for name in RATE_NAMES:
+            value = known[node].get(name)
+            if rate_hz is None and isinstance(value, (int, float)) and 0 < value < 100_000:
+                rate_hz, rate_from = float(value), f"{name} of {node}"
+    task = next((text for node in nodes if (text := _task(known[node])) is not None), None)
+    environment = next(
+        (known[node][name] for node in nodes for name in _ENVIRONMENT_NAMES if known[node].get(name)), None
+    )
+    robot = next((known[node][name] for node in nodes for name in _ROBOT_NAMES if known[node].get(name)), None)
+    if isinstance(robot, list):
+        robot = "_".join(str(each) for each in robot)
+    tasks = {group: text for group in groups if (text := _task(known[group])) is not None}
+    if task is None and isinstance(environment, str):
+        task = environment
+    return Facts(rate_hz, rate_from, task, str(robot) if robot else None, tasks)
+
+
+def _task(known: Mapping[str, Any]) -> str | None:
+    for name in (*_TASK_NAMES, "lang"):
+        value = known.get(name)
+        while isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        if isinstance(value, str) and value.strip():
+            return value.strip()
+    return None
+
+
+def _known(file: Hdf5File, nodes: list[str], groups: list[str]) -> dict[str, dict[str, Any]]:
+    """By node: attributes, what their JSON holds, and data sets of one text."""
+    known: dict[str, dict[str, Any]] = {}
+    for node in (*nodes, *groups):
+        wanted = (*_TASK_NAMES, "ep_meta") if node in groups else (*RATE_NAMES, *TEXT_NAMES)
+        held = known.setdefault(node, {})
+        for name in wanted:
+            value = file.said(node, name)
+            if value is None and name in _TASK_NAMES:
+                value = file.text(f"{node.strip('/')}/{name}".strip("/"))
+            if value is None:
+                continue
+            if name in _JSON_NAMES:
+                _flatten(_json(value), held, 0)
+            else:
+                held.setdefault(name, value)
+    return known
+
+
+def _json(text: Any) -> Any:
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _flatten(tree: Any, known: dict[str, Any], depth: int) -> None:
+    if not isinstance(tree, Mapping) or depth > 4:
+        return
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            _flatten(value, known, depth + 1)
+        else:
+            known.setdefault(str(name), value)

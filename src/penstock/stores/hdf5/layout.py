@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import StoreCorrupt, StoreError
 from penstock.recordings.split import natural_key
@@ -23,6 +24,9 @@ Channels = Literal["first", "last", "none"]
 
 UNKNOWN = "no layout that is known"
 NO_TIMEOUTS = "no 'timeouts' column: an episode cut off by a time limit is joined to the next"
+
+RATE_NAMES = ("fps", "hz", "control_freq", "control_frequency", "frequency")
+"""Attributes that say how many rows a second has."""
 
 _DEMO = re.compile(r"demo_?\d+\Z")
 _NUMBER = re.compile(r"\d+\Z")
@@ -250,14 +254,20 @@ def _stops(file: Hdf5File, layout: Layout, rows: int, notes: list[str]) -> list[
             raise StoreError(
                 f"{file.path}: {member.name} is {member.shape}, one value for each of {rows:,} rows expected"
             )
-        unknown = 0
-        for start in range(0, rows, _SCAN_ROWS):
-            block = array.rows(start, min(start + _SCAN_ROWS, rows)).reshape(-1)
-            unknown += int(np.count_nonzero(block != block))
-            stops.update((np.flatnonzero((block != 0) & (block == block)) + start + 1).tolist())
-        if unknown:
-            notes.append(f"{member.name} is NaN in {unknown:,} of {rows:,} rows: taken as no end of an episode")
+        stops.update(end_rows(member.name, array.rows, rows, notes).tolist())
     return sorted(stops)
+
+
+def end_rows(name: str, read: Callable[[int, int], NDArray[Any]], count: int, notes: list[str]) -> NDArray[np.int64]:
+    """The rows after which a column says that an episode ends, each plus one; a NaN says nothing, and is noted."""
+    found, unknown = [np.empty(0, np.int64)], 0
+    for start in range(0, count, _SCAN_ROWS):
+        values = read(start, min(start + _SCAN_ROWS, count)).reshape(-1)
+        unknown += int(np.count_nonzero(values != values))
+        found.append(np.flatnonzero((values != 0) & (values == values)) + start + 1)
+    if unknown:
+        notes.append(f"{name} is NaN in {unknown:,} of {count:,} rows: taken as no end of an episode")
+    return np.concatenate(found)
 
 
 def masked_groups(file: Hdf5File, layout: Layout, mask: str) -> list[str]:

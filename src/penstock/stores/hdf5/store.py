@@ -7,8 +7,10 @@ store.roles["action"]                                    # "actions"
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,19 +23,21 @@ from penstock.formats.builtin import HDF5
 from penstock.recordings.split import natural_key
 from penstock.stores.hdf5.column import ColumnRows, Files, Hdf5Images, RowMap, as_native, checked_rows
 from penstock.stores.hdf5.columns import OpenOptions, StoredColumn
-from penstock.stores.hdf5.episodes import Episodes, check_numbers, find_episodes
-from penstock.stores.hdf5.layout import UNKNOWN
+from penstock.stores.hdf5.layout import NO_TIMEOUTS, UNKNOWN, end_rows
 from penstock.stores.hdf5.rows import LastChunk
 from penstock.stores.hdf5.survey import Survey, survey_files, unpacked
 from penstock.stores.held import content_sample
 from penstock.stores.opening import whole_numbers
-from penstock.stores.roles import find_roles
+from penstock.stores.roles import TERMINALS, TIMEOUTS, find_roles
 from penstock.stores.store import ChannelOrder, Column, ImageSource, Store
 from penstock.system.files import as_path
 
 _KINDS = {"aloha": "ALOHA episodes", "robomimic": "robomimic HDF5", "replay": "replay HDF5"}
 _MOST_NOTES = 20
 _FEW_FILES = 16  # surveyed again where the store is unpickled
+
+_MOST_NAMED = 8
+_NONE: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 def open_hdf5(
@@ -131,10 +135,6 @@ class Hdf5Store(Store):
         if self.ends_terminal is not None:
             own.append(self.ends_terminal)
         return sum(int(each.nbytes) for each in own) + sum(rows.index_bytes for rows in self._rows.values())
-
-    @property
-    def n_open_files(self) -> int:
-        return self._files.n_open
 
     def images(self, name: str) -> ImageSource:
         if not self.column(name).is_picture:
@@ -290,3 +290,115 @@ def _notes(survey: Survey, episodes: Episodes) -> tuple[str, ...]:
     if len(notes) > _MOST_NOTES:
         notes = [*notes[:_MOST_NOTES], f"and {len(notes) - _MOST_NOTES:,} more of the kind"]
     return tuple(notes)
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """All episodes in order, as flat arrays: part, first row of the part, rows; 20 bytes each."""
+
+    parts: NDArray[np.int32]
+    firsts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    terminal: NDArray[np.bool_] | None
+    notes: tuple[str, ...] = ()
+    numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Of those that were chosen."""
+
+    def chosen(self, numbers: Sequence[int] | None, path: Path) -> Episodes:
+        """Those with these numbers, in this order; without the ones that have no rows."""
+        picked = np.arange(len(self.parts)) if numbers is None else check_numbers(numbers, len(self.parts), path)
+        empty = picked[self.lengths[picked] == 0]
+        notes = list(self.notes)
+        if len(empty):
+            named = ", ".join(str(number) for number in empty[:_MOST_NAMED].tolist())
+            more = f" and {len(empty) - _MOST_NAMED:,} more" if len(empty) > _MOST_NAMED else ""
+            notes.append(f"without rows, and left out: episode{'s' if len(empty) > 1 else ''} {named}{more}")
+        kept = picked[self.lengths[picked] > 0]
+        terminal = None if self.terminal is None else self.terminal[kept]
+        return Episodes(self.parts[kept], self.firsts[kept], self.lengths[kept], terminal, tuple(notes), kept)
+
+    def starts(self) -> NDArray[np.int64]:
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths, dtype=np.int64)])
+
+
+def check_numbers(numbers: Sequence[int], count: int, path: Path) -> NDArray[np.int64]:
+    """Numbers of episodes, each there and named once."""
+    found = np.asarray(list(numbers), np.int64).reshape(-1)
+    wrong = found[(found < 0) | (found >= count)]
+    if len(wrong):
+        hint = f"its episodes are 0 to {count - 1:,}"
+        raise StoreError(f"{path}: there is no episode {int(wrong[0]):,}, it has {count:,}", hint=hint)
+    if len(np.unique(found)) != len(found):
+        values, counts = np.unique(found, return_counts=True)
+        raise StoreError(f"{path}: episode {int(values[counts > 1][0]):,} is named more than once")
+    return found
+
+
+def find_episodes(survey: Survey, files: Files) -> Episodes:
+    """Every episode of the parts that were surveyed."""
+    terminals, timeouts = (_columns(survey, files, names) for names in (TERMINALS, TIMEOUTS))
+    if survey.kind == "replay":
+        return _cut_steps(survey.part_rows, terminals, timeouts)
+    parts = np.arange(len(survey.part_rows), dtype=np.int32)
+    rows = survey.part_rows
+    flags: NDArray[np.bool_] | None = None
+    if survey.kind == "robomimic" and terminals and math.prod(terminals[0].facts.shape) == 1:
+        flags = np.zeros(len(parts), np.bool_)
+        filled = np.flatnonzero(rows)
+        whole = RowMap(parts[filled], np.zeros(len(filled), np.int64), rows[filled])
+        last = terminals[0].gather(whole, np.cumsum(rows[filled]) - 1).reshape(-1)
+        flags[filled] = (last != 0) & (last == last)  # a NaN says nothing
+    return Episodes(parts, np.zeros(len(parts), np.int64), rows, flags)
+
+
+def _cut_steps(rows: NDArray[np.int64], terminals: list[ColumnRows], timeouts: list[ColumnRows]) -> Episodes:
+    """Flat steps, cut after every row that a column of ends ends; the first of `terminals` says which are terminal."""
+    notes: list[str] = []
+    found: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]] = []
+    unconfirmed = 0
+    for part, count in enumerate(rows.tolist()):
+        ended, *others = [_ends(column, part, count, notes) for column in terminals] or [_NONE]
+        told = np.concatenate([ended, *(_ends(column, part, count, notes) for column in timeouts)])
+        stops = np.unique(np.concatenate([told, *others]))
+        unconfirmed += len(stops) - len(np.unique(told))
+        if count and (not len(stops) or stops[-1] != count):
+            begin = int(stops[-1]) if len(stops) else 0
+            if len(stops):
+                notes.append(f"the last {count - begin:,} rows end with neither terminal nor timeout: an episode too")
+            stops = np.append(stops, count)
+        starts = np.concatenate([np.zeros(1, np.int64), stops])
+        firsts = starts[:-1] if count else np.zeros(1, np.int64)
+        lengths = np.diff(starts) if count else np.zeros(1, np.int64)
+        ending = np.isin(firsts + lengths, ended) & (lengths > 0)
+        found.append((np.full(len(firsts), part, np.int32), firsts, lengths, ending))
+    columns = [np.concatenate(each) for each in zip(*found, strict=True)]
+    notes += _ends_notes([each.facts.name for each in terminals], bool(timeouts), unconfirmed)
+    return Episodes(columns[0], columns[1], columns[2], columns[3] if terminals else None, tuple(notes))
+
+
+def _ends_notes(terminals: Sequence[str], timeouts: bool, unconfirmed: int) -> list[str]:
+    """What the columns of ends leave open; `unconfirmed` ends are told by none but the further ones of `terminals`."""
+    if not terminals:
+        none = "no column says where episodes end: all rows of a file are one episode"
+        return ["no 'terminals' column: every episode is taken as cut off by a time limit" if timeouts else none]
+    if unconfirmed:
+        others = ", ".join(terminals[1:])
+        return [f"{unconfirmed:,} ends by {others} alone, not by {terminals[0]}: taken as cut off by a time limit"]
+    return [] if timeouts else [NO_TIMEOUTS]
+
+
+def _columns(survey: Survey, files: Files, names: tuple[str, ...]) -> list[ColumnRows]:
+    """The columns of numbers under these names that are there, in the order of the names."""
+    numbers = {facts.name: number for number, facts in enumerate(survey.columns) if facts.kind == "numbers"}
+    return [ColumnRows(survey, files, numbers[name]) for name in names if name in numbers]
+
+
+def _ends(column: ColumnRows, part: int, count: int, notes: list[str]) -> NDArray[np.int64]:
+    last = LastChunk()
+
+    def read(start: int, stop: int) -> NDArray[Any]:
+        block = np.empty((stop - start, *column.facts.stored_shape), column.dtype)
+        column.read(part, start, stop, block, last)
+        return as_native(block, column.facts.dtype)
+
+    return end_rows(column.facts.name, read, count, notes)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import ExternalRefused, StoreCorrupt, StoreError
+from penstock.errors import ExternalRefused, StoreCorrupt, StoreError, os_errors
 from penstock.recordings.split import natural_key
 from penstock.stores.hdf5.columns import (
     ENDS_DIFFER,
@@ -33,6 +33,7 @@ from penstock.stores.hdf5.columns import (
 from penstock.stores.hdf5.file import Hdf5File
 from penstock.stores.hdf5.guard import Line, run_guarded
 from penstock.stores.hdf5.layout import (
+    RATE_NAMES,
     Layout,
     data_sets,
     demonstrations,
@@ -48,7 +49,6 @@ from penstock.system.files import as_path
 
 _DEEPEST = 8
 _MOST_GROUPS = 4096
-_RATE_NAMES = ("fps", "hz", "control_freq", "control_frequency", "frequency")
 _FEW_FILES = 128  # one child surveys so many before a second one is worth its start
 _MOST_CHILDREN = 4
 _ALLOW = "if you trust the file, penstock.open(…, allow_external=True) reads it"
@@ -254,7 +254,7 @@ def _tree(file: Hdf5File, group: str) -> dict[str, list[str]]:
 def _rate(file: Hdf5File, layout: Layout) -> float | None:
     """Rows a second, where an attribute says so; robomimic's lies in the arguments of its environment."""
     for node in ("/", "data") if layout.kind == "robomimic" else ("/", "observations"):
-        for name in _RATE_NAMES:
+        for name in RATE_NAMES:
             value = file.said(node, name)
             if isinstance(value, (int, float)) and 0 < value < 100_000:
                 return float(value)
@@ -268,10 +268,8 @@ def _rate(file: Hdf5File, layout: Layout) -> float | None:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    try:
+    with os_errors(StoreError, f"{path} cannot be read"):
         found = path.stat()
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror or error}") from error
     return found.st_size, found.st_mtime_ns
 
 

@@ -14,8 +14,7 @@ from penstock.lerobot.features import ROW_FEATURES, Feature
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.read.frames import KNOWN_CODECS, ends_note, file_codec
 from penstock.lerobot.read.reader import DataSet
-from penstock.stores.lerobot.files import WHOLE, ColumnFiles, EpisodeFiles
-from penstock.stores.lerobot.part import Spans, check_metadata, choose, row_spans
+from penstock.stores.lerobot.part import WHOLE, ColumnFiles, EpisodeFiles, Spans, check_metadata, choose, row_spans
 from penstock.stores.lerobot.videos import decoder_bytes
 from penstock.stores.store import Column
 

@@ -29,6 +29,21 @@ def check_rows(rows: Sequence[int], count: int, where: str) -> None:
         raise StoreError(f"{where}: row {least if least < 0 else most:,} asked, there are {count:,}")
 
 
+def read_packet(file: ByteSource, offset: int, size: int, scratch: Scratch, row: int, column: str) -> NDArray[np.uint8]:
+    """The stored bytes of an image; `row` and `column` name it where the file ends before."""
+    data: Any = scratch.take(size)
+    try:
+        file.read_into(data, offset)
+    except StoreCorrupt as error:
+        if error.__cause__ is not None:
+            raise  # the disk, not the file
+        raise DataSetCorrupt(
+            f"{file.path}: row {row:,}, {column}: {size:,} bytes at byte {offset:,} go beyond the file",
+            hint="the file was cut while it was open; fetch it again",
+        ) from error
+    return data  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True)
 class Places:
     """Where the pictures of one row group lie in their file; without offsets, only the library finds them."""
@@ -71,7 +86,7 @@ class PictureSource(ImageSource):
                 data = self._from_block(row, file, place)
             else:
                 offset, size = found.offsets.item(place - start), found.sizes.item(place - start)
-                data = self._from_file(row, opened, offset, size, scratch)
+                data = read_packet(opened, offset, size, scratch, row, repr(self._key))
             yield data if self._depth_dtype is None else self._depth(row, data)
 
     def keys(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -139,19 +154,6 @@ class PictureSource(ImageSource):
         held = min(leaf.n_bytes, int(_PAGE_ROWS * footer.row_bytes.get(self._key, 0.0)))
         self.scratch_bytes = max(self.scratch_bytes, (BLOCKS_KEPT + 2) * max(BLOCK_BYTES, self._mean_bytes) + held)
         return Places(None, None)
-
-    def _from_file(self, row: int, file: ByteSource, offset: int, size: int, scratch: Scratch) -> NDArray[np.uint8]:
-        data: Any = scratch.take(size)
-        try:
-            file.read_into(data, offset)
-        except StoreCorrupt as error:
-            if error.__cause__ is not None:
-                raise  # the disk, not the file
-            raise DataSetCorrupt(
-                f"{file.path}: row {row:,}, {self._key!r}: {size:,} bytes at byte {offset:,} go beyond the file",
-                hint="the file was cut while it was open; fetch it again",
-            ) from error
-        return data  # type: ignore[no-any-return]
 
     def _from_block(self, row: int, file: int, place: int) -> NDArray[np.uint8]:
         first, values = self._table.block(self._key, file, place)

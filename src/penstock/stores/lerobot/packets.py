@@ -48,9 +48,6 @@ class EpisodePackets(Packets):
     def pixel_format(self) -> str:
         return decode.pixel_format(self._frames.path)
 
-    def why_not_movable(self) -> str | None:
-        return why_not_movable(self._frames)
-
     def blocks(self, block_bytes: int) -> Generator[PacketBlock, None, None]:
         return move(self._frames, block_bytes)
 

@@ -14,8 +14,8 @@ from penstock.errors import DataSetCorrupt
 from penstock.lerobot import layout
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.read.reader import DataSet, RowSpan
-from penstock.lerobot.read.row_stream import RowStream
 from penstock.stores.held import Lru, Pool
+from penstock.stores.lerobot.episode_table import RowStream
 from penstock.stores.lerobot.part import Spans, TableFile
 
 EPISODE, FRAME = "episode_index", "frame_index"
@@ -132,7 +132,7 @@ class RowTable:
     def block(self, key: str, file: int, place: int) -> tuple[int, Any]:
         """(its first row in the file, values) of the block in which a row of a file lies; values as RowStream gives."""
         footer = self.footer(file)
-        rows = block_rows(footer, key)
+        rows = int(min(max(BLOCK_BYTES / max(footer.row_bytes.get(key, 8.0), 1.0), 1), _MOST_BLOCK_ROWS))
         number = place // rows
         blocks = self._blocks.get(key)
         if blocks is None:
@@ -240,11 +240,6 @@ class RowTable:
                     hint="fetch the file again; `penstock doctor` lists what else disagrees",
                 )
             return _described(path, parquet, self._pictures)
-
-
-def block_rows(footer: Footer, key: str) -> int:
-    """How many rows of a column are read and kept at a time."""
-    return int(min(max(BLOCK_BYTES / max(footer.row_bytes.get(key, 8.0), 1.0), 1), _MOST_BLOCK_ROWS))
 
 
 def _described(path: Path, parquet: Any, pictures: Sequence[str]) -> Footer:

@@ -20,20 +20,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import DataSetCorrupt, StoreError
+from penstock.errors import DataSetCorrupt, StoreError, os_errors
 from penstock.lerobot import layout
 from penstock.lerobot.features import ROW_KEYS, Feature
 from penstock.lerobot.read import version21
 from penstock.lerobot.read.frames import FrameFinder
 from penstock.lerobot.read.reader import DataSet, open_data_set
-from penstock.lerobot.read.row_stream import RowStream
 from penstock.stores.held import Lru
 from penstock.stores.lerobot.columns import TASK, Opened, column_of, open_part
-from penstock.stores.lerobot.episode_table import PLACE_KEYS, EpisodeTable
-from penstock.stores.lerobot.files import EpisodeFiles
+from penstock.stores.lerobot.episode_table import PLACE_KEYS, EpisodeTable, RowStream
 from penstock.stores.lerobot.images import PictureSource
 from penstock.stores.lerobot.packets import EpisodePackets
-from penstock.stores.lerobot.part import row_spans
+from penstock.stores.lerobot.part import EpisodeFiles, row_spans
 from penstock.stores.lerobot.rows import EPISODE, FRAME, RowPlaces, RowTable
 from penstock.stores.lerobot.survey import Survey
 from penstock.stores.lerobot.videos import CameraFiles, VideoSource
@@ -163,7 +161,8 @@ class LeRobotStore(Store):
     def images(self, name: str) -> ImageSource:
         column = self.column(name)
         if not column.is_picture:
-            raise StoreError(f"{self.path}: {name!r} is no picture but {column.kind}", hint=self._pictures_hint())
+            known = ", ".join(name for name, each in self.columns.items() if each.is_picture) or "none"
+            raise StoreError(f"{self.path}: {name!r} is no picture but {column.kind}", hint=f"pictures: {known}")
         return self._source(name, column.encoding, column.dtype, column.stored_bytes)
 
     def numbers(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
@@ -210,11 +209,8 @@ class LeRobotStore(Store):
             relatives = [*relatives, layout.TASKS_PATH if self.data.is_v30 else version21.TASKS_PATH]
         digest.update(self.episode_starts.tobytes())
         for relative in relatives:
-            try:
-                with open_source(self.data.root / relative) as source:
-                    found, sample = source.identity(), source.sample()
-            except OSError as error:
-                raise DataSetCorrupt(f"{self.path / relative}: {error.strerror}") from error
+            with os_errors(DataSetCorrupt, f"{self.path / relative}"), open_source(self.data.root / relative) as source:
+                found, sample = source.identity(), source.sample()
             digest.update(f"{relative}\0{found.size_bytes}\0{found.mtime_ns}\0".encode())
             digest.update(sample)
         return digest.hexdigest()
@@ -330,9 +326,6 @@ class LeRobotStore(Store):
             bad = int(wanted.min()) if int(wanted.min()) < 0 else int(wanted.max())
             raise StoreError(f"{self.path}: row {bad:,} asked, there are {self.rows:,}")
         return wanted
-
-    def _pictures_hint(self) -> str:
-        return f"pictures: {', '.join(name for name, each in self.columns.items() if each.is_picture) or 'none'}"
 
 
 def _opened(path: str, episodes: Sequence[int] | None, columns: Sequence[str] | None) -> LeRobotStore:

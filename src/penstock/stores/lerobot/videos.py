@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import DataSetCorrupt, PenstockError, StoreCorrupt, VideoError
+from penstock.errors import DataSetCorrupt, PenstockError, VideoError
 from penstock.lerobot import layout
 from penstock.lerobot.features import Feature
 from penstock.lerobot.read.frames import FrameFinder
 from penstock.lerobot.read.reader import DataSet
 from penstock.media.image import jpeg
 from penstock.media.mp4.index import VideoIndex
+from penstock.media.video.decode import NEAR_FRAMES, Decoder
 from penstock.media.video.frame_times import FrameTimes
 from penstock.profile.spans import span
 from penstock.stores.held import ERRORS, FILE_CACHE, Lru, Pool, open_file
-from penstock.stores.lerobot.images import FILE_SHIFT, check_rows
-from penstock.stores.lerobot.video_decoders import NEAR_FRAMES, Decoder, DepthScale
+from penstock.stores.lerobot.images import FILE_SHIFT, check_rows, read_packet
 from penstock.stores.store import ImageSource, Picture, Scratch
 from penstock.system.files import ByteSource, open_source
 
@@ -199,31 +199,16 @@ class VideoSource(ImageSource):
     def close(self) -> None:
         self._decoders.close()
 
-    @property
-    def n_decoders(self) -> int:
-        """How many decoders are open."""
-        return self._decoders.n_open
-
     def _packets(self, index: FileIndex, rows: list[int], scratch: Scratch) -> Iterator[Picture]:
         source = self._files.get(index.path, lambda: open_file(index.path))
         offsets, sizes = index.offsets, index.sizes
         if offsets is None or sizes is None:
             raise VideoError(f"{index.path}: {index.codec} has no packets to hand out")
-        frame_of, read_into = self._camera.frame, source.read_into
+        frame_of, column = self._camera.frame, f"camera {self._camera.key!r}"
         for row in rows:
             frame = frame_of(index, row)
-            size, offset = sizes.item(frame), offsets.item(frame)
-            data: Any = scratch.take(size)
-            try:
-                read_into(data, offset)
-            except StoreCorrupt as error:
-                if error.__cause__ is not None:
-                    raise  # the disk, not the file
-                raise DataSetCorrupt(
-                    f"{index.path}: row {row:,}, camera {self._camera.key!r}: {size:,} bytes at byte {offset:,} go "
-                    "beyond the file",
-                    hint="the file was cut while it was open; fetch it again",
-                ) from error
+            size = sizes.item(frame)
+            data = read_packet(source, offsets.item(frame), size, scratch, row, column)
             if size > self.scratch_bytes:
                 self.scratch_bytes = size
             yield data
@@ -246,7 +231,7 @@ class VideoSource(ImageSource):
 
         def opened() -> Decoder:
             with span(FILE_CACHE):
-                return Decoder(index.path, file, times, threads)
+                return Decoder(index.path, times, threads, file)
 
         decoder = self._decoders.take(away, opened)
         whole = False
@@ -289,6 +274,31 @@ class VideoSource(ImageSource):
 def decoder_bytes(feature: Feature) -> int:
     """What decoders of a camera take, per thread that reads: one in use, one that waits."""
     return 2 * (_DECODER_BYTES + _DECODER_FRAMES * feature.shape[0] * feature.shape[1] * 3 // 2)
+
+
+@dataclass(frozen=True)
+class DepthScale:
+    """How LeRobot 0.6.1 keeps depth in a video: 12-bit codes for logarithms (or distances) between two distances."""
+
+    low_m: float = 0.01
+    high_m: float = 10.0
+    shift_m: float = 3.5
+    is_log: bool = True
+
+    def millimetres(self, codes: NDArray[np.uint16]) -> NDArray[np.uint16]:
+        """The distances, rounded to millimetres."""
+        low, high = self.low_m, self.high_m
+        if self.is_log:
+            low, high = float(np.log(low + self.shift_m)), float(np.log(high + self.shift_m))
+        metres = np.empty(codes.shape, np.float32)
+        np.multiply(codes, (high - low) / 4095, out=metres)
+        metres += np.float32(low)
+        if self.is_log:
+            np.exp(metres, out=metres)
+            metres -= np.float32(self.shift_m)
+        np.clip(metres, self.low_m, self.high_m, out=metres)
+        np.rint(metres * np.float32(1000.0), out=metres)
+        return np.clip(metres, 0, 65535).astype(np.uint16)
 
 
 def _depth_scale(feature: Feature) -> DepthScale:

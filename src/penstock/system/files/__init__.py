@@ -8,7 +8,6 @@ A reader names its data by a path or a URL and reads through a `ByteSource`. Loc
         source.read_many([(4096, first), (81920, second)])
 """
 
-from penstock.system.files.append import AppendFile, begin_write_back
 from penstock.system.files.locations import (
     FileSystem,
     RemotePath,
@@ -21,7 +20,15 @@ from penstock.system.files.locations import (
     walk,
 )
 from penstock.system.files.source import ByteSource, Identity, LocalSource, ReadErrors, Window, identity_of
-from penstock.system.files.writing import fsync_path, memory_file, replacing, write_all, write_file
+from penstock.system.files.writing import (
+    AppendFile,
+    begin_write_back,
+    fsync_path,
+    memory_file,
+    replacing,
+    write_all,
+    write_file,
+)
 
 __all__ = [
     "AppendFile",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from penstock.errors import PenstockError
+from penstock.system.closing import Closing
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -61,7 +62,7 @@ def identity_of(path: Path) -> Identity:
     return Identity.of(path.stat())
 
 
-class ByteSource(ABC):
+class ByteSource(Closing, ABC):
     """Bytes of a known size, read by position; any number of threads may read at once.
 
     An implementation gives `_read_some`, `identity`, `duplicate` and `close`; one whose requests take long also gives
@@ -76,12 +77,6 @@ class ByteSource(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r}, {self.size_bytes:,} bytes)"
-
-    def __enter__(self) -> ByteSource:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @abstractmethod
     def _read_some(self, target: memoryview, offset: int) -> int:

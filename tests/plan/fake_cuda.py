@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.plan.caching_allocator import CachingAllocator
+from penstock.plan.probe.caching_allocator import CachingAllocator
 from penstock.system.units import MIB
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.errors import LimitExceeded, UsageError
 from penstock.plan import batch_size, find_max_batch_size
-from penstock.plan.device_memory import CudaMemory, DeviceMemory, Peak
-from penstock.plan.host_plan import HostPlan, pinned_bytes
+from penstock.plan.probe.device_memory import CudaMemory, DeviceMemory, Peak
+from penstock.plan.probe.host_plan import HostPlan, pinned_bytes
 from penstock.system.memory import rss_bytes
 from penstock.system.units import GIB, MIB
 from tests.plan.fake_cuda import FakeCuda, FakeTraining

@@ -6,15 +6,33 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.plan.batch_calculator import BatchSizeCalculator
     from penstock.plan.batch_size import BatchSizeReport, find_max_batch_size
+    from penstock.plan.dataset_optimizer import DatasetOptimizer
+    from penstock.plan.estimate import DatasetSizeEstimator
+    from penstock.plan.monitor import MemoryMonitor
+    from penstock.plan.sampler import MemorySampler
 
 # Loaded at first use: neither torch nor a store is imported by asking what is here.
 _HOMES = {
+    "BatchSizeCalculator": "batch_calculator",
     "BatchSizeReport": "batch_size",
+    "DatasetOptimizer": "dataset_optimizer",
+    "DatasetSizeEstimator": "estimate",
+    "MemoryMonitor": "monitor",
+    "MemorySampler": "sampler",
     "find_max_batch_size": "batch_size",
 }
 
-__all__ = ["BatchSizeReport", "find_max_batch_size"]
+__all__ = [
+    "BatchSizeCalculator",
+    "BatchSizeReport",
+    "DatasetOptimizer",
+    "DatasetSizeEstimator",
+    "MemoryMonitor",
+    "MemorySampler",
+    "find_max_batch_size",
+]
 
 
 def __getattr__(name: str) -> Any:

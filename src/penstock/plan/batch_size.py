@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.errors import LimitExceeded, UsageError
-from penstock.plan.caching_allocator import Trace
-from penstock.plan.device_memory import DeviceMemory, memory_of
-from penstock.plan.host_plan import HostPlan
-from penstock.plan.probe import MOST_SAMPLES, Climb, Fit, ProbePoint, climb, largest_batch, scaled_trace
-from penstock.plan.training_state import TrainingState, same_random_numbers, to_device
+from penstock.plan.probe.caching_allocator import Trace
+from penstock.plan.probe.device_memory import DeviceMemory, memory_of
+from penstock.plan.probe.fit import MOST_SAMPLES, Climb, Fit, ProbePoint, climb, largest_batch, scaled_trace
+from penstock.plan.probe.host_plan import HostPlan
+from penstock.plan.probe.training_state import TrainingState, same_random_numbers, to_device
 from penstock.system.units import format_bytes, parse_bytes
 
 _STEPS = 3  # the optimizer's state appears in the first, the second takes the most, the third shows that it stays so

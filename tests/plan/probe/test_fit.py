@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import LimitExceeded
-from penstock.plan.probe import Climb, Fit, ProbePoint, climb, largest_batch
+from penstock.plan.probe.fit import Climb, Fit, ProbePoint, climb, largest_batch
 from penstock.system.units import GIB, MIB
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.plan.caching_allocator import Segment, Trace
+from penstock.plan.probe.caching_allocator import Segment, Trace
 from penstock.system.limits import read_memory_limit
 from penstock.system.memory import PeakMeter, give_back_freed, rss_bytes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.plan.training_state import tensors_of
+from penstock.plan.probe.training_state import tensors_of
 from penstock.system.limits import read_memory_limit
 from penstock.system.units import parse_bytes
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.plan.caching_allocator import CachingAllocator, ScaledTrace, Segment, Trace, replay
+from penstock.plan.probe.caching_allocator import CachingAllocator, ScaledTrace, Segment, Trace, replay
 from penstock.system.units import MIB
 
 

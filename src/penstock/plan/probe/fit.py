@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.errors import LimitExceeded
-from penstock.plan.caching_allocator import ScaledTrace, Trace
+from penstock.plan.probe.caching_allocator import ScaledTrace, Trace
 from penstock.system.units import format_bytes
 
 _MOST_POINTS = 9

@@ -81,7 +81,8 @@ def test_its_main_prints_the_documented_lines(tmp_path: Path) -> None:
     assert shown.split("\n\n", 1)[1] == "\n".join(
         [
             "=" * 60, "数据集内存估算", "=" * 60, "样本数量: 100,000", "图像内存: 0.00 GB (懒加载)",
-            "问题内存: 0.19 GB", "答案内存: 0.05 GB", "元数据内存: 0.10 GB", "总计: 0.33 GB", "=" * 60, "", "推荐策略: " + _strategy(shown),
+            "问题内存: 0.19 GB", "答案内存: 0.05 GB", "元数据内存: 0.10 GB", "总计: 0.33 GB",
+            "=" * 60, "", "推荐策略: " + _strategy(shown),
             "推荐最大batch size: 40", "",
         ]
     )  # fmt: skip

@@ -62,6 +62,7 @@ class Watch:
         self._sampler = None if pid is None else MemorySampler(pid)
         self._gpus: tuple[Gpu, ...] = ()
         self._gpus_due_s = 0.0
+        self._height = 0
 
     def look(self) -> Reading:
         """One reading."""

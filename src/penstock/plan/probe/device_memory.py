@@ -82,7 +82,7 @@ class CudaMemory(DeviceMemory):
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(self._device)
         share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1.0)(self._device)
-        return min(int(share * total), free + torch.cuda.memory_reserved(self._device))
+        return min(int(share * total), int(free) + self.held_bytes())
 
     def held_bytes(self) -> int:
         import torch

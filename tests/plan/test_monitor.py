@@ -20,7 +20,7 @@ from penstock.errors import UsageError
 from penstock.plan import MemoryMonitor, MemorySampler, monitor, sampler, watch
 from penstock.system import limits
 from penstock.system.units import GIB, MIB
-from tests.system.test_limits import Machine
+from tests.system.machine import Machine
 
 _HOLD = "import sys; block = bytearray(64 << 20); print('ready', flush=True); sys.stdin.read()"
 

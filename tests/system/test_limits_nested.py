@@ -1,4 +1,4 @@
-"""Whatever limits there are, the smallest wins and is named: nested control groups of both versions, rlimits, quotas."""
+"""Whatever limits there are, the smallest wins and is named: nested groups of both versions, rlimits, quotas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.plan import MemoryMonitor, monitor
 from penstock.system.units import GIB, MIB
-from tests.system.test_limits import V1_MOUNT, V2_MOUNT, Machine
+from tests.system.machine import V1_MOUNT, V2_MOUNT, Machine
 
 UNLIMITED_V1 = "9223372036854771712"
 GROUPS = ("", "/slice", "/slice/pod", "/slice/pod/container")

@@ -145,7 +145,12 @@ def test_everything_is_left_as_it_was(line: LineMemory) -> None:
     np.random.seed(1)
     torch.manual_seed(1)
 
-    find_max_batch_size(model, _images, optimizer)
+    def drawing(count: int) -> Any:
+        random.random()
+        np.random.random()
+        return _images(count)
+
+    find_max_batch_size(model, drawing, optimizer)
 
     assert (random.random(), np.random.random(), torch.rand(1)) == wanted
     torch.testing.assert_close(model.state_dict(), weights, rtol=0, atol=0)

@@ -39,7 +39,7 @@ def _join(machine: Machine, version: int) -> tuple[str, str, str]:
     return "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     st.sampled_from([1, 2]), limits_of_groups, st.lists(sizes, min_size=4, max_size=4), st.none() | sizes,
     st.none() | sizes, st.integers(0, 2**20),
@@ -76,7 +76,7 @@ def test_the_smallest_memory_limit_wins_and_is_named(
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.sampled_from([1, 2]), st.lists(st.none() | st.integers(5, 2000), min_size=4, max_size=4), st.integers(1, 8))
 def test_the_smallest_quota_wins_and_is_named(
     directory: Path, version: int, percents: list[int | None], allowed: int

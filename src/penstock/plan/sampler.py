@@ -55,8 +55,8 @@ class MemorySampler:
     ...     train()
     >>> print(sampler.describe(), sampler.plot(), sep="\\n")                          # doctest: +SKIP
 
-    It keeps about a thousand samples: when they are full, every second one goes, and they come half as often. Peaks
-    are kept of all. The peak of this process itself is the kernel's, so that none is missed.
+    It keeps about a thousand samples: when there are more, every second one goes, of those to come too. Peaks are of
+    all. The peak of this process itself is the kernel's, so that none is missed.
     """
 
     def __init__(self, pid: int | None = None, *, every_s: float = 0.1) -> None:
@@ -184,7 +184,7 @@ class MemorySampler:
         while not self._stop.wait(wait_s):
             began = time.monotonic()
             self.sample()
-            wait_s = max(self._every_s * self._keep_every**0.5, _RARITY * (time.monotonic() - began))
+            wait_s = max(self._every_s, _RARITY * (time.monotonic() - began))
 
     def _gpu_bytes(self) -> int:
         torch = sys.modules.get("torch")

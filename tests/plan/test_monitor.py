@@ -181,6 +181,19 @@ def test_env_watches_as_json_lines_and_refuses_a_process_that_is_not_there(
     assert "there is no process" in capsys.readouterr().err
 
 
+def test_a_terminal_is_drawn_over_and_no_line_wraps(small_pod: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "30")
+    shown = Terminal()
+    watch.Watch(None, every_s=0, count=2).run(shown)
+    first, second = shown.getvalue().split("\x1b[2F\x1b[J")
+    assert first == second
+    assert max(map(len, first.splitlines())) == 29
+
+
 def test_a_watch_ends_with_its_process(small_pod: Machine) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     shown = io.StringIO()

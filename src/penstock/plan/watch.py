@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -89,6 +90,8 @@ class Watch:
                 if is_live and shown:
                     target.write(f"\x1b[{self._height}F\x1b[J")
                 text = [json.dumps(reading.as_dict())] if as_json else reading.lines()
+                if is_live:  # a line that wraps would not be drawn over
+                    text = [line[: shutil.get_terminal_size().columns - 1] for line in text]
                 self._height = len(text)
                 print("\n".join(text), file=target, flush=True)
                 shown += 1

@@ -35,7 +35,7 @@ class BatchSizeReport:
     method: str
     """"replay": the allocations of a step, replayed; "reserved": the line through reserved memory."""
     replay_error: float
-    """How far the replay of the last point was from what was measured; infinite where nothing was recorded."""
+    """How far replays of the last two points were from what was measured; infinite where nothing was recorded."""
     predicted_bytes: int
     """The peak of reserved memory at this batch, predicted."""
     allocated: Fit

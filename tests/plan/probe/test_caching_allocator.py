@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.plan.probe.caching_allocator import CachingAllocator, ScaledTrace, Segment, Trace, replay
+from penstock.plan.probe.fit import scaled_trace
 from penstock.system.units import MIB
 
 
@@ -123,6 +126,17 @@ def test_a_trace_scaled_to_another_batch_is_the_trace_of_that_batch(
     wanted = _trace(small_batch + 3 + more, sizes(small_batch + 3 + more))
     assert tuple(scaled.events(small_batch + 3 + more)) == wanted.events
     assert scaled.error() == 0
+
+
+def test_a_model_that_allocates_more_often_with_the_batch_is_not_replayed() -> None:
+    """A loop over the samples: sizes stay, their number grows."""
+    small, large = (_trace(batch, [10 * MIB] * batch) for batch in (4, 10))
+    assert ScaledTrace(small, large).error() > 0.3
+    assert scaled_trace([small, large]) == (None, ScaledTrace(small, large).error())
+    assert scaled_trace([small, None]) == (None, math.inf)
+    alike = [_trace(batch, [batch * MIB] * 10) for batch in (40, 100)]
+    found, error = scaled_trace(alike)
+    assert found is not None and error == 0
 
 
 def test_an_allocation_that_only_one_trace_has_does_not_confuse_the_others() -> None:

@@ -220,7 +220,7 @@ class ScaledTrace:
     """
 
     def __init__(self, small: Trace, large: Trace) -> None:
-        self._large = large
+        self._small, self._large = small, large
         sizes = [n_bytes for _, n_bytes in large.events if n_bytes]
         smaller = [n_bytes for _, n_bytes in small.events if n_bytes]
         span = large.batch_size - small.batch_size
@@ -244,9 +244,11 @@ class ScaledTrace:
         return replay(self._large.segments, self.events(batch_size), limit_bytes)
 
     def error(self) -> float:
-        """How far the replay of the larger trace is from what was measured, relative."""
-        found = self.replay(self._large.batch_size).reserved_bytes
-        return abs(found - self._large.reserved_bytes) / max(self._large.reserved_bytes, 1)
+        """How far replays at the two batches are from what was measured, relative: the larger of the two."""
+        pairs = (
+            (self.replay(each.batch_size).reserved_bytes, each.reserved_bytes) for each in (self._small, self._large)
+        )
+        return max(abs(found - measured) / max(measured, 1) for found, measured in pairs)
 
 
 def _pairs(small: Sequence[int], large: Sequence[int], small_batch: int, large_batch: int) -> list[int | None]:

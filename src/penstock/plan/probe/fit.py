@@ -12,7 +12,7 @@ from penstock.system.units import format_bytes
 
 _MOST_POINTS = 9
 _LINEAR = 0.02  # a point that is further from the line is not on it
-_REPLAY_ERROR = 0.02
+_REPLAY_ERROR = 0.05
 MOST_SAMPLES = 1 << 20  # of a batch: beyond it nothing is looked for
 
 

@@ -112,15 +112,17 @@ def find_max_batch_size(
     _check(margin, start, max_batch_size, multiple_of, host_batches)
     began = time.perf_counter()
     device = next(model.parameters()).device
+    device_memory = memory_of(device)
     steps = _Steps(model, make_batch, optimizer, step or _Step(loss, amp, device), device)
     with same_random_numbers():
         try:
             host = HostPlan.of_batch(make_batch(start), start, host_memory, margin, host_batches, pinned)
-            search = _Search(steps, memory_of(device), memory, margin, start, max_batch_size or MOST_SAMPLES, host)
+            search = _Search(steps, device_memory, memory, margin, start, max_batch_size or MOST_SAMPLES, host)
             size = search.solve(multiple_of)
             confirmed, failures = search.confirm(size, multiple_of) if confirm else (None, 0)
         finally:
             steps.state.restore()
+            device_memory.give_back()
     return search.report(confirmed, failures, size, time.perf_counter() - began)
 
 

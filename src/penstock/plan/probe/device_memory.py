@@ -39,6 +39,10 @@ class DeviceMemory(ABC):
         """What this process holds there now."""
 
     @abstractmethod
+    def give_back(self) -> None:
+        """Hand what is freed to the system: each probe, and the training after it, starts with an empty cache."""
+
+    @abstractmethod
     def measure(self, steps: Callable[[], None], batch_size: int) -> Peak:
         """Run the steps from an empty cache on, and return the peak."""
 
@@ -54,9 +58,12 @@ class HostMemory(DeviceMemory):
     def held_bytes(self) -> int:
         return rss_bytes()
 
-    def measure(self, steps: Callable[[], None], batch_size: int) -> Peak:
+    def give_back(self) -> None:
         gc.collect()
         give_back_freed()
+
+    def measure(self, steps: Callable[[], None], batch_size: int) -> Peak:
+        self.give_back()
         with PeakMeter() as meter:
             steps()
         return Peak(meter.peak_bytes, meter.peak_bytes)
@@ -78,8 +85,7 @@ class CudaMemory(DeviceMemory):
     def limit_bytes(self) -> int:
         import torch
 
-        gc.collect()
-        torch.cuda.empty_cache()
+        self.give_back()
         free, total = torch.cuda.mem_get_info(self._device)
         share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1.0)(self._device)
         return min(int(share * total), int(free) + self.held_bytes())
@@ -89,12 +95,17 @@ class CudaMemory(DeviceMemory):
 
         return int(torch.cuda.memory_reserved(self._device))
 
-    def measure(self, steps: Callable[[], None], batch_size: int) -> Peak:
+    def give_back(self) -> None:
         import torch
 
         gc.collect()
         torch.cuda.synchronize(self._device)
         torch.cuda.empty_cache()
+
+    def measure(self, steps: Callable[[], None], batch_size: int) -> Peak:
+        import torch
+
+        self.give_back()
         torch.cuda.reset_peak_memory_stats(self._device)
         with _History(self._device) as history:
             steps()

@@ -41,7 +41,7 @@ class BatchSizeReport:
     allocated: Fit
     reserved: Fit
     linearity_error: float
-    """How far the last point was from the line through the two before it."""
+    """How far a third point was from the line through two others."""
     points: tuple[ProbePoint, ...]
     confirmed: ProbePoint | None
     """The peak measured at the batch size itself."""
@@ -74,7 +74,7 @@ class BatchSizeReport:
                 f"batch size {self.batch_size:,} on {self.device}, limited by {self.ruled_by}",
                 f"  limit      {format_bytes(self.limit_bytes)} less {self.margin:.0%} margin",
                 f"  predicted  {format_bytes(self.predicted_bytes)} ({self.method}), {confirmed}",
-                f"  reserved   {fit}, {self.linearity_error:.1%} off the line at the last point",
+                f"  reserved   {fit}, {self.linearity_error:.1%} off the line at a third point",
                 f"  host       {format_bytes(self.host_bytes)} for the batches of a loader",
                 f"  steps      at {tried} samples, {self.seconds:.1f} s",
             ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,6 +70,22 @@ def test_a_model_that_is_too_large_is_told_with_both_numbers() -> None:
     with pytest.raises(LimitExceeded, match="2 samples takes 3 GiB, over the limit of 2 GiB") as caught:
         climb(measure, 2 * GIB, 2, 100)
     assert (caught.value.size, caught.value.limit) == (3 * GIB, 2 * GIB)
+
+
+def test_points_are_so_far_apart_that_noise_does_not_bend_the_line() -> None:
+    machine = Machine(fixed=700 * MIB, sample=12 * MIB, optimizer=0, limit=1000 * MIB)
+    found = machine.climb(start=8)
+    tried = [point.batch_size for point in found.points]
+    assert all(second >= 1.2 * first for first, second in itertools.pairwise(tried))
+    assert len(tried) >= 2
+
+
+def test_without_room_for_a_third_point_above_one_between_checks_the_line() -> None:
+    machine = Machine(fixed=700 * MIB, sample=12 * MIB, optimizer=0, limit=1000 * MIB)
+    found = machine.climb(start=8, most=17)
+    assert machine.tried == [8, 16, 12]
+    assert [point.batch_size for point in found.points] == [8, 12, 16]
+    assert found.linearity_error == 0
 
 
 def test_the_most_that_is_asked_for_is_not_passed() -> None:

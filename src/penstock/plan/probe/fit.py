@@ -11,6 +11,7 @@ from penstock.plan.probe.caching_allocator import ScaledTrace, Trace
 from penstock.system.units import format_bytes
 
 _MOST_POINTS = 9
+_APART = 1.2  # points that are closer than this give no line: what is measured has its noise
 _LINEAR = 0.02  # a point that is further from the line is not on it
 _REPLAY_ERROR = 0.05
 MOST_SAMPLES = 1 << 20  # of a batch: beyond it nothing is looked for
@@ -54,7 +55,7 @@ def fit_line(first: tuple[int, int], second: tuple[int, int]) -> Fit:
 
 @dataclass(frozen=True)
 class Climb:
-    """The points measured, the lines through the last two, and how far the last one was from the line before it."""
+    """The points measured, the lines through the last two, and how far a third point was from the line."""
 
     points: tuple[ProbePoint, ...]
     allocated: Fit
@@ -83,7 +84,12 @@ def climb(measure: Callable[[int], ProbePoint], limit_bytes: int, start: int, mo
             break
         points.append(measure(following))
     allocated, reserved = (_last_line(points, name) for name in ("allocated_bytes", "reserved_bytes"))
-    return Climb(tuple(points), allocated, reserved, _linearity_error(points))
+    error = _linearity_error(points)
+    if len(points) == 2 and points[1].batch_size > points[0].batch_size + 1:
+        # No room above for a third point: one between the two checks the line as well.
+        points.insert(1, measure((points[0].batch_size + points[1].batch_size) // 2))
+        error = _off_line(reserved, points[1])
+    return Climb(tuple(points), allocated, reserved, error)
 
 
 def _next(points: Sequence[ProbePoint], limit_bytes: int, most: int, held_bytes: int) -> int | None:
@@ -100,7 +106,7 @@ def _next(points: Sequence[ProbePoint], limit_bytes: int, most: int, held_bytes:
         share = 8 if len(points) == 2 else 2 if last.batch_size < 0.4 * goal else 1.3
         wanted = min(int(goal / share), 16 * last.batch_size)
     following = min(max(wanted, last.batch_size + 1), safe)
-    return following if following > last.batch_size else None
+    return following if following >= _APART * last.batch_size else None
 
 
 def _last_line(points: Sequence[ProbePoint], name: str) -> Fit:
@@ -114,8 +120,11 @@ def _linearity_error(points: Sequence[ProbePoint]) -> float:
     """The last point against the line through the two before it, relative; not known with two points."""
     if len(points) < 3:
         return math.inf
-    predicted = _last_line(points[:-1], "reserved_bytes").at(points[-1].batch_size)
-    return abs(predicted - points[-1].reserved_bytes) / max(points[-1].reserved_bytes, 1)
+    return _off_line(_last_line(points[:-1], "reserved_bytes"), points[-1])
+
+
+def _off_line(line: Fit, point: ProbePoint) -> float:
+    return abs(line.at(point.batch_size) - point.reserved_bytes) / max(point.reserved_bytes, 1)
 
 
 def scaled_trace(traces: Sequence[Trace | None]) -> tuple[ScaledTrace | None, float]:
@@ -123,7 +132,7 @@ def scaled_trace(traces: Sequence[Trace | None]) -> tuple[ScaledTrace | None, fl
 
     There is none where nothing was recorded, or where the replay is too far off: other rules, several streams.
     """
-    known = [each for each in traces if each is not None]
+    known = sorted((each for each in traces if each is not None), key=lambda each: each.batch_size)
     if len(known) < 2:
         return None, math.inf
     found = ScaledTrace(known[-2], known[-1])

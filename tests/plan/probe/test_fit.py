@@ -74,7 +74,7 @@ def test_a_model_that_is_too_large_is_told_with_both_numbers() -> None:
 
 def test_points_are_so_far_apart_that_noise_does_not_bend_the_line() -> None:
     machine = Machine(fixed=700 * MIB, sample=12 * MIB, optimizer=0, limit=1000 * MIB)
-    found = machine.climb(start=8)
+    found = machine.climb(start=8, held=700 * MIB)
     tried = [point.batch_size for point in found.points]
     assert all(second >= 1.2 * first for first, second in itertools.pairwise(tried))
     assert len(tried) >= 2
@@ -82,7 +82,7 @@ def test_points_are_so_far_apart_that_noise_does_not_bend_the_line() -> None:
 
 def test_without_room_for_a_third_point_above_one_between_checks_the_line() -> None:
     machine = Machine(fixed=700 * MIB, sample=12 * MIB, optimizer=0, limit=1000 * MIB)
-    found = machine.climb(start=8, most=17)
+    found = machine.climb(start=8, most=17, held=700 * MIB)
     assert machine.tried == [8, 16, 12]
     assert [point.batch_size for point in found.points] == [8, 12, 16]
     assert found.linearity_error == 0

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from penstock.errors import PenstockError, StoreError, UsageError
 from penstock.media.image.codec import encode_jpeg
-from penstock.plan import DatasetOptimizer, json_records
-from penstock.plan.json_records import json_records as read_records
-from penstock.plan.measure_files import measure_files, object_bytes
+from penstock.plan import DatasetOptimizer
+from penstock.plan.files import json_records
+from penstock.plan.files.json_records import json_records as read_records
+from penstock.plan.files.measure import measure_files, object_bytes
 from penstock.system.units import GIB
 
 ROOT = Path(__file__).resolve().parents[2]

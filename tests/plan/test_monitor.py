@@ -17,7 +17,8 @@ import pytest
 
 from penstock.cli import main
 from penstock.errors import UsageError
-from penstock.plan import MemoryMonitor, MemorySampler, monitor, sampler, watch
+from penstock.plan import MemoryMonitor, MemorySampler, monitor
+from penstock.plan.memory import sampler, watch
 from penstock.system import limits
 from penstock.system.units import GIB, MIB
 from tests.system.machine import Machine

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _watch(args: argparse.Namespace) -> int:
-    from penstock.plan.watch import Watch
+    from penstock.plan.memory.watch import Watch
 
     every_s = max(parse_duration_ns(args.every), 0) / 1e9
     Watch(args.watch or None, every_s=every_s, count=args.count).run(as_json=args.json)

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from penstock.plan.batch_size import BatchSizeReport, find_max_batch_size
     from penstock.plan.dataset_optimizer import DatasetOptimizer
     from penstock.plan.estimate import DatasetSizeEstimator
+    from penstock.plan.memory.sampler import MemorySampler
     from penstock.plan.monitor import MemoryMonitor
-    from penstock.plan.sampler import MemorySampler
 
 # Loaded at first use: neither torch nor a store is imported by asking what is here.
 _HOMES = {
@@ -20,7 +20,7 @@ _HOMES = {
     "DatasetOptimizer": "dataset_optimizer",
     "DatasetSizeEstimator": "estimate",
     "MemoryMonitor": "monitor",
-    "MemorySampler": "sampler",
+    "MemorySampler": "memory.sampler",
     "find_max_batch_size": "batch_size",
 }
 

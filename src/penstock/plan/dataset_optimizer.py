@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.errors import UsageError
 from penstock.plan.estimate import DTYPE_BYTES, DatasetSizeEstimator
-from penstock.plan.measure_files import Measured, measure_files
+from penstock.plan.files.measure import Measured, measure_files
 from penstock.plan.probe.host_plan import pinned_bytes
 from penstock.system.limits import read_cpu_limit, read_gpus, read_memory_limit
 from penstock.system.units import GIB, parse_workers

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.system.units import format_bytes, format_duration_ns
 
 if TYPE_CHECKING:
-    from penstock.plan.sampler import MemoryPeaks, MemorySample
+    from penstock.plan.memory.sampler import MemoryPeaks, MemorySample
 
 _WIDTH, _HEIGHT = 720, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 12, 24, 28

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from penstock.errors import UsageError
-from penstock.plan.sampler import MemorySample, MemorySampler
+from penstock.plan.memory.sampler import MemorySample, MemorySampler
 from penstock.system.limits import Gpu, MemoryLimit, describe_memory, read_gpus, read_memory_limit
 from penstock.system.units import format_bytes
 

@@ -175,7 +175,7 @@ class MemorySampler:
 
     def save_svg(self, path: str | os.PathLike[str]) -> None:
         """The tree and this process over time as a drawing."""
-        from penstock.plan.memory_svg import draw
+        from penstock.plan.memory.svg import draw
 
         write_file(Path(path), [draw(self.samples, self.peaks).encode()], fsync=False)
 

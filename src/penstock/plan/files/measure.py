@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.errors import ImageError, PenstockError, StoreError
 from penstock.media.image.codec import size_of
-from penstock.plan.json_records import json_lines, json_records
+from penstock.plan.files.json_records import json_lines, json_records
 from penstock.stores.opening import open_store
 from penstock.stores.store import Store
 

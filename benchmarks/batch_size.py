@@ -258,6 +258,7 @@ def trial(model: Any, make_batch: Any, optimizer: Any, loss: Any, amp: Any, word
 
     import torch
 
+    from penstock.plan.probe.device_memory import is_out_of_memory
     from penstock.system.memory import PeakMeter
 
     fits = True
@@ -273,7 +274,9 @@ def trial(model: Any, make_batch: Any, optimizer: Any, loss: Any, amp: Any, word
                 del batch, value
             if device.type == "cuda":
                 torch.cuda.synchronize()
-        except torch.cuda.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             fits = False
     if device.type == "cuda":
         return {"fits": fits, "gib": torch.cuda.max_memory_reserved() / 2**30}

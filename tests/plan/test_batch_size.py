@@ -264,14 +264,22 @@ def test_on_cuda_the_allocator_is_replayed_and_nothing_runs_out(monkeypatch: pyt
     assert report.reserved.largest(usable) <= report.batch_size <= report.allocated.largest(usable)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.cuda.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("GET was unable to find an engine to execute this computation"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
 def test_a_batch_that_runs_out_after_all_is_counted_and_made_smaller(
-    line: LineMemory, monkeypatch: pytest.MonkeyPatch
+    line: LineMemory, monkeypatch: pytest.MonkeyPatch, error: RuntimeError
 ) -> None:
     measure = line.measure
 
     def full(steps: Any, size: int) -> Peak:
         if size > 280:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+            raise error
         return measure(steps, size)
 
     monkeypatch.setattr(line, "measure", full)

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.errors import LimitExceeded, UsageError
 from penstock.plan.probe.caching_allocator import Trace
-from penstock.plan.probe.device_memory import DeviceMemory, memory_of
+from penstock.plan.probe.device_memory import DeviceMemory, is_out_of_memory, memory_of
 from penstock.plan.probe.fit import MOST_SAMPLES, Climb, Fit, ProbePoint, climb, largest_batch, scaled_trace
 from penstock.plan.probe.host_plan import HostPlan
 from penstock.plan.probe.training_state import TrainingState, same_random_numbers, to_device
@@ -249,12 +249,12 @@ class _Search:
 
     def confirm(self, size: int, multiple_of: int) -> tuple[ProbePoint, int]:
         """Steps at the batch found. Where they run out of memory after all, a smaller batch is taken, and counted."""
-        import torch
-
         for failures in range(_TRIES):
             try:
                 return self._measure(size), failures
-            except torch.cuda.OutOfMemoryError:
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
                 smaller = int(size * _BACK_OFF)
                 size = max(1, smaller // multiple_of * multiple_of or smaller)
         return self._measure(size), _TRIES

@@ -13,6 +13,8 @@ from penstock.system.limits import read_memory_limit
 from penstock.system.memory import PeakMeter, give_back_freed, rss_bytes
 
 _MOST_EVENTS = 2_000_000
+# A convolution that finds no memory for any of its algorithms says that there is no engine for it.
+_LACKS_MEMORY = ("out of memory", "unable to find an engine", "status_alloc_failed", "not enough memory")
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,13 @@ def _events(entries: list[dict[str, Any]]) -> tuple[tuple[int, int], ...]:
         for entry in entries
         if entry["action"] in ("alloc", "free_completed")
     )
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether memory is what a step lacked: libraries under PyTorch say so in words of their own."""
+    import torch
+
+    return isinstance(error, torch.cuda.OutOfMemoryError) or any(text in str(error).lower() for text in _LACKS_MEMORY)
 
 
 def memory_of(device: Any) -> DeviceMemory:

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock import __version__
 from penstock.cli.display import say_json
-from penstock.system.units import format_bytes, format_size, parse_workers
+from penstock.system.units import format_bytes, format_size, parse_duration_ns, parse_workers
 
 LIBRARIES = ("av", "h5py", "numpy", "opencv-python-headless", "psutil", "pyarrow", "pyyaml", "rich", "rosbags")
 NEIGHBOURS = ("lerobot", "torch", "torchcodec", "nvidia-ml-py")
@@ -22,17 +22,33 @@ def add_parser(verbs: Any) -> None:
         description="Show the memory, CPUs, shared memory, disk and GPUs that this process may use, the limit that "
         "rules each, and the versions of the libraries that penstock works with.",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; with --watch one a line")
+    parser.add_argument(
+        "--watch", nargs="?", type=int, const=0, metavar="PID",
+        help="show memory and GPUs live, with PID also what that process and its workers hold, until Ctrl-C",
+    )  # fmt: skip
+    parser.add_argument("--every", default="1s", metavar="TIME", help="between two looks of --watch (1s)")
+    parser.add_argument("--count", type=int, metavar="N", help="end --watch after N looks")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print what the machine grants; 0."""
+    if args.watch is not None:
+        return _watch(args)
     found = describe()
     if args.json:
         say_json(found)
     else:
         _show(found)
+    return 0
+
+
+def _watch(args: argparse.Namespace) -> int:
+    from penstock.plan.memory.watch import Watch
+
+    every_s = max(parse_duration_ns(args.every), 0) / 1e9
+    Watch(args.watch or None, every_s=every_s, count=args.count).run(as_json=args.json)
     return 0
 
 

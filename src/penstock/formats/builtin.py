@@ -65,5 +65,15 @@ HDF5 = Format(
     inspect="penstock.cli.inspect_hdf5:inspect_hdf5",
     convert="penstock.conversion.inputs.store:open_hdf5_input",
 )
+VQA = Format(
+    "vqa",
+    "VQA data set",
+    "store",
+    open="penstock.stores.vqa.store:VQAStore",
+    suffixes=(".jsonl", ".ndjson", ".json", ".tar"),
+    recognise="penstock.stores.vqa.inside:is_vqa_folder",
+    is_searched=False,
+    options=("annotations", "image_root", "fields", "on_error", "allow_external"),
+)
 
-FORMATS = (ROS1, DB3, MCAP, LEROBOT, HDF5)
+FORMATS = (ROS1, DB3, MCAP, LEROBOT, HDF5, VQA)

@@ -57,6 +57,10 @@ class Format:
     """With one of these its files begin. Without any, the name decides."""
     markers: tuple[str, ...] = ()
     """With one of these files in it, a directory is one piece of data: "meta/info.json"."""
+    recognise: str = ""
+    """`(directory) -> bool`, where no single file marks a directory as one piece of data."""
+    is_searched: bool = True
+    """Whether searching a directory finds it. JSON and images lie beside much that is something else."""
     is_directory_of_files: bool = False
     """Whether a directory of such files can be opened as one store."""
     is_series: bool = False
@@ -110,7 +114,10 @@ class Format:
 
     def marks(self, directory: str | os.PathLike[str]) -> bool:
         """Whether a directory is one piece of data of this format."""
-        return any((as_path(directory) / marker).is_file() for marker in self.markers)
+        place = as_path(directory)
+        if any((place / marker).is_file() for marker in self.markers):
+            return True
+        return bool(self.recognise) and place.is_dir() and bool(load(self.recognise)(place))
 
     def files_in(self, directory: Path) -> list[Path]:
         """The files right in a directory that are named as this format, sorted."""

@@ -11,41 +11,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from penstock.errors import LimitExceeded, OutputFailed, UsageError
+from penstock.errors import LimitExceeded, OutputFailed
+from penstock.system.cache_directory import HINT, cache_directory, expanded, has_directory
 from penstock.system.units import GIB, format_size, parse_bytes
+
+__all__ = [
+    "SUFFIX",
+    "CacheDirectory",
+    "CachedView",
+    "Room",
+    "cache_directory",
+    "has_directory",
+    "hold",
+    "lies_in_memory",
+    "remove_view",
+    "view_paths",
+    "views_directory",
+]
 
 SUFFIX = ".view"
 _VIEW_NAME = re.compile(r"[0-9a-f]{64}\.view")
 _UNFINISHED_NAME = re.compile(r"\.[0-9a-f]{64}\.[0-9]+\.new")
 _RESERVE_PERCENT = 5
 _RESERVE_MOST_BYTES = 1 * GIB
-_HINT = "set PENSTOCK_CACHE to a directory that may be written, on a disk with room"
-
-
-def cache_directory() -> Path:
-    """$PENSTOCK_CACHE, else $XDG_CACHE_HOME/penstock, else ~/.cache/penstock."""
-    own = os.environ.get("PENSTOCK_CACHE")
-    if own:
-        return _expanded(own)
-    shared = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG rules: a path that is not absolute counts as not set.
-    return (Path(shared) if os.path.isabs(shared) else _expanded("~/.cache")) / "penstock"
-
-
-def _expanded(path: str | os.PathLike[str]) -> Path:
-    try:
-        return Path(path).expanduser().absolute()
-    except RuntimeError as error:  # a user without an entry, as in some containers
-        raise UsageError(f"there is no home directory for the cache: {error}", hint=_HINT) from error
-
-
-def has_directory() -> bool:
-    """Whether there is a place for the cache; a user without a home directory has none."""
-    try:
-        cache_directory()
-    except UsageError:
-        return False
-    return True
 
 
 def lies_in_memory(directory: Path) -> bool:
@@ -64,7 +52,7 @@ def lies_in_memory(directory: Path) -> bool:
 
 def views_directory(directory: str | os.PathLike[str] | None = None) -> Path:
     """Where views lie: `directory` itself where one is given, else `views` in the cache directory."""
-    return cache_directory() / "views" if directory is None else _expanded(directory)
+    return cache_directory() / "views" if directory is None else expanded(directory)
 
 
 @dataclass(frozen=True)
@@ -291,5 +279,5 @@ def _disk(path: Path) -> _Disk:
 
 def _unusable(path: Path, error: OSError) -> OutputFailed:
     failed = OutputFailed(path, "the cache of views cannot be used", error)
-    failed.hint = _HINT
+    failed.hint = HINT
     return failed

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from penstock.load.settings import Mix
     from penstock.load.view import View
     from penstock.load.window import Clip, Transition, Window
+    from penstock.media.spike.files import read_spikes
+    from penstock.media.spike.intensity import spike_to_tfi, spike_to_tfp
+    from penstock.media.spike.voxel import spike_to_voxel
     from penstock.stores.opening import open_store as open
     from penstock.stores.store import Store
     from penstock.system.budget import Budget
@@ -41,6 +44,10 @@ _HOMES = {
     "convert": "penstock.conversion.job",
     "open": "penstock.stores.opening:open_store",
     "profile": "penstock.profile:",
+    "read_spikes": "penstock.media.spike.files",
+    "spike_to_tfi": "penstock.media.spike.intensity",
+    "spike_to_tfp": "penstock.media.spike.intensity",
+    "spike_to_voxel": "penstock.media.spike.voxel",
     "torch": "penstock.torch:",
 }
 
@@ -62,6 +69,10 @@ __all__ = [
     "convert",
     "open",
     "profile",
+    "read_spikes",
+    "spike_to_tfi",
+    "spike_to_tfp",
+    "spike_to_voxel",
     "torch",
 ]
 

@@ -13,7 +13,8 @@ PenstockError                     exit 1; `hint` says what to do next
 │   └── MessageError              one message does not match its definition
 ├── MediaError
 │   ├── ImageError                one picture: not a JPEG, cut, other size, unknown encoding
-│   └── VideoError                a video file or codec
+│   ├── VideoError                a video file or codec
+│   └── SpikeError                a spike file: other size, more than one layout that fits, wrong number of bins
 ├── StoreError                    a store (HDF5 file) cannot be read (as asked)
 │   ├── StoreCorrupt              cut, damaged, or left open for writing
 │   └── ExternalRefused           it would read another file (carries its name)
@@ -123,6 +124,10 @@ class ImageError(MediaError):
 
 class VideoError(MediaError):
     """A video file or codec cannot be used."""
+
+
+class SpikeError(MediaError):
+    """A spike file cannot be used as asked."""
 
 
 class StoreError(PenstockError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 from hypothesis import given
@@ -337,3 +337,18 @@ def test_settings_survive_the_round_trip_and_defaults_can_be_left_out(tmp_path: 
         "    tolerance_ns: 40ms\n"
         "memory: 1073741824\n"
     )
+
+
+@dataclass(frozen=True)
+class Loud:
+    upper_case_keys: ClassVar[bool] = True
+    batch_size: int = 1
+
+
+def test_keys_may_be_written_in_upper_case() -> None:
+    made = config.build(Loud, {"BATCH_SIZE": 4})
+    assert made == Loud(4) and config.dump_yaml(made) == "BATCH_SIZE: 4\n"
+    with pytest.raises(ConfigError, match="did you mean 'BATCH_SIZE'"):
+        config.build(Loud, {"batch_size": 4})
+    with pytest.raises(ConfigError, match="DATA.BATCH_SIZE: expected a whole number"):
+        config.build(Loud, {"BATCH_SIZE": "x"}, "DATA")

@@ -6,7 +6,8 @@
 Every complaint names the key's full path, the value, and what is expected.
 
 A dataclass field may carry `metadata={"parse": f}` (value → field value; ValueError, TypeError and UsageError become
-ConfigError with the key's path) and `metadata={"dump": g}` (its inverse, for `dump_yaml`).
+ConfigError with the key's path) and `metadata={"dump": g}` (its inverse, for `dump_yaml`). A dataclass with
+`upper_case_keys: ClassVar[bool] = True` is written `BATCH_SIZE: 4` and read as `.batch_size`.
 """
 
 from __future__ import annotations
@@ -118,8 +119,9 @@ def build(cls: type[T], tree: Any, where: str = "") -> T:
         return tree
     if not isinstance(tree, Mapping):
         raise ConfigError(f"{_place(where)}expected a mapping of {_fields_text(cls)}, got {_shown(tree)}")
-    hints = typing.get_type_hints(cls)
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+    types_by_name = typing.get_type_hints(cls)
+    fields = {_key(cls, field): field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+    hints = {key: types_by_name[field.name] for key, field in fields.items()}
     for key in tree:
         if key not in fields:
             raise ConfigError(
@@ -127,12 +129,17 @@ def build(cls: type[T], tree: Any, where: str = "") -> T:
                 hint=f"known keys: {', '.join(fields)}",
             )
     values: Tree = {}
-    for name, field in fields.items():
-        if name in tree:
-            values[name] = _field_value(field, hints[name], tree[name], f"{where}.{name}" if where else name)
+    for key, field in fields.items():
+        if key in tree:
+            values[field.name] = _field_value(field, hints[key], tree[key], f"{where}.{key}" if where else key)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise ConfigError(f"missing key {name!r} in {where or 'the configuration'}: it has no default")
+            raise ConfigError(f"missing key {key!r} in {where or 'the configuration'}: it has no default")
     return _guarded(lambda: cls(**values), where)
+
+
+def _key(cls: type, field: dataclasses.Field[Any]) -> str:
+    """How a field is written in YAML."""
+    return field.name.upper() if getattr(cls, "upper_case_keys", False) else field.name
 
 
 def _place(where: str) -> str:
@@ -249,7 +256,8 @@ def _plain(value: Any, skip_defaults: bool) -> Any:
             item = getattr(value, field.name)
             if field.init and not (skip_defaults and item == _default(field)):
                 dump = field.metadata.get("dump")
-                tree[field.name] = _plain(dump(item) if dump and item is not None else item, skip_defaults)
+                item = dump(item) if dump and item is not None else item
+                tree[_key(type(value), field)] = _plain(item, skip_defaults)
         return tree
     if isinstance(value, Mapping):
         return {str(key): _plain(item, skip_defaults) for key, item in value.items()}
@@ -277,13 +285,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def _nearest_key(key: str, hints: Mapping[str, Any]) -> str:
     """The key that was probably meant: of this level, or the same key one level down."""
     for name, hint in hints.items():
-        if dataclasses.is_dataclass(hint) and key in {field.name for field in dataclasses.fields(hint)}:
+        if dataclasses.is_dataclass(hint) and key in _fields_text(hint).split(", "):  # type: ignore[arg-type]
             return f"; did you mean '{name}.{key}'?"
     return did_you_mean(key, hints)
 
 
 def _fields_text(cls: type) -> str:
-    return ", ".join(field.name for field in dataclasses.fields(cls))
+    return ", ".join(_key(cls, field) for field in dataclasses.fields(cls))
 
 
 _NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}

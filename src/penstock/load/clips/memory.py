@@ -1,0 +1,154 @@
+"""The memory that loading clips will take, predicted before anything starts; what cannot fit is refused with what can.
+
+The model, for each GPU's process and each of its two DataLoaders:
+
+- Every worker holds `WORKER_BYTES` of its own (measured, see there), one image as stored and decoded, one spike file.
+- torch keeps workers × prefetch batches under way, and the training loop holds two: the last one and the next.
+- A pinned tensor takes the next power of two in torch's allocator, which keeps what it has taken.
+
+The RAM cache counts once for the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from penstock.errors import BudgetExceeded
+from penstock.load.clips.frames import Shapes, shape_bytes
+from penstock.system.limits import MemoryLimit, describe_memory
+from penstock.system.units import MIB, format_bytes
+
+WORKER_BYTES = 48 * MIB
+"""What a worker holds beside data: pages of the interpreter and of torch that it does not share with its parent."""
+
+_HELD_BATCHES = 2
+
+
+@dataclass(frozen=True)
+class LoaderMemory:
+    """What one DataLoader of one process takes."""
+
+    name: str
+    workers: int
+    prefetch: int
+    batch: tuple[tuple[int, int], ...]
+    """(bytes, bytes with DTYPE: uint8) of every tensor of a batch."""
+    item_bytes: int
+    """What a worker holds while it makes a clip: an image as stored and decoded, a spike file, its counts."""
+    is_pinned: bool
+    is_uint8: bool = False
+
+    @property
+    def batch_bytes(self) -> int:
+        sizes = [each[1] if self.is_uint8 else each[0] for each in self.batch]
+        return sum(_power_of_two(size) if self.is_pinned else size for size in sizes)
+
+    @property
+    def n_batches(self) -> int:
+        return self.workers * self.prefetch + _HELD_BATCHES
+
+    @property
+    def workers_bytes(self) -> int:
+        return self.workers * (WORKER_BYTES + self.item_bytes)
+
+    @property
+    def n_bytes(self) -> int:
+        return self.workers_bytes + self.n_batches * self.batch_bytes
+
+
+@dataclass(frozen=True)
+class ClipMemory:
+    """What loading takes on the whole machine."""
+
+    gpus: int
+    train: LoaderMemory
+    val: LoaderMemory | None
+    cache_bytes: int
+
+    @property
+    def loaders(self) -> tuple[LoaderMemory, ...]:
+        return (self.train,) if self.val is None else (self.train, self.val)
+
+    @property
+    def n_bytes(self) -> int:
+        return self.cache_bytes + self.gpus * sum(each.n_bytes for each in self.loaders)
+
+    def describe(self) -> str:
+        """One line: the total, and what it is made of."""
+        parts = [f"cache {format_bytes(self.cache_bytes)}"] if self.cache_bytes else []
+        for each in self.loaders:
+            pinned = ", pinned" if each.is_pinned else ""
+            parts.append(
+                f"{each.name}: {self.gpus * each.workers} workers {format_bytes(self.gpus * each.workers_bytes)}, "
+                f"{self.gpus * each.n_batches} batches × {format_bytes(each.batch_bytes)}{pinned}"
+            )
+        return f"{format_bytes(self.n_bytes)} ({'; '.join(parts)})"
+
+    def check(self, limit: MemoryLimit, held_bytes: int = 0) -> None:
+        """Refuse what the machine cannot hold; `held_bytes` of the cache are there already."""
+        needed_bytes = self.n_bytes - held_bytes
+        if needed_bytes <= limit.available_bytes:
+            return
+        raise BudgetExceeded(
+            f"loading would take {self.describe()}, and there are {describe_memory(limit)}",
+            size=needed_bytes,
+            limit=limit.available_bytes,
+            hint=_advice(self, limit.available_bytes + held_bytes),
+        )
+
+
+def loader_memory(
+    name: str, shapes: Shapes, *, batch_size: int, workers: int, prefetch: int, item_bytes: int, is_pinned: bool
+) -> LoaderMemory:
+    """By the shapes of the largest clip of a data set."""
+    sizes = [(batch_size * shape_bytes(shape, dtype), dtype) for shape, dtype in shapes.values()]
+    batch = tuple((size, size // 4 if dtype == "float32" else size) for size, dtype in sizes)
+    return LoaderMemory(name, workers, prefetch, batch, item_bytes, is_pinned)
+
+
+def _power_of_two(n_bytes: int) -> int:
+    return 1 << max(n_bytes - 1, 0).bit_length()
+
+
+def _advice(asked: ClipMemory, available_bytes: int) -> str:
+    """The setting that fits: the first single change that is enough, else several together."""
+    several = "TRAIN_PREFETCH_FACTOR: 1, VAL_PREFETCH_FACTOR: 1, DATA.DTYPE: uint8 and "
+    for words, start in (("", asked), (several, _each(asked, prefetch=1, is_uint8=True))):
+        for change, memory in _changes(start, available_bytes):
+            if memory.n_bytes <= available_bytes:
+                return f"{words}{change} fits: {memory.describe()}"
+    return "a smaller DATA.CROP_SIZE, DATA.CLIP_LEN or TRAIN.BATCH_SIZE: one worker without a cache takes too much"
+
+
+def _changes(asked: ClipMemory, available_bytes: int) -> Iterator[tuple[str, ClipMemory]]:
+    """Single changes of a configuration, the least painful first, as words and as memory."""
+    for prefetch in range(max(each.prefetch for each in asked.loaders) - 1, 0, -1):
+        fewer = _each(asked, prefetch=prefetch)
+        pairs = zip(fewer.loaders, asked.loaders, strict=True)
+        keys = [f"{each.name.upper()}_PREFETCH_FACTOR: {prefetch}" for each, before in pairs if each != before]
+        yield f"DATALOADER.{' and '.join(keys)}", fewer
+    left_gb = (available_bytes - (asked.n_bytes - asked.cache_bytes)) // 10**8 / 10
+    if asked.cache_bytes and left_gb > 0:
+        yield f"DATA.CACHE_SIZE_GB: {left_gb:g}", replace(asked, cache_bytes=int(left_gb * 1e9))
+    for workers in range(asked.train.workers - 1, 0, -1):
+        yield f"DATALOADER.TOTAL_WORKERS: {workers * asked.gpus}", _each(asked, workers=workers)
+    yield "DATA.DTYPE: uint8", _each(asked, is_uint8=True)
+    words = f"DATALOADER.TOTAL_WORKERS: {asked.gpus}" + (" and DATA.USE_RAM_CACHE: false" if asked.cache_bytes else "")
+    yield words, replace(_each(asked, workers=1), cache_bytes=0)
+
+
+def _each(
+    asked: ClipMemory, *, prefetch: int | None = None, workers: int | None = None, is_uint8: bool | None = None
+) -> ClipMemory:
+    """With at most so many in both loaders."""
+    parts = [
+        replace(
+            each,
+            prefetch=min(each.prefetch, prefetch or each.prefetch),
+            workers=min(each.workers, workers or each.workers),
+            is_uint8=each.is_uint8 if is_uint8 is None else is_uint8,
+        )
+        for each in asked.loaders
+    ]
+    return replace(asked, train=parts[0], val=parts[1] if len(parts) > 1 else None)

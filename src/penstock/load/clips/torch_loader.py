@@ -1,0 +1,90 @@
+"""torch's side of clips: a DataLoader that counts what the training loop has taken, and batches on a device."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from penstock.errors import MissingExtra
+from penstock.load.clips.crop import turned
+from penstock.load.clips.dataset import SpikeClips, collate_clips
+from penstock.load.clips.passes import ClipPasses
+from penstock.media.spike.voxel import packed_to_voxel
+
+_IMAGES = ("blur", "sharp")
+_MADE_HERE = ("spike_packed", "bit_offset", "spike_width", "symmetry")  # "spike_vox" comes in their place
+
+
+def require_torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtra("torch", "torch", "penstock.clip_loaders") from None
+    return torch
+
+
+def data_loader(
+    clips: SpikeClips,
+    passes: ClipPasses,
+    *,
+    workers: int,
+    prefetch: int,
+    is_pinned: bool,
+    is_persistent: bool,
+    seed: int,
+) -> Any:
+    """A torch DataLoader over clips. It draws no number from torch's own generator."""
+    torch = require_torch()
+    words: dict[str, Any] = {}
+    if workers:
+        words.update(prefetch_factor=prefetch, persistent_workers=is_persistent)
+    generator = torch.Generator().manual_seed(seed % (1 << 63))
+    return _loader_class()(
+        clips, batch_sampler=passes, collate_fn=collate_clips, num_workers=workers, pin_memory=is_pinned,
+        generator=generator, **words,
+    )  # fmt: skip
+
+
+@functools.cache
+def _loader_class() -> Any:
+    from torch.utils.data import DataLoader
+
+    class ClipDataLoader(DataLoader):  # type: ignore[misc]
+        """Counts batches as they are taken: workers run ahead, and a state must not."""
+
+        def __init__(self, *words: Any, **options: Any) -> None:
+            super().__init__(*words, **options)
+            self.taken: int | None = None
+            """Batches of the pass that is under way; None where none is."""
+            self.skipped: list[str] = []
+            """What workers could not read, and why."""
+
+        def __iter__(self) -> Iterator[Any]:
+            batches = super().__iter__()
+            self.taken = 0
+            for batch in batches:
+                self.taken += 1
+                self.skipped += batch.pop("skipped", ())
+                yield batch
+            self.taken = None
+
+    return ClipDataLoader
+
+
+def prepare(batch: Mapping[str, Any], device: Any, num_bins: int) -> dict[str, Any]:
+    """A batch on a device: "blur", "sharp" and "spike_vox" as float32, everything else as it is."""
+    import torch
+
+    moved = {name: values.to(device, non_blocking=True) for name, values in batch.items() if torch.is_tensor(values)}
+    found = {name: values for name, values in moved.items() if name not in _MADE_HERE}
+    for name in _IMAGES:
+        if name in found and found[name].dtype == torch.uint8:
+            found[name] = found[name].to(torch.float32).div_(255)
+    if "spike_packed" in moved:
+        width = int(batch["spike_width"][0])  # on the host: asking the device would wait for it
+        voxels = packed_to_voxel(moved["spike_packed"], moved["bit_offset"], width, num_bins)
+        found["spike_vox"] = torch.stack([turned(clip, symmetry) for clip, symmetry
+                                          in zip(voxels, batch["symmetry"].tolist(), strict=True)])  # fmt: skip
+    found["spike_vox"] = found["spike_vox"].to(torch.float32)
+    return found

@@ -1,0 +1,1 @@
+"""Spike cameras: one bit per pixel and frame, in files without a header."""

@@ -1,0 +1,84 @@
+"""Spike files: sizes are checked, and of large planes only the rows of a crop are read."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import SpikeError
+from penstock.media.spike.detect import find_layout, refuse_size
+from penstock.media.spike.frames import crop_packed, stored_rows, unpack, voxel_counts
+from penstock.media.spike.layout import Box, Packing, SpikeLayout, SpikeSettings
+from penstock.system.files import ByteSource, ReadErrors, open_source
+
+ERRORS = ReadErrors(SpikeError)
+_SKIPPED_BYTES = 32 << 10  # one read more per frame pays where it leaves out so many bytes
+
+
+def read_spikes(
+    path: str | os.PathLike[str],
+    *,
+    layout: Packing | str = "auto",
+    height: int | None = None,
+    width: int | None = None,
+    frames: int | None = None,
+    flip: bool | None = None,
+    box: Box | None = None,
+) -> NDArray[np.uint8]:
+    """The frames of a spike file, upright: (frames, height, width).
+
+    What is not declared is found, and an error lists the readings where more than one fits. No file says whether its
+    rows lie upside down: `flip=None` leaves them as they are unless an image beside the file shows it
+    (`NAME.png`, `NAME_gt.png`).
+
+    >>> penstock.read_spikes("00001.dat", height=250, width=400, flip=True)           # doctest: +SKIP
+    """
+    settings = SpikeSettings(layout, height, width, frames, flip)  # type: ignore[arg-type]  # it checks the word
+    found, _ = find_layout(path, settings, image=image_beside(path))
+    return unpack(read_rows(path, found, box), found, box)
+
+
+def image_beside(path: str | os.PathLike[str]) -> str | None:
+    """An image of the same scene: of the same name as the file, or with `_gt` behind it."""
+    stem = os.path.splitext(os.fspath(path))[0]
+    names = (f"{stem}{end}{suffix}" for end in ("_gt", "") for suffix in (".png", ".jpg", ".jpeg"))
+    return next((name for name in names if os.path.isfile(name)), None)
+
+
+def read_voxel(
+    path: str | os.PathLike[str], layout: SpikeLayout, num_bins: int = 5, box: Box | None = None
+) -> NDArray[Any]:
+    """`voxel_counts` of a file."""
+    return voxel_counts(read_rows(path, layout, box), layout, num_bins, box)
+
+
+def read_packed(
+    path: str | os.PathLike[str], layout: SpikeLayout, box: Box | None = None
+) -> tuple[NDArray[np.uint8], int]:
+    """`crop_packed` of a file."""
+    return crop_packed(read_rows(path, layout, box), layout, box)
+
+
+def read_rows(path: str | os.PathLike[str], layout: SpikeLayout, box: Box | None = None) -> NDArray[np.uint8]:
+    """What `unpack`, `crop_packed` and `voxel_counts` take: the whole file, or the rows of a box in a large plane."""
+    with open_source(path, ERRORS) as source:
+        if source.size_bytes != layout.n_bytes:
+            refuse_size(path, source.size_bytes, layout)
+        if box is not None and layout.has_byte_rows:
+            box.check_inside(layout)
+            if (layout.height - box.height) * layout.row_bytes >= _SKIPPED_BYTES:
+                return _read_part(source, layout, box)
+        data = np.empty(layout.n_bytes, np.uint8)
+        source.read_into(data.data, 0)
+        return data
+
+
+def _read_part(source: ByteSource, layout: SpikeLayout, box: Box) -> NDArray[np.uint8]:
+    rows = np.empty((layout.frames, box.height, layout.row_bytes), np.uint8)
+    first = stored_rows(layout, box).start * layout.row_bytes
+    each = rows.reshape(layout.frames, -1)
+    source.read_many((frame * layout.frame_bytes + first, each[frame].data) for frame in range(layout.frames))
+    return rows

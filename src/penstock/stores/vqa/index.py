@@ -57,7 +57,7 @@ def identity(path: Path) -> list[Any]:
 
 def kept_index(name: str, paths: Sequence[Path], width: int, build: Build) -> Index:
     """The index called `name` of some files: as it was kept, or built, and kept for the next time."""
-    made_of = [identity(path) for path in paths]
+    made_of = hashlib.sha256(json.dumps([identity(path) for path in paths]).encode()).hexdigest()
     place = _place(name, paths) if paths else None
     if place is not None and (found := _read(place, made_of, width)) is not None:
         return found
@@ -86,7 +86,7 @@ def _place(name: str, paths: Sequence[Path]) -> Path | None:
 
 
 def _write(
-    path: Path, made_of: Any, width: int, blocks: Iterable[NDArray[np.int64]], facts: Mapping[str, Any]
+    path: Path, made_of: str, width: int, blocks: Iterable[NDArray[np.int64]], facts: Mapping[str, Any]
 ) -> None:
     rows = 0
     with path.open("wb") as file:
@@ -98,12 +98,12 @@ def _write(
         header = {"version": _VERSION, "made_of": made_of, "width": width, "rows": rows, "facts": dict(facts)}
         text = json.dumps(header).encode()
         if len(text) > _HEADER_BYTES:
-            raise OSError(f"a header of {len(text):,} bytes")  # too long a list of paths: the index stays in memory
+            raise OSError(f"a header of {len(text):,} bytes")  # long facts: the index stays in memory
         file.seek(0)
         file.write(text.ljust(_HEADER_BYTES))
 
 
-def _read(path: Path, made_of: Any, width: int) -> Index | None:
+def _read(path: Path, made_of: str, width: int) -> Index | None:
     """What is kept, where it is whole and of the same files."""
     try:
         with path.open("rb") as file:

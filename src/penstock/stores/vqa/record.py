@@ -23,6 +23,8 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 _CHATS = ("conversations", "messages")
 _ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 _NO_NUMBER = -1
+_MOST = 1 << 63
+_decode = json.JSONDecoder().decode  # a third of the time of json.loads(bytes) goes into guessing the encoding
 
 
 class Malformed(ValueError):
@@ -70,7 +72,7 @@ def parse(data: bytes, annotation: bytes = b"", keys: Mapping[str, tuple[str, ..
 
 def _mapping(data: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(data)
+        found = _decode(str(data, "utf-8").removeprefix("\ufeff"))
     except UnicodeDecodeError as error:
         raise Malformed(f"no UTF-8: {error.reason} at byte {error.start:,} of the record") from None
     except json.JSONDecodeError as error:
@@ -168,8 +170,8 @@ def _images(given: Any) -> tuple[str, ...]:
 
 def _first(found: dict[str, Any], keys: tuple[str, ...]) -> Any:
     for key in keys:
-        if found.get(key) is not None:
-            return found[key]
+        if (value := found.get(key)) is not None:
+            return value
     return None
 
 
@@ -185,7 +187,7 @@ def _text(value: Any, what: str) -> str:
 
 def _number(found: dict[str, Any], key: str) -> int:
     value = found.get(key)
-    return value if isinstance(value, int) and abs(value) < 1 << 63 else _NO_NUMBER
+    return value if type(value) is int and -_MOST <= value < _MOST else _NO_NUMBER
 
 
 def _kind(value: Any) -> str:

@@ -228,6 +228,36 @@ class VQAStore(Store):
             return f"{file.path}:{place}"
         return image_name(record or self.record(row), number, file.subtype)
 
+    def image_numbers(self, most: int = 1) -> Index:
+        """For each row, the numbers of its first `most` images, -1 for none: the same image has the same number.
+
+        One pass over all records, kept as the other indexes are.
+        """
+
+        def build(facts: dict[str, Any]) -> Iterator[NDArray[np.int64]]:
+            digests = np.zeros((self.rows, most), np.uint64)
+            for row in range(self.rows):
+                for number in range(most):
+                    if (key := self._key_of(row, number)) is None:
+                        break
+                    digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+                    digests[row, number] = int.from_bytes(digest, "little") | 1
+            distinct, numbers = np.unique(digests, return_inverse=True)
+            numbers = numbers.reshape(digests.shape)
+            if len(distinct) and not distinct[0]:  # no image
+                numbers = numbers - 1
+            facts["images"] = int(numbers.max(initial=-1)) + 1
+            yield numbers.astype(np.int64)
+
+        asked = json.dumps([most, self._asked["fields"], self._asked["on_error"], self._asked["episodes"]])
+        return kept_index(f"images {asked}", [path for file in self._files for path in file.paths], most, build)
+
+    def _key_of(self, row: int, number: int) -> str | None:
+        try:
+            return self.image_key(row, number)
+        except StoreCorrupt:
+            return None  # said when it is asked for
+
     def texts(self, name: str, rows: NDArray[np.int64]) -> list[str]:
         if self.column(name).kind != "text":
             raise StoreError(f"{self.path}: {name!r} is no text column")

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from penstock.conversion.report import Report
     from penstock.errors import PenstockError
     from penstock.load.build import build_view
+    from penstock.load.clips.dataset import SpikeClips
+    from penstock.load.clips.loaders import clip_loaders
     from penstock.load.loader import Loader
     from penstock.load.replay import AsyncSampleBuffer, MultimodalReplayBuffer
     from penstock.load.settings import Mix
@@ -39,6 +41,7 @@ _HOMES = {
     "MultimodalReplayBuffer": "penstock.load.replay",
     "PenstockError": "penstock.errors",
     "Report": "penstock.conversion.report",
+    "SpikeClips": "penstock.load.clips.dataset",
     "Store": "penstock.stores.store",
     "StreamingVQADataset": "penstock.load.vqa.streaming",
     "Transition": "penstock.load.window",
@@ -46,6 +49,7 @@ _HOMES = {
     "View": "penstock.load.view",
     "Window": "penstock.load.window",
     "build_view": "penstock.load.build",
+    "clip_loaders": "penstock.load.clips.loaders",
     "convert": "penstock.conversion.job",
     "open": "penstock.stores.opening:open_store",
     "profile": "penstock.profile:",
@@ -66,6 +70,7 @@ __all__ = [
     "MultimodalReplayBuffer",
     "PenstockError",
     "Report",
+    "SpikeClips",
     "Store",
     "StreamingVQADataset",
     "Transition",
@@ -74,6 +79,7 @@ __all__ = [
     "Window",
     "__version__",
     "build_view",
+    "clip_loaders",
     "convert",
     "open",
     "profile",

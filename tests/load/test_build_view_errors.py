@@ -25,7 +25,7 @@ class FailingStore(ArrayStore):
     def images(self, name: str) -> ImageSource:
         return FailingSource(self.jpeg, frozenset(), self.log)
 
-    def file_of(self, row: int) -> Path:
+    def file_of(self, row: int, name: str = "") -> Path:
         return self.path / f"{row // 10}.file"
 
 

@@ -65,15 +65,36 @@ HDF5 = Format(
     inspect="penstock.cli.inspect_hdf5:inspect_hdf5",
     convert="penstock.conversion.inputs.store:open_hdf5_input",
 )
+SPIKE = Format(
+    "spike",
+    "spike data set",
+    "store",
+    open="penstock.stores.spike.store:SpikeStore",
+    markers=(
+        "*/spike/*.dat",
+        "train/*/spike/*.dat",
+        "test/*/spike/*.dat",
+        "spike/*.dat",
+        "train/spike_data/*/*.dat",
+        "test/spike_data/*/*.dat",
+        "*_spike_seq/*/*/spike/*.dat",
+    ),
+    options=(
+        "split", "num_bins", "spike_dir", "layout", "height", "width", "frames", "flip", "voxel_dir", "on_missing",
+    ),
+    recognise="penstock.stores.spike.folders:is_spike_set",
+    doctor="penstock.stores.spike.check:doctor",
+)  # fmt: skip
 VQA = Format(
     "vqa",
     "VQA data set",
     "store",
     open="penstock.stores.vqa.store:VQAStore",
     suffixes=(".jsonl", ".ndjson", ".json", ".tar"),
+    markers=("*.jsonl", "*.ndjson", "*.tar", "*.jp*g", "*.png", "*/*.jp*g", "*/*.png"),
     recognise="penstock.stores.vqa.inside:is_vqa_folder",
     is_searched=False,
     options=("annotations", "image_root", "fields", "on_error", "allow_external"),
 )
 
-FORMATS = (ROS1, DB3, MCAP, LEROBOT, HDF5, VQA)
+FORMATS = (ROS1, DB3, MCAP, LEROBOT, HDF5, SPIKE, VQA)

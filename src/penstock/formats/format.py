@@ -14,6 +14,8 @@ from penstock.system.files import as_path
 Family = Literal["recording", "store"]
 """A recording holds messages with times. A store holds rows that can be read at random."""
 
+Action = Literal["open", "recognise", "doctor", "recover", "inspect", "convert"]
+
 FAMILIES: tuple[str, ...] = get_args(Family)
 
 HEAD_BYTES = 64
@@ -37,6 +39,7 @@ class Format:
       of a store: `(path, *, episodes, columns, **options) -> Store`.
     - `recover`, of a recording: `(broken, new, *, overwrite, keep_suspect) -> RecoveryReport`.
     - `doctor`, of a store: `(path, findings: formats.findings.Findings, *, full, skew_ns) -> None`.
+    - `recognise`, of a directory with a marker that others may have too: `(path) -> bool`.
     - `inspect`, of a store: `(paths, args) -> exit code`; without one, it is shown as any other store.
     - `convert`, of a store: `(path, means, begun) -> Input`; without one, it is converted as any other store.
 
@@ -56,9 +59,7 @@ class Format:
     magics: tuple[bytes, ...] = ()
     """With one of these its files begin. Without any, the name decides."""
     markers: tuple[str, ...] = ()
-    """With one of these files in it, a directory is one piece of data: "meta/info.json"."""
-    recognise: str = ""
-    """`(directory) -> bool`, where no single file marks a directory as one piece of data."""
+    """With one of these files in it, a directory is one piece of data: "meta/info.json". `*` stands for any name."""
     is_searched: bool = True
     """Whether searching a directory finds it. JSON and images lie beside much that is something else."""
     is_directory_of_files: bool = False
@@ -69,6 +70,7 @@ class Format:
     """What `penstock.open` takes besides `episodes` and `columns`."""
     opens_whole: bool = False
     """Whether `episodes="whole"` is understood: the episodes whose files are all there."""
+    recognise: str = ""
     doctor: str = ""
     recover: str = ""
     inspect: str = ""
@@ -85,7 +87,7 @@ class Format:
             raise UsageError(f"the format {self.kind!r}: {wrong[0]!r} is no suffix", hint='in lower case: ".bag"')
         if wrong_magic := [each for each in self.magics if not 0 < len(each) <= HEAD_BYTES]:
             raise UsageError(f"the format {self.kind!r}: {wrong_magic[0]!r} has not 1 to {HEAD_BYTES} bytes")
-        for action in ("open", "doctor", "recover", "inspect", "convert"):
+        for action in get_args(Action):
             reference = getattr(self, action)
             if (reference or action == "open") and not all(reference.partition(":")):
                 hint = f'{action}="package.module:name"'
@@ -114,16 +116,15 @@ class Format:
 
     def marks(self, directory: str | os.PathLike[str]) -> bool:
         """Whether a directory is one piece of data of this format."""
-        place = as_path(directory)
-        if any((place / marker).is_file() for marker in self.markers):
-            return True
-        return bool(self.recognise) and place.is_dir() and bool(load(self.recognise)(place))
+        path = as_path(directory)
+        is_marked = any(_holds(path, marker) for marker in self.markers)
+        return is_marked and (not self.recognise or bool(self.load("recognise")(path)))
 
     def files_in(self, directory: Path) -> list[Path]:
         """The files right in a directory that are named as this format, sorted."""
         return [each for each in sorted(directory.iterdir()) if self.is_named(each.name) and each.is_file()]
 
-    def load(self, action: Literal["open", "doctor", "recover", "inspect", "convert"]) -> Any:
+    def load(self, action: Action) -> Any:
         """What one of its references names."""
         reference: str = getattr(self, action)
         try:
@@ -132,6 +133,13 @@ class Format:
             raise PenstockError(
                 f"the format {self.kind!r}: {action}={reference!r} cannot be loaded: {error}"
             ) from error
+
+
+def _holds(directory: Path, marker: str) -> bool:
+    """Whether a file of this name, or one that matches this pattern, lies in a directory."""
+    if "*" not in marker:
+        return (directory / marker).is_file()
+    return next(directory.glob(marker), None) is not None
 
 
 def load(reference: str) -> Any:

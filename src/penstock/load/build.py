@@ -303,7 +303,7 @@ class _Build:
                 done += 1
 
     def _lose(self, task: _Task, row: int, error: PenstockError) -> None:
-        where = f"{self._store.file_of(row)}: column {task.name!r}, row {row:,}"
+        where = f"{self._store.file_of(row, task.name)}: column {task.name!r}, row {row:,}"
         if self._on_error == "raise":
             hint = 'on_error="skip" leaves such rows out and counts them'
             raise StoreError(f"{where}: {error.message}", hint=hint) from error

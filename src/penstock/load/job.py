@@ -45,7 +45,7 @@ class Failure:
         position = int(store.episode_of(np.array([self.row]))[0])
         within = self.row - int(store.episode_starts[position])
         place = f"row {self.row:,} (row {within:,} of episode {store.episode_number(position):,})"
-        text = f"{store.file_of(self.row)}: {self.column}, {place}: {self.error.message}"
+        text = f"{store.file_of(self.row, self.column)}: {self.column}, {place}: {self.error.message}"
         return StoreCorrupt(text, hint="; ".join([*hints, *self.doctor]))
 
     @property

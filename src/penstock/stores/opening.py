@@ -26,11 +26,14 @@ def open_store(
     columns: Sequence[str] | None = None,
     **options: Any,
 ) -> Store:
-    """A store for a LeRobot data set, an HDF5 file, a directory of ALOHA episodes, or data of a registered format.
+    """A store for a LeRobot data set, an HDF5 file, a directory of ALOHA episodes, a spike data set, or data of a
+    registered format.
 
     `episodes` opens a part, by the numbers that the data set gives its episodes; `episodes="whole"` opens those of a
     LeRobot data set whose files are all there. `columns` leaves the other columns out.
     Options of HDF5: `channels="first"|"last"`, `mask="train"` (robomimic), `allow_external=True`.
+    Options of spike data sets: `split="train"`, `num_bins=5`, `layout="packed"|"uint8"`, `height`, `width`, `frames`,
+    `flip`, `spike_dir`, `voxel_dir`, `on_missing="raise"|"skip"` (docs/spike-files.md).
 
     >>> penstock.open("datasets/run", episodes=[0, 3])                                # doctest: +SKIP
     """
@@ -43,7 +46,7 @@ def open_store(
         columns = _names(columns, place)
         if isinstance(episodes, str):
             _check_whole(episodes, place)
-        found = format_of(place)
+        found = _format_by_options(place, options) or format_of(place)
     except OSError as error:
         raise StoreError(f"{place} cannot be read: {error.strerror}") from error
     if wrong := [name for name in options if name not in found.options]:
@@ -52,6 +55,15 @@ def open_store(
     chosen = episodes if isinstance(episodes, str) else whole_numbers(episodes, place)
     store: Store = found.load("open")(place, episodes=chosen, columns=columns, **options)
     return store
+
+
+def _format_by_options(place: Path, options: Mapping[str, Any]) -> Format | None:
+    """Of a directory that has no marker, the format that alone has an option of the call: `spike_dir="events"`."""
+    if not options or not place.is_dir() or formats.by_directory(place, "store") is not None:
+        return None
+    named = {each.kind: each for name in options for each in formats.all_formats("store") if name in each.options}
+    found = list(named.values())
+    return found[0] if len(found) == 1 and found[0].markers else None
 
 
 def format_of(place: Path) -> Format:
@@ -66,8 +78,8 @@ def format_of(place: Path) -> Format:
             return each
     _refuse_recording(place, names)
     raise StoreError(
-        f"{place} is a directory without meta/info.json and without HDF5 files",
-        hint="give the root of a LeRobot data set, or a directory of episode_0.hdf5, episode_1.hdf5, …",
+        f"{place} is a directory without meta/info.json, without HDF5 files and without SEQUENCE/spike/*.dat",
+        hint="give the root of a LeRobot or spike data set, or a directory of episode_0.hdf5, episode_1.hdf5, …",
     )
 
 

@@ -347,8 +347,8 @@ class Store(ABC):
         """What there is to read."""
         return self.stored_bytes
 
-    def file_of(self, row: int) -> Path:
-        """Where to look for a row that is damaged."""
+    def file_of(self, row: int, name: str = "") -> Path:
+        """Where to look for a row that is damaged, of a column where it is known."""
         return self.path
 
     @property

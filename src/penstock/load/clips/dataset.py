@@ -140,7 +140,7 @@ class SpikeClips:
             values = _as_tensors(arrays) if self._gives_tensors() else dict(arrays)
         skipped: list[str] = []
         for place, number in enumerate(numbers):
-            self._fill(number, {name: each[place] for name, each in arrays.items()}, skipped)
+            self._fill(number, {name: each[place, ...] for name, each in arrays.items()}, skipped)
         self.skipped += skipped
         return FetchedClips(values, len(numbers), skipped)
 

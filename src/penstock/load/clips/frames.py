@@ -15,7 +15,8 @@ from penstock.load.clips.ram_cache import RamCache
 from penstock.media.image import codec
 from penstock.media.spike.frames import count_dtype
 from penstock.media.spike.layout import SpikeLayout
-from penstock.stores.spike.store import SpikeSequence, SpikeStore
+from penstock.stores.spike.sequence import SpikeSequence
+from penstock.stores.spike.store import SpikeStore
 from penstock.stores.store import Scratch
 
 Shapes = dict[str, tuple[tuple[int, ...], str]]

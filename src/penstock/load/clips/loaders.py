@@ -23,8 +23,8 @@ import numpy as np
 from penstock.load.clips import torch_loader
 from penstock.load.clips.config import ClipConfig, DataConfig, clip_config, load_clip_config
 from penstock.load.clips.dataset import SpikeClips, mixed_error
-from penstock.load.clips.frames import image_bytes, shape_bytes
-from penstock.load.clips.memory import ClipMemory, LoaderMemory, loader_memory
+from penstock.load.clips.frames import CHANNELS, image_bytes, shape_bytes
+from penstock.load.clips.memory import WORKER_BYTES, ClipMemory, LoaderMemory, loader_memory
 from penstock.load.clips.passes import ClipPasses
 from penstock.load.clips.ram_cache import RamCache, places_bytes
 from penstock.load.clips.ranks import Ranks
@@ -123,11 +123,14 @@ class ClipLoaders:
         self, name: str, clips: SpikeClips, batch_size: int, workers: int, prefetch: int
     ) -> LoaderMemory:
         largest = max(clips.shapes_by_sequence().values(), key=lambda each: sum(shape_bytes(*x) for x in each.values()))
-        item_bytes = max(
-            3 * each.image_height * each.image_width * 3 + 2 * each.layout.n_bytes for each in clips.store.sequences
+        # An image as stored, decoded, and on its way; a spike file, and what is made of it.
+        clip_bytes = max(
+            3 * each.image_height * each.image_width * CHANNELS + 2 * each.layout.n_bytes
+            for each in clips.store.sequences
         )
+        start = torch_loader.require_torch().multiprocessing.get_start_method()
         return loader_memory(name, largest, batch_size=batch_size, workers=workers, prefetch=prefetch,
-                             item_bytes=item_bytes, is_pinned=self._is_pinned())  # fmt: skip
+                             worker_bytes=WORKER_BYTES[start] + clip_bytes, is_pinned=self._is_pinned())  # fmt: skip
 
     def _is_pinned(self) -> bool:
         """Pinned memory serves copies to a GPU; without one torch would only warn."""

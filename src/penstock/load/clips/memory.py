@@ -2,7 +2,7 @@
 
 The model, for each GPU's process and each of its two DataLoaders:
 
-- Every worker holds `WORKER_BYTES` of its own (measured, see there), one image as stored and decoded, one spike file.
+- Every worker holds memory of its own (`WORKER_BYTES`, measured), an image as stored and decoded, and a spike file.
 - torch keeps workers × prefetch batches under way, and the training loop holds two: the last one and the next.
 - A pinned tensor takes the next power of two in torch's allocator, which keeps what it has taken.
 
@@ -19,8 +19,9 @@ from penstock.load.clips.frames import Shapes, shape_bytes
 from penstock.system.limits import MemoryLimit, describe_memory
 from penstock.system.units import MIB, format_bytes
 
-WORKER_BYTES = 48 * MIB
-"""What a worker holds beside data: pages of the interpreter and of torch that it does not share with its parent."""
+WORKER_BYTES = {"fork": 24 * MIB, "spawn": 300 * MIB, "forkserver": 300 * MIB}
+"""What a worker holds beside data, by the way it starts; measured as USS with Python 3.12 and torch 2.11. A fork shares
+the libraries with its parent. Others, the default from Python 3.14 on, load torch again, each for itself."""
 
 _HELD_BATCHES = 2
 
@@ -34,8 +35,8 @@ class LoaderMemory:
     prefetch: int
     batch: tuple[tuple[int, int], ...]
     """(bytes, bytes with DTYPE: uint8) of every tensor of a batch."""
-    item_bytes: int
-    """What a worker holds while it makes a clip: an image as stored and decoded, a spike file, its counts."""
+    worker_bytes: int
+    """What one worker holds, batches left out."""
     is_pinned: bool
     is_uint8: bool = False
 
@@ -50,7 +51,7 @@ class LoaderMemory:
 
     @property
     def workers_bytes(self) -> int:
-        return self.workers * (WORKER_BYTES + self.item_bytes)
+        return self.workers * self.worker_bytes
 
     @property
     def n_bytes(self) -> int:
@@ -99,12 +100,12 @@ class ClipMemory:
 
 
 def loader_memory(
-    name: str, shapes: Shapes, *, batch_size: int, workers: int, prefetch: int, item_bytes: int, is_pinned: bool
+    name: str, shapes: Shapes, *, batch_size: int, workers: int, prefetch: int, worker_bytes: int, is_pinned: bool
 ) -> LoaderMemory:
     """By the shapes of the largest clip of a data set."""
     sizes = [(batch_size * shape_bytes(shape, dtype), dtype) for shape, dtype in shapes.values()]
     batch = tuple((size, size // 4 if dtype == "float32" else size) for size, dtype in sizes)
-    return LoaderMemory(name, workers, prefetch, batch, item_bytes, is_pinned)
+    return LoaderMemory(name, workers, prefetch, batch, worker_bytes, is_pinned)
 
 
 def _power_of_two(n_bytes: int) -> int:
@@ -132,10 +133,16 @@ def _changes(asked: ClipMemory, available_bytes: int) -> Iterator[tuple[str, Cli
     if asked.cache_bytes and left_gb > 0:
         yield f"DATA.CACHE_SIZE_GB: {left_gb:g}", replace(asked, cache_bytes=int(left_gb * 1e9))
     for workers in range(asked.train.workers - 1, 0, -1):
-        yield f"DATALOADER.TOTAL_WORKERS: {workers * asked.gpus}", _each(asked, workers=workers)
+        yield _workers_text(fewer := _each(asked, workers=workers)), fewer
     yield "DATA.DTYPE: uint8", _each(asked, is_uint8=True)
-    words = f"DATALOADER.TOTAL_WORKERS: {asked.gpus}" + (" and DATA.USE_RAM_CACHE: false" if asked.cache_bytes else "")
-    yield words, replace(_each(asked, workers=1), cache_bytes=0)
+    if asked.cache_bytes:
+        fewer = replace(_each(asked, workers=1), cache_bytes=0)
+        yield f"{_workers_text(fewer)} and DATA.USE_RAM_CACHE: false", fewer
+
+
+def _workers_text(memory: ClipMemory) -> str:
+    """Both by name: what validation gets by itself depends on what training leaves."""
+    return "DATALOADER." + " and ".join(f"{each.name.upper()}_WORKERS: {each.workers}" for each in memory.loaders)
 
 
 def _each(

@@ -47,7 +47,8 @@ class RamCache:
 
     def __init__(self, sizes_bytes: NDArray[np.int64], limit_bytes: int) -> None:
         """A new cache for images of these sizes that takes at most `limit_bytes`; `shared` finds one that is there."""
-        self._pid, self._registered = os.getpid(), None
+        self._pid = os.getpid()
+        self._registered: Path | None = None
         offsets, n_bytes = _places(np.asarray(sizes_bytes, np.int64), limit_bytes)
         token = secrets.token_hex(16)
         kept_bytes = int(sizes_bytes[offsets >= 0].sum())
@@ -137,7 +138,7 @@ class RamCache:
         """Keep an image, from any thread or process; whether it is there now."""
         offset, size = self._table[number].tolist()
         if offset < 0 or self._marks[number]:
-            return offset >= 0
+            return bool(offset >= 0)
         if pixels.nbytes != size:
             raise UsageError(f"image {number} has {pixels.nbytes:,} bytes, its place {size:,}")
         try:

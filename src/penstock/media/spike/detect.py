@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import SpikeError
+from penstock.errors import ImageError, SpikeError
 from penstock.media.spike.frames import voxel_counts
 from penstock.media.spike.layout import Packing, SpikeLayout, SpikeSettings
 from penstock.system.files import ByteSource, ReadErrors, open_source
@@ -41,7 +41,7 @@ FRAMES_PER_IMAGE = 8
 _BLURRED = re.compile(r"_(\d\d)_")
 _CLEAR_R, _CLEAR_LEAD = 0.3, 0.15  # a reading is shown by an image from this correlation on, and by that much more
 _COMPARED_PX = 64  # both sides of the images that are compared
-_BLOCK_BYTES = 256 << 10
+_BLOCK_BYTES, _HEADER_BYTES = 256 << 10, 64 << 10
 _ERRORS = ReadErrors(SpikeError)
 
 
@@ -59,7 +59,7 @@ def find_layout(
     settings = settings or SpikeSettings()
     with open_source(path, _ERRORS) as source:
         packings, reason = _packings(source, settings)
-        readings = _readings(source.size_bytes, packings, settings, _image_size(image))
+        readings = _readings(source.size_bytes, packings, settings, None if image is None else image_size(image))
         if not readings:
             _refuse_all(path, source.size_bytes, packings, settings)
         layout, why = _choose(source, readings, name_hint, image)
@@ -87,18 +87,30 @@ def find_flip(
     return turned > upright, f"rows {'are stored upside down' if turned > upright else 'as they are stored'} ({said})"
 
 
-def refuse_size(path: str | os.PathLike[str], n_bytes: int, layout: SpikeLayout) -> NoReturn:
+def size_error(path: str | os.PathLike[str], n_bytes: int, layout: SpikeLayout) -> SpikeError:
     """The error for a file that has not the size of its layout: what was expected, what is there, what would fit."""
     whole, rest = divmod(n_bytes, layout.frame_bytes)
     there = f"{whole} whole frames" + (f" and {rest:,} bytes" if rest else "")
-    fits = _fitting(n_bytes)
-    raise SpikeError(
+    fits = ", ".join(map(str, _fitting(n_bytes)))
+    return SpikeError(
         f"{os.fspath(path)}: cannot reshape {n_bytes:,} bytes to {layout}, which are {layout.n_bytes:,} bytes: "
         f"the file has {there}",
-        hint=f"it would fit {', '.join(map(str, fits))}"
-        if fits
-        else "the file is cut or longer than its layout: copy it again",
+        hint=f"it would fit {fits}" if fits else "the file is cut, or longer than its layout: copy it again",
     )
+
+
+def image_size(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """(height, width) of a PNG or JPEG, by its header."""
+    from penstock.media.image import codec
+
+    with open_source(path, ReadErrors(ImageError)) as source:
+        head = source.read(0, _HEADER_BYTES)
+        if head[:2] == b"\xff\xd8":
+            head = source.read(0, source.size_bytes)  # of a JPEG the end is looked at, too
+        try:
+            return codec.size_of(head)
+        except ImageError as error:
+            raise ImageError(f"{os.fspath(path)}: {error.message}", hint=error.hint) from error
 
 
 def _packings(source: ByteSource, settings: SpikeSettings) -> tuple[list[Packing], str]:
@@ -192,9 +204,9 @@ def _likeness(source: ByteSource, layout: SpikeLayout, image: str | os.PathLike[
     import cv2
 
     size = (_COMPARED_PX, _COMPARED_PX)
-    data = source.read_exactly(0, layout.n_bytes)
-    mean: Any = cv2.resize(voxel_counts(data, layout, 1)[0].astype(np.float32), size, interpolation=cv2.INTER_AREA)
-    seen: Any = cv2.resize(_gray(image), size, interpolation=cv2.INTER_AREA)
+    counts = voxel_counts(source.read_exactly(0, layout.n_bytes), layout, 1)[0].astype(np.float32)
+    mean: Any = cv2.resize(counts, size, interpolation=cv2.INTER_AREA)
+    seen = _small_gray(image, size)
     return _correlation(mean, seen), _correlation(mean[::-1], seen)
 
 
@@ -204,22 +216,13 @@ def _correlation(one: NDArray[Any], other: NDArray[Any]) -> float:
     return float(np.corrcoef(one.reshape(-1), other.reshape(-1))[0, 1])
 
 
-def _gray(image: str | os.PathLike[str]) -> NDArray[np.float32]:
+def _small_gray(image: str | os.PathLike[str], size: tuple[int, int]) -> NDArray[np.float32]:
     from penstock.media.image import codec
 
     with open_source(image, _ERRORS) as source:
         pixels = codec.decode(source.read_exactly(0, source.size_bytes))
-    gray: NDArray[np.float32] = pixels.mean(2, dtype=np.float32)
+    gray: NDArray[np.float32] = codec.resize(pixels, size).mean(2, dtype=np.float32)
     return gray
-
-
-def _image_size(image: str | os.PathLike[str] | None) -> tuple[int, int] | None:
-    from penstock.media.image import codec
-
-    if image is None:
-        return None
-    with open_source(image, _ERRORS) as source:
-        return codec.size_of(source.read_exactly(0, source.size_bytes))
 
 
 def _fitting(n_bytes: int, packings: Iterable[Packing] = ("packed", "uint8")) -> list[SpikeLayout]:
@@ -246,7 +249,7 @@ def _refuse_all(
             SpikeLayout("packed", settings.height, settings.width, 1)  # says what is wrong with it
         frame_bytes = pixels // 8 if packings[0] == "packed" else pixels
         frames = settings.frames or max(n_bytes // frame_bytes, 1)
-        refuse_size(path, n_bytes, SpikeLayout(packings[0], settings.height, settings.width, frames))
+        raise size_error(path, n_bytes, SpikeLayout(packings[0], settings.height, settings.width, frames))
     declared = [f"{name}={value}" for name, value in vars(settings).items() if value not in (None, "auto")]
     fits = [str(each) for each in _fitting(n_bytes, packings)]
     raise SpikeError(

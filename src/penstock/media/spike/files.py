@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import SpikeError
-from penstock.media.spike.detect import find_layout, refuse_size
+from penstock.media.spike.detect import find_layout, size_error
 from penstock.media.spike.frames import crop_packed, stored_rows, unpack, voxel_counts
 from penstock.media.spike.layout import Box, Packing, SpikeLayout, SpikeSettings
 from penstock.system.files import ByteSource, ReadErrors, open_source
@@ -66,7 +66,7 @@ def read_rows(path: str | os.PathLike[str], layout: SpikeLayout, box: Box | None
     """What `unpack`, `crop_packed` and `voxel_counts` take: the whole file, or the rows of a box in a large plane."""
     with open_source(path, ERRORS) as source:
         if source.size_bytes != layout.n_bytes:
-            refuse_size(path, source.size_bytes, layout)
+            raise size_error(path, source.size_bytes, layout)
         if box is not None and layout.has_byte_rows:
             box.check_inside(layout)
             if (layout.height - box.height) * layout.row_bytes >= _SKIPPED_BYTES:

@@ -174,7 +174,7 @@ class Hdf5Store(Store):
             raise StoreError(f"{self.path}: {name!r} is no numbers column", hint=hint)
         return self._rows[name]
 
-    def file_of(self, row: int) -> Path:
+    def file_of(self, row: int, name: str = "") -> Path:
         part = self._map.locate(np.array([row], np.int64))[0].item()
         return self._survey.paths[int(self._survey.part_file[part])]
 

@@ -280,7 +280,7 @@ class VQAStore(Store):
         made_of = [name, self._asked, root, [identity(path) for file in self._files for path in file.paths]]
         return hashlib.sha256(json.dumps(made_of, default=str).encode()).hexdigest()
 
-    def file_of(self, row: int) -> Path:
+    def file_of(self, row: int, name: str = "") -> Path:
         return self._located(row)[0].path
 
     def close(self) -> None:

@@ -1,0 +1,70 @@
+"""`penstock inspect`, `doctor` and `bench load` of a spike data set."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cli import main
+from tests.stores.spike_sets import make_sequence, make_set
+
+
+def _json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    capsys.readouterr()
+    code = main([*words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_inspect_shows_columns_layouts_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_set(tmp_path)
+    code, found = _json(capsys, "inspect", str(tmp_path))
+    assert code == 0 and found["kind"] == "spike"
+    load = found["load"]
+    assert (load["rows"], load["episodes"]) == (6, 2)
+    assert [column["name"] for column in load["columns"]] == ["blur", "sharp", "spike_vox"]
+    assert any("16×24×32 packed, upside down" in note and "by the image" in note for note in load["notes"])
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert "spike data set" in capsys.readouterr().out
+
+
+def test_a_whole_set_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_set(tmp_path)
+    code, found = _json(capsys, "doctor", str(tmp_path), "--full")
+    assert code == 0 and found["clean"]
+    assert found["counted"]["images decoded"] == 12 and found["counted"]["spike files read"] == 6
+
+
+def test_every_damage_is_found_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_set(tmp_path, rows=6)
+    (tmp_path / "a" / "sharp" / "000001.png").unlink()
+    (tmp_path / "a" / "spike" / "000002.dat").write_bytes(b"cut")
+    (tmp_path / "a" / "spike" / "000003.dat").write_bytes(bytes(1536))
+    (tmp_path / "a" / "spike" / "000004.dat").write_bytes(b"\xff" * 1536)
+    image = tmp_path / "b" / "blur" / "000012.png"
+    image.write_bytes(image.read_bytes()[:50])
+    code, found = _json(capsys, "doctor", str(tmp_path), "--full")
+    assert code == 1
+    told = {(each["severity"], Path(each["where"]).name): each["message"] for each in found["problems"]}
+    told_all = " ".join(each["message"] for each in found["problems"])
+    assert "no sharp file of that name" in told_all and "000002.dat: cannot reshape 3 bytes" in told_all
+    assert "every bit is 0" in told["loss", "000003.dat"] and "camera was off" in told["loss", "000003.dat"]
+    assert "every bit is 1" in told["loss", "000004.dat"] and "over-exposed" in told["loss", "000004.dat"]
+    assert ("error", "000012.png") in told
+
+
+def test_a_set_that_cannot_be_opened_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = make_sequence(tmp_path / "s", rows=1)
+    (made.folder / "spike" / "000001.dat").write_bytes(b"cut")
+    code, found = _json(capsys, "doctor", str(tmp_path))
+    assert code == 1 and "no valid samples" in found["problems"][0]["message"]
+    assert "3 bytes" in found["problems"][0]["hint"]
+
+
+def test_a_loader_over_it_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_set(tmp_path)
+    words = ["--seconds", "0.05", "--batch-sizes", "2", "--image-size", "full", "--view", "off", "--threads", "1"]
+    code, found = _json(capsys, "bench", "load", str(tmp_path), *words)
+    assert code == 0 and found["store"]["kind"] == "spike clips"

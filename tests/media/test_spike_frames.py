@@ -45,6 +45,9 @@ def test_crops_and_counts_equal_those_of_the_unpacked_file(made: tuple[SpikeLayo
     counts = voxel_counts(data, layout, num_bins, box)
     assert counts.dtype == count_dtype(layout, num_bins) and counts.flags.c_contiguous
     np.testing.assert_array_equal(counts, expected)
+    given = np.full(expected.shape, 7, np.float32)
+    assert voxel_counts(data, layout, num_bins, box, given) is given
+    np.testing.assert_array_equal(given, expected)
     np.testing.assert_array_equal(spike_to_voxel(part, num_bins), expected)
     packed, offset = crop_packed(data, layout, box)
     bits = np.unpackbits(packed, axis=-1, bitorder="little")[:, :, offset : offset + part.shape[2]]

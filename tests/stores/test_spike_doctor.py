@@ -30,6 +30,18 @@ def test_inspect_shows_columns_layouts_and_why(tmp_path: Path, capsys: pytest.Ca
     assert "spike data set" in capsys.readouterr().out
 
 
+def test_the_size_is_that_of_the_files_that_links_lead_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = make_sequence(tmp_path / "raw")
+    for name in ("one", "two"):
+        linked = tmp_path / "sets" / name / "train" / "s"
+        linked.mkdir(parents=True)
+        for kind in ("blur", "sharp", "spike"):
+            (linked / kind).symlink_to(made.folder / kind)
+    expected = sum(path.stat().st_size for path in made.folder.rglob("*") if path.is_file())
+    assert _json(capsys, "inspect", str(tmp_path / "sets" / "one"))[1]["bytes"] == expected
+    assert [each["bytes"] for each in _json(capsys, "inspect", str(tmp_path / "sets"))[1]] == [expected, expected]
+
+
 def test_a_whole_set_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_set(tmp_path)
     code, found = _json(capsys, "doctor", str(tmp_path), "--full")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock import formats
 from penstock.errors import ImageError, SpikeError, StoreError
 from penstock.media.spike.layout import Box, SpikeLayout
 from penstock.media.spike.voxel import spike_to_voxel
@@ -238,6 +239,14 @@ def test_an_unreadable_first_image_is_named_or_its_sequence_left_out(tmp_path: P
     assert [each.name for each in store.sequences] == ["b"] and store.skipped == {"the sequence cannot be read": 3}
 
 
+def test_a_broken_image_does_not_hide_which_row_comes_first(tmp_path: Path) -> None:
+    made = make_set(tmp_path)
+    middle = made[0].folder / "blur" / "000002.png"
+    middle.write_bytes(middle.read_bytes()[:100])
+    store = SpikeStore(tmp_path)
+    assert store.flip and "stored upside down" in store.flip_why
+
+
 def test_nothing_usable_is_an_error_with_the_first_reason(tmp_path: Path) -> None:
     made = make_sequence(tmp_path / "s", rows=1)
     (made.folder / "sharp" / "000001.png").unlink()
@@ -300,3 +309,12 @@ def test_the_fingerprint_follows_the_files_and_the_bins(tmp_path: Path) -> None:
     before = store.fingerprint("sharp")
     store.image_path("sharp", 4).write_bytes(store.image_path("sharp", 0).read_bytes())
     assert store.fingerprint("sharp") != before
+
+
+def test_spike_files_without_images_are_no_data_set(tmp_path: Path) -> None:
+    (tmp_path / "data" / "spike").mkdir(parents=True)
+    (tmp_path / "data" / "spike" / "one.dat").write_bytes(bytes(12_500))
+    assert formats.by_directory(tmp_path) is None and formats.by_directory(tmp_path / "data") is None
+    make_sequence(tmp_path / "set" / "s")
+    found = formats.by_directory(tmp_path / "set")
+    assert found is not None and found.kind == "spike"

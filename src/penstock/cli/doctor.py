@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "doctor",
-        help="check a LeRobot data set or a recording end to end",
+        help="check a LeRobot data set, a spike data set or a recording end to end",
         description="Check a LeRobot data set (rows, frames, index, statistics, metadata; a sample is decoded), "
+        "a spike data set (pairs of files, sizes, images, values), "
         "or a recording: index, checksums, message definitions and clocks; every message is read.",
     )
     parser.add_argument("path", help="the data set's directory, or a .bag, .db3 or .mcap recording")

@@ -77,7 +77,8 @@ def _described(path: Path, load: Description) -> dict[str, Any]:
     if not load["possible"]:
         return {"path": str(path), "error": load["reason"], "hint": load["hint"]}
     chosen = {key: load[key] for key in ("kind", "episodes", "rows", "fps")}
-    return {"path": str(path), **chosen, "bytes": stored_size(path)}
+    n_bytes = stored_size(path) or load["stored_bytes"]  # folders may be links to others
+    return {"path": str(path), **chosen, "bytes": n_bytes}
 
 
 def _recording(path: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -77,14 +78,19 @@ def find_flip(
     pairs = []
     for path, layout, image in known:
         with open_source(path, _ERRORS) as source:
-            pairs.append(_likeness(source, replace(layout, flip=False), image))
+            try:
+                pairs.append(_likeness(source, replace(layout, flip=False), image))
+            except ImageError:
+                continue  # an image that cannot be decoded shows nothing
     if not pairs:
         return None, "rows as they are stored: no image shows which comes first (flip=true turns them)"
     upright, turned = (float(np.mean(each)) for each in zip(*pairs, strict=True))
-    said = f"correlation with the image {turned:.2f} upside down, {upright:.2f} as stored"
+    numbers = f"correlation with the image {turned:.2f} upside down, {upright:.2f} as stored"
     if max(upright, turned) < _CLEAR_R or abs(upright - turned) < _CLEAR_LEAD:
-        return None, f"rows as they are stored: the image does not show which comes first ({said})"
-    return turned > upright, f"rows {'are stored upside down' if turned > upright else 'as they are stored'} ({said})"
+        return None, f"rows as they are stored: the image does not show which comes first ({numbers})"
+    if turned > upright:
+        return True, f"rows are stored upside down ({numbers})"
+    return False, f"rows as they are stored ({numbers})"
 
 
 def size_error(path: str | os.PathLike[str], n_bytes: int, layout: SpikeLayout) -> SpikeError:
@@ -103,12 +109,18 @@ def image_size(path: str | os.PathLike[str]) -> tuple[int, int]:
     """(height, width) of a PNG or JPEG, by its header."""
     from penstock.media.image import codec
 
-    with open_source(path, ReadErrors(ImageError)) as source:
+    with _image(path) as source:
         head = source.read(0, _HEADER_BYTES)
-        if head[:2] == b"\xff\xd8":
-            head = source.read(0, source.size_bytes)  # of a JPEG the end is looked at, too
+        is_jpeg = head[:2] == b"\xff\xd8"  # of which the end is looked at, too
+        return codec.size_of(source.read(0, source.size_bytes) if is_jpeg else head)
+
+
+@contextmanager
+def _image(path: str | os.PathLike[str]) -> Iterator[ByteSource]:
+    """The bytes of an image; what is wrong with it names the file."""
+    with open_source(path, ReadErrors(ImageError)) as source:
         try:
-            return codec.size_of(head)
+            yield source
         except ImageError as error:
             raise ImageError(f"{os.fspath(path)}: {error.message}", hint=error.hint) from error
 
@@ -173,7 +185,7 @@ def _planes(
 def _choose(
     source: ByteSource, readings: list[SpikeLayout], name_hint: str, image: str | os.PathLike[str] | None
 ) -> tuple[SpikeLayout, str]:
-    """The one reading that is left, and what told, in words."""
+    """The one reading that is left, and what decided, in words."""
     blurred = _BLURRED.search(name_hint)
     named = int(blurred[1]) * FRAMES_PER_IMAGE if blurred else None
     by_name = [each for each in readings if each.packing == "packed" and each.frames == named]
@@ -219,8 +231,8 @@ def _correlation(one: NDArray[Any], other: NDArray[Any]) -> float:
 def _small_gray(image: str | os.PathLike[str], size: tuple[int, int]) -> NDArray[np.float32]:
     from penstock.media.image import codec
 
-    with open_source(image, _ERRORS) as source:
-        pixels = codec.decode(source.read_exactly(0, source.size_bytes))
+    with _image(image) as source:
+        pixels = codec.decode(source.read(0, source.size_bytes))
     gray: NDArray[np.float32] = codec.resize(pixels, size).mean(2, dtype=np.float32)
     return gray
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from penstock.media.spike.layout import Box, Packing, SpikeLayout, SpikeSettings
 from penstock.system.files import ByteSource, ReadErrors, open_source
 
 ERRORS = ReadErrors(SpikeError)
+_memory = threading.local()
 _SKIPPED_BYTES = 32 << 10  # one read more per frame pays where it leaves out so many bytes
 
 
@@ -49,10 +52,14 @@ def image_beside(path: str | os.PathLike[str]) -> str | None:
 
 
 def read_voxel(
-    path: str | os.PathLike[str], layout: SpikeLayout, num_bins: int = 5, box: Box | None = None
+    path: str | os.PathLike[str],
+    layout: SpikeLayout,
+    num_bins: int = 5,
+    box: Box | None = None,
+    out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """`voxel_counts` of a file."""
-    return voxel_counts(read_rows(path, layout, box), layout, num_bins, box)
+    return voxel_counts(read_rows(path, layout, box, _kept), layout, num_bins, box, out)
 
 
 def read_packed(
@@ -62,7 +69,24 @@ def read_packed(
     return crop_packed(read_rows(path, layout, box), layout, box)
 
 
-def read_rows(path: str | os.PathLike[str], layout: SpikeLayout, box: Box | None = None) -> NDArray[np.uint8]:
+def _allocate(n_bytes: int) -> NDArray[np.uint8]:
+    return np.empty(n_bytes, np.uint8)
+
+
+def _kept(n_bytes: int) -> NDArray[np.uint8]:
+    """Memory that this thread uses again: new pages for every file can take longer than counting its spikes."""
+    held: NDArray[np.uint8] | None = getattr(_memory, "held", None)
+    if held is None or len(held) < n_bytes:
+        held = _memory.held = np.empty(n_bytes, np.uint8)
+    return held[:n_bytes]
+
+
+def read_rows(
+    path: str | os.PathLike[str],
+    layout: SpikeLayout,
+    box: Box | None = None,
+    allocate: Callable[[int], NDArray[np.uint8]] = _allocate,
+) -> NDArray[np.uint8]:
     """What `unpack`, `crop_packed` and `voxel_counts` take: the whole file, or the rows of a box in a large plane."""
     with open_source(path, ERRORS) as source:
         if source.size_bytes != layout.n_bytes:
@@ -70,14 +94,14 @@ def read_rows(path: str | os.PathLike[str], layout: SpikeLayout, box: Box | None
         if box is not None and layout.has_byte_rows:
             box.check_inside(layout)
             if (layout.height - box.height) * layout.row_bytes >= _SKIPPED_BYTES:
-                return _read_part(source, layout, box)
-        data = np.empty(layout.n_bytes, np.uint8)
+                rows = allocate(layout.frames * box.height * layout.row_bytes)
+                return _read_part(source, layout, box, rows.reshape(layout.frames, box.height, -1))
+        data = allocate(layout.n_bytes)
         source.read_into(data.data, 0)
         return data
 
 
-def _read_part(source: ByteSource, layout: SpikeLayout, box: Box) -> NDArray[np.uint8]:
-    rows = np.empty((layout.frames, box.height, layout.row_bytes), np.uint8)
+def _read_part(source: ByteSource, layout: SpikeLayout, box: Box, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
     first = stored_rows(layout, box).start * layout.row_bytes
     each = rows.reshape(layout.frames, -1)
     source.read_many((frame * layout.frame_bytes + first, each[frame].data) for frame in range(layout.frames))

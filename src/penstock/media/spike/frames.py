@@ -6,6 +6,7 @@ Counting does not unpack every frame. Full adders on the packed bytes, 64 pixels
 
 from __future__ import annotations
 
+import threading
 from itertools import pairwise
 from typing import Any
 
@@ -53,19 +54,24 @@ def count_dtype(layout: SpikeLayout, num_bins: int) -> np.dtype[Any]:
     return np.min_scalar_type(largest) if largest > 255 else np.dtype(np.uint8)
 
 
-def voxel_counts(data: Bytes, layout: SpikeLayout, num_bins: int = 5, box: Box | None = None) -> NDArray[Any]:
-    """Spikes per pixel in uniform bins, (num_bins, height, width), in `count_dtype`; `bin_starts` says which frames."""
+def voxel_counts(
+    data: Bytes, layout: SpikeLayout, num_bins: int = 5, box: Box | None = None, out: NDArray[Any] | None = None
+) -> NDArray[Any]:
+    """Spikes per pixel in uniform bins, (num_bins, height, width), in `count_dtype`; `bin_starts` says which frames.
+
+    `out` is written instead of a new array; it may have a wider dtype.
+    """
     starts = bin_starts(layout.frames, num_bins)
     rows, first_px = _cut(data, layout, box)
-    dtype = count_dtype(layout, num_bins)
-    if layout.packing == "uint8":
-        parts = [rows[begin:end].sum(0, dtype=dtype) for begin, end in pairwise(starts)]
-        return np.stack(parts)
     width = layout.width if box is None else box.width
-    most = max(end - begin for begin, end in pairwise(starts))
     _, height, row_bytes = rows.shape
+    counts = np.empty((num_bins, height, width), count_dtype(layout, num_bins)) if out is None else out
+    if layout.packing == "uint8":
+        for bin_, (begin, end) in enumerate(pairwise(starts)):
+            np.sum(rows[begin:end], 0, out=counts[bin_], dtype=counts.dtype)
+        return counts
+    most = max(end - begin for begin, end in pairwise(starts))
     step = max(_STACK_BYTES // (most * num_bins * row_bytes), 1)
-    counts = np.empty((num_bins, height, width), dtype)
     for top in range(0, height, step):
         part = rows[:, top : top + step]
         counts[:, top : top + step] = _count(part, starts, most)[:, :, first_px : first_px + width]
@@ -127,46 +133,73 @@ def _count(rows: NDArray[np.uint8], starts: list[int], most: int) -> NDArray[Any
     """Counts (bins, height, 8 × bytes of a row) of packed rows (frames, height, bytes)."""
     _, height, row_bytes = rows.shape
     num_bins, n_bytes = len(starts) - 1, height * row_bytes
-    stack = np.zeros((most, num_bins, -(-n_bytes // 8) * 8), np.uint8)  # whole words; a short bin ends in empty frames
+    n_words = -(-n_bytes // 8)
+    memory = _memory.take((most + most // 2 + most // 3) * num_bins * n_words).reshape(-1, num_bins * n_words)
+    ones, carries, spare = memory[:most], memory[most : most + most // 2], memory[most + most // 2 :]
+    stack = ones.view(np.uint8).reshape(most, num_bins, n_words * 8)
     for bin_, (begin, end) in enumerate(pairwise(starts)):
         _as_items(stack[: end - begin, bin_, :n_bytes], row_bytes)[...] = _as_items(rows[begin:end], row_bytes)[..., 0]
-    planes = _add_up(stack.view(np.uint64))
+        stack[end - begin :, bin_] = 0  # a short bin ends in an empty frame
+    planes = _add_up(ones, carries, spare)
     counts: NDArray[Any] = _unpack_planes(planes[:8])
     if len(planes) > 8:
         counts = counts + (_unpack_planes(planes[8:]).astype(np.uint16) << np.uint16(8))
     return counts.reshape(num_bins, -1)[:, : n_bytes * 8].reshape(num_bins, height, row_bytes * 8)
 
 
-def _add_up(ones: NDArray[np.uint64]) -> list[NDArray[np.uint64]]:
-    """Bit planes of the sums over the first axis, the lowest first; full adders take three summands to two."""
+def _add_up(
+    ones: NDArray[np.uint64], carries: NDArray[np.uint64], spare: NDArray[np.uint64]
+) -> list[NDArray[np.uint64]]:
+    """Bit planes of the sums of all rows of `ones`, the lowest first; in place, and with half as many rows for carries.
+
+    A full adder takes three rows to their sum and a carry. The carries are the rows of the next plane. A plane stays in
+    the first row of the memory that it was added up in.
+    """
     planes = []
-    while len(ones):
-        carries: list[NDArray[np.uint64]] = []
-        while len(ones) > 2:
-            third = len(ones) // 3
+    count = len(ones)
+    while count:
+        n_carries = 0
+        while count > 2:
+            third = count // 3
             first, second, last = ones[:third], ones[third : 2 * third], ones[2 * third : 3 * third]
-            either = first ^ second
-            both = first & second
-            total = either ^ last
-            either &= last
-            both |= either
-            carries.append(both)
-            ones = np.concatenate([total, ones[3 * third :]]) if len(ones) > 3 * third else total
-        if len(ones) == 2:
-            carries.append(ones[:1] & ones[1:])
-            ones = ones[:1] ^ ones[1:]
+            either, carry = spare[:third], carries[n_carries : n_carries + third]
+            np.bitwise_xor(first, second, out=either)
+            np.bitwise_and(first, second, out=carry)
+            np.bitwise_xor(either, last, out=first)
+            np.bitwise_and(either, last, out=either)
+            np.bitwise_or(carry, either, out=carry)
+            n_carries += third
+            ones[third : count - 2 * third] = ones[3 * third : count]
+            count -= 2 * third
+        if count == 2:
+            np.bitwise_and(ones[0], ones[1], out=carries[n_carries])
+            np.bitwise_xor(ones[0], ones[1], out=ones[0])
+            n_carries += 1
         planes.append(ones[0])
-        ones = np.concatenate(carries) if carries else ones[:0]
+        ones, carries, count = carries, ones[1:], n_carries
     return planes
 
 
 def _unpack_planes(planes: list[NDArray[np.uint64]]) -> NDArray[np.uint8]:
     """One byte per pixel from at most eight bit planes; sums are doubled in words of eight pixels."""
-    packed = np.stack(planes).view(np.uint8)
-    bits = np.unpackbits(packed.reshape(-1), bitorder="little").view(np.uint64).reshape(len(planes), -1)
-    total: NDArray[np.uint64] = bits[-1]
-    for plane in bits[-2::-1]:
+    total = np.unpackbits(planes[-1].view(np.uint8), bitorder="little").view(np.uint64)
+    for plane in planes[-2::-1]:
         np.add(total, total, out=total)
-        np.add(total, plane, out=total)
+        np.add(total, np.unpackbits(plane.view(np.uint8), bitorder="little").view(np.uint64), out=total)
     counts: NDArray[np.uint8] = total.view(np.uint8)
     return counts
+
+
+class _Memory(threading.local):
+    """Words that a thread uses again for every file: new pages can take longer than the counting itself."""
+
+    def __init__(self) -> None:
+        self._held = np.empty(0, np.uint64)
+
+    def take(self, n_words: int) -> NDArray[np.uint64]:
+        if len(self._held) < n_words:
+            self._held = np.empty(n_words, np.uint64)
+        return self._held[:n_words]
+
+
+_memory = _Memory()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import overload
 
@@ -65,14 +65,23 @@ class Folders:
 def find_sequences(root: Path, split: str | None, spike_dir: str) -> list[Folders]:
     """The sequences below a directory, by name; an error that says what was looked for where there are none."""
     found: dict[str, Folders] = {}
-    for prefix, images, spikes in _places(root, split):
-        for each in _in_place(images, spikes, spike_dir):
-            name = f"{prefix}{each.name}"
-            found.setdefault(name, Folders(name, each.blur, each.sharp, each.spike))
+    for each in _sequences(root, split, spike_dir):
+        found.setdefault(each.name, each)
     if not found:
         there = f"{root}/{split}" if split else str(root)
         raise StoreError(f"{there}: no sequence with images and {spike_dir}/*.dat was found", hint=_HINT)
     return sorted(found.values(), key=lambda each: natural_key(each.name))
+
+
+def is_spike_set(root: Path) -> bool:
+    """Whether a directory holds sequences; spike files without images are none."""
+    return next(_sequences(root, None, "spike"), None) is not None
+
+
+def _sequences(root: Path, split: str | None, spike_dir: str) -> Iterator[Folders]:
+    for prefix, images, spikes in _places(root, split):
+        for each in _in_place(images, spikes, spike_dir):
+            yield replace(each, name=f"{prefix}{each.name}")
 
 
 def _places(root: Path, split: str | None) -> Iterator[tuple[str, Path, Path]]:

@@ -193,12 +193,17 @@ class SpikeStore(Store):
             beside = folder.parent.parent / voxels / folder.name
         return beside / f"{os.path.splitext(sequence.spike.names[place])[0]}.npy"
 
-    def voxel(self, row: int, box: Box | None = None) -> NDArray[Any]:
-        """The counts of a row, (bins, height, width), or of a crop: from its spike file, or precomputed."""
+    def voxel(self, row: int, box: Box | None = None, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """The counts of a row, (bins, height, width), or of a crop: from its spike file, or precomputed; in `out` where
+        one is given."""
         sequence, place = self.sequence_of(row)
         if self.voxel_dir is None:
-            return read_voxel(sequence.spike[place], sequence.layout, self.num_bins, box)
-        return read_voxel_file(self.voxel_path(row), sequence.layout, self.num_bins, box)
+            return read_voxel(sequence.spike[place], sequence.layout, self.num_bins, box, out)
+        found = read_voxel_file(self.voxel_path(row), sequence.layout, self.num_bins, box)
+        if out is None:
+            return found
+        out[...] = found
+        return out
 
     def packed(self, row: int, box: Box | None = None) -> tuple[NDArray[np.uint8], int]:
         """The packed bytes of a row or of a crop, for `packed_to_voxel`, and the bit at which it begins."""
@@ -220,7 +225,7 @@ class SpikeStore(Store):
             sequence, _ = self.sequence_of(row)
             if (sequence.layout.height, sequence.layout.width) != column.shape[1:]:
                 self._refuse_mixed(sequence)
-            made[place] = self.voxel(row)
+            self.voxel(row, out=made[place])
         return made
 
     def _refuse_mixed(self, other: SpikeSequence) -> None:

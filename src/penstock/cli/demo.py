@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from penstock.cli.demo_vqa import add_vqa
 from penstock.errors import DataSetError, OutputExists, UsageError
 from penstock.system import units
 
@@ -29,9 +30,13 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument("--memory", default="auto", metavar="SIZE", help="the budget of the conversion, e.g. 512MiB")
     parser.set_defaults(run=run)
     kinds = parser.add_subparsers(
-        title="instead", dest="what", metavar="[act]", help="act: make episodes for imitation learning instead"
+        title="instead",
+        dest="what",
+        metavar="[act|vqa]",
+        help="act: make episodes for imitation learning instead; vqa: make images with questions",
     )
     _add_act(kinds)
+    add_vqa(kinds)
 
 
 def _add_act(kinds: Any) -> None:

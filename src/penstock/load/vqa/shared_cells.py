@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,7 +52,6 @@ class SharedCells:
                 hint="it lives as long as that process: keep it running while workers start",
             ) from error
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if getattr(self, "_fd", -1) >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            close(self._fd)  # as an argument: when the interpreter ends, the module's names are gone before this

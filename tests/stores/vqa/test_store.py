@@ -16,7 +16,9 @@ from penstock.cli import main
 from penstock.errors import ExternalRefused, ImageError, StoreCorrupt, StoreError, UsageError
 from penstock.media.image import codec
 from penstock.stores.vqa.store import VQAStore
+from penstock.system.files import register_scheme
 from tests.stores.vqa import making
+from tests.system.memory_files import MemoryFiles
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "vqa"
 ALL = np.arange(6)
@@ -268,3 +270,16 @@ def test_chat_messages_that_others_made() -> None:
         assert len(store.record(0).turns) == 4 and len(store.record(0).images) == 2
         batch = next(iter(penstock.Loader(store, batch_size=6, image_size=(64, 64), memory="256MiB")))
         assert batch["image"].shape == (6, 3, 64, 64)
+
+
+@pytest.mark.parametrize("make", FORMATS)
+def test_data_that_lie_elsewhere_are_read_there(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    files = MemoryFiles()
+    register_scheme("vqamem", files)
+    path = make(tmp_path / "root")
+    files.add(tmp_path / "root", "vqamem://bucket/root")
+    with _open(path) as local, penstock.open(f"vqamem://bucket/root/{path.name}") as store:
+        assert isinstance(store, VQAStore)
+        assert store.texts("answer", ALL) == local.texts("answer", ALL)
+        assert [store.image_bytes(row) for row in range(6)] == [local.image_bytes(row) for row in range(6)]
+        assert pickle.loads(pickle.dumps(store)).record(3) == local.record(3)

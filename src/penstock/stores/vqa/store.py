@@ -25,6 +25,7 @@ from penstock.stores.vqa.images import ImageFacts, RecordImages, find_root, imag
 from penstock.stores.vqa.index import Index, identity, kept_index
 from penstock.stores.vqa.inside import open_files
 from penstock.stores.vqa.record import Malformed, Record, keys_for, parse
+from penstock.system.files import RemotePath, as_path
 
 ON_ERROR = ("raise", "skip")
 _KEPT_RECORDS = 1024  # the columns of a batch come from the same records
@@ -57,8 +58,8 @@ class VQAStore(Store):
         self._asked = {
             "episodes": None if episodes is None else list(episodes),
             "columns": None if columns is None else list(columns),
-            "annotations": None if annotations is None else os.path.abspath(annotations),
-            "image_root": None if image_root is None else os.path.abspath(image_root),
+            "annotations": None if annotations is None else str(_absolute(as_path(annotations))),
+            "image_root": None if image_root is None else str(_absolute(as_path(image_root))),
             "fields": None if fields is None else dict(fields),
             "on_error": on_error,
             "allow_external": allow_external,
@@ -148,7 +149,7 @@ class VQAStore(Store):
             elif (name := image_name(record, 0, file.subtype)) is not None:
                 names.append(name)
         first, subtype = (names[0] if names else None), self._files[0].subtype
-        root = None if asked is None else Path(os.fspath(asked))
+        root = None if asked is None else as_path(asked)
         self._root = find_root(self.path, root, first, subtype, allow_external)
         self._missing = first if first is not None and self._root is None and not has_stored else None
         self._has_images = has_stored or self._root is not None
@@ -292,7 +293,11 @@ class VQAStore(Store):
         return _open_again, (str(path), words)
 
     def reopening(self) -> tuple[Path, dict[str, Any]]:
-        return Path(os.path.abspath(self.path)) if "://" not in str(self.path) else self.path, dict(self._asked)
+        return _absolute(self.path), dict(self._asked)
+
+
+def _absolute(path: Path) -> Path:
+    return path if isinstance(path, RemotePath) else path.absolute()
 
 
 def _chosen(files: list[RecordFile], episodes: Sequence[int] | None, path: Path) -> list[RecordFile]:
@@ -304,4 +309,4 @@ def _chosen(files: list[RecordFile], episodes: Sequence[int] | None, path: Path)
 
 
 def _open_again(path: str, words: dict[str, Any]) -> VQAStore:
-    return VQAStore(Path(path), **words)
+    return VQAStore(as_path(path), **words)

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-_ROUNDS, _RECORDS = 50, 2_000  # short rounds: on a busy machine, some of them run undisturbed
+_ROUNDS, _ROUND_S = 100, 0.01  # short rounds: on a busy machine, some of them run undisturbed
+_TRIED = 200  # records by which the length of a round is found
 _WORKERS, _BATCH, _BATCHES = 4, 256, 160
 
 
@@ -57,15 +58,18 @@ def opener(kind: str, path: str) -> Any:
 def random_access(data: Any) -> dict[str, float]:
     """Records a second, the best round; and the CPU time of one."""
     rng = np.random.default_rng(0)
-    best, cpu = 0.0, float("inf")
-    for _ in range(_ROUNDS):
-        numbers = rng.integers(0, len(data), _RECORDS).tolist()
+
+    def read(count: int) -> tuple[float, float]:
+        numbers = rng.integers(0, len(data), count).tolist()
         began, began_cpu = time.perf_counter(), time.process_time()
         for number in numbers:
             data[number]
-        best = max(best, _RECORDS / (time.perf_counter() - began))
-        cpu = min(cpu, (time.process_time() - began_cpu) / _RECORDS)
-    return {"records_per_s": best, "cpu_us": cpu * 1e6}
+        return (time.perf_counter() - began) / count, (time.process_time() - began_cpu) / count
+
+    read(_TRIED)
+    count = max(1, int(_ROUND_S / read(_TRIED)[1]))
+    rounds = [read(count) for _ in range(_ROUNDS)]
+    return {"records_per_s": 1 / min(wall for wall, _ in rounds), "cpu_us": 1e6 * sum(cpu for _, cpu in rounds) / _ROUNDS}
 
 
 class _Order:

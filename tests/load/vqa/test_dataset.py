@@ -202,3 +202,10 @@ def test_collate_stacks_arrays_and_lists_texts(lines: Path) -> None:
         batch = collate([dataset[0], dataset[1]])
     assert batch["image"].shape == (2, 3, 8, 8)
     assert batch["answer"] == ["0", "1"] and batch["question_id"].tolist() == [100, 101]
+
+
+def test_any_text_of_json_is_preloaded(tmp_path: Path) -> None:
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"question": "\\ud800 half a letter", "answer": "… é 中"}\n')
+    with penstock.VQADataset(path, load_images=False) as dataset:
+        assert dataset[0]["question"] == "\ud800 half a letter" and dataset[0]["answer"] == "… é 中"

@@ -283,3 +283,23 @@ def test_data_that_lie_elsewhere_are_read_there(tmp_path: Path, make: Callable[[
         assert store.texts("answer", ALL) == local.texts("answer", ALL)
         assert [store.image_bytes(row) for row in range(6)] == [local.image_bytes(row) for row in range(6)]
         assert pickle.loads(pickle.dumps(store)).record(3) == local.record(3)
+
+
+def test_a_malformed_question_of_vqav2_does_not_hide_the_others(tmp_path: Path) -> None:
+    path = making.write_vqav2(tmp_path, 4)
+    path.write_text(path.read_text().replace('"question": "Q1?", "question_id": 10', '"question": ["Q1?"]'))
+    with _open(path) as store:
+        assert store.texts("answer", np.array([0, 2, 3])) == ["a0", "a2", "a3"]
+        with pytest.raises(StoreCorrupt, match="record 1"):
+            store.record(1)
+    with _open(path, on_error="skip") as store:
+        assert store.texts("answer", np.arange(3)) == ["a0", "a2", "a3"]
+
+
+def test_an_image_that_was_replaced_changes_the_fingerprint(tmp_path: Path) -> None:
+    path = _lines(tmp_path)
+    with _open(path) as store:
+        before = store.fingerprint("image")
+    (tmp_path / "images" / "0001.jpg").write_bytes(making.jpeg(7))
+    with _open(path) as store:
+        assert store.fingerprint("image") != before

@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import BudgetExceeded, ImageError
 from penstock.load import settings
@@ -114,24 +115,27 @@ class _LoadedTexts:
     """Texts, tokens and numbers of all rows in shared memory: one array of bytes, and arrays of numbers."""
 
     def __init__(self, dataset: VQADataset) -> None:
-        texts: list[bytes] = []
-        numbers: dict[str, list[Any]] = {}
-        for row in range(len(dataset)):
+        count, texts = len(dataset), bytearray()
+        ends = np.zeros(2 * count + 1, np.int64)
+        numbers: dict[str, NDArray[Any]] = {}
+        for row in range(count):
             sample = dataset._texts_of(row, dataset.store.parsed(row))
-            texts += [sample.pop("question").encode(), sample.pop("answer").encode()]
+            for place, name in enumerate(("question", "answer"), start=2 * row + 1):
+                texts += sample.pop(name).encode("utf-8", "surrogatepass")
+                ends[place] = len(texts)
             for name, value in sample.items():
-                kept = value.astype(np.int32) if isinstance(value, np.ndarray) else value
-                numbers.setdefault(name, []).append(kept)
-        ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
-        self._ends = SharedArray(np.concatenate([[0], ends]).astype(np.int64))
-        self._bytes = SharedArray(np.frombuffer(b"".join(texts), np.uint8))
-        self._numbers = {name: SharedArray(np.asarray(values)) for name, values in numbers.items()}
+                if name not in numbers:
+                    numbers[name] = np.empty((count, *np.shape(value)), np.int32 if np.ndim(value) else np.int64)
+                numbers[name][row] = value
+        self._ends, self._bytes = SharedArray(ends), SharedArray(np.frombuffer(texts, np.uint8))
+        self._numbers = {name: SharedArray(values) for name, values in numbers.items()}
 
     def sample(self, row: int) -> Sample:
         start, middle, end = self._ends.values[2 * row : 2 * row + 3].tolist()
         data = self._bytes.values
-        question, answer = data[start:middle].tobytes(), data[middle:end].tobytes()
-        sample: Sample = {"question": question.decode(), "answer": answer.decode()}
+        texts = [data[start:middle].tobytes(), data[middle:end].tobytes()]
+        question, answer = (text.decode("utf-8", "surrogatepass") for text in texts)
+        sample: Sample = {"question": question, "answer": answer}
         for name, array in self._numbers.items():
             value = array.values[row]
             sample[name] = value.astype(np.int64) if value.ndim else value.item()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import Any
 
@@ -11,8 +10,9 @@ from numpy.typing import NDArray
 
 from penstock.errors import BudgetExceeded, PenstockError, StoreError, UsageError
 from penstock.load.clips.ram_cache import RamCache
-from penstock.load.pictures import Fitter, begin_quiet, fit_for
+from penstock.load.pictures import Fitter, begin_quiet, end_quiet, fit_for
 from penstock.load.source import Shaping
+from penstock.load.vqa.workers import current_worker
 from penstock.stores.vqa.record import Record
 from penstock.stores.vqa.store import VQAStore
 from penstock.system.units import format_bytes
@@ -90,9 +90,12 @@ class SampleImages:
                 lost.append((row, error))
 
         begin_quiet()
-        with ThreadPoolExecutor(threads) as pool:
-            for _ in pool.map(make, wanted):
-                pass
+        try:
+            with ThreadPoolExecutor(threads) as pool:
+                for _ in pool.map(make, wanted):
+                    pass
+        finally:
+            end_quiet()
         return sorted(lost, key=lambda each: each[0])
 
     def read(self, row: int, record: Record | None, out: NDArray[Any]) -> int:
@@ -153,13 +156,7 @@ class SampleImages:
 def _fitter() -> Fitter:
     found: Fitter | None = getattr(_local, "fitter", None)
     if found is None:
-        if is_worker():
+        if current_worker() is not None:
             begin_quiet()  # the workers are the parallel part
         found = _local.fitter = Fitter()
     return found
-
-
-def is_worker() -> bool:
-    """Whether this process is a worker of torch's DataLoader."""
-    data = sys.modules.get("torch.utils.data")
-    return data is not None and data.get_worker_info() is not None

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from penstock.load.order import whole_number
 from penstock.load.resume import STATE_VERSION, resumed
 from penstock.load.vqa.samples import Sample, VQASamples, collate
 from penstock.load.vqa.shared_cells import SharedCells
+from penstock.load.vqa.workers import current_worker
 from penstock.stores.store import Store
 
 if TYPE_CHECKING:  # checked alike where torch is installed and where it is not
@@ -79,7 +79,7 @@ class StreamingVQADataset(VQASamples, _Iterable):
         return count if self._is_batched or len(self._batches.positions(count - 1)) else count - 1
 
     def __iter__(self) -> Iterator[Any]:
-        worker, workers, seed = _worker()
+        worker, workers, seed = current_worker() or (0, 1, 0)
         self._own_passes += 1
         epoch, start = self._epochs.begin(seed, self._own_passes)
         self._taken = 0
@@ -163,13 +163,6 @@ class _Epochs:
         """(epoch, first position) of the last pass that began, or of the one that was given and is to come."""
         with self._cells.locked() as cells:
             return int(cells[0, _EPOCH]), int(cells[0, _START])
-
-
-def _worker() -> tuple[int, int, int]:
-    """(number, count, seed of the pass) of this worker of a DataLoader; (0, 1, 0) where it is none."""
-    data = sys.modules.get("torch.utils.data")
-    info = None if data is None else data.get_worker_info()
-    return (0, 1, 0) if info is None else (info.id, info.num_workers, info.seed - info.id)
 
 
 def _batch(samples: list[Sample]) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +88,10 @@ class JsonFile(RecordFile):
         self._source = open_file(str(path))
         self.layout = json_layout(path, self._source)
         self.label = "JSONL" if self.layout == "lines" else "JSON"
-        spans: Callable[[ByteSource], Iterable[NDArray[np.int64]]] = line_spans
-        if self.layout != "lines":
-            spans = _elements
-        self.index = kept_index(f"json {self.layout}", [path], 2, lambda facts: spans(self._source))
+        self.index = kept_index(f"json {self.layout}", [path], 2, lambda facts: self._spans())
+
+    def _spans(self) -> Iterator[NDArray[np.int64]]:
+        return line_spans(self._source) if self.layout == "lines" else element_spans(self._source, (self.layout,))
 
     def read(self, number: int) -> tuple[bytes, bytes]:
         start, stop = self.index.values[number].tolist()
@@ -131,7 +131,7 @@ class QuestionFile(RecordFile):
     def _join(self, facts: dict[str, Any]) -> Iterator[NDArray[np.int64]]:
         """Questions with the annotation of the same question_id: 24 bytes per record while it is made."""
         assert self._answers is not None
-        asked, answered = _ids(self._questions), _ids(self._answers)
+        asked, answered = _ids(self._questions, -1), _ids(self._answers, -2)
         order = np.argsort(answered, kind="stable")
         places = np.minimum(np.searchsorted(answered, asked, sorter=order), len(order) - 1)
         matches = order[places] if len(order) else places
@@ -200,10 +200,6 @@ def json_layout(path: Path, source: ByteSource) -> str:
     )
 
 
-def _elements(source: ByteSource) -> Iterator[NDArray[np.int64]]:
-    return element_spans(source, ARRAY_KEYS)
-
-
 def _is_record(line: bytes) -> bool:
     try:
         found = json.loads(line)
@@ -212,13 +208,14 @@ def _is_record(line: bytes) -> bool:
     return isinstance(found, dict) and not any(isinstance(found.get(key), list) for key in ARRAY_KEYS)
 
 
-def _ids(records: JsonFile) -> NDArray[np.int64]:
-    found = np.empty(len(records), np.int64)
+def _ids(records: JsonFile, none: int) -> NDArray[np.int64]:
+    """The question_id of every record; `none` where there is none, or the record is malformed."""
+    found = np.full(len(records), none, np.int64)
     for number in range(len(records)):
         try:
             found[number] = json.loads(records.read(number)[0])["question_id"]
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
-            raise StoreCorrupt(f"{records.where(number)}: no question_id: {error}") from error
+        except (ValueError, TypeError, KeyError, OverflowError):
+            continue  # reported when the record is asked for
     return found
 
 

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from penstock.errors import ImageError, StoreCorrupt, StoreError, UsageError
 from penstock.stores.held import Lru
 from penstock.stores.store import Column, ImageSource, Store, row_numbers
+from penstock.stores.vqa.contents import open_files
 from penstock.stores.vqa.files import RecordFile
 from penstock.stores.vqa.images import ImageFacts, RecordImages, find_root, image_name, look_at
 from penstock.stores.vqa.index import Index, identity, kept_index
-from penstock.stores.vqa.inside import open_files
 from penstock.stores.vqa.record import Malformed, Record, keys_for, parse
 from penstock.system.files import RemotePath, as_path
 
@@ -141,7 +141,7 @@ class VQAStore(Store):
             try:
                 record = self.parsed(row)
             except StoreCorrupt:
-                continue  # said when it is asked for
+                continue  # reported when it is asked for
             file, number = self._located(row)
             self._samples.append(record)
             if file.has_stored_image(number):
@@ -158,8 +158,9 @@ class VQAStore(Store):
             try:
                 images.append(self.image_bytes(row))
             except (ImageError, StoreError):
-                continue  # said when it is asked for
+                continue  # reported when it is asked for
         self._facts = look_at(images)
+        self._seen_images = hashlib.sha256(b"".join(hashlib.sha256(data).digest() for data in images)).hexdigest()
         self._has_images = self._has_images and self._facts != ImageFacts()
 
     def _columns(self, asked: Sequence[str] | None) -> dict[str, Column]:
@@ -257,7 +258,7 @@ class VQAStore(Store):
         try:
             return self.image_key(row, number)
         except StoreCorrupt:
-            return None  # said when it is asked for
+            return None  # reported when it is asked for
 
     def texts(self, name: str, rows: NDArray[np.int64]) -> list[str]:
         if self.column(name).kind != "text":
@@ -278,7 +279,8 @@ class VQAStore(Store):
 
     def fingerprint(self, name: str) -> str:
         root = None if self._root is None else str(self._root.folder)
-        made_of = [name, self._asked, root, [identity(path) for file in self._files for path in file.paths]]
+        files = [identity(path) for file in self._files for path in file.paths]
+        made_of = [name, self._asked, root, self._seen_images, files]
         return hashlib.sha256(json.dumps(made_of, default=str).encode()).hexdigest()
 
     def file_of(self, row: int, name: str = "") -> Path:

@@ -69,7 +69,8 @@ def random_access(data: Any) -> dict[str, float]:
     read(_TRIED)
     count = max(1, int(_ROUND_S / read(_TRIED)[1]))
     rounds = [read(count) for _ in range(_ROUNDS)]
-    return {"records_per_s": 1 / min(wall for wall, _ in rounds), "cpu_us": 1e6 * sum(cpu for _, cpu in rounds) / _ROUNDS}
+    cpu_us = 1e6 * sum(cpu for _, cpu in rounds) / _ROUNDS
+    return {"records_per_s": 1 / min(wall for wall, _ in rounds), "cpu_us": cpu_us}
 
 
 class _Order:

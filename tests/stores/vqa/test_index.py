@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import penstock
+from penstock.stores.vqa import scanning
 from penstock.stores.vqa.index import kept_index
+from tests.stores.vqa import making
 
 
 class _Counted:
@@ -84,3 +89,25 @@ def test_a_build_that_fails_leaves_nothing_behind(tmp_path: Path, own_cache: Pat
 def test_an_index_without_rows(tmp_path: Path) -> None:
     assert len(kept_index("test", [_file(tmp_path)], 2, lambda facts: iter(()))) == 0
     assert kept_index("test", [_file(tmp_path)], 2, lambda facts: iter(())).values.shape == (0, 2)
+
+
+@pytest.mark.parametrize("name", ["records.jsonl", "records.json"])
+def test_indexing_holds_blocks_not_the_file(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanning, "BLOCK_BYTES", 1 << 16)
+
+    def peak_bytes(count: int) -> int:
+        lines = [json.dumps(record) for record in making.records(count)]
+        path = tmp_path / str(count) / name
+        path.parent.mkdir()
+        path.write_text("\n".join(lines) if name.endswith("l") else f"[{', '.join(lines)}]")
+        del lines
+        tracemalloc.start()
+        try:
+            with penstock.open(path) as store:
+                assert store.rows == count
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak_bytes(100)  # imports
+    assert peak_bytes(20_000) < peak_bytes(2_000) + (1 << 20)  # a file of 3 MB, and one of 0.3 MB

@@ -38,6 +38,7 @@ ROOMS = (
     "demo",
     "load",
     "torch",
+    "prepare",
     "cli",
     "web",
 )

@@ -60,7 +60,7 @@ def test_the_tables_have_the_keys_that_there_are(page: str, head: str, keys: lis
 
 
 def test_the_shipped_configuration_shows_every_key_of_kuavos() -> None:
-    shipped = (DOCS.parent / "configs" / "data" / "KuavoRosbag2Lerobot.yaml").read_text(encoding="utf-8")
+    shipped = (DOCS.parent / "compat" / "configs" / "data" / "KuavoRosbag2Lerobot.yaml").read_text(encoding="utf-8")
     keys = [field.name for cls in (Rosbag, Dataset) for field in dataclasses.fields(cls)]
     assert [key for key in keys if not re.search(rf"^  {key}:", shipped, re.MULTILINE)] == []
 

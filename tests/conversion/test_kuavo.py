@@ -18,7 +18,7 @@ from penstock.errors import ConfigError, RecordingError
 from penstock.lerobot.read.reader import open_data_set
 from tests.conversion import kuavo_oracle as oracle
 
-CONFIGURATIONS = Path(__file__).resolve().parents[2] / "configs" / "data"
+CONFIGURATIONS = Path(__file__).resolve().parents[2] / "compat" / "configs" / "data"
 SMALL = {"seconds": 1.5, "width": 64, "height": 48}
 SIDES = {"left": ("left",), "right": ("right",), "both": ("left", "right")}
 FULL = {"leju_claw": (100, 100), "qiangnao": (100, 100), "rq2f85": (0.8, 255)}

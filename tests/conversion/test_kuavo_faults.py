@@ -20,7 +20,7 @@ from penstock.lerobot.read.reader import open_data_set
 from penstock.recordings.ros1.writer import BagWriter
 from tests.conversion import kuavo_oracle as oracle
 
-CONFIGURATIONS = Path(__file__).resolve().parents[2] / "configs" / "data"
+CONFIGURATIONS = Path(__file__).resolve().parents[2] / "compat" / "configs" / "data"
 HEAD = "/cam_h/color/image_raw/compressed"
 
 

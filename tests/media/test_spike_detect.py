@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.errors import SpikeError
 from penstock.media.spike.detect import find_layout
@@ -88,6 +91,30 @@ def test_an_image_of_the_scene_tells_the_plane_and_which_row_comes_first(tmp_pat
     assert layout == SpikeLayout("packed", 60, 80, 40, flip)
     assert "by the image" in why and ("stored upside down" in why) is flip
     np.testing.assert_array_equal(read_spikes(path), spikes_of(image, 40))
+
+
+def test_a_file_of_a_sequence_is_read_by_its_folder_and_its_image(tmp_path: Path) -> None:
+    image = scene(60, 80)
+    sequence = tmp_path / "GOPR0001_05_00"
+    for kind in ("blur", "spike"):
+        (sequence / kind).mkdir(parents=True)
+    path = _write(sequence / "spike" / "000001.dat", packed_bytes(spikes_of(image, 40), True))
+    write_png(sequence / "blur" / "000001.png", image, (120, 160))
+    np.testing.assert_array_equal(read_spikes(path), spikes_of(image, 40))
+
+
+@given(st.integers(1, 40_000), st.integers(0, 255), st.sampled_from(["", "GOPR0372_01_00", "a_2_b"]))
+def test_a_layout_has_the_bytes_of_the_file_or_is_refused(n_bytes: int, value: int, name: str) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(bytes([value]) * n_bytes)
+        file.flush()
+        for settings in (None, SpikeSettings("packed"), SpikeSettings(width=32, frames=5), SpikeSettings("uint8", 7)):
+            try:
+                layout, why = find_layout(file.name, settings, name)
+            except SpikeError as error:
+                assert error.hint and file.name in error.message
+            else:
+                assert layout.n_bytes == n_bytes and str(layout) in why
 
 
 def test_without_an_image_that_shows_it_rows_stay_as_they_are(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.cli import main
+from tests.media.spikes import packed_bytes, random_spikes
 from tests.stores.spike_sets import make_sequence, make_set
 
 
@@ -28,6 +29,33 @@ def test_inspect_shows_columns_layouts_and_why(tmp_path: Path, capsys: pytest.Ca
     assert any("16×24×32 packed, upside down" in note and "by the image" in note for note in load["notes"])
     assert main(["inspect", str(tmp_path)]) == 0
     assert "spike data set" in capsys.readouterr().out
+
+
+def test_inspect_shows_the_layout_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = make_sequence(tmp_path / "s")
+    path = made.folder / "spike" / "000001.dat"
+    code, found = _json(capsys, "inspect", str(path))
+    assert code == 0 and found["kind"] == "spike file" and found["odd"] is None
+    assert (found["frames"], found["height"], found["width"], found["flip"]) == (16, 24, 32, True)
+    assert main(["inspect", str(path), "height=48", "width=16", "flip=false"]) == 0
+    assert "layout         16×48×16 packed\n" in capsys.readouterr().out
+    path.write_bytes(bytes(1536))
+    assert main(["inspect", str(path)]) == 1
+    assert "and nothing tells which" in capsys.readouterr().err
+    assert main(["inspect", str(path), "layout=packed", "height=24", "width=32"]) == 0
+    assert "every bit is 0" in capsys.readouterr().out
+
+
+def test_what_cannot_be_found_is_declared_to_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = make_sequence(tmp_path / "s", rows=1)
+    (made.folder / "spike" / "000001.dat").write_bytes(packed_bytes(random_spikes(16, 24, 32)))
+    assert main(["inspect", str(tmp_path)]) == 1
+    assert "16×24×32 packed" in (told := capsys.readouterr().err) and "layout=packed height=" in told
+    code, found = _json(capsys, "inspect", str(tmp_path), "height=24", "width=32", "num_bins=4")
+    assert code == 0 and found["load"]["columns"][2]["shape"] == [4, 24, 32]
+    assert main(["inspect", str(tmp_path), "hight=24"]) == 2
+    assert "height" in capsys.readouterr().err
+    assert main(["inspect", str(tmp_path), "--suggest-config"]) == 2
 
 
 def test_the_size_is_that_of_the_files_that_links_lead_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

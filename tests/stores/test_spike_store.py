@@ -190,6 +190,15 @@ def test_a_missing_file_is_named_or_its_row_left_out(tmp_path: Path, kind: str, 
         assert store.spike_path(1).name == "000003.dat"
 
 
+def test_a_link_that_leads_nowhere_is_a_missing_file(tmp_path: Path) -> None:
+    made = make_sequence(tmp_path / "s")
+    path = made.folder / "spike" / "000002.dat"
+    path.unlink()
+    path.symlink_to(tmp_path / "gone.dat")
+    with pytest.raises(StoreError, match="s: 000002 is missing in"):
+        penstock.open(tmp_path)
+
+
 @pytest.mark.parametrize("change", [b"", b"too long"])
 def test_a_spike_file_of_another_size_is_told_with_the_numbers(tmp_path: Path, change: bytes) -> None:
     made = make_set(tmp_path)
@@ -283,6 +292,8 @@ def test_precomputed_voxels_are_taken_and_checked(tmp_path: Path) -> None:
         store.voxel_path(2).unlink()
         with pytest.raises(StoreError, match=r"000003\.npy: no such voxel file"):
             store.voxel(2)
+    for row in (1, 2):
+        np.save(counted.voxel_path(row), counted.voxel(row))
     with pytest.raises(StoreError, match="4 bins were asked for"):
         penstock.open(tmp_path, voxel_dir="spike_vox", num_bins=4)
     np.save(counted.voxel_path(0), counted.voxel(0).astype(np.float32))

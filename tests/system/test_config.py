@@ -350,5 +350,5 @@ def test_keys_may_be_written_in_upper_case() -> None:
     assert made == Loud(4) and config.dump_yaml(made) == "BATCH_SIZE: 4\n"
     with pytest.raises(ConfigError, match="did you mean 'BATCH_SIZE'"):
         config.build(Loud, {"batch_size": 4})
-    with pytest.raises(ConfigError, match="DATA.BATCH_SIZE: expected a whole number"):
+    with pytest.raises(ConfigError, match=r"DATA\.BATCH_SIZE: expected a whole number"):
         config.build(Loud, {"BATCH_SIZE": "x"}, "DATA")

@@ -14,7 +14,7 @@ from typing import Any
 from penstock import __version__
 from penstock.errors import PenstockError
 
-VERBS = ("convert", "inspect", "doctor", "recover", "bench", "profile", "demo", "env")
+VERBS = ("convert", "inspect", "doctor", "recover", "bench", "profile", "prepare", "check", "demo", "env")
 
 _EPILOG = """\
 exit codes: 0 fine · 1 failed · 2 wrong call · 3 finished, with loss (counted in the report) · 130 interrupted

@@ -32,10 +32,12 @@ def add_parser(verbs: Any) -> None:
     kinds = parser.add_subparsers(
         title="instead",
         dest="what",
-        metavar="[act|vqa]",
-        help="act: make episodes for imitation learning instead; vqa: make images with questions",
+        metavar="[act|spike|vqa]",
+        help="act: make episodes for imitation learning instead; spike: make spike clips with known motion; "
+        "vqa: make images with questions",
     )
     _add_act(kinds)
+    _add_spike(kinds)
     add_vqa(kinds)
 
 
@@ -54,16 +56,62 @@ def _add_act(kinds: Any) -> None:
     parser.set_defaults(run=run_act)
 
 
+def _add_spike(kinds: Any) -> None:
+    parser = kinds.add_parser(
+        "spike",
+        help="make blurred and sharp images with spike streams of known motion, and a configuration for them",
+        description="Write OUT/{train,test}/SEQ/{blur,sharp,spike}, motion.csv beside them, and OUT/config.yaml: views "
+        "of a moving scene, blurred images as their mean, and the spikes of an integrate-and-fire camera.",
+    )
+    parser.add_argument("--out", metavar="DIR", required=True, help="where train/, test/ and config.yaml are written")
+    parser.add_argument("--train", type=int, default=8, metavar="N", help="sequences to train on (8)")
+    parser.add_argument("--test", type=int, default=2, metavar="N", help="sequences to validate on (2)")
+    parser.add_argument("--images", type=int, default=12, metavar="N", help="blurred images of each sequence (12)")
+    parser.add_argument(
+        "--size", default="192x256", metavar="HxW", help="of the images; the spike plane has half of it (192x256)"
+    )
+    parser.add_argument(
+        "--travel", type=float, default=12.0, metavar="PX", help="how far things move during one exposure (12)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="other scenes and paths (0)")
+    parser.set_defaults(run=run_spike)
+
+
+def run_spike(args: argparse.Namespace) -> int:
+    """Write the clips and their configuration."""
+    from penstock.demo.spike import CONFIG_NAME, SpikeScript, write_spike_set
+
+    height, width = _parse_size(args.size)
+    script = SpikeScript(args.train, args.test, args.images, height, width, args.travel, args.seed)
+    began = time.perf_counter()
+    size = write_spike_set(Path(args.out), script)
+    plane = "×".join(map(str, script.plane))
+    _say(
+        "make",
+        time.perf_counter() - began,
+        f"{args.out} · {script.train:,} + {script.test:,} sequences of {script.images:,} images {height}×{width} · "
+        f"spikes {plane}, 56 or 88 frames an image · {units.format_size(size)}",
+    )
+    config = Path(args.out) / CONFIG_NAME
+    print(f"next: penstock inspect {args.out} · penstock check {config} · python examples/train_deblur.py {config}")
+    return 0
+
+
+def _parse_size(text: str) -> tuple[int, int]:
+    height, _, width = text.partition("x")
+    if not (height.isdecimal() and width.isdecimal()):
+        raise UsageError(f"--size {text!r} is not HEIGHTxWIDTH, e.g. 480x640")
+    return int(height), int(width)
+
+
 def run_act(args: argparse.Namespace) -> int:
     """Write the episodes."""
     from penstock.demo.act import ReachScript, write_episodes
 
-    height, _, width = args.size.partition("x")
-    if not (height.isdecimal() and width.isdecimal()):
-        raise UsageError(f"--size {args.size!r} is not HEIGHTxWIDTH, e.g. 480x640")
+    height, width = _parse_size(args.size)
     if args.seed < 0:
         raise UsageError(f"--seed {args.seed}: it must be 0 or more")
-    script = ReachScript(args.episodes, args.rows, int(height), int(width), seed=args.seed)
+    script = ReachScript(args.episodes, args.rows, height, width, seed=args.seed)
     began = time.perf_counter()
     size = write_episodes(Path(args.out), script)
     _say(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.conversion.report import Report, Stage
+    from penstock.formats.findings import Problem
 
 _LINE_EVERY_S = 5.0
 _BAR_EVERY_S = 0.1
@@ -141,6 +142,17 @@ def count(number: int, plural: str) -> str:
     """`1 episode`, `2 episodes`, `1 frame decoded`: the first word of `plural` loses its s for one."""
     first, space, rest = plural.partition(" ")
     return f"{number:,} {first.removesuffix('s') if number == 1 else first}{space}{rest}"
+
+
+def problem_lines(problems: Sequence[Problem], path: str = "") -> list[str]:
+    """Findings for people; `path` is where they were looked for, which a message may name itself."""
+    lines = []
+    for problem in problems:
+        place = "" if not problem.where or (path and problem.message.startswith(path)) else f"{problem.where}: "
+        lines.append(units.plain(f"{problem.severity:<6} {place}{problem.message}"))
+        if problem.hint:
+            lines.append(units.plain(f"       → {problem.hint}"))
+    return lines
 
 
 def report_lines(report: Report) -> list[str]:

@@ -84,16 +84,13 @@ def _doctor_of(path: Path) -> Any:
 
 
 def _show(report: Report, args: argparse.Namespace) -> None:
-    from penstock.cli.display import count
+    from penstock.cli.display import count, problem_lines
 
     if args.json:
         sys.stdout.write(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
         return
-    for problem in report.problems:
-        place = "" if not problem.where or problem.message.startswith(args.path) else f"{problem.where}: "
-        print(f"{problem.severity:<6} {place}{problem.message}")
-        if problem.hint:
-            print(f"       → {problem.hint}")
+    for line in problem_lines(report.problems, args.path):
+        print(line)
     numbers = dict(report.counted)
     size = numbers.pop("bytes", None)
     counted = [count(value, name.replace("_", " ")) for name, value in numbers.items()]

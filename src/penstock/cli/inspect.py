@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli.convert import split_words
 from penstock.cli.display import say
+from penstock.cli.inspect_spike import inspect_spike_files, is_spike_file
 from penstock.cli.inspect_store import parse_episodes, show_each
 from penstock.conversion.inputs.input import RECORDING, Found
 from penstock.conversion.mapping.left_out import group_left_out
@@ -28,8 +29,8 @@ def add_parser(verbs: Any) -> None:
         usage="penstock inspect [options] PATH… [a.b=c …]",
         help="show what a recording, a data set or an HDF5 file holds, and what loading or converting it would take",
         description="Show topics, types, counts and rates of a recording; rows, episodes and columns of a LeRobot data "
-        "set, an HDF5 file or a directory of HDF5 episodes, how their rows are read and why. Of a directory with "
-        "several of them, a line each.",
+        "set, an HDF5 file, a directory of HDF5 episodes or a spike data set, how their rows are read and why; the "
+        "layout of spike files (.dat). Of a directory with several of them, a line each.",
     )
     parser.add_argument(
         "words",
@@ -75,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--suggest-config prints YAML, --json prints JSON: give one of them")
     if args.suggest_config and args.fields is not None:
         raise UsageError("--suggest-config prints YAML, --fields a table: give one of them")
+    if all(is_spike_file(as_path(path)) for path in args.paths):
+        return inspect_spike_files([as_path(path) for path in args.paths], args)
     directories = _named_directories(args.paths)
     found = directories or _contents(args.paths)
     kinds = {each.kind for each in found}

@@ -43,8 +43,7 @@ def inspect_stores(paths: Sequence[Path], args: argparse.Namespace) -> int:
         with open_store(path, episodes=args.episodes) as store:
             load = store_facts(store)
         of = format_of(path)
-        n_bytes = load["stored_bytes"] if path.is_dir() else stored_size(path)  # folders may be links to others
-        found = {"path": str(path), "bytes": n_bytes, "kind": of.kind, "load": load}
+        found = {"path": str(path), "bytes": stored_size(path), "kind": of.kind, "load": load}
         return {**found, "conversion": predict(of, path, means)}
 
     def show(found: dict[str, Any]) -> None:

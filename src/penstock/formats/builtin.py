@@ -84,6 +84,7 @@ SPIKE = Format(
     ),
     recognise="penstock.stores.spike.folders:is_spike_set",
     doctor="penstock.stores.spike.check:doctor",
+    inspect="penstock.cli.inspect_spike:inspect_spike_sets",
 )  # fmt: skip
 VQA = Format(
     "vqa",

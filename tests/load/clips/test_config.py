@@ -10,43 +10,7 @@ import pytest
 from penstock.errors import ConfigError
 from penstock.load.clips.config import TEMPLATES, ClipConfig, clip_config, load_clip_config
 from penstock.system.config import dump_yaml, load_yaml
-
-EXAMPLE = """
-SEED: 123
-
-DATA:
-  ROOT: data/processed/gopro_spike_unified
-  TRAIN_SPLIT: train
-  VAL_SPLIT: test
-  CROP_SIZE: 256
-  CLIP_LEN: 5
-  K: 32
-
-  # 实时Voxel加载
-  USE_PRECOMPUTED_VOXELS: false
-  NUM_VOXEL_BINS: 5
-  SPIKE_DIR: spike
-
-  # RAM缓存
-  USE_RAM_CACHE: true
-  CACHE_SIZE_GB: 4.0
-
-DATALOADER:
-  TOTAL_WORKERS: "auto"          # 🎯 自动优化
-  TRAIN_PREFETCH_FACTOR: 4
-  VAL_PREFETCH_FACTOR: 2
-  PIN_MEMORY: true
-  PERSISTENT_WORKERS: true
-
-TRAIN:
-  EPOCHS: 40
-  BATCH_SIZE: 1
-  VAL_BATCH_SIZE: 1
-  GRADIENT_ACCUMULATION_STEPS: 6
-  MAX_GRAD_NORM: 1.0
-  OPTIM:
-    LR: 0.0002
-"""
+from tests.load.clips.clip_sets import EXAMPLE
 
 
 def _config(**sections: dict[str, Any]) -> ClipConfig:

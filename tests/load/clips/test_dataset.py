@@ -110,6 +110,10 @@ def test_several_clips_are_those_one_by_one(clips: SpikeClips) -> None:
             np.testing.assert_array_equal(fetched[place][name], values)
 
 
+def test_a_loop_over_clips_ends_with_the_epoch(clips: SpikeClips) -> None:
+    assert [int(sample["index"]) for sample in clips] == list(range(CLIPS))
+
+
 def test_negative_numbers_count_from_the_end_and_beyond_that_is_an_error(clips: SpikeClips) -> None:
     assert int(clips[-1]["index"]) == CLIPS - 1
     with pytest.raises(IndexError):

@@ -11,9 +11,10 @@ import pytest
 
 import penstock
 from penstock.errors import BudgetExceeded, ConfigError
+from penstock.load.clips.config import load_clip_config
 from penstock.load.clips.loaders import ClipLoaders
 from penstock.system.limits import CpuCandidate, CpuLimit, MemoryCandidate, MemoryLimit
-from tests.load.clips.clip_sets import config_tree, make_sequence, make_set
+from tests.load.clips.clip_sets import EXAMPLE, OPTIONS, config_tree, make_sequence, make_set
 
 torch = pytest.importorskip("torch")
 
@@ -182,6 +183,31 @@ def test_set_epoch_begins_that_epoch(root: Path) -> None:
         assert _indices(list(loaders.train)) == epochs[1]
 
 
+# The documented example
+
+
+def test_the_full_example_gives_the_documented_shapes(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        make_sequence(
+            tmp_path / "data" / split / "GOPR0372_11_00", 5, image=(720, 1280), plane=(360, 640), frames=88, noise=True
+        )
+    path = tmp_path / "deblur.yaml"
+    path.write_text(EXAMPLE.replace("data/processed/gopro_spike_unified", str(tmp_path / "data")), encoding="utf-8")
+    with penstock.clip_loaders(path, cpus=_cpus(2), memory=_limit(1 << 50), log=None) as loaders:
+        (batch,), (whole,) = list(loaders.train), list(loaders.val)
+        assert loaders.config.data.k == 32 and loaders.cache is not None
+    assert batch["blur"].shape == (1, 5, 3, 256, 256) and batch["spike_vox"].shape == (1, 5, 5, 128, 128)
+    assert whole["blur"].shape == whole["sharp"].shape == (1, 5, 3, 720, 1280)
+    assert whole["spike_vox"].shape == (1, 5, 5, 360, 640)
+    assert 0 <= float(whole["blur"].min()) < float(whole["blur"].max()) <= 1 and float(whole["spike_vox"].max()) <= 18
+    # The bytes of 88×360×640 packed, declared as 10×396×640 of a byte each.
+    seed_layout = ["SPIKE_LAYOUT=uint8", "SPIKE_HEIGHT=396", "SPIKE_WIDTH=640", "SPIKE_FRAMES=10", "SPIKE_FLIP=false"]
+    config = load_clip_config(path, [f"DATA.{word}" for word in seed_layout] + ["DATALOADER={TOTAL_WORKERS: 0}"])
+    with penstock.clip_loaders(config, memory=_limit(1 << 50), log=None) as loaders:
+        assert next(iter(loaders.train))["spike_vox"].shape == (1, 5, 5, 141, 128)
+        assert next(iter(loaders.val))["spike_vox"].shape == (1, 5, 5, 396, 640)
+
+
 # On the device
 
 
@@ -194,6 +220,19 @@ def test_what_is_made_on_the_device_is_what_the_host_makes(root: Path, data: dic
                 assert set(found) == set(expected)
                 for name, values in expected.items():
                     assert torch.equal(found[name], values), name
+
+
+def test_clips_of_different_frame_counts_stand_in_one_batch_on_the_device_too(tmp_path: Path) -> None:
+    make_sequence(tmp_path / "train" / "a", 6, frames=56, noise=True)
+    make_sequence(tmp_path / "train" / "b", 6, frames=88, noise=True, first=50)
+    data = {"SPIKE_FRAMES": None, "VAL_SPLIT": None}
+    with _loaders(tmp_path, DATA=data) as host, _loaders(tmp_path, DATA={**data, "VOXELS": "device"}) as device:
+        frames = set()
+        for _ in range(3):
+            for expected, batch in zip(host.train, device.train, strict=True):
+                frames.add(tuple(batch["spike_frames"].tolist()))
+                assert torch.equal(device.prepare(batch, "cpu")["spike_vox"], expected["spike_vox"])
+    assert frames & {(56, 88), (88, 56)} and frames & {(56, 56), (88, 88)}
 
 
 # What is refused, and what is said
@@ -266,3 +305,40 @@ def test_what_workers_skip_is_counted_where_the_training_runs(tmp_path: Path, wo
     strict = _loaders(tmp_path, DATA={"VAL_SPLIT": None}, DATALOADER={"TOTAL_WORKERS": workers})
     with strict as loaders, pytest.raises(penstock.PenstockError, match=r"sharp/0003\.png"):
         list(loaders.train)
+
+
+def test_clips_serve_a_plain_dataloader_too(root: Path) -> None:
+    clips = penstock.SpikeClips(root, 3, 16, augment=True, split="train", **OPTIONS)
+    loader = torch.utils.data.DataLoader(clips, batch_size=5, num_workers=1)
+    first = next(iter(loader))
+    assert first["blur"].shape == (5, 3, 3, 16, 16) and first["index"].tolist() == [0, 1, 2, 3, 4]
+    _same(first, torch.utils.data.default_collate([clips[number] for number in range(5)]))
+
+
+def test_the_same_loaders_go_back_to_a_state(root: Path) -> None:
+    with _loaders(root) as plain:
+        expected = list(plain.train)
+    with _loaders(root, DATALOADER=WORKERS) as loaders:  # its workers live on, with batches made ahead
+        for step, _ in enumerate(loaders.train):
+            if step == 1:
+                state = loaders.state_dict()
+            if step == 3:
+                break
+        loaders.load_state_dict(state)
+        for batch, other in zip(loaders.train, expected[2:], strict=True):
+            _same(batch, other)
+        assert loaders.state_dict()["epoch"] == 1
+
+
+def test_the_keys_of_workers_go_to_torch(root: Path) -> None:
+    keys = {"TOTAL_WORKERS": "auto", "TRAIN_WORKERS": 3, "VAL_WORKERS": 2, "TRAIN_PREFETCH_FACTOR": 6}
+    with _loaders(root, DATALOADER={**keys, "VAL_PREFETCH_FACTOR": 3, "PERSISTENT_WORKERS": False}) as loaders:
+        assert (loaders.train.num_workers, loaders.train.prefetch_factor) == (3, 6)
+        assert (loaders.val.num_workers, loaders.val.prefetch_factor) == (2, 3)
+        assert loaders.train.persistent_workers is loaders.val.persistent_workers is False
+        assert loaders.train.pin_memory is torch.cuda.is_available()
+    with _loaders(root, DATALOADER={"TEMPLATE": "max", "TOTAL_WORKERS": 2}) as loaders:
+        assert (loaders.train.num_workers, loaders.train.prefetch_factor) == (2, 6)
+        assert loaders.train.persistent_workers is True
+    with _loaders(root) as loaders:  # without workers torch takes neither
+        assert (loaders.train.num_workers, loaders.train.prefetch_factor) == (0, None)

@@ -74,7 +74,7 @@ def test_a_killed_worker_does_not_wedge_the_cache(root: Path) -> None:
         next(going)
         for pid in descendants(os.getpid()):
             os.kill(pid, signal.SIGKILL)
-        with pytest.raises(RuntimeError, match="worker"):
+        with pytest.raises((RuntimeError, OSError, EOFError)):  # as torch notices it: in a signal, or at a pipe
             for _ in range(CLIPS):
                 next(going)
         with _loaders(root, 2, CACHED) as again:  # the same cache, with what is in it

@@ -77,6 +77,15 @@ class DataConfig:
                 hint="CACHE_SIZE_GB: 4.0, or USE_RAM_CACHE: false",
             )
 
+    def store_options(self, split: str | None, *, counts_voxels: bool = False) -> dict[str, Any]:
+        """The options of `penstock.open` for a split; `counts_voxels`: voxels are counted whatever is configured."""
+        return {
+            "split": split, "num_bins": self.num_voxel_bins, "spike_dir": self.spike_dir, "layout": self.spike_layout,
+            "height": self.spike_height, "width": self.spike_width, "frames": self.spike_frames,
+            "flip": self.spike_flip, "on_missing": self.on_missing,
+            "voxel_dir": self.voxel_cache_dirname if self.use_precomputed_voxels and not counts_voxels else None,
+        }  # fmt: skip
+
     @property
     def cache_bytes(self) -> int:
         """The RAM cache of all workers and ranks together, in bytes; 0 where there is none."""

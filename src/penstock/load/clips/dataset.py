@@ -13,7 +13,7 @@ import functools
 import operator
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -68,6 +68,12 @@ class SpikeClips:
         if opened is store and options:
             raise UsageError(f"{', '.join(options)}: options of penstock.open, but the store is open already")
         self.store = opened
+        longest = max(opened.sequences, key=lambda each: each.frames)
+        if clip_len > longest.frames:
+            raise ConfigError(
+                f"{opened.path}: no sequence has {clip_len} images, the longest, {longest.name}, has {longest.frames}",
+                hint=f"DATA.CLIP_LEN: {longest.frames} or less",
+            )
         self.clip = Clip(clip_len, columns=tuple(name for name in COLUMNS if name in opened.columns))
         self.seed, self.augment, self.crop_size, self.on_error = seed, augment, crop_size, on_error
         self._bound = self.clip.bind(opened)
@@ -122,6 +128,10 @@ class SpikeClips:
             for each, planes in zip(self.store.sequences, self._planes, strict=True)
             if each.frames >= self.clip_len
         }
+
+    def __iter__(self) -> Iterator[Sample]:
+        """The clips of the first epoch: numbers have no end, they go on with the next one."""
+        return (self[number] for number in range(len(self)))
 
     def __getitem__(self, index: int) -> Sample:
         """One clip; tensors where torch is in use, else arrays."""

@@ -30,11 +30,12 @@ class ClipFrames:
 
     def __init__(self, store: SpikeStore, columns: Sequence[str], voxels: str, dtype: str) -> None:
         self._store, self._columns, self._voxels, self._dtype = store, columns, voxels, dtype
+        # Clips of 56 and of 88 frames stand in one batch: as many as any sequence has.
+        self._most_frames = max(each.layout.frames for each in store.sequences)
         self.cache: RamCache | None = None
         self.cache_first = 0
         self._scratch: dict[tuple[int, ...], NDArray[np.uint8]] = {}
         self._stored = Scratch()
-        self._table = (np.arange(256, dtype=np.float32) / np.float32(255)).reshape(1, 256)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_scratch": {}, "_stored": None}
@@ -49,9 +50,9 @@ class ClipFrames:
         height, width = planes.plane_crop
         if self._voxels == "device":
             row_bytes = -(-(width + 7) // 8)  # wherever in its first byte the crop begins
-            found["spike_packed"] = (clip_len, layout.frames, height, row_bytes), "uint8"
+            found["spike_packed"] = (clip_len, self._most_frames, height, row_bytes), "uint8"
             found["bit_offset"] = (clip_len,), "int64"
-            found["spike_width"] = found["symmetry"] = (), "int64"
+            found["spike_frames"] = found["spike_width"] = found["symmetry"] = (), "int64"
         else:
             num_bins = self._store.num_bins
             dtype = self._dtype if self._dtype == "float32" else count_dtype(layout, num_bins).name
@@ -71,11 +72,12 @@ class ClipFrames:
             np.copyto(out["spike_vox"][step], turned(counts, crop.symmetry), casting="unsafe")
 
     def _packed(self, rows: NDArray[np.int64], crop: Crop, out: dict[str, NDArray[Any]]) -> None:
+        out["spike_packed"][...] = 0
         for step, row in enumerate(rows.tolist()):
-            packed, bit_offset = self._store.packed(row, crop.plane)
-            out["spike_packed"][step, :, :, : packed.shape[2]] = packed
-            out["spike_packed"][step, :, :, packed.shape[2] :] = 0
-            out["bit_offset"][step] = bit_offset
+            packed, out["bit_offset"][step] = self._store.packed(row, crop.plane)
+            frames, _, row_bytes = packed.shape
+            out["spike_packed"][step, :frames, :, :row_bytes] = packed
+        out["spike_frames"][...] = frames
         out["spike_width"][...], out["symmetry"][...] = crop.plane.width, crop.symmetry
 
     # Images
@@ -128,8 +130,7 @@ class ClipFrames:
             return
         planes = self._bytes_like(out)
         cv2.split(part, list(planes))
-        rows = out.shape[0] * out.shape[1]
-        cv2.LUT(planes.reshape(rows, -1), self._table, dst=out.reshape(rows, -1))
+        np.divide(planes, np.float32(255), out=out)
 
     def _bytes_like(self, out: NDArray[Any]) -> NDArray[np.uint8]:
         held = self._scratch.get(out.shape)
@@ -139,10 +140,10 @@ class ClipFrames:
 
 
 def image_bytes(store: SpikeStore) -> NDArray[np.int64]:
-    """What every image of a store takes in the cache: all of "blur", then all of "sharp"."""
+    """What every image of a store takes in the cache: all of "blur", then all of "sharp" where there are such."""
     sizes = [each.image_height * each.image_width * CHANNELS for each in store.sequences]
     counts = np.diff(store.episode_starts)
-    return np.tile(np.repeat(np.array(sizes, np.int64), counts), len(COLUMNS))
+    return np.tile(np.repeat(np.array(sizes, np.int64), counts), sum(name in store.columns for name in COLUMNS))
 
 
 def shape_bytes(shape: tuple[int, ...], dtype: str) -> int:

@@ -16,12 +16,13 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from penstock.errors import ConfigError, StoreError
 from penstock.load.clips import torch_loader
-from penstock.load.clips.config import ClipConfig, DataConfig, clip_config, load_clip_config
+from penstock.load.clips.config import ClipConfig, clip_config, load_clip_config
 from penstock.load.clips.dataset import SpikeClips, mixed_error
 from penstock.load.clips.frames import CHANNELS, image_bytes, shape_bytes
 from penstock.load.clips.memory import WORKER_BYTES, ClipMemory, LoaderMemory, loader_memory
@@ -30,6 +31,7 @@ from penstock.load.clips.ram_cache import RamCache, places_bytes
 from penstock.load.clips.ranks import Ranks
 from penstock.load.clips.report import log_lines
 from penstock.plan.workers import WorkerPlan, split_workers
+from penstock.system.config import did_you_mean
 from penstock.system.limits import CpuLimit, MemoryLimit, read_cpu_limit, read_memory_limit
 
 
@@ -70,8 +72,8 @@ class ClipLoaders:
     ) -> None:  # fmt: skip
         self.config, self.ranks, self.plan = config, ranks, plan
         data, train = config.data, config.train
-        self.train_clips = _clips(data, data.train_split, config.seed, is_training=True)
-        self.val_clips = _clips(data, data.val_split, config.seed, is_training=False) if data.val_split else None
+        self.train_clips = open_clips(config, is_training=True)
+        self.val_clips = open_clips(config, is_training=False) if data.val_split else None
         self._check_batches()
         self.memory, sizes = self._predict()
         self._lines = tuple(log_lines(config, plan, self.memory, cpus, limit))
@@ -226,25 +228,30 @@ class ClipLoaders:
         return f"<ClipLoaders: {len(self.train_clips):,} clips{val}, rank {self.ranks.rank} of {self.ranks.world}>"
 
 
-def _clips(data: DataConfig, split: str | None, seed: int, *, is_training: bool) -> SpikeClips:
-    return SpikeClips(
-        data.root,
-        data.clip_len,
-        data.crop_size if is_training else None,
-        augment=data.augment if is_training else False,
-        seed=seed,
-        voxels=data.voxels,
-        dtype=data.dtype,
-        on_error=data.on_error,
-        output="torch",
-        split=split,
-        num_bins=data.num_voxel_bins,
-        spike_dir=data.spike_dir,
-        layout=data.spike_layout,
-        height=data.spike_height,
-        width=data.spike_width,
-        frames=data.spike_frames,
-        flip=data.spike_flip,
-        voxel_dir=data.voxel_cache_dirname if data.use_precomputed_voxels else None,
-        on_missing=data.on_missing,
-    )
+def open_clips(config: ClipConfig, *, is_training: bool, output: Literal["numpy", "torch"] = "torch") -> SpikeClips:
+    """The clips that a configuration trains on, or validates on: whole images, not turned."""
+    data = config.data
+    split = data.train_split if is_training else data.val_split
+    if not data.root.is_dir():
+        raise ConfigError(
+            f"DATA.ROOT: {data.root} is no directory",
+            hint="`penstock prepare gopro-spike --use_symlinks` makes one, `penstock demo spike` a small one to try",
+        )
+    try:
+        return SpikeClips(
+            data.root,
+            data.clip_len,
+            data.crop_size if is_training else None,
+            augment=data.augment if is_training else False,
+            seed=config.seed,
+            voxels=data.voxels,
+            dtype=data.dtype,
+            on_error=data.on_error,
+            output=output,
+            **data.store_options(split),
+        )
+    except StoreError as error:
+        key = "TRAIN_SPLIT" if is_training else "VAL_SPLIT"
+        near = did_you_mean(split or "", [each.name for each in data.root.iterdir() if each.is_dir()])
+        advice = near.removeprefix("; ") if near and not (data.root / (split or "")).is_dir() else error.hint
+        raise ConfigError(f"DATA.{key}: {split}: {error.message}", hint=advice) from error

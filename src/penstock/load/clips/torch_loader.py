@@ -13,7 +13,7 @@ from penstock.load.clips.passes import ClipPasses
 from penstock.media.spike.voxel import packed_to_voxel
 
 _IMAGES = ("blur", "sharp")
-_MADE_HERE = ("spike_packed", "bit_offset", "spike_width", "symmetry")  # "spike_vox" comes in their place
+_PACKED = ("spike_packed", "bit_offset", "spike_frames", "spike_width", "symmetry")  # "spike_vox" comes in their place
 
 
 def require_torch() -> Any:
@@ -76,15 +76,32 @@ def prepare(batch: Mapping[str, Any], device: Any, num_bins: int) -> dict[str, A
     """A batch on a device: "blur", "sharp" and "spike_vox" as float32, everything else as it is."""
     import torch
 
-    moved = {name: values.to(device, non_blocking=True) for name, values in batch.items() if torch.is_tensor(values)}
-    found = {name: values for name, values in moved.items() if name not in _MADE_HERE}
+    found = {
+        name: values.to(device, non_blocking=True)
+        for name, values in batch.items()
+        if torch.is_tensor(values) and name not in _PACKED
+    }
     for name in _IMAGES:
         if name in found and found[name].dtype == torch.uint8:
             found[name] = found[name].to(torch.float32).div_(255)
-    if "spike_packed" in moved:
-        width = int(batch["spike_width"][0])  # on the host: asking the device would wait for it
-        voxels = packed_to_voxel(moved["spike_packed"], moved["bit_offset"], width, num_bins)
-        found["spike_vox"] = torch.stack([turned(clip, symmetry) for clip, symmetry
-                                          in zip(voxels, batch["symmetry"].tolist(), strict=True)])  # fmt: skip
+    if "spike_packed" in batch:
+        found["spike_vox"] = _voxels(batch, device, num_bins)
     found["spike_vox"] = found["spike_vox"].to(torch.float32)
     return found
+
+
+def _voxels(batch: Mapping[str, Any], device: Any, num_bins: int) -> Any:
+    """Packed spikes as voxels, made on the device: all clips at once where they have equally many frames."""
+    import torch
+
+    packed, bit_offset = (batch[name].to(device, non_blocking=True) for name in _PACKED[:2])
+    # What a clip is, is read on the host: asking the device would wait for it.
+    frames, widths, symmetries = (batch[name].tolist() for name in _PACKED[2:])
+    if len(set(frames)) == 1:
+        voxels = packed_to_voxel(packed[:, :, : frames[0]], bit_offset, widths[0], num_bins)
+    else:
+        voxels = [
+            packed_to_voxel(packed[clip, :, :count], bit_offset[clip], widths[clip], num_bins)
+            for clip, count in enumerate(frames)
+        ]
+    return torch.stack([turned(clip, symmetry) for clip, symmetry in zip(voxels, symmetries, strict=True)])

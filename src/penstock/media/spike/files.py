@@ -34,21 +34,24 @@ def read_spikes(
     """The frames of a spike file, upright: (frames, height, width).
 
     What is not declared is found, and an error lists the readings where more than one fits. No file says whether its
-    rows lie upside down: `flip=None` leaves them as they are unless an image beside the file shows it
-    (`NAME.png`, `NAME_gt.png`).
+    rows lie upside down: `flip=None` leaves them as they are unless an image shows it (`NAME.png` or `NAME_gt.png`
+    beside the file, or `NAME.png` in a folder `blur` or `sharp` beside its own).
 
     >>> penstock.read_spikes("00001.dat", height=250, width=400, flip=True)           # doctest: +SKIP
     """
     settings = SpikeSettings(layout, height, width, frames, flip)  # type: ignore[arg-type]  # it checks the word
-    found, _ = find_layout(path, settings, image=image_beside(path))
+    sequence = os.path.basename(os.path.dirname(os.path.dirname(os.path.abspath(path))))
+    found, _ = find_layout(path, settings, sequence, image_beside(path))
     return unpack(read_rows(path, found, box), found, box)
 
 
 def image_beside(path: str | os.PathLike[str]) -> str | None:
-    """An image of the same scene: of the same name as the file, or with `_gt` behind it."""
-    stem = os.path.splitext(os.fspath(path))[0]
-    names = (f"{stem}{end}{suffix}" for end in ("_gt", "") for suffix in (".png", ".jpg", ".jpeg"))
-    return next((name for name in names if os.path.isfile(name)), None)
+    """An image of the same scene, by its name: beside the file, or in the folder of images beside its own."""
+    folder, name = os.path.split(os.path.splitext(os.path.abspath(path))[0])
+    others = [os.path.join(os.path.dirname(folder), each, name) for each in ("blur", "blur_gamma", "sharp")]
+    stems = [os.path.join(folder, f"{name}_gt"), os.path.join(folder, name), *others]
+    names = (f"{stem}{suffix}" for stem in stems for suffix in (".png", ".jpg", ".jpeg"))
+    return next((each for each in names if os.path.isfile(each)), None)
 
 
 def read_voxel(

@@ -30,14 +30,15 @@ def doctor(path: Path, findings: Findings, *, full: bool, skew_ns: int) -> None:
     for sequence in store.sequences:
         step = 1 if full else -(-sequence.frames // _SAMPLES)
         for place in range(0, sequence.frames, step):
-            _check_row(sequence, place, findings)
+            check_row(sequence, place, findings)
         findings.counted["sequences"] += 1
         findings.counted["rows"] += sequence.frames
     findings.add("info", "layout", path, "; ".join(list(store.notes)[:2]))
     findings.counted["bytes"] = store.stored_bytes
 
 
-def _check_row(sequence: SpikeSequence, place: int, findings: Findings) -> None:
+def check_row(sequence: SpikeSequence, place: int, findings: Findings) -> None:
+    """Decode the images of a row and look at its spikes."""
     size = (sequence.image_height, sequence.image_width)
     for files in (sequence.blur, sequence.sharp):
         if files is None:

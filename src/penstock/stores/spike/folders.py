@@ -136,9 +136,13 @@ def list_files(folder: Path | None, suffixes: Sequence[str]) -> dict[str, tuple[
     if folder is None:
         return {}
     found: dict[str, tuple[str, int]] = {}
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            stem, suffix = os.path.splitext(entry.name)
-            if suffix.lower() in suffixes and not entry.name.startswith("."):
-                found[stem] = (entry.name, entry.stat().st_size if entry.is_file() else -1)
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                stem, suffix = os.path.splitext(entry.name)
+                # A link that leads nowhere is no file: its partner misses it.
+                if suffix.lower() in suffixes and not entry.name.startswith(".") and entry.is_file():
+                    found[stem] = (entry.name, entry.stat().st_size)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be read: {error.strerror}") from error
     return dict(sorted(found.items(), key=lambda item: natural_key(item[0])))

@@ -146,7 +146,7 @@ def _has_size(folder: Path, file: tuple[str, int], layout: SpikeLayout, skipped:
     name, n_bytes = file
     if n_bytes == layout.n_bytes:
         return True
-    skipped.add("a spike file of another size", size_error(folder / name, max(n_bytes, 0), layout))
+    skipped.add("a spike file of another size", size_error(folder / name, n_bytes, layout))
     return False
 
 

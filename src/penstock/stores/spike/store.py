@@ -26,6 +26,7 @@ from penstock.stores.held import ERRORS, content_sample
 from penstock.stores.spike.folders import Folders, find_sequences
 from penstock.stores.spike.sequence import OnMissing, Skipped, SpikeSequence, open_sequence
 from penstock.stores.spike.voxel_files import read_voxel_file, voxel_facts
+from penstock.stores.spike.voxel_record import check_voxels
 from penstock.stores.store import Column, ImageSource, Picture, Scratch, Store, row_numbers
 from penstock.system.files import as_path, open_source
 
@@ -80,8 +81,13 @@ class SpikeStore(Store):
         """Rows that were left out, by reason."""
         self.first_skipped: Mapping[str, str] = dict(skipped.first)
         """The first of them, in words."""
+        if voxel_dir is not None:
+            rows = range(self.rows)
+            files = ((self.voxel_path(row), self.spike_path(row), self.sequence_of(row)[0].layout) for row in rows)
+            check_voxels(self.path, files, num_bins)
         self.columns = self._columns(columns)
         self.notes = [*self._notes(), *skipped.notes()]
+        self.reading_bytes = Store.reading_bytes + max(each.layout.n_bytes for each in self.sequences)
 
     # Opening
 
@@ -151,7 +157,8 @@ class SpikeStore(Store):
             layouts.setdefault(str(each.layout), []).append(each)
         for text, members in list(layouts.items())[:_SHOWN]:
             names = ", ".join(each.name for each in members[:_SHOWN]) + (", …" if len(members) > _SHOWN else "")
-            yield f"spikes {text}: {len(members)} sequences ({names}); {members[0].why}"
+            counted = "1 sequence" if len(members) == 1 else f"{len(members)} sequences"
+            yield f"spikes {text}: {counted} ({names}); {members[0].why}"
         if len(layouts) > _SHOWN:
             yield f"and {len(layouts) - _SHOWN} more layouts of spikes"
         yield f"spikes: {self.flip_why}"

@@ -1,12 +1,9 @@
-"""The command lines that the seed's users type, run through a shell as they are written."""
+"""The command lines of Kuavo's converter, run through a shell as they are written."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +12,13 @@ import pytest
 
 from penstock.demo.kuavo import KuavoScript, write_kuavo_recording
 from penstock.lerobot.read.reader import open_data_set
+from tests.compat_folder.folder import copy_of_the_folder, typed
 from tests.conversion import kuavo_oracle as oracle
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 120
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_of_the_folder(tmp_path_factory.mktemp("kuavo_folder"))
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +30,6 @@ def rosbag(tmp_path_factory: pytest.TempPathFactory) -> Path:
         script = KuavoScript(seconds=seconds, distinct_pictures=2, quality=40, seed=i)
         write_kuavo_recording(directory / f"run_{i}.bag", script)
     return directory
-
-
-def shell(line: str) -> subprocess.CompletedProcess[str]:
-    """One line of the seed, in the repository's root, with this Python as `python`."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    return subprocess.run(
-        ["bash", "-c", line], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
-    )
 
 
 def info(out: Path) -> dict[str, Any]:
@@ -62,16 +53,17 @@ def check_rows(out: Path, recordings: list[Path]) -> None:
     assert (data.info.total_episodes, data.info.fps) == (len(recordings), 10)
 
 
-def test_the_converter_as_the_seed_writes_it(rosbag: Path, tmp_path: Path) -> None:
+def test_the_converter_as_the_seed_writes_it(folder: Path, rosbag: Path, tmp_path: Path) -> None:
     out = tmp_path / "lerobot_data"
-    ran = shell(
+    ran = typed(
+        folder,
         f"""python kuavo_data/CvtRosbag2Lerobot.py \\
   --config-path=../configs/data/ \\
   --config-name=KuavoRosbag2Lerobot.yaml \\
   "rosbag.rosbag_dir={rosbag}" \\
   rosbag.lerobot_dir={out} \\
   rosbag.chunk_size=1000
-"""
+""",
     )
     assert ran.returncode == 0, ran.stderr
     check_rows(out, [rosbag / "run_0.bag", rosbag / "run_1.bag"])
@@ -79,12 +71,13 @@ def test_the_converter_as_the_seed_writes_it(rosbag: Path, tmp_path: Path) -> No
     assert "leju_claw" in ran.stderr + ran.stdout  # eef_type: auto says what it found
 
 
-def test_penstock_convert_with_the_same_words_makes_the_same_data_set(rosbag: Path, tmp_path: Path) -> None:
+def test_penstock_convert_makes_the_same_data_set(folder: Path, rosbag: Path, tmp_path: Path) -> None:
     common = f"'rosbag.rosbag_dir={rosbag}' rosbag.num_used=1 rosbag.chunk_size=5"
-    theirs = shell(f"python kuavo_data/CvtRosbag2Lerobot.py rosbag.lerobot_dir={tmp_path}/a {common}")
-    ours = shell(
+    theirs = typed(folder, f"python kuavo_data/CvtRosbag2Lerobot.py rosbag.lerobot_dir={tmp_path}/a {common}")
+    ours = typed(
+        folder,
         "python -m penstock convert --config-path configs/data --config-name KuavoRosbag2Lerobot --json "
-        f"rosbag.lerobot_dir={tmp_path}/b {common}"
+        f"rosbag.lerobot_dir={tmp_path}/b {common}",
     )
     assert (theirs.returncode, ours.returncode) == (0, 0), theirs.stderr + ours.stderr
     report = json.loads(ours.stdout)
@@ -97,29 +90,30 @@ def test_penstock_convert_with_the_same_words_makes_the_same_data_set(rosbag: Pa
             assert path.read_bytes() == twin.read_bytes(), path
 
 
-def test_paths_in_the_call_stand_in_for_the_keys(rosbag: Path, tmp_path: Path) -> None:
+def test_paths_in_the_call_stand_in_for_the_keys(folder: Path, rosbag: Path, tmp_path: Path) -> None:
     bag, out = rosbag / "run_1.bag", tmp_path / "out"
     start = "python -m penstock convert --config-name KuavoRosbag2Lerobot"
-    ran = shell(f"{start} '{bag}' {out} dataset.which_arm=left split_episodes=true rosbag.chunk_size=4")
+    ran = typed(folder, f"{start} '{bag}' {out} dataset.which_arm=left split_episodes=true rosbag.chunk_size=4")
     assert ran.returncode == 0, ran.stderr
     found = info(out)
     assert found["features"]["action"]["shape"] == [8]
     assert found["total_episodes"] == -(-found["total_frames"] // 4)
-    one = shell(f"{start} '{bag}'")
+    one = typed(folder, f"{start} '{bag}'")
     assert (one.returncode, "without an output" in one.stderr) == (2, True)
-    none = shell(f"{start} --config robot.yaml")
+    none = typed(folder, f"{start} --config robot.yaml")
     assert (none.returncode, "two configurations" in none.stderr) == (2, True)
-    unset = shell(f"{start} rosbag.rosbag_dir=/nowhere/at/all rosbag.lerobot_dir={tmp_path}/other")
+    unset = typed(folder, f"{start} rosbag.rosbag_dir=/nowhere/at/all rosbag.lerobot_dir={tmp_path}/other")
     assert (unset.returncode, "/nowhere/at/all" in unset.stderr) == (1, True)
 
 
-def test_the_memory_test_as_the_seed_writes_it(rosbag: Path, tmp_path: Path) -> None:
-    ran = shell(
+def test_the_memory_test_as_the_seed_writes_it(folder: Path, rosbag: Path, tmp_path: Path) -> None:
+    ran = typed(
+        folder,
         f"""python kuavo_data/test_memory_optimization.py \\
   --rosbag_path "{rosbag}/run_1.bag" \\
   --chunk_sizes 0 500 \\
   --output_dir {tmp_path}/test_output
-"""
+""",
     )
     assert ran.returncode == 0, ran.stderr
     rows = [line.split("|")[1:-1] for line in ran.stdout.splitlines() if line.startswith("|")]

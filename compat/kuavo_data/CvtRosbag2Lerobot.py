@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def command_line(words: list[str]) -> list[str]:
-    """What to tell `penstock`."""
+    """The words for `penstock`."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-path", "-cp", default="../configs/data/")
     parser.add_argument("--config-name", "-cn", default="KuavoRosbag2Lerobot")

@@ -16,7 +16,7 @@ CONFIGURATIONS = Path(__file__).resolve().parent.parent / "configs" / "data"
 
 
 def command_line(words: list[str]) -> list[str]:
-    """What to tell `penstock`."""
+    """The words for `penstock`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rosbag_path", required=True, help="the recording, or a directory with recordings")
     parser.add_argument("--chunk_sizes", nargs="+", default=["0", "500", "1000", "2000"], help="rows between flushes")

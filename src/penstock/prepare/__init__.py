@@ -1,0 +1,4 @@
+"""Before a training: one folder from several layouts, voxels made in advance, a check of the whole."""
+
+CHECK_PARTS = ("configuration", "files", "sample", "steps")
+"""Of `penstock check`, in their order."""

@@ -92,7 +92,7 @@ VQA = Format(
     "store",
     open="penstock.stores.vqa.store:VQAStore",
     suffixes=(".jsonl", ".ndjson", ".json", ".tar"),
-    markers=("*.jsonl", "*.ndjson", "*.tar", "*.jp*g", "*.png", "*/*.jp*g", "*/*.png"),
+    markers=("*",),
     recognise="penstock.stores.vqa.contents:is_vqa_folder",
     is_searched=False,
     options=("annotations", "image_root", "fields", "on_error", "allow_external"),

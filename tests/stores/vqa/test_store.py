@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock import formats
 from penstock.cli import main
 from penstock.errors import ExternalRefused, ImageError, StoreCorrupt, StoreError, UsageError
 from penstock.media.image import codec
@@ -303,3 +304,17 @@ def test_an_image_that_was_replaced_changes_the_fingerprint(tmp_path: Path) -> N
     (tmp_path / "images" / "0001.jpg").write_bytes(making.jpeg(7))
     with _open(path) as store:
         assert store.fingerprint("image") != before
+
+
+def test_a_folder_that_another_format_marks_is_not_taken(tmp_path: Path) -> None:
+    making.write_images(tmp_path / "photos", 2)
+    (tmp_path / "photos" / "own.marker").write_text("")
+    assert formats.by_directory(tmp_path / "photos", "store") is not None
+    formats.register(formats.Format("own", "own data", "store", open="own:open", markers=("own.marker",)))
+    try:
+        found = formats.by_directory(tmp_path / "photos", "store")
+        assert found is not None and found.kind == "own"
+    finally:
+        formats.unregister("own")
+    (tmp_path / "photos" / "episode_0.hdf5").write_bytes(b"")
+    assert formats.by_directory(tmp_path / "photos", "store") is None

@@ -35,10 +35,10 @@ def is_vqa_folder(path: Path) -> bool:
         names = [each.name for each in path.iterdir()]
     except OSError:
         return False
-    others = [each for each in formats.all_formats() if each.suffixes and each.kind != "vqa"]
-    if any(each.is_named(name) for name in names for each in others):
+    others = [each for each in formats.all_formats() if each.kind != "vqa"]
+    if any(each.is_named(name) for name in names for each in others if each.suffixes):
         return False
-    return bool(files_in(path)) or has_images(path)
+    return (bool(files_in(path)) or has_images(path)) and not any(each.marks(path) for each in others)
 
 
 def files_in(path: Path) -> list[Path]:

@@ -14,7 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 import penstock
-from penstock.stores.vqa import scanning
+from penstock.stores.vqa import record, scanning
+from penstock.stores.vqa import store as store_module
 from penstock.stores.vqa.index import kept_index
 from tests.stores.vqa import making
 
@@ -111,3 +112,19 @@ def test_indexing_holds_blocks_not_the_file(tmp_path: Path, name: str, monkeypat
 
     peak_bytes(100)  # imports
     assert peak_bytes(20_000) < peak_bytes(2_000) + (1 << 20)  # a file of 3 MB, and one of 0.3 MB
+
+
+def test_malformed_records_are_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / ("目录" * 40)  # a long name in the reasons
+    folder.mkdir()
+    path = folder / "data.jsonl"
+    path.write_text('{"question": "Q?"}\n' * 60 + '{"question":\n' * 9)
+    parsed: list[bytes] = []
+    monkeypatch.setattr(store_module, "parse", lambda *data: (parsed.append(data[0]), record.parse(*data))[1])
+    with penstock.open(path, on_error="skip") as store:
+        assert store.rows == 60
+        first, reasons = len(parsed), store.notes
+    with penstock.open(path, on_error="skip") as store:
+        assert store.rows == 60 and store.notes == reasons
+        assert len(parsed) - first < 20 < first
+    assert "9 malformed records are left out" in reasons[0] and "line 61" in reasons[0] and "and 5 more" in reasons[0]

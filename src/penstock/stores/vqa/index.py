@@ -96,7 +96,7 @@ def _write(
             file.write(values.data)
             rows += len(values)
         header = {"version": _VERSION, "made_of": made_of, "width": width, "rows": rows, "facts": dict(facts)}
-        text = json.dumps(header).encode()
+        text = json.dumps(header, ensure_ascii=False).encode("utf-8", "surrogatepass")
         if len(text) > _HEADER_BYTES:
             raise OSError(f"a header of {len(text):,} bytes")  # long facts: the index stays in memory
         file.seek(0)

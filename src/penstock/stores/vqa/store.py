@@ -30,8 +30,8 @@ from penstock.system.files import RemotePath, as_path
 ON_ERROR = ("raise", "skip")
 _KEPT_RECORDS = 1024  # the columns of a batch come from the same records
 _SAMPLES = 16
-_REASONS = 5  # malformed records named in a note
-_REASON_CHARACTERS = 240
+_REASONS = 4  # malformed records named in a note
+_REASON_CHARACTERS = 240  # all of them fit into the header of an index, in any script
 
 
 class VQAStore(Store):

@@ -318,3 +318,30 @@ def test_a_folder_that_another_format_marks_is_not_taken(tmp_path: Path) -> None
         formats.unregister("own")
     (tmp_path / "photos" / "episode_0.hdf5").write_bytes(b"")
     assert formats.by_directory(tmp_path / "photos", "store") is None
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "tar"])
+def test_a_folder_of_very_many_files_needs_few_descriptors(tmp_path: Path, suffix: str) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(100):
+        path = folder / f"{number:04d}.{suffix}"
+        if suffix == "tar":
+            making.write_tar(path, 2 * number, 2)
+        else:
+            path.write_text("".join(f'{{"question": "Q", "answer": "a{2 * number + n}"}}\n' for n in range(2)))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(2):  # built, then kept
+        with _open(folder) as store:
+            assert store.rows == 200 and store.episodes == 100
+            assert store.texts("answer", np.arange(200)) == [f"a{n}" for n in range(200)]
+            assert len(list(Path("/proc/self/fd").iterdir())) < before + 80
+            assert store.file_of(7).name == f"0003.{suffix}"
+    with _open(folder, episodes=[3, 5]) as store:
+        assert store.texts("answer", np.arange(4)) == ["a6", "a7", "a10", "a11"]
+
+
+def test_json_beside_images_is_pointed_out(tmp_path: Path) -> None:
+    path = _array(tmp_path)
+    with _open(tmp_path) as store:
+        assert f"train.json lies beside the images: penstock.open({str(path)!r})" in "".join(store.notes)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from penstock import formats
 from penstock.errors import StoreError
-from penstock.stores.vqa.files import JSON_SUFFIXES, RecordFile, open_json
+from penstock.stores.held import Lru
+from penstock.stores.vqa.files import JSON_SUFFIXES, JsonFile, RecordFile, SourceFile, open_json
 from penstock.stores.vqa.folder import ImageFolder, has_images
+from penstock.stores.vqa.index import Index, kept_index
 from penstock.stores.vqa.tar_shard import TarShard
-from penstock.system.files import as_path
+from penstock.system.files import ByteSource, as_path
 
 METADATA = "metadata.jsonl"
 """In a folder of images: a record for each, with its `file_name`."""
 _LINES = (".jsonl", ".ndjson")
 _SHARD = ".tar"
+_MANY = 64  # files that are open at a time, of those in a folder
 
 
 def open_files(path: Path, annotations: str | os.PathLike[str] | None) -> list[RecordFile]:
@@ -26,6 +33,8 @@ def open_files(path: Path, annotations: str | os.PathLike[str] | None) -> list[R
     if beside is not None:
         raise StoreError(f"{path} is a folder: annotations= belongs to a file of questions")
     files = files_in(path)
+    if len(files) > _MANY:
+        return _open_many(files)
     return [_open(each, None) for each in files] if files else [ImageFolder(path)]
 
 
@@ -48,6 +57,27 @@ def files_in(path: Path) -> list[Path]:
     named = sorted(each for each in path.iterdir() if not each.name.startswith(".") and each.is_file())
     shards = [each for each in named if each.name.lower().endswith(_SHARD)]
     return shards or [each for each in named if each.name.lower().endswith(_LINES)]
+
+
+def _open_many(paths: Sequence[Path]) -> list[RecordFile]:
+    """Shards beyond what a process may have open: one index of all of them, and a few that are open at a time."""
+    kind: type[SourceFile] = TarShard if paths[0].name.lower().endswith(_SHARD) else JsonFile
+
+    def indexes() -> Iterator[NDArray[np.int64]]:
+        for path in paths:
+            file = kind(path)
+            yield np.array(file.index.values)
+            file.close()
+
+    def lengths() -> Iterator[NDArray[np.int64]]:
+        return (np.array([[len(index)]], np.int64) for index in indexes())
+
+    counts = kept_index(f"{kind.__name__} lengths", paths, 1, lambda facts: lengths()).values[:, 0]
+    joined = kept_index(f"{kind.__name__} joined", paths, kind.width, lambda facts: indexes())
+    ends = np.cumsum(counts).tolist()
+    opened: Lru[ByteSource] = Lru(_MANY)
+    spans = zip(paths, [0, *ends], ends, strict=False)
+    return [kind(path, Index(joined.values[start:end], path=joined.path), opened) for path, start, end in spans]
 
 
 def _open(path: Path, annotations: Path | None) -> RecordFile:

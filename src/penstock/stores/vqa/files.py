@@ -13,6 +13,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import StoreCorrupt, StoreError
-from penstock.stores.held import open_file
+from penstock.stores.held import Lru, open_file
 from penstock.stores.vqa.index import Index, kept_index
 from penstock.stores.vqa.record import Malformed
 from penstock.stores.vqa.scanning import element_spans, line_number, line_spans
@@ -80,32 +81,66 @@ class RecordFile(ABC):
         """Give files back."""
 
 
-class JsonFile(RecordFile):
-    """Lines, or the elements of an array."""
+class SourceFile(RecordFile):
+    """The records of one file, which stays open; one of many is open while it is used."""
 
-    def __init__(self, path: Path) -> None:
+    width: int
+    """Numbers in a row of the index."""
+
+    def __init__(self, path: Path, index: Index | None = None, opened: Lru[ByteSource] | None = None) -> None:
+        """`index`: where it is known; `opened`: the files of many that are open."""
         self.path = path
-        self._source = open_file(str(path))
-        self.layout = json_layout(path, self._source)
-        self.label = "JSONL" if self.layout == "lines" else "JSON"
-        self.index = kept_index(f"json {self.layout}", [path], 2, lambda facts: self._spans())
+        self._opened = opened
+        self._source = open_file(str(path)) if opened is None else None
+        self.index = self._make_index() if index is None else index
 
-    def _spans(self) -> Iterator[NDArray[np.int64]]:
-        return line_spans(self._source) if self.layout == "lines" else element_spans(self._source, (self.layout,))
+    @abstractmethod
+    def _make_index(self) -> Index:
+        """As it is kept, or built."""
 
-    def read(self, number: int) -> tuple[bytes, bytes]:
-        start, stop = self.index.values[number].tolist()
-        return self._source.read(start, stop - start), b""
-
-    def where(self, number: int) -> str:
-        return _where(self._source, int(self.index.values[number, 0]), number, counts_lines=self.layout == "lines")
+    @property
+    def source(self) -> ByteSource:
+        if self._source is None and self._opened is not None:
+            return self._opened.get(self.path, lambda: open_file(str(self.path)))
+        assert self._source is not None
+        return self._source
 
     @property
     def stored_bytes(self) -> int:
-        return self._source.size_bytes
+        return self.source.size_bytes
 
     def close(self) -> None:
-        self._source.close()
+        if self._source is not None:
+            self._source.close()
+        if self._opened is not None:
+            self._opened.clear()
+
+
+class JsonFile(SourceFile):
+    """Lines, or the elements of an array."""
+
+    width = 2
+
+    def _make_index(self) -> Index:
+        return kept_index(f"json {self.layout}", [self.path], self.width, lambda facts: self._spans())
+
+    @cached_property
+    def layout(self) -> str:
+        return json_layout(self.path, self.source)
+
+    @property
+    def label(self) -> str:  # type: ignore[override]
+        return "JSONL" if self.layout == "lines" else "JSON"
+
+    def _spans(self) -> Iterator[NDArray[np.int64]]:
+        return line_spans(self.source) if self.layout == "lines" else element_spans(self.source, (self.layout,))
+
+    def read(self, number: int) -> tuple[bytes, bytes]:
+        start, stop = self.index.values[number].tolist()
+        return self.source.read(start, stop - start), b""
+
+    def where(self, number: int) -> str:
+        return _where(self.source, int(self.index.values[number, 0]), number, counts_lines=self.layout == "lines")
 
 
 class QuestionFile(RecordFile):
@@ -147,8 +182,8 @@ class QuestionFile(RecordFile):
         if self._answers is None:
             return self._questions.read(number)
         start, stop, first, last = self.index.values[number].tolist()
-        question = self._questions._source.read(start, stop - start)
-        return question, b"" if first == _NOWHERE else self._answers._source.read(first, last - first)
+        question = self._questions.source.read(start, stop - start)
+        return question, b"" if first == _NOWHERE else self._answers.source.read(first, last - first)
 
     def where(self, number: int) -> str:
         return self._questions.where(number)

@@ -38,6 +38,10 @@ class ImageFolder(RecordFile):
         listing = _kept_listing(path)
         self._paths = [] if listing is None else [listing]
         self._source: ByteSource
+        stems = {name.rpartition(".")[0] for name in _names(path) if _is_image(name)}
+        others = [name for name in _names(path) if name.endswith(".json") and name.rpartition(".")[0] not in stems]
+        if others:
+            self.notes = (f"{others[0]} lies beside the images: penstock.open({str(path / others[0])!r}) reads it",)
         if listing is None:
             self._source = _temporary_listing(path)
             self.index = Index(np.concatenate([np.empty((0, 2), np.int64), *line_spans(self._source)]))
@@ -134,6 +138,10 @@ def _lines(folder: Path, times: list[list[Any]]) -> Iterator[bytes]:
             else:
                 record["answer"] = relative.rstrip("/").rpartition("/")[2]
             yield json.dumps(record).encode() + b"\n"
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
 
 
 def _is_image(name: str) -> bool:

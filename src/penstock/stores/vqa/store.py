@@ -127,7 +127,8 @@ class VQAStore(Store):
             facts["reasons"] = reasons
 
         spelled = json.dumps(sorted((name, list(keys)) for name, keys in self._keys.items()))
-        return kept_index(f"malformed {spelled}", file.paths, 2, build)
+        found = kept_index(f"malformed {spelled}", file.paths, 2, build)
+        return Index(np.array(found.values), found.facts)  # few, and a mapping would keep a descriptor for each file
 
     # Columns
 

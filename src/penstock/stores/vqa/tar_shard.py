@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from penstock.errors import StoreCorrupt
 from penstock.formats.content import foreign_content
-from penstock.stores.held import open_file
-from penstock.stores.vqa.files import RecordFile, text_record
-from penstock.stores.vqa.index import kept_index
+from penstock.stores.vqa.files import SourceFile, text_record
+from penstock.stores.vqa.index import Index, kept_index
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png")
 TEXT_SUFFIXES = ("json", "txt", "cls", "caption")
@@ -22,17 +21,17 @@ _NOWHERE = -1
 _ROWS_AT_ONCE = 4096
 
 
-class TarShard(RecordFile):
+class TarShard(SourceFile):
     """The samples of one tar file, each with its text and its image."""
 
     label = "tar"
+    width = 4
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._source = open_file(str(path))
-        self.index = kept_index("tar", [path], 4, self._scan)
-        if left := self.index.facts["left"]:
-            self.notes = (f"{path.name}: {left:,} members are neither images nor texts and are left out",)
+    def _make_index(self) -> Index:
+        found = kept_index("tar", [self.path], self.width, self._scan)
+        if left := found.facts["left"]:
+            self.notes = (f"{self.path.name}: {left:,} members are neither images nor texts and are left out",)
+        return found
 
     def _scan(self, facts: dict[str, Any]) -> Iterator[NDArray[np.int64]]:
         """(text, image) of every sample: the members that follow each other under one name."""
@@ -40,7 +39,7 @@ class TarShard(RecordFile):
         rows: list[list[int]] = []
         held = None
         try:
-            with self._source.as_file() as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            with self.source.as_file() as file, tarfile.open(fileobj=file, mode="r:") as archive:
                 while (member := archive.next()) is not None:
                     archive.__dict__["members"].clear()  # the library keeps all that it has seen
                     folder, _, name = member.name.rpartition("/")
@@ -65,7 +64,7 @@ class TarShard(RecordFile):
         start, stop = self.index.values[number, :2].tolist()
         if start == _NOWHERE:
             return b'{"answer": ""}', b""
-        data = self._source.read(start, stop - start)
+        data = self.source.read(start, stop - start)
         return (data if data.lstrip()[:1] == b"{" else text_record(data)), b""
 
     def has_stored_image(self, number: int) -> bool:
@@ -73,7 +72,7 @@ class TarShard(RecordFile):
 
     def stored_image(self, number: int) -> bytes:
         start, stop = self.index.values[number, 2:].tolist()
-        return self._source.read(start, stop - start)
+        return self.source.read(start, stop - start)
 
     def where(self, number: int) -> str:
         places = self.index.values[number]
@@ -83,9 +82,6 @@ class TarShard(RecordFile):
     def stored_bytes(self) -> int:
         texts = self.index.values[:, 1] - self.index.values[:, 0]
         return int(texts.sum())
-
-    def close(self) -> None:
-        self._source.close()
 
 
 def _kind(suffix: str) -> int | None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from penstock.load.replay import AsyncSampleBuffer, MultimodalReplayBuffer
     from penstock.load.settings import Mix
     from penstock.load.view import View
+    from penstock.load.vqa.dataset import LazyLoadVQADataset, VQADataset
+    from penstock.load.vqa.streaming import StreamingVQADataset
     from penstock.load.window import Clip, Transition, Window
     from penstock.media.spike.files import read_spikes
     from penstock.media.spike.intensity import spike_to_tfi, spike_to_tfp
@@ -34,6 +36,7 @@ _HOMES = {
     "AsyncSampleBuffer": "penstock.load.replay",
     "Budget": "penstock.system.budget",
     "Clip": "penstock.load.window",
+    "LazyLoadVQADataset": "penstock.load.vqa.dataset",
     "Loader": "penstock.load.loader",
     "Mix": "penstock.load.settings",
     "MultimodalReplayBuffer": "penstock.load.replay",
@@ -41,7 +44,9 @@ _HOMES = {
     "Report": "penstock.conversion.report",
     "SpikeClips": "penstock.load.clips.dataset",
     "Store": "penstock.stores.store",
+    "StreamingVQADataset": "penstock.load.vqa.streaming",
     "Transition": "penstock.load.window",
+    "VQADataset": "penstock.load.vqa.dataset",
     "View": "penstock.load.view",
     "Window": "penstock.load.window",
     "build_view": "penstock.load.build",
@@ -61,6 +66,7 @@ __all__ = [
     "AsyncSampleBuffer",
     "Budget",
     "Clip",
+    "LazyLoadVQADataset",
     "Loader",
     "Mix",
     "MultimodalReplayBuffer",
@@ -68,7 +74,9 @@ __all__ = [
     "Report",
     "SpikeClips",
     "Store",
+    "StreamingVQADataset",
     "Transition",
+    "VQADataset",
     "View",
     "Window",
     "__version__",

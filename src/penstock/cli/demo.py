@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from penstock.cli.demo_vqa import add_vqa
 from penstock.errors import DataSetError, OutputExists, UsageError
 from penstock.system import units
 
@@ -31,11 +32,13 @@ def add_parser(verbs: Any) -> None:
     kinds = parser.add_subparsers(
         title="instead",
         dest="what",
-        metavar="[act|spike]",
-        help="act: make episodes for imitation learning instead; spike: make spike clips with known motion",
+        metavar="[act|spike|vqa]",
+        help="act: make episodes for imitation learning instead; spike: make spike clips with known motion; "
+        "vqa: make images with questions",
     )
     _add_act(kinds)
     _add_spike(kinds)
+    add_vqa(kinds)
 
 
 def _add_act(kinds: Any) -> None:

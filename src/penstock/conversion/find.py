@@ -72,20 +72,21 @@ def _stores(given: Path) -> Iterable[Found]:
     for path in paths:
         if path.is_dir():
             yield from _within(path)
-        elif (found := _store_at(path)) is not None:
+        elif (found := _store_at(path)) is not None and (found.is_searched or path == given):
             yield Found(found.kind, path)
 
 
 def _within(directory: Path) -> Iterable[Found]:
     for here, subdirectories, names in walk(directory):
-        if (found := formats.by_directory(here, "store")) is not None:
+        found = formats.by_directory(here, "store")
+        if found is not None and (found.is_searched or here == directory):
             subdirectories.clear()
             yield Found(found.kind, here)
             continue
         # A data set that is being built, or about to be removed, is nobody's input.
         subdirectories[:] = sorted((n for n in subdirectories if not n.endswith(_PASSING)), key=natural_key)
         for name in sorted(names, key=natural_key):
-            if (found := formats.by_name(name, "store")) is not None:
+            if (found := formats.by_name(name, "store")) is not None and found.is_searched:
                 yield Found(found.kind, here / name)
 
 

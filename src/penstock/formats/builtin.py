@@ -86,5 +86,16 @@ SPIKE = Format(
     doctor="penstock.stores.spike.check:doctor",
     inspect="penstock.cli.inspect_spike:inspect_spike_sets",
 )  # fmt: skip
+VQA = Format(
+    "vqa",
+    "VQA data set",
+    "store",
+    open="penstock.stores.vqa.store:VQAStore",
+    suffixes=(".jsonl", ".ndjson", ".json", ".tar"),
+    markers=("*",),
+    recognise="penstock.stores.vqa.contents:is_vqa_folder",
+    is_searched=False,
+    options=("annotations", "image_root", "fields", "on_error", "allow_external"),
+)
 
-FORMATS = (ROS1, DB3, MCAP, LEROBOT, HDF5, SPIKE)
+FORMATS = (ROS1, DB3, MCAP, LEROBOT, HDF5, SPIKE, VQA)

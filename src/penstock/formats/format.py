@@ -60,6 +60,8 @@ class Format:
     """With one of these its files begin. Without any, the name decides."""
     markers: tuple[str, ...] = ()
     """With one of these files in it, a directory is one piece of data: "meta/info.json". `*` stands for any name."""
+    is_searched: bool = True
+    """Whether searching a directory finds it. JSON and images lie beside much that is something else."""
     is_directory_of_files: bool = False
     """Whether a directory of such files can be opened as one store."""
     is_series: bool = False

@@ -67,7 +67,7 @@ class CudaTarget:
         self.slot_memory: Callable[[int], Any] | None = _pinned
 
     def keeps_encoded(self, column: PictureColumn) -> bool:
-        return self._decodes and column.is_jpeg and column.fit.channels == 3
+        return self._decodes and column.is_jpeg and column.fit.channels == 3 and not column.fit.varies
 
     def slot_bytes(self, n_bytes: int) -> int:
         return 1 << (n_bytes - 1).bit_length()  # torch rounds pinned memory up to a power of two

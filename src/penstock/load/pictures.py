@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,12 +29,14 @@ class Fit:
 
     name: str
     stored: tuple[int, int]
-    """(height, width) as it lies in the store."""
+    """(height, width) as it lies in the store; where that varies, the largest that is known."""
     size: tuple[int, int]
     channels: int
     exact: bool = False
     resize: str = "linear"
     is_depth: bool = False
+    varies: bool = False
+    """Whether each picture has a size of its own."""
 
     @property
     def reduction(self) -> int:
@@ -65,9 +67,13 @@ def fit_for(column: Column, size: tuple[int, int] | None, exact: bool = False, r
     height, width = column.shape[:2]
     channels = column.shape[2] if len(column.shape) > 2 else 1
     is_depth = column.kind == "depth"
+    if column.varies and size is None:
+        raise UsageError(
+            f"{column.name!r}: images have sizes of their own, up to {height}×{width}", hint="image_size=(224, 224)"
+        )
     # Between two depths there is no depth: the nearest is taken.
     chosen = "nearest" if is_depth else resize
-    return Fit(column.name, (height, width), size or (height, width), channels, exact, chosen, is_depth)
+    return Fit(column.name, (height, width), size or (height, width), channels, exact, chosen, is_depth, column.varies)
 
 
 class Fitter:
@@ -86,7 +92,9 @@ class Fitter:
             self._fit_depth(picture, fit, out)
             return
         if picture.ndim == 1:
-            self.check(picture, fit)
+            found = self.check(picture, fit)
+            if found != fit.stored:
+                fit = replace(fit, stored=found)
             pixels, is_bgr = _decoded(picture, fit), fit.channels >= 3
         else:
             pixels, is_bgr = picture, False
@@ -94,8 +102,9 @@ class Fitter:
                 raise _wrong_size(fit, pixels.shape)
         self._place(pixels, fit, out, is_bgr)
 
-    def check(self, data: NDArray[np.uint8], fit: Fit) -> None:
-        """The header before a pixel is decoded; cameras repeat theirs, and an equal one is known by its bytes."""
+    def check(self, data: NDArray[np.uint8], fit: Fit) -> tuple[int, int]:
+        """(height, width) by the header, before a pixel is decoded; cameras repeat theirs, and an equal one is known by
+        its bytes."""
         if data[:2].tobytes() == b"\xff\xd8":
             probe = self._probes.get(fit.name)
             if probe is None:
@@ -104,8 +113,9 @@ class Fitter:
             found = info.height, info.width
         else:
             found = image.size_of(data.data)
-        if found != fit.stored:
+        if found != fit.stored and not fit.varies:
             raise _wrong_size(fit, found)
+        return found
 
     def _place(self, pixels: NDArray[np.uint8], fit: Fit, out: NDArray[np.uint8], is_bgr: bool) -> None:
         import cv2

@@ -93,12 +93,14 @@ class Numbers:
         in_memory: list[str] = []
         for column in sorted(columns, key=lambda column: column.row_bytes):
             size = column.row_bytes * store.rows
-            if self.in_memory_bytes + size <= limit_bytes:
+            if not column.is_parsed and self.in_memory_bytes + size <= limit_bytes:
                 self.in_memory_bytes += size
                 in_memory.append(column.name)
         self._in_memory = in_memory
         self._in_file = [
-            column.name for column in columns if column.name not in in_memory and not column.is_read_directly
+            column.name
+            for column in columns
+            if not (column.name in in_memory or column.is_read_directly or column.is_parsed)
         ]
         self._filled = False
 
@@ -182,7 +184,8 @@ class Numbers:
             names, where = ", ".join(self._in_file), f"a temporary file in {place}"
             where += " (memory beyond the budget: PENSTOCK_CACHE may name a disk)" if lies_in_memory(place) else ""
             told.append(f"numbers: {names} are laid out in {where}, for they do not fit in memory")
-        in_place = [name for name in self._names if name not in self._in_memory and name not in self._in_file]
+        there = [name for name in self._names if not self._store.column(name).is_parsed]
+        in_place = [name for name in there if name not in self._in_memory and name not in self._in_file]
         if in_place:
             told.append(f"numbers: {', '.join(in_place)} are read where they lie, for they do not fit in memory")
         return told

@@ -26,14 +26,16 @@ def open_store(
     columns: Sequence[str] | None = None,
     **options: Any,
 ) -> Store:
-    """A store for a LeRobot data set, an HDF5 file, a directory of ALOHA episodes, a spike data set, or data of a
-    registered format.
+    """A store for a LeRobot data set, an HDF5 file, a directory of ALOHA episodes, a spike data set, VQA data (JSONL,
+    VQAv2, LLaVA, chat messages, tar shards, images), or data of a registered format.
 
     `episodes` opens a part, by the numbers that the data set gives its episodes; `episodes="whole"` opens those of a
     LeRobot data set whose files are all there. `columns` leaves the other columns out.
     Options of HDF5: `channels="first"|"last"`, `mask="train"` (robomimic), `allow_external=True`.
     Options of spike data sets: `split="train"`, `num_bins=5`, `layout="packed"|"uint8"`, `height`, `width`, `frames`,
     `flip`, `spike_dir`, `voxel_dir`, `on_missing="raise"|"skip"` (docs/spike-files.md).
+    Options of VQA data: `image_root`, `annotations`, `fields`, `on_error="raise"|"skip"`, `allow_external`
+    (docs/vqa.md).
 
     >>> penstock.open("datasets/run", episodes=[0, 3])                                # doctest: +SKIP
     """

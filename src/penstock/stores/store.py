@@ -44,10 +44,13 @@ class Column:
     encoding: str
     """"raw", "jpeg", "png", a video codec ("mjpeg", "av1", …), "numbers" or "text"."""
     way: str
-    """How a row is reached: "file", "chunks", "unpacked chunks", "heap", "packets", "video", "table", "library"."""
+    """How a row is reached: "file", "chunks", "unpacked chunks", "heap", "packets", "video", "table", "library",
+    "record"."""
     why: str
     stored_bytes: int
     """On disk, all rows."""
+    varies: bool = False
+    """Whether images have sizes of their own; `shape` is then the largest of those that were looked at."""
 
     @property
     def row_bytes(self) -> int:
@@ -79,6 +82,11 @@ class Column:
     def keeps_blocks(self) -> bool:
         """A reader keeps unpacked blocks from row to row. Videos count the decoders of all cameras themselves."""
         return self.way == "table"
+
+    @property
+    def is_parsed(self) -> bool:
+        """A row is a part of a record that is read and parsed whole: a table would take a pass over all of them."""
+        return self.way == "record"
 
     @property
     def is_read_by_library(self) -> bool:

@@ -1,4 +1,4 @@
-"""The cache directory: what penstock keeps between runs, and may lose at any time."""
+"""The cache directory: where views, indexes and other things that can be made again are kept."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def cache_directory() -> Path:
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
+    """An absolute path; `~` is the home directory."""
     try:
         return Path(path).expanduser().absolute()
     except RuntimeError as error:  # a user without an entry, as in some containers

@@ -21,7 +21,7 @@ import os
 import secrets
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -179,10 +179,9 @@ class RamCache:
         self._marks = self._bytes = np.zeros(0, np.uint8)
         self._table = np.zeros((0, 2), np.int64)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if getattr(self, "_fd", -1) >= 0:
-            with suppress(OSError, TypeError):
-                os.close(self._fd)
+            close(self._fd)  # as an argument: when the interpreter ends, the module's names are gone before this
 
     def __enter__(self) -> RamCache:
         return self

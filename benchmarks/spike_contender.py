@@ -21,6 +21,7 @@ sys.path = [each for each in sys.path if each != str(HERE)]
 sys.path += [str(HERE), str(HERE / "peers")]
 
 import numpy as np
+import psutil
 import torch
 from rounds import serve, timed
 from spike_voxels import usual_voxel
@@ -101,6 +102,13 @@ def batches_of(args: argparse.Namespace) -> Any:
     return penstock.clip_loaders(config, log=None, gpus=1).train
 
 
+def cpu_s() -> float:
+    """Of this process and its workers, so far."""
+    own = psutil.Process()
+    times = [each.cpu_times() for each in (own, *own.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("penstock", "cached", "decoder", "usual"))
@@ -115,9 +123,13 @@ def main() -> None:
 
     def play() -> dict[str, Any]:
         batches: Iterator[Any] = iter(loader)
-        return timed(batches, warmup=args.warmup, count=args.batches, samples=1)
+        for _ in range(args.warmup):
+            next(batches)
+        before_s = cpu_s()
+        found = timed(batches, warmup=0, count=args.batches, samples=1)
+        return {**found, "cpu_s": cpu_s() - before_s}
 
-    serve(play, workers=args.workers)
+    serve(play)
 
 
 main()

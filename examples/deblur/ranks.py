@@ -32,21 +32,15 @@ class Ranks:
             distributed.all_reduce(values)
         return values
 
-    def wait(self) -> None:
-        """Until all processes are here."""
-        if self.world_size > 1:
-            distributed.barrier()
-
     def average_gradients(self, parameters: Sequence[nn.Parameter], weight: Tensor) -> None:
         """Gradients of weighted sums here become those of the weighted mean over all processes.
 
         They are added up once per optimizer step. So every clip counts the same, whatever number of processes it is
         spread over, and however few clips the last batch has.
         """
-        gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
-        flat = torch.cat([*(each.flatten() for each in gradients), weight.view(1)])
+        flat = torch.cat([*(each.grad.flatten() for each in parameters), weight.view(1)])  # type: ignore[union-attr]
         self.sum(flat)
-        means = (flat[:-1] / flat[-1].clamp(min=1)).split([each.numel() for each in gradients])
+        means = (flat[:-1] / flat[-1].clamp(min=1)).split([each.numel() for each in parameters])
         for parameter, mean in zip(parameters, means, strict=True):
             parameter.grad = mean.view_as(parameter)
 

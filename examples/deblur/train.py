@@ -54,8 +54,7 @@ class Trainer:
         if loaders.val is None:
             raise UsageError("DATA.VAL_SPLIT: null leaves nothing to validate on", hint="DATA.VAL_SPLIT=test")
         torch.manual_seed(self.config.seed)  # the same weights in every process
-        net = DeblurNet(self.config.data.num_voxel_bins, self.config.data.k or _K)
-        self.net = net.to(ranks.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.net = DeblurNet(self.config.data.num_voxel_bins, self.config.data.k or _K).to(ranks.device)
         self.parameters = list(self.net.parameters())
         is_cuda, optim = ranks.device.type == "cuda", self.config.train.optim
         self.optimizer = torch.optim.AdamW(self.parameters, optim.lr, weight_decay=optim.weight_decay, fused=is_cuda)

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from deblur.images import write_comparison  # noqa: E402
 from deblur.metrics import charbonnier, psnr, ssim  # noqa: E402
 from deblur.model import DeblurNet, shift_in_time  # noqa: E402
+from deblur.ranks import Ranks  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -68,6 +69,16 @@ def test_a_shift_in_time_takes_an_eighth_from_each_side() -> None:
     found = shift_in_time(frames, 4)[:, :, 0, 0]
     assert found[:, 0].tolist() == [0, 0, 1, 2] and found[:, 2].tolist() == [1, 2, 3, 3]
     assert found[:, 4:].tolist() == [[number] * 12 for number in range(4)]
+
+
+def test_gradients_become_means_and_lie_as_their_parameters_do() -> None:
+    net = _net()
+    net(torch.rand(1, 2, 3, 16, 16), torch.rand(1, 2, 5, 8, 8)).sum().backward()
+    parameters = list(net.parameters())
+    before = [each.grad.clone() for each in parameters]
+    Ranks(0, 1, torch.device("cpu")).average_gradients(parameters, torch.tensor(4.0))
+    assert all(torch.allclose(4 * each.grad, old) for each, old in zip(parameters, before, strict=True))
+    assert all(each.grad.stride() == each.stride() for each in parameters)  # fused optimizers insist on it
 
 
 def test_psnr_is_of_each_image() -> None:

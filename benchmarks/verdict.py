@@ -31,8 +31,8 @@ from measure import Claim, finish
 
 import penstock
 from penstock import profile
-from penstock.profile.trial import Replay, Trial, try_fix
-from penstock.profile.verdict import Verdict, verdict
+from penstock.profile.verdict.trial import Replay, Trial, try_fix
+from penstock.profile.verdict.verdict import Verdict, verdict
 from penstock.stores.store import ImageSource, Picture, Scratch, Store
 
 PARTS = ("decode", "compute", "storage")

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from penstock import profile
 from penstock.errors import PenstockError, UsageError
-from penstock.profile.marks import marks
-from penstock.profile.table import epoch_line
+from penstock.profile.record.marks import marks
+from penstock.profile.report.table import epoch_line
 from penstock.system.units import format_duration_ns
 
 from .checkpoint import BEST, HISTORY, LAST, fitting, random_state, set_random_state, write_checkpoint, write_json

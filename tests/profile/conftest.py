@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock import profile
-from penstock.profile.subject import subjects, unregister
+from penstock.profile.record.registry import subjects, unregister
 from tests.threads import settle
 
 

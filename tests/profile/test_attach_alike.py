@@ -14,7 +14,7 @@ import pytest
 from penstock import profile
 from penstock.errors import UsageError
 from penstock.profile import attach, detach, snapshot, span
-from penstock.profile.subject import descriptions, subject_of, subjects
+from penstock.profile.record.registry import descriptions, subjects, tunable_of
 
 torch = pytest.importorskip("torch")
 
@@ -230,7 +230,7 @@ def test_a_length_that_cannot_be_told_is_no_reason_to_fail() -> None:
 def test_a_verdict_about_a_loader_is_asked_for_by_the_loader() -> None:
     loader = attach(DataLoader(Timed(), batch_size=BATCH))
     list(loader)
-    assert subject_of(loader) in subjects() and subject_of(subject_of(loader)) is subject_of(loader)
+    assert tunable_of(loader) in subjects() and tunable_of(tunable_of(loader)) is tunable_of(loader)
     assert profile.verdict(subject=loader).now.service_ms > 8
     with pytest.raises(UsageError, match="tells nothing of itself") as caught:
         profile.verdict(subject=detach(loader))
@@ -242,7 +242,7 @@ def test_what_was_tried_is_not_remembered() -> None:
     loader = attach(DataLoader(Timed(), batch_size=BATCH))
     for _ in range(2):
         list(loader)
-    known = subject_of(loader)
+    known = tunable_of(loader)
     other = known.variant(num_workers=1)
     assert len(list(other)) == SAMPLES // BATCH and other not in subjects()
     other.close()

@@ -8,8 +8,8 @@ import math
 import pytest
 
 from penstock.errors import UsageError
-from penstock.profile.callback import scalars
-from penstock.profile.recent import between, sums
+from penstock.profile.record.difference import between, sums
+from penstock.profile.report.callback import scalars
 from penstock.profile.snapshot import GaugeStats, Snapshot, StepStats
 from tests.profile.made import MAIN, MS, START_NS, empty_run, stats, training_run
 

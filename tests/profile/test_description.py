@@ -12,8 +12,8 @@ import pytest
 import penstock
 from penstock import profile
 from penstock.errors import UsageError
-from penstock.profile.description import ImageDescription, LoaderDescription, StoreDescription, ViewDescription
-from penstock.profile.subject import description_of, register
+from penstock.profile.loader_info import ImageInfo, LoaderInfo, StoreInfo, ViewInfo
+from penstock.profile.record.registry import description_of, register
 from tests.lerobot import making
 from tests.profile.runs import loader_told, picture
 
@@ -47,16 +47,16 @@ def test_the_file_of_a_run_has_the_keys_that_it_always_had(tmp_path: Path) -> No
 
 
 def test_a_file_is_read_as_it_was_written() -> None:
-    view = ViewDescription("disk", 500, 20, 1 << 20)
-    whole = LoaderDescription.from_json(loader_told(pictures=[picture("a"), picture("b", view=vars(view))]))
-    assert isinstance(whole.images[0], ImageDescription) and whole.images[0].stored == (480, 640)
+    view = ViewInfo("disk", 500, 20, 1 << 20)
+    whole = LoaderInfo.from_json(loader_told(pictures=[picture("a"), picture("b", view=vars(view))]))
+    assert isinstance(whole.images[0], ImageInfo) and whole.images[0].stored == (480, 640)
     assert whole.images[1].view == view and whole.images_per_batch == 16.0
-    assert LoaderDescription.from_json(json.loads(json.dumps(whole.to_json()))) == whole
+    assert LoaderInfo.from_json(json.loads(json.dumps(whole.to_json()))) == whole
 
 
 def test_a_store_without_words_is_one_that_nobody_else_can_open() -> None:
-    told = LoaderDescription.from_json({"stores": [{"path": "a", "words": None}, {"path": "b", "words": {"x": 1}}]})
-    assert told.stores == (StoreDescription("a"), StoreDescription("b", open_options={"x": 1}))
+    told = LoaderInfo.from_json({"stores": [{"path": "a", "words": None}, {"path": "b", "words": {"x": 1}}]})
+    assert told.stores == (StoreInfo("a"), StoreInfo("b", open_options={"x": 1}))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_store_without_words_is_one_that_nobody_else_can_open() -> None:
 )
 def test_a_wrong_value_is_refused_by_its_place(told: Any, what: str) -> None:
     with pytest.raises(UsageError, match=what):
-        LoaderDescription.from_json(told)
+        LoaderInfo.from_json(told)
 
 
 class Own:
@@ -94,5 +94,5 @@ def test_a_users_own_loader_may_tell_a_table_with_facts_of_its_own() -> None:
 
 
 def test_names_in_the_file_are_each_others_of_no_field() -> None:
-    names = [each.metadata.get("json", each.name) for each in fields(LoaderDescription)]
+    names = [each.metadata.get("json", each.name) for each in fields(LoaderInfo)]
     assert len(names) == len(set(names)) and not {"images", "images_per_batch"} & set(names)

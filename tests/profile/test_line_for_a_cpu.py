@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from penstock import profile
-from penstock.profile import Snapshot, queue_time, snapshot
-from penstock.profile.description import LoaderDescription
-from penstock.profile.verdict import verdict
+from penstock.profile import Snapshot, snapshot
+from penstock.profile.loader_info import LoaderInfo
+from penstock.profile.torch import queue_time
+from penstock.profile.verdict.verdict import verdict
 from tests.profile.runs import run
 
 STEPS = 60
@@ -24,7 +25,7 @@ def contended(workers: int, queued_ms: float) -> Snapshot:
             "batches_handed": STEPS, "step_batches": STEPS, "persistent_workers": True}  # fmt: skip
     counters = {"fetch_cpu_ns": 30_000_000 * STEPS, "fetch_queued_ns": round(queued_ms * 1e6) * STEPS}
     steps = replace(made.steps, batches=STEPS)
-    subjects = (LoaderDescription.from_json(told),)
+    subjects = (LoaderInfo.from_json(told),)
     return replace(made, steps=steps, subjects=subjects, counters=counters, machine={**made.machine, "cores": 2})
 
 
@@ -57,7 +58,7 @@ def test_a_fetch_counts_its_time_in_line(monkeypatch: pytest.MonkeyPatch) -> Non
         now[0] += 1_000
         return now[0]
 
-    monkeypatch.setattr("penstock.profile.stand_ins.queued_ns", queued_ns)
+    monkeypatch.setattr("penstock.profile.torch.wrappers.queued_ns", queued_ns)
     for _ in profile.attach(data.DataLoader(list(range(12)), batch_size=4)):
         pass
     assert snapshot().counters["fetch_queued_ns"] == 6 * 1_000  # samples and collate of each batch

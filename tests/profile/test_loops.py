@@ -13,9 +13,11 @@ import pytest
 
 from penstock import profile
 from penstock.errors import UsageError
-from penstock.profile.feeding import Feeding
-from penstock.profile.marks import EpochStats, Marks, marks
-from penstock.profile.track import MAX_TRACKS, Loop
+from penstock.profile.record import loader_pass
+from penstock.profile.record import marks as marks_module
+from penstock.profile.record.loader_pass import LoaderPass
+from penstock.profile.record.marks import EpochStats, Marks, marks
+from penstock.profile.record.track import MAX_TRACKS, Loop
 from tests.profile.told import Batches
 
 TRAIN, VALIDATE = Loop("train.py", 10, True), Loop("train.py", 30, True)
@@ -71,14 +73,14 @@ def test_loops_without_end_take_no_memory_without_end() -> None:
 
 def test_the_place_in_the_code_tells_loops_apart(clock: list[int]) -> None:
     def loop_of(batches: int) -> None:
-        feeding = Feeding()
+        feeding = LoaderPass()
         for _ in range(batches):
             feeding.take(feeding.ask(), True)
             clock[0] += 10
         feeding.take(feeding.ask(), False)
 
     for _ in range(3):  # a loader made anew for every epoch is the same loop
-        feeding = Feeding()
+        feeding = LoaderPass()
         for _ in range(4):
             feeding.take(feeding.ask(), True)
             clock[0] += 100  # of the two loops, which one is longer must not hang on the machine
@@ -91,9 +93,9 @@ def test_the_place_in_the_code_tells_loops_apart(clock: list[int]) -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     now = [time.perf_counter_ns()]
-    monkeypatch.setattr("penstock.profile.feeding.perf_counter_ns", lambda: now[0])
-    monkeypatch.setattr("penstock.profile.marks.perf_counter_ns", lambda: now[0])
-    monkeypatch.setattr("penstock.profile.feeding._NOT_THE_LOOP", ("penstock.", "tests.profile.told"))
+    monkeypatch.setattr(loader_pass, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(marks_module, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(loader_pass, "_NOT_THE_LOOP", ("penstock.", "tests.profile.told"))
     return now
 
 
@@ -192,7 +194,7 @@ def test_gradients_tell_training_from_validation_in_one_function() -> None:
     torch = pytest.importorskip("torch")
 
     def run(batches: int, is_training: bool) -> None:
-        feeding = Feeding()
+        feeding = LoaderPass()
         with torch.set_grad_enabled(is_training):
             for number in range(batches + 1):
                 feeding.take(feeding.ask(), number < batches)

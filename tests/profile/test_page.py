@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from penstock.errors import OutputFailed
-from penstock.profile.description import LoaderDescription
-from penstock.profile.page import export_html, render_page
-from penstock.profile.page_charts import Stage, round_marks
-from penstock.profile.page_step import Piece, Track, step_lanes, step_ticks
+from penstock.profile.loader_info import LoaderInfo
+from penstock.profile.report.page import export_html, render_page
+from penstock.profile.report.page_charts import Stage, round_marks
+from penstock.profile.report.page_step import Piece, Track, step_lanes, step_ticks
 from penstock.profile.snapshot import Event, MemoryPoint, Snapshot, StepPoint, StepStats, ThreadEvents
 from tests.profile.browser import CHROMIUM, DRIVER, Browser
 from tests.profile.made import MAIN, MS, START_NS, empty_run, stats, training_run
@@ -91,18 +91,18 @@ def test_every_name_is_text_wherever_it_comes_from() -> None:
             **vars(run),
             "counters": {HOSTILE: 1},
             "machine": {HOSTILE: HOSTILE},
-            "subjects": (LoaderDescription(kind=HOSTILE),),
+            "subjects": (LoaderInfo(kind=HOSTILE),),
             "lost": {HOSTILE: 2},
             "gpu": (stats(HOSTILE, [MS]),),
             "events": (*run.events, ThreadEvents(9, HOSTILE, HOSTILE, True, 1, run.events[0].events)),
         }
     )
 
-    class Said:
+    class Message:
         sentence = HOSTILE
         fixes = (type("F", (), {"name": HOSTILE, "why": HOSTILE, "predicted_step_ms": 1.0})(),)
 
-    page = render_page(hostile, verdict=Said(), title=HOSTILE)
+    page = render_page(hostile, verdict=Message(), title=HOSTILE)
     reader = _read(page)
     assert sum(tag == "script" for tag, _ in reader.tags) == 1 and "img" not in {tag for tag, _ in reader.tags}
     assert not [name for _, attributes in reader.tags for name in attributes if name.startswith("on")]
@@ -172,7 +172,7 @@ def test_the_page_stays_small_whatever_the_run() -> None:
         events=lanes,
         steps=StepStats(4096, 4096 * 5 * MS, 4096 * MS, 5e6, MS, MS, 5 * MS, 5 * MS, 5 * MS, series, 1),
         memory=tuple(MemoryPoint(START_NS + n, n, n) for n in range(1, 50_000)),
-        subjects=tuple(LoaderDescription(kind="x" * 100_000) for _ in range(100)),
+        subjects=tuple(LoaderInfo(kind="x" * 100_000) for _ in range(100)),
         process=MAIN,
     )
     assert len(render_page(huge)) < 2_500_000

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from penstock import profile
-from penstock.profile.feeding import Feeding
-from penstock.profile.marks import marks
-from penstock.profile.serials import Serials
-from penstock.profile.track import MAX_LOADERS, Loop
+from penstock.profile.record import loader_pass
+from penstock.profile.record import marks as marks_module
+from penstock.profile.record.loader_ids import LoaderIds
+from penstock.profile.record.loader_pass import LoaderPass
+from penstock.profile.record.marks import marks
+from penstock.profile.record.track import MAX_LOADERS, Loop
 from tests.profile.told import Batches
 
 STEPS, EVERY = 20, 5
@@ -22,9 +24,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     profile.enable()
     profile.reset()
     now = [time.perf_counter_ns()]
-    monkeypatch.setattr("penstock.profile.feeding.perf_counter_ns", lambda: now[0])
-    monkeypatch.setattr("penstock.profile.marks.perf_counter_ns", lambda: now[0])
-    monkeypatch.setattr("penstock.profile.feeding._NOT_THE_LOOP", ("penstock.", "tests.profile.told"))
+    monkeypatch.setattr(loader_pass, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(marks_module, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(loader_pass, "_NOT_THE_LOOP", ("penstock.", "tests.profile.told"))
     yield now
     profile.reset()
 
@@ -165,7 +167,7 @@ def test_a_pass_inside_a_wait_is_a_part_of_that_wait(clock: list[int]) -> None:
 
     class Outer(Batches):
         def __iter__(self) -> Iterator[int]:
-            feeding = Feeding(self)
+            feeding = LoaderPass(self)
             for number in range(self.count):
                 start_ns = feeding.ask()
                 for _ in inner:
@@ -211,7 +213,7 @@ def test_loaders_without_end_take_no_memory_without_end(clock: list[int]) -> Non
 
 
 def test_the_number_of_a_loader_is_given_once() -> None:
-    numbers = Serials()
+    numbers = LoaderIds()
     loader, other = Batches([0], 1), Batches([0], 1)
     first = numbers.of(loader)
     assert first == numbers.of(loader) == numbers.at(id(loader)) == numbers.at(first) < 0

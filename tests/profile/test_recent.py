@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock import profile
-from penstock.profile.epochs import of_epoch
-from penstock.profile.recent import between
+from penstock.profile.record.difference import between
+from penstock.profile.record.epochs import of_epoch
 from penstock.profile.snapshot import Snapshot
 from tests.profile.made import MAIN, MS, stats
 

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from penstock import profile
 from penstock.errors import OutputFailed, UsageError
 from penstock.profile import count, data_wait, gauge, mark_epoch, mark_step, reset, snapshot, span
-from penstock.profile.description import LoaderDescription
-from penstock.profile.histogram import Histogram, bucket_of, merge_pairs, middle_ns
-from penstock.profile.marks import Marks
-from penstock.profile.memory_series import MAX_POINTS as MAX_MEMORY_POINTS
-from penstock.profile.memory_series import MemorySeries
-from penstock.profile.page import render_page
+from penstock.profile.loader_info import LoaderInfo
+from penstock.profile.record.histogram import Histogram, bucket_of, merge_pairs, middle_ns
+from penstock.profile.record.machine import MAX_POINTS as MAX_MEMORY_POINTS
+from penstock.profile.record.machine import MemorySeries
+from penstock.profile.record.marks import Marks
+from penstock.profile.record.track import MAX_POINTS, Series
+from penstock.profile.report.page import render_page
+from penstock.profile.report.table import table
+from penstock.profile.report.trace import trace_events
 from penstock.profile.snapshot import EpochStats, MemoryPoint, Snapshot, StepPoint, span_stats
-from penstock.profile.table import table
-from penstock.profile.trace import trace_events
-from penstock.profile.track import MAX_POINTS, Series
-from penstock.profile.verdict import verdict
+from penstock.profile.verdict.verdict import verdict
 from tests.cli.test_profile_damaged import WRONG, Way, ways_to, with_value
 
 # JSON
@@ -39,7 +39,7 @@ def recorded() -> Snapshot:
         gauge("depth", 0.5)
     mark_step()
     mark_epoch()
-    return replace(snapshot(), subjects=(LoaderDescription(kind="a loader", threads=2),), lost={"counters": 1})
+    return replace(snapshot(), subjects=(LoaderInfo(kind="a loader", threads=2),), lost={"counters": 1})
 
 
 def test_a_snapshot_goes_to_a_file_and_comes_back_the_same(tmp_path: Path) -> None:
@@ -152,9 +152,9 @@ def test_an_empty_snapshot_has_all_figures() -> None:
 
 
 def test_the_package_offers_functions_whatever_modules_were_imported() -> None:
+    import penstock.profile.report.table
     import penstock.profile.snapshot
-    import penstock.profile.table
-    import penstock.profile.verdict  # noqa: F401
+    import penstock.profile.verdict.verdict  # noqa: F401
 
     assert callable(profile.snapshot)
     assert callable(profile.table)

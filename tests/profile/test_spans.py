@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from penstock import profile
 from penstock.errors import UsageError
 from penstock.profile import log_timing, record, reset, snapshot, span
-from penstock.profile.board import open_board
+from penstock.profile.record.board import open_board
+from penstock.profile.record.spans import paused, record_calls
 from penstock.profile.snapshot import OTHER, Event, SpanStats
-from penstock.profile.spans import paused, record_calls
 
 
 def by_path() -> dict[tuple[str, ...], SpanStats]:
@@ -675,7 +675,7 @@ def test_importing_the_profile_imports_no_heavy_library() -> None:
 
 
 def test_threads_that_end_leave_their_counts_and_their_pages() -> None:
-    lanes = len(open_board().entries())
+    buffers = len(open_board().entries())
 
     def work() -> None:
         for _ in range(3):
@@ -685,7 +685,7 @@ def test_threads_that_end_leave_their_counts_and_their_pages() -> None:
     for _ in range(300):
         run_in_thread(work)
     assert snapshot().by_name()["short"].count == 900
-    assert len(open_board().entries()) <= lanes + 1
+    assert len(open_board().entries()) <= buffers + 1
 
 
 def test_a_page_of_an_ended_thread_goes_on_with_its_sums_whatever_it_holds() -> None:

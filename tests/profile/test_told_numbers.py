@@ -16,7 +16,7 @@ import pytest
 from penstock import profile
 from penstock.errors import UsageError
 from penstock.profile import snapshot
-from penstock.profile.taking import _machine
+from penstock.profile.record.machine import _machine
 
 torch = pytest.importorskip("torch")
 

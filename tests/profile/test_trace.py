@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import OutputFailed
+from penstock.profile.report.trace import export_trace, trace_events
 from penstock.profile.snapshot import Event, Snapshot, ThreadEvents
-from penstock.profile.trace import export_trace, trace_events
 from tests.profile.made import MAIN, WORKER, empty_run, training_run
 
 # The Trace Event Format: what each kind of event must have, and of which type.

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from penstock.errors import UsageError
-from penstock.profile.case import Fix
-from penstock.profile.trial import Trial, batch_cost, try_fix
-from penstock.profile.verdict import verdict
+from penstock.profile.verdict.case import Fix
+from penstock.profile.verdict.trial import Trial, batch_cost, try_fix
+from penstock.profile.verdict.verdict import verdict
 from tests.profile.runs import Measured, loader_told, run, way
 
 SIZE = 4

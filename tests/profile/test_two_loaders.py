@@ -12,9 +12,9 @@ import pytest
 
 from penstock import profile
 from penstock.profile import Snapshot
-from penstock.profile.description import LoaderDescription
-from penstock.profile.marks import marks
-from penstock.profile.verdict import verdict
+from penstock.profile.loader_info import LoaderInfo
+from penstock.profile.record.marks import marks
+from penstock.profile.verdict.verdict import verdict
 from tests.profile.runs import run
 from tests.profile.told import Batches
 
@@ -102,7 +102,7 @@ def zipped(first: dict[str, Any], second: dict[str, Any]) -> Snapshot:
         {**alike, "text": "second", "dataset": "Two", "step_batches": 0, "service_counter": "two",
          "is_companion": True, **second},
     )  # fmt: skip
-    subjects = tuple(map(LoaderDescription.from_json, told))
+    subjects = tuple(map(LoaderInfo.from_json, told))
     counters = {"one": 30_000_000 * STEPS, "two": 60_000_000 * STEPS, "fetch_cpu_ns": 1_000_000 * STEPS,
                 "batches_used": 2 * STEPS}  # fmt: skip
     return replace(made, steps=steps, subjects=subjects, counters=counters, machine={**made.machine, "cores": 8})

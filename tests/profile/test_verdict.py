@@ -22,13 +22,14 @@ from penstock.load.loader import Loader
 from penstock.load.remake import from_description, window_from
 from penstock.load.settings import Mix
 from penstock.load.window import Clip, Transition, Window
-from penstock.profile import said, trial
-from penstock.profile.case import Fix
-from penstock.profile.description import LoaderDescription
+from penstock.profile import messages
+from penstock.profile.loader_info import LoaderInfo
+from penstock.profile.record.registry import AccessPath, descriptions, register, subjects
 from penstock.profile.snapshot import Snapshot
-from penstock.profile.subject import Way, descriptions, register, subjects
-from penstock.profile.trial import Replay, batch_cost, try_fix
-from penstock.profile.verdict import verdict
+from penstock.profile.verdict import trial
+from penstock.profile.verdict.case import Fix
+from penstock.profile.verdict.trial import Replay, batch_cost, try_fix
+from penstock.profile.verdict.verdict import verdict
 from tests.lerobot import making
 from tests.load.picture_store import ArrayStore
 from tests.profile.runs import Measured, loader_told, picture, run, way
@@ -217,7 +218,7 @@ def restarting(epochs: int = 3, steps: int = 16, start_ms: float = 1000.0, **tol
     ]  # fmt: skip
     whole = {"kind": "torch.utils.data.DataLoader", "workers": 2, "persistent_workers": False, "batches": steps,
              "batches_handed": epochs * steps, "starts": epochs - 1, "start_wait_ms": start_ms, **told}  # fmt: skip
-    subjects = (LoaderDescription.from_json(whole),)
+    subjects = (LoaderInfo.from_json(whole),)
     return replace(made, steps=replace(made.steps, series=tuple(points), batches=epochs * steps), subjects=subjects,
                    counters={"fetch_cpu_ns": int(4e6) * epochs * steps})  # fmt: skip
 
@@ -311,9 +312,9 @@ def test_a_verdict_in_chinese_is_chinese_throughout() -> None:
 
 
 def test_every_text_has_the_same_numbers_in_both_languages() -> None:
-    for english, chinese in said._SAID.values():
+    for english, chinese in messages._SAID.values():
         assert sorted(re.findall("{.*?}", english)) == sorted(re.findall("{.*?}", chinese))
-    both = said.said("few steps", count=3)
+    both = messages.message("few steps", count=3)
     again = pickle.loads(pickle.dumps(both))
     assert (again, again.zh) == (both, both.zh) == ("3 steps are few: the numbers may still move", both.zh)
 
@@ -423,7 +424,7 @@ def test_a_loader_is_made_again_from_what_it_said(tmp_path: Path) -> None:
         store, Clip(2), batch_size=3, image_size=(24, 32), threads=1, seed=5, shuffle="local", output="numpy",
         memory="300MiB", normalize=None,
     ) as first:  # fmt: skip
-        told = LoaderDescription.from_json(json.loads(json.dumps(first.describe().to_json())))
+        told = LoaderInfo.from_json(json.loads(json.dumps(first.describe().to_json())))
         with from_description(told) as again:
             assert again.describe().options == told.options and again.describe().window == told.window
             pairs = zip(first, again, strict=True)
@@ -437,7 +438,7 @@ def test_a_mixture_is_made_again_with_its_weights(tmp_path: Path) -> None:
 
     stores = [(penstock.open(tmp_path / "one"), 0.75), (penstock.open(tmp_path / "two"), 0.25)]
     with Loader(Mix(stores, length=40), batch_size=4, image_size=(24, 32), output="numpy") as first:
-        told = LoaderDescription.from_json(json.loads(json.dumps(first.describe().to_json())))
+        told = LoaderInfo.from_json(json.loads(json.dumps(first.describe().to_json())))
         with from_description(told) as again:
             assert len(again) == len(first) == 10
             assert [each.weight for each in again.describe().stores] == [0.75, 0.25]
@@ -447,7 +448,7 @@ def test_what_cannot_be_opened_again_says_who_can(loader: Loader) -> None:
     with pytest.raises(UsageError, match="only be opened by the program"):
         from_description(loader.describe())
     with pytest.raises(UsageError, match="cannot be made again"):
-        from_description(LoaderDescription(kind="torch.utils.data.DataLoader"))
+        from_description(LoaderInfo(kind="torch.utils.data.DataLoader"))
 
 
 # Trying
@@ -528,5 +529,5 @@ def test_a_change_without_a_number_cannot_be_checked(loader: Loader) -> None:
 
 
 def test_a_way_measured_at_other_numbers_of_threads_takes_the_nearest() -> None:
-    made = Way("now", 48, {1: 1.0, 8: 4.0}, 1.0, 0.0)
+    made = AccessPath("now", 48, {1: 1.0, 8: 4.0}, 1.0, 0.0)
     assert (made.ms(1), made.ms(3), made.ms(7), made.ms(64)) == (1.0, 1.0, 4.0, 4.0)

@@ -11,8 +11,8 @@ import pytest
 
 from penstock import profile
 from penstock.load.loader import Loader
-from penstock.profile.subject import descriptions, register, unregister
-from penstock.profile.verdict import verdict
+from penstock.profile.record.registry import descriptions, register, unregister
+from penstock.profile.verdict.verdict import verdict
 from tests.load.picture_store import ArrayStore
 from tests.profile.runs import Measured, loader_told, run
 

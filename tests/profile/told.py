@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.profile.feeding import Feeding
+from penstock.profile.record.loader_pass import LoaderPass
 
 
 class Batches:
@@ -21,7 +21,7 @@ class Told:
     """One pass."""
 
     def __init__(self, loader: Batches) -> None:
-        self.loader, self.left, self.feeding = loader, loader.count, Feeding(loader)
+        self.loader, self.left, self.feeding = loader, loader.count, LoaderPass(loader)
 
     def __iter__(self) -> Iterator[int]:
         return self

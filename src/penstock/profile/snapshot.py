@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.errors import UsageError
-from penstock.profile.description import LoaderDescription
-from penstock.profile.histogram import N_BUCKETS, Pairs, merge_pairs, percentile_ns
-from penstock.profile.snapshot_parts import ANY, COUNT, Part, plain_value
+from penstock.profile.file_values import ANY, COUNT, Part, plain_value
+from penstock.profile.loader_info import LoaderInfo
+from penstock.profile.record.histogram import N_BUCKETS, Pairs, merge_pairs, percentile_ns
 from penstock.profile.writing import replacing
 
 VERSION = 1
@@ -209,7 +209,7 @@ class Snapshot:
     memory: tuple[MemoryPoint, ...] = ()
     gpu: tuple[SpanStats, ...] = ()
     machine: Mapping[str, Any] = field(default_factory=dict)
-    subjects: tuple[LoaderDescription, ...] = ()
+    subjects: tuple[LoaderInfo, ...] = ()
     events: tuple[ThreadEvents, ...] = ()
     lost: Mapping[str, int] = field(default_factory=dict)
     process: int = 0
@@ -270,7 +270,7 @@ class Snapshot:
             memory=tuple(MemoryPoint(*row) for row in told.part("memory").rows(ANY, COUNT, COUNT)),
             gpu=tuple(_span_from(each, ("_ns",)) for each in told.part("gpu").items()),
             machine=told.part("machine").facts(),
-            subjects=tuple(LoaderDescription.from_json(*each) for each in told.part("subjects").items()),
+            subjects=tuple(LoaderInfo.from_json(*each) for each in told.part("subjects").items()),
             events=tuple(map(_events_from, told.part("events").items())),
             lost={name: each.whole() for name, each in told.part("lost").named()},
             process=told.part("process").whole(),

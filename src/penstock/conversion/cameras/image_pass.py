@@ -25,7 +25,7 @@ from penstock.conversion.mapping.first_messages import Picture
 from penstock.conversion.settings import Encoding
 from penstock.errors import ImageError, LimitExceeded, MessageError, PenstockError
 from penstock.plan.conversion_memory import PREPARED_PER_THREAD
-from penstock.profile.spans import span
+from penstock.profile.record.spans import span
 
 if TYPE_CHECKING:
     from penstock.conversion.commit.episode import EpisodeWriter

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.conversion.commit.input_progress import JobInputs, episode_note, failure_note, outcome_note
 from penstock.conversion.inputs.input import Again, EpisodePlan, Input, Outcome, Run, State
 from penstock.conversion.stop import Stop
-from penstock.profile.spans import span
+from penstock.profile.record.spans import span
 from penstock.system.budget import Budget
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from penstock import profile
 from penstock.errors import PenstockError, UsageError
-from penstock.profile.record.marks import marks
+from penstock.profile.record.steps import steps
 from penstock.profile.report.table import epoch_line
 from penstock.system.units import format_duration_ns
 
@@ -280,7 +280,7 @@ class Trainer:
         self._saving_ns += spent_ns
         self._progress.leave_out(spent_ns / 1e9)
         if profile.is_enabled():
-            marks().shift(spent_ns)
+            steps().shift(spent_ns)
 
     def _close_epoch(self, row: dict[str, Any]) -> None:
         self.history.append(row)

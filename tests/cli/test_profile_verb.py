@@ -126,7 +126,7 @@ def saved_with(told: dict[str, Any], folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("told", [{}, {"kind": "penstock.Loader"}, {"kind": "penstock.Loader", "stores": 3},
+@pytest.mark.parametrize("told", [{}, {"kind": "penstock.Loader"},
                                   {"kind": "torch.utils.data.DataLoader", "workers": 2}])  # fmt: skip
 def test_a_damaged_description_of_the_loader_costs_only_the_loader(
     told: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -31,7 +31,7 @@ def run(
         counters={"view_hits": hits * steps, "pictures_decoded": (PICTURES - hits) * steps},
         steps=StepStats(count=steps, total_ns=steps * step, wait_total_ns=steps * wait, mean_ns=step, series=points),
         machine={"cores": 2},
-        subjects=(LoaderInfo.from_json(loader_told(threads=threads) if subject is None else subject),),
+        loaders=(LoaderInfo.from_json(loader_told(threads=threads) if subject is None else subject),),
         process=MAIN,
     )
 

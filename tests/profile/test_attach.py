@@ -17,7 +17,7 @@ from penstock import profile
 from penstock.errors import UsageError
 from penstock.load.loader import Loader
 from penstock.profile import attach, detach, reset, snapshot, span
-from penstock.profile.record.registry import subjects, tunable_of
+from penstock.profile.record.registry import registered, tunable_of
 from penstock.profile.verdict.case import OTHER, Fix
 from penstock.profile.verdict.trial import try_fix
 from tests.load.picture_store import ArrayStore
@@ -105,13 +105,13 @@ def test_nobody_who_looks_at_the_loader_sees_a_difference() -> None:
     assert taken(batches) == [3 * number * number for number in range(SAMPLES)]
     assert batches.dataset is dataset and batches.collate_fn is gathering and batches.worker_init_fn is init
     assert type(copy.copy(batches)) is kind and dataset.factor == 1 and len(batches) == len(iter(batches)) == BATCHES
-    assert subjects()[-1] is tunable_of(batches) and snapshot().subjects[-1].workers == 2
+    assert registered()[-1] is tunable_of(batches) and snapshot().loaders[-1].workers == 2
 
 
 def test_a_detached_loader_is_what_it_was() -> None:
     batches = attach(DataLoader(Squares(), batch_size=BATCH))
     known = tunable_of(batches)
-    assert detach(batches) is batches and type(batches) is DataLoader and known not in subjects()
+    assert detach(batches) is batches and type(batches) is DataLoader and known not in registered()
     assert len(taken(batches)) == SAMPLES
     assert "00_TOTAL_getitem" not in counts() and "data_wait" not in counts()
     assert detach(batches) is batches
@@ -314,7 +314,7 @@ def test_other_things_are_refused_and_loaders_of_penstock_are_known() -> None:
     with pytest.raises(UsageError, match="list"):
         attach([1, 2, 3])
     with Loader(ArrayStore((9,)), batch_size=4, image_size=(24, 32), memory="512MiB", threads=1) as own:
-        assert attach(own) is own and subjects()[-1] is own
+        assert attach(own) is own and registered()[-1] is own
 
 
 def test_while_it_is_off_it_costs_nothing_and_changes_nothing() -> None:

@@ -286,7 +286,7 @@ def test_a_command_is_a_run_of_its_own_unless_it_is_told_to_join(tmp_path: Path)
     told = run(
         """
         import subprocess
-        from penstock.profile.record.board import joining
+        from penstock.profile.record.spans import joining
         child = "from penstock.profile import record, snapshot; record('child', 1); print(len(snapshot().spans))"
         record("launcher", 1)
         for environment, spans in (({}, b"1"), (joining(), b"2"), ({"PENSTOCK_PROFILE_JOIN": "nonsense"}, b"1")):
@@ -318,6 +318,7 @@ def test_a_grandchild_finds_the_board_through_its_parent(tmp_path: Path) -> None
             assert worker.exitcode == 0
 
         if __name__ == "__main__":
+            profile.enable()
             start(child)
             print(json.dumps(snapshot().to_dict()))
         """,

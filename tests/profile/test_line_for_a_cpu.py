@@ -26,7 +26,7 @@ def contended(workers: int, queued_ms: float) -> Snapshot:
     counters = {"fetch_cpu_ns": 30_000_000 * STEPS, "fetch_queued_ns": round(queued_ms * 1e6) * STEPS}
     steps = replace(made.steps, batches=STEPS)
     subjects = (LoaderInfo.from_json(told),)
-    return replace(made, steps=steps, subjects=subjects, counters=counters, machine={**made.machine, "cores": 2})
+    return replace(made, steps=steps, loaders=subjects, counters=counters, machine={**made.machine, "cores": 2})
 
 
 def test_waiting_for_storage_wants_more_workers_than_cpus() -> None:

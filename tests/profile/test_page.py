@@ -91,7 +91,7 @@ def test_every_name_is_text_wherever_it_comes_from() -> None:
             **vars(run),
             "counters": {HOSTILE: 1},
             "machine": {HOSTILE: HOSTILE},
-            "subjects": (LoaderInfo(kind=HOSTILE),),
+            "loaders": (LoaderInfo(kind=HOSTILE),),
             "lost": {HOSTILE: 2},
             "gpu": (stats(HOSTILE, [MS]),),
             "events": (*run.events, ThreadEvents(9, HOSTILE, HOSTILE, True, 1, run.events[0].events)),
@@ -172,7 +172,7 @@ def test_the_page_stays_small_whatever_the_run() -> None:
         events=lanes,
         steps=StepStats(4096, 4096 * 5 * MS, 4096 * MS, 5e6, MS, MS, 5 * MS, 5 * MS, 5 * MS, series, 1),
         memory=tuple(MemoryPoint(START_NS + n, n, n) for n in range(1, 50_000)),
-        subjects=tuple(LoaderInfo(kind="x" * 100_000) for _ in range(100)),
+        loaders=tuple(LoaderInfo(kind="x" * 100_000) for _ in range(100)),
         process=MAIN,
     )
     assert len(render_page(huge)) < 2_500_000

@@ -665,6 +665,16 @@ def test_the_environment_switches_off_and_nothing_is_made() -> None:
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
 
 
+def test_importing_the_profile_changes_nothing_in_the_process() -> None:
+    code = (
+        "import os; before = dict(os.environ), os.listdir('/proc/self/fd')\n"
+        "import penstock.profile\n"
+        "assert (dict(os.environ), os.listdir('/proc/self/fd')) == before"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_PROFILE")}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
+
+
 def test_importing_the_profile_imports_no_heavy_library() -> None:
     code = "import sys, penstock.profile; print([n for n in ('torch', 'numpy', 'rich', 'cv2') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

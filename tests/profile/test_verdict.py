@@ -24,7 +24,7 @@ from penstock.load.settings import Mix
 from penstock.load.window import Clip, Transition, Window
 from penstock.profile import messages
 from penstock.profile.loader_info import LoaderInfo
-from penstock.profile.record.registry import AccessPath, descriptions, register, subjects
+from penstock.profile.record.registry import AccessPath, loader_infos, register, registered
 from penstock.profile.snapshot import Snapshot
 from penstock.profile.verdict import trial
 from penstock.profile.verdict.case import Fix
@@ -49,7 +49,7 @@ _others: list[Any] = []  # subjects that other tests have left
 @pytest.fixture
 def loader() -> Iterator[Loader]:
     gc.collect()
-    _others[:] = subjects()
+    _others[:] = registered()
     store = ArrayStore((30, 20))
     with Loader(store, batch_size=4, image_size=(24, 32), view="off", output="numpy", exact=True) as made:
         yield made
@@ -57,7 +57,7 @@ def loader() -> Iterator[Loader]:
 
 
 def own_loaders() -> list[Loader]:
-    return [each for each in subjects() if isinstance(each, Loader) and not any(each is other for other in _others)]
+    return [each for each in registered() if isinstance(each, Loader) and not any(each is other for other in _others)]
 
 
 # What binds
@@ -219,7 +219,7 @@ def restarting(epochs: int = 3, steps: int = 16, start_ms: float = 1000.0, **tol
     whole = {"kind": "torch.utils.data.DataLoader", "workers": 2, "persistent_workers": False, "batches": steps,
              "batches_handed": epochs * steps, "starts": epochs - 1, "start_wait_ms": start_ms, **told}  # fmt: skip
     subjects = (LoaderInfo.from_json(whole),)
-    return replace(made, steps=replace(made.steps, series=tuple(points), batches=epochs * steps), subjects=subjects,
+    return replace(made, steps=replace(made.steps, series=tuple(points), batches=epochs * steps), loaders=subjects,
                    counters={"fetch_cpu_ns": int(4e6) * epochs * steps})  # fmt: skip
 
 
@@ -247,7 +247,7 @@ def test_workers_that_stay_are_not_told_to() -> None:
 
 def test_what_shows_only_over_epochs_that_take_minutes_is_not_tried() -> None:
     made = restarting(2, 5000, 30_000.0)
-    found = verdict(made, check=True, subject=Measured(made.subjects[0].to_json()))
+    found = verdict(made, check=True, subject=Measured(made.loaders[0].to_json()))
     assert found.best is not None and found.trial is None
     assert any("persistent workers was not tried" in note and "190 s" in note for note in found.notes)
 
@@ -300,7 +300,7 @@ def test_a_verdict_in_chinese_is_chinese_throughout() -> None:
         verdict(run(61, 38, DECODING, steps=9, subject=told), subject=Measured(told, *WAYS)),
         verdict(run(61, 38, DECODING, subject=moved), check=True),
         verdict(run(61, 1, DECODING), check=True, subject=Measured(told)),
-        verdict(restarting(2, 5000, 30_000.0), check=True, subject=Measured(restarting(2, 5000).subjects[0].to_json())),
+        verdict(restarting(2, 5000, 30_000.0), check=True, subject=Measured(restarting(2, 5000).loaders[0].to_json())),
     ]
     for line in (line for each in texts for line in each.lines("zh")):
         own = re.sub(
@@ -350,20 +350,20 @@ def test_threads_that_hardly_get_slower_are_measured_with_many_more() -> None:
 
 
 def test_a_loader_makes_itself_known_until_it_is_closed(loader: Loader) -> None:
-    assert any(each is loader for each in subjects())
-    assert any(each.kind == "penstock.Loader" for each in descriptions())
+    assert any(each is loader for each in registered())
+    assert any(each.kind == "penstock.Loader" for each in loader_infos())
     loader.close()
-    assert not any(each is loader for each in subjects())
+    assert not any(each is loader for each in registered())
 
 
 def test_a_forgotten_subject_is_forgotten() -> None:
     subject = Measured(loader_told())
     register(subject)
     register(subject)
-    assert sum(each is subject for each in subjects()) == 1
+    assert sum(each is subject for each in registered()) == 1
     del subject
     gc.collect()
-    assert not any(isinstance(each, Measured) for each in subjects())
+    assert not any(isinstance(each, Measured) for each in registered())
 
 
 def test_a_loader_tells_what_its_batches_need(loader: Loader) -> None:

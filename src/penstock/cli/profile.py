@@ -110,8 +110,8 @@ def _loader(snapshot: Snapshot) -> tuple[Loader | None, list[str], bool]:
     from penstock.profile.verdict.model_inputs import leading
     from penstock.profile.verdict.verdict import missing_data
 
-    described = leading(snapshot.subjects)
-    if not snapshot.subjects:
+    described = leading(snapshot.loaders)
+    if not snapshot.loaders:
         return None, [message("no loader")], True
     if described.kind != PENSTOCK_LOADER:
         return None, [message("lives elsewhere", kind=described.kind)], True

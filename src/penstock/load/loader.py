@@ -36,7 +36,7 @@ from penstock.load.target import Running, target_for
 from penstock.load.view import View
 from penstock.load.window import Sampling
 from penstock.profile.loader_info import LoaderInfo
-from penstock.profile.record.loader_ids import loader_ids
+from penstock.profile.record.loader_pass import loader_id
 from penstock.profile.record.registry import AccessPath, register, unregister
 from penstock.stores.store import Store
 from penstock.system.budget import Budget, Reservation
@@ -343,7 +343,7 @@ class Loader:
     @property
     def serial(self) -> int:
         """The number by which the profiler knows its passes."""
-        return loader_ids.of(self)
+        return loader_id(self)
 
     def describe(self) -> LoaderInfo:
         """How it is set up, what a batch needs, and what it takes to make it again."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from penstock.profile.record.counters import count, gauge
-from penstock.profile.record.epochs import mark_epoch
 from penstock.profile.record.gpu import gpu_span
 from penstock.profile.record.machine import tell_machine
-from penstock.profile.record.marks import add_wait, data_wait, mark_step
 from penstock.profile.record.registry import register
-from penstock.profile.record.session import load, reset, save, snapshot
+from penstock.profile.record.session import load, mark_epoch, reset, save, snapshot
 from penstock.profile.record.spans import disable, enable, is_enabled, log_timing, record, span
+from penstock.profile.record.steps import add_wait, data_wait, mark_step
 from penstock.profile.report.outputs import callback, export_html, export_trace, live, print_timing_stats, table
 from penstock.profile.snapshot import Snapshot, SpanStats
 from penstock.profile.torch.attach import attach, detach

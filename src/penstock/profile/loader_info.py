@@ -7,22 +7,13 @@ user's own loader that are no fields here: they are kept in the file and shown o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from penstock.errors import UsageError
-from penstock.profile.file_values import Part, json_name, plain_value
+from penstock.profile.schema import decode, decode_fields, encode, encode_fields, json_name, refuse
 
 PENSTOCK_LOADER = "penstock.Loader"
 TORCH_LOADER = "torch.utils.data.DataLoader"
-
-# Keys that a kind of loader always has in the file, with null or an empty list where there is nothing to tell.
-_ALWAYS_WRITTEN = {
-    PENSTOCK_LOADER: {"length", "made_per_batch", "hit_share", "cache_free_bytes", "pictures", "stores"},
-    TORCH_LOADER: {
-        "batch_size", "prefetch_factor", "samples", "batches", "start_wait_ms", "memory_available_bytes",
-    },
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -153,49 +144,17 @@ class LoaderInfo:
         return bool(self.step_batches or self.is_companion)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; what was not told is left out."""
-        always = _ALWAYS_WRITTEN.get(self.kind or "", set())
-        written = {json_name(each): getattr(self, each.name) for each in fields(self) if each.name != "other"}
-        told = {name: _written(value) for name, value in written.items() if name in always or value not in (None, ())}
-        found: dict[str, Any] = plain_value({**told, **self.other})
-        return found
+        """Plain JSON values; what is not known is left out."""
+        known = encode_fields(replace(self, other={}))
+        del known["other"]
+        return {**{name: value for name, value in known.items() if value not in (None, [])}, **encode(self.other)}
 
     @staticmethod
     def from_json(data: Any, place: str = "") -> LoaderInfo:
-        """What `to_json` wrote, or a table that a user's own loader tells; UsageError names the value that is wrong."""
-        part = Part(data, place)
+        """What `to_json` wrote, or a table of a user's own loader; UsageError names the value that is wrong."""
+        if not isinstance(data, Mapping):
+            refuse(data, place, "a table")
         known = {json_name(each) for each in fields(LoaderInfo)}
-        other = Part({name: each.value for name, each in part.named() if name not in known}, place).facts()
-        images = part.part("pictures").items() if "pictures" in data else []
-        return part.made(
-            LoaderInfo,
-            images=tuple(map(_image_from, images)),
-            stores=_stores_from(part.part("stores")) if "stores" in data else (),
-            other=other,
-        )
-
-
-def _written(value: Any) -> Any:
-    """A value of the file: nested descriptions become tables."""
-    if isinstance(value, tuple) and value and not isinstance(value[0], int):
-        return [_table(each) for each in value]
-    return value
-
-
-def _table(value: Any) -> dict[str, Any]:
-    told = {json_name(each): getattr(value, each.name) for each in fields(value)}
-    return {name: _table(each) if isinstance(each, ViewInfo) else each for name, each in told.items()}
-
-
-def _image_from(part: Part) -> ImageInfo:
-    view = part.part("view") if "view" in part.be("a table") else None
-    seen = None if view is None or view.value is None else view.made(ViewInfo)
-    return part.made(ImageInfo, view=seen)
-
-
-def _stores_from(part: Part) -> tuple[StoreInfo, ...]:
-    """Nothing where it cannot be read: that costs a new loader of the same data, not the judgement of the run."""
-    try:
-        return tuple(each.made(StoreInfo) for each in part.items())
-    except UsageError:
-        return ()
+        other = decode(Mapping[str, Any], {name: each for name, each in data.items() if name not in known}, place)
+        found: LoaderInfo = decode_fields(LoaderInfo, data, place, other=other)
+        return found

@@ -1,10 +1,10 @@
 """The board: one piece of shared memory per run, in which every thread of every process owns a page of its own.
 
-It is a memory file without a name: nothing is left when the last process ends. Children of fork hold it already, those
-that multiprocessing starts find it through PENSTOCK_PROFILE_BOARD. Other commands that a process starts are runs of
-their own, a training that a script launches for instance, unless PENSTOCK_PROFILE_JOIN tells them to join. What a
-process wrote stays when it is killed. Only claiming a page is locked; a page whose thread has ended goes to the next
-thread, which counts on where it stopped.
+It is a memory file without a name, made when something is first recorded: nothing is left when the last process ends.
+Children of fork hold it already, those that multiprocessing starts find it through PENSTOCK_PROFILE_BOARD. Other
+commands that a process starts are runs of their own, a training that a script launches for instance, unless
+PENSTOCK_PROFILE_JOIN tells them to join. What a process wrote stays when it is killed. Only claiming a page is locked;
+a page whose thread has ended goes to the next thread, which counts on where it stopped.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ JOIN = "PENSTOCK_PROFILE_JOIN"
 # Below this many buffers a process that has ended keeps its own, so that the figures still tell it apart.
 _KEPT_BUFFERS = 64
 _LOCK_WAIT_S = 5.0
+_IMPORTED_NS = time.perf_counter_ns()  # a run begins here: what was measured before its board is made counts
 
 
 class Entry(NamedTuple):
@@ -202,11 +203,6 @@ def open_board() -> Board:
         return _board
 
 
-def joining() -> dict[str, str]:
-    """The environment of a command that is started as a part of this run."""
-    return {JOIN: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
-
-
 def _address() -> str:
     """Of the board of the run that this process is a part of; empty where it is a run of its own."""
     process = sys.modules.get("multiprocessing.process")
@@ -228,9 +224,9 @@ def _create() -> Board:
     os.ftruncate(fd, at.BUFFERS_AT)
     board = Board(fd)
     token = int.from_bytes(os.urandom(7), "little")
-    now = time.perf_counter_ns()
     for word, value in (
-        (at.B_VERSION, at.LAYOUT_VERSION), (at.B_TOKEN, token), (at.B_START_NS, now), (at.B_RESET_NS, now),
+        (at.B_VERSION, at.LAYOUT_VERSION), (at.B_TOKEN, token), (at.B_START_NS, _IMPORTED_NS),
+        (at.B_RESET_NS, _IMPORTED_NS),
         (at.B_MAGIC, at.MAGIC),
     ):  # fmt: skip
         board.words[word] = value

@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from penstock.errors import UsageError
 from penstock.profile.record import spans
 from penstock.profile.record.layout import B_RESET_NS, P_LEVELS_RESET_NS, P_LOST_COUNTERS, P_LOST_GAUGES
-from penstock.profile.record.numbers import real, whole
+from penstock.profile.record.numbers import real_number, whole_number
 
 
 def count(name: str, n: int = 1) -> None:
@@ -16,7 +16,7 @@ def count(name: str, n: int = 1) -> None:
     if not spans._is_enabled:
         return
     if type(n) is not int:
-        n = whole(n, "count(name, n)")
+        n = whole_number(n, "count(name, n)")
     buffer = spans.own_buffer()
     if buffer.words[P_LEVELS_RESET_NS] != buffer.board_words[B_RESET_NS]:
         buffer.clear_levels()
@@ -29,7 +29,7 @@ def count(name: str, n: int = 1) -> None:
 
 def gauge(name: str, value: float) -> None:
     """Tell the present value of something that goes up and down; one that is no finite number tells nothing."""
-    if not spans._is_enabled or not isfinite(value := real(value, "gauge(name, value)")):
+    if not spans._is_enabled or not isfinite(value := real_number(value, "gauge(name, value)")):
         return
     buffer = spans.own_buffer()
     if buffer.words[P_LEVELS_RESET_NS] != buffer.board_words[B_RESET_NS]:

@@ -1,43 +1,64 @@
-"""What a loader tells of the training loop: each `next` is a data wait, and from one to the following is a step.
+"""What a loader tells of the loop over it: each `next` is a data wait, and from one to the following is a step.
 
-    feeding = LoaderPass(loader)
-    start_ns = feeding.ask()
+    loader_pass = LoaderPass(loader)
+    start_ns = loader_pass.ask()
     batch = ...
-    feeding.take(start_ns, batch is not None)
+    loader_pass.take(start_ns, batch is not None)
 
-Code that calls `mark_step()` says itself what a step is; then the loader tells the wait alone. Else the place in the
-code that asks tells loops apart, so that the batches of a validation are no training steps. A pass that begins and ends
-inside a step of another one, a validation every so many steps, is no part of that step.
+`steps.py` says which of several loops is the training.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import weakref
 from time import perf_counter_ns, thread_time_ns
-from types import CodeType, FrameType
+from typing import Any
 
 from penstock.profile.record import spans
 from penstock.profile.record.counters import count
-from penstock.profile.record.loader_ids import loader_ids
-from penstock.profile.record.marks import add_wait, marks
-from penstock.profile.record.track import Loop, Passed, Track
+from penstock.profile.record.steps import WAIT, passes_under_way, steps
+
+# Numbers of loaders
+
+_numbers = itertools.count(1)
+_known: dict[int, tuple[weakref.ref[Any], int]] = {}
+
+
+def loader_id(*candidates: object) -> int:
+    """The number of the first object that can be referred to weakly; it is never given again, unlike an `id`."""
+    for each in candidates:
+        place = id(each)
+        known = _known.get(place)
+        if known is not None and known[0]() is each:
+            return known[1]
+        number = next(_numbers)
+        try:
+            _known[place] = weakref.ref(each, lambda ref, place=place: _forget(ref, place)), number  # type: ignore[misc]
+        except TypeError:
+            continue
+        return number
+    return next(_numbers)
+
+
+def _forget(ref: weakref.ref[Any], place: int) -> None:
+    # Called wherever a loader is freed, perhaps in the midst of something: it takes no lock.
+    known = _known.get(place)
+    if known is not None and known[0] is ref:
+        _known.pop(place, None)
+
+
+# What the calling thread is doing
 
 
 class _Local(threading.local):
-    """What the calling thread is doing."""
-
     is_ahead = False
     samples = 0
 
-    def __init__(self) -> None:
-        self.under_way: list[weakref.ref[LoaderPass]] = []
-
 
 _local = _Local()
-_NOT_THE_LOOP = ("penstock.", "torch.utils.data")
-_inside: dict[int, CodeType] = {}  # code of these, by its id, which is its own while it is kept
 
 
 def work_ahead() -> None:
@@ -65,75 +86,43 @@ def is_in_sample() -> bool:
     return _local.samples > 0
 
 
-def _is_inside(frame: FrameType) -> bool:
-    """Whether code is penstock's, or torch's loader."""
-    if id(frame.f_code) in _inside:
-        return True
-    if not str(frame.f_globals.get("__name__")).startswith(_NOT_THE_LOOP):
-        return False
-    _inside[id(frame.f_code)] = frame.f_code
-    return True
-
-
-class _Inside:
-    """What a pass that began inside steps of others has told so far; those steps as they were then."""
-
-    __slots__ = ("batches", "began_cpu_ns", "began_ns", "cpu_ns", "steps", "thread", "wait_ns", "waits")
-
-    def __init__(self, began_ns: int, around: list[LoaderPass]) -> None:
-        self.began_ns, self.began_cpu_ns = began_ns, thread_time_ns()
-        self.thread = threading.get_ident()
-        self.steps = [(weakref.ref(each), each.turn, each.apart_ns, each.cpu_from_ns) for each in around]
-        self.waits = self.wait_ns = self.batches = self.cpu_ns = 0
-
-    def set_apart(self, now_ns: int) -> list[tuple[LoaderPass, int]]:
-        """The steps that still go on, and how much of each was this pass, beyond passes that were inside it."""
-        found = []
-        for step, turn, apart_ns, cpu_from_ns in self.steps:
-            each = step()
-            if each is not None and each.turn == turn:
-                apart_ns += now_ns - self.began_ns
-                found.append((each, apart_ns - each.apart_ns))
-                each.apart_ns = apart_ns
-                each.cpu_from_ns = cpu_from_ns + thread_time_ns() - self.began_cpu_ns
-        return found
-
-
 class LoaderPass:
-    """A loop over a loader, pass by pass."""
+    """One loop over a loader."""
 
     __slots__ = (
-        "__weakref__", "_code", "_has_given", "_inside", "_loop", "apart_ns", "cpu_from_ns", "leader", "loader", "turn"
+        "__weakref__", "_inner", "_source", "_thread", "began_cpu_ns", "began_ns", "cpu_from_ns", "has_batch",
+        "is_training", "is_under_way", "leader", "loader", "open_batches", "open_cpu_ns", "open_wait_ns", "open_waits",
+        "outer",
     )  # fmt: skip
 
     def __init__(self, loader: object = None) -> None:
-        self._inside: _Inside | None = None
-        self.loader = 0 if loader is None else loader_ids.of(loader)
-        self.leader: Track | None = None
-        """The steps that a pass over another loader tells, under way in the same loop, and that this one follows."""
-        self.turn = 0
-        """Even while the loop has a batch, odd while it waits for one; never twice the same."""
-        self.apart_ns = self.cpu_from_ns = 0
-        self._has_given = False
-        self._loop = Loop("", 0, True)
-        self._code: CodeType | None = None
+        self.loader = loader_id(loader)
+        self._source = loader_id(getattr(loader, "dataset", loader), loader)
+        self.is_training = True
+        self.is_under_way = self.has_batch = False
+        self.leader: LoaderPass | None = None
+        """The pass whose steps it feeds beside it."""
+        self.outer: LoaderPass | None = None
+        """The pass inside whose step it began, while it is open whether it belongs to that step."""
+        self._inner: list[weakref.ref[LoaderPass]] = []
+        self._thread = self.began_ns = self.began_cpu_ns = self.cpu_from_ns = 0
+        self.open_waits = self.open_wait_ns = self.open_batches = self.open_cpu_ns = 0
+
+    @property
+    def key(self) -> tuple[int, bool]:
+        """What tells its loop from others."""
+        return self._source, self.is_training
 
     def ask(self) -> int:
         """The loop asks for a batch: the step before it is over."""
         start_ns = perf_counter_ns()
         if spans.is_enabled():
-            self.turn |= 1
-            if self._has_given:
+            self.has_batch = False
+            if self.is_under_way:
                 count("batches_used")
                 # The CPU time is what the step keeps from the loader; several threads may share the iterator.
-                cpu_ns = max(0, thread_time_ns() - self.cpu_from_ns)
-                if self._inside is not None:
-                    self._inside.batches += 1
-                    self._inside.cpu_ns += cpu_ns
-                marks().feed_step(start_ns, cpu_ns, self._loop, self)
-            self._look_who_asks()
-            if not self._has_given:
-                marks().end_feed(self._loop, self)  # of a pass before, which may have been left in its midst
+                steps().use_batch(self, start_ns, max(0, thread_time_ns() - self.cpu_from_ns))
+            else:
                 self._begin(start_ns)
         return start_ns
 
@@ -142,52 +131,34 @@ class LoaderPass:
         if not spans.is_enabled():
             return
         if is_batch:
-            self._has_given = True
-            self.turn = (self.turn | 1) + 1
-            self.cpu_from_ns = thread_time_ns()
+            self.is_under_way = self.has_batch = True
             wait_ns = perf_counter_ns() - start_ns
-            if self._inside is not None:
-                self._inside.waits += 1
-                self._inside.wait_ns += wait_ns
-            add_wait(start_ns, wait_ns, self._loop, self)
-        elif self._has_given:
-            self._has_given = False
-            marks().end_feed(self._loop, self)
-            self._end(is_freed=False)
-            self.leader = None
+            spans.record(WAIT, wait_ns, start_ns)
+            steps().add_pass_wait(self, start_ns, wait_ns)
+            self.cpu_from_ns = thread_time_ns()
+        elif self.is_under_way:
+            self.is_under_way = False
+            steps().end_pass(self, perf_counter_ns())
 
-    def _look_who_asks(self) -> None:
-        """The innermost code that is neither penstock's nor torch's loader, and whether gradients are computed there;
-        mostly the same as before."""
-        frame = sys._getframe(2)
-        while frame.f_back is not None and _is_inside(frame):
-            frame = frame.f_back
-        is_grad = getattr(sys.modules.get("torch"), "is_grad_enabled", None)  # a thread may be importing it just now
-        is_training = is_grad is None or bool(is_grad())
-        code, line, loop = frame.f_code, frame.f_lineno, self._loop
-        if code is not self._code or line != loop.line or is_training != loop.is_training:
-            self._code = code
-            self._loop = Loop(code.co_filename, line, is_training, code.co_firstlineno, self.loader)
+    def inner(self) -> list[LoaderPass]:
+        """The passes that began inside the step that ends now and are still under way."""
+        found = [each for ref in self._inner if (each := ref()) is not None and each.is_under_way]
+        self._inner.clear()
+        return found
 
     def _begin(self, start_ns: int) -> None:
-        """A pass begins, perhaps inside steps of others that this thread is at."""
-        known = (each() for each in _local.under_way)
-        living = [each for each in known if each is not None and each is not self and each._has_given]
-        _local.under_way = [weakref.ref(each) for each in (*living, self)]
-        around = [each for each in living if not each.turn & 1 and each.loader != self.loader]
-        self._inside = _Inside(start_ns, around) if around else None
-
-    def _end(self, is_freed: bool) -> None:
-        inside, self._inside = self._inside, None
-        if inside is None:
-            return
-        spent = inside.set_apart(perf_counter_ns())
-        if spent:
-            told = inside.waits, inside.wait_ns, inside.batches, inside.cpu_ns
-            marks().take_out(Passed(self._loop, inside.began_ns, self.leader, *told), spent, is_freed)
+        """A pass begins, perhaps inside a step of another one of this thread."""
+        is_grad = getattr(sys.modules.get("torch"), "is_grad_enabled", None)  # a thread may be importing it just now
+        self.is_training = is_grad is None or bool(is_grad())
+        self._thread, self.began_ns, self.began_cpu_ns = threading.get_ident(), start_ns, thread_time_ns()
+        self.open_waits = self.open_wait_ns = self.open_batches = self.open_cpu_ns = 0
+        around = [each.leader or each for each in passes_under_way(self) if each is not self]
+        outer = around[-1] if around else None
+        if outer is not None and outer.has_batch and outer.is_under_way and outer.loader != self.loader:
+            self.outer = outer
+            outer._inner.append(weakref.ref(self))
+        steps().begin_pass(self)
 
     def __del__(self) -> None:
-        # Left in its midst. One batch alone is for the step: `next(iter(other))`.
-        inside = self._inside
-        if inside is not None and inside.waits > 1 and inside.thread == threading.get_ident() and spans.is_enabled():
-            self._end(is_freed=True)
+        if self.outer is not None and self._thread == threading.get_ident() and spans.is_enabled():
+            steps().end_pass(self, perf_counter_ns(), is_freed=True)

@@ -1,7 +1,7 @@
 """What a verdict is about: whatever feeds the training step makes itself known here, can be measured and varied.
 
     profile.register(loader)         # penstock.Loader does it itself
-    subjects()                       # those that still live, the oldest first
+    registered()                       # those that still live, the oldest first
 
 Only a weak reference is kept. What one that has ended said of itself is remembered until the next reset: the run that
 it fed can still be judged.
@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from penstock.errors import UsageError
-from penstock.profile.file_values import plain_value
 from penstock.profile.loader_info import LoaderInfo
 from penstock.profile.record.board import current_board
-from penstock.profile.record.marks import marks
-from penstock.profile.record.spans import is_enabled
+from penstock.profile.record.spans import is_enabled, share_board
+from penstock.profile.record.steps import steps
+from penstock.profile.schema import encode
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,7 @@ def register(subject: Any, of: Any = None) -> None:
 
     `of`: what it speaks for, and what users hold.
     """
+    share_board()  # its workers may start before anything is recorded
     with _lock:
         _registered[:] = _without(subject)
         _registered.append(_Entry(subject, of))
@@ -127,7 +128,7 @@ def unregister(subject: Any, *, forget: bool = False) -> None:
         _registered[:] = _without(subject)
     if is_known and not forget and is_enabled():
         try:
-            keep(_Ended(description_of(subject)))
+            keep(_Ended(loader_info_of(subject)))
         except Exception:  # it is half closed: an end must not fail for it
             pass
 
@@ -141,7 +142,7 @@ def _without(subject: Any) -> list[_Entry]:
     return [each for each in _registered if each.subject() is not None and each.subject() is not subject]
 
 
-def subjects() -> list[Any]:
+def registered() -> list[Any]:
     """Those that are registered and live, in the order in which they came."""
     with _lock:
         return [found for each in _registered if (found := each.subject()) is not None]
@@ -158,33 +159,33 @@ def tunable_of(thing: Any) -> Any:
     return found
 
 
-def descriptions() -> list[LoaderInfo]:
+def loader_infos() -> list[LoaderInfo]:
     """Those of all subjects, first the ones that have ended since the last reset (`ended`) and were used.
 
     One that cannot tell any more is left out.
     """
     gone = [replace(each, ended=True) for each in _described(list(_ended)) if each.batches_handed]
-    return gone + _described(subjects())
+    return gone + _described(registered())
 
 
-def description_of(subject: Any) -> LoaderInfo:
+def loader_info_of(subject: Any) -> LoaderInfo:
     """What a subject tells of itself, and what training steps took of it and waited for it."""
     found = subject.describe()
     if not isinstance(found, LoaderInfo):
-        found = LoaderInfo.from_json(plain_value(found), f"{type(subject).__name__}.describe()")
+        found = LoaderInfo.from_json(encode(found), f"{type(subject).__name__}.describe()")
     serial = getattr(subject, "serial", None)
     if serial is None:
         return found
-    waited_ns, is_companion = marks().waited_for(serial)
-    steps = marks().fed_by(serial)
-    return replace(found, step_batches=steps, steps_waited_ms=waited_ns / 1e6, is_companion=is_companion)
+    use = steps().use_of(serial)
+    is_companion = use.companion_wait_ns > 0
+    return replace(found, step_batches=use.batches, steps_waited_ms=use.wait_ns / 1e6, is_companion=is_companion)
 
 
 def _described(those: Sequence[Any]) -> list[LoaderInfo]:
     found = []
     for subject in those:
         try:
-            found.append(description_of(subject))
+            found.append(loader_info_of(subject))
         except Exception:  # closed meanwhile: a snapshot must not fail for it
             continue
     return found

@@ -22,12 +22,12 @@ from types import TracebackType
 from typing import Any, TypeVar, cast, overload
 
 from penstock.errors import UsageError
-from penstock.profile.record.board import after_fork, open_board
+from penstock.profile.record.board import JOIN, VARIABLE, open_board
 from penstock.profile.record.buffer import ThreadBuffer, pack_event
 from penstock.profile.record.decorator import check_callable, decorate
 from penstock.profile.record.layout import CALLS_BITS, CALLS_MASK, PACKED
 from penstock.profile.record.node import Node
-from penstock.profile.record.numbers import real
+from penstock.profile.record.numbers import real_number
 
 SWITCH = "PENSTOCK_PROFILE"
 _MAX_KEPT = 4096
@@ -141,9 +141,9 @@ def _enter_unrecorded(self: Span) -> None:
 _NO_SPAN = NoSpan()
 _ENTER, _EXIT = Span.__enter__, Span.__exit__
 _spans: dict[Any, Any] = {}
-_is_on = True  # as the switch was set
+_is_on = os.environ.get(SWITCH, "").strip().lower() not in ("0", "off", "false", "no")
 _pauses = 0
-_is_enabled = True  # on, and not paused
+_is_enabled = _is_on  # on, and not paused
 _switching = threading.Lock()
 
 
@@ -181,7 +181,7 @@ def log_timing(name: str, seconds: float | None = None) -> Any:
     """
     if seconds is None:
         return span(name)
-    if _is_enabled and isfinite(told := real(seconds, "log_timing(name, seconds)")):
+    if _is_enabled and isfinite(told := real_number(seconds, "log_timing(name, seconds)")):
         record(name, round(min(told * 1e9, _LONGEST_NS)))
     return None
 
@@ -286,21 +286,23 @@ def _pause(change: int) -> None:
 def _switch(on: bool) -> None:
     global _is_on, _local
     with _switching:
-        is_new = on != _is_on
-        if is_new:
+        if on != _is_on:
             _is_on = on
             _spans.clear()
             if on:
                 _local = _Local()  # spans that were open when it went off are forgotten
         _obey()
-    if on and is_new:
-        _have_board()
+    share_board()
 
 
 def _obey() -> None:
     global _is_enabled
     _is_enabled = _is_on and not _pauses
     os.environ[SWITCH] = "1" if _is_enabled else "0"
+    _set_methods()
+
+
+def _set_methods() -> None:
     # Spans that somebody holds obey as well, without a question on the hot path.
     enter = _ENTER if _is_enabled else _enter_unrecorded if _is_on else NoSpan.__enter__
     if Span.__enter__ is not enter:
@@ -308,12 +310,19 @@ def _obey() -> None:
         Span.__exit__ = _EXIT if _is_on else NoSpan.__exit__  # type: ignore[method-assign, assignment]
 
 
-def _have_board() -> None:
-    """A process that is started from now on must find the board, also if nothing was recorded before it started."""
-    try:
-        open_board()
-    except OSError:
-        pass  # no shared memory to be had: buffers find that out again, and count it
+def share_board() -> None:
+    """A process that is started from now on finds the board, also if nothing was recorded before it started."""
+    if _is_on:
+        try:
+            open_board()
+        except OSError:
+            pass  # no shared memory to be had: buffers find that out again, and count it
+
+
+def joining() -> dict[str, str]:
+    """The environment of a command that is started as a part of this run."""
+    share_board()
+    return {JOIN: os.environ[VARIABLE]} if _is_on and VARIABLE in os.environ else {}
 
 
 def _in_child() -> None:
@@ -325,8 +334,5 @@ def _in_child() -> None:
         _switch(False)
 
 
-after_fork(_in_child)
-if os.environ.get(SWITCH, "").strip().lower() in ("0", "off", "false", "no"):
-    _switch(False)
-else:
-    _have_board()
+os.register_at_fork(before=share_board, after_in_child=_in_child)
+_set_methods()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.profile.record.marks import WAIT
+from penstock.profile.record.steps import WAIT
 from penstock.profile.snapshot import merge_spans
 
 if TYPE_CHECKING:

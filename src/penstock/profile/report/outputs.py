@@ -26,7 +26,7 @@ def print_timing_stats(epoch: int | None = None, *, lang: Any = "en", snapshot: 
 
     The tables of the last sixteen epochs are kept; of an earlier one, and of a snapshot, the line alone is known.
     """
-    from penstock.profile.record.epochs import of_epoch
+    from penstock.profile.record.session import of_epoch
     from penstock.profile.report.table import epoch_line
     from penstock.profile.report.table import table as render
 

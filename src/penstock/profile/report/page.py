@@ -20,7 +20,7 @@ from penstock.profile.report.page_sections import (
     table_section,
     wait_section,
 )
-from penstock.profile.writing import replacing
+from penstock.profile.schema import replacing
 from penstock.system.units import format_bytes, format_duration_ns
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.profile.file_values import plain_value
 from penstock.profile.report.figures import MAIN_THREAD, StageRow, memory_limit_bytes, stage_rows
 from penstock.profile.report.page_charts import Curve, Stage, StageBar, chart, html, stage_bars, timeline
 from penstock.profile.report.page_step import Piece, Track, step_lanes, step_ticks
+from penstock.profile.schema import encode
 from penstock.system.units import format_bytes, format_duration_ns
 
 if TYPE_CHECKING:
@@ -339,7 +339,7 @@ def notes_section(snapshot: Snapshot) -> str:
     for name, value in snapshot.machine.items():
         is_size = name.endswith("_bytes") and isinstance(value, int)
         facts.append((f"machine: {name}", format_bytes(value) if is_size else _told(value)))
-    facts += [(f"loader {number}", _told(each.to_json())) for number, each in enumerate(snapshot.subjects)]
+    facts += [(f"loader {number}", _told(each.to_json())) for number, each in enumerate(snapshot.loaders)]
     facts += [(f"not recorded: {name}", f"{count:,}") for name, count in snapshot.lost.items() if count]
     if not facts:
         return ""
@@ -348,4 +348,4 @@ def notes_section(snapshot: Snapshot) -> str:
 
 
 def _told(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(plain_value(value), ensure_ascii=False)
+    return value if isinstance(value, str) else json.dumps(encode(value), ensure_ascii=False)

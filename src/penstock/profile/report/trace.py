@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.profile.report.figures import MAIN_THREAD, stage_rows
-from penstock.profile.writing import replacing
+from penstock.profile.schema import replacing
 
 if TYPE_CHECKING:
     from penstock.profile.snapshot import Event, Snapshot, ThreadEvents

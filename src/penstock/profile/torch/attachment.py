@@ -15,7 +15,7 @@ from typing import Any
 from penstock.errors import UsageError
 from penstock.profile.loader_info import TORCH_LOADER, LoaderInfo
 from penstock.profile.record.layout import B_RESET_NS
-from penstock.profile.record.loader_ids import loader_ids
+from penstock.profile.record.loader_pass import loader_id
 from penstock.profile.record.registry import AccessPath, keep
 from penstock.profile.record.spans import is_enabled, own_buffer
 from penstock.system.limits import read_memory_limit
@@ -55,7 +55,7 @@ class Attachment:
 
     def __init__(self, loader: Any, *, is_counted: bool = True) -> None:
         self._loader = weakref.ref(loader)
-        self._number = loader_ids.of(loader)
+        self._number = loader_id(loader)
         self._setting = LoaderInfo(kind=TORCH_LOADER)
         self.counter = _counters.take() if is_counted and is_enabled() else ""
         self.is_subject = False
@@ -170,7 +170,7 @@ _attachments: dict[int, Attachment] = {}
 
 def attachment_of(loader: Any) -> Attachment:
     """The one of a loader, made at the first asking."""
-    number = loader_ids.of(loader)
+    number = loader_id(loader)
     found = _attachments.get(number)
     if found is None:
         found = _attachments[number] = Attachment(loader)

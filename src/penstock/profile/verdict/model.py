@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from penstock.profile.record.histogram import PER_OCTAVE, middle_ns
-from penstock.profile.record.marks import WAIT
+from penstock.profile.record.steps import WAIT
 from penstock.profile.report.figures import BETWEEN_STEPS, IDLE
 from penstock.profile.snapshot import OTHER, Snapshot, SpanStats, StepPoint
 

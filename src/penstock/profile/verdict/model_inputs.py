@@ -30,9 +30,9 @@ def leading(loaders: Iterable[LoaderInfo]) -> LoaderInfo:
 
 def others_of(snapshot: Snapshot, loader: LoaderInfo) -> list[LoaderInfo]:
     """Other loaders that feed the same steps."""
-    if not any(each.is_companion for each in snapshot.subjects):
+    if not any(each.is_companion for each in snapshot.loaders):
         return []
-    return [each for each in snapshot.subjects if _waited_ms(each) and each.text != loader.text]
+    return [each for each in snapshot.loaders if _waited_ms(each) and each.text != loader.text]
 
 
 def _waited_ms(loader: LoaderInfo) -> float:

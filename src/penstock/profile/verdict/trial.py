@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.errors import UsageError
 from penstock.profile.loader_info import LoaderInfo
-from penstock.profile.record.registry import description_of, unregister
+from penstock.profile.record.registry import loader_info_of, unregister
 from penstock.profile.verdict.case import BatchCost, Fix, rounds_of
 
 Step = Callable[[Any], Any]
@@ -103,7 +103,7 @@ def try_fix(
 
 def _needs_passes(subject: Any, fix: Fix, step_ms: float) -> bool:
     """Whether the passes of a DataLoader are so short that its workers hardly get beyond their first batches."""
-    loader = description_of(subject) if hasattr(subject, "describe") else LoaderInfo()
+    loader = loader_info_of(subject) if hasattr(subject, "describe") else LoaderInfo()
     workers = int(fix.change.get("num_workers", loader.workers) or 0)
     if rounds_of(loader, workers) >= _FEW_ROUNDS:
         return False

@@ -20,8 +20,8 @@ from penstock.errors import PenstockError, UsageError
 from penstock.profile.loader_info import LoaderInfo
 from penstock.profile.messages import Language, Message, message
 from penstock.profile.record import spans
-from penstock.profile.record.marks import marks
-from penstock.profile.record.registry import AccessPath, description_of, subjects, tunable_of
+from penstock.profile.record.registry import AccessPath, loader_info_of, registered, tunable_of
+from penstock.profile.record.steps import steps
 from penstock.profile.snapshot import Snapshot
 from penstock.profile.verdict.case import Case, Fix, Starts
 from penstock.profile.verdict.fixes import best_of, fixes_for
@@ -158,7 +158,7 @@ def _unrecorded(since_ns: int) -> Iterator[None]:
         with spans.paused(), preserved_rng_state():
             yield
     finally:
-        marks().shift(perf_counter_ns() - since_ns)
+        steps().shift(perf_counter_ns() - since_ns)
 
 
 def _judged(
@@ -216,20 +216,20 @@ def _live(snapshot: Snapshot) -> Any:
     those that did are gone."""
     if snapshot.process not in (0, os.getpid()):
         return None
-    those = [(each, description_of(each)) for each in subjects()]
+    those = [(each, loader_info_of(each)) for each in registered()]
     first = leading(each for _, each in those)
     found = next((each for each, described in those if described is first), None)
     if found is None or first.is_fed:
         return found
-    return None if any(each.is_fed for each in snapshot.subjects if each.ended) else found
+    return None if any(each.is_fed for each in snapshot.loaders if each.ended) else found
 
 
 def _loader_of(snapshot: Snapshot, subject: Any) -> LoaderInfo:
     """How the loader was set up in the run, and what it is now."""
     if subject is None:
-        return leading(snapshot.subjects)
-    found = description_of(subject)
-    living = [each for each in snapshot.subjects if not each.ended]
+        return leading(snapshot.loaders)
+    found = loader_info_of(subject)
+    living = [each for each in snapshot.loaders if not each.ended]
     return next((each for each in living if found.text and each.text == found.text), found)
 
 

@@ -266,7 +266,7 @@ def test_nothing_that_the_loader_does_helps_against_handing_over() -> None:
 def test_a_data_set_that_decodes_is_told_to_decode_once_without_a_number() -> None:
     firm = by_name(attached(80.0, 78.0, stage="03b_image_decode"))["decode once"]
     assert firm.predicted_step_ms is None and "penstock.Loader with a view" in firm.why and "if it" not in firm.why
-    assert "if it is pictures" in by_name(attached(80.0, 78.0))["decode once"].why
+    assert "if it is images" in by_name(attached(80.0, 78.0))["decode once"].why
     assert "decode once" not in by_name(attached(80.0, 1.0))  # it waits
     assert "decode once" not in by_name(attached(80.0, 78.0, stage="03c_fetch_bytes"))
     assert "decode once" not in by_name(case())  # a loader of penstock's is told of views

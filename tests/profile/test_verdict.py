@@ -312,7 +312,7 @@ def test_a_verdict_in_chinese_is_chinese_throughout() -> None:
 
 
 def test_every_text_has_the_same_numbers_in_both_languages() -> None:
-    for english, chinese in messages._SAID.values():
+    for english, chinese in messages._MESSAGES.values():
         assert sorted(re.findall("{.*?}", english)) == sorted(re.findall("{.*?}", chinese))
     both = messages.message("few steps", count=3)
     again = pickle.loads(pickle.dumps(both))

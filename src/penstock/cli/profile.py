@@ -76,12 +76,12 @@ def _write(snapshot: Snapshot, found: Verdict | None, args: argparse.Namespace) 
     if args.html:
         from penstock.profile.report.page import export_html
 
-        export_html(snapshot, args.html, verdict=found)
+        export_html(args.html, snapshot, verdict=found)
         print(f"wrote {args.html}", file=sys.stderr)
     if args.trace:
         from penstock.profile.report.trace import export_trace
 
-        export_trace(snapshot, args.trace)
+        export_trace(args.trace, snapshot)
         print(f"wrote {args.trace}", file=sys.stderr)
 
 

@@ -9,7 +9,11 @@ from penstock.profile.record.registry import register
 from penstock.profile.record.session import load, mark_epoch, reset, save, snapshot
 from penstock.profile.record.spans import disable, enable, is_enabled, log_timing, record, span
 from penstock.profile.record.steps import add_wait, data_wait, mark_step
-from penstock.profile.report.outputs import callback, export_html, export_trace, live, print_timing_stats, table
+from penstock.profile.report.callback import callback
+from penstock.profile.report.live import live
+from penstock.profile.report.page import export_html
+from penstock.profile.report.table import print_timing_stats, table
+from penstock.profile.report.trace import export_trace
 from penstock.profile.snapshot import Snapshot, SpanStats
 from penstock.profile.torch.attach import attach, detach
 from penstock.profile.verdict.verdict import verdict

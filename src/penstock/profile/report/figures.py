@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from penstock.profile.record.steps import WAIT
-from penstock.profile.snapshot import merge_spans
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from penstock.profile.snapshot import Snapshot, SpanStats
+from penstock.profile.snapshot import Snapshot, SpanStats, merge_spans
 
 MAIN_THREAD = "MainThread"
 IDLE = "loader idle"  # a loader that is ahead of the training
 BETWEEN_STEPS = re.compile(r"1\d[a-z]?_val|30_checkpoint")  # stages that are part of no step
+HIGH_WAIT = 0.1  # of a step
 
 
 class StageRow(NamedTuple):
@@ -32,18 +29,13 @@ class StageRow(NamedTuple):
     calls: int
     total_ns: int
     self_ns: int
-    min_ns: int
     max_ns: int
+    mean_ns: float
     p50_ns: int
     p95_ns: int
     p99_ns: int
     share: float | None
-    nested_ns: int = 0
-
-    @property
-    def mean_ns(self) -> float:
-        """The mean duration of all calls."""
-        return (self.total_ns + self.nested_ns) / self.calls if self.calls else 0.0
+    nested_ns: int
 
     @property
     def label(self) -> str:
@@ -66,14 +58,11 @@ class WaitFigures(NamedTuple):
 
 def stage_rows(snapshot: Snapshot) -> list[StageRow]:
     """The stages of host and GPU, the largest total first; idle time comes last."""
-    grouped: dict[str, list[SpanStats]] = {}
-    for each in snapshot.spans:
-        grouped.setdefault(each.name, []).append(each)
-    rows = [_row(name, spans, snapshot, is_gpu=False) for name, spans in grouped.items()]
-    on_gpu: dict[str, list[SpanStats]] = {}
-    for each in snapshot.gpu:
-        on_gpu.setdefault(each.name, []).append(each)
-    rows += [_row(name, spans, snapshot, is_gpu=True) for name, spans in on_gpu.items()]
+    grouped: dict[tuple[str, bool], list[SpanStats]] = {}
+    for is_gpu, spans in ((False, snapshot.spans), (True, snapshot.gpu)):
+        for each in spans:
+            grouped.setdefault((each.name, is_gpu), []).append(each)
+    rows = [_row(name, spans, snapshot, is_gpu) for (name, is_gpu), spans in grouped.items()]
     called = [row for row in rows if row.calls]
     return sorted(called, key=lambda row: (row.name == IDLE, -row.total_ns, row.name, row.is_gpu))
 
@@ -91,48 +80,31 @@ def peak_bytes(snapshot: Snapshot) -> int:
     return max((max(point.rss_bytes, point.tree_pss_bytes) for point in snapshot.memory), default=0)
 
 
+def memory_limit_bytes(snapshot: Snapshot) -> int:
+    """The memory that the machine grants; 0 where the snapshot does not say."""
+    value = snapshot.machine.get("memory_bytes")
+    return int(value) if isinstance(value, (int, float)) and value > 0 else 0
+
+
 def where_text(threads: Iterable[tuple[int, str]], main_process: int) -> str:
     """Where a stage ran, in a few words: nothing for the main thread, "4 threads", "main, 2 workers"."""
     seen = set(threads)
-    main = (main_process, MAIN_THREAD) in seen
     own = len({thread for process, thread in seen if process == main_process and thread != MAIN_THREAD})
     workers = len({process for process, _ in seen if process != main_process})
     words = [
         f"{count} {word}{'s' if count > 1 else ''}" for count, word in ((own, "thread"), (workers, "worker")) if count
     ]
-    return ", ".join((["main"] if main else []) + words) if words else ""
+    return ", ".join((["main"] if (main_process, MAIN_THREAD) in seen else []) + words) if words else ""
 
 
-def _row(name: str, spans: list[SpanStats], snapshot: Snapshot, *, is_gpu: bool) -> StageRow:
-    merged = merge_spans(name, spans)
+def _row(name: str, spans: list[SpanStats], snapshot: Snapshot, is_gpu: bool) -> StageRow:
+    all_of = merge_spans(name, spans)
     where = "GPU" if is_gpu else where_text(((each.process, each.thread) for each in spans), snapshot.process)
-    return StageRow(
-        name=name,
-        where=where,
-        is_gpu=is_gpu,
-        calls=merged.count,
-        total_ns=merged.total_ns,
-        self_ns=merged.self_ns,
-        min_ns=merged.min_ns,
-        max_ns=merged.max_ns,
-        p50_ns=merged.p50_ns,
-        p95_ns=merged.p95_ns,
-        p99_ns=merged.p99_ns,
-        share=_share(name, merged.total_ns, snapshot),
-        nested_ns=merged.nested_ns,
-    )
-
-
-def _share(name: str, total_ns: int, snapshot: Snapshot) -> float | None:
     steps = snapshot.steps
-    if not steps.total_ns or BETWEEN_STEPS.match(name):
-        return None
-    if name == WAIT:  # a validation waits, too: that is no part of a step
-        return steps.wait_share
-    return total_ns / steps.total_ns
-
-
-def memory_limit_bytes(snapshot: Snapshot) -> int:
-    """The memory that the machine grants; 0 where the snapshot does not say."""
-    value = snapshot.machine.get("memory_bytes")
-    return int(value) if isinstance(value, (int, float)) and value > 0 else 0
+    share = None if not steps.total_ns or BETWEEN_STEPS.match(name) else all_of.total_ns / steps.total_ns
+    if share is not None and name == WAIT:  # a validation waits, too: that is no part of a step
+        share = steps.wait_share
+    return StageRow(
+        name, where, is_gpu, all_of.count, all_of.total_ns, all_of.self_ns, all_of.max_ns, all_of.mean_ns,
+        all_of.p50_ns, all_of.p95_ns, all_of.p99_ns, share, all_of.nested_ns,
+    )  # fmt: skip

@@ -8,10 +8,11 @@ import os
 import time
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from penstock.profile.report.figures import memory_limit_bytes, peak_bytes, wait_figures
-from penstock.profile.report.page_charts import html
+from penstock.profile.record import session
+from penstock.profile.report.figures import HIGH_WAIT, memory_limit_bytes, peak_bytes, wait_figures
+from penstock.profile.report.page_charts import MOST_LETTERS, html
 from penstock.profile.report.page_sections import (
     memory_section,
     notes_section,
@@ -21,21 +22,20 @@ from penstock.profile.report.page_sections import (
     wait_section,
 )
 from penstock.profile.schema import replacing
+from penstock.profile.snapshot import Snapshot
 from penstock.system.units import format_bytes, format_duration_ns
 
-if TYPE_CHECKING:
-    from penstock.profile.snapshot import Snapshot
-
-_HIGH_WAIT = 0.1
 _MOST_FIXES = 6
-_MOST_LETTERS = 2000
 
 
 def export_html(
-    snapshot: Snapshot, path: str | os.PathLike[str], *, verdict: object = None, title: str | None = None
+    path: str | os.PathLike[str], snapshot: Snapshot | None = None, *, verdict: object = None, title: str | None = None
 ) -> Path:
-    """Write the page; a file of that name is replaced in one go. `verdict` is a `Verdict`, or a sentence."""
-    page = render_page(snapshot, verdict=verdict, title=title)
+    """Write one HTML page that needs nothing else: timeline of the step, stages, data wait and memory over time.
+
+    `verdict` is a `Verdict`, or a sentence.
+    """
+    page = render_page(session.snapshot() if snapshot is None else snapshot, verdict=verdict, title=title)
     with replacing(path, "the page") as scratch:
         scratch.write_text(page, encoding="utf-8", errors="replace")  # a name may hold half a letter
     return Path(path)
@@ -96,61 +96,44 @@ def _header(snapshot: Snapshot, name: str) -> str:
     )
 
 
-def _verdict(verdict: object) -> str:
-    if verdict is None:
-        return ""
-    sentence = str(getattr(verdict, "sentence", None) or verdict).strip()
+def _verdict(verdict: Any) -> str:
+    """A verdict with its changes and its trial, or a sentence alone."""
+    sentence = "" if verdict is None else str(getattr(verdict, "sentence", None) or verdict).strip()
     if not sentence:
         return ""
-    sentence = sentence[0].upper() + sentence[1:]
-    fixes = "".join(_fix(fix) for fix in list(getattr(verdict, "fixes", ()))[:_MOST_FIXES])
     kind = " input" if "input" in str(getattr(verdict, "bound", sentence)).lower()[:40] else ""
-    listed = f'<p class="cap">What the step is predicted to be with a change</p><ul>{fixes}</ul>' if fixes else ""
-    if getattr(verdict, "trial", None) is not None:
-        from penstock.profile.verdict.texts import trial_text
-
-        listed += f'<p class="tried">{html(trial_text(verdict.trial), _MOST_LETTERS)}</p>'  # type: ignore[attr-defined]
-    return f'<div class="verdict{kind}"><p class="first">{html(sentence, _MOST_LETTERS)}</p>{listed}</div>'
-
-
-def _fix(fix: Any) -> str:
-    step_ms = getattr(fix, "predicted_step_ms", None)
-    told = f"{step_ms:.1f} ms" if isinstance(step_ms, (int, float)) else "–"
-    words = " — ".join(str(each) for each in (getattr(fix, "name", fix), getattr(fix, "why", "")) if each)
-    return f"<li><b>{escape(told)}</b><span>{html(words, _MOST_LETTERS)}</span></li>"
+    fixes = "".join(
+        f"<li><b>{'–' if fix.predicted_step_ms is None else f'{fix.predicted_step_ms:.1f} ms'}</b>"
+        f"<span>{html(f'{fix.name} — {fix.why}', MOST_LETTERS)}</span></li>"
+        for fix in list(getattr(verdict, "fixes", ()))[:_MOST_FIXES]
+    )
+    body = f'<p class="cap">What the step is predicted to be with a change</p><ul>{fixes}</ul>' if fixes else ""
+    if trial := getattr(verdict, "trial_text", ""):
+        body += f'<p class="tried">{html(trial, MOST_LETTERS)}</p>'
+    first = html(sentence[0].upper() + sentence[1:], MOST_LETTERS)
+    return f'<div class="verdict{kind}"><p class="first">{first}</p>{body}</div>'
 
 
 def _figures(snapshot: Snapshot) -> str:
     steps, wait, cards = snapshot.steps, wait_figures(snapshot), []
     if wait is not None:
-        cards.append(
-            _figure(
-                "Data wait",
-                f"{100 * wait.share:.1f} <small>% of the step</small>",
-                f"{format_duration_ns(round(wait.wait_ns))} of {format_duration_ns(round(wait.step_ns))}",
-                "wait" if wait.share > _HIGH_WAIT else "",
-            )
-        )
-        value, unit = format_duration_ns(steps.p50_ns).rsplit(" ", 1)
+        of_step = f"{format_duration_ns(round(wait.wait_ns))} of {format_duration_ns(round(wait.step_ns))}"
+        kind = "wait" if wait.share > HIGH_WAIT else ""
+        cards.append(_figure("Data wait", f"{100 * wait.share:.1f} % of the step", of_step, kind))
         more = f"p95 {format_duration_ns(steps.p95_ns)} · p99 {format_duration_ns(steps.p99_ns)}"
-        cards.append(_figure("Median step", f"{escape(value)} <small>{escape(unit)}</small>", more))
-        cards.append(
-            _figure("Pace", f"{1e9 / wait.step_ns:,.2f} <small>steps/s</small>", f"{steps.count:,} steps in all")
-        )
+        cards.append(_figure("Median step", format_duration_ns(steps.p50_ns), more))
+        cards.append(_figure("Pace", f"{1e9 / wait.step_ns:,.2f} steps/s", f"{steps.count:,} steps in all"))
     if snapshot.memory:
-        value, unit = format_bytes(peak_bytes(snapshot)).rsplit(" ", 1)
-        limit = memory_limit_bytes(snapshot)
-        more = (
-            f"{100 * peak_bytes(snapshot) / limit:.1f} % of the {format_bytes(limit)} granted"
-            if limit
-            else "with all children"
-        )
-        cards.append(_figure("Peak memory", f"{escape(value)} <small>{escape(unit)}</small>", more))
+        peak, limit = peak_bytes(snapshot), memory_limit_bytes(snapshot)
+        share = f"{100 * peak / limit:.1f} % of the {format_bytes(limit)} granted" if limit else "with all children"
+        cards.append(_figure("Peak memory", format_bytes(peak), share))
     return f'<div class="figures">{"".join(cards)}</div>' if cards else ""
 
 
-def _figure(label: str, value_html: str, more: str, kind: str = "") -> str:
+def _figure(label: str, text: str, more: str, kind: str = "") -> str:
+    value, unit = text.split(" ", 1)
+    number = f"{escape(value)} <small>{escape(unit)}</small>"
     return (
-        f'<div class="figure {kind}"><div class="label">{escape(label)}</div><div class="value">{value_html}</div>'
+        f'<div class="figure {kind}"><div class="label">{escape(label)}</div><div class="value">{number}</div>'
         f'<div class="more">{escape(more)}</div></div>'
     )

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-LANE_PX = 22
+from penstock.profile.report.figures import StageRow
+from penstock.profile.snapshot import Event
+from penstock.system.units import format_duration_ns
+
+MOST_LETTERS = 2000
+
+_ROW_PX = 22
 _COLOURS = 10
 _LETTERS = 160
 _TIP_LETTERS = 800
+_MAX_BARS = 1500
+_FINEST, _COARSEST = 1 / 1200, 1 / 20  # of the step: about a pixel, and what no timeline needs
+_MAX_DEPTH = 12
 
 
 class Stage(NamedTuple):
@@ -29,7 +38,7 @@ class Stage(NamedTuple):
         return " wait" if self.waits else ""
 
 
-class Block(NamedTuple):
+class Bar(NamedTuple):
     """One bar of the timeline, in fractions of the step; several short spans may be one bar."""
 
     label: str
@@ -37,26 +46,6 @@ class Block(NamedTuple):
     left: float
     width: float
     depth: int
-    stage: Stage
-
-
-class Lane(NamedTuple):
-    """One thread: who it is, and its bars."""
-
-    title: str
-    subtitle: str
-    blocks: Sequence[Block]
-
-
-class StageBar(NamedTuple):
-    """One row of the stages: how much of the longest total is total, and how much self time."""
-
-    name: str
-    where: str
-    tip: str
-    total: float
-    self_: float
-    numbers: tuple[str, str]
     stage: Stage
 
 
@@ -83,30 +72,95 @@ def percent(fraction: float) -> str:
     return f"{100 * min(max(fraction, 0.0), 1.0):.3f}".rstrip("0").rstrip(".") + "%"
 
 
-def timeline(lanes: Sequence[Lane], ticks: Sequence[tuple[float, str]]) -> str:
-    """Threads below each other, their spans as bars, children below their parents."""
+def round_marks(top: float, wanted: int = 4) -> list[float]:
+    """Round numbers from 0 to `top`, about `wanted` of them: 0, 20, 40, 60."""
+    if not math.isfinite(top) or top <= 0:
+        return [0.0]
+    rough = top / wanted
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = power * next(factor for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
+    return [round(step * number, 12) for number in range(int(top / step + 1e-9) + 1)]
+
+
+# The timeline of a step
+
+
+def timeline(
+    threads: Sequence[tuple[str, str, Sequence[Event]]], start_ns: int, duration_ns: int, stages: Mapping[str, Stage]
+) -> str:
+    """Threads (title, subtitle, events) below each other, what they did in a step as bars, children below parents."""
+    resolution = _FINEST
+    while True:
+        bars = [step_bars(events, start_ns, duration_ns, resolution, stages) for _, _, events in threads]
+        if sum(map(len, bars)) <= _MAX_BARS or resolution >= _COARSEST:
+            break
+        resolution *= 2
     rows = []
-    for lane in lanes:
-        height = LANE_PX * (1 + max((block.depth for block in lane.blocks), default=0)) + 2
-        subtitle = f"<small>{html(lane.subtitle)}</small>" if lane.subtitle else ""
-        who = attribute(f"{lane.title} {lane.subtitle}".strip())
-        bars = "".join(_bar(block) for block in lane.blocks)
+    for (title, subtitle, _), drawn in zip(threads, bars, strict=True):
+        height = max(_ROW_PX * (1 + max((bar.depth for bar in drawn), default=0)) + 2, 38 if subtitle else 0)
+        small = f"<small>{html(subtitle)}</small>" if subtitle else ""
         rows.append(
-            f'<div class="who" title="{who}">{html(lane.title)}{subtitle}</div>'
-            f'<div class="lanes" style="height:{max(height, 38 if subtitle else 0)}px">{bars}</div>'
+            f'<div class="who" title="{attribute(f"{title} {subtitle}".strip())}">{html(title)}{small}</div>'
+            f'<div class="lanes" style="height:{height}px">{"".join(map(_bar, drawn))}</div>'
         )
+    ticks = step_ticks(duration_ns)
     grid = percent(ticks[1][0]) if len(ticks) > 2 else "100%"  # lines where the labels are
     return f'<div class="steps" style="--grid:{grid}">{"".join(rows)}<div></div>{_ticks(ticks)}</div>'
 
 
-def _bar(block: Block) -> str:
-    wide = block.width > 0.035
-    tip = attribute(block.tip)
-    place = f"left:{percent(block.left)};width:{percent(block.width)};top:{LANE_PX * block.depth + 1}px"
+def step_bars(
+    events: Sequence[Event], start_ns: int, duration_ns: int, resolution: float, stages: Mapping[str, Stage]
+) -> list[Bar]:
+    """The bars of one thread; neighbours that are too short to be seen alone are one."""
+    end_ns, smallest_ns = start_ns + duration_ns, duration_ns * resolution
+    inside = [each for each in events if each.start_ns < end_ns and each.start_ns + each.duration_ns > start_ns]
+    groups: list[tuple[int, list[Event]]] = []
+    for depth in sorted({min(each.depth, _MAX_DEPTH) for each in inside}):
+        last_ns, is_open = 0, False
+        for each in sorted((e for e in inside if min(e.depth, _MAX_DEPTH) == depth), key=lambda e: e.start_ns):
+            is_short = each.duration_ns < smallest_ns
+            if is_short and is_open and each.start_ns - last_ns < smallest_ns:
+                groups[-1][1].append(each)
+            else:
+                groups.append((depth, [each]))
+            is_open, last_ns = is_short, each.start_ns + each.duration_ns
+    return [_grouped_bar(group, depth, start_ns, duration_ns, stages) for depth, group in groups]
+
+
+def _grouped_bar(
+    group: Sequence[Event], depth: int, start_ns: int, duration_ns: int, stages: Mapping[str, Stage]
+) -> Bar:
+    first_ns, last_ns = group[0].start_ns, max(each.start_ns + each.duration_ns for each in group)
+    left = max(0.0, (first_ns - start_ns) / duration_ns)
+    right = min(1.0, (last_ns - start_ns) / duration_ns)
+    time_by_name: dict[str, int] = {}
+    for each in group:
+        time_by_name[each.name] = time_by_name.get(each.name, 0) + each.duration_ns
+    ranked = sorted(time_by_name, key=lambda name: -time_by_name[name])
+    label = ranked[0] if len(ranked) == 1 else f"{ranked[0]} …"
+    if len(group) == 1:
+        tip = f"{label}\n{format_duration_ns(group[0].duration_ns)}, from {format_duration_ns(first_ns - start_ns)}"
+    else:
+        names = ", ".join(f"{name} {format_duration_ns(time_by_name[name])}" for name in ranked[:5])
+        tip = f"{len(group)} short spans\n{names}"
+    return Bar(label, tip, left, max(0.0, right - left), depth, stages[ranked[0]])
+
+
+def _bar(bar: Bar) -> str:
+    is_wide = bar.width > 0.035
+    place = f"left:{percent(bar.left)};width:{percent(bar.width)};top:{_ROW_PX * bar.depth + 1}px"
     return (
-        f'<div class="bar{"" if wide else " thin"}{block.stage.wait_class}" data-stage="{block.stage.number}" '
-        f'title="{tip}" style="{place};{block.stage.paint}">{html(block.label) if wide else ""}</div>'
+        f'<div class="bar{"" if is_wide else " thin"}{bar.stage.wait_class}" data-stage="{bar.stage.number}" '
+        f'title="{attribute(bar.tip)}" style="{place};{bar.stage.paint}">{html(bar.label) if is_wide else ""}</div>'
     )
+
+
+def step_ticks(duration_ns: int) -> list[tuple[float, str]]:
+    """Where the axis below a step has labels: round times, and the end of the step."""
+    power, unit = (1e3, "µs") if duration_ns < 2e6 else (1e6, "ms") if duration_ns < 2e9 else (1e9, "s")
+    top = max(duration_ns, 1) / power
+    marks = [(mark / top, f"{mark:g} {unit}") for mark in round_marks(top, 6)]
+    return [*(mark for mark in marks if mark[0] < 0.9), (1.0, format_duration_ns(duration_ns))]
 
 
 def _ticks(ticks: Sequence[tuple[float, str]]) -> str:
@@ -114,22 +168,36 @@ def _ticks(ticks: Sequence[tuple[float, str]]) -> str:
     return f'<div class="ticks">{spans}</div>'
 
 
-def stage_bars(bars: Sequence[StageBar]) -> str:
-    """One row per stage: total behind, self time before it."""
-    return "".join(_stage_bar(bar) for bar in bars)
+# Stages
 
 
-def _stage_bar(bar: StageBar) -> str:
-    tip = attribute(bar.tip)
-    number, paint = bar.stage.number, bar.stage.paint
-    total = f'class="fill total" data-stage="{number}" style="width:{percent(bar.total)};{paint}"'
-    own = f'class="fill self{bar.stage.wait_class}" data-stage="{number}" style="width:{percent(bar.self_)};{paint}"'
-    where = f"<small>{html(bar.where)}</small>" if bar.where else ""
-    return (
-        f'<div class="stage" title="{tip}"><div class="name">{html(bar.name)}{where}</div>'
-        f'<div class="track"><div {total}></div><div {own}></div></div>'
-        f'<div class="numbers"><b>{html(bar.numbers[0])}</b> {html(bar.numbers[1])}</div></div>'
+def stage_bar(row: StageRow, stage: Stage, longest_ns: int) -> str:
+    """One row of the stages: total behind, self time before it."""
+    lines = [
+        row.label,
+        f"total {format_duration_ns(row.total_ns)}, self {format_duration_ns(row.self_ns)}",
+        f"{row.calls:,} calls, mean {format_duration_ns(round(row.mean_ns))}",
+        f"p50 {format_duration_ns(row.p50_ns)}, p95 {format_duration_ns(row.p95_ns)}",
+        f"p99 {format_duration_ns(row.p99_ns)}, longest {format_duration_ns(row.max_ns)}",
+    ]
+    if row.share is not None:
+        lines.append(f"{100 * row.share:.1f} % of the time of all steps")
+    fills = "".join(
+        f'<div class="fill {kind}" data-stage="{stage.number}" style="width:{percent(ns / longest_ns)};{stage.paint}">'
+        "</div>"
+        for kind, ns in (("total", row.total_ns), (f"self{stage.wait_class}", row.self_ns))
     )
+    where = f"<small>{html(row.where)}</small>" if row.where else ""
+    mean = f"· {format_duration_ns(round(row.mean_ns))} × {row.calls:,}"
+    tip = attribute("\n".join(lines))
+    return (
+        f'<div class="stage" title="{tip}"><div class="name">{html(row.name)}{where}</div>'
+        f'<div class="track">{fills}</div>'
+        f'<div class="numbers"><b>{html(format_duration_ns(row.total_ns))}</b> {html(mean)}</div></div>'
+    )
+
+
+# Curves
 
 
 def chart(
@@ -163,29 +231,15 @@ def chart(
 
 
 def _curve(xs: Sequence[float], curve: Curve, top: float) -> str:
-    if not xs:
-        return ""
-    spots = [
-        # A little above the top is enough to leave the drawing; a far spike would only cost digits.
-        f"{1000 * x:.1f} {1000 * (1 - min(value / top, 1.2)):.1f}"
-        for x, value in zip(xs, curve.values, strict=True)
-    ]
-    line = "M" + "L".join(spots)
-    if len(spots) == 1:  # one point is a line across
-        line = f"M0 {spots[0].split()[1]}H1000"
+    # A little above the top is enough to leave the drawing; a far spike would only cost digits.
+    ys = [1000 * (1 - min(value / top, 1.2)) for value in curve.values]
+    places = [1000 * x for x in xs]
+    if len(ys) == 1:  # one point is a line across
+        places, ys = [0.0, 1000.0], ys * 2
+    line = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in zip(places, ys, strict=True))
     area = ""
     if curve.fill:
-        ends = (f"{1000 * xs[0]:.1f}", f"{1000 * xs[-1]:.1f}") if len(spots) > 1 else ("0", "1000")
-        area = f'<path d="{line}L{ends[1]} 1000L{ends[0]} 1000Z" style="fill:var(--{curve.fill});stroke:none"/>'
+        ends = f"L{places[-1]:.1f} 1000L{places[0]:.1f} 1000Z"
+        area = f'<path d="{line}{ends}" style="fill:var(--{curve.fill});stroke:none"/>'
     dash = ";stroke-dasharray:6 5" if curve.dashed else ""
     return f'{area}<path d="{line}" style="stroke:var(--{curve.stroke}){dash}"/>'
-
-
-def round_marks(top: float, wanted: int = 4) -> list[float]:
-    """Round numbers from 0 to `top`, about `wanted` of them: 0, 20, 40, 60."""
-    if not math.isfinite(top) or top <= 0:
-        return [0.0]
-    rough = top / wanted
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = power * next(factor for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
-    return [round(step * number, 12) for number in range(int(top / step + 1e-9) + 1)]

@@ -4,37 +4,45 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from penstock.profile.report.figures import MAIN_THREAD, StageRow, memory_limit_bytes, stage_rows
-from penstock.profile.report.page_charts import Curve, Stage, StageBar, chart, html, stage_bars, timeline
-from penstock.profile.report.page_step import Piece, Track, step_lanes, step_ticks
+from penstock.profile.report.page_charts import MOST_LETTERS, Curve, Stage, chart, html, stage_bar, timeline
 from penstock.profile.schema import encode
+from penstock.profile.snapshot import Snapshot, StepPoint, ThreadEvents
 from penstock.system.units import format_bytes, format_duration_ns
-
-if TYPE_CHECKING:
-    from penstock.profile.snapshot import Snapshot, StepPoint, ThreadEvents
 
 _MOST_POINTS = 480
 _MOST_STAGES = 30
 _MOST_ROWS = 200
 _MOST_NOTES = 40
-_MOST_LETTERS = 2000
-
-_KEY_SELF = '<li><i style="background:var(--c8)"></i>self: without the stages inside it</li>'
-_KEY_TOTAL = '<li><i style="background:var(--c8);opacity:.32"></i>total: with them</li>'
+_MOST_THREADS = 40
 
 
 def _section(title: str, lead: str, body: str) -> str:
-    return f'<section><h2>{html(title)}</h2><p class="lead">{html(lead, _MOST_LETTERS)}</p>{body}</section>'
+    return f'<section><h2>{html(title)}</h2><p class="lead">{html(lead, MOST_LETTERS)}</p>{body}</section>'
 
 
 def _nothing(title: str, why: str) -> str:
     return f'<section><h2>{html(title)}</h2><p class="empty">{html(why)}</p></section>'
 
 
-def looks(rows: Sequence[StageRow]) -> dict[str, Stage]:
+def _note(text: str) -> str:
+    return f'<p class="note">{html(text, MOST_LETTERS)}</p>'
+
+
+def _keys(*keys: tuple[str, str]) -> str:
+    """The keys of a drawing: (style of the sample, what it means)."""
+    items = "".join(f"<li><i {style}></i>{html(text)}</li>" for style, text in keys)
+    return f'<ul class="keys">{items}</ul>'
+
+
+def _paint(colour: str) -> str:
+    return f'style="background:var(--{colour})"'
+
+
+def _looks(rows: Sequence[StageRow]) -> dict[str, Stage]:
     """The number and colour of each stage; a stage of the host and of the GPU with one name look the same."""
     found: dict[str, Stage] = {}
     for row in rows:
@@ -48,11 +56,10 @@ def looks(rows: Sequence[StageRow]) -> dict[str, Stage]:
 
 def step_section(snapshot: Snapshot) -> str:
     """The timeline of the median step, and of the slowest one that is still known."""
-    title = "One step"
     known = _known_steps(snapshot)
     if not known:
         why = "no step was marked" if not snapshot.steps.count else "the last steps have no recorded spans"
-        return _nothing(title, f"There is nothing to draw: {why}.")
+        return _nothing("One step", f"There is nothing to draw: {why}.")
     middle_ns = snapshot.steps.p50_ns or round(snapshot.steps.mean_ns)
     median = min(known, key=lambda point: (abs(point.duration_ns - middle_ns), -point.step))
     slowest = max(known, key=lambda point: point.duration_ns)
@@ -66,44 +73,35 @@ def step_section(snapshot: Snapshot) -> str:
     )
     drawn = "".join(f'<div class="pane">{_one_step(snapshot, point)}</div>' for _, point in panes)
     lead = "What every thread did during it. Loaders work ahead: what they do here is for later steps."
-    return _section(title, lead, f'<div class="tabs">{inputs}{drawn}</div>')
+    return _section("One step", lead, f'<div class="tabs">{inputs}{drawn}</div>')
 
 
 def _one_step(snapshot: Snapshot, point: StepPoint) -> str:
-    tracks = [_track(thread, snapshot.process) for thread in _ordered(snapshot)]
-    names = looks(stage_rows(snapshot))
-    for track in tracks:
-        for piece in track.pieces:
-            names.setdefault(piece.name, Stage(len(names), False))
-    lanes = step_lanes(tracks, point.start_ns, max(1, point.duration_ns), names)
-    share = 100 * point.wait_ns / max(1, point.duration_ns)
-    words = (
+    duration_ns = max(1, point.duration_ns)
+    end_ns = point.start_ns + duration_ns
+    threads = []
+    stages = _looks(stage_rows(snapshot))
+    for thread in sorted(snapshot.events, key=lambda each: _place(each, snapshot.process)):
+        for event in thread.events:
+            stages.setdefault(event.name, Stage(len(stages), False))
+        if any(each.start_ns < end_ns and each.start_ns + each.duration_ns > point.start_ns for each in thread.events):
+            is_own = thread.process == snapshot.process
+            title = thread.thread if is_own else thread.process_name or f"process {thread.process}"
+            threads.append((title, "" if is_own else f"{thread.thread} · {thread.process}", thread.events))
+    share = 100 * point.wait_ns / duration_ns
+    text = (
         f"Step {point.step:,}: {format_duration_ns(point.duration_ns)}, of which "
         f"{format_duration_ns(point.wait_ns)} ({share:.0f} %) data wait."
     )
     if snapshot.steps.steps_per_point > 1:
-        words += f" Its length is the mean of {snapshot.steps.steps_per_point} steps."
-    return f'{timeline(lanes, step_ticks(max(1, point.duration_ns)))}<p class="note">{html(words, _MOST_LETTERS)}</p>'
+        text += f" Its length is the mean of {snapshot.steps.steps_per_point} steps."
+    return timeline(threads[:_MOST_THREADS], point.start_ns, duration_ns, stages) + _note(text)
 
 
-def _ordered(snapshot: Snapshot) -> list[ThreadEvents]:
+def _place(thread: ThreadEvents, main_process: int) -> tuple[Any, ...]:
     """The loop's thread first, then the others of its process, then workers, as people look for them."""
-    return sorted(
-        snapshot.events,
-        key=lambda each: (
-            each.process != snapshot.process,
-            each.process,
-            each.thread != MAIN_THREAD,
-            [int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", each.thread)],
-        ),
-    )
-
-
-def _track(thread: ThreadEvents, main_process: int) -> Track:
-    own = thread.process == main_process
-    title = thread.thread if own else thread.process_name or f"process {thread.process}"
-    subtitle = "" if own else f"{thread.thread} · {thread.process}"
-    return Track(title, subtitle, [Piece(*event) for event in thread.events])
+    words = [int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", thread.thread)]
+    return thread.process != main_process, thread.process, thread.thread != MAIN_THREAD, words
 
 
 def _known_steps(snapshot: Snapshot) -> list[StepPoint]:
@@ -129,56 +127,27 @@ def _known_steps(snapshot: Snapshot) -> list[StepPoint]:
 
 def stages_section(snapshot: Snapshot) -> str:
     """Self and total time of each stage as bars."""
-    title = "Stages"
     rows = stage_rows(snapshot)
     if not rows:
-        return _nothing(title, "No span was recorded.")
-    names, steps_ns = looks(rows), snapshot.steps.total_ns
-    drawn, shown = "", rows[:_MOST_STAGES]
+        return _nothing("Stages", "No span was recorded.")
+    stages, steps_ns, shown = _looks(rows), snapshot.steps.total_ns, rows[:_MOST_STAGES]
     loop = [row for row in shown if row.is_gpu or not row.where]
     around = [row for row in shown if not row.is_gpu and row.where]
-    if loop:
-        longest = max(row.total_ns for row in loop)
-        whole = "the time of all steps" if steps_ns >= longest else "the longest stage"
-        drawn += f"<h3>The loop <small>full width: {whole}</small></h3>" + _bars(loop, names, max(steps_ns, longest, 1))
-    if around:
-        words = "summed over threads and workers; full width: the longest stage"
-        longest = max(row.total_ns for row in around)
-        drawn += f"<h3>Around it <small>{words}</small></h3>" + _bars(around, names, max(longest, 1))
+    drawn = ""
+    for title, part, least_ns in (("The loop", loop, steps_ns), ("Around it", around, 0)):
+        if part:
+            longest_ns = max(row.total_ns for row in part)
+            whole = "the time of all steps" if least_ns >= max(longest_ns, 1) else "the longest stage"
+            width = f"full width: {whole}" if part is loop else f"summed over threads and workers; full width: {whole}"
+            bars = (stage_bar(row, stages[row.name], max(least_ns, longest_ns, 1)) for row in part)
+            drawn += f"<h3>{title} <small>{width}</small></h3>" + "".join(bars)
     if left := len(rows) - len(shown):
         drawn += f'<p class="note">{left:,} shorter stages are not drawn.</p>'
-    lead = "Time in each stage; the longest first."
-    return _section(title, lead, f'{drawn}<ul class="keys">{_KEY_SELF}{_KEY_TOTAL}</ul>')
-
-
-def _bars(rows: Sequence[StageRow], names: Mapping[str, Stage], longest_ns: int) -> str:
-    return stage_bars(
-        [
-            StageBar(
-                row.name,
-                row.where,
-                _tip(row),
-                row.total_ns / longest_ns,
-                row.self_ns / longest_ns,
-                (format_duration_ns(row.total_ns), f"· {format_duration_ns(round(row.mean_ns))} × {row.calls:,}"),
-                names[row.name],
-            )
-            for row in rows
-        ]
+    keys = _keys(
+        (_paint("c8"), "self: without the stages inside it"),
+        ('style="background:var(--c8);opacity:.32"', "total: with them"),
     )
-
-
-def _tip(row: StageRow) -> str:
-    lines = [
-        row.label,
-        f"total {format_duration_ns(row.total_ns)}, self {format_duration_ns(row.self_ns)}",
-        f"{row.calls:,} calls, mean {format_duration_ns(round(row.mean_ns))}",
-        f"p50 {format_duration_ns(row.p50_ns)}, p95 {format_duration_ns(row.p95_ns)}",
-        f"p99 {format_duration_ns(row.p99_ns)}, longest {format_duration_ns(row.max_ns)}",
-    ]
-    if row.share is not None:
-        lines.append(f"{100 * row.share:.1f} % of the time of all steps")
-    return "\n".join(lines)
+    return _section("Stages", "Time in each stage; the longest first.", drawn + keys)
 
 
 # Over time
@@ -207,20 +176,15 @@ def wait_section(snapshot: Snapshot) -> str:
     ticks = [(0.0, f"step {numbers[0]}"), (0.5, numbers[1]), (1.0, numbers[2])][: 1 + 2 * (len(points) > 1)]
     drawn = chart(
         title, _places(range(0, len(points), len(bins[0]))), curves, tips=tips, x_ticks=ticks, top=top,
-        unit=_time_unit(top), y_text=lambda ns: format_duration_ns(round(ns)).replace(".0 ", " ") if ns else "0",
+        unit=1e3 if top < 2e6 else 1e6 if top < 2e9 else 1e9,
+        y_text=lambda ns: format_duration_ns(round(ns)).replace(".0 ", " ") if ns else "0",
     )  # fmt: skip
-    above = [point for point in points if point.duration_ns > top]
-    note = ""
-    if above:
+    drawn += _keys((_paint("line"), "step"), (_paint("wait"), "of it, waiting for data"))
+    if above := [point for point in points if point.duration_ns > top]:
         worst = max(above, key=lambda point: point.duration_ns)
         took = format_duration_ns(worst.duration_ns)
-        words = f"{len(above):,} higher than drawn; the slowest, step {worst.step:,}, took {took}."
-        note = f'<p class="note">{html(words, _MOST_LETTERS)}</p>'
-    keys = (
-        '<ul class="keys"><li><i style="background:var(--line)"></i>step</li>'
-        '<li><i style="background:var(--wait)"></i>of it, waiting for data</li></ul>'
-    )
-    return _section(title, "How long each step took, and how much of it the loop waited.", drawn + keys + note)
+        drawn += _note(f"{len(above):,} higher than drawn; the slowest, step {worst.step:,}, took {took}.")
+    return _section(title, "How long each step took, and how much of it the loop waited.", drawn)
 
 
 def memory_section(snapshot: Snapshot) -> str:
@@ -241,22 +205,22 @@ def memory_section(snapshot: Snapshot) -> str:
         + (f"\nwith children {format_bytes(pss)}" if has_tree else "")
         for each, rss, pss in zip(bins, own, tree, strict=True)
     ]
-    curves = [Curve(own, "c1", None if has_tree else "line-soft")]
-    keys = '<li><i style="background:var(--c1)"></i>this process (RSS)</li>'
+    curves, keys = [Curve(own, "c1", None if has_tree else "line-soft")], [(_paint("c1"), "this process (RSS)")]
     if has_tree:
         curves.insert(0, Curve(tree, "line", "line-soft"))
-        keys += '<li><i style="background:var(--line)"></i>with its children (PSS)</li>'
+        keys.append((_paint("line"), "with its children (PSS)"))
     if shows_limit:
         curves.append(Curve([limit] * len(bins), "limit", dashed=True))
-        keys += f'<li><i class="dash"></i>{html(format_bytes(limit))} granted</li>'
+        keys.append(('class="dash"', f"{format_bytes(limit)} granted"))
     length_ns = points[-1].time_ns - begin_ns
     parts = (0.0, 0.5, 1.0) if length_ns else (0.0,)
     ticks = [(part, format_duration_ns(round(length_ns * part)) if part else "0") for part in parts]
     drawn = chart(
         title, _places([each[0].time_ns for each in bins]), curves, tips=tips, x_ticks=ticks, top=top,
-        unit=_byte_unit(top), y_text=lambda size: format_bytes(round(size)) if size else "0",
+        unit=float(2**10 if top < 2**21 else 2**20 if top < 2**31 else 2**30),
+        y_text=lambda size: format_bytes(round(size)) if size else "0",
     )  # fmt: skip
-    return _section(title, "What the training process and its workers held.", f'{drawn}<ul class="keys">{keys}</ul>')
+    return _section(title, "What the training process and its workers held.", drawn + _keys(*keys))
 
 
 def _binned(points: Sequence[Any]) -> list[list[Any]]:
@@ -276,14 +240,6 @@ def _cut_top(values: Sequence[float]) -> float:
     return (ordered[-1] if ordered[-1] <= 1.6 * usual else usual * 1.25) * 1.06
 
 
-def _time_unit(top_ns: float) -> float:
-    return 1e3 if top_ns < 2e6 else 1e6 if top_ns < 2e9 else 1e9
-
-
-def _byte_unit(top_bytes: float) -> float:
-    return float(2**10 if top_bytes < 2**21 else 2**20 if top_bytes < 2**31 else 2**30)
-
-
 # Words and numbers
 
 
@@ -292,10 +248,10 @@ def table_section(snapshot: Snapshot) -> str:
     rows = stage_rows(snapshot)
     if not rows:
         return ""
-    names = looks(rows)
+    stages = _looks(rows)
     heads = ("Stage", "Total", "Self", "Calls", "Mean", "p50", "p95", "p99", "Longest", "Share")
     head = "".join(f"<th{' aria-sort=descending' if name == 'Total' else ''}>{name}</th>" for name in heads)
-    body = "".join(_table_row(row, names[row.name]) for row in rows[:_MOST_ROWS])
+    body = "".join(_table_row(row, stages[row.name]) for row in rows[:_MOST_ROWS])
     left = f" {len(rows) - _MOST_ROWS:,} shorter stages are left out." if len(rows) > _MOST_ROWS else ""
     lead = "Share is of the time of all steps; it may be above 100 % where several threads work at once."
     if any(row.nested_ns for row in rows):
@@ -305,19 +261,18 @@ def table_section(snapshot: Snapshot) -> str:
 
 
 def _table_row(row: StageRow, stage: Stage) -> str:
+    def time(ns: float, is_bold: bool = False) -> str:
+        text = format_duration_ns(round(ns))
+        return f'<td data-value="{round(ns)}">{f"<b>{text}</b>" if is_bold else text}</td>'
+
     where = f"<small>{html(row.where)}</small>" if row.where else ""
-    cells = [f'<td><i style="{stage.paint}"></i>{html(row.name)}{where}</td>']
-    for position, ns in enumerate(
-        (row.total_ns, row.self_ns, None, row.mean_ns, row.p50_ns, row.p95_ns, row.p99_ns, row.max_ns)
-    ):
-        if ns is None:
-            cells.append(f'<td data-value="{row.calls}">{row.calls:,}</td>')
-        else:
-            weight = f"<b>{format_duration_ns(round(ns))}</b>" if position == 0 else format_duration_ns(round(ns))
-            cells.append(f'<td data-value="{round(ns)}">{weight}</td>')
     share = "–" if row.share is None else f"{100 * row.share:.1f} %"
-    cells.append(f'<td data-value="{row.share or 0:.6f}">{share}</td>')
-    return f"<tr>{''.join(cells)}</tr>"
+    return (
+        f'<tr><td><i style="{stage.paint}"></i>{html(row.name)}{where}</td>'
+        f'{time(row.total_ns, True)}{time(row.self_ns)}<td data-value="{row.calls}">{row.calls:,}</td>'
+        f"{''.join(map(time, (row.mean_ns, row.p50_ns, row.p95_ns, row.p99_ns, row.max_ns)))}"
+        f'<td data-value="{row.share or 0:.6f}">{share}</td></tr>'
+    )
 
 
 def notes_section(snapshot: Snapshot) -> str:
@@ -325,27 +280,23 @@ def notes_section(snapshot: Snapshot) -> str:
     facts: list[tuple[str, str]] = []
     for each in snapshot.epochs[-10:]:
         share = 100 * each.wait_ns / max(1, each.duration_ns)
-        facts.append(
-            (
-                f"epoch {each.epoch}",
-                f"{format_duration_ns(each.duration_ns)} · {each.steps:,} steps · data wait {share:.1f} %",
-            )
-        )
+        took = f"{format_duration_ns(each.duration_ns)} · {each.steps:,} steps · data wait {share:.1f} %"
+        facts.append((f"epoch {each.epoch}", took))
     for name, count in snapshot.counters.items():
-        told = f" ({format_bytes(count)})" if "bytes" in name and count >= 1024 else ""
-        facts.append((name, f"{count:,}{told}"))
+        size = f" ({format_bytes(count)})" if "bytes" in name and count >= 1024 else ""
+        facts.append((name, f"{count:,}{size}"))
     for name, gauge in snapshot.gauges.items():
         facts.append((name, f"last {gauge.last:g} · mean {gauge.mean:.3g} · from {gauge.min:g} to {gauge.max:g}"))
     for name, value in snapshot.machine.items():
         is_size = name.endswith("_bytes") and isinstance(value, int)
-        facts.append((f"machine: {name}", format_bytes(value) if is_size else _told(value)))
-    facts += [(f"loader {number}", _told(each.to_json())) for number, each in enumerate(snapshot.loaders)]
+        facts.append((f"machine: {name}", format_bytes(value) if is_size else _json(value)))
+    facts += [(f"loader {number}", _json(each.to_json())) for number, each in enumerate(snapshot.loaders)]
     facts += [(f"not recorded: {name}", f"{count:,}") for name, count in snapshot.lost.items() if count]
     if not facts:
         return ""
-    body = "".join(f"<dt>{html(name)}</dt><dd>{html(text, _MOST_LETTERS)}</dd>" for name, text in facts[:_MOST_NOTES])
+    body = "".join(f"<dt>{html(name)}</dt><dd>{html(text, MOST_LETTERS)}</dd>" for name, text in facts[:_MOST_NOTES])
     return f"<section><h2>What else is known</h2><dl>{body}</dl></section>"
 
 
-def _told(value: Any) -> str:
+def _json(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(encode(value), ensure_ascii=False)

@@ -7,13 +7,12 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from penstock.profile.record import session
 from penstock.profile.report.figures import MAIN_THREAD, stage_rows
 from penstock.profile.schema import replacing
-
-if TYPE_CHECKING:
-    from penstock.profile.snapshot import Event, Snapshot, ThreadEvents
+from penstock.profile.snapshot import Event, Snapshot, ThreadEvents
 
 GPU_THREADS = ("GPU", "CUDA")
 _GPU_SORT = 1_000_000  # below all threads
@@ -22,16 +21,17 @@ _MOST_DEPTH = 512
 Record = dict[str, Any]
 
 
-def export_trace(snapshot: Snapshot, path: str | os.PathLike[str]) -> Path:
-    """Write the trace as JSON (compressed where `path` ends in .gz); a file of that name is replaced in one go."""
+def export_trace(path: str | os.PathLike[str], snapshot: Snapshot | None = None) -> Path:
+    """Write the last events of all threads for Perfetto or chrome://tracing, compressed where `path` ends in .gz."""
+    taken = session.snapshot() if snapshot is None else snapshot
     is_packed = Path(path).suffix == ".gz"
     with (
         replacing(path, "the trace") as scratch,
         gzip.open(scratch, "wt", encoding="utf-8") if is_packed else scratch.open("w", encoding="utf-8") as out,
     ):
-        out.write('{"displayTimeUnit":"ms","otherData":' + _dumps(_about(snapshot)) + ',"traceEvents":[\n')
+        out.write('{"displayTimeUnit":"ms","otherData":' + _dumps(_about(taken)) + ',"traceEvents":[\n')
         before = ""
-        for record in trace_events(snapshot):
+        for record in trace_events(taken):
             out.write(before + _dumps(record))
             before = ",\n"
         out.write("\n]}\n")
@@ -53,15 +53,8 @@ def trace_events(snapshot: Snapshot) -> Iterator[Record]:
             yield _meta("thread_sort_index", pid, tid, sort_index=order)
             category = "gpu" if _is_gpu(thread) else "span"
             for event in track:
-                yield {
-                    "ph": "X",
-                    "name": event.name,
-                    "cat": category,
-                    "pid": pid,
-                    "tid": tid,
-                    "ts": _us(event.start_ns - zero_ns),
-                    "dur": _us(event.duration_ns),
-                }
+                where = {"pid": pid, "tid": tid, "ts": (event.start_ns - zero_ns) / 1000}
+                yield {"ph": "X", "name": event.name, "cat": category, **where, "dur": event.duration_ns / 1000}
     yield from _steps(snapshot, zero_ns)
     yield from _counters(snapshot, zero_ns)
 
@@ -87,10 +80,6 @@ def _zero_ns(snapshot: Snapshot) -> int:
     moments += [point.start_ns for point in snapshot.steps.series]
     moments += [point.time_ns for point in snapshot.memory] + [epoch.start_ns for epoch in snapshot.epochs]
     return min(moments, default=snapshot.start_ns)
-
-
-def _us(ns: int) -> float:
-    return ns / 1000
 
 
 def _is_gpu(thread: ThreadEvents) -> bool:
@@ -155,8 +144,8 @@ def _async(
     category: str, name: str, number: int, pid: int, start_ns: int, duration_ns: int, args: Record
 ) -> Iterator[Record]:
     common = {"cat": category, "name": name, "id": f"{category}{number}", "pid": pid, "tid": 0}
-    yield {"ph": "b", **common, "ts": _us(start_ns), "args": args}
-    yield {"ph": "e", **common, "ts": _us(start_ns + duration_ns)}
+    yield {"ph": "b", **common, "ts": start_ns / 1000, "args": args}
+    yield {"ph": "e", **common, "ts": (start_ns + duration_ns) / 1000}
 
 
 def _counters(snapshot: Snapshot, zero_ns: int) -> Iterator[Record]:
@@ -174,4 +163,4 @@ def _counters(snapshot: Snapshot, zero_ns: int) -> Iterator[Record]:
 
 
 def _counter(name: str, pid: int, at_ns: int, values: Record) -> Record:
-    return {"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": _us(at_ns), "args": values}
+    return {"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": at_ns / 1000, "args": values}

@@ -91,7 +91,7 @@ def _decode_once(case: Case) -> Fix | None:
     works = case.cpu.is_known and now.cpu_ms > 0.5 * ready_ms
     if leading != DECODE and not (leading == SAMPLES and works):
         return None
-    why = message("decode once", if_pictures="" if leading == DECODE else message("if pictures"))
+    why = message("decode once", if_images="" if leading == DECODE else message("if images"))
     return Fix("decode once", {}, None, why)
 
 
@@ -153,7 +153,7 @@ def _view_in_ram(case: Case) -> Fix | None:
     needed, held = _needed_bytes(images), sum(view.bytes for view in have)
     left = case.loader.memory_left_bytes or 0
     change: dict[str, Any] = {"view": "ram"}
-    share, why = 1.0, message("pictures in RAM", needed=format_bytes(needed))
+    share, why = 1.0, message("images in RAM", needed=format_bytes(needed))
     if needed > left:
         usable = int((case.loader.memory_available_bytes or 0) * (1 - KEPT_FREE))
         wanted = (case.loader.memory_bytes or 0) - left + needed
@@ -180,7 +180,7 @@ def _view_on_disk(case: Case) -> Fix | None:
         return None
     if way is None and case.ways:
         return None  # others could be measured, this one not: nothing may be written there
-    why = message("pictures on disk", needed=format_bytes(needed), free=format_bytes(free))
+    why = message("images on disk", needed=format_bytes(needed), free=format_bytes(free))
     why += message("not measured") if way is None else message("from disk takes", copy=way.ms(case.now.threads))
     predicted = _with_hits(case, way, 1.0)
     return Fix("view on disk", {"view": "disk"}, predicted, why + message("fills and stays"), needs_filling=True)
@@ -203,7 +203,7 @@ def _scaled(case: Case) -> Fix | None:
     now = case.now
     cpu = max(now.cpu_ms - saved, 0.0)
     changed = replace(now, service_ms=max(now.service_ms - saved, 0.0), cpu_ms=cpu)
-    why = message("scaled", ratio=ratio, pictures=scaled.pictures)
+    why = message("scaled", ratio=ratio, images=scaled.pictures)
     return Fix("scaled decode", {"exact": False}, changed.step_ms, why, CLOSE)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from penstock.errors import PenstockError, UsageError
 from penstock.profile.loader_info import LoaderInfo
-from penstock.profile.messages import Language, Message, message
+from penstock.profile.messages import Language, Message, message, name_of
 from penstock.profile.record import spans
 from penstock.profile.record.registry import AccessPath, loader_info_of, registered, tunable_of
 from penstock.profile.record.steps import steps
@@ -28,7 +28,7 @@ from penstock.profile.verdict.fixes import best_of, fixes_for
 from penstock.profile.verdict.model import Pace, Situation, Stage, compute_stages_of
 from penstock.profile.verdict.model_inputs import case_of, leading, others_of
 from penstock.profile.verdict.rng_state import preserved_rng_state
-from penstock.profile.verdict.texts import WORKER_START, fix_name, lines_of, sentence_of
+from penstock.profile.verdict.texts import WORKER_START, lines_of, sentence_of, trial_text
 from penstock.profile.verdict.trial import Replay, Step, Trial, batch_cost, try_fix
 
 _WAYS = ("now", "scaled", "read", "ram", "disk", "gpu")
@@ -75,6 +75,11 @@ class Verdict:
     def sentence(self) -> str:
         """The verdict in one sentence."""
         return sentence_of(self, "en")
+
+    @property
+    def trial_text(self) -> str:
+        """What was tried; empty where nothing was."""
+        return "" if self.trial is None else trial_text(self.trial)
 
     def lines(self, lang: Language = "en") -> list[str]:
         """The sentence, the changes that apply, what was tried, and notes; in Chinese with `lang="zh"`."""
@@ -312,12 +317,12 @@ def _checked(
     if best is None:
         return None, (message("nothing tried", why=message("nothing known")),)
     if step is None and best.batch_factor != 1:
-        return None, (message("needs step", fix=fix_name(best)),)
+        return None, (message("needs step", fix=name_of("fix", best.name)),)
     now = case.now
     whole = case.starts.per_step_ms > _STARTS_MATTER * case.step_ms
     epoch_s = (case.loader.batches or case.starts.steps) * case.step_ms / 1e3
     if whole and epoch_s > _LONG_EPOCH_S:
-        return None, (message("long epoch", fix=fix_name(best), seconds=epoch_s),)
+        return None, (message("long epoch", fix=name_of("fix", best.name), seconds=epoch_s),)
     replay = step if step is not None else Replay(max(now.compute_ms, now.beside_ms), now.compute_cpu_ms)
     # A view fills while it is measured: there is no steady state without the change to compare with.
     steady = bool(best.change) and not any(each.view for each in case.images)
@@ -326,7 +331,7 @@ def _checked(
             subject, best, replay, seconds=seconds, batch_ms=now.batch_ms, control=steady, whole_passes=whole
         )
     except PenstockError as error:
-        return None, (message("trial failed", fix=fix_name(best), error=error.message),)
+        return None, (message("trial failed", fix=name_of("fix", best.name), error=error.message),)
     beside = trial.control_ms
     # Over whole passes there are beginnings, which a run of a single pass has not.
     is_alike = whole or not trial.whole_passes

@@ -15,7 +15,7 @@ PICTURES = 16  # of a batch
 
 def run(
     step_ms: float, wait_ms: float, stages_ms: dict[str, float], *, computing_ms: dict[str, float] | None = None,
-    hits: int = 0, threads: int = 2, subject: dict[str, Any] | None = None, steps: int = STEPS,
+    hits: int = 0, threads: int = 2, loader: dict[str, Any] | None = None, steps: int = STEPS,
 ) -> Snapshot:  # fmt: skip
     """`stages_ms`: self time of each loader stage per batch, over all threads."""
     spans: list[SpanStats] = [
@@ -31,7 +31,7 @@ def run(
         counters={"view_hits": hits * steps, "pictures_decoded": (PICTURES - hits) * steps},
         steps=StepStats(count=steps, total_ns=steps * step, wait_total_ns=steps * wait, mean_ns=step, series=points),
         machine={"cores": 2},
-        loaders=(LoaderInfo.from_json(loader_told(threads=threads) if subject is None else subject),),
+        loaders=(LoaderInfo.from_json(loader_told(threads=threads) if loader is None else loader),),
         process=MAIN,
     )
 

@@ -291,7 +291,7 @@ def test_workers_that_start_slowly_are_advised_to_stay_and_it_is_tried() -> None
     for _ in range(4):
         for _ in batches:
             time.sleep(0.004)
-    found = profile.verdict(check=True, seconds=0.01, subject=batches)
+    found = profile.verdict(check=True, seconds=0.01, loader=batches)
     assert found.stage == "worker_start" and found.best is not None and found.trial is not None
     assert found.trial.fix.change == {"persistent_workers": True}
     assert found.trial.measured_ms < (found.trial.control_ms or 0) > 200 / BATCHES
@@ -304,7 +304,7 @@ def test_workers_that_wait_are_advised_to_be_more_than_the_cpus(monkeypatch: pyt
     for _ in range(5):
         taken(batches)
     told = replace(snapshot(), machine={"cores": 1})
-    found = profile.verdict(told, subject=batches)
+    found = profile.verdict(told, loader=batches)
     more = next(fix for fix in found.fixes if fix.name == "workers")
     assert 1 < more.change["num_workers"] <= 8
     tunable_of(batches).close()

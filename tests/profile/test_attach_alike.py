@@ -231,9 +231,9 @@ def test_a_verdict_about_a_loader_is_asked_for_by_the_loader() -> None:
     loader = attach(DataLoader(Timed(), batch_size=BATCH))
     list(loader)
     assert tunable_of(loader) in registered() and tunable_of(tunable_of(loader)) is tunable_of(loader)
-    assert profile.verdict(subject=loader).now.service_ms > 8
+    assert profile.verdict(loader=loader).now.service_ms > 8
     with pytest.raises(UsageError, match="tells nothing of itself") as caught:
-        profile.verdict(subject=detach(loader))
+        profile.verdict(loader=detach(loader))
     assert "attach" in str(caught.value.hint)
     assert not [each for each in loader_infos() if each.kind == "torch.utils.data.DataLoader"]
 

@@ -101,7 +101,7 @@ def test_threads_of_a_data_set_work_and_a_trial_that_hangs_on_them_ends(monkeypa
         for _ in batches:
             time.sleep(0.001)
     assert snapshot().counters["fetch_cpu_ns"] >= 3 * 24 * 8e6  # not that of the thread which waits for them
-    found = profile.verdict(subject=batches)
+    found = profile.verdict(loader=batches)
     assert found.now.cpu_ms > 0.9 * 4 * 8
     assert not [fix for fix in found.fixes if fix.change.get("num_workers", 0) > found.now.cores]
     before = _children()

@@ -13,7 +13,7 @@ import pytest
 
 from penstock import profile
 from penstock.profile.record.registry import tunable_of
-from penstock.profile.verdict.rng_state import preserved_rng_state
+from penstock.profile.verdict.trial import preserved_rng_state
 
 torch = pytest.importorskip("torch")
 

@@ -96,7 +96,7 @@ def test_of_loaders_made_anew_the_one_that_lives_is_judged() -> None:
             pass
     told = profile.snapshot().loaders  # before the last one may stand loaders that other tests hold
     assert sum(bool(each.ended) for each in told) == 2 and not told[-1].ended
-    assert profile.verdict(check=True, seconds=0.01, subject=loader).now.threads == 0
+    assert profile.verdict(check=True, seconds=0.01, loader=loader).now.threads == 0
 
 
 def test_what_ended_is_forgotten_at_a_reset_and_not_without_end() -> None:
@@ -133,7 +133,7 @@ def test_one_that_cannot_tell_any_more_ends_all_the_same() -> None:
 
 
 def test_nothing_is_advised_for_a_loader_that_nobody_knows() -> None:
-    known = run(20.0, 12.0, {"03b_image_decode": 38.0}, subject=loader_told(threads=1, pictures=[]))
-    assert [fix.name for fix in verdict(known, calibrate=False, subject=Measured(known.loaders[0].to_json())).fixes]
+    known = run(20.0, 12.0, {"03b_image_decode": 38.0}, loader=loader_told(threads=1, pictures=[]))
+    assert [fix.name for fix in verdict(known, calibrate=False, loader=Measured(known.loaders[0].to_json())).fixes]
     unknown = replace(known, loaders=(), process=known.process + 1)
     assert verdict(unknown).fixes == ()

@@ -99,7 +99,7 @@ def judged(snapshot: Snapshot, *, check: bool, seconds: float) -> tuple[Verdict 
     if loader is None:
         return verdict(snapshot, check=check, seconds=seconds), notes, has_data
     with loader:
-        return verdict(snapshot, check=check, subject=loader, seconds=seconds), notes, True
+        return verdict(snapshot, check=check, loader=loader, seconds=seconds), notes, True
 
 
 def _loader(snapshot: Snapshot) -> tuple[Loader | None, list[str], bool]:

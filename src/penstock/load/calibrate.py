@@ -81,7 +81,7 @@ def _way(name: str, by_threads: dict[int, list[_Measured]]) -> AccessPath:
     fewest = by_threads[min(by_threads)]
     return AccessPath(
         name,
-        pictures=min(sum(each.pictures for each in rounds) for rounds in by_threads.values()),
+        images=min(sum(each.pictures for each in rounds) for rounds in by_threads.values()),
         ms_by_threads={count: statistics.median(each.ms for each in rounds) for count, rounds in by_threads.items()},
         cpu_ms=statistics.median(each.cpu_ms for each in fewest),
         stored_bytes=statistics.fmean(each.n_bytes for each in everything),

@@ -26,27 +26,27 @@ from penstock.profile.schema import encode
 
 @dataclass(frozen=True)
 class AccessPath:
-    """One way by which a picture gets into a batch, measured on some rows of the user's own data."""
+    """One way by which an image gets into a batch, measured on some rows of the user's own data."""
 
     name: str
     """"now" (read and decoded as it is), "scaled", "read" (the stored bytes alone), "ram", "disk", "gpu"."""
-    pictures: int
+    images: int
     """That were measured, at each number of threads."""
     ms_by_threads: Mapping[int, float]
-    """Threads at work at once → what one of them needs for one picture."""
+    """Threads at work at once → what one of them needs for one image."""
     cpu_ms: float
-    """Of a CPU, for one picture; the rest of the time it waits."""
+    """Of a CPU, for one image; the rest of the time it waits."""
     stored_bytes: float
-    """Read for one picture."""
+    """Read for one image."""
 
     def ms(self, threads: int) -> float:
-        """What one of `threads` threads needs for a picture: as measured, or at the nearest number measured."""
+        """What one of `threads` threads needs for an image: as measured, or at the nearest number measured."""
         nearest = min(self.ms_by_threads, key=lambda each: (abs(each - threads), each))
         return self.ms_by_threads[nearest]
 
     def to_dict(self) -> dict[str, Any]:
         told = {str(threads): round(ms, 4) for threads, ms in self.ms_by_threads.items()}
-        return {"pictures": self.pictures, "ms_by_threads": told, "cpu_ms": round(self.cpu_ms, 4),
+        return {"pictures": self.images, "ms_by_threads": told, "cpu_ms": round(self.cpu_ms, 4),
                 "stored_bytes": round(self.stored_bytes)}  # fmt: skip
 
 
@@ -154,7 +154,7 @@ def tunable_of(thing: Any) -> Any:
         found = next((each.subject() for each in _registered if each.is_of(thing)), None) or thing
     if not hasattr(found, "describe"):
         raise UsageError(
-            f"subject={type(thing).__name__}: it tells nothing of itself", hint="profile.attach(dataloader) before"
+            f"loader={type(thing).__name__}: it tells nothing of itself", hint="profile.attach(dataloader) before"
         )
     return found
 

@@ -101,7 +101,7 @@ class Case:
     step_ms: float
     stages: tuple[Stage, ...]
     loader: LoaderInfo
-    ways: Mapping[str, AccessPath]
+    access_paths: Mapping[str, AccessPath]
     hit_share: float
     """Of the pictures, those that a view answered for."""
     is_input_bound: bool
@@ -126,7 +126,7 @@ class Case:
         return sum(stage.ms for stage in self.stages if stage.name.startswith(prefixes))
 
     @property
-    def picture_ms(self) -> float:
+    def image_ms(self) -> float:
         """Of the service time, all that has to do with pictures."""
         return self.stage_ms("03")
 

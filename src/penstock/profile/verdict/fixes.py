@@ -22,9 +22,9 @@ _VIEW_OVERHEAD = 1.001  # flags and headers
 _HALF = 2  # of the bandwidth that twice the threads would bring, must come for a storage not to be called the limit
 
 
-def bandwidth_of(ways: Mapping[str, AccessPath], threads: int) -> float | None:
+def bandwidth_of(access_paths: Mapping[str, AccessPath], threads: int) -> float | None:
     """Bytes per second that the storage gives at most; None where more threads still get more, or it hardly waits."""
-    read = ways.get("read")
+    read = access_paths.get("read")
     if read is None or read.stored_bytes <= 0:
         return None
     more = max(read.ms_by_threads)
@@ -106,18 +106,18 @@ def _needed_bytes(images: Sequence[ImageInfo]) -> int:
     return int(sum(each.view_row_bytes * each.rows for each in images) * _VIEW_OVERHEAD) + (len(images) << 15)
 
 
-def _with_hits(case: Case, way: AccessPath | None, share: float) -> float | None:
+def _with_hits(case: Case, path: AccessPath | None, share: float) -> float | None:
     """The step when a view answers for `share` of the pictures: the hit mix of copies and what is made now.
 
     None where nobody measured what a copy takes.
     """
-    if way is None:
+    if path is None:
         return None
     now = case.now
-    copy_ms, copy_cpu = way.ms(now.threads) * case.per_batch, way.cpu_ms * case.per_batch
+    copy_ms, copy_cpu = path.ms(now.threads) * case.per_batch, path.cpu_ms * case.per_batch
     missed = max(1 - case.hit_share, 1e-9)
-    made = max(case.picture_ms - case.hit_share * copy_ms, 0.0) / missed  # if every picture had to be made
-    rest = max(now.service_ms - case.picture_ms, 0.0)
+    made = max(case.image_ms - case.hit_share * copy_ms, 0.0) / missed  # if every picture had to be made
+    rest = max(now.service_ms - case.image_ms, 0.0)
     cpu = now.cpu_ms / now.service_ms if now.service_ms else 1.0
     changed = replace(
         now,
@@ -136,17 +136,17 @@ def _filling(case: Case) -> Fix | None:
         return None
     places = sum(view.capacity for view in views)
     share = places / max(sum(each.rows for each in images), 1)
-    way = case.ways.get(views[0].where)
+    path = case.access_paths.get(views[0].where)
     if share <= case.hit_share + 0.02:
         return None
     filled = sum(view.filled for view in views)
     state = message("view is filled") if filled >= places else message("view is being filled", filled=filled)
     why = message("filling", places=places, state=state, share=share)
-    return Fix("wait for the view", {}, _with_hits(case, way, share), why, needs_filling=True)
+    return Fix("wait for the view", {}, _with_hits(case, path, share), why, needs_filling=True)
 
 
 def _view_in_ram(case: Case) -> Fix | None:
-    images, way = _viewable(case), case.ways.get("ram")
+    images, path = _viewable(case), case.access_paths.get("ram")
     if not case.is_input_bound or not images:
         return None
     have = [each.view for each in images if each.view is not None and each.view.where == "ram"]
@@ -167,22 +167,22 @@ def _view_in_ram(case: Case) -> Fix | None:
         return None
     if len(have) == len(images) and "memory" not in change:
         return None  # it is there already; `_filling` speaks of it
-    why += message("not measured") if way is None else message("copy takes", copy=way.ms(case.now.threads))
-    return Fix("view in RAM", change, _with_hits(case, way, share), why + message("fills"), needs_filling=True)
+    why += message("not measured") if path is None else message("copy takes", copy=path.ms(case.now.threads))
+    return Fix("view in RAM", change, _with_hits(case, path, share), why + message("fills"), needs_filling=True)
 
 
 def _view_on_disk(case: Case) -> Fix | None:
-    images, way = _viewable(case), case.ways.get("disk")
+    images, path = _viewable(case), case.access_paths.get("disk")
     if not case.is_input_bound or not images or any(each.view for each in images):
         return None
     needed, free = _needed_bytes(images), case.loader.cache_free_bytes
     if free is None or needed > free * (1 - KEPT_FREE):
         return None
-    if way is None and case.ways:
+    if path is None and case.access_paths:
         return None  # others could be measured, this one not: nothing may be written there
     why = message("images on disk", needed=format_bytes(needed), free=format_bytes(free))
-    why += message("not measured") if way is None else message("from disk takes", copy=way.ms(case.now.threads))
-    predicted = _with_hits(case, way, 1.0)
+    why += message("not measured") if path is None else message("from disk takes", copy=path.ms(case.now.threads))
+    predicted = _with_hits(case, path, 1.0)
     return Fix("view on disk", {"view": "disk"}, predicted, why + message("fills and stays"), needs_filling=True)
 
 
@@ -193,7 +193,7 @@ def _scaled(case: Case) -> Fix | None:
     able = [each for each in case.images if each.can_scale]
     if not case.is_input_bound or not able:
         return None
-    scaled, exact, read = (case.ways.get(name) for name in ("scaled", "now", "read"))
+    scaled, exact, read = (case.access_paths.get(name) for name in ("scaled", "now", "read"))
     if scaled is None or exact is None:
         return Fix("scaled decode", {"exact": False}, None, message("nothing measured"), CLOSE)
     reading = read.cpu_ms if read is not None else 0.0
@@ -203,7 +203,7 @@ def _scaled(case: Case) -> Fix | None:
     now = case.now
     cpu = max(now.cpu_ms - saved, 0.0)
     changed = replace(now, service_ms=max(now.service_ms - saved, 0.0), cpu_ms=cpu)
-    why = message("scaled", ratio=ratio, images=scaled.pictures)
+    why = message("scaled", ratio=ratio, images=scaled.images)
     return Fix("scaled decode", {"exact": False}, changed.step_ms, why, CLOSE)
 
 
@@ -213,19 +213,19 @@ def _gpu_decode(case: Case) -> Fix | None:
         return None
     if (case.loader.resize or "linear") != "linear":
         return None  # the device knows no other
-    way = case.ways.get("gpu")
+    path = case.access_paths.get("gpu")
     device = case.loader.device if case.loader.device not in (None, "cpu") else "cuda"
     change = {"device": device, "gpu_decode": True, "view": "off"}
-    if way is None:
+    if path is None:
         return Fix("decode on the GPU", change, None, message("nvjpeg not measured"), CLOSE)
     now = case.now
-    read = case.ways.get("read")
+    read = case.access_paths.get("read")
     reading = (read.ms(now.threads) if read is not None else 0.0) * case.per_batch
-    rest = max(now.service_ms - case.picture_ms, 0.0)
+    rest = max(now.service_ms - case.image_ms, 0.0)
     changed = replace(now, service_ms=rest + reading, cpu_ms=rest + reading)
-    on_device = way.ms(1) * case.per_batch  # on a stream of its own, beside the step's kernels
+    on_device = path.ms(1) * case.per_batch  # on a stream of its own, beside the step's kernels
     step = max(changed.step_ms, on_device)
-    return Fix("decode on the GPU", change, step, message("nvjpeg", ms=way.ms(1)), CLOSE)
+    return Fix("decode on the GPU", change, step, message("nvjpeg", ms=path.ms(1)), CLOSE)
 
 
 def _stored_pixels(image: ImageInfo) -> int:
@@ -234,12 +234,12 @@ def _stored_pixels(image: ImageInfo) -> int:
 
 
 def _fewer_columns(case: Case) -> Fix | None:
-    if not case.is_input_bound or len(case.images) < 2 or not case.picture_ms:
+    if not case.is_input_bound or len(case.images) < 2 or not case.image_ms:
         return None
     dearest = max(case.images, key=_stored_pixels)
     part = _stored_pixels(dearest) / sum(map(_stored_pixels, case.images))
     now = case.now
-    kept = 1 - part * case.picture_ms / now.service_ms
+    kept = 1 - part * case.image_ms / now.service_ms
     changed = replace(now, service_ms=now.service_ms * kept, cpu_ms=now.cpu_ms * kept,
                       read_bytes=now.read_bytes * (1 - part))  # fmt: skip
     why = message("fewer columns", column=dearest.column, part=part)
@@ -249,7 +249,7 @@ def _fewer_columns(case: Case) -> Fix | None:
 def _storage(case: Case) -> Fix | None:
     reading = case.stage_ms(*READS)
     now = case.now
-    if not case.is_input_bound or not reading or reading < 0.5 * case.picture_ms or not now.read_bytes:
+    if not case.is_input_bound or not reading or reading < 0.5 * case.image_ms or not now.read_bytes:
         return None
     waiting = max(now.service_ms - now.cpu_ms, 0.0)
     changed = replace(now, service_ms=now.service_ms - waiting, bandwidth=None)

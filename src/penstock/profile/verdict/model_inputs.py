@@ -39,7 +39,7 @@ def _waited_ms(loader: LoaderInfo) -> float:
     return loader.steps_waited_ms or 0.0
 
 
-def case_of(snapshot: Snapshot, loader: LoaderInfo, ways: Mapping[str, AccessPath]) -> tuple[Case, Pace]:
+def case_of(snapshot: Snapshot, loader: LoaderInfo, access_paths: Mapping[str, AccessPath]) -> tuple[Case, Pace]:
     """What changes are derived from, and the pace of the steps."""
     steps = snapshot.steps
     pace = pace_of(steps.series, steps.count, steps.total_ns, steps.wait_total_ns)
@@ -52,7 +52,7 @@ def case_of(snapshot: Snapshot, loader: LoaderInfo, ways: Mapping[str, AccessPat
     service = sum(stage.ms for stage in stages)
     pace, starts = _starts(pace, steps, loader, service)
     threads = next((each for each in (loader.threads, loader.workers) if each is not None), 1)
-    bandwidth = bandwidth_of(ways, threads)
+    bandwidth = bandwidth_of(access_paths, threads)
     beside_ms, inline_ms = _beside(snapshot, loader)
     cpu, counted_ms = _cpu_use(snapshot, loader, service, batches / part)
     now = Situation(
@@ -60,7 +60,7 @@ def case_of(snapshot: Snapshot, loader: LoaderInfo, ways: Mapping[str, AccessPat
         threads=threads,
         cores=int(loader.cores or snapshot.machine.get("cores") or os.cpu_count() or 1),
         compute_ms=pace.compute_ms + inline_ms,
-        cpu_ms=counted_ms or _cpu_ms(service, stages, ways),
+        cpu_ms=counted_ms or _cpu_ms(service, stages, access_paths),
         compute_cpu_ms=steps.cpu_total_ns / 1e6 / max(steps.count, 1),
         read_bytes=(loader.stored_bytes_per_batch or 0.0) * (1 - hit_share),
         bandwidth=bandwidth,
@@ -77,7 +77,7 @@ def case_of(snapshot: Snapshot, loader: LoaderInfo, ways: Mapping[str, AccessPat
     elif now.batch_ms > between_ms:  # it kept up: what its threads took was their waiting for CPUs that the step had
         now = replace(now, unexplained=between_ms / now.batch_ms)
     on_gpu = bool(snapshot.gpu) or (loader.device or "cpu") != "cpu"
-    found = Case(now, pace.step_ms, stages, loader, ways, hit_share, is_input_bound, None, on_gpu, starts, cpu,
+    found = Case(now, pace.step_ms, stages, loader, access_paths, hit_share, is_input_bound, None, on_gpu, starts, cpu,
                  snapshot.machine.get("autocast"))  # fmt: skip
     return found, pace
 
@@ -190,9 +190,9 @@ def _batches(snapshot: Snapshot, images_per_batch: float) -> float:
     return steps.count * max(1.0, used / steps.batches) if steps.batches else float(steps.count)  # with validation's
 
 
-def _cpu_ms(service_ms: float, stages: Sequence[Stage], ways: Mapping[str, AccessPath]) -> float:
+def _cpu_ms(service_ms: float, stages: Sequence[Stage], access_paths: Mapping[str, AccessPath]) -> float:
     reading = sum(stage.ms for stage in stages if stage.name in READS)
-    read = ways.get("read")
+    read = access_paths.get("read")
     if read is None:
         return service_ms - reading
     first = min(read.ms_by_threads)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,10 +79,10 @@ class Replay:
 
 
 def try_fix(
-    subject: Any, fix: Fix, step: Step, *, seconds: float = 1.5, batch_ms: float = 0.0, control: bool = False,
+    loader: Any, fix: Fix, step: Step, *, seconds: float = 1.5, batch_ms: float = 0.0, control: bool = False,
     whole_passes: bool = False,
 ) -> Trial:  # fmt: skip
-    """Run the subject with the change for three windows, with `control` one without it before and one after.
+    """Run the loader with the change for three windows, with `control` one without it before and one after.
 
     `batch_ms` is what a batch takes now, to bound the filling of a view. With `whole_passes` the beginnings of passes
     belong to what is measured, as they always do where workers have passes too short for a steady state; else only
@@ -88,68 +90,66 @@ def try_fix(
     """
     if fix.predicted_step_ms is None:
         raise UsageError(f"{fix.name}: there is no prediction that could be checked")
-    whole_passes = whole_passes or _needs_passes(subject, fix, max(batch_ms, fix.predicted_step_ms))
+    whole_passes = whole_passes or _needs_passes(loader, fix, max(batch_ms, fix.predicted_step_ms))
     most = max(4 * _LEAST_STEPS, int(_FILL_S * 1e3 / max(batch_ms, 1e-3))) if fix.needs_filling else None
     controls: list[float] = []
     if control:
-        controls += _measured(subject, {}, step, seconds, 1, None, whole_passes)[0]
-    measured, batches = _measured(subject, fix.change, step, seconds, _WINDOWS, most, whole_passes)
+        controls += _measured(loader, {}, step, seconds, 1, None, whole_passes)[0]
+    measured, batches = _measured(loader, fix.change, step, seconds, _WINDOWS, most, whole_passes)
     if control:
-        controls += _measured(subject, {}, step, seconds, 1, None, whole_passes)[0]
+        controls += _measured(loader, {}, step, seconds, 1, None, whole_passes)[0]
     beside = statistics.fmean(controls) if controls else None
     found = statistics.median(measured), tuple(measured), batches, beside, whole_passes
     return Trial(fix, fix.predicted_step_ms, *found)
 
 
-def _needs_passes(subject: Any, fix: Fix, step_ms: float) -> bool:
+def _needs_passes(loader: Any, fix: Fix, step_ms: float) -> bool:
     """Whether the passes of a DataLoader are so short that its workers hardly get beyond their first batches."""
-    loader = loader_info_of(subject) if hasattr(subject, "describe") else LoaderInfo()
-    workers = int(fix.change.get("num_workers", loader.workers) or 0)
-    if rounds_of(loader, workers) >= _FEW_ROUNDS:
+    info = loader_info_of(loader) if hasattr(loader, "describe") else LoaderInfo()
+    workers = int(fix.change.get("num_workers", info.workers) or 0)
+    if rounds_of(info, workers) >= _FEW_ROUNDS:
         return False
-    if (seconds := (loader.batches or 0) * step_ms / 1e3) > _LONG_PASS_S:
+    if (seconds := (info.batches or 0) * step_ms / 1e3) > _LONG_PASS_S:
         raise UsageError(f"what it changes shows only over whole epochs, and one takes {seconds:.0f} s")
     return True
 
 
 def _measured(
-    subject: Any, change: Mapping[str, Any], step: Step, seconds: float, windows: int, most: int | None, whole: bool
+    loader: Any, change: Mapping[str, Any], step: Step, seconds: float, windows: int, most: int | None, whole: bool
 ) -> tuple[list[float], int]:
-    changed = _variant(subject, change)
-    try:
+    with _variant(loader, change) as changed:
         if whole:
             return _passes(changed, step, seconds, windows)
         if most is not None:
             for _ in _pass(changed, most):  # fills the view
                 continue
         return _windows(changed, step, seconds, windows, most)
-    finally:
-        close = getattr(changed, "close", None)
-        if close is not None:
-            close()
 
 
-def _variant(subject: Any, change: Mapping[str, Any]) -> Any:
-    vary = getattr(subject, "variant", None)
-    if vary is None:
-        raise UsageError(f"{type(subject).__name__} cannot be varied", hint="it has no variant(**options)")
-    made = vary(**change)
+@contextmanager
+def _variant(loader: Any, change: Mapping[str, Any]) -> Iterator[Any]:
+    if not hasattr(loader, "variant"):
+        raise UsageError(f"{type(loader).__name__} cannot be varied", hint="it has no variant(**options)")
+    made = loader.variant(**change)
     unregister(made, forget=True)  # only tried: snapshots speak of what is trained with
-    return made
+    try:
+        yield made
+    finally:
+        made.close()
 
 
-def _pass(subject: Any, most: int | None) -> Iterator[Any]:
+def _pass(loader: Any, most: int | None) -> Iterator[Any]:
     """The batches of an epoch; where only `most` are wanted, always the same ones."""
-    begin = getattr(subject, "set_epoch", None)
+    begin = getattr(loader, "set_epoch", None)
     if most is not None and begin is not None:
         begin(0)
-    for number, batch in enumerate(subject):
+    for number, batch in enumerate(loader):
         yield batch
         if most is not None and number + 1 >= most:
             return
 
 
-def _windows(subject: Any, step: Step, seconds: float, windows: int, most: int | None) -> tuple[list[float], int]:
+def _windows(loader: Any, step: Step, seconds: float, windows: int, most: int | None) -> tuple[list[float], int]:
     found: list[float] = []
     times: list[float] = []
     widest = 0
@@ -157,7 +157,7 @@ def _windows(subject: Any, step: Step, seconds: float, windows: int, most: int |
     while len(found) < windows:
         before = time.perf_counter()
         number = 0
-        for batch in _pass(subject, most):
+        for batch in _pass(loader, most):
             step(batch)
             _settle()
             del batch
@@ -179,14 +179,14 @@ def _windows(subject: Any, step: Step, seconds: float, windows: int, most: int |
     return found, widest
 
 
-def _passes(subject: Any, step: Step, seconds: float, windows: int) -> tuple[list[float], int]:
+def _passes(loader: Any, step: Step, seconds: float, windows: int) -> tuple[list[float], int]:
     """As `_windows`, of whole passes with their beginnings; the first, which starts everything, does not count."""
-    widest = _through(subject, step)[1]
+    widest = _through(loader, step)[1]
     found: list[float] = []
     while len(found) < windows:
         spent_s, steps = 0.0, 0
         while not steps or spent_s < seconds:
-            took_s, count = _through(subject, step)
+            took_s, count = _through(loader, step)
             if not count:
                 raise UsageError("an epoch has no batches: there is nothing to measure")
             spent_s, steps = spent_s + took_s, steps + count
@@ -194,9 +194,9 @@ def _passes(subject: Any, step: Step, seconds: float, windows: int) -> tuple[lis
     return found, widest
 
 
-def _through(subject: Any, step: Step) -> tuple[float, int]:
+def _through(loader: Any, step: Step) -> tuple[float, int]:
     """One pass: (seconds from asking for its first batch to the end of its last step, steps)."""
-    batches = iter(subject)
+    batches = iter(loader)
     began = ended = time.perf_counter()
     count = 0
     for batch in batches:
@@ -215,7 +215,7 @@ def _settle() -> None:
         torch.cuda.synchronize()
 
 
-def batch_cost(subject: Any, step: Step, size: int) -> BatchCost | None:
+def batch_cost(loader: Any, step: Step, size: int) -> BatchCost | None:
     """What the user's step takes for a whole batch and for half of one, replayed without the loader at work.
 
     None where there is no half of a batch to be had. What the step raises is the user's to see.
@@ -223,13 +223,12 @@ def batch_cost(subject: Any, step: Step, size: int) -> BatchCost | None:
     half = size // 2
     if half < 1:
         return None
-    changed = _variant(subject, {})
-    try:
+    times: dict[int, list[float]] = {half: [], size: []}
+    with _variant(loader, {}) as changed:
         batch = next(iter(_pass(changed, 1)), None)
         small = None if batch is None else _half_of(batch, size, half)
         if small is None:
             return None
-        times: dict[int, list[float]] = {half: [], size: []}
         for number in range(_REPEATS + 1):
             for count, given in ((half, small), (size, batch)):
                 began = time.perf_counter()
@@ -237,8 +236,6 @@ def batch_cost(subject: Any, step: Step, size: int) -> BatchCost | None:
                 _settle()
                 if number:  # the first of each warms up
                     times[count].append(time.perf_counter() - began)
-    finally:
-        changed.close()
     low, high = (min(times[count]) * 1e3 for count in (half, size))  # what disturbs makes them longer, never shorter
     per_sample = (high - low) / (size - half)
     return BatchCost(high - per_sample * size, per_sample, (half, size))
@@ -246,54 +243,59 @@ def batch_cost(subject: Any, step: Step, size: int) -> BatchCost | None:
 
 def _half_of(batch: Any, size: int, half: int) -> Any:
     """The first samples of a batch of any build; None where it has nothing that is as long as the batch."""
-    cut = _Cut(size, half)
+    found: list[Any] = []
+
+    def is_long(value: Any) -> bool:
+        try:
+            return len(value) == size
+        except TypeError:  # a number, or a tensor of one
+            return False
+
+    def holds_array(value: Any) -> bool:
+        """Whether there is an array somewhere inside with a row for each sample."""
+        if isinstance(value, (Mapping, list, tuple)):
+            return any(map(holds_array, value.values() if isinstance(value, Mapping) else value))
+        return hasattr(value, "shape") and is_long(value)
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            items = {name: cut(each) for name, each in value.items()}
+            if not isinstance(value, MutableMapping):
+                return type(value)(items)  # type: ignore[call-arg]
+            made = copy.copy(value)  # of the same kind, with whatever else it has
+            made.update(items)
+            return made
+        is_fields = hasattr(value, "_fields") or holds_array(value)  # and not one thing for each sample, as texts are
+        if isinstance(value, (list, tuple)) and (is_fields or not is_long(value)):
+            each = [cut(item) for item in value]
+            return type(value)(*each) if hasattr(value, "_fields") else type(value)(each)
+        if isinstance(value, (str, bytes)) or not is_long(value):
+            return value
+        found.append(value)
+        return value[:half]
+
     try:
         made = cut(batch)
     except Exception:  # a container of the user's own, which is not made as its like are
         return None
-    return made if cut.is_any else None
+    return made if found else None
 
 
-class _Cut:
-    """Makes a smaller batch: whatever has a row for each sample is cut, everything else stays."""
-
-    def __init__(self, size: int, half: int) -> None:
-        self._size, self._half = size, half
-        self.is_any = False
-
-    def __call__(self, value: Any) -> Any:
-        if isinstance(value, (str, bytes)):
-            return value
-        if isinstance(value, Mapping):
-            return self._mapping(value)
-        if isinstance(value, (list, tuple)) and not self._is_column(value):
-            each = [self(item) for item in value]
-            return type(value)(*each) if hasattr(value, "_fields") else type(value)(each)
-        if not self._is_long(value):
-            return value
-        self.is_any = True
-        return value[: self._half]
-
-    def _mapping(self, value: Mapping[Any, Any]) -> Mapping[Any, Any]:
-        cut = {name: self(each) for name, each in value.items()}
-        if not isinstance(value, MutableMapping):
-            return type(value)(cut)  # type: ignore[call-arg]
-        made = copy.copy(value)  # of the same kind, with whatever else it has
-        made.update(cut)
-        return made
-
-    def _is_long(self, value: Any) -> bool:
-        try:
-            return len(value) == self._size
-        except TypeError:  # a number, or a tensor of one
-            return False
-
-    def _is_column(self, value: Any) -> bool:
-        """Whether a list holds one thing for each sample (texts), and not one array for each field."""
-        return len(value) == self._size and not hasattr(value, "_fields") and not self._holds_field(value)
-
-    def _holds_field(self, value: Any) -> bool:
-        """Whether there is an array somewhere inside with a row for each sample."""
-        if isinstance(value, (Mapping, list, tuple)):
-            return any(map(self._holds_field, value.values() if isinstance(value, Mapping) else value))
-        return hasattr(value, "shape") and self._is_long(value)
+@contextmanager
+def preserved_rng_state() -> Iterator[None]:
+    """Afterwards the generators that everybody shares (Python's, numpy's, torch's) stand where they stood: a trial
+    must not change what is trained."""
+    numpy = getattr(sys.modules.get("numpy"), "random", None)
+    torch: Any = sys.modules.get("torch")
+    kept: list[tuple[Callable[[Any], Any], Any]] = [(random.setstate, random.getstate())]
+    if numpy is not None:
+        kept.append((numpy.set_state, numpy.get_state()))
+    if hasattr(torch, "get_rng_state"):  # it may be just being imported
+        kept.append((torch.set_rng_state, torch.get_rng_state()))
+        if torch.cuda.is_initialized():
+            kept.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
+    try:
+        yield
+    finally:
+        for restore, state in kept:
+            restore(state)

@@ -25,9 +25,9 @@ def threads(case: Case) -> Fix | None:
         return None
     if case.loader.threads is None and case.loader.workers is None:
         return None  # nobody knows what made the batches, nor with how many
-    way = case.ways.get("now")
-    if way is not None and case.hit_share < 1:
-        return _measured_threads(case, way)
+    path = case.access_paths.get("now")
+    if path is not None and case.hit_share < 1:
+        return _measured_threads(case, path)
     more = _useful(case)
     if more <= now.threads:
         return None
@@ -79,18 +79,18 @@ def _start_ms(case: Case, changed: Situation, stays: bool) -> float:
     return begins_ms / steps + (0.0 if stays else _restart_ms(case, changed))
 
 
-def _measured_threads(case: Case, way: AccessPath) -> Fix | None:
+def _measured_threads(case: Case, path: AccessPath) -> Fix | None:
     """Of the numbers of threads that were measured, the smallest that gives (nearly) the shortest step."""
     now = case.now
     steps = {
-        more: replace(now, threads=more, service_ms=now.service_ms * way.ms(more) / way.ms(now.threads)).step_ms
-        for more in sorted(way.ms_by_threads)
+        more: replace(now, threads=more, service_ms=now.service_ms * path.ms(more) / path.ms(now.threads)).step_ms
+        for more in sorted(path.ms_by_threads)
         if more > now.threads
     }
     if not steps:
         return None
     more = next(each for each, ms in steps.items() if ms <= min(steps.values()) * (1 + WORTH))
-    why = message("measured threads", more=more, then=way.ms(more), now=way.ms(now.threads))
+    why = message("measured threads", more=more, then=path.ms(more), now=path.ms(now.threads))
     return Fix("threads", {"threads": more}, steps[more], why)
 
 

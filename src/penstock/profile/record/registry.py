@@ -1,7 +1,7 @@
 """What a verdict is about: whatever feeds the training step makes itself known here, can be measured and varied.
 
     profile.register(loader)         # penstock.Loader does it itself
-    registered()                       # those that still live, the oldest first
+    registered()                     # those that still live, the oldest first
 
 Only a weak reference is kept. What one that has ended said of itself is remembered until the next reset: the run that
 it fed can still be judged.
@@ -23,6 +23,8 @@ from penstock.profile.record.spans import is_enabled, share_board
 from penstock.profile.record.steps import steps
 from penstock.profile.schema import encode
 
+_MOST_ENDED = 32  # some code makes a new one for every epoch
+
 
 @dataclass(frozen=True)
 class AccessPath:
@@ -41,12 +43,11 @@ class AccessPath:
 
     def ms(self, threads: int) -> float:
         """What one of `threads` threads needs for an image: as measured, or at the nearest number measured."""
-        nearest = min(self.ms_by_threads, key=lambda each: (abs(each - threads), each))
-        return self.ms_by_threads[nearest]
+        return self.ms_by_threads[min(self.ms_by_threads, key=lambda each: (abs(each - threads), each))]
 
     def to_dict(self) -> dict[str, Any]:
-        told = {str(threads): round(ms, 4) for threads, ms in self.ms_by_threads.items()}
-        return {"pictures": self.images, "ms_by_threads": told, "cpu_ms": round(self.cpu_ms, 4),
+        by_threads = {str(threads): round(ms, 4) for threads, ms in self.ms_by_threads.items()}
+        return {"pictures": self.images, "ms_by_threads": by_threads, "cpu_ms": round(self.cpu_ms, 4),
                 "stored_bytes": round(self.stored_bytes)}  # fmt: skip
 
 
@@ -60,8 +61,8 @@ class Tunable(Protocol):
     def describe(self) -> LoaderInfo | Mapping[str, Any]:
         """How it is set up and what it gave; a table of its own has the names of the file (RUN.json)."""
 
-    def calibrate(self, ways: Sequence[str], threads: Sequence[int]) -> dict[str, AccessPath]:
-        """Measure ways on some fifty rows, with each number of threads at once; ways that do not apply are left out."""
+    def calibrate(self, access_paths: Sequence[str], threads: Sequence[int]) -> dict[str, AccessPath]:
+        """Measure on some fifty rows, with each number of threads at once; what does not apply is left out."""
 
     def variant(self, **options: Any) -> Tunable:
         """The same batches in the same order, with some options changed."""
@@ -73,36 +74,43 @@ class Tunable(Protocol):
         """Give everything back."""
 
 
-_MOST_ENDED = 32  # some code makes a new one for every epoch
-
 _lock = threading.Lock()
-_registered: list[_Entry] = []
-_ended: deque[Any] = deque(maxlen=_MOST_ENDED)
+_registered: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []  # a tunable, and the loader that it speaks for
+_ended: deque[tuple[int, Any]] = deque(maxlen=_MOST_ENDED)  # with the reset after which it was used
 
 
-class _Entry:
-    """A subject, and what it speaks for where that is another object."""
+def register(loader: Any, tunable: Any = None) -> None:
+    """Make a loader known to `snapshot()` and `verdict()`; it is forgotten when nobody holds it any more.
 
-    def __init__(self, subject: Any, of: Any) -> None:
-        self._subject = weakref.ref(subject)
-        self._of = None if of is None else weakref.ref(of)
-
-    def subject(self) -> Any:
-        """None once it, or what it speaks for, is gone."""
-        return None if self._of is not None and self._of() is None else self._subject()
-
-    def is_of(self, thing: Any) -> bool:
-        return self._of is not None and self._of() is thing
+    `tunable` speaks for it where it does not do so itself.
+    """
+    speaker = loader if tunable is None else tunable
+    share_board()  # its workers may start before anything is recorded
+    with _lock:
+        _registered[:] = [each for each in _living() if each[0]() is not speaker]
+        _registered.append((weakref.ref(speaker), weakref.ref(loader)))
 
 
-class _Ended:
-    """The description of a subject when it ended; an empty one after a reset."""
+def unregister(tunable: Any, *, forget: bool = False) -> None:
+    """Leave out one that still lives: it was closed. With `forget` (it was only tried out) without a trace."""
+    with _lock:
+        before = len(_living())
+        _registered[:] = [each for each in _living() if each[0]() is not tunable]
+        is_known = len(_registered) < before
+    if is_known and not forget and is_enabled():
+        try:
+            remember(loader_info_of(tunable))
+        except Exception:  # it is half closed: an end must not fail for it
+            pass
 
-    def __init__(self, description: LoaderInfo) -> None:
-        self._description, self._reset_ns = description, _reset_ns()
 
-    def describe(self) -> LoaderInfo:
-        return self._description if self._reset_ns == _reset_ns() else LoaderInfo()
+def remember(ended: Any) -> None:
+    """Keep one that has ended, or its info; called wherever something is freed: no lock here."""
+    _ended.append((_reset_ns(), ended))
+
+
+def _living() -> list[tuple[weakref.ref[Any], weakref.ref[Any]]]:
+    return [each for each in _registered if each[0]() is not None and each[1]() is not None]
 
 
 def _reset_ns() -> int:
@@ -110,82 +118,49 @@ def _reset_ns() -> int:
     return 0 if board is None else board.reset_ns
 
 
-def register(subject: Any, of: Any = None) -> None:
-    """Make a subject known to `snapshot()` and `verdict()`; it is forgotten when nobody holds it any more.
-
-    `of`: what it speaks for, and what users hold.
-    """
-    share_board()  # its workers may start before anything is recorded
-    with _lock:
-        _registered[:] = _without(subject)
-        _registered.append(_Entry(subject, of))
-
-
-def unregister(subject: Any, *, forget: bool = False) -> None:
-    """Leave out a subject that still lives: it was closed. With `forget` (it was only tried out) without a trace."""
-    with _lock:
-        is_known = any(each.subject() is subject for each in _registered)
-        _registered[:] = _without(subject)
-    if is_known and not forget and is_enabled():
-        try:
-            keep(_Ended(loader_info_of(subject)))
-        except Exception:  # it is half closed: an end must not fail for it
-            pass
-
-
-def keep(ended: Any) -> None:
-    """Remember one that has ended by what its `describe()` says; called wherever something is freed: no lock here."""
-    _ended.append(ended)
-
-
-def _without(subject: Any) -> list[_Entry]:
-    return [each for each in _registered if each.subject() is not None and each.subject() is not subject]
-
-
 def registered() -> list[Any]:
     """Those that are registered and live, in the order in which they came."""
     with _lock:
-        return [found for each in _registered if (found := each.subject()) is not None]
+        return [tunable for each in _living() if (tunable := each[0]()) is not None]
 
 
-def tunable_of(thing: Any) -> Any:
-    """The subject that speaks for an object: itself, where it can."""
+def tunable_of(loader: Any) -> Any:
+    """What speaks for a loader: itself, where it can."""
     with _lock:
-        found = next((each.subject() for each in _registered if each.is_of(thing)), None) or thing
+        found = next((each[0]() for each in _living() if each[1]() is loader), None) or loader
     if not hasattr(found, "describe"):
-        raise UsageError(
-            f"loader={type(thing).__name__}: it tells nothing of itself", hint="profile.attach(dataloader) before"
-        )
+        hint = "profile.attach(dataloader) before"
+        raise UsageError(f"loader={type(loader).__name__}: it tells nothing of itself", hint=hint)
     return found
 
 
 def loader_infos() -> list[LoaderInfo]:
-    """Those of all subjects, first the ones that have ended since the last reset (`ended`) and were used.
+    """Those of all loaders, first the ones that have ended since the last reset (`ended`) and were used.
 
     One that cannot tell any more is left out.
     """
-    gone = [replace(each, ended=True) for each in _described(list(_ended)) if each.batches_handed]
-    return gone + _described(registered())
+    gone = _infos([each for reset_ns, each in list(_ended) if reset_ns == _reset_ns()])
+    return [replace(each, ended=True) for each in gone if each.batches_handed] + _infos(registered())
 
 
-def loader_info_of(subject: Any) -> LoaderInfo:
-    """What a subject tells of itself, and what training steps took of it and waited for it."""
-    found = subject.describe()
+def _infos(loaders: Sequence[Any]) -> list[LoaderInfo]:
+    found = []
+    for each in loaders:
+        try:
+            found.append(each if isinstance(each, LoaderInfo) else loader_info_of(each))
+        except Exception:  # closed meanwhile: a snapshot must not fail for it
+            continue
+    return found
+
+
+def loader_info_of(tunable: Any) -> LoaderInfo:
+    """What a loader tells of itself, and what training steps took of it and waited for it."""
+    found = tunable.describe()
     if not isinstance(found, LoaderInfo):
-        found = LoaderInfo.from_json(encode(found), f"{type(subject).__name__}.describe()")
-    serial = getattr(subject, "serial", None)
+        found = LoaderInfo.from_json(encode(found), f"{type(tunable).__name__}.describe()")
+    serial = getattr(tunable, "serial", None)
     if serial is None:
         return found
     use = steps().use_of(serial)
     is_companion = use.companion_wait_ns > 0
     return replace(found, step_batches=use.batches, steps_waited_ms=use.wait_ns / 1e6, is_companion=is_companion)
-
-
-def _described(those: Sequence[Any]) -> list[LoaderInfo]:
-    found = []
-    for subject in those:
-        try:
-            found.append(loader_info_of(subject))
-        except Exception:  # closed meanwhile: a snapshot must not fail for it
-            continue
-    return found

@@ -4,7 +4,7 @@
     for batch in loader: ...                      # as before
 
 The loader stays the object that it was, and so do its data set and its collate_fn for everybody who looks at them:
-what is timed are stand-ins that only the workers' fetching sees.
+what is timed are wrappers that only the workers' fetching sees.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.errors import UsageError
 from penstock.profile.record.loader_pass import LoaderPass
 from penstock.profile.record.registry import register, unregister
 from penstock.profile.torch.attachment import Attachment, attachment_of
-from penstock.profile.torch.wrappers import stand_ins
+from penstock.profile.torch.wrappers import wrapped
 
 _classes: dict[type, type] = {}
 
@@ -42,8 +42,8 @@ def attach(dataloader: Any) -> Any:
     object.__setattr__(dataloader, "__class__", _attached_class(type(dataloader)))
     _end_workers(dataloader)
     attachment = attachment_of(dataloader)
-    attachment.is_subject = True
-    register(attachment, of=dataloader)
+    attachment.is_known = True
+    register(dataloader, attachment)
     return dataloader
 
 
@@ -51,7 +51,7 @@ def detach(dataloader: Any) -> Any:
     """Make a DataLoader what it was before `attach`, from its next pass on, and return it."""
     if isinstance(dataloader, _Attached):
         attachment = attachment_of(dataloader)
-        attachment.is_subject = False
+        attachment.is_known = False
         unregister(attachment, forget=True)
         object.__setattr__(dataloader, "__class__", type(dataloader).plain_class)
         _end_workers(dataloader)
@@ -86,7 +86,7 @@ def _attached_class(plain: type) -> type:
             return _TimedPass(super().__iter__(), attachment, is_first, self)
 
         def _get_iterator(self) -> Any:
-            with stand_ins(self.__dict__, attachment_of(self).counter):
+            with wrapped(self.__dict__, attachment_of(self).counter):
                 return super()._get_iterator()
 
         def __reduce_ex__(self, protocol: Any) -> Any:  # a copy is an ordinary one
@@ -111,19 +111,19 @@ class _TimedPass:
     def __init__(self, inner: Any, attachment: Attachment, is_first: bool, loader: Any) -> None:
         self._inner, self._attachment = inner, attachment
         self._is_start = not is_first  # the first pass has to start workers, whatever is set
-        self._feeding = LoaderPass(loader)
+        self._loader_pass = LoaderPass(loader)
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        start_ns = self._feeding.ask()
+        start_ns = self._loader_pass.ask()
         try:
             found = next(self._inner)
         except BaseException:
-            self._feeding.take(start_ns, False)
+            self._loader_pass.take(start_ns, False)
             raise
-        self._feeding.take(start_ns, True)
+        self._loader_pass.take(start_ns, True)
         self._attachment.add(perf_counter_ns() - start_ns, self._is_start)
         self._is_start = False
         return found

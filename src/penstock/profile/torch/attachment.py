@@ -1,4 +1,4 @@
-"""An attached DataLoader as the subject of a verdict: how it is set up, what it gave, and the same one varied.
+"""What speaks for an attached DataLoader: how it is set up, what it gave, and the same one varied.
 
 The DataLoader itself keeps the methods that its class has, and no others.
 """
@@ -16,7 +16,7 @@ from penstock.errors import UsageError
 from penstock.profile.loader_info import TORCH_LOADER, LoaderInfo
 from penstock.profile.record.layout import B_RESET_NS
 from penstock.profile.record.loader_pass import loader_id
-from penstock.profile.record.registry import AccessPath, keep
+from penstock.profile.record.registry import AccessPath, remember
 from penstock.profile.record.spans import is_enabled, own_buffer
 from penstock.system.limits import read_memory_limit
 
@@ -25,28 +25,19 @@ FETCH_NS = "fetch_ns of loader {}"
 
 _PATIENCE_S = 60.0  # for a batch of workers that are only tried
 _MOST_COUNTED = 32  # loaders one by one: some code makes a new one for every epoch, and names take room
+_taken: dict[int, set[str]] = {}  # names of counters, by the reset since which they are
 
 
-class _Counters:
-    """Names of counters for loaders: none is given twice between two resets, nor while its loader lives."""
-
-    def __init__(self) -> None:
-        self._reset_ns = -1
-        self._taken: set[str] = set()
-
-    def take(self) -> str:
-        """The next name; "" where too many were given."""
-        reset_ns = own_buffer().board_words[B_RESET_NS]
-        if reset_ns != self._reset_ns:
-            self._reset_ns = reset_ns
-            self._taken = {each.counter for each in list(_attachments.values())}
-        names = (FETCH_NS.format(number) for number in range(1, _MOST_COUNTED + 1))
-        found = next((name for name in names if name not in self._taken), "")
-        self._taken.add(found)
-        return found
-
-
-_counters = _Counters()
+def _free_counter() -> str:
+    """A name that no loader has had since the last reset, nor has while it lives; "" where too many are taken."""
+    reset_ns = own_buffer().board_words[B_RESET_NS]
+    if reset_ns not in _taken:
+        _taken.clear()
+        _taken[reset_ns] = {each.counter for each in list(_attachments.values())}
+    names = map(FETCH_NS.format, range(1, _MOST_COUNTED + 1))
+    found = next((name for name in names if name not in _taken[reset_ns]), "")
+    _taken[reset_ns].add(found)
+    return found
 
 
 class Attachment:
@@ -55,24 +46,22 @@ class Attachment:
 
     def __init__(self, loader: Any, *, is_counted: bool = True) -> None:
         self._loader = weakref.ref(loader)
-        self._number = loader_id(loader)
-        self._setting = LoaderInfo(kind=TORCH_LOADER)
-        self.counter = _counters.take() if is_counted and is_enabled() else ""
-        self.is_subject = False
+        self._info = LoaderInfo(kind=TORCH_LOADER)
+        self.serial = loader_id(loader)
+        """The number of the loader that it speaks for."""
+        self.counter = _free_counter() if is_counted and is_enabled() else ""
+        self.is_known = False
         self._has_begun = False
         self._reset_ns = -1
-        self._clear()
+        self._batches = self._starts = self._start_wait_ns = 0
         self._look_at(loader)
 
     def _look_at(self, loader: Any) -> None:
         """Remember how it is set up, should it be gone when somebody asks."""
         try:
-            self._setting = _setting(loader)
+            self._info = _info(loader)
         except Exception:  # a data set of the user's own whose length cannot be told: nothing fails for it
             pass
-
-    def _clear(self) -> None:
-        self._batches = self._starts = self._start_wait_ns = 0
 
     def begin(self, loader: Any) -> bool:
         """A pass begins; whether it is the first."""
@@ -82,27 +71,17 @@ class Attachment:
 
     def add(self, wait_ns: int, is_start: bool) -> None:
         """A batch came."""
-        if not is_enabled():
-            return
-        self._look()
-        self._batches += 1
-        if is_start:
-            self._starts += 1
-            self._start_wait_ns += wait_ns
+        if is_enabled():
+            self._clear_after_reset()
+            self._batches += 1
+            self._starts += is_start
+            self._start_wait_ns += wait_ns if is_start else 0
 
-    def _look(self) -> None:
-        """Begin anew where the profile was."""
+    def _clear_after_reset(self) -> None:
         reset_ns = own_buffer().board_words[B_RESET_NS]
         if reset_ns != self._reset_ns:
             self._reset_ns = reset_ns
-            self._clear()
-
-    # The subject
-
-    @property
-    def serial(self) -> int:
-        """The number of the loader that it speaks for."""
-        return self._number
+            self._batches = self._starts = self._start_wait_ns = 0
 
     def describe(self) -> LoaderInfo:
         """How it is set up, and what it gave since the last reset."""
@@ -110,9 +89,9 @@ class Attachment:
         if loader is not None:
             self._look_at(loader)
         if is_enabled():
-            self._look()
+            self._clear_after_reset()
         return replace(
-            self._setting,
+            self._info,
             batches_handed=self._batches,
             service_counter=self.counter,
             starts=self._starts,
@@ -125,7 +104,7 @@ class Attachment:
         where torch itself makes batches of what its sampler gives."""
         return Variant(_varied(self._living(), options))
 
-    def calibrate(self, ways: Sequence[str], threads: Sequence[int]) -> dict[str, AccessPath]:
+    def calibrate(self, access_paths: Sequence[str], threads: Sequence[int]) -> dict[str, AccessPath]:
         """What is inside a data set is not known here."""
         return {}
 
@@ -157,10 +136,9 @@ class Variant(Attachment):
         except RuntimeError as error:
             if "DataLoader timed out" not in str(error):
                 raise
-            workers = f"{self.loader.num_workers} worker{'s' if self.loader.num_workers != 1 else ''}"
             raise UsageError(
-                f"no batch came from {workers} within {self.loader.timeout:.0f} s: a data set "
-                "that was used here may have threads or locks that a forked worker has not",
+                f"no batch came from num_workers={self.loader.num_workers} within {self.loader.timeout:.0f} s: a data "
+                "set that was used here may have threads or locks that a forked worker has not",
                 hint="make such things in the worker, when the first sample is asked for",
             ) from error
 
@@ -180,11 +158,15 @@ def attachment_of(loader: Any) -> Attachment:
 
 def _end(number: int) -> None:
     attachment = _attachments.pop(number, None)
-    if attachment is not None and attachment.is_subject:
-        keep(attachment)
+    if attachment is not None and attachment.is_known:
+        remember(attachment)
 
 
-def _setting(loader: Any) -> LoaderInfo:
+def _info(loader: Any) -> LoaderInfo:
+    stream = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", ())
+    kept = vars(loader).get("_IterableDataset_len_called")  # torch remembers who asked a stream, and warns later
+    batches = _length(loader)
+    vars(loader)["_IterableDataset_len_called"] = kept
     return LoaderInfo(
         kind=TORCH_LOADER,
         text=repr(loader),
@@ -194,28 +176,10 @@ def _setting(loader: Any) -> LoaderInfo:
         pin_memory=bool(loader.pin_memory),
         persistent_workers=bool(loader.persistent_workers),
         dataset=type(loader.dataset).__name__,
-        is_stream=_is_stream(loader.dataset),
+        is_stream=isinstance(loader.dataset, stream),
         samples=_length(loader.dataset),
-        batches=_batches(loader),
+        batches=batches,
     )
-
-
-def _is_stream(dataset: Any) -> bool:
-    """Whether every worker goes through all of it, unless it divides itself."""
-    data = sys.modules.get("torch.utils.data")
-    return data is not None and isinstance(dataset, data.IterableDataset)
-
-
-def _batches(loader: Any) -> int | None:
-    """Its length, asked for without a trace: of a stream torch remembers who asked, and warns later."""
-    own = vars(loader)
-    name = "_IterableDataset_len_called"
-    before = own.get(name)
-    try:
-        return _length(loader)
-    finally:
-        if name in own:
-            own[name] = before
 
 
 def _length(of: Any) -> int | None:
@@ -233,13 +197,13 @@ def _varied(loader: Any, options: dict[str, Any]) -> Any:
     if unknown := set(options) - known:
         raise UsageError(f"this DataLoader has no option {', '.join(sorted(unknown))} that can be varied")
     made = copy.copy(loader)
-    made.__dict__.update({"_iterator": None, **_own_order(loader), **options})
+    own = vars(made)
+    own.update({"_iterator": None, **_own_order(loader), **options})
     if "batch_size" in options:
-        made.__dict__["batch_sampler"] = data.BatchSampler(made.sampler, options["batch_size"], made.drop_last)
-    if made.num_workers and made.prefetch_factor is None:
-        made.__dict__["prefetch_factor"] = 2  # torch's own choice
-    if made.num_workers and not made.timeout:
-        made.__dict__["timeout"] = _PATIENCE_S
+        own["batch_sampler"] = data.BatchSampler(made.sampler, options["batch_size"], made.drop_last)
+    if made.num_workers:
+        own["prefetch_factor"] = made.prefetch_factor or 2  # torch's own choice
+        own["timeout"] = made.timeout or _PATIENCE_S
     object.__setattr__(made, "__class__", type(loader))  # a copy of an attached one is an ordinary one
     return made
 

@@ -1,4 +1,4 @@
-"""What stands in for the data set, the collate_fn and the worker_init_fn of an attached DataLoader, and times them."""
+"""Wrappers around the data set, the collate_fn and the worker_init_fn of an attached DataLoader, which time them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from penstock.profile.record.counters import count
 from penstock.profile.record.loader_pass import begin_sample, end_sample
 from penstock.profile.record.node import Node
 from penstock.profile.record.spans import is_enabled, own_buffer, record_calls, span
-from penstock.profile.torch.queue_time import queued_ns
 
 TOTAL, FETCH, COLLATE = "00_TOTAL_getitem", "fetch", "collate"
 FETCH_CPU = "fetch_cpu_ns"
@@ -23,8 +22,20 @@ FETCH_QUEUED = "fetch_queued_ns"
 """Counter: how long the thread that makes them stood in line for a CPU."""
 
 
+_SCHEDSTAT = "/proc/thread-self/schedstat"
+
+
+def queued_ns() -> int:
+    """How long the calling thread stood in line for a CPU since it began; 0 where the kernel does not tell."""
+    try:
+        with open(_SCHEDSTAT, "rb") as file:
+            return int(file.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
 @contextmanager
-def stand_ins(own: dict[str, Any], counter: str) -> Iterator[None]:
+def wrapped(own: dict[str, Any], counter: str) -> Iterator[None]:
     """In place only while workers are made: whoever asks the loader sees what he gave it."""
     kept = {name: own[name] for name in ("dataset", "collate_fn", "worker_init_fn")}
     own["collate_fn"] = _TimedCollate(kept["collate_fn"], counter)
@@ -38,7 +49,7 @@ def stand_ins(own: dict[str, Any], counter: str) -> Iterator[None]:
 
 
 def _is_pipe(dataset: Any) -> bool:
-    """Data pipes are rewritten by torch when a pass begins, so a stand-in would be in the way."""
+    """Data pipes are rewritten by torch when a pass begins, so a wrapper would be in the way."""
     return any(kind.__name__ in ("IterDataPipe", "MapDataPipe") for kind in type(dataset).__mro__)
 
 
@@ -56,8 +67,7 @@ class _Working:
 
     def __enter__(self) -> None:
         self._worked_ns = process_time_ns() if is_enabled() else None
-        self._own_ns = thread_time_ns()
-        self._queued_ns = queued_ns() if is_enabled() else 0
+        self._own_ns, self._queued_ns = thread_time_ns(), queued_ns()
         self._began_ns = perf_counter_ns()
 
     def __exit__(

@@ -38,7 +38,6 @@ class Entry(NamedTuple):
     pid: int
     pid_ticks: int
     owners: int
-    is_full: bool
     thread: str
     process: str
 
@@ -77,44 +76,32 @@ class Board:
         self.words[at.B_LOST_THREADS] += 1
         return -1, mmap.mmap(-1, at.PAGE_BYTES)
 
-    def release(self, number: int) -> None:
+    def release(self, number: int, *, is_full: bool) -> None:
         """The thread that owned a buffer has ended: its page may go to another."""
-        self.words[self._entry(number) + at.D_STATE] = at.ENDED
-
-    def tell_full(self, number: int) -> None:
-        """The page of a buffer has no room for another name: until a reset, other threads rather take another page."""
-        self.words[self._entry(number) + at.D_FULL_RESET_NS] = self.reset_ns
+        self.words[self._entry(number) + at.D_STATE] = at.FULL if is_full else at.ENDED
 
     def entries(self) -> list[Entry]:
         """All buffers that were ever claimed."""
         return [self._read(number) for number in range(min(self.words[at.B_BUFFERS], at.MAX_BUFFERS))]
 
     def _choose(self) -> int:
-        """The buffer for the calling thread: one that ended in this process, best of the same name; a new one; one of a
-        process that has ended, once there are many; at last one that has no room for new names."""
-        buffers, pid = self.words[at.B_BUFFERS], os.getpid()
-        own = pid, pid_ticks(pid)
-        name = _fitting_name()
+        """The buffer for the calling thread: one that ended in this process, best of the same name; a new one; once
+        there are many, one of a process that has ended. -1 where all are taken."""
+        count, own, name = self.words[at.B_BUFFERS], (os.getpid(), pid_ticks(os.getpid())), _fitting_name()
         living = {own: True}
-        ranked: list[tuple[int, int]] = []
+        free = []
         for entry in self.entries():
             key = entry.pid, entry.pid_ticks
             if key not in living:
                 living[key] = is_alive(*key)
             if entry.state == at.ENDED or not living[key]:
-                if entry.is_full:
-                    rank = 4
-                elif key == own:
-                    rank = 0 if entry.thread == name else 1
-                else:
-                    rank = 2 if buffers >= _KEPT_BUFFERS else 3
-                ranked.append((rank, entry.number))
-        if buffers < at.MAX_BUFFERS:
-            ranked.append((3, -1))  # before those of rank 3 that are there: they keep what they tell
-        if not ranked:
-            return -1
-        chosen = min(ranked)[1]
-        return buffers if chosen < 0 else chosen
+                free.append(entry)
+        mine = [each for each in free if (each.pid, each.pid_ticks) == own]
+        if mine:
+            return min(mine, key=lambda each: (each.thread != name, each.number)).number
+        if free and count >= min(_KEPT_BUFFERS, at.MAX_BUFFERS):
+            return free[0].number
+        return count if count < at.MAX_BUFFERS else -1
 
     def _sign(self, number: int) -> None:
         entry, pid = self._entry(number), os.getpid()
@@ -148,7 +135,6 @@ class Board:
             words[entry + at.D_PID],
             words[entry + at.D_PID_TICKS],
             words[entry + at.D_OWNERS],
-            words[entry + at.D_FULL_RESET_NS] == self.reset_ns,
             text(at.D_THREAD_LEN, at.D_THREAD),
             text(at.D_PROCESS_LEN, at.D_PROCESS),
         )

@@ -19,7 +19,6 @@ from penstock.errors import UsageError
 from penstock.profile.record import layout as at
 from penstock.profile.record.board import Board, open_board
 from penstock.profile.record.histogram import N_BUCKETS, PER_OCTAVE
-from penstock.profile.record.node import Node
 from penstock.profile.snapshot import OTHER
 
 if TYPE_CHECKING:
@@ -39,12 +38,45 @@ _LONGEST_NS = 1 << 62
 _LARGEST = sys.float_info.max
 
 
+class Node:
+    """A span under its parents in one thread. While the span is open: when it began, and the time in its children.
+
+    One that is not recorded has its parent's number and no name: what is inside it stands under its parent.
+    """
+
+    __slots__ = ("child_ns", "depth", "ended_by", "kids", "name", "number", "parent", "start_ns")
+
+    def __init__(self, name: str, parent: Node | None, number: int, *, is_recorded: bool = True) -> None:
+        self.name = name if is_recorded else ""
+        self.ended_by = name
+        self.parent: Node = self if parent is None else parent
+        self.number = number
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.kids: dict[str, Node] = {}
+        self.start_ns = 0
+        self.child_ns = 0
+
+    @property
+    def is_recorded(self) -> bool:
+        return bool(self.name)
+
+    def recorded_ns(self, end_ns: int) -> int:
+        """What it is, open, of the time in its parent's children; one that is not recorded only by its own children."""
+        return end_ns - self.start_ns if self.is_recorded else self.child_ns
+
+    def copy(self) -> Node:
+        """This call of it: the node itself may be entered again before it ends."""
+        kept = Node(self.ended_by, self.parent, self.number, is_recorded=self.is_recorded)
+        kept.start_ns, kept.child_ns = self.start_ns, self.child_ns
+        return kept
+
+
 class ThreadBuffer:
     """What one thread records into; claimed at its first span, given on when the thread ends."""
 
     __slots__ = (
         "_board", "_is_folding", "_numbers", "_parents", "_pid", "board_words", "counters", "folded", "gauges",
-        "is_full", "limit", "node", "number", "offset", "orphans", "page", "root", "tag", "words",
+        "limit", "node", "number", "offset", "orphans", "page", "root", "tag", "words",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -62,7 +94,7 @@ class ThreadBuffer:
         self.orphans: list[Node] = []
         self.counters: dict[str, int] = {}
         self.gauges: dict[str, Gauge] = {}
-        self.is_full = self._is_folding = False
+        self._is_folding = False
         self._numbers: dict[tuple[int, str], int] = {}
         self._parents: dict[int, tuple[int, str]] = {}
         self.folded = 0
@@ -75,17 +107,12 @@ class ThreadBuffer:
     def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
         # In a child of fork this is the buffer of the parent's thread, which lives on.
         if self.number >= 0 and self._board is not None and self._pid == getpid():
-            self._board.release(self.number)
+            self._board.release(self.number, is_full=self.words[at.P_NODES] >= at.N_NODES)
 
     @property
     def reset_ns(self) -> int:
         """What ended before this does not count any more."""
         return self.board_words[at.B_RESET_NS]
-
-    @property
-    def is_outworn(self) -> bool:
-        """Whether names that a reset has made worthless take all the room, and no span is open that would be lost."""
-        return self.is_full and self.words[at.P_NAMES_RESET_NS] != self.reset_ns and self.node is self.root
 
     # Spans
 
@@ -128,9 +155,6 @@ class ThreadBuffer:
     def _add_node(self, parent: int, name: str) -> int:
         number = self.words[at.P_NODES]
         if number >= at.N_NODES:
-            self.is_full = True
-            if self._board is not None and self.number >= 0:
-                self._board.tell_full(self.number)
             return at.OTHER_ID
         self._write_node(number, parent, name)
         self._know(number, parent, name)
@@ -243,7 +267,6 @@ class ThreadBuffer:
         if words[at.P_NODES] == 0:
             for number, parent in ((at.ROOT, at.ROOT), (at.OTHER_ID, at.ROOT), (at.OTHER_INNER_ID, at.OTHER_ID)):
                 self._write_node(number, parent, OTHER if number else "")
-            words[at.P_NAMES_RESET_NS] = self.reset_ns
             return 0
         for number in range(words[at.P_COUNTERS]):
             start = at.COUNTERS_AT + number * at.COUNTER_BYTES
@@ -260,22 +283,10 @@ class ThreadBuffer:
         newest = max(self.folded, int(sequences.max()))
         if newest > self.folded or valid[at.S_RESET_NS] != self.reset_ns:
             self._fold(newest)
-        self._take_names(sums, ring)
+        for number in range(at.OTHER_INNER_ID + 1, words[at.P_NODES]):
+            start = at.NODES_AT + number * at.NODE_BYTES
+            self._know(number, words[start // at.WORD], read_text(self.page, start + at.WORD))
         return newest
-
-    def _take_names(self, sums: NDArray[np.int64], ring: NDArray[np.int64]) -> None:
-        """Go on with the names of the page; where nothing under them counts since the last reset, without them."""
-        words, valid = self.words, self.words[at.P_FOLDS] & 1
-        used = at.SUMS_HEADER + words[at.P_NODES] * at.ROW_WORDS
-        rows = sums[valid][at.SUMS_HEADER : used].reshape(-1, at.ROW_WORDS)
-        if rows[:, at.R_COUNT].any() or (ring[:, 0] + ring[:, 1] >= self.reset_ns).any():
-            for number in range(at.OTHER_INNER_ID + 1, words[at.P_NODES]):
-                start = at.NODES_AT + number * at.NODE_BYTES
-                self._know(number, words[start // at.WORD], read_text(self.page, start + at.WORD))
-            return
-        sums[1 - valid][at.SUMS_HEADER : used] = 0  # no row behind the last name was ever written: so it must stay
-        words[at.P_NODES] = at.OTHER_INNER_ID + 1
-        words[at.P_NAMES_RESET_NS] = self.reset_ns
 
     # Counters and gauges
 

@@ -11,7 +11,7 @@ from penstock.profile.record.histogram import N_BUCKETS
 
 WORD = 8
 MAGIC = 0x70656E73746F636B  # "penstock"
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 
 # The header of the board, in words.
 B_MAGIC, B_VERSION, B_TOKEN, B_BUFFERS, B_START_NS, B_RESET_NS, B_LOST_THREADS = range(7)
@@ -20,13 +20,13 @@ HEADER_BYTES = 4096
 # The directory: one entry per buffer. Who owns it is written under the lock of the board.
 MAX_BUFFERS = 512
 ENTRY_BYTES = 256
-D_STATE, D_PID, D_PID_TICKS, D_OWNERS, D_THREAD_LEN, D_PROCESS_LEN, D_FULL_RESET_NS = range(7)
+D_STATE, D_PID, D_PID_TICKS, D_OWNERS, D_THREAD_LEN, D_PROCESS_LEN = range(6)
 D_THREAD, D_PROCESS, D_TEXT_BYTES = 64, 160, 96
-FREE, ALIVE, ENDED = 0, 1, 2
+FREE, ALIVE, ENDED, FULL = range(4)  # full: its thread has ended, and there is no room for other names
 DIRECTORY_BYTES = HEADER_BYTES + MAX_BUFFERS * ENTRY_BYTES
 
 # A page: its header words, then the sections in bytes.
-P_FOLDS, P_NODES, P_COUNTERS, P_GAUGES, P_LEVELS_RESET_NS, P_LOST_COUNTERS, P_LOST_GAUGES, P_NAMES_RESET_NS = range(8)
+P_FOLDS, P_NODES, P_COUNTERS, P_GAUGES, P_LEVELS_RESET_NS, P_LOST_COUNTERS, P_LOST_GAUGES = range(7)
 PAGE_HEADER_BYTES = 256
 
 TEXT_BYTES = 112

@@ -10,7 +10,6 @@ microseconds.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,14 +27,13 @@ _HEADER = Struct(f"={at.PAGE_HEADER_BYTES // at.WORD}q")
 _GAUGE = Struct("=dddddd")
 
 
-@dataclass(frozen=True)
-class Level:
+class Level(NamedTuple):
     """A gauge of one buffer."""
 
     last: float
     time_ns: float
     sum: float
-    count: float
+    calls: float
     min: float
     max: float
 
@@ -174,7 +172,7 @@ def _gauges(head: bytes, words: tuple[int, ...]) -> dict[str, Level]:
     for number in range(min(words[at.P_GAUGES], at.N_GAUGES)):
         start = at.GAUGES_AT + number * at.GAUGE_BYTES
         level = Level(*_GAUGE.unpack_from(head, start))
-        if level.count > 0:
+        if level.calls > 0:
             found[read_text(head, start + at.GAUGE_TEXT_AT)] = level
     return found
 
@@ -196,7 +194,7 @@ def merge_gauges(buffers: list[BufferReading]) -> dict[str, GaugeStats]:
             grouped.setdefault(name, []).append(level)
     merged = {}
     for name, levels in grouped.items():
-        count = sum(each.count for each in levels)
+        count = sum(each.calls for each in levels)
         merged[name] = GaugeStats(
             last=max(levels, key=lambda each: each.time_ns).last,
             mean=sum(each.sum for each in levels) / count,

@@ -23,10 +23,9 @@ from typing import Any, TypeVar, cast, overload
 
 from penstock.errors import UsageError
 from penstock.profile.record.board import JOIN, VARIABLE, open_board
-from penstock.profile.record.buffer import ThreadBuffer, pack_event
+from penstock.profile.record.buffer import Node, ThreadBuffer, pack_event
 from penstock.profile.record.decorator import check_callable, decorate
 from penstock.profile.record.layout import CALLS_BITS, CALLS_MASK, PACKED
-from penstock.profile.record.node import Node
 from penstock.profile.record.numbers import real_number
 
 SWITCH = "PENSTOCK_PROFILE"
@@ -48,13 +47,10 @@ _local = _Local()
 def own_buffer() -> ThreadBuffer:
     """The buffer of the calling thread, claimed at its first use."""
     try:
-        buffer = _local.buffer
-        if not (buffer.is_full and buffer.is_outworn):
-            return buffer
-    except AttributeError:
-        pass  # the first use
-    buffer = _local.buffer = ThreadBuffer()
-    return buffer
+        return _local.buffer
+    except AttributeError:  # the first use
+        buffer = _local.buffer = ThreadBuffer()
+        return buffer
 
 
 class Span:

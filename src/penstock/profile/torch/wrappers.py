@@ -8,9 +8,9 @@ from time import perf_counter_ns, process_time_ns, thread_time_ns
 from types import TracebackType
 from typing import Any
 
+from penstock.profile.record.buffer import Node
 from penstock.profile.record.counters import count
 from penstock.profile.record.loader_pass import begin_sample, end_sample
-from penstock.profile.record.node import Node
 from penstock.profile.record.spans import is_enabled, own_buffer, record_calls, span
 
 TOTAL, FETCH, COLLATE = "00_TOTAL_getitem", "fetch", "collate"

@@ -46,8 +46,6 @@ def test_memory_that_comes_and_goes_between_two_looks_at_the_tree_is_seen(monkey
 
     monkeypatch.setattr(machine, "tree_pss_bytes", tree)
     monkeypatch.setattr(machine.memory_series(), "interval_s", 0.0)
-    monkeypatch.setattr(machine, "_due_ns", 0)
-    monkeypatch.setattr(machine, "_tree_due_ns", 0)
     for now in (300, 1300, 200):
         held[0] = now * MIB
         mark_step()

@@ -1,4 +1,4 @@
-"""`count` and `gauge`: how much (bytes read, pictures decoded), and how full (queue depth), over all processes."""
+"""`count` and `gauge`: how much (bytes read, images decoded), and how full (queue depth), over all processes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from time import perf_counter_ns
 
 from penstock.errors import UsageError
 from penstock.profile.record import spans
+from penstock.profile.record.buffer import ThreadBuffer
 from penstock.profile.record.layout import B_RESET_NS, P_LEVELS_RESET_NS, P_LOST_COUNTERS, P_LOST_GAUGES
 from penstock.profile.record.numbers import real_number, whole_number
 
@@ -17,9 +18,7 @@ def count(name: str, n: int = 1) -> None:
         return
     if type(n) is not int:
         n = whole_number(n, "count(name, n)")
-    buffer = spans.own_buffer()
-    if buffer.words[P_LEVELS_RESET_NS] != buffer.board_words[B_RESET_NS]:
-        buffer.clear_levels()
+    buffer = _buffer()
     place = buffer.counters.get(name) or buffer.add_counter(name)
     try:
         buffer.words[place or P_LOST_COUNTERS] += n if place else 1
@@ -31,11 +30,17 @@ def gauge(name: str, value: float) -> None:
     """Tell the present value of something that goes up and down; one that is no finite number tells nothing."""
     if not spans._is_enabled or not isfinite(value := real_number(value, "gauge(name, value)")):
         return
-    buffer = spans.own_buffer()
-    if buffer.words[P_LEVELS_RESET_NS] != buffer.board_words[B_RESET_NS]:
-        buffer.clear_levels()
+    buffer = _buffer()
     level = buffer.gauges.get(name) or buffer.add_gauge(name)
     if level is None:
         buffer.words[P_LOST_GAUGES] += 1
-        return
-    level.set(buffer.page, value, perf_counter_ns())
+    else:
+        level.set(buffer.page, value, perf_counter_ns())
+
+
+def _buffer() -> ThreadBuffer:
+    """That of the calling thread, with nothing in it from before a reset."""
+    buffer = spans.own_buffer()
+    if buffer.words[P_LEVELS_RESET_NS] != buffer.board_words[B_RESET_NS]:
+        buffer.clear_levels()
+    return buffer

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-from functools import reduce
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
-from penstock.profile.record.histogram import merge_pairs, middle_ns, pairs_of
+from penstock.profile.record.histogram import middle_ns, pairs_of
 from penstock.profile.snapshot import Snapshot, SpanStats, StepStats, span_stats
-
-_Stage = tuple[tuple[str, ...], str]
-_Thread = tuple[int, str]
 
 
 def between(before: Snapshot, after: Snapshot) -> Snapshot:
@@ -41,33 +37,30 @@ def sums(snapshot: Snapshot) -> Snapshot:
     )
 
 
+_Threads = dict[tuple[int, str], SpanStats]
+
+
 def _newer(before: Iterable[SpanStats], after: Iterable[SpanStats]) -> tuple[SpanStats, ...]:
     known = _grouped(before)
-    return tuple(
-        each
-        for key, new in _grouped(after).items()
-        for each in (_stage(known[key], new) if key in known else new.values())
-    )
+    return tuple(each for key, new in _grouped(after).items() for each in _stage(known.get(key, {}), new))
 
 
-def _grouped(spans: Iterable[SpanStats]) -> dict[_Stage, dict[_Thread, SpanStats]]:
+def _grouped(spans: Iterable[SpanStats]) -> dict[tuple[tuple[str, ...], str], _Threads]:
     """Spans by parents and name, then by thread; threads that share a name are one."""
-    found: dict[_Stage, dict[_Thread, SpanStats]] = {}
+    found: dict[tuple[tuple[str, ...], str], _Threads] = {}
     for each in spans:
         threads = found.setdefault((each.path, each.name), {})
         key = each.process, each.thread
-        threads[key] = _sum(threads[key], each) if key in threads else each
+        threads[key] = _combined([threads[key], each]) if key in threads else each
     return found
 
 
-def _stage(old: dict[_Thread, SpanStats], new: dict[_Thread, SpanStats]) -> list[SpanStats]:
+def _stage(old: _Threads, new: _Threads) -> list[SpanStats]:
     """What came to a stage: thread by thread, or in all where a thread has the page, and the sums, of one before it."""
-    if any(key not in new or not _is_within(each, new[key]) for key, each in old.items()):
-        least, most = (reduce(_sum, each.values()) for each in (old, new))
-        where = max(new.values(), key=lambda each: each.count)
-        found = [replace(_difference(least, most), process=where.process, thread=where.thread)]
+    if all(key in new and _is_within(each, new[key]) for key, each in old.items()):
+        found = [_combined([each], [old[key]]) if key in old else each for key, each in new.items()]
     else:
-        found = [_difference(old[key], each) if key in old else each for key, each in new.items()]
+        found = [_combined(sorted(new.values(), key=lambda each: -each.count), list(old.values()))]
     return [each for each in found if each.count > 0]
 
 
@@ -76,37 +69,29 @@ def _is_within(old: SpanStats, new: SpanStats) -> bool:
     return old.count <= new.count and all(counts.get(bucket, 0) >= count for bucket, count in old.histogram)
 
 
-def _sum(one: SpanStats, other: SpanStats) -> SpanStats:
-    return span_stats(
-        one.name,
-        merge_pairs((one.histogram, other.histogram)),
-        path=one.path,
-        process=one.process,
-        thread=one.thread,
-        count=one.count + other.count,
-        total_ns=one.total_ns + other.total_ns,
-        self_ns=one.self_ns + other.self_ns,
-        min_ns=min(one.min_ns, other.min_ns),
-        max_ns=max(one.max_ns, other.max_ns),
-    )
-
-
-def _difference(old: SpanStats, new: SpanStats) -> SpanStats:
-    counts = dict(new.histogram)
-    for bucket, count in old.histogram:
-        counts[bucket] = counts.get(bucket, 0) - count
+def _combined(spans: Sequence[SpanStats], less: Sequence[SpanStats] = ()) -> SpanStats:
+    """Spans of one stage as one, where the first ran, less what others had."""
+    counts: Counter[int] = Counter()
+    for each in spans:
+        counts.update(dict(each.histogram))
+    for each in less:
+        counts.subtract(dict(each.histogram))
     pairs = pairs_of(counts)
-    # The extremes of the time between are not known, but the buckets at its ends are: they bound the percentiles.
-    low, high = (round(middle_ns(pairs[end][0])) for end in (0, -1)) if pairs else (new.min_ns, new.max_ns)
+    min_ns, max_ns = min(each.min_ns for each in spans), max(each.max_ns for each in spans)
+    if less and pairs:
+        # The extremes of the time between are not known, but the buckets at its ends are: they bound the percentiles.
+        low_ns, high_ns = (round(middle_ns(pairs[end][0])) for end in (0, -1))
+        min_ns, max_ns = max(low_ns, min_ns), max(low_ns, min(high_ns, max_ns))
+    first = spans[0]
     return span_stats(
-        new.name,
+        first.name,
         pairs,
-        path=new.path,
-        process=new.process,
-        thread=new.thread,
-        count=new.count - old.count,
-        total_ns=max(0, new.total_ns - old.total_ns),
-        self_ns=max(0, new.self_ns - old.self_ns),
-        min_ns=max(low, new.min_ns),
-        max_ns=max(low, min(high, new.max_ns)),
+        path=first.path,
+        process=first.process,
+        thread=first.thread,
+        count=sum(each.count for each in spans) - sum(each.count for each in less),
+        total_ns=max(0, sum(each.total_ns for each in spans) - sum(each.total_ns for each in less)),
+        self_ns=max(0, sum(each.self_ns for each in spans) - sum(each.self_ns for each in less)),
+        min_ns=min_ns,
+        max_ns=max_ns,
     )

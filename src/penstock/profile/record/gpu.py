@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from penstock.profile.record.decorator import decorate
 from penstock.profile.record.gpu_timeline import DeviceTimeline
@@ -32,18 +32,26 @@ _MOST_READ = 8  # at each call, so that no step pays for many
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+class _Open(NamedTuple):
+    """A stage that has begun on a device."""
+
+    device: int
+    asked_ns: int
+    began: Any
+
+
 class _Stages:
     """Stages of this process: those under way, and what is known of those that are over."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.waiting: deque[tuple[str, int, int, Any, Any]] = deque()
+        self.waiting: deque[tuple[str, _Open, Any]] = deque()
         self.free: dict[int, list[Any]] = {}  # by device; making an event costs more than recording it
         self.found: dict[str, Histogram] = {}
         self.timelines: dict[int, DeviceTimeline] = {}
         self.lost = 0
 
-    def begin(self, cuda: Any) -> tuple[int, int, Any] | None:
+    def begin(self, cuda: Any) -> _Open | None:
         """An event recorded now, on the current stream; None where there is no room for it."""
         self.read(_MOST_READ)
         if len(self.waiting) >= MOST_WAITING:
@@ -51,14 +59,14 @@ class _Stages:
                 self.lost += 1
             return None
         device = int(cuda.current_device())
-        return device, perf_counter_ns(), self._recorded(cuda, device)
+        return _Open(device, perf_counter_ns(), self._recorded(cuda, device))
 
-    def end(self, cuda: Any, name: str, device: int, asked_ns: int, began: Any) -> None:
-        if int(cuda.current_device()) != device:  # the stage has changed the device: no time lies between the events
+    def end(self, cuda: Any, name: str, stage: _Open) -> None:
+        if int(cuda.current_device()) == stage.device:
+            self.waiting.append((name, stage, self._recorded(cuda, stage.device)))
+        else:  # the stage has changed the device: no time lies between the events
             with self.lock:
                 self.lost += 1
-            return
-        self.waiting.append((name, device, asked_ns, began, self._recorded(cuda, device)))
 
     def _recorded(self, cuda: Any, device: int) -> Any:
         with self.lock:
@@ -67,27 +75,20 @@ class _Stages:
         event.record()
         return event
 
-    def forget(self) -> None:
-        """Begin anew with the stages that are still under way."""
+    def read(self, most: int, *, is_kept: bool = True) -> None:
+        """Take in stages that are over, oldest first, up to the first that is still under way; or forget them."""
         with self.lock:
-            self.found, self.lost = {}, 0
-            for _ in range(len(self.waiting)):
-                stage = self.waiting.popleft()
-                if stage[-1].query():  # over, though nobody has read it
-                    self.free[stage[1]] += stage[-2:]
-                else:
-                    self.waiting.append(stage)
-
-    def read(self, most: int) -> None:
-        """Take in stages that are over, oldest first, up to the first that is still under way."""
-        with self.lock:
-            while most and self.waiting and self.waiting[0][-1].query():
-                name, device, asked_ns, began, ended = self.waiting.popleft()
-                duration_ns = round(began.elapsed_time(ended) * 1e6)
-                self.found.setdefault(name, Histogram()).add(duration_ns)
-                is_kept = self.timelines.setdefault(device, DeviceTimeline()).add(name, began, asked_ns, duration_ns)
-                self.free[device] += [ended] if is_kept else [began, ended]
+            while most and self.waiting and self.waiting[0][2].query():
+                name, stage, ended = self.waiting.popleft()
                 most -= 1
+                if is_kept:
+                    duration_ns = round(stage.began.elapsed_time(ended) * 1e6)
+                    self.found.setdefault(name, Histogram()).add(duration_ns)
+                    timeline = self.timelines.setdefault(stage.device, DeviceTimeline())
+                    if timeline.add(name, stage.began, stage.asked_ns, duration_ns):
+                        self.free[stage.device].append(ended)
+                        continue
+                self.free[stage.device] += [stage.began, ended]
 
 
 _stages = _Stages()
@@ -117,9 +118,9 @@ def clock() -> str:
 _used: set[str] = set()
 
 
-def _see_clock(cuda: Any) -> None:
+def _see_clock() -> None:
     """Which clock a stage uses, for those who read the profile."""
-    name = "host" if cuda is None else "CUDA events"
+    name = clock()
     if name not in _used:
         _used.add(name)
         tell_machine(gpu_clock=" and ".join(sorted(_used - {"autocast"})))
@@ -128,14 +129,11 @@ def _see_clock(cuda: Any) -> None:
 def _see_autocast() -> None:
     """Whether this stage computes in mixed precision: nobody has to be told to try it then."""
     torch = sys.modules["torch"]
-    if torch.is_autocast_enabled():
+    if "autocast" not in _used and torch.is_autocast_enabled():
         _used.add("autocast")
         known = getattr(torch, "get_autocast_dtype", None)  # since torch 2.4, which warns of the other
         kind = known("cuda") if known is not None else torch.get_autocast_gpu_dtype()
         tell_machine(autocast=str(kind).removeprefix("torch."))
-
-
-_Begun = tuple[int, int, Any] | Span | None  # the device, when it was asked, its event; or the host's span
 
 
 class gpu_span:
@@ -148,38 +146,36 @@ class gpu_span:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._open: dict[int, list[_Begun]] = {}  # by thread, the innermost last
+        self._open: dict[int, list[_Open | Span | None]] = {}  # by thread, the innermost last
 
     def __enter__(self) -> gpu_span:
-        begun = self._begin() if is_enabled() else None
-        self._open.setdefault(threading.get_ident(), []).append(begun)
+        stage = self._begin() if is_enabled() else None
+        self._open.setdefault(threading.get_ident(), []).append(stage)
         return self
 
-    def _begin(self) -> _Begun:
+    def _begin(self) -> _Open | Span | None:
         cuda = _cuda()
-        _see_clock(cuda)
+        _see_clock()
         if cuda is None:
-            host = span(self._name)
+            host = cast(Span, span(self._name))
             host.__enter__()
-            return cast(Span, host)
+            return host
+        _see_autocast()
         # A graph that is captured would keep the events as its own.
-        begun = None if cuda.is_current_stream_capturing() else _stages.begin(cuda)
-        if "autocast" not in _used:
-            _see_autocast()
-        return begun
+        return None if cuda.is_current_stream_capturing() else _stages.begin(cuda)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         thread = threading.get_ident()
-        begun_here = self._open.get(thread)
-        begun = begun_here.pop() if begun_here else None
-        if not begun_here:
+        of_thread = self._open.get(thread)
+        stage = of_thread.pop() if of_thread else None
+        if not of_thread:
             self._open.pop(thread, None)
-        if isinstance(begun, tuple):
-            _stages.end(_cuda(), self._name, *begun)
-        elif begun is not None:
-            begun.__exit__(kind, error, trace)
+        if isinstance(stage, _Open):
+            _stages.end(_cuda(), self._name, stage)
+        elif stage is not None:
+            stage.__exit__(kind, error, trace)
 
     def __call__(self, function: _F) -> _F:
         return cast(_F, decorate(self, self._awaited, function))
@@ -190,7 +186,7 @@ class gpu_span:
             with gpu_span(self._name):
                 return await waited_for
         if is_enabled():
-            _see_clock(None)
+            _see_clock()
         return await awaited(self._name, waited_for)
 
 
@@ -225,4 +221,6 @@ def lost() -> int:
 
 def reset() -> None:
     """Forget stages that are over; those under way are still taken in when they are."""
-    _stages.forget()
+    _stages.read(MOST_WAITING, is_kept=False)
+    with _stages.lock:
+        _stages.found, _stages.lost = {}, 0

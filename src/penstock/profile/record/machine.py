@@ -26,9 +26,27 @@ class MemorySeries:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._points: list[MemoryPoint] = []
-        self._tree: MemoryPoint | None = None
-        self.interval_s = INTERVAL_S
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        with self._lock:
+            self._points: list[MemoryPoint] = []
+            self._tree: MemoryPoint | None = None
+            self.interval_s = INTERVAL_S
+            self.due_ns = self.tree_due_ns = 0
+
+    def look(self) -> None:
+        """Take a point where it is time for one: at the end of a step, for a thread of its own would disturb forks."""
+        now_ns = perf_counter_ns()
+        if now_ns < self.due_ns:
+            return
+        self.due_ns = now_ns + round(self.interval_s * 1e9)
+        if now_ns >= self.tree_due_ns:
+            took_s = self.sample()
+            self.tree_due_ns = now_ns + round(max(self.interval_s, min(took_s * _RARITY, _TREE_S)) * 1e9)
+        else:
+            self.glance()
 
     def sample(self) -> float:
         """Take a point; returns how many seconds that took."""
@@ -61,16 +79,8 @@ class MemorySeries:
         with self._lock:
             return tuple(self._points)
 
-    def clear(self) -> None:
-        """Begin anew."""
-        with self._lock:
-            self._points = []
-            self._tree = None
-            self.interval_s = INTERVAL_S
-
 
 _series = MemorySeries()
-_due_ns = _tree_due_ns = 0
 
 
 def memory_series() -> MemorySeries:
@@ -78,23 +88,9 @@ def memory_series() -> MemorySeries:
     return _series
 
 
-def look_at_memory() -> None:
-    """Take a point where it is time for one: at the end of a step, since a thread for it would disturb who forks."""
-    global _due_ns, _tree_due_ns
-    now_ns = perf_counter_ns()
-    if now_ns < _due_ns:
-        return
-    _due_ns = now_ns + round(_series.interval_s * 1e9)
-    if now_ns >= _tree_due_ns:
-        took_s = _series.sample()
-        _tree_due_ns = now_ns + round(max(_series.interval_s, min(took_s * _RARITY, _TREE_S)) * 1e9)
-    else:
-        _series.glance()
-
-
 def _begin_anew() -> None:
-    global _series, _due_ns, _tree_due_ns
-    _series, _due_ns, _tree_due_ns = MemorySeries(), 0, 0
+    global _series
+    _series = MemorySeries()
 
 
 after_fork(_begin_anew)
@@ -107,7 +103,7 @@ _machine_lock = threading.Lock()
 
 
 def machine() -> dict[str, Any]:
-    """What the machine grants to this process, and what others have told of it."""
+    """What the machine grants to this process, and what others have measured of it."""
     with _machine_lock:
         if "cores" not in _machine:
             cpus, memory = read_cpu_limit(), read_memory_limit()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from penstock.profile.record import spans
 from penstock.profile.record.board import after_fork
 from penstock.profile.record.histogram import Histogram
-from penstock.profile.record.machine import look_at_memory
+from penstock.profile.record.machine import memory_series
 from penstock.profile.record.numbers import whole_number
 from penstock.profile.snapshot import EpochStats, StepPoint, StepStats
 
@@ -256,7 +256,7 @@ class Steps:
                 elif each.leader is None:
                     track.add_batches(each.loader, cpu_ns)
                     track.end_step(None, now_ns)
-        look_at_memory()
+        memory_series().look()
 
     def end_pass(self, each: LoaderPass, now_ns: int, *, is_freed: bool = False) -> None:
         """A pass is over. `is_freed`: it was left in its midst; one batch of it alone is for the step."""
@@ -414,7 +414,7 @@ def mark_step(number: int | None = None) -> None:
     if spans.is_enabled():
         now_ns = perf_counter_ns()
         _steps.mark_step(None if number is None else whole_number(number, "mark_step(number)"), now_ns)
-        look_at_memory()
+        memory_series().look()
 
 
 def add_wait(start_ns: int, duration_ns: int) -> None:

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from penstock.errors import UsageError
-from penstock.profile.record.difference import between, sums
+from penstock.profile.difference import between, sums
 from penstock.profile.report.callback import callback
 from penstock.profile.snapshot import GaugeStats, Snapshot, StepStats
 from tests.profile.made import MAIN, MS, START_NS, empty_run, stats, training_run

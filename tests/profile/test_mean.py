@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from penstock.profile import snapshot, span
-from penstock.profile.record.difference import between
+from penstock.profile.difference import between
 from penstock.profile.report.figures import stage_rows
 from penstock.profile.report.page import render_page
 from penstock.profile.report.table import table

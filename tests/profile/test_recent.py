@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock import profile
-from penstock.profile.record.difference import between
+from penstock.profile.difference import between
 from penstock.profile.record.session import of_epoch
 from penstock.profile.snapshot import Snapshot
 from tests.profile.made import MAIN, MS, stats

@@ -1,4 +1,8 @@
-"""Where the time of a training step goes: spans over threads and processes, outputs, and a verdict that is checked."""
+"""Where the time of a training step goes: spans over threads and processes, outputs, and a verdict that is checked.
+
+Two functions, `record` and `verdict`, have the names of sub-packages. `from penstock.profile.record.spans import span`
+finds the sub-package; `profile.record` is the function.
+"""
 
 from __future__ import annotations
 

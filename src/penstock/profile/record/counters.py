@@ -6,10 +6,10 @@ from math import isfinite
 from time import perf_counter_ns
 
 from penstock.errors import UsageError
+from penstock.profile.numbers import real_number, whole_number
 from penstock.profile.record import spans
 from penstock.profile.record.buffer import ThreadBuffer
 from penstock.profile.record.layout import B_RESET_NS, P_LEVELS_RESET_NS, P_LOST_COUNTERS, P_LOST_GAUGES
-from penstock.profile.record.numbers import real_number, whole_number
 
 
 def count(name: str, n: int = 1) -> None:

@@ -7,12 +7,12 @@ import time
 from collections import deque
 from pathlib import Path
 
+from penstock.profile.difference import between, sums
+from penstock.profile.numbers import whole_number
 from penstock.profile.record import gpu, spans
 from penstock.profile.record import layout as at
 from penstock.profile.record.board import after_fork, current_board
-from penstock.profile.record.difference import between, sums
 from penstock.profile.record.machine import machine, memory_series
-from penstock.profile.record.numbers import whole_number
 from penstock.profile.record.reader import BufferReading, merge_counters, merge_gauges, read_buffers
 from penstock.profile.record.registry import loader_infos
 from penstock.profile.record.steps import steps

@@ -22,11 +22,11 @@ from types import TracebackType
 from typing import Any, TypeVar, cast, overload
 
 from penstock.errors import UsageError
+from penstock.profile.numbers import real_number
 from penstock.profile.record.board import JOIN, VARIABLE, open_board
 from penstock.profile.record.buffer import Node, ThreadBuffer, pack_event
 from penstock.profile.record.decorator import check_callable, decorate
 from penstock.profile.record.layout import CALLS_BITS, CALLS_MASK, PACKED
-from penstock.profile.record.numbers import real_number
 
 SWITCH = "PENSTOCK_PROFILE"
 _MAX_KEPT = 4096

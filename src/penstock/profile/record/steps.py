@@ -21,11 +21,11 @@ from time import perf_counter_ns, thread_time_ns
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from penstock.profile.numbers import whole_number
 from penstock.profile.record import spans
 from penstock.profile.record.board import after_fork
 from penstock.profile.record.histogram import Histogram
 from penstock.profile.record.machine import memory_series
-from penstock.profile.record.numbers import whole_number
 from penstock.profile.snapshot import EpochStats, StepPoint, StepStats
 
 if TYPE_CHECKING:

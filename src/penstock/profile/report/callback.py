@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterator
 
 from penstock.errors import UsageError
+from penstock.profile.difference import between
 from penstock.profile.record import session
-from penstock.profile.record.difference import between
 from penstock.profile.report.figures import peak_bytes, stage_rows
 from penstock.profile.snapshot import Snapshot
 from penstock.system.units import plain

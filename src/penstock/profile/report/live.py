@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import IO, Any
 
 from penstock.errors import UsageError
+from penstock.profile.difference import between, sums
 from penstock.profile.record import session
-from penstock.profile.record.difference import between, sums
 from penstock.profile.report.figures import HIGH_WAIT, peak_bytes, stage_rows, wait_figures
 from penstock.profile.snapshot import Snapshot
 from penstock.system.units import format_bytes, format_duration_ns, plain

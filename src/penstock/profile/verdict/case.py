@@ -11,7 +11,7 @@ from penstock.profile.loader_info import ImageInfo, LoaderInfo
 from penstock.profile.record.registry import AccessPath
 from penstock.profile.verdict.model import WAIT_SHARE, Situation, Stage
 
-SAME, CLOSE, OTHER = "same batches", "nearly the same pictures", "another training"
+SAME, CLOSE, OTHER = "same batches", "nearly the same images", "another training"
 WORTH = 0.02  # of the step: a change that wins less is not listed
 KEPT_FREE = 0.1  # of the memory that is available: a loader that takes the last of it is no fix
 _PREFETCHED = 2  # batches that a worker makes ahead where nobody says otherwise: torch's own choice
@@ -103,7 +103,7 @@ class Case:
     loader: LoaderInfo
     access_paths: Mapping[str, AccessPath]
     hit_share: float
-    """Of the pictures, those that a view answered for."""
+    """Of the images, those that a view answered for."""
     is_input_bound: bool
     cost: BatchCost | None = None
     on_gpu: bool = False
@@ -127,10 +127,10 @@ class Case:
 
     @property
     def image_ms(self) -> float:
-        """Of the service time, all that has to do with pictures."""
+        """Of the service time, all that has to do with images."""
         return self.stage_ms("03")
 
     @property
     def per_batch(self) -> float:
-        """Pictures of a batch, as they were made or copied; those asked for, where nobody counted."""
+        """Images of a batch, as they were made or copied; those asked for, where nobody counted."""
         return self.loader.made_per_batch or self.loader.images_per_batch or 0.0

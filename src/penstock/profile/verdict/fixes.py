@@ -107,7 +107,7 @@ def _needed_bytes(images: Sequence[ImageInfo]) -> int:
 
 
 def _with_hits(case: Case, path: AccessPath | None, share: float) -> float | None:
-    """The step when a view answers for `share` of the pictures: the hit mix of copies and what is made now.
+    """The step when a view answers for `share` of the images: the hit mix of copies and what is made now.
 
     None where nobody measured what a copy takes.
     """
@@ -116,7 +116,7 @@ def _with_hits(case: Case, path: AccessPath | None, share: float) -> float | Non
     now = case.now
     copy_ms, copy_cpu = path.ms(now.threads) * case.per_batch, path.cpu_ms * case.per_batch
     missed = max(1 - case.hit_share, 1e-9)
-    made = max(case.image_ms - case.hit_share * copy_ms, 0.0) / missed  # if every picture had to be made
+    made = max(case.image_ms - case.hit_share * copy_ms, 0.0) / missed  # if every image had to be made
     rest = max(now.service_ms - case.image_ms, 0.0)
     cpu = now.cpu_ms / now.service_ms if now.service_ms else 1.0
     changed = replace(

@@ -404,6 +404,8 @@ def steps() -> Steps:
 
 def passes_under_way(begun: LoaderPass | None = None) -> list[LoaderPass]:
     """The passes of the calling thread that are not over; `begun` joins them."""
+    if begun is None and not _local.passes:
+        return []
     living = [each for ref in _local.passes if (each := ref()) is not None and each.is_under_way]
     _local.passes = [weakref.ref(each) for each in (living if begun is None else (*living, begun))]
     return living

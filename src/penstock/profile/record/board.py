@@ -78,7 +78,7 @@ class Board:
 
     def release(self, number: int, *, is_full: bool) -> None:
         """The thread that owned a buffer has ended: its page may go to another."""
-        self.words[self._entry(number) + at.D_STATE] = at.FULL if is_full else at.ENDED
+        self.words[self._entry(number) // at.WORD] = at.FULL if is_full else at.ENDED
 
     def entries(self) -> list[Entry]:
         """All buffers that were ever claimed."""
@@ -87,7 +87,7 @@ class Board:
     def _choose(self) -> int:
         """The buffer for the calling thread: one that ended in this process, best of the same name; a new one; once
         there are many, one of a process that has ended. -1 where all are taken."""
-        count, own, name = self.words[at.B_BUFFERS], (os.getpid(), pid_ticks(os.getpid())), _fitting_name()
+        count, own, name = self.words[at.B_BUFFERS], (os.getpid(), pid_ticks(os.getpid())), _thread_name()
         living = {own: True}
         free = []
         for entry in self.entries():
@@ -104,44 +104,21 @@ class Board:
         return count if count < at.MAX_BUFFERS else -1
 
     def _sign(self, number: int) -> None:
-        entry, pid = self._entry(number), os.getpid()
-        words = self.words
-        words[entry + at.D_PID] = pid
-        words[entry + at.D_PID_TICKS] = pid_ticks(pid)
-        words[entry + at.D_OWNERS] += 1
-        for text, length, place in (
-            (_fitting_name(), at.D_THREAD_LEN, at.D_THREAD),
-            (_process_name(), at.D_PROCESS_LEN, at.D_PROCESS),
-        ):
-            data = at.fit_text(text, at.D_TEXT_BYTES)
-            start = entry * at.WORD + place
-            self.map[start : start + len(data)] = data
-            words[entry + length] = len(data)
-        words[entry + at.D_STATE] = at.ALIVE
-        words[at.B_BUFFERS] = max(words[at.B_BUFFERS], number + 1)
+        thread, process = (at.fit_text(text, at.ENTRY_TEXT_BYTES) for text in (_thread_name(), _process_name()))
+        owner = os.getpid(), pid_ticks(os.getpid()), at.ENTRY.unpack_from(self.map, self._entry(number))[3] + 1
+        sizes = len(thread), len(process)
+        at.ENTRY.pack_into(self.map, self._entry(number), at.ALIVE, *owner, *sizes, thread, process)
+        self.words[at.B_BUFFERS] = max(self.words[at.B_BUFFERS], number + 1)
 
     def _read(self, number: int) -> Entry:
-        entry = self._entry(number)
-        words = self.words
-
-        def text(length: int, place: int) -> str:
-            start = entry * at.WORD + place
-            size = min(words[entry + length], at.D_TEXT_BYTES)
-            return self.map[start : start + size].decode("utf-8", "replace")
-
-        return Entry(
-            number,
-            words[entry + at.D_STATE],
-            words[entry + at.D_PID],
-            words[entry + at.D_PID_TICKS],
-            words[entry + at.D_OWNERS],
-            text(at.D_THREAD_LEN, at.D_THREAD),
-            text(at.D_PROCESS_LEN, at.D_PROCESS),
-        )
+        *numbers, thread_bytes, process_bytes, thread, process = at.ENTRY.unpack_from(self.map, self._entry(number))
+        texts = thread[:thread_bytes], process[:process_bytes]
+        return Entry(number, *numbers, *(text.decode("utf-8", "replace") for text in texts))
 
     @staticmethod
     def _entry(number: int) -> int:
-        return (at.HEADER_BYTES + number * at.ENTRY_BYTES) // at.WORD
+        """Where the entry of a buffer begins."""
+        return at.HEADER_BYTES + number * at.ENTRY_BYTES
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -282,9 +259,9 @@ def is_alive(pid: int, ticks: int) -> bool:
     return ticks != 0 and pid_ticks(pid) == ticks
 
 
-def _fitting_name() -> str:
+def _thread_name() -> str:
     """The name of the calling thread, as an entry holds it."""
-    return at.fit_text(threading.current_thread().name, at.D_TEXT_BYTES).decode("utf-8", "replace")
+    return at.fit_text(threading.current_thread().name, at.ENTRY_TEXT_BYTES).decode("utf-8", "replace")
 
 
 def _process_name() -> str:

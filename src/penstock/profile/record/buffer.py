@@ -165,15 +165,12 @@ class ThreadBuffer:
         self._parents[number] = parent, name
 
     def _write_node(self, number: int, parent: int, name: str) -> None:
-        start = at.NODES_AT + number * at.NODE_BYTES
-        self.words[start // at.WORD] = parent
-        self._write_text(start + at.WORD, name)
+        self._write_named(at.NODES_AT + number * at.NODE_BYTES, parent, name)
         self.words[at.P_NODES] = number + 1  # last: who sees the number finds the name
 
-    def _write_text(self, start: int, text: str) -> None:
-        data = at.fit_text(text)
-        self.page[start + at.WORD : start + at.WORD + len(data)] = data
-        self.words[start // at.WORD] = len(data)
+    def _write_named(self, start: int, value: int, name: str) -> None:
+        data = at.fit_text(name)
+        at.NAMED.pack_into(self.page, start, value, len(data), data)
 
     def write(self, number: int, start_ns: int, duration_ns: int, child_ns: int) -> None:
         """Record one event; the hot path of spans.py does the same in place.
@@ -268,14 +265,11 @@ class ThreadBuffer:
             for number, parent in ((at.ROOT, at.ROOT), (at.OTHER_ID, at.ROOT), (at.OTHER_INNER_ID, at.OTHER_ID)):
                 self._write_node(number, parent, OTHER if number else "")
             return 0
-        for number in range(words[at.P_COUNTERS]):
-            start = at.COUNTERS_AT + number * at.COUNTER_BYTES
-            self.counters[read_text(self.page, start + at.WORD)] = start // at.WORD
-        for number in range(words[at.P_GAUGES]):
-            start = at.GAUGES_AT + number * at.GAUGE_BYTES
-            gauge = Gauge(start)
-            gauge.load(self.page)
-            self.gauges[read_text(self.page, start + at.GAUGE_TEXT_AT)] = gauge
+        for number, (_, name) in enumerate(at.named_rows(self.page, at.COUNTERS_AT, words[at.P_COUNTERS])):
+            self.counters[name] = (at.COUNTERS_AT + number * at.COUNTER_BYTES) // at.WORD
+        gauges = at.named_rows(self.page, at.GAUGES_AT, words[at.P_GAUGES], at.GAUGE)
+        for number, (_, _, *known, name) in enumerate(gauges):
+            self.gauges[name] = Gauge(at.GAUGES_AT + number * at.GAUGE_BYTES, *known)
         sums, ring = self._arrays()
         valid = sums[words[at.P_FOLDS] & 1]
         sequences = ring[:, 3] >> at.TAG_BITS
@@ -283,9 +277,9 @@ class ThreadBuffer:
         newest = max(self.folded, int(sequences.max()))
         if newest > self.folded or valid[at.S_RESET_NS] != self.reset_ns:
             self._fold(newest)
-        for number in range(at.OTHER_INNER_ID + 1, words[at.P_NODES]):
-            start = at.NODES_AT + number * at.NODE_BYTES
-            self._know(number, words[start // at.WORD], read_text(self.page, start + at.WORD))
+        for number, (parent, name) in enumerate(at.named_rows(self.page, at.NODES_AT, words[at.P_NODES])):
+            if number > at.OTHER_INNER_ID:
+                self._know(number, parent, name)
         return newest
 
     # Counters and gauges
@@ -304,8 +298,7 @@ class ThreadBuffer:
         if number >= at.N_COUNTERS:
             return 0
         start = at.COUNTERS_AT + number * at.COUNTER_BYTES
-        self.words[start // at.WORD] = 0
-        self._write_text(start + at.WORD, name)
+        self._write_named(start, 0, name)
         self.words[at.P_COUNTERS] = number + 1
         self.counters[name] = start // at.WORD
         return start // at.WORD
@@ -316,8 +309,8 @@ class ThreadBuffer:
         if number >= at.N_GAUGES:
             return None
         gauge = self.gauges[name] = Gauge(at.GAUGES_AT + number * at.GAUGE_BYTES)
-        pack_gauge(self.page, gauge.start, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-        self._write_text(gauge.start + at.GAUGE_TEXT_AT, name)
+        data = at.fit_text(name)
+        at.GAUGE.pack_into(self.page, gauge.start, *(0.0,) * 6, len(data), data)
         self.words[at.P_GAUGES] = number + 1
         return gauge
 
@@ -327,14 +320,10 @@ class Gauge:
 
     __slots__ = ("count", "max", "min", "start", "sum")
 
-    def __init__(self, start: int) -> None:
-        self.start = start
-        self.count = self.sum = 0.0
-        self.min, self.max = float("inf"), float("-inf")
-
-    def load(self, page: mmap.mmap) -> None:
-        """Go on from what the page holds."""
-        _, _, self.sum, self.count, self.min, self.max = Struct("=dddddd").unpack_from(page, self.start)
+    def __init__(
+        self, start: int, sum: float = 0.0, count: float = 0.0, min: float = float("inf"), max: float = float("-inf")
+    ) -> None:
+        self.start, self.sum, self.count, self.min, self.max = start, sum, count, min, max
 
     def set(self, page: mmap.mmap, value: float, time_ns: int) -> None:
         """Record a value."""
@@ -343,12 +332,6 @@ class Gauge:
         self.min = min(self.min, value)
         self.max = max(self.max, value)
         pack_gauge(page, self.start, value, float(time_ns), self.sum, self.count, self.min, self.max)
-
-
-def read_text(page: mmap.mmap | bytes, start: int) -> str:
-    """A length and a text at a place of a page."""
-    size = min(int.from_bytes(page[start : start + at.WORD], "little"), at.TEXT_BYTES)
-    return page[start + at.WORD : start + at.WORD + size].decode("utf-8", "replace")
 
 
 def _end_of_quarter(offset: int) -> int:

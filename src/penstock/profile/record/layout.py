@@ -7,6 +7,12 @@ the sums, and a ring of the last events. All numbers are signed 64-bit words in 
 
 from __future__ import annotations
 
+import mmap
+from collections.abc import Iterator
+from struct import Struct
+from typing import Any
+from zlib import crc32
+
 from penstock.profile.record.histogram import N_BUCKETS
 
 WORD = 8
@@ -19,9 +25,8 @@ HEADER_BYTES = 4096
 
 # The directory: one entry per buffer. Who owns it is written under the lock of the board.
 MAX_BUFFERS = 512
-ENTRY_BYTES = 256
-D_STATE, D_PID, D_PID_TICKS, D_OWNERS, D_THREAD_LEN, D_PROCESS_LEN = range(6)
-D_THREAD, D_PROCESS, D_TEXT_BYTES = 64, 160, 96
+ENTRY = Struct("=6q16x96s96s")  # state, pid, its start, owners, lengths of the texts; names of thread and process
+ENTRY_BYTES, ENTRY_TEXT_BYTES = ENTRY.size, 96
 FREE, ALIVE, ENDED, FULL = range(4)  # full: its thread has ended, and there is no room for other names
 DIRECTORY_BYTES = HEADER_BYTES + MAX_BUFFERS * ENTRY_BYTES
 
@@ -30,16 +35,17 @@ P_FOLDS, P_NODES, P_COUNTERS, P_GAUGES, P_LEVELS_RESET_NS, P_LOST_COUNTERS, P_LO
 PAGE_HEADER_BYTES = 256
 
 TEXT_BYTES = 112
-N_NODES, NODE_BYTES = 256, 128  # parent, length, text
+NAMED = Struct("=qq112s")  # parent or value; length, text
+N_NODES, NODE_BYTES = 256, NAMED.size
 ROOT, OTHER_ID, OTHER_INNER_ID = 0, 1, 2
 NODES_AT = PAGE_HEADER_BYTES
 
-N_COUNTERS, COUNTER_BYTES = 64, 128  # value, length, text
+N_COUNTERS, COUNTER_BYTES = 64, NAMED.size
 COUNTERS_AT = NODES_AT + N_NODES * NODE_BYTES
 
-N_GAUGES, GAUGE_BYTES = 32, 192  # last, time, sum, count, least, most (doubles); length, text
+GAUGE = Struct("=6dq112s24x")  # last, time, sum, count, least, most; length, text
+N_GAUGES, GAUGE_BYTES = 32, GAUGE.size
 GAUGES_AT = COUNTERS_AT + N_COUNTERS * COUNTER_BYTES
-GAUGE_TEXT_AT = 6 * WORD
 
 # The sums: two copies; the one whose number is the last bit of P_FOLDS holds. Each: a small header, one row per node.
 S_SEQUENCE, S_RESET_NS = 0, 1
@@ -66,11 +72,15 @@ BUFFERS_AT = -(-DIRECTORY_BYTES // 65536) * 65536
 
 def fit_text(text: str, room_bytes: int = TEXT_BYTES) -> bytes:
     """A name as UTF-8 that fits; a longer one is cut and told apart from its like by a checksum."""
-    from zlib import crc32
-
     data = text.encode("utf-8", "replace")
     if len(data) <= room_bytes:
         return data
     mark = f"…{crc32(data):08x}".encode()
     kept = data[: room_bytes - len(mark)].decode("utf-8", "ignore").encode()
     return kept + mark
+
+
+def named_rows(page: mmap.mmap | bytes, begin: int, count: int, row: Struct = NAMED) -> Iterator[tuple[Any, ...]]:
+    """The first rows of a section: their numbers, then their text."""
+    for *numbers, size, text in row.iter_unpack(page[begin : begin + count * row.size]):
+        yield *numbers, text[:size].decode("utf-8", "replace")

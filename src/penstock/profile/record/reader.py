@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.profile.record import layout as at
 from penstock.profile.record.board import Board, Entry, is_alive
-from penstock.profile.record.buffer import add_events, read_text
+from penstock.profile.record.buffer import add_events
 from penstock.profile.snapshot import OTHER, Counts, Event, GaugeStats, SpanStats, ThreadEvents, span_stats
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _NODE_MASK = (1 << at.TAG_BITS) - 1
 _HEADER = Struct(f"={at.PAGE_HEADER_BYTES // at.WORD}q")
-_GAUGE = Struct("=dddddd")
 
 
 class Level(NamedTuple):
@@ -68,7 +67,7 @@ def _read_buffer(board: Board, entry: Entry, *, is_living: bool, events: bool) -
     rows, ring = _consistent(board.fd, start, reset_ns)
     head = os.pread(board.fd, at.SUMS_AT, start)  # after the events, so that their names are there
     words = _HEADER.unpack_from(head)
-    names = _names(head, min(words[at.P_NODES], at.N_NODES))
+    names = list(at.named_rows(head, at.NODES_AT, min(words[at.P_NODES], at.N_NODES)))
     paths = _paths(names)
     spans = tuple(
         _stats(rows[number], names[number][1], paths[number], entry)
@@ -78,15 +77,19 @@ def _read_buffer(board: Board, entry: Entry, *, is_living: bool, events: bool) -
     if board.reset_ns != reset_ns:  # names may have been given up for it meanwhile
         return _read_buffer(board, entry, is_living=is_living, events=events)
     timeline = tuple(
-        Event(names[tag & _NODE_MASK][1], begun, duration, len(paths[tag & _NODE_MASK]))
-        for begun, duration, inner, tag in (ring.tolist() if events else ())
+        Event(names[tag & _NODE_MASK][1], start_ns, duration, len(paths[tag & _NODE_MASK]))
+        for start_ns, duration, inner, tag in (ring.tolist() if events else ())
         if inner >= 0 or not inner & at.CALLS_MASK  # sums of many calls are no stretch of time
     )
     thread = ThreadEvents(entry.pid, entry.process, entry.thread, is_living, entry.owners, timeline)
     if words[at.P_LEVELS_RESET_NS] != reset_ns:
         return BufferReading(spans, thread, {}, {}, {})
     lost = {"counters": words[at.P_LOST_COUNTERS], "gauges": words[at.P_LOST_GAUGES]}
-    return BufferReading(spans, thread, _counters(head, words), _gauges(head, words), lost)
+    counters = at.named_rows(head, at.COUNTERS_AT, min(words[at.P_COUNTERS], at.N_COUNTERS))
+    gauges = at.named_rows(head, at.GAUGES_AT, min(words[at.P_GAUGES], at.N_GAUGES), at.GAUGE)
+    levels = {name: Level(*values) for *values, name in gauges}
+    levels = {name: level for name, level in levels.items() if level.calls > 0}
+    return BufferReading(spans, thread, {name: value for value, name in counters}, levels, lost)
 
 
 def _consistent(fd: int, start: int, reset_ns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -124,17 +127,7 @@ def _ring(fd: int, start: int) -> NDArray[np.int64]:
     return np.frombuffer(data, np.int64).reshape(-1, at.EVENT_WORDS)
 
 
-def _names(head: bytes, n_nodes: int) -> list[tuple[int, str]]:
-    """(parent, name) of every node."""
-    found = []
-    for number in range(n_nodes):
-        start = at.NODES_AT + number * at.NODE_BYTES
-        parent = int.from_bytes(head[start : start + at.WORD], "little")
-        found.append((parent, read_text(head, start + at.WORD)))
-    return found
-
-
-def _paths(names: list[tuple[int, str]]) -> list[tuple[str, ...]]:
+def _paths(names: list[tuple[Any, ...]]) -> list[tuple[str, ...]]:
     """The parents of every node, outermost first; a parent always comes before its children."""
     paths: list[tuple[str, ...]] = []
     for parent, _ in names:
@@ -157,24 +150,6 @@ def _stats(row: NDArray[np.int64], name: str, path: tuple[str, ...], entry: Entr
         thread=entry.thread,
         count=int(row[at.R_COUNT]),
     )
-
-
-def _counters(head: bytes, words: tuple[int, ...]) -> dict[str, int]:
-    found = {}
-    for number in range(min(words[at.P_COUNTERS], at.N_COUNTERS)):
-        start = at.COUNTERS_AT + number * at.COUNTER_BYTES
-        found[read_text(head, start + at.WORD)] = int.from_bytes(head[start : start + at.WORD], "little", signed=True)
-    return found
-
-
-def _gauges(head: bytes, words: tuple[int, ...]) -> dict[str, Level]:
-    found = {}
-    for number in range(min(words[at.P_GAUGES], at.N_GAUGES)):
-        start = at.GAUGES_AT + number * at.GAUGE_BYTES
-        level = Level(*_GAUGE.unpack_from(head, start))
-        if level.calls > 0:
-            found[read_text(head, start + at.GAUGE_TEXT_AT)] = level
-    return found
 
 
 def merge_counters(buffers: list[BufferReading]) -> dict[str, int]:

@@ -14,6 +14,8 @@ import itertools
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
@@ -71,14 +73,14 @@ def is_ahead() -> bool:
     return _local.is_ahead
 
 
-def begin_sample() -> None:
-    """What the calling thread does now is a sample that is counted."""
+@contextmanager
+def counted_sample() -> Iterator[None]:
+    """What the calling thread does inside is a sample that is counted."""
     _local.samples += 1
-
-
-def end_sample() -> None:
-    """The sample is complete."""
-    _local.samples -= 1
+    try:
+        yield
+    finally:
+        _local.samples -= 1
 
 
 def is_in_sample() -> bool:

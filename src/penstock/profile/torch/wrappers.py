@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.profile.record.buffer import Node
 from penstock.profile.record.counters import count
-from penstock.profile.record.loader_pass import begin_sample, end_sample
+from penstock.profile.record.loader_pass import counted_sample
 from penstock.profile.record.spans import is_enabled, own_buffer, record_calls, span
 
 TOTAL, FETCH, COLLATE = "00_TOTAL_getitem", "fetch", "collate"
@@ -90,30 +90,27 @@ def _leave_out_own_total() -> None:
             node.kids[TOTAL] = Node(TOTAL, node, node.number, is_recorded=False)
 
 
-class _Sampling:
-    """Samples whose spans stand beside their total: it is recorded once they are there, less what is in those spans."""
-
-    def __init__(self) -> None:
-        around = own_buffer().node if is_enabled() else None
-        self._around = None if around is None or around.name == TOTAL else around
-        self._entered_ns, self._known_ns = (0, 0) if around is None else (around.start_ns, around.child_ns)
-        self._began_ns = perf_counter_ns()
-
-    def end(self, samples: int) -> None:
-        """So many came; where the data set has such a span around each itself, that is the one that counts."""
-        around = self._around
-        if around is None or not is_enabled():
-            return
-        own = around.kids.get(TOTAL)
-        if own is not None and own.start_ns >= self._began_ns:
-            return
-        spent_ns = perf_counter_ns() - self._began_ns
-        if own_buffer().node is not around or around.start_ns != self._entered_ns:
-            # A generator holds a span open over its yield, which has the time when it ends.
-            record_calls(TOTAL, spent_ns, samples)
-            return
-        inner_ns, around.child_ns = around.child_ns - self._known_ns, self._known_ns
-        record_calls(TOTAL, spent_ns, samples, child_ns=inner_ns, inside=True)
+@contextmanager
+def _sampling(samples: int) -> Iterator[None]:
+    """So many samples come inside, whose spans stand beside their total: that is recorded once they are there, less
+    what is in those spans. Where the data set has such a span around each itself, that is the one that counts."""
+    around = own_buffer().node if is_enabled() else None
+    entered_ns, known_ns = (0, 0) if around is None else (around.start_ns, around.child_ns)
+    began_ns = perf_counter_ns()
+    with counted_sample():
+        yield
+    if around is None or around.name == TOTAL or not is_enabled():
+        return
+    own = around.kids.get(TOTAL)
+    if own is not None and own.start_ns >= began_ns:
+        return
+    spent_ns = perf_counter_ns() - began_ns
+    if own_buffer().node is not around or around.start_ns != entered_ns:
+        # A generator holds a span open over its yield, which has the time when it ends.
+        record_calls(TOTAL, spent_ns, samples)
+        return
+    inner_ns, around.child_ns = around.child_ns - known_ns, known_ns
+    record_calls(TOTAL, spent_ns, samples, child_ns=inner_ns, inside=True)
 
 
 class _TimedSamples:
@@ -127,30 +124,17 @@ class _TimedSamples:
             return self._one(index)
 
     def _one(self, index: Any) -> Any:
-        begin_sample()
-        try:
-            with span(TOTAL):
-                _leave_out_own_total()
-                return self.plain[index]
-        finally:
-            end_sample()
+        with counted_sample(), span(TOTAL):
+            _leave_out_own_total()
+            return self.plain[index]
 
     def __getitems__(self, indices: Sequence[Any]) -> Any:
         with _Working(self._counter), span(FETCH):
             together = getattr(self.plain, "__getitems__", None)
             if not together:
                 return [self._one(index) for index in indices]
-            return self._together(together, indices)
-
-    def _together(self, fetch: Callable[[Sequence[Any]], Any], indices: Sequence[Any]) -> Any:
-        """As many calls as there are samples, of which nobody knows how long each took."""
-        sampling = _Sampling()
-        begin_sample()
-        try:
-            return fetch(indices)
-        finally:
-            end_sample()
-            sampling.end(len(indices))
+            with _sampling(len(indices)):  # of which nobody knows how long each took
+                return together(indices)
 
     def __iter__(self) -> Iterator[Any]:
         return _TimedStream(iter(self.plain), self._counter)
@@ -174,15 +158,8 @@ class _TimedStream:
         return self
 
     def __next__(self) -> Any:
-        with _Working(self._counter):
-            sampling = _Sampling()
-            begin_sample()
-            try:
-                found = next(self._source)
-            finally:
-                end_sample()
-            sampling.end(1)
-            return found
+        with _Working(self._counter), _sampling(1):
+            return next(self._source)
 
 
 class _TimedCollate:

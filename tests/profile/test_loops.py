@@ -18,7 +18,7 @@ from penstock.profile.record import steps as steps_module
 from penstock.profile.record.loader_pass import LoaderPass, loader_id
 from penstock.profile.record.steps import Steps, steps
 from penstock.profile.snapshot import EpochStats
-from tests.profile.told import Batches
+from tests.profile.batches import Batches
 
 
 def fed(clock: list[int], loader: Batches, *, step_ns: int) -> None:

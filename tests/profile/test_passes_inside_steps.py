@@ -12,7 +12,7 @@ from penstock.profile.record import loader_pass
 from penstock.profile.record import steps as steps_module
 from penstock.profile.record.loader_pass import LoaderPass, loader_id
 from penstock.profile.record.steps import MAX_LOADERS, MAX_TRACKS, steps
-from tests.profile.told import Batches
+from tests.profile.batches import Batches
 
 STEPS, EVERY = 20, 5
 

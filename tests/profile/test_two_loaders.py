@@ -18,8 +18,8 @@ from penstock.profile.record import steps as steps_module
 from penstock.profile.record.loader_pass import loader_id
 from penstock.profile.record.steps import steps
 from penstock.profile.verdict.verdict import verdict
+from tests.profile.batches import Batches
 from tests.profile.runs import run
-from tests.profile.told import Batches
 
 torch = pytest.importorskip("torch")
 

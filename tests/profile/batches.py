@@ -16,10 +16,10 @@ class Batches:
             self.dataset = dataset
 
     def __iter__(self) -> Iterator[int]:
-        return Told(self)
+        return BatchesPass(self)
 
 
-class Told:
+class BatchesPass:
     """One pass."""
 
     def __init__(self, loader: Batches) -> None:

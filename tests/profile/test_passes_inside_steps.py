@@ -159,22 +159,34 @@ def test_one_batch_of_a_pass_begun_for_it_belongs_to_the_step(clock: list[int]) 
     assert told() == ([117] * 10, 170, 10)
 
 
+class Outer(Batches):
+    """Goes through another loader for each of its batches."""
+
+    def __iter__(self) -> Iterator[int]:
+        told = LoaderPass(self)
+        inner = Batches(self.clock, 3, wait_ns=20)
+        for number in range(self.count):
+            start_ns = told.ask()
+            for _ in inner:
+                pass
+            told.take(start_ns, True)
+            yield number
+        told.take(told.ask(), False)
+
+
 def test_a_pass_inside_a_wait_is_a_part_of_that_wait(clock: list[int]) -> None:
-    inner = Batches(clock, 3, wait_ns=20)
-
-    class Outer(Batches):
-        def __iter__(self) -> Iterator[int]:
-            told = LoaderPass(self)
-            for number in range(self.count):
-                start_ns = told.ask()
-                for _ in inner:
-                    pass
-                told.take(start_ns, True)
-                yield number
-            told.take(told.ask(), False)
-
     for _ in Outer(clock, 5):
         clock[0] += 100
+    assert told()[:2] == ([160] * 5, 5 * 60)
+
+
+def test_a_validation_inside_the_steps_of_such_a_loader_is_no_part_of_them(clock: list[int]) -> None:
+    validation = Batches(clock, 3, wait_ns=5)
+    for number, _ in enumerate(Outer(clock, 5)):
+        clock[0] += 100
+        if number == 2:
+            for _ in validation:
+                clock[0] += 7
     assert told()[:2] == ([160] * 5, 5 * 60)
 
 

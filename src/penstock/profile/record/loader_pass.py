@@ -93,15 +93,15 @@ class LoaderPass:
 
     __slots__ = (
         "__weakref__", "_inner", "_source", "_thread", "began_cpu_ns", "began_ns", "cpu_from_ns", "has_batch",
-        "is_training", "is_under_way", "leader", "loader", "open_batches", "open_cpu_ns", "open_wait_ns", "open_waits",
-        "outer",
+        "is_over", "is_training", "is_under_way", "leader", "loader", "open_batches", "open_cpu_ns", "open_wait_ns",
+        "open_waits", "outer",
     )  # fmt: skip
 
     def __init__(self, loader: object = None) -> None:
         self.loader = loader_id(loader)
         self._source = loader_id(getattr(loader, "dataset", loader), loader)
         self.is_training = True
-        self.is_under_way = self.has_batch = False
+        self.is_under_way = self.is_over = self.has_batch = False
         self.leader: LoaderPass | None = None
         """The pass whose steps it feeds beside it."""
         self.outer: LoaderPass | None = None
@@ -138,9 +138,10 @@ class LoaderPass:
             spans.record(WAIT, wait_ns, start_ns)
             steps().add_pass_wait(self, start_ns, wait_ns)
             self.cpu_from_ns = thread_time_ns()
-        elif self.is_under_way:
-            self.is_under_way = False
-            steps().end_pass(self, perf_counter_ns())
+        else:
+            was_under_way, self.is_under_way, self.is_over = self.is_under_way, False, True
+            if was_under_way:
+                steps().end_pass(self, perf_counter_ns())
 
     def inner(self) -> list[LoaderPass]:
         """The passes that began inside the step that ends now and are still under way."""
@@ -154,7 +155,8 @@ class LoaderPass:
         self.is_training = is_grad is None or bool(is_grad())
         self._thread, self.began_ns, self.began_cpu_ns = threading.get_ident(), start_ns, thread_time_ns()
         self.open_waits = self.open_wait_ns = self.open_batches = self.open_cpu_ns = 0
-        around = [each.leader or each for each in passes_under_way(self) if each is not self]
+        self.is_over = False
+        around = [each.leader or each for each in passes_under_way(self)]
         outer = around[-1] if around else None
         if outer is not None and outer.has_batch and outer.is_under_way and outer.loader != self.loader:
             self.outer = outer

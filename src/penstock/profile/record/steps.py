@@ -104,9 +104,10 @@ class Track:
         return self.is_training, self.total_ns > 0, not self.is_inner, self.total_ns
 
     def use(self, loader: int) -> LoaderUse:
-        """What it took of a loader; of very many, those that were used first are forgotten."""
-        if loader not in self.use_by_loader and len(self.use_by_loader) >= MAX_LOADERS:
-            del self.use_by_loader[next(iter(self.use_by_loader))]
+        """What it took of a loader; of very many, the one that was used least is forgotten."""
+        known = self.use_by_loader
+        if loader not in known and len(known) >= MAX_LOADERS:
+            del known[min(known, key=lambda each: (known[each].batches, known[each].wait_ns))]
         return self.use_by_loader.setdefault(loader, LoaderUse())
 
     def note_use(self, loader: int, wait_ns: int, *, is_companion: bool) -> None:
@@ -387,7 +388,7 @@ class Steps:
 
 
 class _Local(threading.local):
-    """The passes of the calling thread that gave a batch and are not over, the innermost last."""
+    """The passes of the calling thread that are not over, the innermost last."""
 
     def __init__(self) -> None:
         self.passes: list[weakref.ref[LoaderPass]] = []
@@ -403,12 +404,13 @@ def steps() -> Steps:
 
 
 def passes_under_way(begun: LoaderPass | None = None) -> list[LoaderPass]:
-    """The passes of the calling thread that are not over; `begun` joins them."""
+    """The passes of the calling thread that gave a batch and are not over; `begun` joins them."""
     if begun is None and not _local.passes:
         return []
-    living = [each for ref in _local.passes if (each := ref()) is not None and each.is_under_way]
-    _local.passes = [weakref.ref(each) for each in (living if begun is None else (*living, begun))]
-    return living
+    refs = [ref() for ref in _local.passes]
+    open_passes = [each for each in refs if each is not None and each is not begun and not each.is_over]
+    _local.passes = [weakref.ref(each) for each in (open_passes if begun is None else (*open_passes, begun))]
+    return [each for each in open_passes if each.is_under_way]
 
 
 def mark_step(number: int | None = None) -> None:

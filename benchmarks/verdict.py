@@ -31,8 +31,8 @@ from measure import Claim, finish
 
 import penstock
 from penstock import profile
-from penstock.profile.trial import Replay, Trial, try_fix
-from penstock.profile.verdict import Verdict, verdict
+from penstock.profile.verdict.trial import Replay, Trial, try_fix
+from penstock.profile.verdict.verdict import Verdict, verdict
 from penstock.stores.store import ImageSource, Picture, Scratch, Store
 
 PARTS = ("decode", "compute", "storage")
@@ -98,7 +98,7 @@ def judge(situation: Situation, amounts: Amounts, all_fixes: bool) -> list[Claim
         with situation.loader() as loader:
             snapshot = recorded(loader, situation.step, amounts.run_s)
             step = situation.step if situation.gives_step else None
-            found = verdict(snapshot, check=True, subject=loader, step=step, seconds=amounts.window_s)
+            found = verdict(snapshot, check=True, loader=loader, step=step, seconds=amounts.window_s)
             print(found)
             others = tried(found, loader, situation, amounts) if all_fixes else []
         # Told by the step *without* the change, which knows nothing of the prediction.

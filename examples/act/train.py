@@ -15,8 +15,8 @@ from torch import Tensor
 
 from penstock import profile
 from penstock.errors import PenstockError, UsageError
-from penstock.profile.marks import marks
-from penstock.profile.table import epoch_line
+from penstock.profile.record.steps import steps
+from penstock.profile.report.table import epoch_line
 from penstock.system.units import format_duration_ns
 
 from .checkpoint import BEST, HISTORY, LAST, fitting, random_state, set_random_state, write_checkpoint, write_json
@@ -280,7 +280,7 @@ class Trainer:
         self._saving_ns += spent_ns
         self._progress.leave_out(spent_ns / 1e9)
         if profile.is_enabled():
-            marks().shift(spent_ns)
+            steps().shift(spent_ns)
 
     def _close_epoch(self, row: dict[str, Any]) -> None:
         self.history.append(row)

@@ -128,7 +128,7 @@ def test_numbers_that_contradict_each_other_are_a_damaged_run(
     def divide(*args: Any, **named: Any) -> Any:
         raise ZeroDivisionError("division\nby zero")
 
-    monkeypatch.setattr(importlib.import_module("penstock.profile.verdict"), "verdict", divide)
+    monkeypatch.setattr(importlib.import_module("penstock.profile.verdict.verdict"), "verdict", divide)
     path = small_run().save(tmp_path / "bad.json")
     assert main(["profile", str(path)]) == 2
     assert capsys.readouterr().err == f"penstock: {path} is damaged: ZeroDivisionError: division by zero\n"

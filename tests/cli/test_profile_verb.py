@@ -29,7 +29,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def saved(tmp_path: Path) -> Path:
     """A run whose loader nobody can make again."""
     told = loader_told(kind="penstock.Loader", stores=[{"path": "arrays", "kind": "arrays", "words": None}])
-    return run(61, 38, DECODING, subject=told).save(tmp_path / "run.json")
+    return run(61, 38, DECODING, loader=told).save(tmp_path / "run.json")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def gone(tmp_path: Path) -> Path:
     """A run whose data was moved."""
     stores = [{"path": str(tmp_path / "moved"), "kind": "ALOHA episodes", "words": {}, "weight": 1.0}]
     told = loader_told(kind="penstock.Loader", pictures=[picture("a"), picture("b")], stores=stores)
-    return run(61, 38, DECODING, subject=told).save(tmp_path / "run.json")
+    return run(61, 38, DECODING, loader=told).save(tmp_path / "run.json")
 
 
 def test_data_that_was_moved_is_told_once_and_with_its_place(gone: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,7 +126,7 @@ def saved_with(told: dict[str, Any], folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("told", [{}, {"kind": "penstock.Loader"}, {"kind": "penstock.Loader", "stores": 3},
+@pytest.mark.parametrize("told", [{}, {"kind": "penstock.Loader"},
                                   {"kind": "torch.utils.data.DataLoader", "workers": 2}])  # fmt: skip
 def test_a_damaged_description_of_the_loader_costs_only_the_loader(
     told: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 import pytest
 
 from penstock import profile
-from penstock.profile.subject import subjects, unregister
+from penstock.profile.record.registry import registered, unregister
 from tests.threads import settle
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     settle()
-    if subjects():
+    if registered():
         gc.collect()  # loaders that tests of this process left: they end before the record begins
-    for kept in subjects():
+    for kept in registered():
         unregister(kept, forget=True)
     profile.enable()
     profile.reset()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from penstock.profile.description import LoaderDescription
-from penstock.profile.histogram import Histogram
+from penstock.profile.loader_info import LoaderInfo
+from penstock.profile.record.histogram import Histogram
 from penstock.profile.snapshot import (
     EpochStats,
     Event,
@@ -88,7 +88,7 @@ def training_run(
         memory=tuple(_memory(clock, chance)),
         gpu=(stats("20_train_forward_pass", [11 * MS] * steps), stats("21_backward", [19 * MS] * steps)),
         machine={"cores": 2, "memory_bytes": 4 << 30},
-        subjects=(LoaderDescription(kind="Loader", threads=threads, batch_size=4),),
+        loaders=(LoaderInfo(kind="Loader", threads=threads, batch_size=4),),
         events=tuple(lanes),
         lost={"events": 0},
         process=MAIN,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.profile.description import LoaderDescription
+from penstock.profile.loader_info import LoaderInfo
+from penstock.profile.record.registry import AccessPath
 from penstock.profile.snapshot import Snapshot, SpanStats, StepPoint, StepStats
-from penstock.profile.subject import Way
 from tests.profile.made import MAIN, MS, START_NS, stats
 
 STEPS = 100
@@ -15,7 +15,7 @@ PICTURES = 16  # of a batch
 
 def run(
     step_ms: float, wait_ms: float, stages_ms: dict[str, float], *, computing_ms: dict[str, float] | None = None,
-    hits: int = 0, threads: int = 2, subject: dict[str, Any] | None = None, steps: int = STEPS,
+    hits: int = 0, threads: int = 2, loader: dict[str, Any] | None = None, steps: int = STEPS,
 ) -> Snapshot:  # fmt: skip
     """`stages_ms`: self time of each loader stage per batch, over all threads."""
     spans: list[SpanStats] = [
@@ -31,7 +31,7 @@ def run(
         counters={"view_hits": hits * steps, "pictures_decoded": (PICTURES - hits) * steps},
         steps=StepStats(count=steps, total_ns=steps * step, wait_total_ns=steps * wait, mean_ns=step, series=points),
         machine={"cores": 2},
-        subjects=(LoaderDescription.from_json(loader_told(threads=threads) if subject is None else subject),),
+        loaders=(LoaderInfo.from_json(loader_told(threads=threads) if loader is None else loader),),
         process=MAIN,
     )
 
@@ -57,22 +57,24 @@ def loader_told(**changed: Any) -> dict[str, Any]:
     return {**told, **changed}
 
 
-def way(name: str, ms: float, cpu_ms: float | None = None, *, stored_bytes: float = 0.0, **by_threads: float) -> Way:
+def way(
+    name: str, ms: float, cpu_ms: float | None = None, *, stored_bytes: float = 0.0, **by_threads: float
+) -> AccessPath:
     """A measured way; `t4=2.0` is what four threads at once take, others take `ms`."""
     counted = {1: ms, 2: ms, 4: 2 * ms} | {int(word[1:]): value for word, value in by_threads.items()}
-    return Way(name, 48, counted, ms if cpu_ms is None else cpu_ms, stored_bytes)
+    return AccessPath(name, 48, counted, ms if cpu_ms is None else cpu_ms, stored_bytes)
 
 
 class Measured:
     """A subject whose calibration is known beforehand."""
 
-    def __init__(self, told: dict[str, Any], *ways: Way) -> None:
+    def __init__(self, told: dict[str, Any], *ways: AccessPath) -> None:
         self.told, self.ways = told, ways
         self.asked: list[tuple[tuple[str, ...], tuple[int, ...]]] = []
 
     def describe(self) -> dict[str, Any]:
         return dict(self.told)
 
-    def calibrate(self, ways: Any, threads: Any) -> dict[str, Way]:
+    def calibrate(self, ways: Any, threads: Any) -> dict[str, AccessPath]:
         self.asked.append((tuple(ways), tuple(threads)))
         return {each.name: each for each in self.ways}

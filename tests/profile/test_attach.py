@@ -17,9 +17,9 @@ from penstock import profile
 from penstock.errors import UsageError
 from penstock.load.loader import Loader
 from penstock.profile import attach, detach, reset, snapshot, span
-from penstock.profile.case import OTHER, Fix
-from penstock.profile.subject import subject_of, subjects
-from penstock.profile.trial import try_fix
+from penstock.profile.record.registry import registered, tunable_of
+from penstock.profile.verdict.case import OTHER, Fix
+from penstock.profile.verdict.trial import try_fix
 from tests.load.picture_store import ArrayStore
 from tests.profile.ledger import Ledger, until_a_worker_dies
 
@@ -105,13 +105,13 @@ def test_nobody_who_looks_at_the_loader_sees_a_difference() -> None:
     assert taken(batches) == [3 * number * number for number in range(SAMPLES)]
     assert batches.dataset is dataset and batches.collate_fn is gathering and batches.worker_init_fn is init
     assert type(copy.copy(batches)) is kind and dataset.factor == 1 and len(batches) == len(iter(batches)) == BATCHES
-    assert subjects()[-1] is subject_of(batches) and snapshot().subjects[-1].workers == 2
+    assert registered()[-1] is tunable_of(batches) and snapshot().loaders[-1].workers == 2
 
 
 def test_a_detached_loader_is_what_it_was() -> None:
     batches = attach(DataLoader(Squares(), batch_size=BATCH))
-    known = subject_of(batches)
-    assert detach(batches) is batches and type(batches) is DataLoader and known not in subjects()
+    known = tunable_of(batches)
+    assert detach(batches) is batches and type(batches) is DataLoader and known not in registered()
     assert len(taken(batches)) == SAMPLES
     assert "00_TOTAL_getitem" not in counts() and "data_wait" not in counts()
     assert detach(batches) is batches
@@ -122,7 +122,7 @@ def test_workers_that_persist_count_every_epoch() -> None:
     for _ in range(3):
         assert len(taken(batches)) == SAMPLES
     assert counts()["00_TOTAL_getitem"] == 3 * SAMPLES and snapshot().steps.count == 3 * BATCHES
-    subject_of(batches).close()
+    tunable_of(batches).close()
 
 
 def test_a_stream_counts_what_it_yields() -> None:
@@ -249,13 +249,13 @@ def test_what_cpus_work_in_the_workers_is_counted_once(workers: int) -> None:
 def test_each_of_some_loaders_counts_for_itself_and_names_are_free_again_after_a_reset() -> None:
     kept = attach(DataLoader(Squares(), batch_size=BATCH))
     list(kept)
-    name = subject_of(kept).describe().service_counter
+    name = tunable_of(kept).describe().service_counter
     for _ in range(3):
         reset()
         others = [attach(DataLoader(Squares(), batch_size=BATCH)) for _ in range(34)]  # one for each epoch, say
         for loader in others:
             list(loader)
-        names = [subject_of(loader).describe().service_counter for loader in others]
+        names = [tunable_of(loader).describe().service_counter for loader in others]
         told = [each for each in names if each]
         assert name not in names and not any(names[len(told) :])
         assert 20 < len(told) == len(set(told)) <= 31  # others that live have some of the 32
@@ -268,17 +268,17 @@ def test_a_loader_tells_what_it_handed_out_and_how_long_its_later_passes_let_wai
     words: dict[str, Any] = {"num_workers": 1, "worker_init_fn": sleepy, "timeout": 120}
     batches = attach(DataLoader(Squares(), batch_size=BATCH, **words))
     taken(batches)
-    told = subject_of(batches).describe()
+    told = tunable_of(batches).describe()
     assert (told.batches, told.batches_handed, told.starts, told.start_wait_ms) == (6, 6, 0, None)
     taken(batches)
     taken(batches)
-    told = subject_of(batches).describe()
+    told = tunable_of(batches).describe()
     assert (told.batches_handed, told.starts) == (18, 2) and told.start_wait_ms >= 200
     reset()
-    assert subject_of(batches).describe().batches_handed == 0 == subject_of(batches).describe().starts
+    assert tunable_of(batches).describe().batches_handed == 0 == tunable_of(batches).describe().starts
     taken(batches)  # its workers start again, and it is not the first time
-    assert (subject_of(batches).describe().batches_handed, subject_of(batches).describe().starts) == (6, 1)
-    assert subject_of(attach(DataLoader(Stream(), batch_size=BATCH))).describe().batches is None
+    assert (tunable_of(batches).describe().batches_handed, tunable_of(batches).describe().starts) == (6, 1)
+    assert tunable_of(attach(DataLoader(Stream(), batch_size=BATCH))).describe().batches is None
 
 
 def sleepy(worker: int) -> None:
@@ -291,30 +291,30 @@ def test_workers_that_start_slowly_are_advised_to_stay_and_it_is_tried() -> None
     for _ in range(4):
         for _ in batches:
             time.sleep(0.004)
-    found = profile.verdict(check=True, seconds=0.01, subject=batches)
+    found = profile.verdict(check=True, seconds=0.01, loader=batches)
     assert found.stage == "worker_start" and found.best is not None and found.trial is not None
     assert found.trial.fix.change == {"persistent_workers": True}
     assert found.trial.measured_ms < (found.trial.control_ms or 0) > 200 / BATCHES
 
 
 def test_workers_that_wait_are_advised_to_be_more_than_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.profile.stand_ins.queued_ns", lambda: 0)  # however busy the machine is
+    monkeypatch.setattr("penstock.profile.torch.wrappers.queued_ns", lambda: 0)  # however busy the machine is
     words: dict[str, Any] = {"num_workers": 1, "timeout": 120, "persistent_workers": True}
     batches = attach(DataLoader(Slow(False), batch_size=BATCH, **words))
     for _ in range(5):
         taken(batches)
     told = replace(snapshot(), machine={"cores": 1})
-    found = profile.verdict(told, subject=batches)
+    found = profile.verdict(told, loader=batches)
     more = next(fix for fix in found.fixes if fix.name == "workers")
     assert 1 < more.change["num_workers"] <= 8
-    subject_of(batches).close()
+    tunable_of(batches).close()
 
 
 def test_other_things_are_refused_and_loaders_of_penstock_are_known() -> None:
     with pytest.raises(UsageError, match="list"):
         attach([1, 2, 3])
     with Loader(ArrayStore((9,)), batch_size=4, image_size=(24, 32), memory="512MiB", threads=1) as own:
-        assert attach(own) is own and subjects()[-1] is own
+        assert attach(own) is own and registered()[-1] is own
 
 
 def test_while_it_is_off_it_costs_nothing_and_changes_nothing() -> None:
@@ -326,15 +326,15 @@ def test_while_it_is_off_it_costs_nothing_and_changes_nothing() -> None:
 
 def test_a_variant_has_other_workers_and_the_same_samples() -> None:
     batches = attach(DataLoader(Squares(), batch_size=BATCH))
-    other = subject_of(batches).variant(num_workers=2)
+    other = tunable_of(batches).variant(num_workers=2)
     made = other.loader
     assert (batches.num_workers, made.num_workers, made.prefetch_factor) == (0, 2, 2)
     assert taken(other) == taken(batches)
-    larger = subject_of(batches).variant(batch_size=8)
+    larger = tunable_of(batches).variant(batch_size=8)
     assert [len(batch) for batch in larger] == [8, 8, 6] and taken(larger) == taken(batches)
     own = attach(DataLoader(Squares(), batch_sampler=[[0, 1], [2]]))
     with pytest.raises(UsageError, match="batch_size"):
-        subject_of(own).variant(batch_size=8)
+        tunable_of(own).variant(batch_size=8)
 
 
 def test_a_larger_batch_of_a_dataloader_is_tried() -> None:
@@ -345,6 +345,6 @@ def test_a_larger_batch_of_a_dataloader_is_tried() -> None:
 
     batches = attach(DataLoader(Squares(), batch_size=2))
     fix = Fix("larger batch", {"batch_size": 4}, 1.0, "", OTHER, batch_factor=2.0)
-    found = try_fix(subject_of(batches), fix, step, seconds=0.001, control=True)
+    found = try_fix(tunable_of(batches), fix, step, seconds=0.001, control=True)
     assert found.measured_ms > 0 and found.control_ms is not None and {2, 4} <= set(sizes)
     assert [len(batch) for batch in batches] == [2] * (SAMPLES // 2)

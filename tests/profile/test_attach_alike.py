@@ -14,7 +14,7 @@ import pytest
 from penstock import profile
 from penstock.errors import UsageError
 from penstock.profile import attach, detach, snapshot, span
-from penstock.profile.subject import descriptions, subject_of, subjects
+from penstock.profile.record.registry import loader_infos, registered, tunable_of
 
 torch = pytest.importorskip("torch")
 
@@ -178,7 +178,7 @@ def test_methods_of_the_users_class_stay_his() -> None:
     assert profile.verdict(check=True, seconds=0.01).now.service_ms > 8
     assert (loader.describe(), loader.variant(), loader.is_closed) == ("my loader", "my variant", False)
     loader.close()
-    assert loader.is_closed and snapshot().subjects[-1].batches_handed == SAMPLES // BATCH
+    assert loader.is_closed and snapshot().loaders[-1].batches_handed == SAMPLES // BATCH
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -210,7 +210,7 @@ def test_a_stream_is_not_asked_for_its_length_behind_the_users_back() -> None:
 
     loader = attach(DataLoader(Sized(), batch_size=None))
     for _ in range(2):
-        assert sum(1 for _ in loader) == SAMPLES and snapshot().subjects[-1].batches == 3
+        assert sum(1 for _ in loader) == SAMPLES and snapshot().loaders[-1].batches == 3
 
 
 class Lengthless(Timed):
@@ -221,7 +221,7 @@ class Lengthless(Timed):
 def test_a_length_that_cannot_be_told_is_no_reason_to_fail() -> None:
     loader = attach(DataLoader(Lengthless(), batch_size=BATCH, sampler=range(SAMPLES)))
     assert len(list(loader)) == SAMPLES // BATCH
-    assert snapshot().subjects[-1].batches_handed == SAMPLES // BATCH
+    assert snapshot().loaders[-1].batches_handed == SAMPLES // BATCH
 
 
 # As a subject
@@ -230,29 +230,29 @@ def test_a_length_that_cannot_be_told_is_no_reason_to_fail() -> None:
 def test_a_verdict_about_a_loader_is_asked_for_by_the_loader() -> None:
     loader = attach(DataLoader(Timed(), batch_size=BATCH))
     list(loader)
-    assert subject_of(loader) in subjects() and subject_of(subject_of(loader)) is subject_of(loader)
-    assert profile.verdict(subject=loader).now.service_ms > 8
+    assert tunable_of(loader) in registered() and tunable_of(tunable_of(loader)) is tunable_of(loader)
+    assert profile.verdict(loader=loader).now.service_ms > 8
     with pytest.raises(UsageError, match="tells nothing of itself") as caught:
-        profile.verdict(subject=detach(loader))
+        profile.verdict(loader=detach(loader))
     assert "attach" in str(caught.value.hint)
-    assert not [each for each in descriptions() if each.kind == "torch.utils.data.DataLoader"]
+    assert not [each for each in loader_infos() if each.kind == "torch.utils.data.DataLoader"]
 
 
 def test_what_was_tried_is_not_remembered() -> None:
     loader = attach(DataLoader(Timed(), batch_size=BATCH))
     for _ in range(2):
         list(loader)
-    known = subject_of(loader)
+    known = tunable_of(loader)
     other = known.variant(num_workers=1)
-    assert len(list(other)) == SAMPLES // BATCH and other not in subjects()
+    assert len(list(other)) == SAMPLES // BATCH and other not in registered()
     other.close()
     del other
     gc.collect()
-    assert len(descriptions()) == 1
+    assert len(loader_infos()) == 1
     del loader
     gc.collect()
-    assert [each.ended for each in descriptions()] == [True]
+    assert [each.ended for each in loader_infos()] == [True]
     with pytest.raises(UsageError, match="gone"):
         iter(known)
     profile.reset()
-    assert descriptions() == []
+    assert loader_infos() == []

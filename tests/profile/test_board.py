@@ -139,19 +139,19 @@ def test_workers_killed_at_any_moment_leave_whole_sums_and_the_page_goes_on(tmp_
 def test_pages_of_many_ended_processes_are_used_again(tmp_path: Path) -> None:
     told = run(
         """
-        from penstock.profile import board
-        board._KEPT_LANES = 4
+        from penstock.profile.record import board
+        board._KEPT_BUFFERS = 4
         for _ in range(30):
             pid = os.fork()
             if pid == 0:
                 for _ in range(100): record("work", 10)
                 os._exit(0)
             os.waitpid(pid, 0)
-        print(json.dumps({"lanes": len(board.open_board().entries()), **snapshot().to_dict()}))
+        print(json.dumps({"buffers": len(board.open_board().entries()), **snapshot().to_dict()}))
         """,
         tmp_path,
     )
-    assert told.pop("lanes") <= 5
+    assert told.pop("buffers") <= 5
     assert counts(told) == {"work": 3000}
     assert max(each.owners for each in Snapshot.from_dict(told).events) > 5
 
@@ -247,8 +247,8 @@ def test_a_reset_reaches_workers_that_are_at_work(tmp_path: Path) -> None:
 def test_more_threads_than_pages_are_counted_as_lost(tmp_path: Path) -> None:
     told = run(
         """
-        from penstock.profile import layout
-        layout.MAX_LANES = 3
+        from penstock.profile.record import layout
+        layout.MAX_BUFFERS = 3
         barrier = threading.Barrier(6)
         def work():
             with span("each"): barrier.wait(60)
@@ -286,7 +286,7 @@ def test_a_command_is_a_run_of_its_own_unless_it_is_told_to_join(tmp_path: Path)
     told = run(
         """
         import subprocess
-        from penstock.profile.board import joining
+        from penstock.profile.record.spans import joining
         child = "from penstock.profile import record, snapshot; record('child', 1); print(len(snapshot().spans))"
         record("launcher", 1)
         for environment, spans in (({}, b"1"), (joining(), b"2"), ({"PENSTOCK_PROFILE_JOIN": "nonsense"}, b"1")):
@@ -318,6 +318,7 @@ def test_a_grandchild_finds_the_board_through_its_parent(tmp_path: Path) -> None
             assert worker.exitcode == 0
 
         if __name__ == "__main__":
+            profile.enable()
             start(child)
             print(json.dumps(snapshot().to_dict()))
         """,

@@ -8,15 +8,15 @@ import math
 import pytest
 
 from penstock.errors import UsageError
-from penstock.profile.callback import scalars
-from penstock.profile.recent import between, sums
+from penstock.profile.difference import between, sums
+from penstock.profile.report.callback import callback
 from penstock.profile.snapshot import GaugeStats, Snapshot, StepStats
 from tests.profile.made import MAIN, MS, START_NS, empty_run, stats, training_run
 
 
 def test_values_have_the_names_and_units_that_are_promised() -> None:
     run = training_run(100)
-    values = scalars(run)
+    values = callback(snapshot=run)
     decode = run.by_name()["03b_image_decode"]
     assert values["penstock/data_wait_share"] == run.steps.wait_share
     assert values["penstock/03b_image_decode/p95_ms"] == decode.p95_ns / 1e6
@@ -32,23 +32,23 @@ def test_every_value_is_a_finite_float_and_every_key_one_line() -> None:
     odd = Snapshot(
         spans=run.spans, steps=run.steps, process=MAIN, gauges={"q": GaugeStats(math.nan, math.inf, 0, 0, 1)}
     )
-    for values in (scalars(run), scalars(odd), scalars(empty_run())):
+    for values in (callback(snapshot=run), callback(snapshot=odd), callback(snapshot=empty_run())):
         assert all(type(value) is float and math.isfinite(value) for value in values.values())
         assert all(key.isprintable() and key.startswith("penstock/") for key in values)
         json.dumps(values, allow_nan=False)
-    assert scalars(run)["penstock/a_b\\nc/calls"] == 1.0
-    assert "penstock/gauges/q" not in scalars(odd)
+    assert callback(snapshot=run)["penstock/a_b\\nc/calls"] == 1.0
+    assert "penstock/gauges/q" not in callback(snapshot=odd)
 
 
 def test_two_names_that_would_become_one_key_are_both_there() -> None:
-    values = scalars(Snapshot(spans=(stats("a/b", [2 * MS]), stats("a_b", [MS]))))
+    values = callback(snapshot=Snapshot(spans=(stats("a/b", [2 * MS]), stats("a_b", [MS]))))
     assert sorted(value for key, value in values.items() if "mean_ms" in key) == [1.0, 2.0]
 
 
 def test_the_prefix_is_the_users() -> None:
-    assert "run/7/steps" in scalars(training_run(20), prefix="run/7/")
+    assert "run/7/steps" in callback(snapshot=training_run(20), prefix="run/7/")
     with pytest.raises(UsageError, match="prefix"):
-        scalars(empty_run(), prefix="/")
+        callback(snapshot=empty_run(), prefix="/")
 
 
 def test_values_since_a_snapshot_are_those_of_the_time_between() -> None:
@@ -65,7 +65,7 @@ def test_values_since_a_snapshot_are_those_of_the_time_between() -> None:
         taken_ns=START_NS + 2 * 10**9,
         **common,  # type: ignore[arg-type]
     )
-    values = scalars(after, since=before)
+    values = callback(before, snapshot=after)
     assert values["penstock/a/calls"] == 50
     assert values["penstock/a/mean_ms"] == 2.0
     assert values["penstock/a/p95_ms"] == pytest.approx(2.0, rel=0.06)

@@ -11,9 +11,10 @@ import pytest
 
 from penstock import profile
 from penstock.errors import UsageError
-from penstock.profile import data_wait, mark_step, memory_series, print_timing_stats, snapshot, span
-from penstock.profile.figures import peak_bytes, stage_rows, wait_figures
-from penstock.profile.subject import subject_of
+from penstock.profile import data_wait, mark_step, print_timing_stats, snapshot, span
+from penstock.profile.record import machine
+from penstock.profile.record.registry import tunable_of
+from penstock.profile.report.figures import peak_bytes, stage_rows, wait_figures
 from penstock.system.units import MIB
 
 
@@ -36,17 +37,15 @@ def test_what_a_validation_waits_and_does_is_no_share_of_the_step() -> None:
 
 def test_memory_that_comes_and_goes_between_two_looks_at_the_tree_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     held, trees = [300 * MIB], []
-    monkeypatch.setattr(memory_series, "rss_bytes", lambda: held[0])
+    monkeypatch.setattr(machine, "rss_bytes", lambda: held[0])
 
     def tree() -> int:
         trees.append(held[0])
         time.sleep(0.005)  # so that the next look comes five seconds later
         return held[0] + 50 * MIB
 
-    monkeypatch.setattr(memory_series, "tree_pss_bytes", tree)
-    monkeypatch.setattr(memory_series.memory_series(), "interval_s", 0.0)
-    monkeypatch.setattr(memory_series, "_due_ns", 0)
-    monkeypatch.setattr(memory_series, "_tree_due_ns", 0)
+    monkeypatch.setattr(machine, "tree_pss_bytes", tree)
+    monkeypatch.setattr(machine.memory_series(), "interval_s", 0.0)
     for now in (300, 1300, 200):
         held[0] = now * MIB
         mark_step()
@@ -94,18 +93,18 @@ class Pooled:
 
 def test_threads_of_a_data_set_work_and_a_trial_that_hangs_on_them_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     data = pytest.importorskip("torch.utils.data")
-    monkeypatch.setattr("penstock.profile.attachment._PATIENCE_S", 2.0)
+    monkeypatch.setattr("penstock.profile.torch.attachment._PATIENCE_S", 2.0)
     batches = profile.attach(data.DataLoader(Pooled(), batch_size=4))
     for _ in range(3):
         for _ in batches:
             time.sleep(0.001)
     assert snapshot().counters["fetch_cpu_ns"] >= 3 * 24 * 8e6  # not that of the thread which waits for them
-    found = profile.verdict(subject=batches)
+    found = profile.verdict(loader=batches)
     assert found.now.cpu_ms > 0.9 * 4 * 8
     assert not [fix for fix in found.fixes if fix.change.get("num_workers", 0) > found.now.cores]
     before = _children()
-    with pytest.raises(UsageError, match=r"no batch came from 1 worker within 2 s"):
-        list(subject_of(batches).variant(num_workers=1))
+    with pytest.raises(UsageError, match=r"no batch came from num_workers=1 within 2 s"):
+        list(tunable_of(batches).variant(num_workers=1))
     end = time.monotonic() + 60
     while (left := _children() - before) and time.monotonic() < end:  # torch ends those that do not answer
         time.sleep(0.05)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.profile.case import BatchCost, Case, CpuUse, Fix, Starts
-from penstock.profile.description import LoaderDescription
-from penstock.profile.fixes import bandwidth_of, best_of, fixes_for
-from penstock.profile.model import Situation, Stage
-from penstock.profile.subject import Way
+from penstock.profile.loader_info import LoaderInfo
+from penstock.profile.record.registry import AccessPath
+from penstock.profile.verdict.case import BatchCost, Case, CpuUse, Fix, Starts
+from penstock.profile.verdict.fixes import bandwidth_of, best_of, fixes_for
+from penstock.profile.verdict.model import Situation, Stage
 from tests.profile.runs import loader_told, picture, way
 
 WAYS = [
@@ -22,14 +22,14 @@ WAYS = [
 
 def case(
     *, decode_ms: float = 78.0, read_ms: float = 2.0, compute_ms: float = 10.0, told: dict[str, Any] | None = None,
-    ways: list[Way] = WAYS, input_bound: bool = True, hits: float = 0.0, **now: Any,
+    ways: list[AccessPath] = WAYS, input_bound: bool = True, hits: float = 0.0, **now: Any,
 ) -> Case:  # fmt: skip
     stages = (Stage("03b_image_decode", decode_ms, 16), Stage("03c_fetch_bytes", read_ms, 16))
     service = decode_ms + read_ms
     settings = {"threads": 2, "cores": 2, "cpu_ms": service, "read_bytes": 16 * 90_000.0, **now}
     situation = Situation(service_ms=service, compute_ms=compute_ms, **settings)
     step_ms = situation.step_ms if input_bound else compute_ms
-    whole = LoaderDescription.from_json({**loader_told(), **(told or {})})
+    whole = LoaderInfo.from_json({**loader_told(), **(told or {})})
     return Case(situation, step_ms, stages, whole, {each.name: each for each in ways}, hits, input_bound)
 
 
@@ -140,7 +140,7 @@ def test_threads_that_get_into_each_others_way_are_not_proposed() -> None:
 
 def test_one_thread_of_two_cores_may_become_two() -> None:
     ways = [way("now", 5.0, t2=5.5), way("read", 0.05)]
-    ways = [Way(each.name, 48, {1: each.ms(1), 2: each.ms(2)}, each.cpu_ms, 0.0) for each in ways]
+    ways = [AccessPath(each.name, 48, {1: each.ms(1), 2: each.ms(2)}, each.cpu_ms, 0.0) for each in ways]
     found = by_name(case(threads=1, told={"threads": 1}, ways=ways))["threads"]
     assert found.change == {"threads": 2} and ms_of(found) == pytest.approx(80 * 1.1 / 2)
 
@@ -152,7 +152,7 @@ def test_without_a_measurement_threads_go_up_to_the_cores_granted() -> None:
 
 
 def test_workers_of_a_dataloader_are_called_so() -> None:
-    told = LoaderDescription(kind="torch.utils.data.DataLoader", workers=0, batch_size=16)
+    told = LoaderInfo(kind="torch.utils.data.DataLoader", workers=0, batch_size=16)
     stages = (Stage("00_TOTAL_getitem", 30.0, 16),)
     made = Case(Situation(30.0, 0, 4, 20.0, cpu_ms=30.0), 50.0, stages, told, {}, 0.0, True)
     found = by_name(made)["workers"]
@@ -168,7 +168,7 @@ def attached(
 ) -> Case:  # fmt: skip
     """An ordinary DataLoader, on two CPUs."""
     now = Situation(service_ms, workers, 2, compute_ms, cpu_ms=cpu_ms)
-    whole = LoaderDescription(**{"workers": workers, "persistent_workers": False, **told})
+    whole = LoaderInfo(**{"workers": workers, "persistent_workers": False, **told})
     cpu = CpuUse(is_known=is_cpu_known, worker_bytes=worker_bytes)
     step_ms = now.step_ms + starts.per_step_ms
     return Case(now, step_ms, (Stage(stage, service_ms, 4),), whole, {}, 0.0, True, starts=starts, cpu=cpu)
@@ -196,7 +196,7 @@ def test_workers_take_no_more_memory_than_there_is() -> None:
 
 
 def test_of_the_threads_measured_the_fewest_that_do_it_are_proposed() -> None:
-    waiting = Way("now", 48, {2: 5.0, 4: 5.0, 16: 5.1}, 0.1, 0.0)
+    waiting = AccessPath("now", 48, {2: 5.0, 4: 5.0, 16: 5.1}, 0.1, 0.0)
     assert by_name(case(cpu_ms=2.0, compute_ms=21.0, ways=[waiting]))["threads"].change == {"threads": 4}
     found = by_name(case(cpu_ms=2.0, compute_ms=1.0, ways=[waiting]))["threads"]
     assert found.change == {"threads": 16} and ms_of(found) == pytest.approx(80 * 5.1 / 5 / 16)
@@ -266,7 +266,7 @@ def test_nothing_that_the_loader_does_helps_against_handing_over() -> None:
 def test_a_data_set_that_decodes_is_told_to_decode_once_without_a_number() -> None:
     firm = by_name(attached(80.0, 78.0, stage="03b_image_decode"))["decode once"]
     assert firm.predicted_step_ms is None and "penstock.Loader with a view" in firm.why and "if it" not in firm.why
-    assert "if it is pictures" in by_name(attached(80.0, 78.0))["decode once"].why
+    assert "if it is images" in by_name(attached(80.0, 78.0))["decode once"].why
     assert "decode once" not in by_name(attached(80.0, 1.0))  # it waits
     assert "decode once" not in by_name(attached(80.0, 78.0, stage="03c_fetch_bytes"))
     assert "decode once" not in by_name(case())  # a loader of penstock's is told of views

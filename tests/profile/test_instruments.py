@@ -19,7 +19,7 @@ from penstock.load.replay import AsyncSampleBuffer, MultimodalReplayBuffer
 from penstock.load.settings import Mix
 from penstock.load.window import Window
 from penstock.profile import SpanStats, reset, snapshot
-from penstock.profile.spans import paused, record_calls, show
+from penstock.profile.record.spans import paused, record_calls, show
 from penstock.stores.store import ImageSource, Picture, Scratch
 from tests.conversion import bags
 from tests.load.picture_store import ArraySource, ArrayStore

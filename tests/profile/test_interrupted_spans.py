@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock.profile import lane as lanes
-from penstock.profile import layout, snapshot, span, spans
+from penstock.profile import snapshot, span
+from penstock.profile.record import buffer as buffers
+from penstock.profile.record import layout, spans
 
 N = layout.FOLD_EVERY
 ROUNDS = 6  # quarters of the ring: more than the whole of it
@@ -47,7 +48,7 @@ def counted(name: str) -> int:
 
 @pytest.mark.parametrize("every", [1, 7, N // 2, N - 1, N, N + 1])
 def test_an_exception_while_an_event_is_written_loses_no_call(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spans, "pack_event", Signal(lanes.pack_event, interrupt, every))
+    monkeypatch.setattr(spans, "pack_event", Signal(buffers.pack_event, interrupt, every))
     raised = 0
     for _ in range(ROUNDS * N):
         try:
@@ -72,7 +73,7 @@ def test_a_span_of_a_handler_takes_a_place_of_its_own(every: int, monkeypatch: p
                 pass
         depth[0] = 0
 
-    monkeypatch.setattr(spans, "pack_event", Signal(lanes.pack_event, handler, every))
+    monkeypatch.setattr(spans, "pack_event", Signal(buffers.pack_event, handler, every))
     for _ in range(ROUNDS * N):
         with span("a"):
             pass
@@ -81,7 +82,7 @@ def test_a_span_of_a_handler_takes_a_place_of_its_own(every: int, monkeypatch: p
 
 
 def test_an_exception_while_a_quarter_is_folded_loses_the_call_that_it_meets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "add_events", Signal(lanes.add_events, interrupt, 2))
+    monkeypatch.setattr(buffers, "add_events", Signal(buffers.add_events, interrupt, 2))
     lost = 0
     for _ in range(2 * ROUNDS * N):
         try:
@@ -100,8 +101,8 @@ def test_a_handler_that_fills_a_quarter_while_one_is_folded_loses_nothing(monkey
             with span("tick"):
                 pass
 
-    signal = Signal(lanes.add_events, handler, 2)
-    monkeypatch.setattr(lanes, "add_events", signal)
+    signal = Signal(buffers.add_events, handler, 2)
+    monkeypatch.setattr(buffers, "add_events", signal)
     for _ in range(ROUNDS * N):
         with span("a"):
             pass
@@ -117,7 +118,7 @@ def test_an_event_that_was_never_written_is_none(monkeypatch: pytest.MonkeyPatch
         calls[0] += 1
         if calls[0] % 100 == 0:
             raise Interrupted
-        lanes.pack_event(*args)
+        buffers.pack_event(*args)
 
     monkeypatch.setattr(spans, "pack_event", failing)
     lost = 0
@@ -190,17 +191,17 @@ print(json.dumps([found["a"].count, calls, found["tick"].count, ticks]))
 """
 
 
-def said(code: str) -> list[int]:
+def message(code: str) -> list[int]:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     return list(json.loads(done.stdout))
 
 
 def test_timeouts_lose_no_more_than_the_calls_that_they_interrupt() -> None:
-    entered, counted_calls, interrupted = said(_RAISING)
+    entered, counted_calls, interrupted = message(_RAISING)
     assert interrupted == 150
     assert entered - interrupted <= counted_calls <= entered + interrupted
 
 
 def test_a_timer_whose_handler_enters_a_span_is_counted_exactly() -> None:
-    counted_calls, calls, recorded, ticks = said(_RECORDING)
+    counted_calls, calls, recorded, ticks = message(_RECORDING)
     assert (counted_calls, recorded) == (calls, ticks) and ticks >= 20

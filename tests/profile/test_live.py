@@ -12,8 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.errors import UsageError
-from penstock.profile.live import LiveView
-from penstock.profile.live_text import live_line, live_table
+from penstock.profile.report.live import LiveView, live_line, live_table
 from penstock.profile.snapshot import Snapshot
 from tests.profile.made import MS, empty_run, stats, training_run
 

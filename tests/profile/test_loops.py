@@ -13,88 +13,51 @@ import pytest
 
 from penstock import profile
 from penstock.errors import UsageError
-from penstock.profile.feeding import Feeding
-from penstock.profile.marks import EpochStats, Marks, marks
-from penstock.profile.track import MAX_TRACKS, Loop
-from tests.profile.told import Batches
-
-TRAIN, VALIDATE = Loop("train.py", 10, True), Loop("train.py", 30, True)
-
-
-def fed(marks: Marks, loop: Loop, start_ns: int, steps: int, *, wait_ns: int, step_ns: int) -> int:
-    """A pass of a loop; returns when it was over."""
-    for number in range(steps):
-        begun = start_ns + number * step_ns
-        if number:
-            marks.feed_step(begun, 7, loop)
-        marks.add_wait(begun, wait_ns, loop)
-    end = start_ns + steps * step_ns
-    marks.feed_step(end, 7, loop)
-    marks.add_wait(end, 1, loop)
-    marks.end_feed(loop)
-    return end
+from penstock.profile.record import loader_pass
+from penstock.profile.record import steps as steps_module
+from penstock.profile.record.loader_pass import LoaderPass, loader_id
+from penstock.profile.record.steps import Steps, steps
+from penstock.profile.snapshot import EpochStats
+from tests.profile.batches import Batches
 
 
-@pytest.mark.parametrize("validates_first", [False, True])
-def test_batches_of_a_validation_are_no_steps(validates_first: bool) -> None:
-    marks, now = Marks(), 0
-    for _ in range(2):
-        if validates_first:
-            now = fed(marks, VALIDATE, now, 25, wait_ns=4, step_ns=5)
-        now = fed(marks, TRAIN, now, 10, wait_ns=2, step_ns=100)
-        if not validates_first:
-            now = fed(marks, VALIDATE, now, 25, wait_ns=4, step_ns=5)
-        marks.mark_epoch(None, now)
-    told = marks.steps()
-    assert (told.count, told.total_ns, told.wait_total_ns, told.batches, told.cpu_total_ns) == (20, 2000, 40, 20, 140)
-    assert {(each.duration_ns, each.wait_ns) for each in told.series} == {(100, 2)}
-    assert [(each.steps, each.steps_ns, each.wait_ns) for each in marks.epochs()] == [(10, 1000, 20)] * 2
-
-
-def test_a_loop_without_gradients_is_no_training_where_another_has_them() -> None:
-    marks = Marks()
-    evaluation = Loop("train.py", 10, False)
-    now = fed(marks, evaluation, 0, 50, wait_ns=4, step_ns=100)
-    assert marks.steps().count == 50  # all there is: inference
-    fed(marks, TRAIN, now, 5, wait_ns=2, step_ns=10)
-    assert marks.steps().count == 5
-
-
-def test_loops_without_end_take_no_memory_without_end() -> None:
-    marks, now = Marks(), 0
-    for line in range(200):
-        now = fed(marks, Loop("made", line, True), now, 2, wait_ns=1, step_ns=10)
-    now = fed(marks, Loop("made", 0, True), now, 100, wait_ns=1, step_ns=10)
-    assert len(marks._loops.tracks) == MAX_TRACKS
-    assert marks.steps().count == 100  # its first two were forgotten with the shortest
-
-
-def test_the_place_in_the_code_tells_loops_apart(clock: list[int]) -> None:
-    def loop_of(batches: int) -> None:
-        feeding = Feeding()
-        for _ in range(batches):
-            feeding.take(feeding.ask(), True)
-            clock[0] += 10
-        feeding.take(feeding.ask(), False)
-
-    for _ in range(3):  # a loader made anew for every epoch is the same loop
-        feeding = Feeding()
-        for _ in range(4):
-            feeding.take(feeding.ask(), True)
-            clock[0] += 100  # of the two loops, which one is longer must not hang on the machine
-        feeding.take(feeding.ask(), False)
-        loop_of(2)
-    told = profile.snapshot().steps
-    assert told.count == told.batches == 12  # all of them: the last ask, elsewhere in the code, ends the fourth step
+def fed(clock: list[int], loader: Batches, *, step_ns: int) -> None:
+    """A pass over a loader."""
+    for _ in loader:
+        clock[0] += step_ns - loader.wait_ns
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     now = [time.perf_counter_ns()]
-    monkeypatch.setattr("penstock.profile.feeding.perf_counter_ns", lambda: now[0])
-    monkeypatch.setattr("penstock.profile.marks.perf_counter_ns", lambda: now[0])
-    monkeypatch.setattr("penstock.profile.feeding._NOT_THE_LOOP", ("penstock.", "tests.profile.told"))
+    for module in (loader_pass, steps_module):
+        monkeypatch.setattr(module, "perf_counter_ns", lambda: now[0])
     return now
+
+
+@pytest.mark.parametrize("validates_first", [False, True])
+def test_batches_of_a_validation_are_no_steps(clock: list[int], validates_first: bool) -> None:
+    training, validation = Batches(clock, 10, wait_ns=2), Batches(clock, 25, wait_ns=4)
+    for _ in range(2):
+        if validates_first:
+            fed(clock, validation, step_ns=5)
+        fed(clock, training, step_ns=100)
+        if not validates_first:
+            fed(clock, validation, step_ns=5)
+        profile.mark_epoch()
+    told = steps().stats()
+    assert (told.count, told.total_ns, told.wait_total_ns, told.batches) == (20, 2000, 40, 20)
+    assert {(each.duration_ns, each.wait_ns) for each in told.series} == {(100, 2)}
+    assert [(each.steps, each.steps_ns, each.wait_ns) for each in steps().epochs()] == [(10, 1000, 20)] * 2
+
+
+def test_a_loop_without_gradients_is_no_training_where_another_has_them(clock: list[int]) -> None:
+    torch = pytest.importorskip("torch")
+    with torch.no_grad():
+        fed(clock, Batches(clock, 50, wait_ns=4), step_ns=100)
+    assert steps().stats().count == 50  # all there is: inference
+    fed(clock, Batches(clock, 5, wait_ns=2), step_ns=10)
+    assert steps().stats().count == 5
 
 
 def durations() -> list[int]:
@@ -133,7 +96,7 @@ def test_two_loaders_that_are_asked_in_turn_feed_the_same_steps(clock: list[int]
         clock[0] += 5000
     told = profile.snapshot().steps
     assert durations() == [117] * 20 and told.wait_total_ns == 20 * 17 and told.batches == 20
-    assert marks().fed_by(id(first)) == 20 and marks().fed_by(id(second)) == 0
+    assert steps().use_of(loader_id(first)).batches == 20 and steps().use_of(loader_id(second)).batches == 0
 
 
 @pytest.mark.parametrize("marks_epochs", [True, False])
@@ -184,15 +147,17 @@ def test_time_that_belongs_to_no_step_can_be_taken_out(clock: list[int]) -> None
         clock[0] += 100
         if number == 2:
             clock[0] += 7000
-            marks().shift(7000)
+            steps().shift(7000)
     assert durations() == [110] * 5
 
 
 def test_gradients_tell_training_from_validation_in_one_function() -> None:
     torch = pytest.importorskip("torch")
 
+    loader = Batches([0], 0)
+
     def run(batches: int, is_training: bool) -> None:
-        feeding = Feeding()
+        feeding = LoaderPass(loader)
         with torch.set_grad_enabled(is_training):
             for number in range(batches + 1):
                 feeding.take(feeding.ask(), number < batches)
@@ -205,25 +170,26 @@ def test_gradients_tell_training_from_validation_in_one_function() -> None:
 
 
 def test_steps_marked_by_hand_count_from_the_second_on_in_every_epoch() -> None:
-    marks = Marks()
+    marks = Steps()
     for epoch in range(2):
         marks.mark_step(None, 100 * epoch + 10)
         marks.mark_step(None, 100 * epoch + 30)
         marks.mark_epoch(None, 100 * epoch + 40)
-    assert [each.duration_ns for each in marks.steps().series] == [20, 70, 20]
+    assert [each.duration_ns for each in marks.stats().series] == [20, 70, 20]
     assert marks.epochs() == (EpochStats(0, 10, 30, 1, 20, 0), EpochStats(1, 40, 100, 2, 90, 0))
 
 
-def test_marks_by_hand_after_a_loader_was_asked_are_the_steps() -> None:
-    marks = Marks()
-    marks.add_wait(0, 10, TRAIN)
-    marks.mark_step(None, 100)
-    marks.feed_step(105, 3, TRAIN)
-    marks.add_wait(105, 5, TRAIN)
-    marks.mark_step(None, 200)
-    told = marks.steps()
-    assert [(each.duration_ns, each.wait_ns) for each in told.series] == [(100, 10), (100, 5)]
-    assert (told.batches, told.cpu_total_ns) == (1, 3)
+def test_marks_by_hand_after_a_loader_was_asked_are_the_steps(clock: list[int]) -> None:
+    batches = iter(Batches(clock, 9))
+    next(batches)
+    clock[0] += 90
+    profile.mark_step()
+    next(batches)
+    clock[0] += 90
+    profile.mark_step()
+    told = steps().stats()
+    assert [(each.duration_ns, each.wait_ns) for each in told.series] == [(100, 10), (100, 10)]
+    assert told.batches == 1
 
 
 def test_what_is_no_number_is_no_reason_to_fail(tmp_path: Path) -> None:

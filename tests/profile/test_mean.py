@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import replace
 
 from penstock.profile import snapshot, span
-from penstock.profile.figures import stage_rows
-from penstock.profile.page import render_page
-from penstock.profile.recent import between
+from penstock.profile.difference import between
+from penstock.profile.report.figures import stage_rows
+from penstock.profile.report.page import render_page
+from penstock.profile.report.table import table
 from penstock.profile.snapshot import Snapshot, merge_spans
-from penstock.profile.table import table
 from tests.profile.made import MS, empty_run, stats
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.profile.model import LOADER_STAGES, Situation, compute_stages_of, pace_of, stages_of
 from penstock.profile.snapshot import StepPoint
+from penstock.profile.verdict.model import LOADER_STAGES, Situation, compute_stages_of, pace_of, stages_of
 from tests.profile.made import MAIN, MS, WORKER, stats
 from tests.profile.runs import run
 

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import OutputFailed
-from penstock.profile.description import LoaderDescription
-from penstock.profile.page import export_html, render_page
-from penstock.profile.page_charts import Stage, round_marks
-from penstock.profile.page_step import Piece, Track, step_lanes, step_ticks
+from penstock.profile.loader_info import LoaderInfo
+from penstock.profile.report.page import export_html, render_page
+from penstock.profile.report.page_charts import Stage, round_marks, step_bars, step_ticks
 from penstock.profile.snapshot import Event, MemoryPoint, Snapshot, StepPoint, StepStats, ThreadEvents
 from tests.profile.browser import CHROMIUM, DRIVER, Browser
 from tests.profile.made import MAIN, MS, START_NS, empty_run, stats, training_run
@@ -91,18 +90,18 @@ def test_every_name_is_text_wherever_it_comes_from() -> None:
             **vars(run),
             "counters": {HOSTILE: 1},
             "machine": {HOSTILE: HOSTILE},
-            "subjects": (LoaderDescription(kind=HOSTILE),),
+            "loaders": (LoaderInfo(kind=HOSTILE),),
             "lost": {HOSTILE: 2},
             "gpu": (stats(HOSTILE, [MS]),),
             "events": (*run.events, ThreadEvents(9, HOSTILE, HOSTILE, True, 1, run.events[0].events)),
         }
     )
 
-    class Said:
+    class Message:
         sentence = HOSTILE
         fixes = (type("F", (), {"name": HOSTILE, "why": HOSTILE, "predicted_step_ms": 1.0})(),)
 
-    page = render_page(hostile, verdict=Said(), title=HOSTILE)
+    page = render_page(hostile, verdict=Message(), title=HOSTILE)
     reader = _read(page)
     assert sum(tag == "script" for tag, _ in reader.tags) == 1 and "img" not in {tag for tag, _ in reader.tags}
     assert not [name for _, attributes in reader.tags for name in attributes if name.startswith("on")]
@@ -172,7 +171,7 @@ def test_the_page_stays_small_whatever_the_run() -> None:
         events=lanes,
         steps=StepStats(4096, 4096 * 5 * MS, 4096 * MS, 5e6, MS, MS, 5 * MS, 5 * MS, 5 * MS, series, 1),
         memory=tuple(MemoryPoint(START_NS + n, n, n) for n in range(1, 50_000)),
-        subjects=tuple(LoaderDescription(kind="x" * 100_000) for _ in range(100)),
+        loaders=tuple(LoaderInfo(kind="x" * 100_000) for _ in range(100)),
         process=MAIN,
     )
     assert len(render_page(huge)) < 2_500_000
@@ -180,30 +179,30 @@ def test_the_page_stays_small_whatever_the_run() -> None:
 
 def test_a_directory_that_is_not_there_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OutputFailed, match="the page cannot be written"):
-        export_html(training_run(3), tmp_path / "nowhere" / "page.html")
+        export_html(tmp_path / "nowhere" / "page.html", training_run(3))
     assert list(tmp_path.iterdir()) == []
 
 
 # The step's timeline
 
 
-def _lanes(pieces: list[Piece], duration_ns: int = 1_000_000) -> Any:
-    names = {piece.name: Stage(n, False) for n, piece in enumerate(pieces)}
-    return step_lanes([Track("t", "", pieces)], 0, duration_ns, names)
+def _bars(events: list[Event], duration_ns: int = 1_000_000) -> Any:
+    names = {event.name: Stage(n, False) for n, event in enumerate(events)}
+    return step_bars(events, 0, duration_ns, 1 / 1200, names)
 
 
 def test_bars_lie_where_the_spans_were_and_end_with_the_step() -> None:
-    (lane,) = _lanes([Piece("a", -250_000, 500_000, 0), Piece("b", 500_000, 900_000, 1), Piece("c", 2_000_000, 5, 0)])
-    assert [(block.label, block.left, block.width, block.depth) for block in lane.blocks] == [
+    bars = _bars([Event("a", -250_000, 500_000, 0), Event("b", 500_000, 900_000, 1), Event("c", 2_000_000, 5, 0)])
+    assert [(block.label, block.left, block.width, block.depth) for block in bars] == [
         ("a", 0.0, 0.25, 0),
         ("b", 0.5, 0.5, 1),
     ]
 
 
 def test_short_neighbours_become_one_bar_that_says_so() -> None:
-    (lane,) = _lanes([Piece("tiny", 1000 * n, 900, 0) for n in range(10)] + [Piece("long", 500_000, 100_000, 0)], 10**7)
-    assert [block.label for block in lane.blocks] == ["tiny", "long"]
-    assert "10 short spans" in lane.blocks[0].tip and lane.blocks[0].width == pytest.approx(9900 / 10**7)
+    bars = _bars([Event("tiny", 1000 * n, 900, 0) for n in range(10)] + [Event("long", 500_000, 100_000, 0)], 10**7)
+    assert [block.label for block in bars] == ["tiny", "long"]
+    assert "10 short spans" in bars[0].tip and bars[0].width == pytest.approx(9900 / 10**7)
 
 
 def test_ticks_are_round_and_do_not_run_into_the_end() -> None:
@@ -246,7 +245,7 @@ return [".bar", ".fill.self", ".fill.total", ".chart path[style]", "tbody tr", "
 
 
 def test_a_browser_shows_the_bars_and_its_console_is_silent(browser: Browser, tmp_path: Path) -> None:
-    browser.visit(export_html(training_run(60), tmp_path / "page.html", verdict="Input-bound."))
+    browser.visit(export_html(tmp_path / "page.html", training_run(60), verdict="Input-bound."))
     bars, own, total, curves, rows, figures = browser.run(_SIZES)
     stages = browser.run("return document.querySelectorAll('.stage').length")
     assert bars >= 30 and own == total == stages == rows == 11 and curves >= 5 and figures == 4
@@ -257,7 +256,7 @@ def test_a_browser_shows_the_bars_and_its_console_is_silent(browser: Browser, tm
 
 def test_a_hostile_name_is_shown_and_not_run(browser: Browser, tmp_path: Path) -> None:
     run = training_run(20, extra_name=HOSTILE)
-    browser.visit(export_html(run, tmp_path / "page.html", verdict=HOSTILE, title=HOSTILE))
+    browser.visit(export_html(tmp_path / "page.html", run, verdict=HOSTILE, title=HOSTILE))
     assert HOSTILE in browser.text()
     # Its own tip too: what was an attribute becomes an element's text.
     browser.run(
@@ -279,7 +278,7 @@ def test_a_script_that_got_in_would_still_not_run(browser: Browser, tmp_path: Pa
 
 
 def test_the_page_answers_to_the_pointer_and_to_clicks(browser: Browser, tmp_path: Path) -> None:
-    browser.visit(export_html(training_run(60), tmp_path / "page.html"))
+    browser.visit(export_html(tmp_path / "page.html", training_run(60)))
     tip = browser.run(
         "document.querySelector('.bar').dispatchEvent(new PointerEvent('pointermove', {clientX: 9, clientY: 9}));"
         "return document.getElementById('tip').innerText"

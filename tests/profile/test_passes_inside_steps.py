@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from penstock import profile
-from penstock.profile.feeding import Feeding
-from penstock.profile.marks import marks
-from penstock.profile.serials import Serials
-from penstock.profile.track import MAX_LOADERS, Loop
-from tests.profile.told import Batches
+from penstock.profile.record import loader_pass
+from penstock.profile.record import steps as steps_module
+from penstock.profile.record.loader_pass import LoaderPass, loader_id
+from penstock.profile.record.steps import MAX_LOADERS, MAX_TRACKS, steps
+from tests.profile.batches import Batches
 
 STEPS, EVERY = 20, 5
 
@@ -22,9 +22,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     profile.enable()
     profile.reset()
     now = [time.perf_counter_ns()]
-    monkeypatch.setattr("penstock.profile.feeding.perf_counter_ns", lambda: now[0])
-    monkeypatch.setattr("penstock.profile.marks.perf_counter_ns", lambda: now[0])
-    monkeypatch.setattr("penstock.profile.feeding._NOT_THE_LOOP", ("penstock.", "tests.profile.told"))
+    for module in (loader_pass, steps_module):
+        monkeypatch.setattr(module, "perf_counter_ns", lambda: now[0])
     yield now
     profile.reset()
 
@@ -119,7 +118,7 @@ def test_steps_that_are_marked_do_not_hold_a_validation_either(
         clock[0] += 100
         finish(validate, number)
     assert told() == TRAINED
-    assert marks().fed_by(id(validation)) == 0
+    assert steps().use_of(loader_id(validation)).batches == 0
 
 
 def test_marks_inside_the_inner_of_two_loops_are_its_steps(clock: list[int]) -> None:
@@ -128,7 +127,7 @@ def test_marks_inside_the_inner_of_two_loops_are_its_steps(clock: list[int]) -> 
         for _ in inner:
             clock[0] += 100
             profile.mark_step()
-    assert told()[0] == [110] * 4 + 2 * [1110, *[110] * 3]
+    assert told()[0] == 3 * [1110, *[110] * 3]
 
 
 def test_two_loaders_that_are_asked_in_turn_are_one_loop_with_a_validation_inside(clock: list[int]) -> None:
@@ -160,66 +159,81 @@ def test_one_batch_of_a_pass_begun_for_it_belongs_to_the_step(clock: list[int]) 
     assert told() == ([117] * 10, 170, 10)
 
 
+class Outer(Batches):
+    """Goes through another loader for each of its batches."""
+
+    def __iter__(self) -> Iterator[int]:
+        told = LoaderPass(self)
+        inner = Batches(self.clock, 3, wait_ns=20)
+        for number in range(self.count):
+            start_ns = told.ask()
+            for _ in inner:
+                pass
+            told.take(start_ns, True)
+            yield number
+        told.take(told.ask(), False)
+
+
 def test_a_pass_inside_a_wait_is_a_part_of_that_wait(clock: list[int]) -> None:
-    inner = Batches(clock, 3, wait_ns=20)
-
-    class Outer(Batches):
-        def __iter__(self) -> Iterator[int]:
-            feeding = Feeding(self)
-            for number in range(self.count):
-                start_ns = feeding.ask()
-                for _ in inner:
-                    pass
-                feeding.take(start_ns, True)
-                yield number
-            feeding.take(feeding.ask(), False)
-
     for _ in Outer(clock, 5):
         clock[0] += 100
     assert told()[:2] == ([160] * 5, 5 * 60)
 
 
-def test_loaders_made_anew_for_every_epoch_keep_training_and_validation_apart(clock: list[int]) -> None:
-    places = []
+def test_a_validation_inside_the_steps_of_such_a_loader_is_no_part_of_them(clock: list[int]) -> None:
+    validation = Batches(clock, 3, wait_ns=5)
+    for number, _ in enumerate(Outer(clock, 5)):
+        clock[0] += 100
+        if number == 2:
+            for _ in validation:
+                clock[0] += 7
+    assert told()[:2] == ([160] * 5, 5 * 60)
+
+
+def test_loaders_made_anew_for_every_epoch_are_one_loop_by_their_data_set(clock: list[int]) -> None:
+    rows, other_rows = Batches(clock, 0), Batches(clock, 0)
     for _ in range(6):
-        training = Batches(clock, 10)
-        places.append(id(training))
-        for _ in training:
+        for _ in Batches(clock, 10, dataset=rows):
             clock[0] += 100
-        del training
-        validation = Batches(clock, 20, wait_ns=2)
-        places.append(id(validation))
-        for _ in validation:
+        for _ in Batches(clock, 20, wait_ns=2, dataset=other_rows):
             clock[0] += 10
-        del validation
     assert told() == ([110] * 60, 600, 60)
-    if len(set(places)) == len(places):
-        pytest.skip("no id was given again: this showed less than it could")
+
+
+def test_two_loaders_of_one_data_set_that_are_asked_in_turn_feed_the_same_steps(clock: list[int]) -> None:
+    rows = Batches(clock, 0)
+    for _ in zip(Batches(clock, 10, dataset=rows), Batches(clock, 10, wait_ns=7, dataset=rows), strict=True):
+        clock[0] += 100
+    assert told() == ([117] * 10, 170, 10)
+
+
+def test_a_reset_in_the_midst_of_a_pass_begins_with_the_next_batch(clock: list[int]) -> None:
+    for number, _ in enumerate(Batches(clock, STEPS)):
+        if number == 4:
+            profile.reset()
+        clock[0] += 100
+    assert told() == ([110] * (STEPS - 5), 10 * (STEPS - 5), STEPS - 4)
 
 
 def test_loaders_without_end_take_no_memory_without_end(clock: list[int]) -> None:
-    kept, own = marks(), Batches(clock, 30)
-    for _ in own:
-        pass
+    own = Batches(clock, 30)
     for _ in range(3 * MAX_LOADERS):
         for _ in Batches(clock, 2):
             pass
-    assert len(kept._loops._known) <= MAX_LOADERS + 2 and len(kept._main().fed) <= MAX_LOADERS
-    for _ in own:
-        pass
-    assert len(kept._loops.tracks) == 2
+        for _ in Batches(clock, 2, dataset=own):
+            clock[0] += 100
+    assert len(steps().tracks) <= MAX_TRACKS and len(steps()._training().use_by_loader) <= MAX_LOADERS
+    assert profile.snapshot().steps.count == 6 * MAX_LOADERS
 
 
 def test_the_number_of_a_loader_is_given_once() -> None:
-    numbers = Serials()
     loader, other = Batches([0], 1), Batches([0], 1)
-    first = numbers.of(loader)
-    assert first == numbers.of(loader) == numbers.at(id(loader)) == numbers.at(first) < 0
-    assert numbers.of(other) != first and numbers.is_living(first)
+    first = loader_id(loader)
+    assert first == loader_id(loader) == loader_id(3, loader) != loader_id(other)
+    place = id(loader)
     del loader
-    assert not numbers.is_living(first)
-    assert len({numbers.of(Batches([0], 1)) for _ in range(10)}) == 10 and len(numbers._known) == 1
-    assert numbers.of(3) != numbers.of(3)  # nothing can refer to it weakly
+    assert place not in loader_pass._known
+    assert loader_id(3) != loader_id(3)  # nothing can refer to it weakly
 
 
 def test_a_pass_that_is_freed_while_the_marks_are_at_work_waits_for_nobody(clock: list[int]) -> None:
@@ -228,7 +242,6 @@ def test_a_pass_that_is_freed_while_the_marks_are_at_work_waits_for_nobody(clock
             inner = iter(Batches(clock, 5))
             next(inner)
             next(inner)
-            with marks().lock:
+            with steps().lock:
                 del inner
     assert len(told()[0]) == 4
-    assert Loop("a", 1, True).loader == 0

@@ -16,17 +16,16 @@ from hypothesis import strategies as st
 from penstock import profile
 from penstock.errors import OutputFailed, UsageError
 from penstock.profile import count, data_wait, gauge, mark_epoch, mark_step, reset, snapshot, span
-from penstock.profile.description import LoaderDescription
-from penstock.profile.histogram import Histogram, bucket_of, merge_pairs, middle_ns
-from penstock.profile.marks import Marks
-from penstock.profile.memory_series import MAX_POINTS as MAX_MEMORY_POINTS
-from penstock.profile.memory_series import MemorySeries
-from penstock.profile.page import render_page
+from penstock.profile.loader_info import LoaderInfo
+from penstock.profile.record.histogram import Histogram, bucket_of, merge_pairs, middle_ns
+from penstock.profile.record.machine import MAX_POINTS as MAX_MEMORY_POINTS
+from penstock.profile.record.machine import MemorySeries
+from penstock.profile.record.steps import MAX_POINTS, Series, Steps
+from penstock.profile.report.page import render_page
+from penstock.profile.report.table import table
+from penstock.profile.report.trace import trace_events
 from penstock.profile.snapshot import EpochStats, MemoryPoint, Snapshot, StepPoint, span_stats
-from penstock.profile.table import table
-from penstock.profile.trace import trace_events
-from penstock.profile.track import MAX_POINTS, Series
-from penstock.profile.verdict import verdict
+from penstock.profile.verdict.verdict import verdict
 from tests.cli.test_profile_damaged import WRONG, Way, ways_to, with_value
 
 # JSON
@@ -39,7 +38,7 @@ def recorded() -> Snapshot:
         gauge("depth", 0.5)
     mark_step()
     mark_epoch()
-    return replace(snapshot(), subjects=(LoaderDescription(kind="a loader", threads=2),), lost={"counters": 1})
+    return replace(snapshot(), loaders=(LoaderInfo(kind="a loader", threads=2),), lost={"counters": 1})
 
 
 def test_a_snapshot_goes_to_a_file_and_comes_back_the_same(tmp_path: Path) -> None:
@@ -152,9 +151,9 @@ def test_an_empty_snapshot_has_all_figures() -> None:
 
 
 def test_the_package_offers_functions_whatever_modules_were_imported() -> None:
+    import penstock.profile.report.table
     import penstock.profile.snapshot
-    import penstock.profile.table
-    import penstock.profile.verdict  # noqa: F401
+    import penstock.profile.verdict.verdict  # noqa: F401
 
     assert callable(profile.snapshot)
     assert callable(profile.table)
@@ -205,29 +204,29 @@ def test_merged_percentiles_are_those_of_all_durations(parts: list[list[int]]) -
 
 
 def test_a_step_reaches_from_mark_to_mark_and_holds_its_waits() -> None:
-    marks = Marks()
+    marks = Steps()
     marks.add_wait(100, 30)
     marks.mark_step(None, 200)  # the first begins with its wait
     marks.add_wait(200, 10)
     marks.add_wait(250, 5)
     marks.mark_step(None, 300)
-    told = marks.steps()
+    told = marks.stats()
     assert told.series == (StepPoint(0, 100, 100, 30), StepPoint(1, 200, 100, 15))
     assert (told.count, told.total_ns, told.wait_total_ns, told.mean_ns) == (2, 200, 45, 100.0)
     assert told.wait_share == pytest.approx(0.225)
 
 
 def test_the_first_mark_without_a_wait_starts_the_clock() -> None:
-    marks = Marks()
+    marks = Steps()
     marks.mark_step(None, 100)
-    assert marks.steps().count == 0
+    assert marks.stats().count == 0
     marks.mark_step(41, 150)
     marks.mark_step(None, 190)
-    assert [(each.step, each.duration_ns) for each in marks.steps().series] == [(41, 50), (42, 40)]
+    assert [(each.step, each.duration_ns) for each in marks.stats().series] == [(41, 50), (42, 40)]
 
 
 def test_what_lies_between_epochs_belongs_to_no_step() -> None:
-    marks = Marks()
+    marks = Steps()
     marks.add_wait(0, 10)
     marks.mark_step(None, 100)
     marks.mark_epoch(None, 110)
@@ -236,8 +235,8 @@ def test_what_lies_between_epochs_belongs_to_no_step() -> None:
     marks.add_wait(1000, 20)
     marks.mark_step(None, 1100)
     marks.mark_epoch(5, 1110)
-    assert [each.duration_ns for each in marks.steps().series] == [100, 100]
-    assert marks.steps().wait_total_ns == 30
+    assert [each.duration_ns for each in marks.stats().series] == [100, 100]
+    assert marks.stats().wait_total_ns == 30
     assert marks.epochs() == (EpochStats(0, 0, 110, 1, 100, 10), EpochStats(5, 110, 1000, 1, 100, 20))
 
 

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import OutputFailed
+from penstock.profile.report.trace import export_trace, trace_events
 from penstock.profile.snapshot import Event, Snapshot, ThreadEvents
-from penstock.profile.trace import export_trace, trace_events
 from tests.profile.made import MAIN, WORKER, empty_run, training_run
 
 # The Trace Event Format: what each kind of event must have, and of which type.
@@ -80,7 +80,7 @@ def _check_nesting(events: list[dict[str, Any]]) -> None:
 
 
 def _written(snapshot: Snapshot, path: Path) -> Any:
-    return json.loads(export_trace(snapshot, path).read_text(encoding="utf-8"))
+    return json.loads(export_trace(path, snapshot).read_text(encoding="utf-8"))
 
 
 def test_a_trace_has_what_the_viewers_require(tmp_path: Path) -> None:
@@ -165,13 +165,13 @@ def test_an_empty_run_and_strange_names_are_valid_traces(tmp_path: Path) -> None
 
 
 def test_a_gz_name_gives_a_compressed_trace(tmp_path: Path) -> None:
-    path = export_trace(training_run(5), tmp_path / "trace.json.gz")
+    path = export_trace(tmp_path / "trace.json.gz", training_run(5))
     check_trace(json.loads(gzip.decompress(path.read_bytes())))
 
 
 def test_a_directory_that_is_not_there_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OutputFailed, match="the trace cannot be written"):
-        export_trace(training_run(3), tmp_path / "nowhere" / "trace.json")
+        export_trace(tmp_path / "nowhere" / "trace.json", training_run(3))
     assert list(tmp_path.iterdir()) == []
 
 

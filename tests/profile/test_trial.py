@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from penstock.errors import UsageError
-from penstock.profile.case import Fix
-from penstock.profile.trial import Trial, batch_cost, try_fix
-from penstock.profile.verdict import verdict
+from penstock.profile.verdict.case import Fix
+from penstock.profile.verdict.trial import Trial, batch_cost, try_fix
+from penstock.profile.verdict.verdict import verdict
 from tests.profile.runs import Measured, loader_told, run, way
 
 SIZE = 4
@@ -171,7 +171,7 @@ def test_a_change_helps_if_as_many_samples_take_less_than_without_it(
 
 def test_nothing_that_a_trial_did_not_confirm_is_called_shorter() -> None:
     made = run(61, 38, {"03b_image_decode": 118.0})
-    found = verdict(made, subject=Measured(loader_told(), way("now", 6.0), way("ram", 0.02)))
+    found = verdict(made, loader=Measured(loader_told(), way("now", 6.0), way("ram", 0.02)))
     assert found.best is not None and found.sentence.endswith("a view in RAM would make the step 23 ms")
     tried = replace(found, trial=Trial(found.best, 23.0, 64.0, (64.0,), 16, control_ms=60.0))
     assert "would make" not in tried.sentence and tried.sentence.endswith("23 ms, and a trial did not confirm it")

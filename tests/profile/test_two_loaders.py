@@ -12,11 +12,14 @@ import pytest
 
 from penstock import profile
 from penstock.profile import Snapshot
-from penstock.profile.description import LoaderDescription
-from penstock.profile.marks import marks
-from penstock.profile.verdict import verdict
+from penstock.profile.loader_info import LoaderInfo
+from penstock.profile.record import loader_pass
+from penstock.profile.record import steps as steps_module
+from penstock.profile.record.loader_pass import loader_id
+from penstock.profile.record.steps import steps
+from penstock.profile.verdict.verdict import verdict
+from tests.profile.batches import Batches
 from tests.profile.runs import run
-from tests.profile.told import Batches
 
 torch = pytest.importorskip("torch")
 
@@ -45,9 +48,14 @@ class Slow(Quick):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     now = [1_000_000_000]
-    for module in ("feeding", "marks"):
-        monkeypatch.setattr(f"penstock.profile.{module}.perf_counter_ns", lambda: now[0])
+    for module in (loader_pass, steps_module):
+        monkeypatch.setattr(module, "perf_counter_ns", lambda: now[0])
     return now
+
+
+def waited_for(loader: Batches) -> tuple[int, int]:
+    use = steps().use_of(loader_id(loader))
+    return use.wait_ns, use.companion_wait_ns
 
 
 def test_waits_are_known_by_loader(clock: list[int]) -> None:
@@ -57,9 +65,9 @@ def test_waits_are_known_by_loader(clock: list[int]) -> None:
         if number == 4:
             for _ in validation:
                 clock[0] += 50
-    assert marks().waited_for(id(first)) == (100, False)
-    assert marks().waited_for(id(second)) == (70, True)
-    assert marks().waited_for(id(validation)) == (0, False)
+    assert waited_for(first) == (100, 0)
+    assert waited_for(second) == (70, 70)
+    assert waited_for(validation) == (0, 0)
 
 
 def test_waits_are_known_where_steps_are_marked(clock: list[int]) -> None:
@@ -68,7 +76,7 @@ def test_waits_are_known_where_steps_are_marked(clock: list[int]) -> None:
         clock[0] += 100
         profile.mark_step()
     # The first mark says that steps are marked, and the batches before it were taken for something else.
-    assert marks().waited_for(id(second)) == (63, True) and marks().waited_for(id(first))[1] is False
+    assert waited_for(second) == (63, 63) and waited_for(first)[1] == 0
 
 
 @pytest.mark.parametrize("is_marked", [False, True])
@@ -102,10 +110,10 @@ def zipped(first: dict[str, Any], second: dict[str, Any]) -> Snapshot:
         {**alike, "text": "second", "dataset": "Two", "step_batches": 0, "service_counter": "two",
          "is_companion": True, **second},
     )  # fmt: skip
-    subjects = tuple(map(LoaderDescription.from_json, told))
+    subjects = tuple(map(LoaderInfo.from_json, told))
     counters = {"one": 30_000_000 * STEPS, "two": 60_000_000 * STEPS, "fetch_cpu_ns": 1_000_000 * STEPS,
                 "batches_used": 2 * STEPS}  # fmt: skip
-    return replace(made, steps=steps, subjects=subjects, counters=counters, machine={**made.machine, "cores": 8})
+    return replace(made, steps=steps, loaders=subjects, counters=counters, machine={**made.machine, "cores": 8})
 
 
 def test_no_change_of_one_makes_the_step_shorter_than_the_other_takes() -> None:

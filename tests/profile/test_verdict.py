@@ -22,13 +22,14 @@ from penstock.load.loader import Loader
 from penstock.load.remake import from_description, window_from
 from penstock.load.settings import Mix
 from penstock.load.window import Clip, Transition, Window
-from penstock.profile import said, trial
-from penstock.profile.case import Fix
-from penstock.profile.description import LoaderDescription
+from penstock.profile import messages
+from penstock.profile.loader_info import LoaderInfo
+from penstock.profile.record.registry import AccessPath, loader_infos, register, registered
 from penstock.profile.snapshot import Snapshot
-from penstock.profile.subject import Way, descriptions, register, subjects
-from penstock.profile.trial import Replay, batch_cost, try_fix
-from penstock.profile.verdict import verdict
+from penstock.profile.verdict import trial
+from penstock.profile.verdict.case import Fix
+from penstock.profile.verdict.trial import Replay, batch_cost, try_fix
+from penstock.profile.verdict.verdict import verdict
 from tests.lerobot import making
 from tests.load.picture_store import ArrayStore
 from tests.profile.runs import Measured, loader_told, picture, run, way
@@ -48,7 +49,7 @@ _others: list[Any] = []  # subjects that other tests have left
 @pytest.fixture
 def loader() -> Iterator[Loader]:
     gc.collect()
-    _others[:] = subjects()
+    _others[:] = registered()
     store = ArrayStore((30, 20))
     with Loader(store, batch_size=4, image_size=(24, 32), view="off", output="numpy", exact=True) as made:
         yield made
@@ -56,7 +57,7 @@ def loader() -> Iterator[Loader]:
 
 
 def own_loaders() -> list[Loader]:
-    return [each for each in subjects() if isinstance(each, Loader) and not any(each is other for other in _others)]
+    return [each for each in registered() if isinstance(each, Loader) and not any(each is other for other in _others)]
 
 
 # What binds
@@ -64,7 +65,7 @@ def own_loaders() -> list[Loader]:
 
 def test_a_step_that_waits_for_decoding_is_input_bound_and_says_so_in_one_sentence() -> None:
     made = run(61, 38, DECODING)
-    found = verdict(made, subject=Measured(loader_told(), *WAYS))
+    found = verdict(made, loader=Measured(loader_told(), *WAYS))
     assert (found.bound, found.stage) == ("input", "03b_image_decode")
     assert found.sentence == (
         "input-bound: the step takes 61 ms, 38 ms of it waiting for data; decode (03b_image_decode) is 71% of the "
@@ -76,7 +77,7 @@ def test_a_step_that_waits_for_decoding_is_input_bound_and_says_so_in_one_senten
 
 def test_a_step_that_hardly_waits_is_compute_bound() -> None:
     made = run(61, 1.0, DECODING, computing_ms={"21_backward": 36.0, "20_train_forward_pass": 20.0})
-    found = verdict(made, subject=Measured(loader_told(), *WAYS))
+    found = verdict(made, loader=Measured(loader_told(), *WAYS))
     assert (found.bound, found.stage) == ("compute", "21_backward")
     assert [(fix.name, fix.predicted_step_ms) for fix in found.fixes] == [("larger batch", None)] and found.best is None
     sentence = (
@@ -85,13 +86,13 @@ def test_a_step_that_hardly_waits_is_compute_bound() -> None:
     )
     assert found.sentence == sentence and "verdict(step=…) measures" in found.lines()[-1]
     unsized = Measured({**loader_told(), "batch_size": None}, *WAYS)
-    assert verdict(made, subject=unsized).sentence == sentence + "; no change is known here that would make it shorter"
+    assert verdict(made, loader=unsized).sentence == sentence + "; no change is known here that would make it shorter"
 
 
 def test_a_loader_that_waits_for_its_storage_is_told_by_the_reading_stage() -> None:
     read = way("read", 10.0, 0.1, stored_bytes=90_000, t1=5.0, t4=20.0)
     made = run(90, 78, {"03c_fetch_bytes": 160.0, "03b_image_decode": 20.0})
-    found = verdict(made, subject=Measured(loader_told(), way("now", 11.0, t4=22.0), read, way("ram", 0.02)))
+    found = verdict(made, loader=Measured(loader_told(), way("now", 11.0, t4=22.0), read, way("ram", 0.02)))
     assert (found.bound, found.stage) == ("input", "03c_fetch_bytes")
     assert found.now.bandwidth == pytest.approx(18e6)
     assert {"view in RAM", "faster storage"} <= {fix.name for fix in found.fixes}
@@ -99,9 +100,9 @@ def test_a_loader_that_waits_for_its_storage_is_told_by_the_reading_stage() -> N
 
 
 def test_what_the_model_does_not_explain_stays_in_the_predictions() -> None:
-    made = run(80, 60, {"03b_image_decode": 100.0}, subject=None)  # 100 ms over two threads are 50, a step took 80
+    made = run(80, 60, {"03b_image_decode": 100.0}, loader=None)  # 100 ms over two threads are 50, a step took 80
     told = loader_told(pictures=[picture(can_scale=True)])
-    found = verdict(made, subject=Measured(told, way("now", 6.0), way("read", 0.0), way("scaled", 3.0)))
+    found = verdict(made, loader=Measured(told, way("now", 6.0), way("read", 0.0), way("scaled", 3.0)))
     assert found.now.unexplained == pytest.approx(1.6)
     scaled = next(fix for fix in found.fixes if fix.name == "scaled decode")
     assert scaled.predicted_step_ms == pytest.approx(40.0)
@@ -110,7 +111,7 @@ def test_what_the_model_does_not_explain_stays_in_the_predictions() -> None:
 def test_batches_that_nobody_took_yet_do_not_make_the_service_time_longer() -> None:
     made = run(61, 38, DECODING)
     ahead = Snapshot(**{**vars(made), "counters": {"pictures_decoded": 16 * 125}})  # 100 steps, 25 batches in the queue
-    found = verdict(ahead, subject=Measured(loader_told(), *WAYS))
+    found = verdict(ahead, loader=Measured(loader_told(), *WAYS))
     assert found.now.service_ms == pytest.approx(sum(DECODING.values()) * 100 / 125)
 
 
@@ -122,7 +123,7 @@ def test_a_run_without_steps_says_what_to_do() -> None:
 
 def test_without_the_loader_at_hand_there_is_a_verdict_and_a_note() -> None:
     told = loader_told(pictures=[picture(can_scale=True)])
-    found = verdict(run(61, 38, DECODING, subject=told), check=True)
+    found = verdict(run(61, 38, DECODING, loader=told), check=True)
     assert found.bound == "input" and found.trial is None
     assert {fix.name: fix.predicted_step_ms for fix in found.fixes} == dict.fromkeys(
         ("view in RAM", "view on disk", "scaled decode")
@@ -133,7 +134,7 @@ def test_without_the_loader_at_hand_there_is_a_verdict_and_a_note() -> None:
 def test_where_the_data_is_gone_no_other_training_is_recommended_and_the_place_is_named() -> None:
     stores = [{"path": "/no/such/place", "kind": "ALOHA episodes", "words": {}}]
     told = loader_told(pictures=[picture("a"), picture("b")], stores=stores)
-    found = verdict(run(61, 38, DECODING, subject=told), check=True)
+    found = verdict(run(61, 38, DECODING, loader=told), check=True)
     assert found.best is None and {fix.name for fix in found.fixes} > {"view in RAM", "fewer columns"}
     assert found.sentence.endswith("a view in RAM may make it shorter; by how much could not be measured here")
     assert "nothing was tried: the data is not there (looked for /no/such/place)" in found.notes
@@ -142,14 +143,14 @@ def test_where_the_data_is_gone_no_other_training_is_recommended_and_the_place_i
 
 def test_where_nothing_is_known_nothing_is_said_of_what_others_may_know() -> None:
     subject = Measured({"kind": "torch.utils.data.DataLoader", "workers": 2})
-    found = verdict(run(61, 38, {"03c_fetch_bytes": 122.0}, subject=subject.told), check=True, subject=subject)
+    found = verdict(run(61, 38, {"03c_fetch_bytes": 122.0}, loader=subject.told), check=True, loader=subject)
     assert found.fixes == () and any("no change is known here" in note for note in found.notes)
 
 
 def test_the_loaders_own_need_is_told_without_the_cpus_of_the_step() -> None:
     made = run(400, 1.0, {"03b_image_decode": 8.0})
     steps = replace(made.steps, cpu_total_ns=int(390e6) * made.steps.count)
-    found = verdict(replace(made, steps=steps), subject=Measured(loader_told(), *WAYS))
+    found = verdict(replace(made, steps=steps), loader=Measured(loader_told(), *WAYS))
     assert found.bound == "compute" and found.now.batch_ms > 190
     assert "the loader would have a batch every 4.0 ms" in found.sentence
 
@@ -166,7 +167,7 @@ def test_a_window_without_a_length_is_refused(seconds: float) -> None:
 def handing(step_ms: float, wait_ms: float, sample_ms: float = 2.0, **told: Any) -> Snapshot:
     """An attached DataLoader whose two workers have samples of 2 ms per batch."""
     whole = {"kind": "torch.utils.data.DataLoader", "workers": 2, "persistent_workers": True, **told}
-    made = run(step_ms, wait_ms, {"00_TOTAL_getitem": sample_ms, "03b_image_decode": 0.8}, subject=whole)
+    made = run(step_ms, wait_ms, {"00_TOTAL_getitem": sample_ms, "03b_image_decode": 0.8}, loader=whole)
     return replace(made, steps=replace(made.steps, batches=made.steps.count), counters={})
 
 
@@ -184,7 +185,7 @@ def test_what_handing_over_a_batch_takes_is_no_reason_to_decode_less() -> None:
         handing(20.0, 8.0),  # more than any batch takes to be handed over
         handing(14.0, 2.0, sample_ms=20.0),  # the workers are not far ahead
         handing(14.0, 2.0, workers=0),
-        replace(run(14, 2, {"collate": 0.2}, subject={"workers": 2}), counters={}),  # nobody timed samples
+        replace(run(14, 2, {"collate": 0.2}, loader={"workers": 2}), counters={}),  # nobody timed samples
     ],
 )
 def test_other_waits_are_for_the_loaders_work(made: Snapshot) -> None:
@@ -217,8 +218,8 @@ def restarting(epochs: int = 3, steps: int = 16, start_ms: float = 1000.0, **tol
     ]  # fmt: skip
     whole = {"kind": "torch.utils.data.DataLoader", "workers": 2, "persistent_workers": False, "batches": steps,
              "batches_handed": epochs * steps, "starts": epochs - 1, "start_wait_ms": start_ms, **told}  # fmt: skip
-    subjects = (LoaderDescription.from_json(whole),)
-    return replace(made, steps=replace(made.steps, series=tuple(points), batches=epochs * steps), subjects=subjects,
+    subjects = (LoaderInfo.from_json(whole),)
+    return replace(made, steps=replace(made.steps, series=tuple(points), batches=epochs * steps), loaders=subjects,
                    counters={"fetch_cpu_ns": int(4e6) * epochs * steps})  # fmt: skip
 
 
@@ -246,7 +247,7 @@ def test_workers_that_stay_are_not_told_to() -> None:
 
 def test_what_shows_only_over_epochs_that_take_minutes_is_not_tried() -> None:
     made = restarting(2, 5000, 30_000.0)
-    found = verdict(made, check=True, subject=Measured(made.subjects[0].to_json()))
+    found = verdict(made, check=True, loader=Measured(made.loaders[0].to_json()))
     assert found.best is not None and found.trial is None
     assert any("persistent workers was not tried" in note and "190 s" in note for note in found.notes)
 
@@ -271,6 +272,9 @@ def test_whole_passes_are_measured_with_their_beginnings(clock: list[float]) -> 
             clock[0] += 0.03  # at the first `next`
             yield from range(3)
 
+        def close(self) -> None:
+            pass
+
     fix = Fix("persistent workers", {}, 10.0, "")
     found = try_fix(Slow(), fix, lambda batch: None, seconds=0.0001, whole_passes=True)
     assert found.windows_ms == pytest.approx((10.0, 10.0, 10.0)) and found.batches == 3
@@ -282,12 +286,12 @@ def test_a_trial_that_cannot_be_made_costs_only_the_trial() -> None:
         def variant(self, **options: Any) -> Any:
             raise UsageError("it is stiff")
 
-    found = verdict(run(61, 38, DECODING), check=True, subject=Stiff(loader_told(), *WAYS))
+    found = verdict(run(61, 38, DECODING), check=True, loader=Stiff(loader_told(), *WAYS))
     assert found.trial is None and "view in RAM could not be tried: it is stiff" in found.notes
 
 
 def test_the_chinese_words_carry_the_same_numbers() -> None:
-    found = verdict(run(61, 38, DECODING), subject=Measured(loader_told(), *WAYS))
+    found = verdict(run(61, 38, DECODING), loader=Measured(loader_told(), *WAYS))
     first = found.lines("zh")[0]
     assert first.startswith("数据受限: 每步 61 ms，其中 38 ms 在等待数据") and "71%" in first and "23 ms" in first
 
@@ -296,10 +300,10 @@ def test_a_verdict_in_chinese_is_chinese_throughout() -> None:
     told = loader_told(pictures=[picture("相机一", can_scale=True), picture("相机二")], stores=[])
     moved = {**told, "stores": [{"path": "/no", "words": {}}]}
     texts = [
-        verdict(run(61, 38, DECODING, steps=9, subject=told), subject=Measured(told, *WAYS)),
-        verdict(run(61, 38, DECODING, subject=moved), check=True),
-        verdict(run(61, 1, DECODING), check=True, subject=Measured(told)),
-        verdict(restarting(2, 5000, 30_000.0), check=True, subject=Measured(restarting(2, 5000).subjects[0].to_json())),
+        verdict(run(61, 38, DECODING, steps=9, loader=told), loader=Measured(told, *WAYS)),
+        verdict(run(61, 38, DECODING, loader=moved), check=True),
+        verdict(run(61, 1, DECODING), check=True, loader=Measured(told)),
+        verdict(restarting(2, 5000, 30_000.0), check=True, loader=Measured(restarting(2, 5000).loaders[0].to_json())),
     ]
     for line in (line for each in texts for line in each.lines("zh")):
         own = re.sub(
@@ -311,37 +315,37 @@ def test_a_verdict_in_chinese_is_chinese_throughout() -> None:
 
 
 def test_every_text_has_the_same_numbers_in_both_languages() -> None:
-    for english, chinese in said._SAID.values():
+    for english, chinese in messages._MESSAGES.values():
         assert sorted(re.findall("{.*?}", english)) == sorted(re.findall("{.*?}", chinese))
-    both = said.said("few steps", count=3)
+    both = messages.message("few steps", count=3)
     again = pickle.loads(pickle.dumps(both))
     assert (again, again.zh) == (both, both.zh) == ("3 steps are few: the numbers may still move", both.zh)
 
 
 def test_a_verdict_is_json() -> None:
-    found = verdict(run(61, 38, DECODING), subject=Measured(loader_told(), *WAYS))
+    found = verdict(run(61, 38, DECODING), loader=Measured(loader_told(), *WAYS))
     again = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert again["best"] == "view in RAM" and again["model"]["threads"] == 2
     assert again["calibration"]["now"]["pictures"] == 48
 
 
 def test_few_steps_are_told() -> None:
-    found = verdict(run(61, 38, DECODING, steps=5), subject=Measured(loader_told(), *WAYS))
+    found = verdict(run(61, 38, DECODING, steps=5), loader=Measured(loader_told(), *WAYS))
     assert any("5 steps are few" in note for note in found.notes)
 
 
 def test_ways_are_measured_with_the_threads_of_now_and_with_more() -> None:
     subject = Measured(loader_told(threads=1, cores=8), *WAYS)
-    verdict(run(61, 38, DECODING, threads=1), subject=subject)
+    verdict(run(61, 38, DECODING, threads=1), loader=subject)
     assert subject.asked[0][1] == (1, 8)
 
 
 def test_threads_that_hardly_get_slower_are_measured_with_many_more() -> None:
     waiting = Measured(loader_told(), way("now", 20.0, 0.1, t4=20.5), way("read", 20.0, 0.1, t4=20.5))
-    verdict(run(61, 38, DECODING), subject=waiting)
+    verdict(run(61, 38, DECODING), loader=waiting)
     assert [threads for _, threads in waiting.asked] == [(2, 4), (16,)]
     working = Measured(loader_told(), *WAYS)  # four take twice as long each
-    verdict(run(61, 38, DECODING), subject=working)
+    verdict(run(61, 38, DECODING), loader=working)
     assert [threads for _, threads in working.asked] == [(2, 4)]
 
 
@@ -349,20 +353,20 @@ def test_threads_that_hardly_get_slower_are_measured_with_many_more() -> None:
 
 
 def test_a_loader_makes_itself_known_until_it_is_closed(loader: Loader) -> None:
-    assert any(each is loader for each in subjects())
-    assert any(each.kind == "penstock.Loader" for each in descriptions())
+    assert any(each is loader for each in registered())
+    assert any(each.kind == "penstock.Loader" for each in loader_infos())
     loader.close()
-    assert not any(each is loader for each in subjects())
+    assert not any(each is loader for each in registered())
 
 
 def test_a_forgotten_subject_is_forgotten() -> None:
     subject = Measured(loader_told())
     register(subject)
     register(subject)
-    assert sum(each is subject for each in subjects()) == 1
+    assert sum(each is subject for each in registered()) == 1
     del subject
     gc.collect()
-    assert not any(isinstance(each, Measured) for each in subjects())
+    assert not any(isinstance(each, Measured) for each in registered())
 
 
 def test_a_loader_tells_what_its_batches_need(loader: Loader) -> None:
@@ -381,7 +385,7 @@ def test_the_ways_of_a_real_loader_are_measured(loader: Loader, monkeypatch: pyt
     found = loader.calibrate(("now", "scaled", "read", "ram", "disk", "gpu"), (1, 2))
     assert set(found) == {"now", "scaled", "read", "ram", "disk"}
     for each in found.values():
-        assert set(each.ms_by_threads) == {1, 2} and each.pictures >= 40
+        assert set(each.ms_by_threads) == {1, 2} and each.images >= 40
         assert all(ms > 0 for ms in each.ms_by_threads.values())
     assert found["read"].stored_bytes > 0 and found["ram"].stored_bytes == 0
 
@@ -394,7 +398,7 @@ def test_a_loader_without_pictures_to_make_has_no_ways() -> None:
 def test_a_row_that_cannot_be_read_leaves_the_verdict_without_numbers() -> None:
     broken = ArrayStore((20,), broken=range(20))
     with Loader(broken, batch_size=4, image_size=(24, 32), view="off", output="numpy") as made:
-        found = verdict(run(61, 38, DECODING), subject=made)
+        found = verdict(run(61, 38, DECODING), loader=made)
     assert found.bound == "input" and any("nothing could be measured" in note for note in found.notes)
 
 
@@ -423,7 +427,7 @@ def test_a_loader_is_made_again_from_what_it_said(tmp_path: Path) -> None:
         store, Clip(2), batch_size=3, image_size=(24, 32), threads=1, seed=5, shuffle="local", output="numpy",
         memory="300MiB", normalize=None,
     ) as first:  # fmt: skip
-        told = LoaderDescription.from_json(json.loads(json.dumps(first.describe().to_json())))
+        told = LoaderInfo.from_json(json.loads(json.dumps(first.describe().to_json())))
         with from_description(told) as again:
             assert again.describe().options == told.options and again.describe().window == told.window
             pairs = zip(first, again, strict=True)
@@ -437,7 +441,7 @@ def test_a_mixture_is_made_again_with_its_weights(tmp_path: Path) -> None:
 
     stores = [(penstock.open(tmp_path / "one"), 0.75), (penstock.open(tmp_path / "two"), 0.25)]
     with Loader(Mix(stores, length=40), batch_size=4, image_size=(24, 32), output="numpy") as first:
-        told = LoaderDescription.from_json(json.loads(json.dumps(first.describe().to_json())))
+        told = LoaderInfo.from_json(json.loads(json.dumps(first.describe().to_json())))
         with from_description(told) as again:
             assert len(again) == len(first) == 10
             assert [each.weight for each in again.describe().stores] == [0.75, 0.25]
@@ -447,7 +451,7 @@ def test_what_cannot_be_opened_again_says_who_can(loader: Loader) -> None:
     with pytest.raises(UsageError, match="only be opened by the program"):
         from_description(loader.describe())
     with pytest.raises(UsageError, match="cannot be made again"):
-        from_description(LoaderDescription(kind="torch.utils.data.DataLoader"))
+        from_description(LoaderInfo(kind="torch.utils.data.DataLoader"))
 
 
 # Trying
@@ -457,7 +461,7 @@ def test_the_best_change_is_tried_and_the_run_is_left_alone(loader: Loader) -> N
     profile.enable()
     profile.reset()
     before = profile.snapshot().steps.count
-    found = verdict(run(61, 38, DECODING), check=True, subject=loader, seconds=0.01)
+    found = verdict(run(61, 38, DECODING), check=True, loader=loader, seconds=0.01)
     assert found.trial is not None and found.best is not None
     assert found.trial.predicted_ms == found.best.predicted_step_ms
     assert len(found.trial.windows_ms) == 3 and found.trial.measured_ms > 0
@@ -501,7 +505,7 @@ def test_what_the_loader_takes_from_the_step_is_told(
         clock[0] += 0.01
 
     made = run(step_ms, 0.02, {"03b_image_decode": 1.0})
-    found = verdict(made, subject=loader, calibrate=False, step=step)
+    found = verdict(made, loader=loader, calibrate=False, step=step)
     notes = [note for note in found.notes if "your step alone takes 10" in note]
     assert found.bound == "compute" and bool(notes) == is_told
     assert not notes or "in the run 61.0 ms" in notes[0]
@@ -528,5 +532,5 @@ def test_a_change_without_a_number_cannot_be_checked(loader: Loader) -> None:
 
 
 def test_a_way_measured_at_other_numbers_of_threads_takes_the_nearest() -> None:
-    made = Way("now", 48, {1: 1.0, 8: 4.0}, 1.0, 0.0)
+    made = AccessPath("now", 48, {1: 1.0, 8: 4.0}, 1.0, 0.0)
     assert (made.ms(1), made.ms(3), made.ms(7), made.ms(64)) == (1.0, 1.0, 4.0, 4.0)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from penstock import profile
-from penstock.profile.chance import same_chance
-from penstock.profile.subject import subject_of
+from penstock.profile.record.registry import tunable_of
+from penstock.profile.verdict.trial import preserved_rng_state
 
 torch = pytest.importorskip("torch")
 
@@ -60,13 +60,13 @@ def test_the_order_of_the_training_goes_on_as_without_a_trial(own_generator: boo
 
 
 def test_shared_generators_stand_where_they_stood() -> None:
-    with same_chance():
+    with preserved_rng_state():
         before = random.random(), np.random.random(), float(torch.rand(1))
     assert before == (random.random(), np.random.random(), float(torch.rand(1)))
 
 
 def test_open_spans_and_steps_know_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, spent_ns = importlib.import_module("penstock.profile.verdict"), 0
+    module, spent_ns = importlib.import_module("penstock.profile.verdict.verdict"), 0
     judge = module._judged
 
     def timed(*words: Any) -> Any:
@@ -100,4 +100,4 @@ def test_it_is_about_the_loader_that_feeds_the_training() -> None:
     found = profile.verdict()
     assert found.now.threads == 1 and found.pace.steps <= 24
     assert found.now.service_ms > 8  # two samples; with those of the validation a batch would take 2 ms on average
-    subject_of(training).close()
+    tunable_of(training).close()

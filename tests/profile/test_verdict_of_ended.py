@@ -11,8 +11,8 @@ import pytest
 
 from penstock import profile
 from penstock.load.loader import Loader
-from penstock.profile.subject import descriptions, register, unregister
-from penstock.profile.verdict import verdict
+from penstock.profile.record.registry import loader_infos, register, unregister
+from penstock.profile.verdict.verdict import verdict
 from tests.load.picture_store import ArrayStore
 from tests.profile.runs import Measured, loader_told, run
 
@@ -94,27 +94,27 @@ def test_of_loaders_made_anew_the_one_that_lives_is_judged() -> None:
         loader = profile.attach(DataLoader(Slow(24, 0.004), batch_size=4))
         for _ in loader:
             pass
-    told = profile.snapshot().subjects  # before the last one may stand loaders that other tests hold
+    told = profile.snapshot().loaders  # before the last one may stand loaders that other tests hold
     assert sum(bool(each.ended) for each in told) == 2 and not told[-1].ended
-    assert profile.verdict(check=True, seconds=0.01, subject=loader).now.threads == 0
+    assert profile.verdict(check=True, seconds=0.01, loader=loader).now.threads == 0
 
 
 def test_what_ended_is_forgotten_at_a_reset_and_not_without_end() -> None:
     for _ in range(40):
         for _ in profile.attach(DataLoader(Slow(2, 0.0))):
             pass
-    assert len([each for each in descriptions() if each.ended]) == 32
+    assert len([each for each in loader_infos() if each.ended]) == 32
     profile.reset()
-    assert not [each for each in descriptions() if each.ended]
+    assert not [each for each in loader_infos() if each.ended]
 
 
 def test_a_loader_of_penstock_that_is_closed_can_be_judged() -> None:
-    before = len(descriptions())
+    before = len(loader_infos())
     with Loader(ArrayStore((9,)), batch_size=4, image_size=(24, 32), memory="512MiB", threads=1) as loader:
         steps = sum(1 for _ in loader)
         unused = Loader(ArrayStore((9,)), batch_size=4, image_size=(24, 32), memory="512MiB", threads=1)
         unused.close()
-    told = descriptions()
+    told = loader_infos()
     assert len(told) == before + 1 and told[0].ended
     assert told[0].batches_handed == told[0].step_batches == steps
     assert profile.verdict().now.threads == 1
@@ -126,14 +126,14 @@ def test_one_that_cannot_tell_any_more_ends_all_the_same() -> None:
             raise RuntimeError("half closed")
 
     subject = Broken({})
-    before = len(descriptions())
+    before = len(loader_infos())
     register(subject)
     unregister(subject)
-    assert len(descriptions()) == before
+    assert len(loader_infos()) == before
 
 
 def test_nothing_is_advised_for_a_loader_that_nobody_knows() -> None:
-    known = run(20.0, 12.0, {"03b_image_decode": 38.0}, subject=loader_told(threads=1, pictures=[]))
-    assert [fix.name for fix in verdict(known, calibrate=False, subject=Measured(known.subjects[0].to_json())).fixes]
-    unknown = replace(known, subjects=(), process=known.process + 1)
+    known = run(20.0, 12.0, {"03b_image_decode": 38.0}, loader=loader_told(threads=1, pictures=[]))
+    assert [fix.name for fix in verdict(known, calibrate=False, loader=Measured(known.loaders[0].to_json())).fixes]
+    unknown = replace(known, loaders=(), process=known.process + 1)
     assert verdict(unknown).fixes == ()

@@ -13,7 +13,7 @@ from penstock.errors import PenstockError, UsageError
 if TYPE_CHECKING:
     from penstock.load.loader import Loader
     from penstock.profile.snapshot import Snapshot
-    from penstock.profile.verdict import Verdict
+    from penstock.profile.verdict.verdict import Verdict
 
 _EPILOG = """\
 examples:
@@ -74,14 +74,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _write(snapshot: Snapshot, found: Verdict | None, args: argparse.Namespace) -> None:
     if args.html:
-        from penstock.profile.page import export_html
+        from penstock.profile.report.page import export_html
 
-        export_html(snapshot, args.html, verdict=found)
+        export_html(args.html, snapshot, verdict=found)
         print(f"wrote {args.html}", file=sys.stderr)
     if args.trace:
-        from penstock.profile.trace import export_trace
+        from penstock.profile.report.trace import export_trace
 
-        export_trace(snapshot, args.trace)
+        export_trace(args.trace, snapshot)
         print(f"wrote {args.trace}", file=sys.stderr)
 
 
@@ -90,43 +90,43 @@ def judged(snapshot: Snapshot, *, check: bool, seconds: float) -> tuple[Verdict 
 
     The verdict is None where nothing marked a step.
     """
-    from penstock.profile.said import said
-    from penstock.profile.verdict import verdict
+    from penstock.profile.messages import message
+    from penstock.profile.verdict.verdict import verdict
 
     if not snapshot.steps.count:
-        return None, [said("no step")], True
+        return None, [message("no step")], True
     loader, notes, has_data = _loader(snapshot)
     if loader is None:
         return verdict(snapshot, check=check, seconds=seconds), notes, has_data
     with loader:
-        return verdict(snapshot, check=check, subject=loader, seconds=seconds), notes, True
+        return verdict(snapshot, check=check, loader=loader, seconds=seconds), notes, True
 
 
 def _loader(snapshot: Snapshot) -> tuple[Loader | None, list[str], bool]:
     """The loader of the run made again, where its data lies on this machine; False where data cannot be opened."""
     from penstock.load.remake import from_description
-    from penstock.profile.description import PENSTOCK_LOADER
-    from penstock.profile.reckoning import leading
-    from penstock.profile.said import said
-    from penstock.profile.verdict import missing_data
+    from penstock.profile.loader_info import PENSTOCK_LOADER
+    from penstock.profile.messages import message
+    from penstock.profile.verdict.model_inputs import leading
+    from penstock.profile.verdict.verdict import missing_data
 
-    described = leading(snapshot.subjects)
-    if not snapshot.subjects:
-        return None, [said("no loader")], True
+    described = leading(snapshot.loaders)
+    if not snapshot.loaders:
+        return None, [message("no loader")], True
     if described.kind != PENSTOCK_LOADER:
-        return None, [said("lives elsewhere", kind=described.kind)], True
+        return None, [message("lives elsewhere", kind=described.kind)], True
     try:
         return from_description(described), [], True
     except (PenstockError, OSError, KeyError, TypeError, IndexError) as error:
         if missing_data(described) and described.images:
             return None, [], False  # the verdict says so itself
         is_opening = isinstance(error, PenstockError | OSError) and not isinstance(error, UsageError)
-        return None, [said("not made again", error=str(error))], not (is_opening or missing_data(described))
+        return None, [message("not made again", error=str(error))], not (is_opening or missing_data(described))
 
 
 def _print_text(snapshot: Snapshot, found: Verdict | None, notes: list[str], lang: Any) -> None:
-    from penstock.profile.table import epoch_lines, table
-    from penstock.profile.words import note_text
+    from penstock.profile.report.table import epoch_lines, table
+    from penstock.profile.verdict.texts import note_text
 
     print("\n".join([table(snapshot, lang=lang), *epoch_lines(snapshot, lang=lang)]))
     if found is not None:

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from penstock.errors import BudgetExceeded, UsageError
 from penstock.load import settings
 from penstock.load.crew import FORGOTTEN_S, start_thread
-from penstock.profile.counters import gauge
-from penstock.profile.feeding import Feeding, work_ahead
+from penstock.profile.record.counters import gauge
+from penstock.profile.record.loader_pass import LoaderPass, work_ahead
 
 _LOOK_S = 0.05  # how often it is tried whether batches were dropped
 
@@ -87,7 +87,7 @@ class AsyncSampleBuffer:
             raise UsageError(f"{type(buffer).__name__} has no sample(batch_size)", hint=hint)
         sizes = (settings.count_for("batch_size", batch_size), settings.count_for("queue_size", queue_size))
         self._shared = _Shared(buffer, *sizes)
-        self._feeding = Feeding(self)
+        self._feeding = LoaderPass(self)
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._shared.run, name="penstock-ahead", daemon=True)
         start_thread(self._thread)

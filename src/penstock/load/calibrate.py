@@ -28,7 +28,7 @@ from penstock.load.crew import Worker
 from penstock.load.pictures import begin_quiet, end_quiet
 from penstock.load.source import PictureColumn, Source
 from penstock.load.view import View
-from penstock.profile.subject import Way
+from penstock.profile.record.registry import AccessPath
 from penstock.system.cache_directory import cache_directory
 from penstock.system.limits import read_memory_limit
 
@@ -53,7 +53,7 @@ Work = Callable[[Worker, int], Iterator[int]]
 
 def calibrate(
     sources: Sequence[Source], ways: Sequence[str], threads: Sequence[int], *, device: str = "cpu"
-) -> dict[str, Way]:
+) -> dict[str, AccessPath]:
     """Measure ways with several numbers of threads; those that do not apply to these images are left out."""
     parts = [(source, column) for source in sources for column in source.pictures if column.view_row_bytes]
     if not parts:
@@ -76,12 +76,12 @@ def calibrate(
     return done if on_device is None else {**done, "gpu": on_device}
 
 
-def _way(name: str, by_threads: dict[int, list[_Measured]]) -> Way:
+def _way(name: str, by_threads: dict[int, list[_Measured]]) -> AccessPath:
     everything = [each for rounds in by_threads.values() for each in rounds]
     fewest = by_threads[min(by_threads)]
-    return Way(
+    return AccessPath(
         name,
-        pictures=min(sum(each.pictures for each in rounds) for rounds in by_threads.values()),
+        images=min(sum(each.pictures for each in rounds) for rounds in by_threads.values()),
         ms_by_threads={count: statistics.median(each.ms for each in rounds) for count, rounds in by_threads.items()},
         cpu_ms=statistics.median(each.cpu_ms for each in fewest),
         stored_bytes=statistics.fmean(each.n_bytes for each in everything),
@@ -241,7 +241,7 @@ def _views_on_disk(
     return [(column, view, int(is_cold))]
 
 
-def _on_device(asked: str, parts: Sequence[Part]) -> Way | None:
+def _on_device(asked: str, parts: Sequence[Part]) -> AccessPath | None:
     """JPEGs decoded and resized by nvJPEG, as the loader's device thread does it; None where there is no such thing."""
     torch = sys.modules.get("torch")
     jpegs = [(source, column) for source, column in parts if column.is_jpeg and column.fit.channels == 3]
@@ -269,7 +269,7 @@ def _on_device(asked: str, parts: Sequence[Part]) -> Way | None:
     except (NvJpegUnavailable, RuntimeError):
         return None
     ms = statistics.median(times[1:])  # the first sets the decoder up
-    return Way("gpu", len(data), {1: ms}, 0.0, statistics.fmean(len(each) for each in data))
+    return AccessPath("gpu", len(data), {1: ms}, 0.0, statistics.fmean(len(each) for each in data))
 
 
 class _Getting:

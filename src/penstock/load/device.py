@@ -23,9 +23,9 @@ from penstock.load.nvjpeg import BatchDecoder, NvJpegUnavailable
 from penstock.load.pictures import Fit, Fitter
 from penstock.load.source import ForDevice, PictureColumn, Shaping
 from penstock.load.stages import DECODE, DEVICE
-from penstock.profile.counters import count, gauge
-from penstock.profile.gpu import gpu_span
-from penstock.profile.spans import span
+from penstock.profile.record.counters import count, gauge
+from penstock.profile.record.gpu import gpu_span
+from penstock.profile.record.spans import span
 
 _AHEAD = 2  # batches that lie complete on the device
 _HOLD_BACK_S = 0.002  # that a step which has just got a batch, and has another ready, has Python's lock for itself

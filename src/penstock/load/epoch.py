@@ -27,7 +27,7 @@ from penstock.load.shard import Batches
 from penstock.load.slots import Question, Ring
 from penstock.load.source import SOURCE, PictureColumn
 from penstock.load.stages import PLAN, SLOT, now_ns
-from penstock.profile.spans import record_calls, show, span
+from penstock.profile.record.spans import record_calls, show, span
 
 _T = TypeVar("_T")
 _LOOK_S = 0.05  # how often a wait without news asks whether anything can still come

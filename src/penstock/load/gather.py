@@ -26,7 +26,7 @@ from penstock.load.source import ImageSize, Normalize, Shaping, Source
 from penstock.load.tables import Numbers
 from penstock.load.view import View
 from penstock.load.window import Sampling
-from penstock.profile.feeding import is_in_sample
+from penstock.profile.record.loader_pass import is_in_sample
 from penstock.stores.store import Store
 from penstock.system.budget import Budget, Reservation
 

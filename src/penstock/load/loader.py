@@ -36,9 +36,9 @@ from penstock.load.target import Running, target_for
 from penstock.load.view import View
 from penstock.load.window import Sampling
 from penstock.plan.load_plan import LoadPlan
-from penstock.profile.description import LoaderDescription
-from penstock.profile.serials import serials
-from penstock.profile.subject import Way, register, unregister
+from penstock.profile.loader_info import LoaderInfo
+from penstock.profile.record.loader_pass import loader_id
+from penstock.profile.record.registry import AccessPath, register, unregister
 from penstock.stores.store import Store
 from penstock.system.budget import Budget, Reservation
 from penstock.system.units import format_bytes
@@ -356,15 +356,15 @@ class Loader:
     @property
     def serial(self) -> int:
         """The number by which the profiler knows its passes."""
-        return serials.of(self)
+        return loader_id(self)
 
-    def describe(self) -> LoaderDescription:
+    def describe(self) -> LoaderInfo:
         """How it is set up, what a batch needs, and what it takes to make it again."""
         own, n_bytes = self._batches.batch_size // self._shard.world, self._layout.n_bytes
         setup = Setup(self._asked, self._mix, self.window, self._sources, self.shares, own, n_bytes, self._encoded)
         return describe(setup, text=repr(self), batches=len(self), samples=self.samples, counts=self._counts)
 
-    def calibrate(self, ways: Sequence[str], threads: Sequence[int]) -> dict[str, Way]:
+    def calibrate(self, ways: Sequence[str], threads: Sequence[int]) -> dict[str, AccessPath]:
         """What one picture takes by each way into a batch, measured on some fifty rows."""
         from penstock.load.calibrate import calibrate
 

@@ -9,11 +9,11 @@ from penstock.errors import UsageError
 from penstock.load.loader import Loader
 from penstock.load.settings import Mix
 from penstock.load.window import Clip, Sampling, Transition, Window
-from penstock.profile.description import PENSTOCK_LOADER, LoaderDescription
+from penstock.profile.loader_info import PENSTOCK_LOADER, LoaderInfo
 from penstock.stores.opening import open_store
 
 
-def from_description(described: LoaderDescription) -> Loader:
+def from_description(described: LoaderInfo) -> Loader:
     """A loader as `Loader.describe` told of one, in this process; raises UsageError where that cannot be."""
     if described.kind != PENSTOCK_LOADER:
         raise UsageError(f"{described.kind or 'this'} cannot be made again here", hint="call profile.verdict() there")

@@ -31,7 +31,7 @@ from penstock.load.replay_words import ReplayOutput, asked_for, paths_for, seed_
 from penstock.load.shares import LIBRARIES_BYTES, TABLE_SHARE
 from penstock.load.slots import lay_out
 from penstock.load.source import ImageSize, Shaping
-from penstock.profile.feeding import Feeding, is_ahead
+from penstock.profile.record.loader_pass import LoaderPass, is_ahead
 from penstock.stores.hdf5.guard import is_guard_fork
 from penstock.system.budget import Budget
 from penstock.system.memory import rss_bytes
@@ -127,7 +127,7 @@ class MultimodalReplayBuffer:
         self._closed = False
         self._crew: Crew | None = None
         self._pid = os.getpid()
-        self._feeding = Feeding(self)
+        self._feeding = LoaderPass(self)
         self._moments: tuple[int, NDArray[np.float64], NDArray[np.float64]] | None = None
         _FORKS.buffers.add(self)
 

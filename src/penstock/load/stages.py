@@ -21,9 +21,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from penstock.profile.counters import count
-from penstock.profile.figures import IDLE
-from penstock.profile.spans import is_enabled, record_calls, show
+from penstock.profile.record.counters import count
+from penstock.profile.record.spans import is_enabled, record_calls, show
+from penstock.profile.report.figures import IDLE
 from penstock.stores.store import Column
 
 TOTAL = "00_TOTAL_getitem"

@@ -14,12 +14,12 @@ from penstock.load.shares import Shares
 from penstock.load.source import PictureColumn, Source
 from penstock.load.view import View
 from penstock.load.window import Sampling
-from penstock.profile.description import (
+from penstock.profile.loader_info import (
     PENSTOCK_LOADER,
-    ImageDescription,
-    LoaderDescription,
-    StoreDescription,
-    ViewDescription,
+    ImageInfo,
+    LoaderInfo,
+    StoreInfo,
+    ViewInfo,
 )
 from penstock.stores.store import Store
 from penstock.system.cache_directory import cache_directory
@@ -44,12 +44,12 @@ class Setup:
     """Whether images of a column reach the device as they are stored."""
 
 
-def describe(setup: Setup, *, text: str, batches: int, samples: int, counts: Mapping[str, int]) -> LoaderDescription:
+def describe(setup: Setup, *, text: str, batches: int, samples: int, counts: Mapping[str, int]) -> LoaderInfo:
     """How a loader is set up, what a batch of it needs, and what it takes to make it again."""
     asked, shares, weights = setup.asked, setup.shares, setup.mix.weights
     handed, made = counts["batches"], counts["view_hits"] + counts["pictures_made"]
     per_batch, stored = _needs(setup)
-    return LoaderDescription(
+    return LoaderInfo(
         kind=PENSTOCK_LOADER,
         text=text,
         options=_options(asked),
@@ -104,9 +104,9 @@ def _cache_free() -> int | None:
         return None
 
 
-def _image(setup: Setup, source: Source, column: PictureColumn) -> ImageDescription:
+def _image(setup: Setup, source: Source, column: PictureColumn) -> ImageInfo:
     fit, rows = column.fit, source.store.rows
-    return ImageDescription(
+    return ImageInfo(
         column=column.name,
         encoding=column.column.encoding,
         way=column.column.way,
@@ -123,10 +123,10 @@ def _image(setup: Setup, source: Source, column: PictureColumn) -> ImageDescript
     )
 
 
-def _view(view: View | None) -> ViewDescription | None:
+def _view(view: View | None) -> ViewInfo | None:
     if view is None:
         return None
-    return ViewDescription("ram" if view.path is None else "disk", view.capacity, view.n_filled, view.n_bytes)
+    return ViewInfo("ram" if view.path is None else "disk", view.capacity, view.n_filled, view.n_bytes)
 
 
 def _cuda() -> bool:
@@ -152,9 +152,9 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, tuple | list) else _plain(value.tolist())
 
 
-def _store(store: Store, weight: float) -> StoreDescription:
+def _store(store: Store, weight: float) -> StoreInfo:
     """What opens a store again; `open_options` is None where that is only possible in this process."""
     again = store.reopening()
     if again is None or len(again[1].get("episodes") or ()) > _MOST_EPISODES:
-        return StoreDescription(str(store.path), store.kind, store.rows, weight, None)
-    return StoreDescription(str(again[0]), store.kind, store.rows, weight, again[1])
+        return StoreInfo(str(store.path), store.kind, store.rows, weight, None)
+    return StoreInfo(str(again[0]), store.kind, store.rows, weight, again[1])

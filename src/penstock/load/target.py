@@ -13,9 +13,9 @@ from penstock.load.job import Handed, Handing
 from penstock.load.settings import OUTPUTS, one_of
 from penstock.load.source import PictureColumn, Shaping
 from penstock.load.stages import HAND_OUT, now_ns
-from penstock.profile.counters import gauge
-from penstock.profile.feeding import Feeding
-from penstock.profile.spans import record_calls
+from penstock.profile.record.counters import gauge
+from penstock.profile.record.loader_pass import LoaderPass
+from penstock.profile.record.spans import record_calls
 
 
 class Target(Protocol):
@@ -112,7 +112,7 @@ class Waited:
 
     def __init__(self, running: Running, loader: object) -> None:
         self._running = running
-        self._feeding = Feeding(loader)
+        self._feeding = LoaderPass(loader)
 
     def next(self) -> Handed | None:
         start_ns = self._feeding.ask()

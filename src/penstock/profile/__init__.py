@@ -1,40 +1,26 @@
-"""Where the time of a training step goes: spans over threads and processes, outputs, and a verdict that is checked."""
+"""Where the time of a training step goes: spans over threads and processes, outputs, and a verdict that is checked.
+
+Two functions, `record` and `verdict`, have the names of sub-packages. `from penstock.profile.record.spans import span`
+finds the sub-package; `profile.record` is the function.
+"""
 
 from __future__ import annotations
 
-import importlib
-import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-from penstock.profile.counters import count, gauge
-from penstock.profile.epochs import mark_epoch
-from penstock.profile.marks import add_wait, data_wait, mark_step
+from penstock.profile.record.counters import count, gauge
+from penstock.profile.record.gpu import gpu_span
+from penstock.profile.record.machine import tell_machine
+from penstock.profile.record.registry import register
+from penstock.profile.record.session import load, mark_epoch, reset, save, snapshot
+from penstock.profile.record.spans import disable, enable, is_enabled, log_timing, record, span
+from penstock.profile.record.steps import add_wait, data_wait, mark_step
+from penstock.profile.report.callback import callback
+from penstock.profile.report.live import live
+from penstock.profile.report.page import export_html
+from penstock.profile.report.table import print_timing_stats, table
+from penstock.profile.report.trace import export_trace
 from penstock.profile.snapshot import Snapshot, SpanStats
-from penstock.profile.spans import disable, enable, is_enabled, log_timing, record, span
-from penstock.profile.taking import load, reset, save, snapshot, tell_machine
-
-if TYPE_CHECKING:
-    from penstock.profile.attach import attach, detach
-    from penstock.profile.doors import callback, export_html, export_trace, live, print_timing_stats, table
-    from penstock.profile.gpu import gpu_span
-    from penstock.profile.subject import register
-    from penstock.profile.verdict import verdict
-
-# Loaded at first use: the loader wants spans, not pages and verdicts.
-_HOMES = {
-    "attach": "attach",
-    "callback": "doors",
-    "detach": "attach",
-    "export_html": "doors",
-    "export_trace": "doors",
-    "gpu_span": "gpu",
-    "live": "doors",
-    "print_timing_stats": "doors",
-    "register": "subject",
-    "table": "doors",
-    "verdict": "verdict",
-}
+from penstock.profile.torch.attach import attach, detach
+from penstock.profile.verdict.verdict import verdict
 
 counter = count
 wait = data_wait
@@ -73,24 +59,3 @@ __all__ = [
     "verdict",
     "wait",
 ]
-
-
-class _Package(ModuleType):
-    """Keeps `profile.table` a function when somebody imports the module of that name."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{self.__name__}.{_HOMES[name]}"), name)
-        self.__dict__[name] = value
-        return value
-
-    def __dir__(self) -> list[str]:
-        return sorted(__all__)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -14,7 +14,7 @@ from penstock.errors import UsageError
 _MOST = 1 << 63
 
 
-def real(value: Any, call: str) -> float:
+def real_number(value: Any, call: str) -> float:
     """A float; infinity where none holds it. `call` names who asks: `gauge(name, value)`."""
     if type(value) is float:
         return value
@@ -30,7 +30,7 @@ def real(value: Any, call: str) -> float:
         raise UsageError(f"{call}: a number is needed, not {_kind(value)}: {error}", hint=hint) from error
 
 
-def whole(value: Any, call: str) -> int:
+def whole_number(value: Any, call: str) -> int:
     """An int that a word of 64 bits holds."""
     if type(value) is not int:
         try:

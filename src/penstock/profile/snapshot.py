@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from penstock.errors import UsageError
-from penstock.profile.description import LoaderDescription
-from penstock.profile.histogram import N_BUCKETS, Pairs, merge_pairs, percentile_ns
-from penstock.profile.snapshot_parts import ANY, COUNT, Part, plain_value
-from penstock.profile.writing import replacing
+from penstock.profile.loader_info import LoaderInfo
+from penstock.profile.record.histogram import N_BUCKETS, Pairs, merge_pairs, percentile_ns
+from penstock.profile.schema import Signed, decode, decode_fields, decode_rows, encode_fields, refuse, replacing
 
 VERSION = 1
 OTHER = "…other"  # where the calls of spans go for which a page has no room
@@ -34,19 +33,25 @@ class SpanStats:
     thread: str
     count: int
     total_ns: int
-    self_ns: int
+    self_ns: Signed
     min_ns: int
     max_ns: int
     p50_ns: int
     p95_ns: int
     p99_ns: int
-    histogram: Pairs = ()
+    histogram: tuple[tuple[Annotated[int, (0, N_BUCKETS - 1)], int], ...] = ()
     nested_ns: int = 0
 
     @property
     def mean_ns(self) -> float:
         """The mean duration of all calls, also of those inside a call of the same name."""
         return (self.total_ns + self.nested_ns) / self.count if self.count else 0.0
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether its figures can be those of calls."""
+        ordered = [self.min_ns, self.p50_ns, self.p95_ns, self.p99_ns, self.max_ns]
+        return not self.histogram or (ordered == sorted(ordered) and (self.total_ns != 0 or self.max_ns == 0))
 
 
 def span_stats(
@@ -124,10 +129,10 @@ class Counts(dict[str, int]):
 class StepPoint(NamedTuple):
     """A step of the series; where the series is thinned, the mean of a few steps that begin with this one."""
 
-    step: int
-    start_ns: int
-    duration_ns: int
-    wait_ns: int
+    step: Signed
+    start_ns: Signed
+    duration_ns: Signed
+    wait_ns: Signed
 
 
 @dataclass(frozen=True)
@@ -135,19 +140,19 @@ class StepStats:
     """The training steps between marks; `wait_ns` of a step is the time that its loop waited for data."""
 
     count: int = 0
-    total_ns: int = 0
-    wait_total_ns: int = 0
+    total_ns: Signed = 0
+    wait_total_ns: Signed = 0
     mean_ns: float = 0.0
-    min_ns: int = 0
-    max_ns: int = 0
-    p50_ns: int = 0
-    p95_ns: int = 0
-    p99_ns: int = 0
+    min_ns: Signed = 0
+    max_ns: Signed = 0
+    p50_ns: Signed = 0
+    p95_ns: Signed = 0
+    p99_ns: Signed = 0
     series: tuple[StepPoint, ...] = ()
     steps_per_point: int = 1
     batches: int = 0
     """That its loop took and used, where a loader tells."""
-    cpu_total_ns: int = 0
+    cpu_total_ns: Signed = 0
     """What the thread of the loop worked on them."""
 
     @property
@@ -160,18 +165,18 @@ class StepStats:
 class EpochStats:
     """One epoch: from the mark before it (or its first step) to its own; its steps and their waits."""
 
-    epoch: int
-    start_ns: int
-    duration_ns: int
+    epoch: Signed
+    start_ns: Signed
+    duration_ns: Signed
     steps: int
-    steps_ns: int
-    wait_ns: int
+    steps_ns: Signed
+    wait_ns: Signed
 
 
 class MemoryPoint(NamedTuple):
     """Memory at a moment: resident of the main process; proportional of it and all its children."""
 
-    time_ns: int
+    time_ns: Signed
     rss_bytes: int
     tree_pss_bytes: int
 
@@ -196,27 +201,46 @@ class ThreadEvents:
     owners: int
     events: tuple[Event, ...]
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; names by number, for a run of thousands of events repeats a dozen."""
+        numbers: dict[str, int] = {}
+        rows = [
+            [numbers.setdefault(each.name, len(numbers)), each.start_ns, each.duration_ns, each.depth]
+            for each in self.events
+        ]
+        return {**encode_fields(replace(self, events=())), "names": list(numbers), "events": rows}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any], place: str) -> ThreadEvents:
+        """What `to_json` wrote."""
+        names = decode(tuple[str, ...], data.get("names"), f"{place}.names")
+        kinds = Annotated[int, (0, len(names) - 1)], Signed, int, int
+        rows = decode_rows(kinds, data.get("events"), f"{place}.events")
+        events = tuple(Event(names[row[0]], *row[1:]) for row in rows)
+        found: ThreadEvents = decode_fields(ThreadEvents, data, place, events=events)
+        return found
+
 
 @dataclass(frozen=True)
 class Snapshot:
     """What a profile knew at one moment; times are those of `time.perf_counter_ns`, one clock for all processes."""
 
     spans: tuple[SpanStats, ...] = ()
-    counters: Mapping[str, int] = field(default_factory=Counts)
+    counters: Mapping[str, Signed] = field(default_factory=Counts)
     gauges: Mapping[str, GaugeStats] = field(default_factory=dict)
     steps: StepStats = field(default_factory=StepStats)
     epochs: tuple[EpochStats, ...] = ()
     memory: tuple[MemoryPoint, ...] = ()
     gpu: tuple[SpanStats, ...] = ()
     machine: Mapping[str, Any] = field(default_factory=dict)
-    subjects: tuple[LoaderDescription, ...] = ()
+    loaders: tuple[LoaderInfo, ...] = field(default=(), metadata={"json": "subjects"})
     events: tuple[ThreadEvents, ...] = ()
     lost: Mapping[str, int] = field(default_factory=dict)
     process: int = 0
-    start_ns: int = 0
-    taken_ns: int = 0
-    taken_at: float = 0.0
-    version: int = VERSION
+    start_ns: Signed = 0
+    taken_ns: Signed = 0
+    taken_at: Annotated[float, (-1e11, 1e11)] = 0.0  # a calendar has such years
+    version: int = field(default=VERSION, metadata={"json": "penstock_profile"})
 
     @property
     def duration_ns(self) -> int:
@@ -233,24 +257,7 @@ class Snapshot:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "penstock_profile": self.version,
-            "process": self.process,
-            "start_ns": self.start_ns,
-            "taken_ns": self.taken_ns,
-            "taken_at": self.taken_at,
-            "spans": [_span_dict(each) for each in self.spans],
-            "counters": dict(self.counters),
-            "gauges": {name: dict(vars(each)) for name, each in self.gauges.items()},
-            "steps": {**vars(self.steps), "series": [list(each) for each in self.steps.series]},
-            "epochs": [dict(vars(each)) for each in self.epochs],
-            "memory": [list(each) for each in self.memory],
-            "gpu": [_span_dict(each) for each in self.gpu],
-            "machine": plain_value(self.machine),
-            "subjects": [each.to_json() for each in self.subjects],
-            "events": [_events_dict(each) for each in self.events],
-            "lost": dict(self.lost),
-        }
+        return {"penstock_profile": self.version, **encode_fields(self)}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Snapshot:
@@ -259,25 +266,13 @@ class Snapshot:
             raise UsageError("this is no profile of penstock: the key 'penstock_profile' is missing")
         if data["penstock_profile"] != VERSION:
             raise UsageError(f"the profile has version {data['penstock_profile']!r}, this penstock reads {VERSION}")
-        told = Part(data, "")
-        series = told.part("steps").part("series").rows(ANY, ANY, ANY, ANY)
-        return Snapshot(
-            spans=tuple(_span_from(each, ("self_ns",)) for each in told.part("spans").items()),
-            counters=Counts({name: each.whole(ANY) for name, each in told.part("counters").named()}),
-            gauges={name: each.made(GaugeStats) for name, each in told.part("gauges").named()},
-            steps=told.part("steps").made(StepStats, ("_ns",), series=tuple(StepPoint(*row) for row in series)),
-            epochs=tuple(each.made(EpochStats, ("_ns", "epoch")) for each in told.part("epochs").items()),
-            memory=tuple(MemoryPoint(*row) for row in told.part("memory").rows(ANY, COUNT, COUNT)),
-            gpu=tuple(_span_from(each, ("_ns",)) for each in told.part("gpu").items()),
-            machine=told.part("machine").facts(),
-            subjects=tuple(LoaderDescription.from_json(*each) for each in told.part("subjects").items()),
-            events=tuple(map(_events_from, told.part("events").items())),
-            lost={name: each.whole() for name, each in told.part("lost").named()},
-            process=told.part("process").whole(),
-            start_ns=told.part("start_ns").whole(ANY),
-            taken_ns=told.part("taken_ns").whole(ANY),
-            taken_at=told.part("taken_at").real(1e11),  # a calendar has such years
-        )
+        found: Snapshot = decode_fields(Snapshot, data, "", version=VERSION)
+        for name, spans in (("spans", found.spans), ("gpu", found.gpu)):
+            for number, each in enumerate(spans):
+                if not each.is_consistent:
+                    needed = "a total, and percentiles from min_ns to max_ns"
+                    refuse(data[name][number], f"{name}[{number}]", needed)
+        return replace(found, counters=Counts(found.counters))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write JSON; a file of that name is replaced in one go."""
@@ -304,33 +299,3 @@ class Snapshot:
             f"Snapshot({len(self.spans)} spans in {len(self.events)} threads, {self.steps.count:,} steps, "
             f"{self.duration_ns / 1e9:.3f} s)"
         )
-
-
-def _span_dict(span: SpanStats) -> dict[str, Any]:
-    return {**vars(span), "path": list(span.path), "histogram": [list(pair) for pair in span.histogram]}
-
-
-def _events_dict(thread: ThreadEvents) -> dict[str, Any]:
-    # Names by number: a run of thousands of events repeats a dozen names.
-    numbers: dict[str, int] = {}
-    rows = [
-        [numbers.setdefault(each.name, len(numbers)), each.start_ns, each.duration_ns, each.depth]
-        for each in thread.events
-    ]
-    return {**vars(thread), "names": list(numbers), "events": rows}
-
-
-def _span_from(told: Part, signed: tuple[str, ...]) -> SpanStats:
-    path = tuple(each.be("a text") for each in told.part("path").items())
-    pairs = tuple((bucket, count) for bucket, count in told.part("histogram").rows((0, N_BUCKETS - 1), COUNT))
-    found = told.made(SpanStats, signed, path=path, histogram=pairs)
-    ordered = [found.min_ns, found.p50_ns, found.p95_ns, found.p99_ns, found.max_ns]
-    fits = ordered == sorted(ordered) and (found.total_ns != 0 or found.max_ns == 0)
-    told.be("a total, and percentiles from min_ns to max_ns", fits or not pairs)
-    return found
-
-
-def _events_from(told: Part) -> ThreadEvents:
-    names = [each.be("a text") for each in told.part("names").items()]
-    rows = told.part("events").rows((0, len(names) - 1), ANY, COUNT, COUNT)
-    return told.made(ThreadEvents, events=tuple(Event(names[row[0]], *row[1:]) for row in rows))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.errors import StoreCorrupt, StoreError
-from penstock.profile.spans import span
+from penstock.profile.record.spans import span
 from penstock.system.files import ByteSource, ReadErrors, open_source
 
 FILE_CACHE = "01_file_cache"

@@ -26,7 +26,7 @@ from penstock.conversion.mapping.first_messages import Picture
 from penstock.conversion.settings import Encoding
 from penstock.errors import ImageError, LimitExceeded, MessageError, PenstockError
 from penstock.plan.conversion_memory import PREPARED_PER_THREAD
-from penstock.profile.spans import span
+from penstock.profile.record.spans import span
 
 PREPARE, STORE = "32_prepare_pictures", "33_store_pictures"  # stages of a profile: pictures of one block
 UNUSABLE = (ImageError, MessageError, LimitExceeded)

@@ -10,7 +10,7 @@ from penstock.conversion.commit.input_progress import JobInputs, episode_note, f
 from penstock.conversion.commit.writer import DataSetWriter
 from penstock.conversion.inputs.input import Again, EpisodePlan, Input, Outcome, Run, State
 from penstock.conversion.stop import Stop
-from penstock.profile.spans import span
+from penstock.profile.record.spans import span
 from penstock.system.budget import Budget
 from penstock.system.closing import on_error
 

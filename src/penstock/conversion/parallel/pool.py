@@ -22,7 +22,7 @@ from penstock.conversion.commit.join import join, worker_output_of
 from penstock.conversion.inputs.input import Input
 from penstock.conversion.parallel.worker import Request
 from penstock.errors import DataSetError, Interrupted, PenstockError, RecordingError
-from penstock.profile.board import joining
+from penstock.profile.record.spans import joining
 from penstock.system import units
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, StoreCorrupt, StoreError
-from penstock.profile.spans import span
+from penstock.profile.record.spans import span
 from penstock.stores.hdf5.array import Hdf5Array
 from penstock.stores.hdf5.columns import LONGEST_TEXT_BYTES
 from penstock.stores.hdf5.file import Hdf5File, library_lock

@@ -20,7 +20,7 @@ from penstock.media.image import jpeg
 from penstock.media.mp4.index import VideoIndex
 from penstock.media.video.decode import NEAR_FRAMES, Decoder
 from penstock.media.video.frame_times import FrameTimes
-from penstock.profile.spans import span
+from penstock.profile.record.spans import span
 from penstock.stores.held import ERRORS, FILE_CACHE, Lru, Pool, open_file
 from penstock.stores.lerobot.images import FILE_SHIFT, check_rows, read_packet
 from penstock.stores.store import ImageSource, Picture, Scratch

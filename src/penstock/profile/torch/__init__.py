@@ -1,0 +1,1 @@
+"""Instruments a torch DataLoader; nothing here imports torch by itself."""

@@ -1,0 +1,1 @@
+"""What binds the training step, what would change it, and a trial of the best change."""

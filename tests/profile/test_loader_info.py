@@ -1,0 +1,98 @@
+"""What loaders tell the profiler: typed in the program, the same JSON in files as ever."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import profile
+from penstock.errors import UsageError
+from penstock.profile.loader_info import ImageInfo, LoaderInfo, StoreInfo, ViewInfo
+from penstock.profile.record.registry import loader_info_of, register
+from tests.lerobot import making
+from tests.profile.runs import loader_told, picture
+
+KEYS = {
+    "kind", "text", "options", "stores", "window", "rows", "samples", "batches_handed", "made_per_batch",
+    "hit_share", "step_batches", "batches", "batch_size", "threads", "slots", "cores", "device", "cuda", "exact",
+    "resize", "pictures", "pictures_per_batch", "stored_bytes_per_batch", "batch_bytes", "memory_bytes",
+    "memory_left_bytes", "memory_available_bytes", "cache_free_bytes", "steps_waited_ms", "is_companion",
+}  # fmt: skip
+"""Of a penstock.Loader in RUN.json."""
+
+
+def test_the_file_of_a_run_has_the_keys_that_it_always_had(tmp_path: Path) -> None:
+    making.make(tmp_path / "set", (12, 7))
+    profile.enable()
+    profile.reset()
+    with penstock.open(tmp_path / "set") as store, penstock.Loader(
+        store, batch_size=4, image_size=(24, 32), threads=1, view="ram", output="numpy"
+    ) as loader:  # fmt: skip
+        before = loader_info_of(loader).to_json()
+        assert set(before) == KEYS - {"made_per_batch", "hit_share"}
+        batches = len(list(loader))
+        profile.save(tmp_path / "RUN.json")
+    told = json.loads((tmp_path / "RUN.json").read_text(encoding="utf-8"))["subjects"][-1]
+    assert set(told) == KEYS and told["batches_handed"] == told["step_batches"] == batches
+    assert set(told["stores"][0]) == {"path", "kind", "rows", "weight", "words"}
+    assert told["stores"][0]["words"] == {"episodes": None, "columns": None}
+    (image,) = told["pictures"][:1]
+    assert set(image) == set(picture()) and image["size"] == [24, 32]
+    assert set(image["view"]) == {"where", "capacity", "filled", "bytes"} and image["view"]["where"] == "ram"
+
+
+def test_a_file_is_read_as_it_was_written() -> None:
+    view = ViewInfo("disk", 500, 20, 1 << 20)
+    whole = LoaderInfo.from_json(loader_told(pictures=[picture("a"), picture("b", view=vars(view))]))
+    assert isinstance(whole.images[0], ImageInfo) and whole.images[0].stored == (480, 640)
+    assert whole.images[1].view == view and whole.images_per_batch == 16.0
+    assert LoaderInfo.from_json(json.loads(json.dumps(whole.to_json()))) == whole
+
+
+def test_a_store_without_words_is_one_that_nobody_else_can_open() -> None:
+    told = LoaderInfo.from_json({"stores": [{"path": "a", "words": None}, {"path": "b", "words": {"x": 1}}]})
+    assert told.stores == (StoreInfo("a"), StoreInfo("b", open_options={"x": 1}))
+
+
+@pytest.mark.parametrize(
+    ("told", "what"),
+    [
+        ({"threads": "two"}, r"threads: needs a whole number from 0 to 2\^72, not 'two'"),
+        ({"batches": -1}, "batches: needs a whole number"),
+        ({"start_wait_ms": "long"}, "start_wait_ms: needs a number, not 'long'"),
+        ({"pictures": [picture(stored=[480])]}, r"pictures\[0\].stored: needs two whole numbers"),
+        ({"pictures": [picture(view=3)]}, r"pictures\[0\].view: needs a table, not 3"),
+        ({"pictures": [{"column": "cam"}]}, r"pictures\[0\].encoding is missing"),
+        ({"options": 3}, "options: needs a table, not 3"),
+        ({"mine": {"deep": [float("inf")]}}, r"needs a number, not inf"),
+        ([], "needs a table"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_place(told: Any, what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        LoaderInfo.from_json(told)
+
+
+class Own:
+    """A loader of the user's that tells of itself with a table."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "Own", "threads": 3, "shelves": (1, 2)}
+
+
+def test_a_users_own_loader_may_tell_a_table_with_facts_of_its_own() -> None:
+    own = Own()
+    register(own)
+    (told,) = [each for each in profile.snapshot().loaders if each.kind == "Own"]
+    assert told.threads == 3 and told.other == {"shelves": [1, 2]} and told.step_batches is None
+    assert told.to_json() == {"kind": "Own", "threads": 3, "shelves": [1, 2]}
+
+
+def test_names_in_the_file_are_each_others_of_no_field() -> None:
+    names = [each.metadata.get("json", each.name) for each in fields(LoaderInfo)]
+    assert len(names) == len(set(names)) and not {"images", "images_per_batch"} & set(names)

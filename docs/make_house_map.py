@@ -12,7 +12,7 @@ BEGIN, END = "<!-- map -->", "<!-- end of map -->"
 # In the order in which a room may look: only to rooms above it.
 ROOMS = (
     "errors.py", "system", "formats", "profile", "media", "recordings", "align", "lerobot", "stores", "plan",
-    "conversion", "demo", "load", "torch.py", "cli",
+    "conversion", "demo", "load", "torch.py", "prepare", "cli",
 )  # fmt: skip
 
 

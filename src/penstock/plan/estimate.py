@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.errors import UsageError
+from penstock.plan.load_plan import strategy_for
 from penstock.system.limits import read_memory_limit
 from penstock.system.units import GIB
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1, "int64": 8, "int32": 4}
 METADATA_BYTES = 1024
 """One record as Python objects: a dict with question, answer, names and numbers."""
-SMALL_SHARE = 0.5
-LARGE_SHARE = 2.0
 TEXT_TENSORS = 2  # input_ids and attention_mask
 
 
@@ -82,9 +81,7 @@ class DatasetSizeEstimator:
         for name, value in (("required_memory_gb", required_memory_gb), ("available_memory_gb", available_gb)):
             if not value >= 0:
                 raise UsageError(f"{name}={value!r}: a size in GB, 0 or more")
-        if required_memory_gb < SMALL_SHARE * available_gb:
-            return "small_dataset"
-        return "medium_dataset" if required_memory_gb < LARGE_SHARE * available_gb else "large_dataset"
+        return strategy_for(required_memory_gb, available_gb)
 
 
 def _dtype_bytes(dtype: Any) -> int:

@@ -22,11 +22,11 @@ _STRATEGY_TEXT = {
 }
 
 
-def strategy_for(needed_bytes: int, available_bytes: int) -> Strategy:
+def strategy_for(needed: float, available: float) -> Strategy:
     """small: below half of the memory there is; large: twice of it, or more; medium: between."""
-    if needed_bytes < PRELOAD_SHARE * available_bytes:
+    if needed < PRELOAD_SHARE * available:
         return "small_dataset"
-    return "medium_dataset" if needed_bytes < STREAM_FACTOR * available_bytes else "large_dataset"
+    return "medium_dataset" if needed < STREAM_FACTOR * available else "large_dataset"
 
 
 @dataclass(frozen=True)

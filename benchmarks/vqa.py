@@ -73,6 +73,8 @@ def _claims(directory: Path, count: int, python: str) -> list[Claim]:
     print(f"{count:,} lines, {path.stat().st_size / 1e6:,.0f} MB\n", flush=True)
     print(f"{'':<20}{'first open':>12}{'then':>9}{'memory':>10}{'records/s':>12}{'each of 4 workers':>20}", flush=True)
     ours = _contender("penstock, lazy", "lazy", path, python)
+    if ours is None:
+        raise SystemExit(f"{python} has no torch: --peers-python names one that has")
     others = {name: _contender(name, kind, path, python) for name, kind in (("datasets", "datasets"), ("list", "list"))}
     claims = [
         Claim(f"{count:,} lines: first open (s)", ours["first_s"], "<= 20"),

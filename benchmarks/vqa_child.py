@@ -105,8 +105,10 @@ def workers(data: Any) -> float:
 def main() -> None:
     warnings.simplefilter("ignore")
     kind, path, what = sys.argv[1:]
-    import torch.utils.data  # noqa: F401 - before the baseline: it is no part of the contender
-
+    try:
+        import torch.utils.data  # noqa: F401 - before the baseline: it is no part of the contender
+    except ImportError:
+        sys.exit(3)
     open_data = opener(kind, path)
     gc.collect()
     base = rss_bytes()

@@ -240,8 +240,8 @@ def test_json_lines_may_be_called_json(tmp_path: Path) -> None:
     with _open(tmp_path / "one.json") as store:
         assert store.rows == 1
     (tmp_path / "config.json").write_text('{"layers": 3}\n')
-    with _open(tmp_path / "config.json") as store, pytest.raises(StoreCorrupt, match="neither a question"):
-        store.record(0)
+    with pytest.raises(StoreCorrupt, match="neither a question nor an answer among 'layers'"):
+        _open(tmp_path / "config.json")
 
 
 def test_a_search_for_inputs_does_not_take_json_and_images(tmp_path: Path) -> None:

@@ -142,6 +142,8 @@ class VQAStore(Store):
             try:
                 record = self.parsed(row)
             except StoreCorrupt:
+                if row == rows[-1] and not self._samples:
+                    raise  # none of them is a record: these are no VQA data
                 continue  # reported when it is asked for
             file, number = self._located(row)
             self._samples.append(record)

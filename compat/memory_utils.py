@@ -1,13 +1,23 @@
 """memory_utils: the memory tools under the names that existing scripts import; they live in `penstock.plan`.
 
 from memory_utils import MemoryMonitor, DatasetSizeEstimator, DatasetOptimizer, BatchSizeCalculator
+from memory_utils import LazyLoadVQADataset, StreamingVQADataset, VQADataset
 """
 
 from __future__ import annotations
 
+from penstock import LazyLoadVQADataset, StreamingVQADataset, VQADataset
 from penstock.plan import BatchSizeCalculator, DatasetOptimizer, DatasetSizeEstimator, MemoryMonitor
 
-__all__ = ["BatchSizeCalculator", "DatasetOptimizer", "DatasetSizeEstimator", "MemoryMonitor"]
+__all__ = [
+    "BatchSizeCalculator",
+    "DatasetOptimizer",
+    "DatasetSizeEstimator",
+    "LazyLoadVQADataset",
+    "MemoryMonitor",
+    "StreamingVQADataset",
+    "VQADataset",
+]
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.cli import main
+from penstock.cli.plan import parse_parameters
 from penstock.errors import UsageError
 from penstock.plan.load_plan import LoadOption, LoadPlan, choose, strategy_for
 from tests.stores import hdf5_files as files
@@ -105,3 +106,14 @@ def test_the_command(episodes: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["strategy"] == "small_dataset" and len(found["options"]) == 3 and found["peak_bytes"] > 0
+
+
+def test_the_command_tells_the_batch_of_a_gpu(episodes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"plan {episodes} --batch-size 4 --image-size 8x8 --memory 256MiB --seconds 0.05".split()
+    assert main([*words, "--gpu-memory", "16GiB", "--model-params", "110M", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["largest_batch_size"] > 0
+    assert main([*words, "--gpu-memory", "16GiB"]) == 2
+    assert "belong together" in capsys.readouterr().err
+    assert [parse_parameters(text) for text in ("110M", "1.5B", "7")] == [110e6, 1.5e9, 7]
+    with pytest.raises(UsageError, match="is no number"):
+        parse_parameters("many")

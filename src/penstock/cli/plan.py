@@ -51,6 +51,8 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument("--threads", default="auto", metavar="N", help="a number, cpu*0.5 or auto")
     parser.add_argument("--epochs", type=int, default=10, metavar="N", help="passes that a view has to pay within (10)")
     parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="that each way is measured for (1)")
+    parser.add_argument("--gpu-memory", metavar="SIZE", help="also the batch that fits such a GPU, by arithmetic")
+    parser.add_argument("--model-params", metavar="N", help="parameters of the model: 110M, 1.5B (with --gpu-memory)")
     parser.add_argument("--config", metavar="FILE", help="YAML configuration of the conversion")
     parser.add_argument("--convert", action="store_true", help="plan the conversion of a data set, not its loading")
     parser.add_argument("--history", action="store_true", help="show how good predictions were on this machine")
@@ -90,8 +92,44 @@ def _loading(path: str, args: argparse.Namespace) -> int:
         epochs=args.epochs,
         seconds=args.seconds,
     )
-    _finish(args, plan.to_json(), loading_lines(plan), loading_page(plan))
+    batch = _largest_batch(args)
+    lines = loading_lines(plan) + ([] if batch is None else batch_lines(batch, args))
+    plain = plan.to_json() if batch is None else {**plan.to_json(), "largest_batch_size": batch}
+    _finish(args, plain, lines, loading_page(plan))
     return 0
+
+
+def _largest_batch(args: argparse.Namespace) -> int | None:
+    """The batch that a GPU holds, by arithmetic; None where neither GPU nor model is given."""
+    from penstock.plan import BatchSizeCalculator
+
+    if (args.gpu_memory is None) != (args.model_params is None):
+        hint = "--gpu-memory 16GiB --model-params 110M"
+        raise UsageError("--gpu-memory and --model-params belong together", hint=hint)
+    if args.gpu_memory is None:
+        return None
+    size: int = BatchSizeCalculator.calculate_max_batch_size(
+        parse_parameters(args.model_params) / 1e6,
+        image_size=parse_image_size(args.image_size) or (224, 224),
+        available_gpu_memory_gb=units.parse_bytes(args.gpu_memory) / units.GIB,
+        verbose=False,
+    )
+    return size
+
+
+def parse_parameters(text: str) -> float:
+    """`110M`, `1.5B` or a plain number."""
+    scale = {"K": 1e3, "M": 1e6, "B": 1e9}.get(text[-1:].upper(), 1.0)
+    number = text[:-1] if scale > 1 else text
+    try:
+        return float(number) * scale
+    except ValueError:
+        raise UsageError(f"--model-params: {text!r} is no number", hint="--model-params 110M") from None
+
+
+def batch_lines(batch: int, args: argparse.Namespace) -> list[str]:
+    probe = "penstock.plan.find_max_batch_size measures it with the model"
+    return [row("GPU", f"about {batch:,} samples for {args.model_params} parameters in {args.gpu_memory}; {probe}")]
 
 
 def loading_lines(plan: LoadPlan) -> list[str]:

@@ -81,7 +81,7 @@ def plan_loading(
             budget_bytes=budget_bytes,
             available_bytes=limit.available_bytes,
             memory_limit=limit.available_ruled_by,
-            strategy=strategy_for(image_bytes + numbers, limit.available_bytes),
+            strategy=strategy_for(image_bytes + numbers, budget_bytes / _BUDGET_SHARE),
             threads=shares.threads,
             slots=shares.slots,
             prefetch=shares.slots - HELD_SLOTS,

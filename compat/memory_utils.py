@@ -6,18 +6,8 @@ from memory_utils import LazyLoadVQADataset, StreamingVQADataset, VQADataset
 
 from __future__ import annotations
 
-from penstock import LazyLoadVQADataset, StreamingVQADataset, VQADataset
-from penstock.plan import BatchSizeCalculator, DatasetOptimizer, DatasetSizeEstimator, MemoryMonitor
-
-__all__ = [
-    "BatchSizeCalculator",
-    "DatasetOptimizer",
-    "DatasetSizeEstimator",
-    "LazyLoadVQADataset",
-    "MemoryMonitor",
-    "StreamingVQADataset",
-    "VQADataset",
-]
+from penstock import LazyLoadVQADataset, StreamingVQADataset, VQADataset  # noqa: F401
+from penstock.plan import BatchSizeCalculator, DatasetOptimizer, DatasetSizeEstimator, MemoryMonitor  # noqa: F401
 
 
 def main() -> None:

@@ -56,7 +56,8 @@ def measure_files(path: str | os.PathLike[str]) -> Measured:
             return _image_folder(place)
         raise
     with store:
-        return _store(store)
+        is_measured_here = any(column.varies for column in store.columns.values()) and place.is_dir()
+        return _image_folder(place) if is_measured_here else _store(store)
 
 
 # Stores

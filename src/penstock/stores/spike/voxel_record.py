@@ -7,7 +7,6 @@ it was made. Voxels of others have no such record; of them only a time before th
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -69,10 +68,10 @@ def check_voxels(root: Path, files: Iterable[tuple[Path, Path, SpikeLayout]], nu
 
 def _wrong(voxel: Path, spike: Path) -> str | None:
     try:
-        made_ns = os.stat(voxel).st_mtime_ns
+        made_ns = voxel.stat().st_mtime_ns
     except FileNotFoundError:
         return "not there"
-    return "older than the spike file" if made_ns < os.stat(spike).st_mtime_ns else None
+    return "older than the spike file" if made_ns < spike.stat().st_mtime_ns else None
 
 
 def _record(layout: SpikeLayout, num_bins: int) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 # ruff: noqa: E402
 """Clips out of a torch DataLoader, as a contender of benchmarks/spike.py.
 
-Usage: python spike_contender.py penstock|cached|decoder|usual ROOT [options]; a round for every line on standard input.
-  penstock  `penstock.clip_loaders`; cached: with all images in the RAM cache
+Usage: python spike_contender.py penstock|cached|cached-bytes|decoder|usual ROOT [options]; a round for every line on
+standard input.
+  penstock  `penstock.clip_loaders`; cached: with all images in the RAM cache; cached-bytes: DTYPE: uint8, too
   decoder   nothing but cv2.imdecode of the images of each clip, from memory
   usual     cv2.imread, whole spike files through a mask of bits, whole images as floats, then the crop
 """
@@ -96,7 +97,8 @@ def batches_of(args: argparse.Namespace) -> Any:
                           persistent_workers=True)  # fmt: skip
     config = {
         "DATA": {"ROOT": str(args.root), "VAL_SPLIT": None, "CROP_SIZE": CROP_PX, "CLIP_LEN": CLIP_LEN,
-                 "USE_RAM_CACHE": args.what == "cached"},
+                 "USE_RAM_CACHE": args.what.startswith("cached"),
+                 "DTYPE": "uint8" if args.what == "cached-bytes" else "float32"},
         "DATALOADER": {"TRAIN_WORKERS": args.workers, "TRAIN_PREFETCH_FACTOR": PREFETCH},
     }  # fmt: skip
     return penstock.clip_loaders(config, log=None, gpus=1).train
@@ -111,14 +113,14 @@ def cpu_s() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("penstock", "cached", "decoder", "usual"))
+    parser.add_argument("what", choices=("penstock", "cached", "cached-bytes", "decoder", "usual"))
     parser.add_argument("root", type=Path)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batches", type=int, default=16)
     parser.add_argument("--warmup", type=int, default=4)
     args = parser.parse_args()
     loader = batches_of(args)
-    for _ in loader if args.what == "cached" else ():
+    for _ in loader if args.what.startswith("cached") else ():
         pass  # the first epoch fills the cache
 
     def play() -> dict[str, Any]:

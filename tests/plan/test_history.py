@@ -75,3 +75,10 @@ def test_the_plan_of_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert all(each["peak_bytes"] > 0 for each in found["options"])
     assert main(["plan", str(tmp_path / "episode_0.hdf5"), "fps=10", "--memory", "20MiB"]) == 1
     assert "not possible" in capsys.readouterr().out
+
+
+def test_what_cannot_be_converted_at_all_is_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "words.bag").write_text("no recording")
+    assert main(["plan", str(tmp_path / "words.bag")]) == 1
+    shown = capsys.readouterr()
+    assert shown.err.count("not a recording as its name says") == 1 and not shown.out

@@ -31,11 +31,16 @@ def plan_conversion(
     found = what_is(as_path(path))
     budget_bytes = Budget.parse(memory).limit_bytes
     about: dict[str, Any] = {"kind": found.kind, "size_bytes": 0, "fps": None, "lines": ()}
-    options = [_option(found, replace(settings, video=video), budget_bytes, about) for video in VIDEOS]
+    errors: list[PenstockError] = []
+    options = [_option(found, replace(settings, video=video), budget_bytes, about, errors) for video in VIDEOS]
+    if len(errors) == len(VIDEOS) and len({error.message for error in errors}) == 1:
+        raise errors[0]  # it is no matter of how cameras are stored
     return ConversionPlan(path=str(path), budget_bytes=budget_bytes, options=tuple(options), **about)
 
 
-def _option(found: Found, settings: Settings, budget_bytes: int, about: dict[str, Any]) -> ConversionOption:
+def _option(
+    found: Found, settings: Settings, budget_bytes: int, about: dict[str, Any], errors: list[PenstockError]
+) -> ConversionOption:
     means = Means(settings=settings, budget_bytes=budget_bytes, threads=read_cpu_limit().count)
     try:
         with open_input(found, means) as planned:
@@ -43,4 +48,5 @@ def _option(found: Found, settings: Settings, budget_bytes: int, about: dict[str
             about.update(size_bytes=planned.size_bytes, fps=planned.fps, lines=about["lines"] or lines)
             return ConversionOption(settings.video, dict(planned.memory.parts()))
     except PenstockError as error:
+        errors.append(error)
         return ConversionOption(settings.video, {}, why_not=error.message, hint=error.hint or "")

@@ -251,7 +251,7 @@ def test_a_file_is_read_as_plain_data_by_the_rules_of_yaml_1_2(tmp_path: Path) -
     ("text", "expected"),
     [
         ("a: 1\nb: [1, 2\n", "line 3"),
-        ("a: 1\n\nb: 2\na: 3\n", "line 4, column 1: the key 'a' stands here twice"),
+        ("a: 1\n\nb: 2\na: 3\n", "line 4, column 1: the key 'a' is here twice"),
         ("a:\n  b: !!python/object/apply:os.system ['true']\n", "line 2, column 6"),
         ("a: !!python/name:os.system\n", "penstock reads plain data only"),
         ("a: !mine 3\n", "penstock reads plain data only"),

@@ -112,7 +112,7 @@ def test_an_open_file_is_closed_with_its_last_reference(tmp_path: Path) -> None:
 def test_a_window_answers_small_reads_from_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(MemorySource, "_read_some", _recording(asked, MemorySource._read_some))
-    window = files.Window(MemorySource(tmp_path / "data", DATA, ERRORS), ahead_bytes=1000)
+    window = files.ByteWindow(MemorySource(tmp_path / "data", DATA, ERRORS), ahead_bytes=1000)
     assert b"".join(window.at(at, 10) for at in range(0, 1000, 10)) == DATA[:1000]
     assert asked == [0]
     assert window.at(len(DATA) - 5, 10) == DATA[-5:]
@@ -143,7 +143,7 @@ def test_a_source_is_a_seekable_file_for_libraries(source: files.ByteSource) -> 
     assert source.read(0, 3) == DATA[:3]
 
 
-def test_identity_tells_a_file_from_one_put_in_its_place(tmp_path: Path) -> None:
+def test_identity_reports_a_file_from_one_put_in_its_place(tmp_path: Path) -> None:
     path, other = tmp_path / "data", tmp_path / "other"
     path.write_bytes(DATA)
     other.write_bytes(DATA[::-1])
@@ -160,8 +160,8 @@ def test_identity_tells_a_file_from_one_put_in_its_place(tmp_path: Path) -> None
 
 def test_an_unknown_scheme_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for place in ("s3://bucket/run.bag", Path("s3://bucket/run.bag")):
-        with pytest.raises(UsageError, match=r"nothing here reads s3:// addresses") as raised:
+    for place in ("ftp://bucket/run.bag", Path("ftp://bucket/run.bag")):
+        with pytest.raises(UsageError, match=r"nothing here reads ftp:// addresses") as raised:
             files.open_source(place)
         assert raised.value.hint is not None and "copy it to a local disk first" in raised.value.hint
 

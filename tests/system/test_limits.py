@@ -118,7 +118,7 @@ def test_version_1_groups_and_their_reclaimable_cache(machine: Machine) -> None:
     assert len(memory.candidates) == 2
 
 
-def test_version_1_tells_of_ancestors_that_the_mount_hides(machine: Machine) -> None:
+def test_version_1_reports_of_ancestors_that_the_mount_hides(machine: Machine) -> None:
     machine.join_v1("/docker/abc", mount_root="/docker/abc")
     machine.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712")
     machine.write("sys/fs/cgroup/memory/memory.stat", f"hierarchical_memory_limit {3 * GIB}\n")

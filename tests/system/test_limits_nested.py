@@ -115,7 +115,7 @@ def test_both_versions_at_once(tmp_path: Path) -> None:
     assert (machine.cpus().count, machine.cpus().ruled_by) == (3, "cgroup v2 /user cpu.max")
 
 
-def test_the_monitor_tells_what_is_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_monitor_reports_what_is_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(tmp_path)
     machine.join_v2("/slice/pod")
     machine.write("sys/fs/cgroup/slice/memory.max", f"{6 * GIB}")

@@ -53,8 +53,8 @@ class Budget:
     """A number of bytes that all parts of a run share."""
 
     def __init__(self, limit_bytes: int | str, *, source: str = "given") -> None:
-        given = parse_bytes(limit_bytes) if isinstance(limit_bytes, str) else limit_bytes
-        self.limit_bytes = _whole("a budget", given)
+        size = parse_bytes(limit_bytes) if isinstance(limit_bytes, str) else limit_bytes
+        self.limit_bytes = _whole_number("a budget", size)
         if not self.limit_bytes:
             raise UsageError("a memory budget of 0 bytes holds nothing", hint="try 512MiB, or auto")
         self.source = source
@@ -111,7 +111,7 @@ class Budget:
 
     def _resize(self, reservation: Reservation, n_bytes: int) -> None:
         name = reservation.name
-        n_bytes = _whole(name, n_bytes)
+        n_bytes = _whole_number(name, n_bytes)
         with self._lock:
             growth = n_bytes - reservation.n_bytes
             if growth > self.free_bytes:
@@ -148,7 +148,7 @@ def _is_auto(value: object) -> bool:
     return isinstance(value, str) and value.strip().lower() == "auto"
 
 
-def _whole(name: str, n_bytes: int) -> int:
+def _whole_number(name: str, n_bytes: int) -> int:
     """`n_bytes` as a Python int (numpy's integers are welcome), refused when it is no size."""
     try:
         whole = operator.index(n_bytes)

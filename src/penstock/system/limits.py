@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.system.units import KIB, format_bytes
 
@@ -19,8 +20,7 @@ from penstock.system.units import KIB, format_bytes
 _UNLIMITED_BYTES = 1 << 60
 
 
-@dataclass(frozen=True)
-class MemoryCandidate:
+class MemoryCandidate(NamedTuple):
     """One limit on memory: all that it allows, and what is left of it."""
 
     name: str
@@ -28,8 +28,7 @@ class MemoryCandidate:
     available_bytes: int
 
 
-@dataclass(frozen=True)
-class MemoryLimit:
+class MemoryLimit(NamedTuple):
     """The memory granted: `bytes` is the least limit, by `ruled_by`; `available_bytes` is the least that is left."""
 
     bytes: int
@@ -39,8 +38,7 @@ class MemoryLimit:
     candidates: tuple[MemoryCandidate, ...]
 
 
-@dataclass(frozen=True)
-class CpuCandidate:
+class CpuCandidate(NamedTuple):
     """One limit on CPUs; a quota may grant a fraction."""
 
     name: str
@@ -59,7 +57,7 @@ class CpuLimit:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; memory is None where the driver does not tell (memory shared with the CPU)."""
+    """One GPU; memory is None where the driver does not report it (memory shared with the CPU)."""
 
     index: int
     name: str
@@ -69,8 +67,7 @@ class Gpu:
     visible: bool
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """All that the machine grants; sizes of /dev/shm are None where there is none."""
 
     memory: MemoryLimit
@@ -289,8 +286,8 @@ def _disk_bytes(path: Path) -> tuple[int, int] | None:
 
 def read_gpus() -> tuple[Gpu, ...]:
     """The NVIDIA GPUs of this machine, through nvidia-ml-py when it is installed, else through nvidia-smi."""
-    found = _gpus_by_nvml()
-    return _gpus_by_smi() if found is None else found
+    gpus = _gpus_by_nvml()
+    return _gpus_by_smi() if gpus is None else gpus
 
 
 def _gpus_by_nvml() -> tuple[Gpu, ...] | None:

@@ -7,6 +7,7 @@ sum of RSS would count shared pages once per process.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -31,6 +32,14 @@ def give_back_freed() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def resume_collection() -> None:
+    """Collect garbage again after `gc.disable()`, but not among what was loaded meanwhile: that stays anyway."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.unfreeze()  # into the oldest generation, which is looked through last
+        gc.enable()
 
 
 def give_back_large_blocks() -> None:
@@ -81,7 +90,7 @@ def rss_bytes() -> int:
 
 def descendants(pid: int) -> list[int]:
     """The process ids of all children of `pid`, and theirs, that live now."""
-    found: list[int] = []
+    pids: list[int] = []
     pending = [pid]
     while pending:
         parent = pending.pop()
@@ -97,9 +106,9 @@ def descendants(pid: int) -> list[int]:
                     return _descendants_by_parent(pid)
                 continue
             children = [int(word) for word in words]
-            found += children
+            pids += children
             pending += children
-    return found
+    return pids
 
 
 def _descendants_by_parent(pid: int) -> list[int]:
@@ -112,7 +121,7 @@ def _descendants_by_parent(pid: int) -> list[int]:
 
 
 def pss_bytes(pid: int) -> int:
-    """Proportional memory of one process; its RSS where the kernel does not tell, 0 when it has ended."""
+    """Proportional memory of one process; its RSS where the kernel does not report it, 0 when it has ended."""
     with contextlib.suppress(OSError):  # another user's process, an old kernel, or it has ended: RSS answers
         for line in (_PROC / str(pid) / "smaps_rollup").read_bytes().splitlines():
             if line.startswith(b"Pss:"):
@@ -121,6 +130,19 @@ def pss_bytes(pid: int) -> int:
         return int((_PROC / str(pid) / "statm").read_bytes().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def anonymous_bytes(pid: int | str = "self") -> int:
+    """What a process holds without files and shared memory; resident memory where the kernel has no more, 0 when the
+    process has ended."""
+    try:
+        status = (_PROC / str(pid) / "status").read_bytes()
+    except OSError:
+        return 0 if pid != "self" else rss_bytes()
+    for line in status.splitlines():
+        if line.startswith(b"RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return rss_bytes() if pid == "self" else 0
 
 
 def tree_pss_bytes(pid: int | None = None) -> int:

@@ -34,7 +34,7 @@ def _classes() -> tuple[type[yaml.SafeLoader], type[yaml.SafeDumper]]:
     """A safe loader and dumper that agree on what a bare word is."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class PlainLoader(yaml.SafeLoader):
         yaml_implicit_resolvers = {}  # noqa: RUF012 - PyYAML's own attribute, filled below
 
     class Dumper(yaml.SafeDumper):
@@ -54,7 +54,7 @@ def _classes() -> tuple[type[yaml.SafeLoader], type[yaml.SafeDumper]]:
 
     Dumper.add_representer(str, Dumper.represent_str)
     for name, pattern, first in _WORDS:
-        for either in (Loader, Dumper):
+        for either in (PlainLoader, Dumper):
             either.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(rf"(?:{pattern})\Z"), list(first))
 
     def construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
@@ -68,14 +68,14 @@ def _classes() -> tuple[type[yaml.SafeLoader], type[yaml.SafeDumper]]:
         for key, _ in node.value:
             text = str(key.value)
             if text in seen and text != "<<":
-                problem = f"the key {text!r} stands here twice"
+                problem = f"the key {text!r} is here twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             seen.add(text)
         tree.update(loader.construct_mapping(node, deep=True))
 
-    Loader.add_constructor("tag:yaml.org,2002:int", construct_int)
-    Loader.add_constructor("tag:yaml.org,2002:map", construct_mapping)
-    return Loader, Dumper
+    PlainLoader.add_constructor("tag:yaml.org,2002:int", construct_int)
+    PlainLoader.add_constructor("tag:yaml.org,2002:map", construct_mapping)
+    return PlainLoader, Dumper
 
 
 def parse(text: str, where: str) -> Any:

@@ -174,3 +174,11 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
     aligned = [" | ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     head, *text = [f"| {line} |" for line in aligned]
     return [head, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|", *text]
+
+
+def name_hint(name: str, known: Sequence[str], what: str) -> str:
+    """What to say of a name that is not there: "did you mean 'fps'?", else which there are, as in "columns: …"."""
+    import difflib
+
+    close = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {close[0]!r}?" if close else f"{what} {', '.join(known[:20]) or 'none'}"

@@ -15,11 +15,22 @@ from penstock.system.files.locations import (
     file_sizes,
     for_library,
     local_file,
+    matches,
     open_source,
+    refresh,
     register_scheme,
     walk,
+    warm,
 )
-from penstock.system.files.source import ByteSource, Identity, LocalSource, ReadErrors, Window, identity_of
+from penstock.system.files.source import (
+    ByteSource,
+    ByteWindow,
+    Identity,
+    LocalSource,
+    Prefetch,
+    ReadErrors,
+    identity_of,
+)
 from penstock.system.files.writing import (
     AppendFile,
     begin_write_back,
@@ -33,12 +44,13 @@ from penstock.system.files.writing import (
 __all__ = [
     "AppendFile",
     "ByteSource",
+    "ByteWindow",
     "FileSystem",
     "Identity",
     "LocalSource",
+    "Prefetch",
     "ReadErrors",
     "RemotePath",
-    "Window",
     "as_path",
     "begin_write_back",
     "file_sizes",
@@ -46,11 +58,14 @@ __all__ = [
     "fsync_path",
     "identity_of",
     "local_file",
+    "matches",
     "memory_file",
     "open_source",
+    "refresh",
     "register_scheme",
     "replacing",
     "walk",
+    "warm",
     "write_all",
     "write_file",
 ]

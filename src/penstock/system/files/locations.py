@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import errno
 import fnmatch
+import glob
+import importlib
 import io
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PosixPath
 from typing import IO, Any, BinaryIO, Protocol
 
-from penstock.errors import UsageError
+from penstock.errors import PenstockError, UsageError
 from penstock.system.files.source import ByteSource, Identity, LocalSource, ReadErrors
 
 _COPY_BYTES = 1 << 20
@@ -38,6 +40,7 @@ class FileSystem(Protocol):
 
 
 _schemes: dict[str, FileSystem] = {}
+_REMOTE = ("s3", "gs", "az", "http", "https", "hf")  # registered when first met: they need another package
 
 
 def register_scheme(scheme: str, system: FileSystem) -> None:
@@ -150,19 +153,46 @@ def as_path(place: str | os.PathLike[str]) -> Path:
     scheme, rest = found[1].lower(), found[2]
     if scheme == "file":
         return Path("/", rest)
-    if scheme not in _schemes and "://" not in text and os.path.exists(f"{found[1]}:"):
+    if scheme not in _schemes and scheme not in _REMOTE and "://" not in text and os.path.exists(f"{found[1]}:"):
         return Path(text)  # a directory whose name ends in a colon
     _system(scheme, text)
     return RemotePath(f"{scheme}://{rest}")
 
 
+def matches(pattern: str | os.PathLike[str]) -> list[Path]:
+    """The files and directories that a glob pattern names, also one of a URL (`s3://robots/day1/*.bag`)."""
+    path = as_path(pattern)
+    if not isinstance(path, RemotePath):
+        return [Path(found) for found in glob.glob(str(pattern), recursive=True)]
+    parts = path.parts
+    first = next((number for number, part in enumerate(parts) if number > 1 and glob.has_magic(part)), len(parts))
+    root, rest = RemotePath("/".join((f"{parts[0]}/", *parts[1:first]))), "/".join(parts[first:])
+    if not rest:
+        return [path] if path.exists() else []
+    if "**" not in rest:
+        return list(root.glob(rest))
+    wanted = re.compile(fnmatch.translate(rest.replace("**/", "*")))
+    return [here / name for here, _, names in walk(root) for name in names
+            if wanted.match((here / name).relative_to(root).as_posix())]  # fmt: skip
+
+
+def refresh(place: str | os.PathLike[str]) -> None:
+    """What is opened next is asked for anew: a remote system keeps what it learnt of names and sizes for a while."""
+    path = as_path(place)
+    if isinstance(path, RemotePath) and (forget := getattr(path.system, "forget", None)) is not None:
+        forget(str(path))
+
+
 def _system(scheme: str, url: str) -> FileSystem:
     found = _schemes.get(scheme)
+    if found is None and scheme in _REMOTE:
+        importlib.import_module("penstock.system.files.remote").register()
+        found = _schemes[scheme]
     if found is None:
-        known = ", ".join(f"{each}://" for each in sorted(_schemes))
+        known = ", ".join(f"{each}://" for each in sorted({*_schemes, *_REMOTE}))
         raise UsageError(
             f"{url}: nothing here reads {scheme}:// addresses",
-            hint=f"penstock reads local files{f' and {known}' if known else ''}: copy it to a local disk first",
+            hint=f"penstock reads local files and {known}: copy it to a local disk first",
         )
     return found
 
@@ -178,15 +208,27 @@ def open_source(place: str | os.PathLike[str], errors: ReadErrors | None = None)
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         return source
     except OSError as error:
-        if errors is None:
+        if errors is None or isinstance(error, PenstockError):
             raise
         raise errors.cannot_open(path, error) from error
 
 
-def for_library(place: str | os.PathLike[str]) -> str | BinaryIO:
+def for_library(
+    place: str | os.PathLike[str], *, buffered: bool = True, short_reads: bool = False
+) -> str | BinaryIO:  # fmt: skip
     """What PyAV, h5py and pyarrow open: the name of a local file, else a file object that reads the URL."""
     path = as_path(place)
-    return open_source(path).as_file(closes=True) if isinstance(path, RemotePath) else str(path)
+    if not isinstance(path, RemotePath):
+        return str(path)
+    return open_source(path).as_file(closes=True, buffered=buffered, short_reads=short_reads)
+
+
+def warm(files: Mapping[Path, int]) -> None:
+    """These remote files are opened next: their ends and beginnings are asked for now, all at once; all of a file that
+    has no more bytes than stand beside it."""
+    ask = getattr(next((path.system for path in files if isinstance(path, RemotePath)), None), "warm", None)
+    if ask is not None:
+        ask({str(path): most_bytes for path, most_bytes in files.items()})
 
 
 @contextmanager
@@ -207,6 +249,9 @@ def local_file(place: str | os.PathLike[str]) -> Iterator[Path]:
 
 def file_sizes(root: Path, names: Sequence[str]) -> list[int]:
     """The sizes of many files below a directory; -1 where there is no such file."""
+    if isinstance(root, RemotePath) and (ask := getattr(root.system, "identities", None)) is not None:
+        found_all = ask([str(root / name) for name in names])  # at once: each of them may take a request
+        return [-1 if each is None else each.size_bytes for each in found_all]
     sizes = []
     for name in names:
         try:

@@ -6,7 +6,7 @@ import errno
 import io
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
@@ -62,12 +62,22 @@ def identity_of(path: Path) -> Identity:
     return Identity.of(path.stat())
 
 
+class Prefetch:
+    """Ranges that were asked for ahead of being read; closing it drops what nobody read. Local files need none."""
+
+    def close(self) -> None:
+        """More than once is fine."""
+
+
 class ByteSource(Closing, ABC):
     """Bytes of a known size, read by position; any number of threads may read at once.
 
     An implementation gives `_read_some`, `identity`, `duplicate` and `close`; one whose requests take long also gives
     its own `read_many`. Whatever fails in them is raised as OSError and becomes the error of the reader here.
     """
+
+    is_remote = False
+    """Whether a read takes so long that it pays to ask for ranges ahead."""
 
     def __init__(self, path: Path, size_bytes: int, errors: ReadErrors | None = None) -> None:
         """`errors`: None leaves OSError as it is."""
@@ -105,6 +115,10 @@ class ByteSource(Closing, ABC):
         for offset, target in requests:
             self.read_into(target, offset)
 
+    def prefetch(self, ranges: Sequence[tuple[int, int]]) -> Prefetch:
+        """These ranges (offset, bytes) are read next; a source whose requests take long asks for them now."""
+        return Prefetch()
+
     def read(self, offset: int, n_bytes: int) -> bytes:
         """The bytes from `offset`; fewer where they end before."""
         data = memoryview(bytearray(max(0, min(n_bytes, self.size_bytes - offset))))
@@ -126,9 +140,12 @@ class ByteSource(Closing, ABC):
         last = max((self.size_bytes if size_bytes is None else size_bytes) - _SAMPLE_BYTES, 0)
         return b"".join(self.read(offset, _SAMPLE_BYTES) for offset in sorted({0, last // 2, last}))
 
-    def as_file(self, *, closes: bool = False) -> BinaryIO:
-        """A seekable file object, for a library that takes one. `closes`: it closes the source with itself."""
-        return io.BufferedReader(_SourceFile(self, closes), _FILE_BUFFER_BYTES)
+    def as_file(self, *, closes: bool = False, buffered: bool = True, short_reads: bool = False) -> BinaryIO:
+        """A seekable file object, for a library that takes one. `closes`: it closes the source with itself. Not
+        `buffered`: it reads what is asked for and no byte more. `short_reads`: a read may give
+        less than is asked for."""
+        file = SourceFile(self, closes)
+        return io.BufferedReader(file, _FILE_BUFFER_BYTES) if buffered else file  # type: ignore[return-value]
 
     def _fill(self, view: memoryview, offset: int) -> int:
         """Read until the view is full or the bytes end; how many there were."""
@@ -144,7 +161,9 @@ class ByteSource(Closing, ABC):
         return done
 
     def _cannot_read(self, offset: int, error: Exception) -> Exception:
-        return error if self.errors is None else self.errors.cannot_read(self.path, offset, error)
+        if self.errors is None or isinstance(error, PenstockError):
+            return error
+        return self.errors.cannot_read(self.path, offset, error)
 
     def _ends(self, offset: int, n_bytes: int, got_bytes: int) -> Exception:
         if self.errors is None:
@@ -199,7 +218,7 @@ class LocalSource(ByteSource):
         return data
 
 
-class Window:
+class ByteWindow:
     """Small reads at rising positions of a source, many of them answered by one request."""
 
     def __init__(self, source: ByteSource, ahead_bytes: int = 0) -> None:
@@ -207,7 +226,7 @@ class Window:
         self.source = source
         self.path = source.path
         self.size_bytes = source.size_bytes
-        self._ahead_bytes = ahead_bytes
+        self.ahead_bytes = ahead_bytes
         self._begin = 0
         self._held = b""
 
@@ -217,13 +236,13 @@ class Window:
         if start < 0 or start + n_bytes > len(self._held):
             if (left_bytes := self.size_bytes - offset) <= 0:
                 return b""
-            if n_bytes > (ahead := ahead or self._ahead_bytes):  # too much to be held for the next call
+            if n_bytes > (ahead := ahead or self.ahead_bytes):  # too much to be held for the next call
                 return self.source.read(offset, min(n_bytes, left_bytes))
             self._held, self._begin, start = self.source.read(offset, min(ahead, left_bytes)), offset, 0
         return self._held[start : start + n_bytes]
 
 
-class _SourceFile(io.RawIOBase):
+class SourceFile(io.RawIOBase):
     """A position in a source."""
 
     def __init__(self, source: ByteSource, closes: bool) -> None:

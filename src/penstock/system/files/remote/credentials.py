@@ -1,0 +1,136 @@
+"""Who asks: options of a program, environment variables and the files of the cloud tools, in this order.
+
+Nothing here sends a packet. Where no credentials are found, requests go out unsigned: public buckets can be read so.
+The metadata service of a cloud is asked only where the settings allow it.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import ConfigError
+
+_AWS_VARIABLES = {
+    "access_key_id": ("AWS_ACCESS_KEY_ID",),
+    "secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
+    "session_token": ("AWS_SESSION_TOKEN",),
+    "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "request_payer": ("AWS_REQUEST_PAYER",),
+}
+# The program that started us was given an identity by its cluster: asking for it is what the variables say.
+_AWS_ROLES = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+              "AWS_CONTAINER_CREDENTIALS_FULL_URI")  # fmt: skip
+_AZURE_VARIABLES = {
+    "account_name": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"),
+    "account_key": ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY"),
+    "sas_key": ("AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_SAS_TOKEN"),
+    "client_id": ("AZURE_STORAGE_CLIENT_ID", "AZURE_CLIENT_ID"),
+    "client_secret": ("AZURE_STORAGE_CLIENT_SECRET", "AZURE_CLIENT_SECRET"),
+    "tenant_id": ("AZURE_STORAGE_TENANT_ID", "AZURE_TENANT_ID"),
+    "token": ("AZURE_STORAGE_TOKEN",),
+    "endpoint": ("AZURE_STORAGE_ENDPOINT",),
+    "federated_token_file": ("AZURE_FEDERATED_TOKEN_FILE",),
+}
+_AZURE_SECRETS = ("account_key", "sas_key", "client_secret", "token", "federated_token_file")
+
+
+def s3_options(given: Mapping[str, Any], *, metadata: bool) -> dict[str, Any]:
+    """Options of a client for S3 and what speaks its language."""
+    found = {**_aws_profile(), **_from_environment(_AWS_VARIABLES), **given}
+    found.setdefault("region", "us-east-1")
+    has_key = "access_key_id" in found and "secret_access_key" in found
+    if not has_key and not metadata and not any(os.environ.get(name) for name in _AWS_ROLES):
+        found.setdefault("skip_signature", True)
+    return found
+
+
+def gs_options(given: Mapping[str, Any], *, metadata: bool) -> dict[str, Any]:
+    """Options of a client for Google Cloud Storage."""
+    found: dict[str, Any] = {}
+    for name in ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH"):
+        if os.environ.get(name):
+            found["service_account"] = os.environ[name]
+    file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS") or str(
+        Path.home() / ".config" / "gcloud" / "application_default_credentials.json"
+    )
+    if not found and os.path.isfile(file):
+        found["application_credentials"] = file
+    if os.environ.get("STORAGE_EMULATOR_HOST"):
+        host = os.environ["STORAGE_EMULATOR_HOST"]
+        found["base_url"] = host if "://" in host else f"http://{host}"
+    found |= given
+    if not metadata and not set(found) & {"service_account", "service_account_key", "application_credentials",
+                                          "bearer_token"}:  # fmt: skip
+        found.setdefault("skip_signature", True)
+    return found
+
+
+def az_options(given: Mapping[str, Any], *, metadata: bool) -> dict[str, Any]:
+    """Options of a client for Azure Blob Storage; the account is named by a variable or by the program."""
+    found = {**_connection_string(), **_from_environment(_AZURE_VARIABLES), **given}
+    if "account_name" not in found:
+        raise ConfigError("az:// needs the name of a storage account", hint="set AZURE_STORAGE_ACCOUNT_NAME")
+    if not metadata and not set(found) & set(_AZURE_SECRETS):
+        found.setdefault("skip_signature", True)
+    return found
+
+
+def hub_token() -> str | None:
+    """The token of the Hugging Face Hub: `HF_TOKEN`, or the file that `hf auth login` writes."""
+    if token := os.environ.get("HF_TOKEN"):
+        return token.strip()
+    home = os.environ.get("HF_HOME") or str(Path.home() / ".cache" / "huggingface")
+    try:
+        return Path(os.environ.get("HF_TOKEN_PATH") or f"{home}/token").read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None
+
+
+def _from_environment(variables: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    found = {}
+    for option, names in variables.items():
+        value = next((os.environ[name] for name in names if os.environ.get(name)), None)
+        if value is not None:
+            found[option] = value
+    return found
+
+
+def _aws_profile() -> dict[str, str]:
+    """Keys, region and endpoint of the profile in `~/.aws/credentials` and `~/.aws/config`."""
+    profile = os.environ.get("AWS_PROFILE") or "default"
+    home = Path.home() / ".aws"
+    files = (
+        (
+            os.environ.get("AWS_CONFIG_FILE") or home / "config",
+            profile if profile == "default" else f"profile {profile}",
+        ),
+        (os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or home / "credentials", profile),
+    )
+    names = {"aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key", "region": "region",
+             "aws_session_token": "session_token", "endpoint_url": "endpoint"}  # fmt: skip
+    found: dict[str, str] = {}
+    for file, section in files:
+        parser = configparser.ConfigParser(interpolation=None, strict=False)
+        try:
+            parser.read(file, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file} cannot be read: {str(error).splitlines()[0]}") from error
+        if parser.has_section(section):
+            values = {option: parser.get(section, name, fallback="") for name, option in names.items()}
+            found |= {option: value for option, value in values.items() if value}
+    if os.environ.get("AWS_ACCESS_KEY_ID"):  # the key of one identity with the token of another opens nothing
+        found.pop("session_token", None)
+    return found
+
+
+def _connection_string() -> dict[str, str]:
+    text = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
+    parts = dict(piece.partition("=")[::2] for piece in text.split(";"))
+    names = {"AccountName": "account_name", "AccountKey": "account_key", "BlobEndpoint": "endpoint",
+             "SharedAccessSignature": "sas_key"}  # fmt: skip
+    return {option: parts[name] for name, option in names.items() if parts.get(name)}

@@ -1,0 +1,273 @@
+"""The client of a bucket: what it reads, lists and writes, and that conditions hold though answers are lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from penstock.errors import ConfigError, MissingExtra, RemoteDenied, RemoteError, RemoteMissing, RemoteTaken
+from penstock.system.files.remote import client as clients
+from penstock.system.files.remote import credentials
+from penstock.system.files.remote.client import client_of, split_url
+from penstock.system.files.remote.requests import RequestPool, pool
+from penstock.system.files.remote.settings import configure, settings
+from tests.remote.server import CUT, LOST, RangeServer
+
+DATA = bytes(range(256)) * 200
+
+
+def test_urls_are_split_into_place_and_key() -> None:
+    assert split_url("s3://robots/day 1/run.bag") == ("s3://robots", "day 1/run.bag")
+    assert split_url("https://host:8000/a/") == ("https://host:8000", "a")
+    assert split_url("s3://robots") == ("s3://robots", "")
+    signed = "https://host/a?X-Sig=1"
+    assert split_url(signed) == (signed, "")
+
+
+def test_reading_and_listing(server: RangeServer) -> None:
+    stored = server.put("b", "d/x.bin", DATA)
+    server.put("b", "d/e/y.bin", b"y")
+    client, key = client_of("s3://b/d/x.bin")
+    info = client.head(key)
+    assert (info.key, info.size_bytes, info.etag) == ("d/x.bin", len(DATA), stored.etag)
+    assert client.read(key, 10, 500, info.etag) == DATA[10:500]
+    tail, same = client.tail(key, 1000)
+    assert tail == DATA[-1000:] and same.size_bytes == len(DATA)
+    assert client.tail(key, 1 << 20)[0] == DATA
+    assert client.read_all(key)[0] == DATA
+    assert [each.key for each in client.list_objects("d")] == ["d/e/y.bin", "d/x.bin"]
+    directories, objects = client.list_directory("d")
+    assert (directories, [each.key for each in objects]) == (["e"], ["d/x.bin"])
+    assert client_of("s3://b/other")[0] is client
+
+
+def test_a_thousand_and_more_names_come_in_pages(server: RangeServer) -> None:
+    for number in range(2300):
+        server.put("b", f"many/{number:05}.bin", b"")
+    client, _ = client_of("s3://b")
+    assert len(client.list_objects("many")) == 2300
+    assert len(client.list_directory("many")[1]) == 2300
+
+
+def test_writing_and_deleting(server: RangeServer) -> None:
+    client, key = client_of("s3://b/out.bin")
+    etag = client.put(key, b"one")
+    assert server.buckets["b"]["out.bin"].etag == etag
+    with client.writer("big.bin", buffer_bytes=5 << 20) as writer:
+        for _ in range(12):
+            writer.write(b"x" * (1 << 20))
+        assert "big.bin" not in server.buckets["b"]
+    assert server.buckets["b"]["big.bin"].data == b"x" * (12 << 20)
+    with pytest.raises(ValueError, match="boom"), client.writer("half.bin") as writer:
+        writer.write(b"x")
+        raise ValueError("boom")
+    client.delete(["out.bin", "big.bin", "never.bin"])
+    client.delete([])
+    assert server.buckets["b"] == {}
+
+
+def test_conditional_writes(server: RangeServer) -> None:
+    client, key = client_of("s3://b/meta/info.json")
+    first = client.put(key, b"by me", if_absent=True)
+    with pytest.raises(RemoteTaken, match=r"s3://b/meta/info\.json: somebody else wrote it first"):
+        client.put(key, b"by you", if_absent=True)
+    second = client.put(key, b"by me, again", if_match=first)
+    with pytest.raises(RemoteTaken):
+        client.put(key, b"late", if_match=first)
+    assert client.head(key).etag == second
+
+
+def test_a_lost_answer_to_a_conditional_write_is_no_defeat(server: RangeServer) -> None:
+    puts = []
+
+    def lose_the_first(request: object) -> str | None:
+        if getattr(request, "method", "") == "PUT":
+            puts.append(request)
+            return LOST if len(puts) == 1 else None
+        return None
+
+    server.fault = lose_the_first
+    client, key = client_of("s3://b/k")
+    etag = client.put(key, b"token 7", if_absent=True)
+    assert len(puts) == 2 and server.buckets["b"]["k"].etag == etag
+
+
+@pytest.mark.parametrize("fault", [429, 503, 500, CUT, LOST])
+def test_passing_faults_are_not_seen(server: RangeServer, fault: int | str) -> None:
+    server.put("b", "x", DATA)
+    server.fault = lambda request: fault if request.number % 2 == 0 else None
+    client, key = client_of("s3://b/x")
+    for begin in range(0, 2000, 100):
+        assert client.read(key, begin, begin + 5000) == DATA[begin : begin + 5000]
+
+
+def test_credentials_of_files_and_variables(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = os.path.join(os.environ["HOME"], ".aws")
+    os.makedirs(home)
+    with open(f"{home}/credentials", "w", encoding="utf-8") as file:
+        file.write("[default]\naws_access_key_id = d\naws_secret_access_key = s\n[lab]\naws_access_key_id = lab\n"
+                   "aws_secret_access_key = ls\n")  # fmt: skip
+    with open(f"{home}/config", "w", encoding="utf-8") as file:
+        file.write("[profile lab]\nregion = eu-west-1\nendpoint_url = http://lab:9000\n")
+    found = credentials.s3_options({}, metadata=False)
+    assert (found["access_key_id"], found["region"]) == ("d", "us-east-1") and "skip_signature" not in found
+    monkeypatch.setenv("AWS_PROFILE", "lab")
+    found = credentials.s3_options({}, metadata=False)
+    assert (found["access_key_id"], found["region"], found["endpoint"]) == ("lab", "eu-west-1", "http://lab:9000")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "e")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://all")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://s3")
+    found = credentials.s3_options({"secret_access_key": "given"}, metadata=False)
+    assert (found["access_key_id"], found["secret_access_key"], found["endpoint"]) == ("e", "given", "http://s3")
+
+
+def test_without_credentials_nothing_is_signed_and_no_metadata_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for options in (credentials.s3_options, credentials.gs_options):
+        assert options({}, metadata=False)["skip_signature"] is True
+        assert "skip_signature" not in options({}, metadata=True)
+    with pytest.raises(ConfigError, match="AZURE_STORAGE_ACCOUNT_NAME"):
+        credentials.az_options({}, metadata=False)
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "AccountName=acc;AccountKey=a2V5;BlobEndpoint=http://e")
+    found = credentials.az_options({}, metadata=False)
+    assert found == {"account_name": "acc", "account_key": "a2V5", "endpoint": "http://e"}
+    assert not settings().cloud_metadata
+    monkeypatch.setenv("PENSTOCK_CLOUD_METADATA", "1")
+    assert settings().cloud_metadata
+
+
+def test_explicit_options_are_those_of_the_longest_beginning(
+    server: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.put("b", "x", DATA)
+    environment = server.environment
+    for name in environment:
+        monkeypatch.delenv(name)
+    configure("s3://b", access_key_id="test-key", secret_access_key="test-secret", endpoint=server.url)
+    client, key = client_of("s3://b/x")
+    assert client.head(key).size_bytes == len(DATA)
+    assert settings().options_of("s3://bucket") == {}
+
+
+def test_settings_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="in_flight is 0"):
+        configure(in_flight=0)
+    with pytest.raises(ConfigError, match="there are in_flight"):
+        configure(inflight=3)
+    monkeypatch.setenv("PENSTOCK_REMOTE_IN_FLIGHT", "many")
+    with pytest.raises(ConfigError, match="PENSTOCK_REMOTE_IN_FLIGHT"):
+        settings()
+
+
+def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "obstore", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'penstock\[remote\]'"):
+        client_of("s3://nothing/x")
+
+
+def _child(queue: multiprocessing.Queue[str]) -> None:
+    try:
+        client_of("s3://b/x")
+    except RemoteError as error:
+        queue.put(str(error))
+    else:
+        queue.put("")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_after_the_first_use_is_refused(server: RangeServer) -> None:
+    server.put("b", "x", DATA)
+    client, key = client_of("s3://b/x")
+    client.head(key)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    process = context.Process(target=_child, args=(queue,))
+    process.start()
+    text = queue.get(timeout=30)
+    process.join(30)
+    assert "forked process" in text and "spawn" in text
+
+
+def test_ctrl_c_is_heard_while_a_request_waits(server: RangeServer, request: pytest.FixtureRequest) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # the background job of a shell ignores it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+    server.put("b", "x", DATA)
+    server.latency_s = 5.0
+    client, key = client_of("s3://b/x")
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        client.head(key)
+    assert time.monotonic() - began < 4.5
+
+
+def test_the_pool_keeps_order_and_bounds() -> None:
+    three = RequestPool(3)
+    peak, now, lock = 0, 0, threading.Lock()
+
+    def call(number: int) -> int:
+        nonlocal peak, now
+        with lock:
+            now += 1
+            peak = max(peak, now)
+        time.sleep(0.002)
+        with lock:
+            now -= 1
+        if number == 13:
+            raise ValueError("13")
+        return number
+
+    assert three.run_all([lambda n=n: call(n) for n in range(12)]) == list(range(12))  # type: ignore[misc]
+    assert peak <= 3
+    with pytest.raises(ValueError, match="13"):
+        three.run_all([lambda n=n: call(n) for n in range(30)])  # type: ignore[misc]
+
+
+def test_what_is_not_there_is_a_missing_file(server: RangeServer) -> None:
+    client, key = client_of("s3://b/nothing")
+    with pytest.raises(RemoteMissing) as caught:
+        client.head(key)
+    assert isinstance(caught.value, FileNotFoundError) and caught.value.url == "s3://b/nothing"
+    assert clients.split_url(caught.value.url)[1] == "nothing"
+
+
+def test_ten_thousand_requests_with_one_failure_in_a_hundred(server: RangeServer) -> None:
+    stored = server.put("b", "x", DATA)
+    random = __import__("random").Random(3)
+    kinds = (429, 503, 500, CUT, LOST)
+    server.fault = lambda _: random.choice(kinds) if random.random() < 0.01 else None
+    client, key = client_of("s3://b/x")
+
+    def read(number: int) -> bool:
+        begin = number % (len(DATA) - 300)
+        return bytes(client.read_here(key, begin, begin + 256, stored.etag)) == DATA[begin : begin + 256]
+
+    assert all(pool().run_all([partial(read, number) for number in range(10_000)]))
+    assert len(server.requests) > 10_050
+
+
+def test_expired_credentials_are_named(server: RangeServer) -> None:
+    server.put("b", "x", DATA)
+    client, key = client_of("s3://b/x")
+    server._refused = lambda _: server._error(400, "ExpiredToken")  # type: ignore[method-assign]
+    with pytest.raises(RemoteDenied, match=r"credentials are refused \(ExpiredToken\)") as caught:
+        client.read(key, 0, 10)
+    assert "AWS_SESSION_TOKEN" in (caught.value.hint or "")
+
+
+def test_what_was_asked_for_ahead_and_forgotten_is_dropped(server: RangeServer) -> None:
+    from penstock.system.files import open_source
+    from penstock.system.files.remote.prefetch import prefetcher
+
+    server.put("b", "big", bytes(4 << 20))
+    with open_source("s3://b/big") as source:
+        source.prefetch([(0, 1 << 20)])
+        again = source.prefetch([(1 << 20, 1 << 20)])
+        assert prefetcher().held_bytes == 1 << 20
+        again.close()
+    assert prefetcher().held_bytes == 0

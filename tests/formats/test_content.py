@@ -39,7 +39,7 @@ SUFFIXES = (".bag", ".mcap", ".db3", ".hdf5", ".h5")
 def test_inspect_doctor_convert_recover_and_open_give_one_answer(
     what: str, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data, told, hint = FOREIGN[what]
+    data, message, hint = FOREIGN[what]
     path = tmp_path / f"run{suffix}"
     path.write_bytes(data)
     new = str(tmp_path / "new.bag")
@@ -47,10 +47,10 @@ def test_inspect_doctor_convert_recover_and_open_give_one_answer(
                   ["recover", str(path), new]):  # fmt: skip
         assert main(words) == 1, words
         error = capsys.readouterr().err
-        assert f"{path} is {told}" in error and hint in error, (words, error)
+        assert f"{path} is {message}" in error and hint in error, (words, error)
     with pytest.raises(PenstockError) as caught:
         penstock.open(path)
-    assert f"{path} is {told}" in caught.value.message and hint in str(caught.value.hint)
+    assert f"{path} is {message}" in caught.value.message and hint in str(caught.value.hint)
 
 
 @pytest.fixture(scope="module")
@@ -67,30 +67,30 @@ def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_file_inside_a_data_set_is_named_as_what_it_is(
     what: str, name: str, data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data, told, hint = FOREIGN[what]
+    data, message, hint = FOREIGN[what]
     root = tmp_path / "set"
     shutil.copytree(data_set, root)
     file = root / name if (root / name).is_file() else next((root / name).rglob("*.parquet"))
     file.write_bytes(data)
     assert main(["doctor", str(root), "--json"]) in (1, 3)
     problems = json.loads(capsys.readouterr().out)["problems"]
-    assert any(f"{file} is {told}" in each["message"] and hint in str(each["hint"]) for each in problems), problems
+    assert any(f"{file} is {message}" in each["message"] and hint in str(each["hint"]) for each in problems), problems
     if name == "meta/tasks.parquet":
         return  # opening does not need it
     with pytest.raises(PenstockError) as caught:
         penstock.open(root)
-    assert told in str(caught.value) and hint in str(caught.value)
+    assert message in str(caught.value) and hint in str(caught.value)
 
 
 @pytest.mark.parametrize("what", ["pointer", "empty", "page"])
 def test_a_video_is_named_as_what_it_is(what: str, tmp_path: Path) -> None:
     from penstock.media.mp4.index import read_index
 
-    data, told, hint = FOREIGN[what]
+    data, message, hint = FOREIGN[what]
     (tmp_path / "cam.mp4").write_bytes(data)
     with pytest.raises(PenstockError) as caught:
         read_index(tmp_path / "cam.mp4")
-    assert f"cam.mp4 is {told}" in caught.value.message and hint in str(caught.value.hint)
+    assert f"cam.mp4 is {message}" in caught.value.message and hint in str(caught.value.hint)
 
 
 def test_what_is_wanted_is_not_foreign(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_recording_with_another_suffix_is_read_by_its_content(
 
 
 @pytest.mark.parametrize("name", ["run.bag.zstd", "run.mcap.zst", "run.db3.zstd", "run.zstd"])
-def test_a_recording_that_is_packed_as_a_whole_is_unpacked_and_that_is_told(
+def test_a_recording_that_is_packed_as_a_whole_is_unpacked_and_that_is_reported(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make = {"mcap": mcap, "db3": db3}.get(name.split(".")[1], bag)

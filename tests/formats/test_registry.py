@@ -11,7 +11,7 @@ import pytest
 from penstock import formats
 from penstock.cli import main
 from penstock.errors import PenstockError, UsageError
-from penstock.formats import Format, builtin, registry
+from penstock.formats import Format, registry
 from penstock.formats.format import RECORDING_DOCTOR, RECORDING_INPUT, load
 from penstock.lerobot.layout import INFO_PATH
 from tests.formats.installed import install
@@ -55,10 +55,10 @@ def test_a_name_promises_a_format(name: str, kind: str | None) -> None:
 
 def test_the_content_counts_more_than_the_name(tmp_path: Path) -> None:
     for name, magic, kind in (
-        ("a.hdf5", builtin.BAG_MAGIC, "ros1"),
-        ("a.bag", builtin.HDF5_MAGIC, "hdf5"),
+        ("a.hdf5", registry.BAG_MAGIC, "ros1"),
+        ("a.bag", registry.HDF5_MAGIC, "hdf5"),
         ("a.mcap", b"nothing known", "mcap"),
-        ("a.txt", builtin.SQLITE_MAGIC, "db3"),
+        ("a.txt", registry.SQLITE_MAGIC, "db3"),
         ("b.txt", b"nothing known", None),
     ):
         (tmp_path / name).write_bytes(magic + bytes(100))
@@ -70,12 +70,12 @@ def test_a_directory_is_known_by_a_file_in_it(tmp_path: Path) -> None:
     assert formats.identify(tmp_path) is None
     (tmp_path / INFO_PATH).parent.mkdir()
     (tmp_path / INFO_PATH).write_text("{}")
-    assert formats.identify(tmp_path) is builtin.LEROBOT
+    assert formats.identify(tmp_path) is registry.LEROBOT
     assert formats.by_directory(tmp_path, "recording") is None
 
 
 def test_every_reference_of_penstocks_own_formats_is_there() -> None:
-    for each in builtin.FORMATS:
+    for each in registry.FORMATS:
         for action in ("open", "doctor", "recover", "inspect", "convert"):
             assert not getattr(each, action) or callable(each.load(action)), (each, action)
     assert callable(load(RECORDING_INPUT)) and callable(load(RECORDING_DOCTOR))
@@ -123,8 +123,8 @@ def test_penstocks_own_kinds_are_not_replaced(kind: str) -> None:
 
 
 def test_penstocks_own_formats_come_first() -> None:
-    formats.register(toy(suffixes=(".hdf5", ".toy"), magics=(builtin.HDF5_MAGIC,)))
-    assert formats.by_name("a.hdf5") is builtin.HDF5 and formats.by_start(builtin.HDF5_MAGIC) is builtin.HDF5
+    formats.register(toy(suffixes=(".hdf5", ".toy"), magics=(registry.HDF5_MAGIC,)))
+    assert formats.by_name("a.hdf5") is registry.HDF5 and formats.by_start(registry.HDF5_MAGIC) is registry.HDF5
 
 
 def test_a_reference_that_is_not_there_is_named() -> None:
@@ -145,14 +145,14 @@ def test_an_installed_package_brings_its_formats_once(tmp_path: Path, monkeypatc
         "ONE, TWO = make('one'), (make('two'), make('three'))\n"
     )
     monkeypatch.syspath_prepend(str(install(tmp_path, "toy-package", a="toy_package:ONE", b="toy_package:TWO")))
-    assert [each.kind for each in formats.all_formats()][len(builtin.FORMATS) :] == ["one", "two", "three"]
+    assert [each.kind for each in formats.all_formats()][len(registry.FORMATS) :] == ["one", "two", "three"]
     assert formats.by_name("x.two") is not None and formats.by_name("x.three") is not None
 
 
 def test_penstocks_own_formats_load_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_load_plugins", lambda: pytest.fail("packages were looked for"))
-    assert formats.by_name("run.bag") is builtin.ROS1
-    assert formats.get("hdf5") is builtin.HDF5
+    assert formats.by_name("run.bag") is registry.ROS1
+    assert formats.get("hdf5") is registry.HDF5
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_penstocks_own_formats_load_no_package(tmp_path: Path, monkeypatch: pyte
         ("raise SystemError('broken')", "SystemError: broken"),
         ("FORMAT = 'toy'", "is str, no penstock.formats.Format"),
         ("FORMAT = 3", "is int, no penstock.formats.Format"),
-        ("from penstock.formats.builtin import HDF5 as FORMAT", "the kind 'hdf5' is taken"),
+        ("from penstock.formats.registry import HDF5 as FORMAT", "the kind 'hdf5' is taken"),
         ("", "AttributeError"),
     ],
 )
@@ -180,13 +180,13 @@ def test_a_broken_package_is_named_and_breaks_nothing_else(
     with pytest.warns(RuntimeWarning, match=rf"the package broken-package \(toy\) cannot be used: .*{reason}"):
         assert formats.by_name("a.good") is not None
     assert formats.by_name("a.good") is not None  # no second warning
-    assert formats.by_name("run.bag") is builtin.ROS1
+    assert formats.by_name("run.bag") is registry.ROS1
 
 
 # What a format without a part says
 
 
-def test_what_cannot_be_checked_or_recovered_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_checked_or_recovered_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     formats.register(toy(magics=(b"TOY",)))
     path = tmp_path / "a.toy"
     path.write_bytes(b"TOY data")

@@ -94,7 +94,7 @@ def test_it_is_converted_and_loaded(path: Path, known: None, tmp_path: Path) -> 
     assert states[:, 0].tolist() == list(range(ROWS))
 
 
-def test_what_is_cut_is_said_and_cannot_be_recovered(
+def test_what_is_cut_is_reported_and_cannot_be_recovered(
     path: Path, known: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path.write_bytes(path.read_bytes()[:-3])

@@ -19,7 +19,7 @@ from penstock.formats import Format
 from penstock.recordings.fetch import Block
 from penstock.recordings.messages.schemas import Schema, SchemaStore
 from penstock.recordings.recording import DEFAULT_FETCH_BYTES, LargestReads, OnCorrupt, Recording, Topic
-from penstock.recordings.split import Source
+from penstock.recordings.split import SplitFiles
 
 MAGIC = b"TOYLOG1\n"
 FORMAT = Format(
@@ -49,7 +49,7 @@ class ToyRecording(Recording):
 
     kind: ClassVar[str] = FORMAT.kind
 
-    def __init__(self, source: Source, *, on_corrupt: OnCorrupt = "raise") -> None:
+    def __init__(self, source: SplitFiles, *, on_corrupt: OnCorrupt = "raise") -> None:
         super().__init__(source.path, schemas=SchemaStore(), on_corrupt=on_corrupt)
         self.size_bytes = self.path.stat().st_size
         self._file = self.path.open("rb")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import StoreCorrupt
 from penstock.formats import Format
-from penstock.stores.store import Column, ImageSource, Picture, Scratch, Store
+from penstock.stores.store import Column, ImageArray, ImageSource, Scratch, Store
 
 MAGIC = b"TOYROWS1"
 FORMAT = Format(
@@ -125,7 +125,7 @@ class _Images(ImageSource):
         self._store, self._name = store, name
         self.scratch_bytes = store.columns[name].row_bytes
 
-    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
         for row in rows:
             yield self._store._read(self._name, np.array([row], np.int64))[0]
 

@@ -23,7 +23,7 @@ _OPTIONS = {
 
 
 def blocks(number: int) -> np.ndarray:
-    """A picture of random flat blocks, RGB."""
+    """An image of random flat blocks, RGB."""
     colours = np.random.default_rng(number).integers(0, 256, (HEIGHT // BLOCK, WIDTH // BLOCK, 3), np.uint8)
     return np.kron(colours, np.ones((BLOCK, BLOCK, 1), np.uint8))
 

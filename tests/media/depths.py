@@ -1,4 +1,4 @@
-"""Depth pictures as drivers send them, packed by code that shares nothing with penstock's."""
+"""Depth images as drivers send them, packed by code that shares nothing with penstock's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.media.pictures import encode
+from tests.media.images import encode
 
 INVERSE = (100.0 * 101.0, 1.0 - 100.0 * 101.0 / 10.0)  # compressed_depth_image_transport: quantisation 100, 10 m
 
@@ -57,7 +57,7 @@ def packed_inverse(depth_m: NDArray[np.float32]) -> bytes:
 
 
 def rvl(pixels: NDArray[np.uint16]) -> bytes:
-    """RVL of a picture, value by value."""
+    """RVL of an image, value by value."""
     groups: list[int] = []
 
     def put(value: int) -> None:

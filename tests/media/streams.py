@@ -1,4 +1,4 @@
-"""Small H.264 and H.265 streams for tests, made by x264 and x265 through PyAV: one packet per picture."""
+"""Small H.264 and H.265 streams for tests, made by x264 and x265 through PyAV: one packet per image."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.media.pictures import picture
+from tests.media.images import rgb_image
 
 WIDTH, HEIGHT, FPS = 64, 48, 30
 ENCODER = {"h264": "libx264", "h265": "libx265"}
@@ -42,7 +42,7 @@ def stream(
         context.options = {"preset": "fast", "crf": str(crf), "x265-params": params}
     packets: list[bytes] = []
     for number in range(count):
-        frame = av.VideoFrame.from_ndarray(picture(first + number, height, width), format="rgb24")
+        frame = av.VideoFrame.from_ndarray(rgb_image(first + number, height, width), format="rgb24")
         frame.pts = number
         packets += [bytes(packet) for packet in context.encode(frame)]
     packets += [bytes(packet) for packet in context.encode(None)]
@@ -51,7 +51,7 @@ def stream(
 
 
 def decoded(codec: str, packets: tuple[bytes, ...] | list[bytes]) -> list[NDArray[np.uint8]]:
-    """The pictures in the order in which they are shown, by FFmpeg alone."""
+    """The images in the order in which they are shown, by FFmpeg alone."""
     context: Any = av.CodecContext.create(DECODER[codec], "r")
     context.thread_count = 1
     shown = []
@@ -64,7 +64,7 @@ def decoded(codec: str, packets: tuple[bytes, ...] | list[bytes]) -> list[NDArra
 
 
 def planes(codec: str, packets: tuple[bytes, ...]) -> list[list[NDArray[np.uint8]]]:
-    """Luma and both chroma planes of every picture."""
+    """Luma and both chroma planes of every image."""
     context: Any = av.CodecContext.create(DECODER[codec], "r")
     shown = [frame for packet in packets for frame in context.decode(av.Packet(packet))] + context.decode(None)
     found = []

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.media.mp4.index import read_index
 from penstock.media.video import decode
-from penstock.media.video.decode import Decoder, rgb_options
+from penstock.media.video.decode import VideoDecoder, rgb_options
 from penstock.media.video.frame_times import FrameTimes
 from tests.media.clips import MATRICES, blocks, middles, tagged_clip
 
@@ -23,7 +23,7 @@ def test_colours_are_those_of_the_original(tmp_path: Path, encoder: str, matrix:
     path = tagged_clip(tmp_path / "a.mp4", encoder, matrix, is_full=is_full)
     index = read_index(path)
     order = index.presentation_order()
-    decoder = Decoder(str(path), FrameTimes.of(index.pts[order], index.key[order]), 1)
+    decoder = VideoDecoder(str(path), FrameTimes.of(index.pts[order], index.key[order]), 1)
     for number, rgb in decode.frames(path, range(5)):
         assert np.median(np.abs(middles(rgb) - middles(blocks(number)))) <= 2
         assert np.array_equal(decoder.pixels(decoder.frame(number), "rgb24"), rgb)

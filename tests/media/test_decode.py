@@ -8,17 +8,17 @@ import pytest
 from penstock.errors import VideoError
 from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
 from penstock.media.video import decode
-from tests.media.pictures import decoded_alone, jpegs, picture, psnr_db
+from tests.media.images import decoded_alone, jpegs, psnr_db, rgb_image
 from tests.media.test_mp4_index import ffmpeg_video
 
 
 def test_frames_of_a_copied_video_by_number(tmp_path: Path) -> None:
-    pictures = jpegs(9)
+    images = jpegs(9)
     with Mp4Writer(tmp_path / "a.mp4", stsd=mjpeg_stsd(64, 48), width=64, height=48, fps=30) as video:
-        video.append(pictures[:5])
+        video.append(images[:5])
         video.repeat(2)
-        video.append(pictures[5:])
-    rows = [*pictures[:5], pictures[4], pictures[4], *pictures[5:]]
+        video.append(images[5:])
+    rows = [*images[:5], images[4], images[4], *images[5:]]
     found = list(decode.frames(tmp_path / "a.mp4", [10, 0, 6, 5, 4, 6]))
     assert [number for number, _ in found] == [0, 4, 5, 6, 10]
     for number, rgb in found:
@@ -29,8 +29,8 @@ def test_frames_of_a_copied_video_by_number(tmp_path: Path) -> None:
 def test_frames_between_far_key_frames_and_out_of_decoding_order(tmp_path: Path, first_pts: int) -> None:
     path = ffmpeg_video(tmp_path / "a.mp4", count=40, bf="3", g="15", crf="10", first_pts=first_pts)
     for number, rgb in decode.frames(path, [0, 1, 13, 14, 15, 29, 31, 39]):
-        assert psnr_db(rgb, picture(number)) > 25
-        assert psnr_db(rgb, picture(number + 1)) < 20
+        assert psnr_db(rgb, rgb_image(number)) > 25
+        assert psnr_db(rgb, rgb_image(number + 1)) < 20
 
 
 def test_numbers_outside_the_video_and_broken_files_are_named(tmp_path: Path) -> None:
@@ -47,9 +47,9 @@ def test_numbers_outside_the_video_and_broken_files_are_named(tmp_path: Path) ->
 
 
 def test_a_frame_that_does_not_decode_is_named(tmp_path: Path) -> None:
-    pictures = jpegs(4)
+    images = jpegs(4)
     with Mp4Writer(tmp_path / "a.mp4", stsd=mjpeg_stsd(64, 48), width=64, height=48, fps=30) as video:
-        video.append([*pictures[:2], b"no picture", pictures[3]])
+        video.append([*images[:2], b"no image", images[3]])
     with pytest.raises(VideoError, match=r"a\.mp4: (frame 2 of 4 does not decode|cannot be decoded)"):
         list(decode.frames(tmp_path / "a.mp4", [2]))
     assert [number for number, _ in decode.frames(tmp_path / "a.mp4", [0, 1])] == [0, 1]

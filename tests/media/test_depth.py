@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from penstock.errors import ImageError, LimitExceeded, PenstockError
 from penstock.media.image import depth, png, rvl, tiff
 from tests.media import depths
-from tests.media.pictures import encode, picture
+from tests.media.images import encode, rgb_image
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ def test_raw_values_are_exact_in_either_byte_order(big: bool, padding: int) -> N
     assert found.dtype == np.float32 and np.array_equal(found.view(np.uint32), floats.view(np.uint32))
 
 
-def test_raw_pictures_that_are_no_depth_are_refused() -> None:
-    with pytest.raises(ImageError, match="'rgb8' is no depth; depth is 16UC1, mono16, 32FC1"):
+def test_raw_images_that_are_no_depth_are_refused() -> None:
+    with pytest.raises(ImageError, match="'rgb8' is not depth; depth is 16UC1, mono16, 32FC1"):
         depth.probe_raw(Raw(7, 9, "rgb8", 27, memoryview(bytes(189))))
     with pytest.raises(ImageError, match="125 bytes, 7 rows of 18 bytes need 126"):
         depth.from_raw(Raw(7, 9, "16UC1", 18, memoryview(bytes(125))))
@@ -110,7 +110,7 @@ def test_rvl_is_decoded_exactly_also_as_inverse_depth() -> None:
         ("16UC1; compressedDepth png", b"", "of 0 bytes is cut"),
         ("16UC1; compressedDepth png", depths.header() + bytes(30), "holds neither PNG nor RVL: 00 00"),
         ("16UC1; compressedDepth png", depths.packed_png(depths.millimetres())[:-30], "no IEND"),
-        ("16UC1; compressedDepth png", depths.header() + encode(".png", picture()), "8 bits and colour type 2"),
+        ("16UC1; compressedDepth png", depths.header() + encode(".png", rgb_image()), "8 bits and colour type 2"),
         ("16UC1; compressedDepth rvl", depths.header() + struct.pack("<II", 0, 5) + bytes(8), "0×5"),
         ("32FC1; compressedDepth png", depths.packed_png(depths.millimetres()), "A = 0.0"),
         ("32FC1; compressedDepth png", depths.header((float("nan"), 1)) + bytes(40), "A = nan"),
@@ -145,7 +145,7 @@ def test_rvl_is_the_inverse_of_its_code(data: st.DataObject) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=64), st.integers(1, 40), st.integers(1, 40))
-def test_rvl_of_any_bytes_is_a_picture_or_our_error(code: bytes, height: int, width: int) -> None:
+def test_rvl_of_any_bytes_is_a_image_or_our_error(code: bytes, height: int, width: int) -> None:
     try:
         assert rvl.decode(code, height, width).shape == (height, width)
     except ImageError as error:
@@ -193,8 +193,8 @@ def test_opencv_reads_our_tiff_and_we_read_that_of_others() -> None:
     [
         (b"", "0 bytes that start with nothing"),
         (b"\xff\xd8\xff" + bytes(20), "PNG or TIFF"),
-        (encode(".png", picture()), "8 bits"),
-        (encode(".tiff", picture()), "3 channels"),
+        (encode(".png", rgb_image()), "8 bits"),
+        (encode(".tiff", rgb_image()), "3 channels"),
         (tiff.encode(depths.metres())[:-1], "is cut"),
         (tiff.encode(depths.metres())[:60], "cut"),
         (b"II*\0" + struct.pack("<I", 2**32 - 1), "directory would begin at byte 4,294,967,295"),
@@ -209,12 +209,12 @@ def test_broken_files_are_refused(data: bytes, says: str) -> None:
 
 def test_only_depth_is_encoded_as_depth() -> None:
     with pytest.raises(ImageError, match=r"not uint8 \(48, 64, 3\)"):
-        depth.encode(picture())  # type: ignore[arg-type]
+        depth.encode(rgb_image())  # type: ignore[arg-type]
     with pytest.raises(ImageError, match=r"float32 \(2, 3, 1\)"):
         depth.encode(np.zeros((2, 3, 1), np.float32))
 
 
-def test_lerobots_reader_of_pictures_sees_the_same_values() -> None:
+def test_lerobots_reader_of_images_sees_the_same_values() -> None:
     PIL = pytest.importorskip("PIL.Image")
     for pixels, mode in ((depths.millimetres(), "I;16"), (depths.metres(), "F")):
         shown = PIL.open(io.BytesIO(depth.encode(pixels)))
@@ -243,7 +243,7 @@ def test_8_bits_follow_one_fixed_range() -> None:
     assert found.dtype == np.uint8 and np.abs(found.reshape(-1) - np.array(expected)).max() <= 1
     assert found[0, 0] == 0 and found[-1, -1] == 255
     alone = depth.to_gray(np.array([[900]], np.uint16), (low, high))
-    assert alone[0, 0] == found.reshape(-1)[900]  # whatever else the picture holds
+    assert alone[0, 0] == found.reshape(-1)[900]  # whatever else the image holds
 
 
 def test_metres_and_what_is_no_number_in_8_bits() -> None:

@@ -14,13 +14,13 @@ from penstock.media.mp4.writer import Mp4Writer
 from penstock.media.video import decode, encode
 from penstock.media.video.encode import CODECS, EncodedSample, EncoderSettings, VideoEncoder
 from penstock.media.video.hardware import encoder_settings
-from tests.media.pictures import picture, psnr_db
+from tests.media.images import psnr_db, rgb_image
 
 HEIGHT, WIDTH = 96, 128
 
 
-def pictures(count: int, first: int = 0) -> list[NDArray[np.uint8]]:
-    return [picture(first + k, HEIGHT, WIDTH) for k in range(count)]
+def images(count: int, first: int = 0) -> list[NDArray[np.uint8]]:
+    return [rgb_image(first + k, HEIGHT, WIDTH) for k in range(count)]
 
 
 def encoded(codec: str, frames: list[NDArray[np.uint8]], threads: int = 1) -> tuple[bytes, list[EncodedSample]]:
@@ -31,9 +31,9 @@ def encoded(codec: str, frames: list[NDArray[np.uint8]], threads: int = 1) -> tu
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_picture_comes_out_once_and_in_order(codec: str, tmp_path: Path) -> None:
+def test_every_image_comes_out_once_and_in_order(codec: str, tmp_path: Path) -> None:
     """Two episodes of two encoders in one file, as a converter writes them."""
-    episodes = [pictures(9), pictures(4, first=20)]
+    episodes = [images(9), images(4, first=20)]
     parts = [encoded(codec, episode) for episode in episodes]
     assert parts[0][0] == parts[1][0]
     with Mp4Writer(tmp_path / "a.mp4", stsd=parts[0][0], width=WIDTH, height=HEIGHT, fps=30) as video:
@@ -58,12 +58,12 @@ def test_a_file_made_by_ffmpeg_from_the_same_settings_shows_the_same_pixels(code
     with av.open(str(tmp_path / "ffmpeg.mp4"), "w") as container:
         stream: Any = container.add_stream(settings.encoder, rate=30, options=settings.options(1))
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, settings.pix_fmt
-        for k, rgb in enumerate(pictures(8)):
+        for k, rgb in enumerate(images(8)):
             frame = av.VideoFrame.from_ndarray(rgb, format="rgb24")
             frame.pts = k
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
-    stsd, samples = encoded(codec, pictures(8))
+    stsd, samples = encoded(codec, images(8))
     with Mp4Writer(tmp_path / "ours.mp4", stsd=stsd, width=WIDTH, height=HEIGHT, fps=30) as video:
         video.append([sample.data for sample in samples], [sample.key for sample in samples])
     ours = dict(decode.frames(tmp_path / "ours.mp4", range(8)))
@@ -75,11 +75,11 @@ def test_a_file_made_by_ffmpeg_from_the_same_settings_shows_the_same_pixels(code
 
 
 def test_encoders_in_threads_give_what_they_give_alone() -> None:
-    alone = {codec: encoded(codec, pictures(6)) for codec in CODECS}
+    alone = {codec: encoded(codec, images(6)) for codec in CODECS}
     together: dict[str, tuple[bytes, list[EncodedSample]]] = {}
 
     def work(codec: str) -> None:
-        together[codec] = encoded(codec, pictures(6))
+        together[codec] = encoded(codec, images(6))
 
     threads = [threading.Thread(target=work, args=(codec,)) for codec in CODECS]
     for thread in threads:
@@ -101,7 +101,7 @@ def test_the_settings_are_those_of_lerobot() -> None:
     assert encoder_settings("av1") == EncoderSettings("av1")
 
 
-def test_what_an_encoder_tells_for_info_json() -> None:
+def test_what_an_encoder_reports_for_info_json() -> None:
     with VideoEncoder(EncoderSettings("h264", preset="fast"), WIDTH, HEIGHT, fps=30) as encoder:
         assert encoder.info == {
             "video.codec": "h264", "video.pix_fmt": "yuv420p", "video.g": 2, "video.crf": 30, "video.preset": "fast",
@@ -118,7 +118,7 @@ def test_odd_sizes_are_refused_with_the_way_out(size: tuple[int, int]) -> None:
     assert "JPEG" in str(caught.value) and f"resize: {even} (height, width)" in str(caught.value)
 
 
-def test_wrong_calls_are_told() -> None:
+def test_wrong_calls_are_reported() -> None:
     for bad in ({"codec": "vp9"}, {"crf": 64}, {"crf": -1}, {"g": 0}, {"codec": "h264", "crf": 52}):
         with pytest.raises(VideoError):
             EncoderSettings(**bad)  # type: ignore[arg-type]
@@ -129,12 +129,12 @@ def test_wrong_calls_are_told() -> None:
     with pytest.raises(VideoError, match="at least one thread"):
         VideoEncoder(EncoderSettings("h264"), WIDTH, HEIGHT, fps=30, threads=0)
     with VideoEncoder(EncoderSettings("h264"), WIDTH, HEIGHT, fps=30) as encoder:
-        with pytest.raises(VideoError, match=r"picture 0 is uint8 \(48, 64, 3\), expected uint8 \(96, 128, 3\)"):
-            encoder.encode(picture())
-        encoder.encode(pictures(1)[0])
+        with pytest.raises(VideoError, match=r"image 0 is uint8 \(48, 64, 3\), expected uint8 \(96, 128, 3\)"):
+            encoder.encode(rgb_image())
+        encoder.encode(images(1)[0])
         assert len(encoder.flush()) == 1
         with pytest.raises(VideoError, match="after the last one"):
-            encoder.encode(pictures(1)[0])
+            encoder.encode(images(1)[0])
 
 
 def test_delimiters_and_padding_leave_av1_samples() -> None:

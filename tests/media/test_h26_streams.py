@@ -96,7 +96,7 @@ def test_keys_order_and_sets(codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_pictures_out_of_order_are_seen(codec: str) -> None:
+def test_images_out_of_order_are_seen(codec: str) -> None:
     sent = streams.stream(codec, 25, b_frames=3)
     index = scan(codec, sent)
     assert numbers(index, REORDERED) and index.delay >= 1
@@ -109,7 +109,7 @@ def test_pictures_out_of_order_are_seen(codec: str) -> None:
     assert place.start in numbers(index, KEY)  # with one of them the whole group is lost
 
 
-def test_leading_pictures_of_an_open_group_need_the_group_before() -> None:
+def test_leading_images_of_an_open_group_need_the_group_before() -> None:
     sent = streams.stream("h265", 30, b_frames=3, more="open-gop=1")
     index = scan("h265", sent)
     leading = numbers(index, LEADING)
@@ -150,13 +150,13 @@ def test_the_parameter_set_says_what_ffmpeg_says(
     )
     sent = []
     for number in range(4):
-        frame = av.VideoFrame.from_ndarray(streams.picture(number, height, width), format="rgb24")
+        frame = av.VideoFrame.from_ndarray(streams.rgb_image(number, height, width), format="rgb24")
         frame.pts = number
         sent += [bytes(packet) for packet in context.encode(frame)]
     sent += [bytes(packet) for packet in context.encode(None)]
     index = scan(codec, sent)
-    picture = index.first_picture
-    assert (picture.width, picture.height, picture.pix_fmt) == (width, height, pix_fmt)
+    image = index.first_picture
+    assert (image.width, image.height, image.pix_fmt) == (width, height, pix_fmt)
     with Mp4Writer(tmp_path / "a.mp4", stsd=index.sets[0].stsd(), width=width, height=height, fps=30) as video:
         video.append([to_sample(index.codec, data) for data in sent], index.has(KEY).tolist())
     assert read_index(tmp_path / "a.mp4").count == 4
@@ -226,7 +226,7 @@ def key_unit(codec: str) -> bytes:
 
 
 def test_the_colour_matrix_of_the_stream_is_used() -> None:
-    """One grey-red picture, coded with both matrices: other bytes, the same colours."""
+    """One grey-red image, coded with both matrices: other bytes, the same colours."""
     for matrix in ("bt709", "smpte170m"):
         sent = streams.stream("h264", 2, crf=1, more=f"colormatrix={matrix}")
         planes = streams.planes("h264", sent)
@@ -243,15 +243,15 @@ def test_the_colour_matrix_of_the_stream_is_used() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_missing_picture_is_seen_in_the_headers_of_the_next(codec: str) -> None:
+def test_a_missing_image_is_seen_in_the_headers_of_the_next(codec: str) -> None:
     sent = list(streams.stream(codec, 30))
     index = scan(codec, sent[:14] + sent[15:])
     assert numbers(index, UNUSABLE) == [14, 15, 16, 17, 18]
-    assert "a picture is missing before it" in index.why(14)
+    assert "an image is missing before it" in index.why(14)
     assert index.why(16) == "cannot be decoded without message 14"
 
 
-def test_ffmpeg_alone_does_not_tell_a_missing_picture_and_calls_recovery_points_key_frames() -> None:
+def test_ffmpeg_alone_does_not_report_a_missing_image_and_calls_recovery_points_key_frames() -> None:
     """Why the headers are read by our own code: see the docstring of penstock.media.h26x."""
     sent = list(streams.stream("h264", 30))
     context: Any = av.CodecContext.create("h264", "r")
@@ -270,7 +270,7 @@ def test_ffmpeg_alone_does_not_tell_a_missing_picture_and_calls_recovery_points_
 
 @pytest.mark.parametrize("more", ["open-gop=0", "open-gop=1", "ref=5:b-pyramid=1", "temporal-layers=3"])
 def test_every_missing_reference_of_h265_is_seen_and_nothing_else(more: str) -> None:
-    """Without a picture that others are predicted from its group is broken; one that none needs leaves no trace."""
+    """Without an image that others are predicted from its group is broken; one that none needs leaves no trace."""
     sent = list(streams.stream("h265", 30, b_frames=3, more=more))
     assert numbers(scan("h265", sent), UNUSABLE) == []
     for lost in (*range(1, 9), 14):
@@ -293,14 +293,14 @@ def test_a_cut_slice_is_found(codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_holds_no_single_picture_is_unusable(codec: str) -> None:
+def test_what_holds_no_single_image_is_unusable(codec: str) -> None:
     sent = list(streams.stream(codec, 20))
     module = h264 if codec == "h264" else h265
-    heads = annex_b(unit for unit in nal_units(sent[10]) if module.unit_type(unit) in module.SET_TYPES)
+    heads = annex_b(unit for unit in nal_units(sent[10]) if module.unit_type(unit) in module.PARSERS)
     index = scan(codec, [*sent[:5], heads, *sent[10:]])
-    assert numbers(index, UNUSABLE) == [5] and index.why(5) == "holds no picture"
+    assert numbers(index, UNUSABLE) == [5] and index.why(5) == "holds no image"
     index = scan(codec, [*sent[:5], sent[5] + sent[6], *sent[7:]])
-    assert numbers(index, UNUSABLE) == [5, 6, 7, 8] and "pictures or more" in index.why(5)
+    assert numbers(index, UNUSABLE) == [5, 6, 7, 8] and "images or more" in index.why(5)
     index = scan(codec, sent[3:])
     assert numbers(index, UNUSABLE) == list(range(7)) and index.why(2) == "comes before the first key frame"
 
@@ -310,7 +310,7 @@ def test_parameter_sets_that_never_end_are_bounded(codec: str) -> None:
     sent = streams.stream(codec, 1)[0]
     module = h264 if codec == "h264" else h265
     units = nal_units(sent)
-    last = max(k for k, unit in enumerate(units) if module.unit_type(unit) in module.SET_TYPES)
+    last = max(k for k, unit in enumerate(units) if module.unit_type(unit) in module.PARSERS)
     index = scan(codec, (annex_b(units[: last + 1]) + b"\x01" * n + annex_b(units[last + 1 :]) for n in range(1, 3000)))
     assert len(index.sets) <= 1000 and index.nbytes < 3 << 20
     assert "change all the time" in index.why(1500)

@@ -14,7 +14,7 @@ from penstock.media.video import hardware
 from penstock.media.video.encode import CODECS, EncoderSettings, VideoEncoder
 from penstock.media.video.hardware import encoder_settings
 from tests.conversion import bags
-from tests.media.pictures import picture
+from tests.media.images import rgb_image
 
 
 def test_software_encoders_work_everywhere() -> None:
@@ -54,7 +54,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_threads(codec: str, gop: int) 
     for threads in (1, 2, 5):
         # Large enough for x264 to use more than one thread.
         with VideoEncoder(encoder_settings(codec, gop=gop), 320, 240, fps=30, threads=threads) as encoder:
-            samples = [sample for k in range(6) for sample in encoder.encode(picture(k, 240, 320))]
+            samples = [sample for k in range(6) for sample in encoder.encode(rgb_image(k, 240, 320))]
             samples += encoder.flush()
             digests.add(hashlib.sha256(encoder.stsd + b"".join(sample.data for sample in samples)).hexdigest())
     assert len(digests) == 1

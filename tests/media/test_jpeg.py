@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ImageError, LimitExceeded
-from penstock.media.image import codec as image
-from penstock.media.image import jpeg
-from tests.media.pictures import encode, gray_jpeg, jpegs, picture
+from penstock.media.image import codec, jpeg
+from tests.media.images import encode, gray_jpeg, jpegs, rgb_image
 
 ONE = jpegs(1)[0]
 
@@ -25,15 +24,15 @@ def with_bytes(data: bytes, at: int, new: bytes) -> bytes:
 
 @pytest.mark.parametrize("subsampling", ["4:2:0", "4:2:2", "4:4:4"])
 def test_the_header_gives_size_and_subsampling(subsampling: str) -> None:
-    data = image.encode_jpeg(picture(height=50, width=70), subsampling=subsampling)
+    data = codec.encode_jpeg(rgb_image(height=50, width=70), subsampling=subsampling)
     assert jpeg.probe(data) == jpeg.JpegInfo(70, 50, 3, subsampling)
     assert jpeg.probe(memoryview(bytearray(data))) == jpeg.probe(data)
 
 
 def variants() -> list[bytes]:
-    whole = [image.encode_jpeg(picture(), subsampling=s) for s in ("4:2:0", "4:2:2", "4:4:4")]
+    whole = [codec.encode_jpeg(rgb_image(), subsampling=s) for s in ("4:2:0", "4:2:2", "4:4:4")]
     factors = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411]
-    whole += [encode(".jpg", picture(), cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor) for factor in factors]
+    whole += [encode(".jpg", rgb_image(), cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor) for factor in factors]
     full_colour = whole[2]
     at = sof_at(full_colour)
     scan = full_colour.index(b"\xff\xda")
@@ -53,8 +52,8 @@ def test_the_pixel_format_is_the_one_that_ffmpeg_decodes_to(data: bytes) -> None
 
 
 def test_progressive_and_restart_markers_are_read() -> None:
-    progressive = encode(".jpg", picture(), cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
-    restarts = encode(".jpg", picture(), cv2.IMWRITE_JPEG_RST_INTERVAL, 2)
+    progressive = encode(".jpg", rgb_image(), cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
+    restarts = encode(".jpg", rgb_image(), cv2.IMWRITE_JPEG_RST_INTERVAL, 2)
     assert jpeg.probe(progressive) == jpeg.probe(restarts) == jpeg.probe(ONE)
 
 
@@ -92,14 +91,14 @@ def test_every_cut_is_noticed() -> None:
         (with_bytes(ONE, 2, b"\x00"), "where a marker"),
     ],
 )
-def test_what_is_wrong_is_said(data: bytes, says: str) -> None:
+def test_what_is_wrong_is_reported(data: bytes, says: str) -> None:
     with pytest.raises(ImageError, match=says):
         jpeg.probe(data)
 
 
-def test_a_frame_header_without_picture_data_is_no_picture() -> None:
+def test_a_frame_header_without_image_data_is_no_image() -> None:
     scan = ONE.index(b"\xff\xda")
-    with pytest.raises(ImageError, match="without picture data"):
+    with pytest.raises(ImageError, match="without image data"):
         jpeg.probe(ONE[:scan] + b"\xff\xd9")
 
 
@@ -110,8 +109,15 @@ def test_a_giant_size_is_refused_with_both_numbers() -> None:
 
 
 def test_the_stateful_probe_answers_as_the_plain_one_for_a_changing_stream() -> None:
-    other = image.encode_jpeg(picture(3, 32, 96), quality=70)
-    stream = [*jpegs(3), other, other, gray_jpeg(), *jpegs(2), encode(".jpg", picture(), cv2.IMWRITE_JPEG_QUALITY, 50)]
+    other = codec.encode_jpeg(rgb_image(3, 32, 96), quality=70)
+    stream = [
+        *jpegs(3),
+        other,
+        other,
+        gray_jpeg(),
+        *jpegs(2),
+        encode(".jpg", rgb_image(), cv2.IMWRITE_JPEG_QUALITY, 50),
+    ]
     probe = jpeg.JpegProbe()
     assert [probe.probe(memoryview(data)) for data in stream] == [jpeg.probe(data) for data in stream]
 

@@ -1,4 +1,4 @@
-"""LeRobot's own readers show, for every row, exactly the picture that was put there."""
+"""LeRobot's own readers show, for every row, exactly the frame that was put there."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.media.image import codec as image
+from penstock.media.image import codec
 from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
 from penstock.media.video import decode
 from penstock.media.video.encode import CODECS, VideoEncoder
 from penstock.media.video.hardware import encoder_settings
-from tests.media.pictures import decoded_alone, gray_jpeg, jpegs, picture
+from tests.media.images import decoded_alone, gray_jpeg, jpegs, rgb_image
 
 pytestmark = pytest.mark.compat
 video_utils: Any = pytest.importorskip("lerobot.datasets.video_utils")
@@ -33,18 +33,18 @@ def read(path: Path, rows: list[int], fps: int, backend: str) -> list[Any]:
 def test_copied_jpegs_with_repeats_and_any_order(tmp_path: Path, backend: str, fps: int, kind: str) -> None:
     numbers = range(70)
     if kind == "gray":
-        pictures = [gray_jpeg(k) for k in numbers]
+        images = [gray_jpeg(k) for k in numbers]
     else:
-        pictures = [image.encode_jpeg(picture(k), subsampling=kind) for k in numbers]
+        images = [codec.encode_jpeg(rgb_image(k), subsampling=kind) for k in numbers]
     with Mp4Writer(tmp_path / "a.mp4", stsd=mjpeg_stsd(64, 48), width=64, height=48, fps=fps) as video:
-        video.append(pictures)
+        video.append(images)
         video.repeat(3)
-        video.append([pictures[0]])
+        video.append([images[0]])
         mark = video.mark()
         video.append(jpegs(5, first=200))
         video.rollback(mark)
-        video.append(pictures[10:20])
-    rows = [*pictures, *[pictures[-1]] * 3, pictures[0], *pictures[10:20]]
+        video.append(images[10:20])
+    rows = [*images, *[images[-1]] * 3, images[0], *images[10:20]]
     for row, rgb in enumerate(read(tmp_path / "a.mp4", list(range(len(rows))), fps, backend)):
         assert np.array_equal(rgb, decoded_alone(rows[row])), row
     for row in (83, 0, 71, 73, 74, 40):
@@ -65,7 +65,7 @@ def test_encoded_episodes(tmp_path: Path, codec: str) -> None:
     video: Mp4Writer | None = None
     for episode in range(2):
         with VideoEncoder(encoder_settings(codec), 128, 96, fps=30) as encoder:
-            samples = [s for k in range(11) for s in encoder.encode(picture(20 * episode + k, 96, 128))]
+            samples = [s for k in range(11) for s in encoder.encode(rgb_image(20 * episode + k, 96, 128))]
             samples += encoder.flush()
             video = video or Mp4Writer(tmp_path / "a.mp4", stsd=encoder.stsd, width=128, height=96, fps=30)
             video.append([s.data for s in samples], [s.key for s in samples])
@@ -89,8 +89,8 @@ def test_lerobot_describes_and_joins_our_files(tmp_path: Path) -> None:
     assert (info["video.codec"], info["video.pix_fmt"], info["video.fps"]) == ("mjpeg", "yuvj420p", 30)
     assert video_utils.get_video_duration_in_s(tmp_path / "a.mp4") == pytest.approx(8 / 30)
     video_utils.concatenate_video_files([tmp_path / "a.mp4", tmp_path / "b.mp4"], tmp_path / "both.mp4")
-    pictures = [jpegs(6, first=first) for first in (0, 50)]
-    expected = [decoded_alone(jpeg) for part in pictures for jpeg in [*part, part[5], part[5]]]
+    images = [jpegs(6, first=first) for first in (0, 50)]
+    expected = [decoded_alone(jpeg) for part in images for jpeg in [*part, part[5], part[5]]]
     for backend in BACKENDS:
         shown = read(tmp_path / "both.mp4", list(range(16)), 30, backend)
         assert all(np.array_equal(rgb, want) for rgb, want in zip(shown, expected, strict=True))

@@ -18,7 +18,7 @@ from penstock.errors import OutputFailed, VideoError
 from penstock.media.mp4.index import read_index
 from penstock.media.mp4.writer import Mark, Mp4Writer, mjpeg_stsd
 from penstock.system.files import writing
-from tests.media.pictures import decoded_alone, gray_jpeg, jpegs
+from tests.media.images import decoded_alone, gray_jpeg, jpegs
 
 needs_ffprobe = pytest.mark.skipif(shutil.which("ffprobe") is None, reason="ffprobe is not installed")
 
@@ -43,12 +43,12 @@ def assert_shows(path: Path, expected: Sequence[bytes], fps: int = 30) -> None:
 
 @pytest.mark.parametrize("fps", [1, 10, 30, 60, 125])
 def test_every_frame_is_the_jpeg_that_was_given(tmp_path: Path, fps: int) -> None:
-    pictures = jpegs(fps + 3)
+    images = jpegs(fps + 3)
     with writer(tmp_path / "a.mp4", fps) as video:
-        video.append(pictures[:2])
-        video.append([memoryview(piece) for piece in pictures[2:]])
-        assert video.samples == len(pictures)
-    assert_shows(tmp_path / "a.mp4", pictures, fps)
+        video.append(images[:2])
+        video.append([memoryview(piece) for piece in images[2:]])
+        assert video.samples == len(images)
+    assert_shows(tmp_path / "a.mp4", images, fps)
 
 
 def test_one_frame_is_a_video(tmp_path: Path) -> None:
@@ -58,10 +58,10 @@ def test_one_frame_is_a_video(tmp_path: Path) -> None:
 
 
 def test_gray_frames_are_shown(tmp_path: Path) -> None:
-    pictures = [gray_jpeg(k) for k in range(4)]
+    images = [gray_jpeg(k) for k in range(4)]
     with writer(tmp_path / "a.mp4") as video:
-        video.append(pictures)
-    assert_shows(tmp_path / "a.mp4", pictures)
+        video.append(images)
+    assert_shows(tmp_path / "a.mp4", images)
 
 
 def test_a_repeated_frame_is_stored_once(tmp_path: Path) -> None:
@@ -98,11 +98,11 @@ def test_an_episode_that_is_rolled_back_leaves_no_byte(tmp_path: Path) -> None:
 
 
 def test_the_same_frames_give_the_same_bytes_however_they_are_handed_over(tmp_path: Path) -> None:
-    pictures = jpegs(40)
+    images = jpegs(40)
     with writer(tmp_path / "a.mp4") as video:
-        video.append(pictures)
+        video.append(images)
     with writer(tmp_path / "b.mp4") as video:
-        for piece in pictures:
+        for piece in images:
             video.append([piece])
         video.append([])
     assert (tmp_path / "a.mp4").read_bytes() == (tmp_path / "b.mp4").read_bytes()
@@ -294,7 +294,7 @@ def test_a_page_lost_on_the_way_to_the_disk_fails_the_close(tmp_path: Path, monk
 def test_without_early_write_back_or_preallocation_the_file_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: list[tuple[int, int]] = []
+    started: list[tuple[int, int]] = []
 
     def make(name: str) -> bytes:
         with writer(tmp_path / name) as video:
@@ -303,10 +303,10 @@ def test_without_early_write_back_or_preallocation_the_file_is_the_same(
         return (tmp_path / name).read_bytes()
 
     expected = make("a.mp4")
-    monkeypatch.setattr(writing, "begin_write_back", lambda fd, offset, size: begun.append((offset, size)))
+    monkeypatch.setattr(writing, "begin_write_back", lambda fd, offset, size: started.append((offset, size)))
     monkeypatch.setattr(writing, "_fallocate", lambda fd, offset, size: False)
     assert make("b.mp4") == expected
-    assert [offset for offset, _ in begun] == [0, begun[0][1]] and all(size >= 16 << 20 for _, size in begun)
+    assert [offset for offset, _ in started] == [0, started[0][1]] and all(size >= 16 << 20 for _, size in started)
 
 
 @needs_ffprobe

@@ -16,7 +16,7 @@ from penstock.errors import LimitExceeded, VideoError
 from penstock.media.mp4 import boxes as mp4_boxes
 from penstock.media.mp4.index import VideoIndex, read_index
 from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
-from tests.media.pictures import jpegs, picture
+from tests.media.images import jpegs, rgb_image
 
 REAL = sorted((Path(__file__).parents[3] / "shared" / "data" / "lerobot").rglob("*.mp4"))
 needs_ffmpeg = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
@@ -33,7 +33,7 @@ def ffmpeg_video(path: Path, codec: str = "libx264", count: int = 30, first_pts:
         stream.width, stream.height = 64, 48
         stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
         for k in range(count):
-            frame = av.VideoFrame.from_ndarray(picture(k), format="rgb24")
+            frame = av.VideoFrame.from_ndarray(rgb_image(k), format="rgb24")
             frame.pts = first_pts + k
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
@@ -104,7 +104,7 @@ def test_a_video_track_after_an_audio_track(tmp_path: Path) -> None:
             silence = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
             silence.sample_rate, silence.pts = 48000, 1024 * k
             container.mux(sound.encode(silence))
-            frame = av.VideoFrame.from_ndarray(picture(k), format="rgb24")
+            frame = av.VideoFrame.from_ndarray(rgb_image(k), format="rgb24")
             frame.pts = k
             container.mux(video.encode(frame))
         container.mux(sound.encode(None))

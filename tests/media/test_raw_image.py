@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from penstock.errors import ImageError, LimitExceeded
-from penstock.media.image import codec as image
+from penstock.media.image import codec
 from penstock.media.image import raw as raw_image
-from tests.media.pictures import picture
+from tests.media.images import rgb_image
 
 HEIGHT, WIDTH = 12, 18
 
@@ -28,7 +28,7 @@ class Raw:
 
 
 def raw(samples: NDArray[Any], encoding: str, *, padding: int = 0, big: bool = False, rows: int = 0) -> Raw:
-    """A message of the samples, (rows, …); `rows` of them are chroma behind the picture."""
+    """A message of the samples, (rows, …); `rows` of them are chroma behind the image."""
     lines = samples.reshape(samples.shape[0], -1).astype(samples.dtype.newbyteorder(">" if big else "<"))
     octets = np.ascontiguousarray(lines).view(np.uint8).reshape(len(lines), -1)
     octets = np.pad(octets, ((0, 0), (0, padding)), constant_values=99)
@@ -36,7 +36,7 @@ def raw(samples: NDArray[Any], encoding: str, *, padding: int = 0, big: bool = F
 
 
 def rgb8() -> NDArray[np.uint8]:
-    return picture(height=HEIGHT, width=WIDTH)
+    return rgb_image(height=HEIGHT, width=WIDTH)
 
 
 def with_alpha(rgb: NDArray[Any]) -> NDArray[Any]:
@@ -61,7 +61,7 @@ def test_colour_orders_of_8_and_16_bits(padding: int, big: bool) -> None:
     }.items():  # fmt: skip
         shown = raw_image.to_rgb(raw(pixels, encoding, padding=padding, big=big))
         assert np.array_equal(shown, rgb), encoding
-        assert len(image.encode_jpeg(shown)) > 100  # a read-only view is fine
+        assert len(codec.encode_jpeg(shown)) > 100  # a read-only view is fine
 
 
 @pytest.mark.parametrize("encoding", ["mono8", "8UC1", "mono16", "16UC1"])
@@ -69,7 +69,7 @@ def test_colour_orders_of_8_and_16_bits(padding: int, big: bool) -> None:
 def test_gray_keeps_its_high_byte_whatever_else_the_frame_holds(encoding: str, big: bool) -> None:
     gray = rgb8()[:, :, 0]
     pixels = deep(gray) if "16" in encoding else gray
-    dark = pixels // 2  # a rule per frame would stretch both to the same picture
+    dark = pixels // 2  # a rule per frame would stretch both to the same image
     shown = raw_image.to_rgb(raw(pixels, encoding, padding=4, big=big))
     shown_dark = raw_image.to_rgb(raw(dark, encoding, big=big))
     assert np.array_equal(shown, np.repeat(gray[..., np.newaxis], 3, axis=2))
@@ -193,7 +193,7 @@ def test_bayer_patterns(pattern: str) -> None:
         (Raw(7, 9, "32FC1", 36, memoryview(bytes(252))), "mapped as depth"),
     ],
 )
-def test_pictures_that_contradict_themselves_are_refused_with_the_numbers(message: Raw, says: str) -> None:
+def test_images_that_contradict_themselves_are_refused_with_the_numbers(message: Raw, says: str) -> None:
     with pytest.raises(ImageError) as caught:
         raw_image.to_rgb(message)
     assert says in str(caught.value)

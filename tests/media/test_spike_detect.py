@@ -82,7 +82,7 @@ def test_a_file_of_zeros_has_no_values_that_tell(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flip", [False, True])
-def test_an_image_of_the_scene_tells_the_plane_and_which_row_comes_first(tmp_path: Path, flip: bool) -> None:
+def test_an_image_of_the_scene_reports_the_plane_and_which_row_comes_first(tmp_path: Path, flip: bool) -> None:
     image = scene(60, 80)
     path = _write(tmp_path / "a.dat", packed_bytes(spikes_of(image, 40), flip))
     beside = write_png(tmp_path / "a.png", image, (120, 160))
@@ -134,9 +134,9 @@ def test_two_of_three_settings_give_the_third(tmp_path: Path) -> None:
     assert find_layout(path, SpikeSettings(height=360, frames=56))[0].width == 640
 
 
-def test_a_wrong_size_is_told_with_what_is_there_and_what_would_fit(tmp_path: Path) -> None:
+def test_a_wrong_size_is_reported_with_what_is_there_and_what_would_fit(tmp_path: Path) -> None:
     path = _write(tmp_path / "a.dat", np.random.default_rng(0).bytes(28_800 * 87 + 5))
-    with pytest.raises(SpikeError, match=r"a\.dat: 2,505,605 bytes are no whole frames") as caught:
+    with pytest.raises(SpikeError, match=r"a\.dat: 2,505,605 bytes are not a whole number of frames") as caught:
         find_layout(path)
     assert "height=… width=…" in str(caught.value)
     with pytest.raises(SpikeError, match="cannot reshape 2,505,605 bytes to 88×360×640 packed") as caught:
@@ -153,7 +153,7 @@ def test_an_empty_file_and_words_that_are_no_settings_are_refused(tmp_path: Path
         find_layout(_write(tmp_path / "a.dat", b""))
     with pytest.raises(SpikeError, match="cannot be opened"):
         read_spikes(tmp_path / "none.dat")
-    with pytest.raises(SpikeError, match="layout='bits' is no layout"):
+    with pytest.raises(SpikeError, match="layout='bits' is not a layout"):
         read_spikes(tmp_path / "a.dat", layout="bits")
     with pytest.raises(SpikeError, match="height='360'"):
         SpikeSettings(height="360")  # type: ignore[arg-type]

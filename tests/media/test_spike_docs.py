@@ -1,4 +1,4 @@
-"""What docs/spike-files.md shows is what its code prints."""
+"""What docs/reference/spike-files.md shows is what its code prints."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SHARED = ROOT / ".." / "shared" / "data" / "spike"
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data are not here")
 def test_the_first_example_prints_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (ROOT / "docs" / "spike-files.md").read_text()
-    found = re.search(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", text, re.DOTALL)
+    text = (ROOT / "docs" / "reference" / "spike-files.md").read_text()
+    found = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
     assert found is not None
     monkeypatch.chdir(SHARED)
     printed = io.StringIO()

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from penstock.errors import SpikeError
 from penstock.media.spike.files import read_packed, read_spikes, read_voxel
 from penstock.media.spike.frames import count_dtype, crop_packed, unpack, voxel_counts
-from penstock.media.spike.layout import Box, SpikeLayout, bin_starts
+from penstock.media.spike.layout import PlaneRegion, SpikeLayout, bin_starts
 from penstock.media.spike.voxel import spike_to_voxel
 from tests.media.spikes import packed_bytes, random_spikes
 
 
 @st.composite
-def files(draw: st.DrawFn) -> tuple[SpikeLayout, Box | None, int, int]:
+def files(draw: st.DrawFn) -> tuple[SpikeLayout, PlaneRegion | None, int, int]:
     """A layout, a box in it, a number of bins and a seed."""
     packing = draw(st.sampled_from(["packed", "uint8"]))
     width = draw(st.integers(1, 40))
@@ -27,12 +27,14 @@ def files(draw: st.DrawFn) -> tuple[SpikeLayout, Box | None, int, int]:
     frames = draw(st.integers(1, 40))
     layout = SpikeLayout(packing, height, width, frames, draw(st.booleans()))
     top, left = draw(st.integers(0, height - 1)), draw(st.integers(0, width - 1))
-    box = Box(top, left, draw(st.integers(1, height - top)), draw(st.integers(1, width - left)))
+    box = PlaneRegion(top, left, draw(st.integers(1, height - top)), draw(st.integers(1, width - left)))
     return layout, draw(st.sampled_from([box, None])), draw(st.integers(1, frames)), draw(st.integers(0, 99))
 
 
 @given(files())
-def test_crops_and_counts_equal_those_of_the_unpacked_file(made: tuple[SpikeLayout, Box | None, int, int]) -> None:
+def test_crops_and_counts_equal_those_of_the_unpacked_file(
+    made: tuple[SpikeLayout, PlaneRegion | None, int, int],
+) -> None:
     layout, box, num_bins, seed = made
     whole = random_spikes(layout.frames, layout.height, layout.width, seed)
     stored = whole[:, ::-1] if layout.flip else whole
@@ -91,7 +93,7 @@ def test_bytes_that_are_no_spikes_are_summed_as_they_are() -> None:
 
 @pytest.mark.parametrize("flip", [False, True])
 def test_of_a_large_plane_only_the_rows_of_the_crop_are_read(tmp_path: Path, flip: bool) -> None:
-    layout, box = SpikeLayout("packed", 1000, 1000, 6, flip), Box(100, 203, 16, 30)
+    layout, box = SpikeLayout("packed", 1000, 1000, 6, flip), PlaneRegion(100, 203, 16, 30)
     data = np.random.default_rng(0).integers(0, 256, layout.n_bytes, np.uint8)
     path = tmp_path / "a.dat"
     path.write_bytes(data.tobytes())
@@ -104,7 +106,7 @@ def test_of_a_large_plane_only_the_rows_of_the_crop_are_read(tmp_path: Path, fli
 def test_a_box_beyond_the_plane_and_bins_without_frames_are_refused() -> None:
     layout = SpikeLayout("packed", 4, 8, 3)
     with pytest.raises(SpikeError, match="does not lie in a plane of 4×8"):
-        unpack(bytes(layout.n_bytes), layout, Box(0, 1, 4, 8))
+        unpack(bytes(layout.n_bytes), layout, PlaneRegion(0, 1, 4, 8))
     with pytest.raises(SpikeError, match="5 bins of 3 frames") as caught:
         voxel_counts(bytes(layout.n_bytes), layout, 5)
     assert "from 1 to 3" in str(caught.value)

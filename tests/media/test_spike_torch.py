@@ -7,7 +7,7 @@ import pytest
 
 from penstock.media.spike.frames import crop_packed, voxel_counts
 from penstock.media.spike.intensity import spike_to_tfi, spike_to_tfp
-from penstock.media.spike.layout import Box, SpikeLayout
+from penstock.media.spike.layout import PlaneRegion, SpikeLayout
 from penstock.media.spike.voxel import packed_to_voxel, spike_to_voxel
 from tests.media.spikes import packed_bytes, random_spikes
 
@@ -33,7 +33,7 @@ def test_images_of_a_tensor_are_those_of_the_array(at: int | None) -> None:
 def test_packed_crops_of_a_batch_give_the_counts_of_each() -> None:
     layout = SpikeLayout("packed", 20, 48, 26, flip=True)
     data = packed_bytes(random_spikes(26, 20, 48))
-    boxes = [Box(2, left, 10, 17) for left in (0, 5, 8, 23)]
+    boxes = [PlaneRegion(2, left, 10, 17) for left in (0, 5, 8, 23)]
     crops = [crop_packed(data, layout, box) for box in boxes]
     widest = max(crop.shape[2] for crop, _ in crops)
     stacked = np.stack([np.pad(crop, ((0, 0), (0, 0), (0, widest - crop.shape[2]))) for crop, _ in crops])

@@ -52,7 +52,7 @@ def test_a_window_at_the_end_of_the_file_keeps_its_length() -> None:
 
 def test_wrong_words_are_refused() -> None:
     spikes = random_spikes(4, 2, 2)
-    with pytest.raises(SpikeError, match="no kind of voxel"):
+    with pytest.raises(SpikeError, match="not a kind of voxel"):
         spike_to_voxel(spikes, 2, mode="cubic")  # type: ignore[arg-type]
     with pytest.raises(SpikeError, match=r"\(2, 2\): \(frames, height, width\) is needed"):
         spike_to_voxel(spikes[0])

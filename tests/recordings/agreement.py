@@ -103,8 +103,8 @@ def _others(notes: Any) -> int:
     """The messages of second types that a note names."""
     total = 0
     for note in notes:
-        _, told, counts = note.partition("carries messages of several types: ")
-        if told:
+        _, expected_notes, counts = note.partition("carries messages of several types: ")
+        if expected_notes:
             numbers = [int(part.split()[0].replace(",", "")) for part in counts.split(";")[0].split(", ")]
             total += sum(numbers[1:])
     return total

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.formats import registry
 from penstock.system import units
@@ -37,15 +37,14 @@ _PARTS = (
 )
 
 
-@dataclass(frozen=True)
-class Foreign:
+class ForeignContent(NamedTuple):
     """What a file is instead, as the rest of a sentence ("is …"), and what to do."""
 
     what: str
     hint: str
 
 
-def foreign_content(path: str | os.PathLike[str], wanted: str = "") -> Foreign | None:
+def foreign_content(path: str | os.PathLike[str], wanted: str = "") -> ForeignContent | None:
     """What a file is, where its first bytes show that it is something else than wanted; None where they do not.
 
     `wanted`: the kind or the family of a format, "parquet", "mp4" or "json". Whoever opens such a file asks here before
@@ -55,29 +54,31 @@ def foreign_content(path: str | os.PathLike[str], wanted: str = "") -> Foreign |
         with open_source(path) as source:
             size, head = source.size_bytes, source.read(0, _HEAD_BYTES)
     except OSError:
-        return None  # whoever opens it says why it cannot be opened
+        return None  # opening it says why it cannot be opened
     if not head:
-        return Foreign("empty: 0 bytes", f"nothing was written to it, or a copy failed: {_AGAIN}")
+        return ForeignContent("empty: 0 bytes", f"nothing was written to it, or a copy failed: {_AGAIN}")
     if _LFS.match(head):
         named = _LFS_SIZE.search(head)
         data = f" for data of {units.format_size(int(named[1]))}" if named else ""
         hint = "`git lfs pull` in its repository fetches the data"
-        return Foreign(f"a Git LFS pointer ({size:,} bytes{data})", hint)
+        return ForeignContent(f"a Git LFS pointer ({size:,} bytes{data})", hint)
     if _PAGE.match(head):
         hint = "download the file itself instead of the page about it (a 'raw' or 'resolve' address; with a login?)"
-        return Foreign(f"an HTML page of {size:,} bytes", hint)
+        return ForeignContent(f"an HTML page of {size:,} bytes", hint)
     if _XML.match(head):
-        return Foreign(f"an XML text of {size:,} bytes, such as servers send for an error", _AGAIN)
+        return ForeignContent(f"an XML text of {size:,} bytes, such as servers send for an error", _AGAIN)
     for magic, name, command in _PACKED:
         if head.startswith(magic):
-            return Foreign(f"compressed with {name}", f"unpack it first: {command.format(shlex.quote(str(path)))}")
+            return ForeignContent(
+                f"compressed with {name}", f"unpack it first: {command.format(shlex.quote(str(path)))}"
+            )
     for magic, at, name, kind in _PARTS:
         if kind != wanted and head.startswith(magic, at):
-            return Foreign(name, _TAKEN)
-    found = registry.by_start(head)
-    if found is not None and wanted not in (found.kind, found.family):
+            return ForeignContent(name, _TAKEN)
+    started_as = registry.by_start(head)
+    if started_as is not None and wanted not in (started_as.kind, started_as.family):
         hint = f"`penstock inspect {shlex.quote(str(path))}` looks at its content, not at its name"
-        return Foreign(found.noun, hint)
+        return ForeignContent(started_as.noun, hint)
     if not any(head):
-        return Foreign(f"{size:,} bytes that begin with {len(head):,} zeros", f"a copy did not finish: {_AGAIN}")
+        return ForeignContent(f"{size:,} bytes that begin with {len(head):,} zeros", f"a copy did not finish: {_AGAIN}")
     return None

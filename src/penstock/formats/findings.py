@@ -22,7 +22,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """The result of a check; `counted` says what was looked at."""
 
     problems: list[Problem]
@@ -68,11 +68,11 @@ class Findings:
     def error(self, kind: str, where: object, message: str, hint: str | None = None) -> None:
         self.add("error", kind, where, message, hint)
 
-    def report(self) -> Report:
+    def report(self) -> CheckReport:
         problems = list(self.problems)
         for (severity, kind), count in self._seen.items():
             if count > _SHOWN_PER_KIND:
                 problems.append(Problem(severity, "", f"{count - _SHOWN_PER_KIND} more of the kind “{kind}”"))
         order: list[Severity] = ["error", "loss", "info"]
         problems.sort(key=lambda problem: order.index(problem.severity))
-        return Report(problems, dict(self.counted))
+        return CheckReport(problems, dict(self.counted))

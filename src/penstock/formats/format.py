@@ -18,17 +18,16 @@ Action = Literal["open", "recognise", "doctor", "recover", "inspect", "convert"]
 
 FAMILIES: tuple[str, ...] = get_args(Family)
 
-HEAD_BYTES = 64
-"""A file is recognised by no more of its beginning than that."""
+HEAD_BYTES = 64  # a file is recognised by no more of its beginning than that
 
+# What converts and checks every recording, whatever its format.
 RECORDING_INPUT = "penstock.conversion.inputs.recording:open_recording"
 RECORDING_DOCTOR = "penstock.recordings.check:doctor"
-"""What converts and checks every recording, whatever its format."""
 _STORE_INPUT = "penstock.conversion.inputs.store:open_store_input"
-_STORE_INSPECT = "penstock.cli.inspect_store:inspect_stores"
+_STORE_INSPECT = "penstock.cli.inspect.stores:inspect_stores"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Format:
     """How data of one format are recognised, and who reads them.
 
@@ -41,35 +40,29 @@ class Format:
     - `doctor`, of a store: `(path, findings: formats.findings.Findings, *, full, skew_ns) -> None`.
     - `recognise`, of a directory with a marker that others may have too: `(path) -> bool`.
     - `inspect`, of a store: `(paths, args) -> exit code`; without one, it is shown as any other store.
-    - `convert`, of a store: `(path, means, begun) -> Input`; without one, it is converted as any other store.
+    - `convert`, of a store: `(path, options, first_spec) -> Input`; without one, it is converted as any other store.
 
     Recordings are all checked, shown and converted alike, through what `Recording` offers.
     """
 
     kind: str
     """Short and lasting: journals keep it. "ros1", "hdf5"."""
-    label: str
-    """For people: "ROS 1 bag"."""
+    label: str  # for people: "ROS 1 bag"
     family: Family
     open: str
-    noun: str = ""
-    """The label with its article, where that is not "a"."""
-    suffixes: tuple[str, ...] = ()
-    """Of file names, in lower case; the usual one first."""
+    noun: str = ""  # the label with its article, where that is not "a"
+    suffixes: tuple[str, ...] = ()  # of file names, in lower case; the usual one first
     magics: tuple[bytes, ...] = ()
     """With one of these its files begin. Without any, the name decides."""
     markers: tuple[str, ...] = ()
     """With one of these files in it, a directory is one piece of data: "meta/info.json". `*` stands for any name."""
     is_searched: bool = True
     """Whether searching a directory finds it. JSON and images lie beside much that is something else."""
-    is_directory_of_files: bool = False
-    """Whether a directory of such files can be opened as one store."""
+    is_directory_of_files: bool = False  # whether a directory of such files can be opened as one store
     is_series: bool = False
     """Whether run_0, run_1, … with its suffix are one recording, which a metadata.yaml beside them describes."""
-    options: tuple[str, ...] = ()
-    """What `penstock.open` takes besides `episodes` and `columns`."""
-    opens_whole: bool = False
-    """Whether `episodes="whole"` is understood: the episodes whose files are all there."""
+    options: tuple[str, ...] = ()  # what `penstock.open` takes besides `episodes` and `columns`
+    opens_whole: bool = False  # whether `episodes="whole"` is understood: the episodes whose files are all there
     recognise: str = ""
     doctor: str = ""
     recover: str = ""
@@ -84,7 +77,7 @@ class Format:
                 f"the format {self.kind!r} has no suffixes, no magics and no markers: nothing would be one"
             )
         if wrong := [each for each in self.suffixes if not each.startswith(".") or each != each.lower()]:
-            raise UsageError(f"the format {self.kind!r}: {wrong[0]!r} is no suffix", hint='in lower case: ".bag"')
+            raise UsageError(f"the format {self.kind!r}: {wrong[0]!r} is not a suffix", hint='in lower case: ".bag"')
         if wrong_magic := [each for each in self.magics if not 0 < len(each) <= HEAD_BYTES]:
             raise UsageError(f"the format {self.kind!r}: {wrong_magic[0]!r} has not 1 to {HEAD_BYTES} bytes")
         for action in get_args(Action):

@@ -1,5 +1,5 @@
-"""Pixels and packets: JPEG headers, pictures, MP4 files, video codecs.
+"""Pixels and packets: JPEG headers, images, MP4 files, video codecs.
 
 This package imports nothing by itself; take the module you need (`from penstock.media.image import jpeg`). Codecs are
-loaded only when a picture is really touched.
+loaded only when an image is really touched.
 """

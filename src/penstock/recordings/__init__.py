@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from penstock import formats
 from penstock.errors import RecordingError, UsageError, os_errors
 from penstock.recordings.split import find, source_of
-from penstock.system.files import as_path
+from penstock.system.files import as_path, refresh
 
 if TYPE_CHECKING:
     from penstock.recordings.recording import Loss, OnCorrupt, Recording, Topic
@@ -30,6 +30,7 @@ def open(path: str | Path, *, on_corrupt: OnCorrupt = "raise") -> Recording:
     if on_corrupt not in ("raise", "count"):
         raise UsageError(f"on_corrupt is 'raise' or 'count', not {on_corrupt!r}")
     with os_errors(RecordingError, f"{path}: cannot be opened"):
+        refresh(path)
         source = source_of(as_path(path))
     recording: Recording = formats.get(source.kind).load("open")(source, on_corrupt=on_corrupt)
     return recording

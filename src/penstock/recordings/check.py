@@ -28,13 +28,14 @@ from penstock.recordings.recording import Recording, Topic
 from penstock.recordings.recovery.recover import examine
 from penstock.recordings.split import suffix_kind
 from penstock.system import units
+from penstock.system.files import RemotePath
 
 # severity, kind, where, message, what to do
 Tell = Callable[[Severity, str, object, str, "str | None"], None]
 
 _DEFINITIONS = ("ros1msg", "ros2msg", "ros2idl", "protobuf", "jsonschema")
 DEFAULT_SKEW_NS = 1_000_000_000
-# A pause this long, and this much longer than the usual step, is told: a clock was set, or nothing was recorded.
+# A pause this long, and this much longer than the usual step, is reported: a clock was set, or nothing was recorded.
 _JUMP_NS = 10_000_000_000
 _JUMP_PERIODS = 100
 _FEWEST_FOR_JUMPS = 10
@@ -58,15 +59,21 @@ class _Stamps:
 
 
 def doctor(path: Path, findings: Findings, *, full: bool, skew_ns: int) -> None:
-    """What `penstock doctor` finds of a recording; every message is read, with `full` and without."""
-    findings.counted.update(check_recording(path, findings.add, skew_ns=skew_ns))
+    """What `penstock doctor` finds of a recording; every message is read, of a remote one only with `full`."""
+    reads_all = full or not isinstance(path, RemotePath)
+    if not reads_all:
+        message = "a remote recording: its index, definitions and receive times are checked, no message is read"
+        findings.add("info", "part", path, message, "--full reads every message")
+    findings.counted.update(check_recording(path, findings.add, skew_ns=skew_ns, reads_all=reads_all))
 
 
-def check_recording(path: Path, tell: Tell, *, skew_ns: int = DEFAULT_SKEW_NS) -> dict[str, int]:
-    """Read a whole recording and tell every fault; what was looked at, in numbers."""
+def check_recording(
+    path: Path, tell: Tell, *, skew_ns: int = DEFAULT_SKEW_NS, reads_all: bool = True
+) -> dict[str, int]:
+    """Read a whole recording and report every fault, with counts of what was checked."""
     try:
         with recordings.open(path, on_corrupt="count") as recording:
-            return _check_open(recording, tell, skew_ns)
+            return _check_open(recording, tell, skew_ns, reads_all)
     except (RecordingCorrupt, LimitExceeded, NotARecording) as error:
         if isinstance(error, NotARecording) and suffix_kind(path.name) is None:
             raise
@@ -92,14 +99,14 @@ def _examine(path: Path, problem: RecordingError | LimitExceeded, tell: Tell) ->
     }
 
 
-def _check_open(recording: Recording, tell: Tell, skew_ns: int) -> dict[str, int]:
+def _check_open(recording: Recording, tell: Tell, skew_ns: int, reads_all: bool) -> dict[str, int]:
     for topic in recording.topics:
         _check_definition(recording, topic, tell)
         _check_times(topic, recording.times_ns(topic), tell)
-    stamps = _read_everything(recording, skew_ns)
+    stamps = _read_everything(recording, skew_ns) if reads_all else {}
     for topic in recording.topics:
         if topic.id in stamps:
-            _tell_stamps(topic, stamps[topic.id], skew_ns, tell)
+            _check_stamps(topic, stamps[topic.id], skew_ns, tell)
     for loss in recording.losses:
         message = f"{loss.count:,} lost: {loss.cause}"
         tell("loss", "lost messages", loss.where, message, recover_hint(recording.path))
@@ -195,13 +202,13 @@ def _compare(stamps: _Stamps, payload: memoryview, received_ns: int, skew_ns: in
             stamps.largest_ns = stamp_ns - received_ns
 
 
-def _tell_stamps(topic: Topic, stamps: _Stamps, skew_ns: int, tell: Tell) -> None:
+def _check_stamps(topic: Topic, stamps: _Stamps, skew_ns: int, note: Tell) -> None:
     if stamps.unreadable:
         message = f"{stamps.unreadable:,} messages do not match their definition: {stamps.first_problem}"
-        tell("loss", "broken message", topic.name, message, None)
+        note("loss", "broken message", topic.name, message, None)
     if stamps.zero:
         message = f"{stamps.zero:,} of {topic.count:,} messages have a header stamp of 0"
-        tell("info", "stamp zero", topic.name, message, "use the receive time of this topic (time: log)")
+        note("info", "stamp zero", topic.name, message, "use the receive time of this topic (time: log)")
     if stamps.beyond:
         side = "after" if stamps.largest_ns > 0 else "before"
         far = units.format_duration_ns(abs(stamps.largest_ns))
@@ -209,4 +216,4 @@ def _tell_stamps(topic: Topic, stamps: _Stamps, skew_ns: int, tell: Tell) -> Non
             f"{stamps.beyond:,} of {topic.count:,} header stamps lie more than {units.format_duration_ns(skew_ns)} "
             f"from the receive time, at most {far} {side} it"
         )
-        tell("info", "header and receive time", topic.name, message, _CLOCK_HINT)
+        note("info", "header and receive time", topic.name, message, _CLOCK_HINT)

@@ -17,7 +17,7 @@ from penstock.recordings.codecs import CODECS, decode_prefix, decompress_into
 from penstock.recordings.fetch import BLOCK_BYTES, BLOCK_MESSAGES, Block, BufferPool
 from penstock.recordings.file_window import recover_hint
 from penstock.recordings.message_index import Chunks, TopicIndex
-from penstock.recordings.recovery.scan_bytes import ChunkBytes, FileBytes, ScanBytes
+from penstock.recordings.recovery.scan_bytes import FileBytes
 from penstock.system.closing import on_error
 from penstock.system.files import ByteSource
 
@@ -67,20 +67,13 @@ class ChannelTopics:
         return np.asarray(self._pairs[nearest] == wanted)
 
 
-class Relocate(Protocol):
-    """Finds the messages of a chunk by its own records, where the index does not hold."""
-
-    def __call__(self, number: int, source: ScanBytes, begin: int, end: int) -> None:
-        """Put right the index of the chunk that lies between two positions of `source`."""
-
-
 class _ChunkCache:
     """Decompressed chunks, the least recently used ones given up first."""
 
     def __init__(self, files: Sequence[ByteSource], chunks: Chunks, limit_bytes: int) -> None:
         self._files = files
         self._chunks = chunks
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._kept: OrderedDict[int, tuple[bytearray, memoryview]] = OrderedDict()
         self._spare: bytearray | None = None
         self._stored = bytearray()
@@ -108,7 +101,7 @@ class _ChunkCache:
         return view
 
     def _room_for(self, raw_bytes: int) -> bytearray:
-        while self._kept and sum(len(buffer) for buffer, _ in self._kept.values()) + raw_bytes > self._limit_bytes:
+        while self._kept and sum(len(buffer) for buffer, _ in self._kept.values()) + raw_bytes > self.limit_bytes:
             self._spare = self._kept.popitem(last=False)[1][0]
         spare, self._spare = self._spare, None
         # A buffer far too large for this chunk would hold memory that the limit counts on.
@@ -135,9 +128,9 @@ class _ChunkCache:
             file.read_into(stored, position)
             decompress_into(codec, stored, target, file.path, position)
         claimed = int(chunks.crc[number])
-        if claimed and (found := zlib.crc32(target)) != claimed:
+        if claimed and (actual := zlib.crc32(target)) != claimed:
             raise RecordingCorrupt(
-                f"chunk of {len(target):,} bytes fails its CRC: {found:#010x}, and {claimed:#010x} is claimed",
+                f"chunk of {len(target):,} bytes fails its CRC: {actual:#010x}, {claimed:#010x} was recorded",
                 path=str(file.path),
                 offset=position,
             )
@@ -159,7 +152,7 @@ class ChunkFetcher:
         memory_bytes: int,
         clip_bytes: int | None,
         lose: Callable[[str, str, NDArray[np.int32], NDArray[np.int64]], None] | None,
-        relocate: Relocate | None = None,
+        relocate: Callable[[], tuple[Chunks, Sequence[TopicIndex]] | None],
     ) -> None:
         self.limits = (memory_bytes, clip_bytes)
         self._files = files
@@ -177,7 +170,7 @@ class ChunkFetcher:
         self._cache = _ChunkCache(files, chunks, memory_bytes - pool_bytes)
         self._plain_bytes = 0
         self._relocate = relocate
-        self._relocated: set[int] = set()
+        self._is_relocated = False
 
     def blocks(self, topic_ids: NDArray[np.int32], numbers: NDArray[np.int64]) -> Iterator[Block]:
         """The request, block by block; `file_bytes` counts from its beginning."""
@@ -188,8 +181,8 @@ class ChunkFetcher:
             wanted = numbers[begin : begin + _PLAN_MESSAGES]
             messages = self._locate(ids, wanted)
             total = np.cumsum(messages.held)
-            at, relocated = 0, len(self._relocated)
-            while at < wanted.size and relocated == len(self._relocated):
+            at, index = 0, self._index
+            while at < wanted.size and index is self._index:
                 before = int(total[at - 1]) if at else 0
                 end = int(np.searchsorted(total, before + self._block_bytes, side="right"))
                 end = min(max(end, at + 1), at + BLOCK_MESSAGES, wanted.size)
@@ -202,14 +195,14 @@ class ChunkFetcher:
     def _locate(self, ids: NDArray[np.int32], numbers: Places) -> _Messages:
         chunk, offset, span = (np.empty(ids.size, np.int64) for _ in range(3))
         for topic in np.flatnonzero(np.bincount(ids)).tolist():
-            mine = ids == topic
-            index, which = self._index[topic], numbers[mine]
-            chunk[mine], offset[mine], span[mine] = index.chunk[which], index.offset[which], index.span[which]
+            is_own = ids == topic
+            index, which = self._index[topic], numbers[is_own]
+            chunk[is_own], offset[is_own], span[is_own] = index.chunk[which], index.offset[which], index.span[which]
         held = span if self._clip_bytes is None else np.minimum(span, self._clip_bytes)
         return _Messages(ids, numbers, chunk, offset, span, held)
 
     def _block(self, first: int, messages: _Messages) -> Block | None:
-        """The block, or None when the index of one of its chunks was put right and has to be asked again."""
+        """The block, or None when the index was put right and has to be asked again."""
         chunk, offset = messages.chunk, messages.offset
         # A "source" is an address space: a file for plain chunks, the raw chunk itself for those read as a whole.
         whole = self._whole[chunk]
@@ -234,13 +227,13 @@ class ChunkFetcher:
         begins = [0, *accumulate(sizes)]
         targets = [view[begin : begin + size] for begin, size in zip(begins, sizes, strict=False)]
         for source, runs in groupby(range(len(sources)), sources.__getitem__):
-            mine = list(runs)
+            own_runs = list(runs)
             try:
-                self._fill_from(source, mine, places, targets)
+                self._fill_from(source, own_runs, places, targets)
             except RecordingCorrupt:
                 if self._lose is None:
                     raise
-                for run in mine:  # one by one: which of them it was
+                for run in own_runs:  # one by one: which of them it was
                     try:
                         self._fill_from(source, [run], places, targets)
                     except RecordingCorrupt as error:
@@ -265,13 +258,13 @@ class ChunkFetcher:
         run: NDArray[np.intp],
         faults: dict[int, RecordingCorrupt],
     ) -> list[memoryview | None] | None:
-        ids, chunk, span = messages.ids, messages.chunk, messages.span
+        ids, span = messages.ids, messages.span
         view = memoryview(buffer).toreadonly()
         lost = np.isin(run, list(faults)) if faults else np.zeros(ids.size, np.bool_)
         data = np.frombuffer(buffer, np.uint8)
         # What a lost run left in the buffer is not looked at: span 0 makes the framing call it broken.
         begin, end, broken = self._framing.unwrap(data, start, np.where(lost, 0, span), messages.held, ids)
-        if any(self._put_right(int(chunk[place])) for place in broken if not lost[place]):
+        if any(not lost[place] for place in broken) and self._reindex():
             return None
         for number, error in faults.items():
             self._count_lost(error.message, messages.part(run == number))
@@ -284,19 +277,19 @@ class ChunkFetcher:
                 payloads[place] = None
         return payloads
 
-    def _put_right(self, number: int) -> bool:
-        """Ask a chunk's own records where its messages lie; False when that was done before."""
-        if self._relocate is None or number in self._relocated:
+    def _reindex(self) -> bool:
+        """Ask the records of the files where the messages lie; False when that was done before, or does not help."""
+        if self._is_relocated:
             return False
-        self._relocated.add(number)
-        position, stored_bytes = int(self._chunks.position[number]), int(self._chunks.stored_bytes[number])
-        if self._whole[number]:
-            data = self._cache.get(number)
-            self._relocate(number, ChunkBytes(data), 0, len(data))
-        else:
-            file = self._files[int(self._chunks.file[number])]
-            with FileBytes(file.path, source=file) as source:
-                self._relocate(number, source, position, position + stored_bytes)
+        self._is_relocated = True
+        index = self._relocate()
+        if index is None:
+            return False
+        done_bytes = self._cache.file_bytes
+        self._chunks, self._index = index
+        self._whole = self._chunks.whole
+        self._cache = _ChunkCache(self._files, self._chunks, self._cache.limit_bytes)
+        self._cache.file_bytes = done_bytes
         return True
 
     def _count_lost(self, cause: str, messages: _Messages) -> None:

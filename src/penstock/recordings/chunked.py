@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +13,16 @@ from numpy.typing import NDArray
 from penstock.errors import RecordingError, os_errors
 from penstock.recordings.chunk_fetch import ChunkFetcher, Framing
 from penstock.recordings.fetch import Block
-from penstock.recordings.file_window import Window
+from penstock.recordings.file_window import RecordingWindow
 from penstock.recordings.message_index import (
     Chunks,
-    ChunksBuilder,
-    IndexBuilder,
+    RecordingIndex,
     TopicIndex,
     largest_reads,
-    relocate,
+    relocated,
     time_range_ns,
 )
-from penstock.recordings.messages.schemas import SchemaStore, TopicTable
+from penstock.recordings.messages.schemas import SchemaStore
 from penstock.recordings.recording import (
     LargestReads,
     OnCorrupt,
@@ -31,9 +31,11 @@ from penstock.recordings.recording import (
     as_readonly,
     span_of,
 )
-from penstock.recordings.recovery.scan_bytes import ScanBytes
 from penstock.recordings.unpack import open_content
 from penstock.system.files import ByteSource
+
+if TYPE_CHECKING:
+    from penstock.recordings.recovery.report import DamageLog
 
 
 class ChunkedRecording(Recording):
@@ -51,31 +53,39 @@ class ChunkedRecording(Recording):
         self._fetcher: ChunkFetcher | None = None
 
     @abstractmethod
-    def _messages_in(self, source: ScanBytes, begin: int, end: int) -> Mapping[int, Sequence[tuple[int, int, int]]]:
-        """(time, offset, span) by topic of the messages that a chunk really holds."""
+    def _scanned(self) -> tuple[RecordingIndex, DamageLog]:
+        """The index as the records of the files have it, and what is lost."""
 
-    def _open_file(self, path: Path) -> Window:
+    def _open_file(self, path: Path) -> RecordingWindow:
         """Open a file of the recording, unpacked where it is packed as a whole."""
         with os_errors(RecordingError, f"{path}: cannot be opened"):
             self._files.append(open_content(path))
-        return Window(self._files[-1])
+        return RecordingWindow(self._files[-1])
 
-    def _set_index(
-        self, topics: TopicTable, index: IndexBuilder, chunks: ChunksBuilder, pairs: set[tuple[int, int]]
-    ) -> None:
+    def _set_index(self, index: RecordingIndex) -> None:
         """Take what was found; topics are numbered anew, by their names."""
-        order = topics.in_order()
-        built = index.finish(len(topics))
+        order = index.topics.in_order()
+        built = index.messages.finish(len(index.topics))
         self._index = tuple(built[met] for met, _ in order)
-        self._chunks = chunks.finish()
+        self._chunks = index.chunks.finish()
         number_of = {met: number for number, (met, _) in enumerate(order)}
-        self._pairs = {(channel, number_of[met]) for channel, met in pairs}
+        self._pairs = {(channel, number_of[met]) for channel, met in index.pairs}
         self.start_ns, self.end_ns = time_range_ns(self._index)
         self.compression = span_of(self._chunks.codecs())
         self._set_topics([(*topic, built[met].times_ns.size) for met, topic in order])
 
-    def _relocate(self, number: int, source: ScanBytes, begin: int, end: int) -> None:
-        relocate(self._index, number, self._messages_in(source, begin, end))
+    def _relocate(self) -> tuple[Chunks, tuple[TopicIndex, ...]] | None:
+        """Where the messages lie by the records of the files; None where these do not hold the same messages."""
+        index, _ = self._scanned()
+        order = index.topics.in_order()
+        if [schema for _, (_, _, schema) in order] != self._topic_schemas:
+            return None
+        built = index.messages.finish(len(index.topics))
+        topics = [relocated(old, built[met]) for old, (met, _) in zip(self._index, order, strict=True)]
+        if None in topics:
+            return None
+        self._chunks, self._index = index.chunks.finish(), tuple(each for each in topics if each is not None)
+        return self._chunks, self._index
 
     @property
     def index_bytes(self) -> int:

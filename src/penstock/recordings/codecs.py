@@ -6,7 +6,7 @@ import bz2
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.errors import LimitExceeded, RecordingCorrupt, RecordingError
 from penstock.recordings.file_window import recover_hint
@@ -22,6 +22,17 @@ _SMALL_BYTES = 64 << 20
 _MOST_LARGE_EXPANSION = 128
 _PREFIX_STEPS_BYTES = (1 << 20, 4096, 1)
 _STORED_SPARE_BYTES = 1 << 20
+
+
+class StoredChunk(NamedTuple):
+    """Where the stored bytes of a chunk lie, and what becomes of them; CRC 0 is not checked."""
+
+    data_at: int
+    stored_bytes: int
+    raw_bytes: int
+    codec: str = "none"
+    crc: int = 0
+    is_part: bool = False  # the stream is cut, and decoded as far as it goes
 
 
 def check_sizes(path: Path, offset: int, codec: str, stored_bytes: int, raw_bytes: int) -> None:
@@ -40,12 +51,12 @@ def check_sizes(path: Path, offset: int, codec: str, stored_bytes: int, raw_byte
             )
     most = (stored_bytes + 64) * _MOST_EXPANSION.get(codec, 1)
     if raw_bytes > _SMALL_BYTES:
-        # What is small may be as empty as it likes (a black picture); what is large must have cost something to store.
+        # What is small may be as empty as it likes (a black image); what is large must have cost something to store.
         most = min(most, max(_SMALL_BYTES, stored_bytes * _MOST_LARGE_EXPANSION))
     if codec != "none" and raw_bytes > most:
         raise LimitExceeded(
-            f"{path}: byte {offset:,}: {stored_bytes:,} bytes of {codec} claim to become {raw_bytes:,}, "
-            f"and at most {most:,} are believed",
+            f"{path}: byte {offset:,}: {stored_bytes:,} bytes of {codec} claim to decompress to {raw_bytes:,}, "
+            f"and at most {most:,} are accepted",
             size=raw_bytes,
             limit=most,
             hint=f"the file is damaged or hostile; {recover_hint(path)}",
@@ -61,9 +72,9 @@ def decompress_into(codec: str, stored: memoryview, target: memoryview, path: Pa
             f"{codec} chunk of {len(stored):,} bytes does not decompress: {error}", path=str(path), offset=offset
         ) from error
     if filled != len(target) or more:
-        found = f"more than {filled:,}" if more else f"{filled:,}"
+        actual = f"more than {filled:,}" if more else f"{filled:,}"
         raise RecordingCorrupt(
-            f"{codec} chunk claims {len(target):,} decompressed bytes and holds {found}", path=str(path), offset=offset
+            f"{codec} chunk claims {len(target):,} decompressed bytes and holds {actual}", path=str(path), offset=offset
         )
 
 

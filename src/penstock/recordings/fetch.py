@@ -18,7 +18,7 @@ _ROUND_BYTES = 64 << 10
 # A consumer may stall on a slow disk for long, but not for ever.
 _WAIT_S = 600.0
 
-PACKED_NOTE = "each message is compressed with zstd, though no metadata.yaml tells so; they are decompressed"
+PACKED_NOTE = "each message is compressed with zstd, though no metadata.yaml says so; they are decompressed"
 _SIZE_BYTES = (0, 2, 4, 8)
 
 
@@ -142,7 +142,7 @@ def decompressed(
 ) -> Iterator[Block]:
     """The same blocks with every compressed payload unpacked; plain ones pass as they are.
 
-    `lose` is told the cause and the position in the request of what cannot be unpacked; without it that is an error.
+    `lose` gets the cause and the position in the request of what cannot be unpacked; without it that is an error.
     """
     pool = BufferPool(memory_bytes)
     for block in blocks:

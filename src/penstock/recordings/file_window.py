@@ -9,6 +9,8 @@ from pathlib import Path
 from penstock.errors import RecordingCorrupt, RecordingError
 from penstock.system import files
 
+NO_RECORD = "no record begins here"
+
 
 def plain_name(name: str) -> str:
     """The name of a file without the suffix that says that it is packed as a whole."""
@@ -24,6 +26,17 @@ def recover_hint(path: Path | str) -> str:
         f"`penstock recover {shlex.quote(str(path))} {shlex.quote(new)}` saves what can be read; "
         "or copy it again if the original is whole"
     )
+
+
+def unknown_loss(cause: str) -> str:
+    """The cause of a loss of unknown size."""
+    return f"an unknown number of messages, counted as 1: {cause}"
+
+
+def no_record_note(n_bytes: int, at: int, places: int = 1) -> str:
+    """The note on bytes between records that hold no message: padding, or what something else wrote there."""
+    where = f"at byte {at:,}" if places == 1 else f"in {places:,} places, the first at byte {at:,}"
+    return f"{n_bytes:,} bytes that are no record, {where}; no message is missing"
 
 
 class _RecordingErrors(files.ReadErrors):
@@ -44,7 +57,7 @@ class _RecordingErrors(files.ReadErrors):
 ERRORS = _RecordingErrors(RecordingError, RecordingCorrupt)
 
 
-class Window(files.Window):
+class RecordingWindow(files.ByteWindow):
     """Records at rising positions of a recording."""
 
     def broken(self, message: str, offset: int) -> RecordingCorrupt:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import RecordingCorrupt
-from penstock.recordings.codecs import CODECS
+from penstock.recordings.codecs import CODECS, StoredChunk
 from penstock.recordings.file_window import recover_hint
+from penstock.recordings.messages.schemas import TopicTable
 from penstock.recordings.recording import LargestReads
 
+TimesAndOffsets = tuple[NDArray[np.int64], NDArray[Any]]
 
-@dataclass(frozen=True)
-class TopicIndex:
+
+class TopicIndex(NamedTuple):
     """The messages of one topic in file order: time, chunk number, offset in the raw chunk, bytes it may span."""
 
     times_ns: NDArray[np.int64]
@@ -31,8 +32,7 @@ class TopicIndex:
         return self.times_ns.nbytes + self.chunk.nbytes + self.offset.nbytes + self.span.nbytes
 
 
-@dataclass(frozen=True)
-class Chunks:
+class Chunks(NamedTuple):
     """Where the chunks lie: file number, position of their stored bytes, sizes, codec number; CRC 0 is not checked."""
 
     file: NDArray[np.int32]
@@ -68,22 +68,12 @@ class ChunksBuilder:
     def __len__(self) -> int:
         return len(self._columns[0])
 
-    def add(
-        self,
-        *,
-        file: int = 0,
-        position: int,
-        stored_bytes: int,
-        raw_bytes: int,
-        codec: int = 0,
-        crc: int = 0,
-        is_part: bool = False,
-    ) -> int:
-        number = len(self)
-        values = (file, position, stored_bytes, raw_bytes, codec, crc, is_part)
+    def add(self, chunk: StoredChunk, file: int = 0) -> int:
+        codec = CODECS.index(chunk.codec)
+        values = (file, chunk.data_at, chunk.stored_bytes, chunk.raw_bytes, codec, chunk.crc, chunk.is_part)
         for column, value in zip(self._columns, values, strict=True):
             column.append(value)
-        return number
+        return len(self) - 1
 
     def rollback(self, length: int) -> None:
         """Forget the chunks from number `length` on."""
@@ -154,37 +144,22 @@ class IndexBuilder(TopicColumns):
         starts = np.flatnonzero(np.concatenate(([True], grouped[1:] != grouped[:-1])))
         ends = np.append(starts[1:], grouped.size)
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            mine = order[start:end]
-            self.extend(int(grouped[start]), times_ns[mine], chunk[mine], offset[mine], span[mine])
+            own = order[start:end]
+            self.extend(int(grouped[start]), times_ns[own], chunk[own], offset[own], span[own])
 
     def finish(self, topic_count: int) -> tuple[TopicIndex, ...]:
         """The index of topics 0 … topic_count - 1."""
         return tuple(TopicIndex(*self.arrays(topic)) for topic in range(topic_count))
 
 
-def relocate(index: Sequence[TopicIndex], number: int, found: Mapping[int, Sequence[tuple[int, int, int]]]) -> None:
-    """Correct where the messages of one chunk lie; `found`: their (time, offset, span) by topic, in file order.
-
-    Messages are matched by their times, then by their order. An entry whose message is not there gets no bytes, so that
-    reading it counts it as lost.
-    """
-    for topic, columns in enumerate(index):
-        first, end = np.searchsorted(columns.chunk, (number, number + 1)).tolist()
-        left: dict[int, list[tuple[int, int, int]]] = {}
-        for message in found.get(topic, ()):
-            left.setdefault(message[0], []).append(message)
-        without = []
-        for place in range(first, end):
-            same = left.get(int(columns.times_ns[place]))
-            if same:
-                _, columns.offset[place], columns.span[place] = same.pop(0)
-            else:
-                without.append(place)
-        others = sorted(message for messages in left.values() for message in messages)
-        for place, message in zip(without, others, strict=False):
-            columns.times_ns[place], columns.offset[place], columns.span[place] = message
-        for place in without[len(others) :]:
-            columns.offset[place], columns.span[place] = 0, 0
+def relocated(old: TopicIndex, new: TopicIndex) -> TopicIndex | None:
+    """The places of `new` under the numbers of `old`; None where the two do not list messages of the same times."""
+    of_old, of_new = (np.argsort(each.times_ns, kind="stable") for each in (old, new))
+    if not np.array_equal(old.times_ns[of_old], new.times_ns[of_new]):
+        return None
+    place = np.empty_like(of_new)
+    place[of_old] = of_new
+    return TopicIndex(old.times_ns, new.chunk[place], new.offset[place], new.span[place])
 
 
 def largest_reads(index: Sequence[TopicIndex], chunks: Chunks) -> LargestReads:
@@ -208,51 +183,47 @@ def time_range_ns(index: Sequence[TopicIndex]) -> tuple[int, int]:
     return min(int(times.min()) for times in used), max(int(times.max()) for times in used)
 
 
-class IndexEntries:
-    """Index records of chunks as they lie in a file, sorted and measured in batches: a long file needs no more."""
+class RecordingIndex:
+    """The index of a recording while it is made: topics and channels as they are met, chunks, messages.
 
-    def __init__(
-        self,
-        index: IndexBuilder,
-        chunks: ChunksBuilder,
-        unpack: Callable[[bytearray, Path], tuple[NDArray[np.int64], NDArray[Any]]],
-    ) -> None:
-        """`unpack`: times and offsets out of the bytes of records."""
-        self._index = index
-        self._chunks = chunks
-        self._unpack = unpack
-        self.discard()
+    Index records of chunks are kept as they lie in the file, and sorted and measured in batches: a long file needs no
+    more.
+    """
 
-    def discard(self) -> None:
-        """Forget what was not flushed."""
+    def __init__(self) -> None:
+        self.topics = TopicTable()
+        self.pairs: set[tuple[int, int]] = set()  # (channel or connection, topic)
+        self.chunks = ChunksBuilder()
+        self.messages = IndexBuilder()
+        self.discard_entries()
+
+    def discard_entries(self) -> None:
+        """Forget the index records that were not flushed."""
         self._entries = bytearray()
         self._columns = array("i"), array("i"), array("q"), array("q")  # topic, chunk, span, number of messages
-        self._count = 0
+        self.entry_count = 0
 
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, topic: int, chunk: int, entries: bytes, count: int, span: int = 0) -> None:
-        """Entries of one topic in one chunk; span 0: it follows from the message behind."""
+    def add_entries(self, topic: int, chunk: int, entries: bytes, count: int, span: int = 0) -> None:
+        """Index entries of one topic in one chunk; span 0: it follows from the message behind."""
         self._entries += entries
-        self._count += count
-        topics, chunks, spans, counts = self._columns
+        self.entry_count += count
+        topics, chunks, spans, counts = self._columns  # not a loop: a bag has one of these for each chunk and topic
         topics.append(topic)
         chunks.append(chunk)
         spans.append(span)
         counts.append(count)
 
-    def flush(self, path: Path) -> None:
-        """Add everything to the index; called only between chunks."""
+    def flush_entries(self, path: Path, unpack: Callable[[bytearray, Path], TimesAndOffsets]) -> None:
+        """Make messages of all entries; called only between chunks. `unpack` gives times and offsets of records."""
         if not self._columns[0]:
             return
         counts = np.array(self._columns[3], np.int64)
         topic, chunk, known = (np.repeat(np.array(column), counts) for column in self._columns[:3])
-        times_ns, offset = self._unpack(self._entries, path)
-        order, span = _in_file_order(chunk, offset, self._chunks, path)
+        times_ns, offset = unpack(self._entries, path)
+        order, span = _in_file_order(chunk, offset, self.chunks, path)
         span = np.where(known[order] > 0, known[order], span).astype(np.uint32)
-        self._index.add(topic[order], times_ns[order], chunk[order], offset[order].astype(np.uint32), span)
-        self.discard()
+        self.messages.add(topic[order], times_ns[order], chunk[order], offset[order].astype(np.uint32), span)
+        self.discard_entries()
 
 
 def _in_file_order(

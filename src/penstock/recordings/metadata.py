@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.formats.content import foreign_content
@@ -19,8 +19,7 @@ METADATA_VERSION = 5
 _NO_TIME_NS = (1 << 63) - 1
 
 
-@dataclass(frozen=True)
-class Metadata:
+class Metadata(NamedTuple):
     """What penstock takes from metadata.yaml: the files, the compression, and counts to compare with."""
 
     files: tuple[str, ...] = ()
@@ -75,13 +74,13 @@ def _text(tree: Mapping[str, Any], key: str) -> str:
 
 
 def _topic_counts(entries: list[Any]) -> tuple[tuple[str, str, int], ...]:
-    found = []
+    counts = []
     for entry in entries:
         about = entry.get("topic_metadata") if isinstance(entry, dict) else None
         count = entry.get("message_count") if isinstance(entry, dict) else None
         if isinstance(about, dict) and isinstance(count, int):
-            found.append((_text(about, "name"), type_name(_text(about, "type")), count))
-    return tuple(found)
+            counts.append((_text(about, "name"), type_name(_text(about, "type")), count))
+    return tuple(counts)
 
 
 def disagreements(metadata: Metadata, counted: Mapping[tuple[str, str], int]) -> list[str]:
@@ -91,17 +90,16 @@ def disagreements(metadata: Metadata, counted: Mapping[tuple[str, str], int]) ->
     for name, kind, count in metadata.counts:
         claimed[name, kind] = claimed.get((name, kind), 0) + count
     for key in sorted(claimed.keys() | counted.keys()):
-        said, found = claimed.get(key), counted.get(key)
-        if metadata.counts and said != found and (said or found):
+        listed, actual = claimed.get(key), counted.get(key)
+        if metadata.counts and listed != actual and (listed or actual):
             notes.append(
-                f"{FILE_NAME} lists {'no' if said is None else said} messages of {key[0]} ({key[1]}); "
-                f"the files hold {'none' if found is None else found}"
+                f"{FILE_NAME} lists {'no' if listed is None else listed} messages of {key[0]} ({key[1]}); "
+                f"the files hold {'none' if actual is None else actual}"
             )
     return notes
 
 
-@dataclass(frozen=True)
-class TopicFacts:
+class TopicFacts(NamedTuple):
     """One topic as metadata.yaml lists it."""
 
     name: str
@@ -111,7 +109,7 @@ class TopicFacts:
     type_hash: str = ""
 
 
-@dataclass
+@dataclass(eq=False)
 class FileFacts:
     """What one new file holds."""
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from penstock.errors import MessageError, RecordingError, SchemaError
 from penstock.recordings.fetch import Block as Block
 from penstock.recordings.fetch import decompressed
+from penstock.recordings.file_window import unknown_loss
 from penstock.recordings.messages.decoder import MessageDecoder
 from penstock.recordings.messages.schemas import Schema, SchemaStore, several_types, type_name
-from penstock.recordings.recovery.report import unknown_loss
-from penstock.recordings.split import Source
+from penstock.recordings.split import SplitFiles
 from penstock.system.closing import Closing
+from penstock.system.units import name_hint
 
 DEFAULT_FETCH_BYTES = 16 << 20
 OnCorrupt = Literal["raise", "count"]
@@ -54,8 +55,7 @@ class Loss:
     where: str
 
 
-@dataclass(frozen=True)
-class LargestReads:
+class LargestReads(NamedTuple):
     """What `fetch` may have to hold at once, whatever its `memory_bytes`."""
 
     message_bytes: int
@@ -153,19 +153,15 @@ class Recording(Closing, ABC):
 
     def topic(self, name: str) -> Topic:
         """The topic of a name, or of NAME:TYPE; of a name that carries several types, the one with most messages."""
-        found = next((topic for topic in self.topics if topic.name == name), None)
-        if found is None and ":" in name:
+        match = next((topic for topic in self.topics if topic.name == name), None)
+        if match is None and ":" in name:
             plain, _, kind = name.rpartition(":")
             kind = type_name(kind)
-            found = next((topic for topic in self.topics if (topic.name, topic.type) == (plain, kind)), None)
-            found = found or next((topic for topic in self.topics if topic.name == f"{plain}:{kind}"), None)
-        if found is not None:
-            return found
-        names = sorted({topic.name for topic in self.topics})
-        import difflib
-
-        close = difflib.get_close_matches(name, names, n=3)
-        hint = f"did you mean {', '.join(close)}?" if close else f"it has: {', '.join(names[:20]) or 'no topic at all'}"
+            match = next((topic for topic in self.topics if (topic.name, topic.type) == (plain, kind)), None)
+            match = match or next((topic for topic in self.topics if topic.name == f"{plain}:{kind}"), None)
+        if match is not None:
+            return match
+        hint = name_hint(name, sorted({topic.name for topic in self.topics}), "it has:")
         raise RecordingError(f"{self.path}: no topic {name!r}", hint=hint)
 
     def schema(self, topic: Topic) -> Schema:
@@ -225,10 +221,10 @@ class Recording(Closing, ABC):
                 return decoder.header_stamp_ns(whole)
         return int(self.times_ns(topic)[number])
 
-    def _set_topics(self, found: Sequence[tuple[str, str, Schema, int]]) -> None:
+    def _set_topics(self, topics: Sequence[tuple[str, str, Schema, int]]) -> None:
         """(name, encoding, schema, count) per topic, in the order of their ids."""
-        self._topic_schemas = [schema for _, _, schema, _ in found]
-        shared = shared_names([(name, schema.type, count) for name, _, schema, count in found])
+        self._topic_schemas = [schema for _, _, schema, _ in topics]
+        shared = shared_names([(name, schema.type, count) for name, _, schema, count in topics])
         self.topics = tuple(
             Topic(
                 number,
@@ -239,11 +235,11 @@ class Recording(Closing, ABC):
                 self._schemas.problem(schema, encoding),
                 name if number in shared else None,
             )
-            for number, (name, encoding, schema, count) in enumerate(found)
+            for number, (name, encoding, schema, count) in enumerate(topics)
         )
-        self.notes += several_types(((name, schema.type), count) for name, _, schema, count in found)
+        self.notes += several_types(((name, schema.type), count) for name, _, schema, count in topics)
 
-    def _compare(self, source: Source) -> None:
+    def _compare(self, source: SplitFiles) -> None:
         """Note where metadata.yaml and the files differ; count what lay in files that are not there."""
         from penstock.recordings.metadata import disagreements
 
@@ -261,9 +257,9 @@ class Recording(Closing, ABC):
         for topic_id in np.unique(topic_ids).tolist():
             count = self.topics[topic_id].count
             lost = self._lost.setdefault(topic_id, np.zeros(count, np.bool_))
-            mine = np.unique(numbers[topic_ids == topic_id])
-            fresh += int(np.count_nonzero(~lost[mine]))
-            lost[mine] = True
+            own = np.unique(numbers[topic_ids == topic_id])
+            fresh += int(np.count_nonzero(~lost[own]))
+            lost[own] = True
         self._add_loss(cause, fresh, where)
 
     def _lose_placed(
@@ -280,7 +276,7 @@ class Recording(Closing, ABC):
         return lose
 
     def _lose_unknown(self, cause: str, where: str) -> None:
-        """Count a loss of which nothing tells how large it is."""
+        """Count a loss of unknown size."""
         self._add_loss(unknown_loss(cause), 1, where)
 
     def _add_loss(self, cause: str, count: int, where: str) -> None:
@@ -312,19 +308,19 @@ class Recording(Closing, ABC):
             )
 
 
-def shared_names(found: Sequence[tuple[str, str, int]]) -> dict[int, str]:
-    """The names of topics whose own is taken by another type, by their places; `found`: name, type, messages."""
+def shared_names(topics: Sequence[tuple[str, str, int]]) -> dict[int, str]:
+    """The names of topics whose own is taken by another type, by their places; `topics`: name, type, messages."""
     names: dict[int, str] = {}
     by_name: dict[str, list[int]] = {}
-    for place, (name, _, _) in enumerate(found):
+    for place, (name, _, _) in enumerate(topics):
         by_name.setdefault(name, []).append(place)
     for name, places in by_name.items():
-        first = max(places, key=lambda place: found[place][2])
+        first = max(places, key=lambda place: topics[place][2])
         for place in places:
-            wanted = f"{name}:{found[place][1]}"
+            wanted = f"{name}:{topics[place][1]}"
             if place != first:
                 used = sum(other == wanted or other.startswith(f"{wanted}#") for other in names.values())
-                names[place] = f"{wanted}#{used + 1}" if used or found[place][1] == found[first][1] else wanted
+                names[place] = f"{wanted}#{used + 1}" if used or topics[place][1] == topics[first][1] else wanted
     return names
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock import formats
 from penstock.errors import NotARecording, RecordingError
@@ -16,7 +16,7 @@ from penstock.recordings import metadata as bag_metadata
 from penstock.recordings.file_window import ERRORS, plain_name, recover_hint
 from penstock.recordings.metadata import Metadata
 from penstock.recordings.unpack import is_packed, unpacked_head
-from penstock.system.files import as_path, open_source, walk
+from penstock.system.files import as_path, matches, open_source, walk
 
 _SHOWN_BYTES = 16  # of a file that is no recording
 _NUMBERED = re.compile(r"(?P<stem>.+)_(?P<number>[0-9]+)")
@@ -25,8 +25,7 @@ _KNOWN = (
 )
 
 
-@dataclass(frozen=True)
-class Source:
+class SplitFiles(NamedTuple):
     """The files of one recording, in their order; `missing` are (file, messages) that metadata.yaml names in vain."""
 
     path: Path
@@ -37,56 +36,56 @@ class Source:
     missing: tuple[tuple[str, int], ...] = ()
 
 
-def source_of(path: Path) -> Source:
+def source_of(path: Path) -> SplitFiles:
     """The recording at a path: a file, the first file of a series (then all of it), or a directory."""
     if path.is_dir():
         return _directory_source(path)
     if not path.exists():
         raise RecordingError(f"{path}: no such file or directory", hint=_near(path))
-    found = _format_of_file(path)
+    file_format = _format_of_file(path)
     series = _series(path)
     beside = path.parent / bag_metadata.FILE_NAME
     metadata, notes = Metadata(), [f"read as one recording: {', '.join(f.name for f in series)}"][: len(series) > 1]
-    if found.is_series and beside.is_file():
-        told, told_notes = bag_metadata.read_metadata(beside)
-        if path.name in told.files or plain_name(path.name) in told.files:
+    if file_format.is_series and beside.is_file():
+        described, found_notes = bag_metadata.read_metadata(beside)
+        if path.name in described.files or plain_name(path.name) in described.files:
             # Counts speak of all files together; only the compression is of use for one of them.
-            whole = set(told.files) <= {file.name for file in series}
-            metadata = told if whole else Metadata((), told.compression_format, told.compression_mode)
-            notes += told_notes
-    return Source(path, found.kind, series, metadata, (*notes, *_packed_notes(series, metadata)))
+            whole = set(described.files) <= {file.name for file in series}
+            metadata = described if whole else Metadata((), described.compression_format, described.compression_mode)
+            notes += found_notes
+    return SplitFiles(path, file_format.kind, series, metadata, (*notes, *_packed_notes(series, metadata)))
 
 
 def find(paths: Sequence[str | Path]) -> list[Path]:
     """The recordings among files, directories (searched recursively) and glob patterns, naturally sorted, each once."""
-    found: list[Path] = []
-    for given in paths:
-        path = as_path(given)
+    recordings: list[Path] = []
+    for root in paths:
+        path = as_path(root)
         if path.is_dir():
             within = list(_search(path))
             if not within:
                 raise NotARecording(f"{path}: no recording in this directory", hint=_KNOWN)
-            found += within
+            recordings += within
         elif path.exists():
-            found.append(path)
+            recordings.append(path)
         else:
-            matches = sorted(glob.glob(str(given), recursive=True), key=natural_key)
-            if not matches:
-                what = "no file matches" if glob.has_magic(str(given)) else "no such file or directory"
+            matched = sorted(matches(root), key=lambda match: natural_key(str(match)))
+            if not matched:
+                what = "no file matches" if glob.has_magic(str(root)) else "no such file or directory"
                 raise RecordingError(f"{path}: {what}", hint=_near(path))
-            found += [Path(match) for match in matches if not Path(match).is_dir() and _named(match)]
-            for match in matches:
-                if Path(match).is_dir():
-                    found += _search(Path(match))
-            if not found:
-                raise NotARecording(f"{path}: {len(matches)} files match, none is a recording", hint=_KNOWN)
-    return _one_per_recording(found)
+            recordings += [match for match in matched if not match.is_dir() and _named(match.name)]
+            for match in matched:
+                if match.is_dir():
+                    recordings += _search(match)
+            if not recordings:
+                raise NotARecording(f"{path}: {len(matched)} files match, none is a recording", hint=_KNOWN)
+    return _one_per_recording(recordings)
 
 
 def suffix_kind(name: str) -> str | None:
     """The kind that a file name promises."""
-    found = _named(name)
-    return None if found is None else found.kind
+    name_format = _named(name)
+    return None if name_format is None else name_format.kind
 
 
 def _named(name: str) -> Format | None:
@@ -101,8 +100,8 @@ def _format_of_file(path: Path) -> Format:
     packed = head.startswith(ZSTD_MAGIC)
     if packed:
         head = unpacked_head(path, HEAD_BYTES)
-    if (found := formats.by_start(head, "recording")) is not None:
-        return found
+    if (file_format := formats.by_start(head, "recording")) is not None:
+        return file_format
     if promised is not None and not promised.magics:
         return promised  # nothing but its name tells
     if packed and promised is not None and not head:
@@ -124,12 +123,12 @@ def _format_of_file(path: Path) -> Format:
 
 def _split_name(path: Path) -> tuple[str, int | None, str]:
     """Stem without the number, the number, and the full suffix (in lower case)."""
-    found = _named(path.name)
-    if found is None:
+    name_format = _named(path.name)
+    if name_format is None:
         return path.name, None, ""
-    suffix = found.suffix_of(path.name)
+    suffix = name_format.suffix_of(path.name)
     stem = path.name[: -len(suffix)]
-    match = _NUMBERED.fullmatch(stem) if found.is_series else None
+    match = _NUMBERED.fullmatch(stem) if name_format.is_series else None
     return (stem, None, suffix) if match is None else (match["stem"], int(match["number"]), suffix)
 
 
@@ -147,9 +146,9 @@ def _series(path: Path) -> tuple[Path, ...]:
     return tuple(sibling for _, sibling in sorted(siblings)) or (path,)
 
 
-def _directory_source(path: Path) -> Source:
-    if (found := formats.by_directory(path, "recording")) is not None:
-        return Source(path, found.kind, (path,), Metadata())
+def _directory_source(path: Path) -> SplitFiles:
+    if (directory_format := formats.by_directory(path, "recording")) is not None:
+        return SplitFiles(path, directory_format.kind, (path,), Metadata())
     described = path / bag_metadata.FILE_NAME
     if not described.is_file():
         within = list(_search(path))
@@ -157,7 +156,7 @@ def _directory_source(path: Path) -> Source:
             return source_of(within[0])
         if not within:
             raise NotARecording(f"{path}: no recording in this directory", hint=_KNOWN)
-        names = [str(found.relative_to(path)) for found in within[:5]] + ["…"] * (len(within) > 5)
+        names = [str(directory_format.relative_to(path)) for directory_format in within[:5]] + ["…"] * (len(within) > 5)
         raise RecordingError(f"{path}: holds {len(within)} recordings: {', '.join(names)}", hint="name one of them")
     metadata, notes = bag_metadata.read_metadata(described)
     files, missing = _named_files(path, metadata, notes)
@@ -175,11 +174,11 @@ def _directory_source(path: Path) -> Source:
     if len(kinds) > 1:
         raise RecordingError(f"{path}: one bag of several storage kinds: {', '.join(file.name for file in files)}")
     notes += _packed_notes(files, metadata)
-    return Source(path, kinds.pop(), tuple(files), metadata, tuple(notes), tuple(missing))
+    return SplitFiles(path, kinds.pop(), tuple(files), metadata, tuple(notes), tuple(missing))
 
 
 def _packed_notes(files: Sequence[Path], metadata: Metadata) -> list[str]:
-    """Names files that are compressed though no metadata.yaml tells so."""
+    """Names files that are compressed though no metadata.yaml says so."""
     if metadata.compression_mode == "file":
         return []
     packed = [file.name for file in files if is_packed(file)]
@@ -211,8 +210,8 @@ def _ros2_files(path: Path) -> list[Path]:
 
 
 def _is_of_series(name: str) -> bool:
-    found = _named(name)
-    return found is not None and found.is_series
+    name_format = _named(name)
+    return name_format is not None and name_format.is_series
 
 
 def _search(path: Path) -> Iterable[Path]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,6 @@ from penstock.recordings.codecs import read_prefix
 from penstock.recordings.file_window import ERRORS, recover_hint
 from penstock.system.files import ByteSource, LocalSource, for_library, open_source
 
-_STEP_BYTES = 1 << 20
 # Left free on the disk that holds temporary files, so that a bomb cannot fill it.
 _SPARE_BYTES = 256 << 20
 # Recordings shrink to a tenth, seldom to a hundredth; what grows further than this, and large, is a bomb.
@@ -34,6 +32,8 @@ def open_content(path: Path) -> ByteSource:
     """The bytes of a recording's file; where it is packed as a whole, of an unnamed temporary file."""
     if not is_packed(path):
         return open_source(path, ERRORS)
+    import tempfile
+
     with tempfile.TemporaryFile(prefix="penstock-") as target:
         _unpack(path, target)
         return LocalSource(path, os.dup(target.fileno()), ERRORS)
@@ -53,6 +53,8 @@ def unpacked_head(path: Path, n_bytes: int = 16) -> bytes:
 @contextmanager
 def unpacked_file(path: Path) -> Iterator[Path]:
     """A temporary file with the decompressed content, for who needs a name to open it; the name is gone afterwards."""
+    import tempfile
+
     with tempfile.NamedTemporaryFile(prefix="penstock-") as target:
         _unpack(path, target)
         yield Path(target.name)
@@ -60,16 +62,8 @@ def unpacked_file(path: Path) -> Iterator[Path]:
 
 def unpack_prefix(path: Path, target: Path) -> tuple[int, bool]:
     """Decompress as far as it goes into a new file at `target`; its bytes, and whether that was all."""
-    import pyarrow as pa
-
     with target.open("xb") as file:
-        limit = limit_bytes(path, target.parent)
-
-        def take(piece: bytes) -> None:
-            _add(path, target.parent, file, piece, file.tell(), limit)
-
-        is_all = read_prefix(lambda: pa.CompressedInputStream(_packed(path), "zstd"), take, 1 << 62)
-        return file.tell(), is_all
+        return _unpack_prefix(path, file, target.parent)
 
 
 def _packed(path: Path) -> Any:
@@ -86,30 +80,31 @@ def limit_bytes(path: Path, directory: Path) -> int:
     return max(0, min(free, max(_SMALL_BYTES, _MOST_EXPANSION * path.stat().st_size)))
 
 
-def _add(path: Path, directory: Path, target: IO[bytes], piece: bytes, done: int, limit: int) -> int:
-    if done + len(piece) > limit:
-        raise LimitExceeded(
-            f"{path}: more than {limit:,} bytes when decompressed: too much for {directory}, or a bomb",
-            size=done + len(piece),
-            limit=limit,
-            hint="set TMPDIR to a larger disk, or decompress it yourself: zstd -d FILE",
-        )
-    target.write(piece)
-    return done + len(piece)
+def _unpack_prefix(path: Path, target: IO[bytes], directory: Path) -> tuple[int, bool]:
+    import pyarrow as pa
+
+    limit = limit_bytes(path, directory)
+
+    def take(piece: bytes) -> None:
+        done = target.tell() + len(piece)
+        if done > limit:
+            raise LimitExceeded(
+                f"{path}: more than {limit:,} bytes when decompressed: too much for {directory}, or hostile",
+                size=done,
+                limit=limit,
+                hint="set TMPDIR to a larger disk, or decompress it yourself: zstd -d FILE",
+            )
+        target.write(piece)
+
+    is_all = read_prefix(lambda: pa.CompressedInputStream(_packed(path), "zstd"), take, 1 << 62)
+    target.flush()
+    return target.tell(), is_all
 
 
 def _unpack(path: Path, target: IO[bytes]) -> None:
-    import pyarrow as pa
+    import tempfile
 
-    directory = Path(tempfile.gettempdir())
-    limit = limit_bytes(path, directory)
-    done = 0
-    try:
-        with _packed(path) as packed, pa.CompressedInputStream(packed, "zstd") as stream:
-            while piece := stream.read(_STEP_BYTES):
-                done = _add(path, directory, target, piece, done, limit)
-            target.flush()
-    except (OSError, ValueError) as error:
-        raise RecordingCorrupt(
-            f"zstd content breaks off after {done:,} bytes: {error}", path=str(path), hint=recover_hint(path)
-        ) from error
+    done, is_all = _unpack_prefix(path, target, Path(tempfile.gettempdir()))
+    if not is_all:
+        what = f"zstd content breaks off after {done:,} bytes"
+        raise RecordingCorrupt(what, path=str(path), hint=recover_hint(path))

@@ -117,7 +117,7 @@ def test_header_times_come_from_inside_the_messages(tmp_path: Path, compression:
 def test_absent_topic_names_close_ones(tmp_path: Path) -> None:
     with (
         recordings.open(write_bag(tmp_path / "a.bag", some_messages(20))) as recording,
-        pytest.raises(RecordingError, match="did you mean /alpha"),
+        pytest.raises(RecordingError, match="did you mean '/alpha"),
     ):
         recording.topic("/alhpa")
 
@@ -175,9 +175,9 @@ def test_fetch_from_a_closed_recording_says_so(tmp_path: Path) -> None:
 def test_not_a_bag_at_all(tmp_path: Path) -> None:
     from penstock.recordings.metadata import Metadata
     from penstock.recordings.ros1.reader import Ros1Recording
-    from penstock.recordings.split import Source
+    from penstock.recordings.split import SplitFiles
 
     bag = tmp_path / "a.bag"
     bag.write_bytes(b"PK\x03\x04" + bytes(100))
     with pytest.raises(NotARecording):
-        Ros1Recording(Source(bag, "ros1", (bag,), Metadata()))
+        Ros1Recording(SplitFiles(bag, "ros1", (bag,), Metadata()))

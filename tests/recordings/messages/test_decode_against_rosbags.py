@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rosbags.typesys import Stores, get_typestore
 
-from penstock.recordings.messages.decode import Decoder
+from penstock.recordings.messages.decode import RosDecoder
 from penstock.recordings.messages.definitions import FieldType, parse_msg
 from penstock.recordings.messages.standard_types import standard_definitions
 from tests.recordings.messages.oracle import Field, Oracle, Types, messages, plain, text_of, type_sets
@@ -18,9 +18,9 @@ from tests.recordings.messages.oracle import Field, Oracle, Types, messages, pla
 SLOW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def decoder_of(oracle: Oracle) -> Decoder:
+def decoder_of(oracle: Oracle) -> RosDecoder:
     definitions = parse_msg(text_of(oracle.types, ros1=oracle.ros1), oracle.name)
-    return Decoder(definitions, oracle.name, "ros1" if oracle.ros1 else "cdr")
+    return RosDecoder(definitions, oracle.name, "ros1" if oracle.ros1 else "cdr")
 
 
 @st.composite
@@ -160,7 +160,7 @@ def test_every_standard_type_comes_back(distro: Any) -> None:
             continue
         theirs, ours = _default_item(FieldType("message", name), definitions, store, ros1=ros1)
         payload = bytes(store.serialize_ros1(theirs, name) if ros1 else store.serialize_cdr(theirs, name))
-        decoder = Decoder(definitions, name, "ros1" if ros1 else "cdr")
+        decoder = RosDecoder(definitions, name, "ros1" if ros1 else "cdr")
         assert plain(decoder.decode(payload)) == ours, name
         if decoder.has_header:
             assert decoder.header_stamp_ns(payload[:12]) == 5_000_000_006

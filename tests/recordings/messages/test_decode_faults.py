@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError, MessageError, SchemaError
-from penstock.recordings.messages.decode import Decoder
+from penstock.recordings.messages.decode import RosDecoder
 from penstock.recordings.messages.definitions import parse_msg
 from penstock.recordings.messages.standard_types import standard_definitions
 from tests.recordings.messages.oracle import Oracle, messages, text_of, type_sets
@@ -19,8 +19,8 @@ from tests.recordings.messages.oracle import Oracle, messages, text_of, type_set
 SLOW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def decoder_of(text: str, encoding: Any = "ros1") -> Decoder:
-    return Decoder(parse_msg(text, "pkg/T"), "pkg/T", encoding)
+def decoder_of(text: str, encoding: Any = "ros1") -> RosDecoder:
+    return RosDecoder(parse_msg(text, "pkg/T"), "pkg/T", encoding)
 
 
 @pytest.mark.parametrize("ros1", [True, False])
@@ -30,7 +30,7 @@ def test_cut_or_flipped_messages_never_raise_anything_but_a_message_error(ros1: 
     def check(types: Any, data: st.DataObject) -> None:
         oracle = Oracle(types, ros1=ros1)
         payload = bytearray(oracle.serialise(data.draw(messages(types, list(types)[-1]))))
-        decoder = Decoder(parse_msg(text_of(types, ros1=ros1), oracle.name), oracle.name, "ros1" if ros1 else "cdr")
+        decoder = RosDecoder(parse_msg(text_of(types, ros1=ros1), oracle.name), oracle.name, "ros1" if ros1 else "cdr")
         last = decoder.reader([types[list(types)[-1]][-1].name])
         for _ in range(20):
             broken = payload[: data.draw(st.integers(0, len(payload)))]
@@ -122,7 +122,7 @@ def test_empty_messages_take_one_byte_in_cdr_and_none_in_ros1() -> None:
     with pytest.raises(SchemaError, match="array of empty messages"):
         decoder_of(text, "ros1").decode(b"\7")
     for payload in (b"\0\1\0\0", b"\0\1\0\0\0", b"\0\1\0\0\0\0\0\0"):
-        empty = Decoder(standard_definitions("ros2"), "std_msgs/msg/Empty", "cdr")
+        empty = RosDecoder(standard_definitions("ros2"), "std_msgs/msg/Empty", "cdr")
         assert empty.decode(payload) == {}
 
 
@@ -132,9 +132,9 @@ def test_an_endless_list_of_empty_messages_costs_no_time() -> None:
 
 
 def test_a_header_is_read_from_its_first_bytes_alone() -> None:
-    ros1 = Decoder(standard_definitions("ros1"), "sensor_msgs/Image", "ros1")
+    ros1 = RosDecoder(standard_definitions("ros1"), "sensor_msgs/Image", "ros1")
     assert ros1.header_stamp_ns(struct.pack("<III", 9, 0xFFFFFFFF, 2)) == 0xFFFFFFFF * 10**9 + 2
-    ros2 = Decoder(standard_definitions("ros2"), "sensor_msgs/msg/Image", "cdr")
+    ros2 = RosDecoder(standard_definitions("ros2"), "sensor_msgs/msg/Image", "cdr")
     assert ros2.header_stamp_ns(b"\0\1\0\0" + struct.pack("<iI", -1, 2)) == -(10**9) + 2
     assert ros2.header_stamp_ns(b"\0\0\0\0" + struct.pack(">iI", 1, 2)) == 10**9 + 2
     with pytest.raises(MessageError, match="needs 8 bytes at byte 4 of the message, 2 are left"):
@@ -142,7 +142,7 @@ def test_a_header_is_read_from_its_first_bytes_alone() -> None:
 
 
 def test_a_type_without_header_has_no_header_time() -> None:
-    decoder = Decoder(standard_definitions("ros2"), "std_msgs/msg/String", "cdr")
+    decoder = RosDecoder(standard_definitions("ros2"), "std_msgs/msg/String", "cdr")
     assert not decoder.has_header
     with pytest.raises(SchemaError, match="does not begin with a std_msgs/Header"):
         decoder.header_stamp_ns(bytes(16))
@@ -181,14 +181,14 @@ def test_fields_behind_the_last_wanted_one_may_be_missing() -> None:
     ],
 )
 def test_a_wrong_path_says_what_is_wrong(path: str, problem: str) -> None:
-    decoder = Decoder(standard_definitions("ros2"), "sensor_msgs/msg/JointState", "cdr")
+    decoder = RosDecoder(standard_definitions("ros2"), "sensor_msgs/msg/JointState", "cdr")
     with pytest.raises(ConfigError) as caught:
         decoder.reader([path])
     assert problem in str(caught.value)
 
 
 def test_an_array_of_messages_needs_an_index() -> None:
-    decoder = Decoder(standard_definitions("ros2"), "geometry_msgs/msg/PoseArray", "cdr")
+    decoder = RosDecoder(standard_definitions("ros2"), "geometry_msgs/msg/PoseArray", "cdr")
     with pytest.raises(ConfigError, match=r"poses\[0\]\.position"):
         decoder.reader(["poses.position"])
     with pytest.raises(MessageError, match=r"poses\[2\] does not exist: the message holds 0"):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import SchemaError
-from penstock.recordings.messages.decode import Decoder
+from penstock.recordings.messages.decode import RosDecoder
 from penstock.recordings.messages.definitions import FieldDef, FieldType, normalise_type, parse_msg
 from penstock.recordings.messages.idl import parse_idl
 
@@ -86,7 +86,9 @@ def test_a_dependency_given_twice_counts_once() -> None:
 
 
 def test_times_need_no_definition() -> None:
-    decoder = Decoder(parse_msg("builtin_interfaces/Time t\nbuiltin_interfaces/Duration[] d", "pkg/T"), "pkg/T", "cdr")
+    decoder = RosDecoder(
+        parse_msg("builtin_interfaces/Time t\nbuiltin_interfaces/Duration[] d", "pkg/T"), "pkg/T", "cdr"
+    )
     payload = b"\0\1\0\0" + b"\1\0\0\0\2\0\0\0" + b"\1\0\0\0" + b"\xff\xff\xff\xff\3\0\0\0"
     assert decoder.decode(payload) == {"t": 1_000_000_002, "d": [-999_999_997]}
 
@@ -94,7 +96,7 @@ def test_times_need_no_definition() -> None:
 def test_a_service_becomes_its_event() -> None:
     for name in ("pkg/srv/Add", "pkg/srv/Add_Event"):
         found = parse_msg("int64 a\n---\nint64 sum\nstring why\n", name)
-        decoder = Decoder(found, "pkg/srv/Add_Event", "cdr")
+        decoder = RosDecoder(found, "pkg/srv/Add_Event", "cdr")
         assert [field.name for field in decoder.message.fields] == ["info", "request", "response"]
 
 
@@ -117,13 +119,13 @@ HOSTILE = {
     "more than 10,000 fields": "".join(f"uint8 f{n}\n" for n in range(10_001)),
     "expands to more than 20,000": wide_tower(8, 10),
     "would take at least": wide_tower(10, 1, "[4000000000]"),
-    "is no field": "uint8\n",
-    "is no field: 'uint8 ü'": "uint8 ü\n",
+    "is not a field": "uint8\n",
+    "is not a field: 'uint8 ü'": "uint8 ü\n",
     "a second field": "uint8 a\nuint8 a\n",
     "allowed is 1 to": "uint8[0] a\n",
-    "is no field: 'uint8[99999999999] a'": "uint8[99999999999] a\n",
+    "is not a field: 'uint8[99999999999] a'": "uint8[99999999999] a\n",
     "with the length 9999999999": "uint8[9999999999] a\n",
-    "is no type name": "===\nMSG: ../../etc/passwd\nuint8 a\n",
+    "is not a type name": "===\nMSG: ../../etc/passwd\nuint8 a\n",
     "expected 'MSG: <type>'": "uint8 a\n===\nuint8 b\n",
     "'---' has no place": "uint8 a\n---\nuint8 b\n---\nuint8 c\n",
     "only strings have a bound": "uint8<=3 a\n",
@@ -136,7 +138,7 @@ HOSTILE = {
 @pytest.mark.parametrize("problem", HOSTILE)
 def test_hostile_definitions_are_refused_with_the_reason(problem: str) -> None:
     with pytest.raises(SchemaError) as caught:
-        decoder = Decoder(parse_msg(HOSTILE[problem], "pkg/T"), "pkg/T", "ros1")
+        decoder = RosDecoder(parse_msg(HOSTILE[problem], "pkg/T"), "pkg/T", "ros1")
         decoder.decode(bytes(100))
     assert problem in str(caught.value)
     assert len(str(caught.value)) < 600
@@ -149,7 +151,7 @@ def test_hostile_type_names_are_refused(name: str) -> None:
 
 
 def test_a_tower_of_sequences_costs_no_more_than_its_text() -> None:
-    decoder = Decoder(parse_msg(wide_tower(30, 10, "[]"), "pkg/T"), "pkg/T", "cdr")
+    decoder = RosDecoder(parse_msg(wide_tower(30, 10, "[]"), "pkg/T"), "pkg/T", "cdr")
     assert decoder.decode(b"\0\1\0\0" + bytes(40)) == {f"f{arm}": [] for arm in range(10)}
 
 

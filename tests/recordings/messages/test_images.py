@@ -1,4 +1,4 @@
-"""Pictures come out as the bytes that were recorded."""
+"""Images come out as the bytes that were recorded."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import struct
 import pytest
 
 from penstock.errors import ImageError, MessageError, SchemaError
-from penstock.recordings.messages.decode import Decoder
+from penstock.recordings.messages.decode import RosDecoder
 from penstock.recordings.messages.definitions import parse_msg
 from penstock.recordings.messages.standard_types import standard_definitions
-from penstock.recordings.values.images import CompressedPicture, ImageReader, RawPicture
+from penstock.recordings.values.images import EncodedImage, ImageReader, RawImage
 
 
 def reader(name: str) -> ImageReader:
-    return ImageReader(Decoder(standard_definitions("ros1"), name, "ros1"))
+    return ImageReader(RosDecoder(standard_definitions("ros1"), name, "ros1"))
 
 
 def raw(height: int, width: int, step: int, data: bytes, big_endian: int = 0) -> bytes:
@@ -22,18 +22,18 @@ def raw(height: int, width: int, step: int, data: bytes, big_endian: int = 0) ->
 
 
 def test_a_compressed_image_is_its_bytes() -> None:
-    picture = reader("sensor_msgs/CompressedImage")(bytes(16) + struct.pack("<I4sI3s", 4, b"jpeg", 3, b"\xff\xd8\xff"))
-    assert isinstance(picture, CompressedPicture)
-    assert (picture.format, bytes(picture.data)) == ("jpeg", b"\xff\xd8\xff")
-    assert repr(picture) == "CompressedPicture('jpeg', 3 bytes)"
+    image = reader("sensor_msgs/CompressedImage")(bytes(16) + struct.pack("<I4sI3s", 4, b"jpeg", 3, b"\xff\xd8\xff"))
+    assert isinstance(image, EncodedImage)
+    assert (image.format, bytes(image.data)) == ("jpeg", b"\xff\xd8\xff")
+    assert repr(image) == "EncodedImage('jpeg', 3 bytes)"
 
 
 def test_a_raw_image_has_its_shape() -> None:
-    picture = reader("sensor_msgs/Image")(raw(2, 1, 4, bytes(range(8)), big_endian=1))
-    assert isinstance(picture, RawPicture)
-    assert picture[:-1] == (2, 1, "rgb8", True, 4)
-    assert bytes(picture.data) == bytes(range(8))
-    assert repr(picture) == "RawPicture(1×2 'rgb8', step 4, 8 bytes)"
+    image = reader("sensor_msgs/Image")(raw(2, 1, 4, bytes(range(8)), big_endian=1))
+    assert isinstance(image, RawImage)
+    assert image[:-1] == (2, 1, "rgb8", True, 4)
+    assert bytes(image.data) == bytes(range(8))
+    assert repr(image) == "RawImage(1×2 'rgb8', step 4, 8 bytes)"
 
 
 def test_a_raw_image_shorter_than_it_claims_gives_both_numbers() -> None:
@@ -48,12 +48,12 @@ def test_a_cut_image_message_is_a_message_error() -> None:
 
 def test_foxglove_images_are_read() -> None:
     text = "time timestamp\nstring frame_id\nuint8[] data\nstring format\n"
-    decoder = Decoder(parse_msg(text, "foxglove_msgs/CompressedImage"), "foxglove_msgs/CompressedImage", "ros1")
-    picture = ImageReader(decoder)(bytes(12) + struct.pack("<I2sI3s", 2, b"ab", 3, b"png"))
-    assert isinstance(picture, CompressedPicture)
-    assert (picture.format, bytes(picture.data)) == ("png", b"ab")
+    decoder = RosDecoder(parse_msg(text, "foxglove_msgs/CompressedImage"), "foxglove_msgs/CompressedImage", "ros1")
+    image = ImageReader(decoder)(bytes(12) + struct.pack("<I2sI3s", 2, b"ab", 3, b"png"))
+    assert isinstance(image, EncodedImage)
+    assert (image.format, bytes(image.data)) == ("png", b"ab")
 
 
-def test_other_types_are_no_pictures() -> None:
-    with pytest.raises(SchemaError, match="std_msgs/msg/String holds no picture"):
+def test_other_types_are_no_images() -> None:
+    with pytest.raises(SchemaError, match="std_msgs/msg/String holds no image"):
         reader("std_msgs/String")

@@ -16,7 +16,7 @@ from penstock.errors import ConfigError, MessageError, SchemaError
 from penstock.recordings.messages.decoder import MessageDecoder
 from penstock.recordings.messages.json_messages import MAX_JSON_BYTES
 from penstock.recordings.messages.schemas import Schema, SchemaStore, json_decoder_by_example
-from penstock.recordings.values.images import CompressedPicture, ImageReader, RawPicture
+from penstock.recordings.values.images import EncodedImage, ImageReader, RawImage
 from penstock.recordings.values.vectors import VectorReader, default_path
 
 TIME = {"type": "object", "title": "time", "properties": {"sec": {"type": "integer"}, "nsec": {"type": "integer"}}}
@@ -96,12 +96,12 @@ def test_foxglove_images_are_the_bytes_that_base64_spells() -> None:
     schema = {"timestamp": TIME, "data": {"type": "string", "contentEncoding": "base64"}, "format": {"type": "string"}}
     image = {"timestamp": {"sec": 1, "nsec": 2}, "data": data, "format": "jpeg"}
     for decoder in (described(schema, "foxglove.CompressedImage"), shown(image, type_name="foxglove.CompressedImage")):
-        picture = ImageReader(decoder)(memoryview(coded(image)))
-        assert isinstance(picture, CompressedPicture)
-        assert (picture.format, bytes(picture.data)) == ("jpeg", b"\xff\xd8jpeg")
+        frame = ImageReader(decoder)(memoryview(coded(image)))
+        assert isinstance(frame, EncodedImage)
+        assert (frame.format, bytes(frame.data)) == ("jpeg", b"\xff\xd8jpeg")
     raw = {"width": 2, "height": 1, "encoding": "rgb8", "step": 6, "data": base64.b64encode(b"abcdef").decode()}
     pixels = ImageReader(shown(raw, type_name="foxglove.RawImage"))(memoryview(coded(raw)))
-    assert isinstance(pixels, RawPicture)
+    assert isinstance(pixels, RawImage)
     assert (pixels.height, pixels.width, pixels.step, bytes(pixels.data)) == (1, 2, 6, b"abcdef")
 
 
@@ -137,8 +137,8 @@ def test_read_as_a_whole_a_message_may_lack_fields() -> None:
         (b'{"q": [], "x": 1, "n": 1.5}', "expected is an integer"),
         (b'{"q": [], "x": 1, "n": 1, "t": {"sec": 1}}', "missing"),
         (b'{"q": [], "x": 1, "n": 1, "t": {"sec": 1e300, "nsec": 0}}', "expected is a time"),
-        (b'{"q": [], "x": 1, "n": 1, "t": {"sec": 99999999999, "nsec": 0}}', "no time"),
-        (b'{"q": [], "x": 1, "n": 1, "t": {"sec": 1, "nsec": 0}, "data": "%%%"}', "no base64"),
+        (b'{"q": [], "x": 1, "n": 1, "t": {"sec": 99999999999, "nsec": 0}}', "64-bit time"),
+        (b'{"q": [], "x": 1, "n": 1, "t": {"sec": 1, "nsec": 0}, "data": "%%%"}', "not base64"),
         (b'{"q": [], "x": 1, "n": 1, "t": {"sec": 1, "nsec": 0}, "data": "", "v": 3}', "expected is an object"),
     ],
 )

@@ -141,13 +141,6 @@ def test_a_stamp_behind_other_fields_is_read_from_the_whole_message() -> None:
     assert image.stamp_is_first and image.stamp_of_start(late[:100]) is None and image.header_stamp_ns(late) == 0
 
 
-def test_groups_are_messages_and_unknown_ones_are_skipped() -> None:
-    types = one("t.In m = 1; int32 k = 2", In="int32 a = 1")
-    group = bytes((1 << 3 | 3, 1 << 3 | 0, 7, 1 << 3 | 4))
-    unknown = bytes((9 << 3 | 3, 4 << 3 | 3, 5 << 3 | 0, 1, 4 << 3 | 4, 9 << 3 | 4))
-    assert decoder("t.T", types).decode(unknown + group + b"\x10\x05") == {"m": {"a": 7}, "k": 5}
-
-
 # Random types and messages, against the protobuf library
 
 SCALARS = {
@@ -319,11 +312,11 @@ def test_enums_are_their_numbers_and_oneofs_plain_fields() -> None:
         (b"\x80", "cut inside a number"),
         (b"\x00\x00", "field number 0"),
         (b"\x0c", "wire type 4"),
-        (b"\x0f", "wire type 7 does not exist"),
-        (b"\x08\x01", "wire type 0, which is no double"),
+        (b"\x0f", "wire type 7 is not read"),
+        (b"\x08\x01", "wire type 0, which is not a double"),
         (b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "bytes are needed, 0 are left"),
-        (b"\x12\x03abc", "no array of numbers of 8 bytes"),
-        (b"\x13" * 40, "groups lie in one another"),
+        (b"\x12\x03abc", "not an array of numbers of 8 bytes"),
+        (b"\x13\x14", "wire type 3 is not read"),
         (b"\x1a\x01\x80", "cut inside a number"),
     ],
 )
@@ -335,7 +328,7 @@ def test_a_broken_message_is_refused_with_the_reason(payload: bytes, reason: str
 
 def test_a_stamp_beyond_all_time_is_refused() -> None:
     payload = TYPES.new("foxglove.PoseInFrame", timestamp={"seconds": (1 << 63) - 1}).SerializeToString()
-    with pytest.raises(MessageError, match="no time"):
+    with pytest.raises(MessageError, match="64-bit time"):
         decoder("foxglove.PoseInFrame").header_stamp_ns(payload)
 
 

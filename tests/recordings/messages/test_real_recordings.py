@@ -13,7 +13,7 @@ from rosbags.rosbag1 import Reader
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from penstock.errors import SchemaError
-from penstock.recordings.messages.decode import Decoder
+from penstock.recordings.messages.decode import RosDecoder
 from penstock.recordings.messages.definitions import parse_msg
 from tests.recordings.messages.oracle import plain
 
@@ -45,7 +45,7 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right or (left != left and right != right) or (isinstance(left, int) and left % 256 == right))
 
 
-def compare(decoder: Decoder, store: Any, name: str, payload: bytes, *, ros1: bool) -> bool:
+def compare(decoder: RosDecoder, store: Any, name: str, payload: bytes, *, ros1: bool) -> bool:
     """Whether rosbags could read the message at all; what it reads we read too, and equally."""
     try:
         read = store.deserialize_ros1 if ros1 else store.deserialize_cdr
@@ -69,7 +69,7 @@ def test_ros1_messages_agree(path: Path) -> None:
             store = get_typestore(Stores.EMPTY)
             try:
                 store.register(get_types_from_msg(connection.msgdef.data, connection.msgtype))
-                decoder = Decoder(parse_msg(connection.msgdef.data, connection.msgtype), connection.msgtype, "ros1")
+                decoder = RosDecoder(parse_msg(connection.msgdef.data, connection.msgtype), connection.msgtype, "ros1")
             except SchemaError:
                 raise
             except Exception:
@@ -101,7 +101,7 @@ def test_mcap_messages_agree_or_are_read_where_rosbags_cannot(path: Path) -> Non
                 continue
             decoded[schema.name] = decoded.get(schema.name, 0) + 1
             text = schema.data.decode()
-            decoder = Decoder(parse_msg(text, schema.name), schema.name, "cdr")
+            decoder = RosDecoder(parse_msg(text, schema.name), schema.name, "cdr")
             store = get_typestore(Stores.EMPTY)
             try:
                 store.register(get_types_from_msg(text, schema.name))
@@ -124,7 +124,7 @@ def test_recorded_service_calls_are_decoded() -> None:
             "select m.data from messages m join topics t on t.id = m.topic_id where t.type like '%_Event'"
         ).fetchall()
     database.close()
-    decoder = Decoder(parse_msg(text, "test_msgs/srv/BasicTypes_Event"), "test_msgs/srv/BasicTypes_Event", "cdr")
+    decoder = RosDecoder(parse_msg(text, "test_msgs/srv/BasicTypes_Event"), "test_msgs/srv/BasicTypes_Event", "cdr")
     assert rows
     for (payload,) in rows:
         event = decoder.decode(payload)

@@ -13,18 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError, MessageError
-from penstock.recordings.messages.decode import Decoder
+from penstock.recordings.messages.decode import RosDecoder
 from penstock.recordings.messages.definitions import parse_msg
 from penstock.recordings.messages.standard_types import standard_definitions
 from penstock.recordings.values.vectors import VectorReader, default_path, parse_path
 
 
-def standard(name: str) -> Decoder:
-    return Decoder(standard_definitions("ros1"), name, "ros1")
+def standard(name: str) -> RosDecoder:
+    return RosDecoder(standard_definitions("ros1"), name, "ros1")
 
 
-def custom(text: str) -> Decoder:
-    return Decoder(parse_msg(text, "pkg/T"), "pkg/T", "ros1")
+def custom(text: str) -> RosDecoder:
+    return RosDecoder(parse_msg(text, "pkg/T"), "pkg/T", "ros1")
 
 
 def doubles(values: Sequence[float]) -> bytes:
@@ -203,7 +203,7 @@ def test_names_path_says_where_the_names_are() -> None:
     decoder = custom("string[] labels\nfloat64[] q")
     read = VectorReader(decoder, "q", names=("b",), names_path="labels")
     assert read(struct.pack("<II1sI1s", 2, 1, b"a", 1, b"b") + doubles([1, 2])).tolist() == [2]
-    with pytest.raises(ConfigError, match="no array of strings"):
+    with pytest.raises(ConfigError, match="not an array of strings"):
         VectorReader(decoder, "q", names_path="q")
 
 
@@ -273,7 +273,7 @@ def test_the_default_path_is_what_a_person_means(distro: Any, name: str, path: s
     definitions = standard_definitions(distro)
     assert default_path(name, definitions) == path
     if path is not None and name in definitions:
-        VectorReader(Decoder(definitions, name, "ros1" if distro == "ros1" else "cdr"), path)
+        VectorReader(RosDecoder(definitions, name, "ros1" if distro == "ros1" else "cdr"), path)
 
 
 def test_an_imu_gives_ten_numbers() -> None:

@@ -175,7 +175,7 @@ def test_packed_chunks_before_a_cut_come_back_and_the_last_one_as_far_as_it_deco
 
 
 @pytest.mark.parametrize("kind", ["lz4.bag", "lz4.mcap"])
-def test_an_lz4_chunk_that_is_cut_in_its_only_block_is_a_loss_that_is_told(
+def test_an_lz4_chunk_that_is_cut_in_its_only_block_is_a_loss_that_is_reported(
     packed: dict[str, bytes], tmp_path: Path, kind: str
 ) -> None:
     whole = packed[kind]

@@ -72,6 +72,14 @@ def test_flipped_bits_never_break_a_recovery_and_invent_nothing(
     assert report.lost or missing <= sum(invented.values())
 
 
+def test_a_message_that_became_an_index_record_is_counted(whole: Files, tmp_path: Path) -> None:
+    damaged = bytearray(whole["loose.mcap"])
+    damaged[mcap_record_at(bytes(damaged), 5, 9)] ^= 2  # a message becomes a message index
+    report, rows = recover(bytes(damaged), tmp_path / "a.mcap", tmp_path / "new.mcap")
+    assert report.lost and report.lost_messages == 1
+    assert sum((rows_of(MESSAGES, cdr_payload) - rows).values()) == 1
+
+
 @pytest.mark.parametrize("kind", ["plain.bag", "plain.mcap"])
 def test_a_broken_length_costs_one_message_and_no_other(whole: Files, tmp_path: Path, kind: str) -> None:
     data = bytearray(whole[kind])
@@ -167,4 +175,4 @@ def test_a_db3_without_its_header_is_read_all_the_same(tmp_path: Path) -> None:
     report, rows = recover(bytes(100) + data[100:], tmp_path / "a.db3", tmp_path / "new.db3")
     assert rows == rows_of(MESSAGES, cdr_payload)
     assert report.lost_messages == 0
-    assert any("does not begin as its name promises" in note for note in report.notes)
+    assert any("does not begin like a file of its name" in note for note in report.notes)

@@ -317,7 +317,7 @@ def test_the_report_names_byte_ranges_and_counts(tmp_path: Path) -> None:
     assert (report.lost_messages, report.lost_unknown, report.damage_count) == (1, False, 1)
     damage = report.damages[0]
     assert damage.begin <= at and at + 30 <= damage.end
-    told = report.to_json()
-    assert told["lost_messages"] == 1 and told["damages"][0]["begin"] == damage.begin
-    assert told["messages"] == len(MESSAGES) - 1 == sum(told["topics"].values())
+    expected_report = report.to_json()
+    assert expected_report["lost_messages"] == 1 and expected_report["damages"][0]["begin"] == damage.begin
+    assert expected_report["messages"] == len(MESSAGES) - 1 == sum(expected_report["topics"].values())
     assert data.startswith(MAGIC)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from penstock.errors import VideoError
-from penstock.media.h26x.nal import Bits, MissingSet, PictureFormat, checked_size, sample_description
+from penstock.media.h26x.nal import Bits, MissingSet, PictureFormat, checked_size, sample_description, with_lengths
 
-IDR, SPS, PPS, DELIMITER, FILLER = 5, 7, 8, 9, 12
+IDR, SPS, PPS, DELIMITER, END_OF_SEQUENCE, FILLER = 5, 7, 8, 9, 10, 12
 PICTURE_TYPES = frozenset((1, 2, 5))
-SET_TYPES = frozenset((SPS, PPS))
-NOT_IN_SAMPLES = SET_TYPES | {DELIMITER, FILLER}
+NOT_IN_SAMPLES = frozenset((SPS, PPS, DELIMITER, FILLER))
 
 _SLICE_HEAD_BYTES = 64  # the fields that are read lie well within
 _HIGH_PROFILES = frozenset((100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135))
@@ -25,8 +23,7 @@ _KEPT_MACROBLOCKS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Sps:
+class Sps(NamedTuple):
     """A sequence parameter set."""
 
     number: int
@@ -39,16 +36,14 @@ class Sps:
     poc_bits: int
 
 
-@dataclass(frozen=True)
-class Pps:
+class Pps(NamedTuple):
     """A picture parameter set: which sequence it belongs to."""
 
     number: int
     sps: int
 
 
-@dataclass(frozen=True)
-class SliceHead:
+class SliceHead(NamedTuple):
     """The first fields of a slice header."""
 
     starts_picture: bool
@@ -60,18 +55,15 @@ class SliceHead:
     sps: Sps
 
 
-@dataclass(frozen=True)
-class _Vui:
-    full_range: bool = False
-    reorder: int | None = None
-    held: int | None = None
-
-
 def unit_type(unit: bytes) -> int:
     """The type of a NAL unit; VideoError where the forbidden bit is set."""
     if unit[0] & 0x80:
         raise VideoError(f"a NAL unit begins with the forbidden byte {unit[0]:#04x}")
     return unit[0] & 0x1F
+
+
+def is_base_layer(unit: bytes) -> bool:
+    return True
 
 
 def parse_sps(unit: bytes) -> Sps:
@@ -102,7 +94,7 @@ def parse_sps(unit: bytes) -> Sps:
     crop = [bits.ue(2**16, "cropping") for _ in range(4)] if bits.flag() else [0, 0, 0, 0]
     step = (2 if chroma in (1, 2) else 1, (2 if chroma == 1 else 1) * (1 if progressive else 2))
     shown_width, shown_height = checked_size(width, height, crop, step)
-    vui = _vui(bits)
+    full_range, reorder, held = _vui(bits)
     kept = min(_KEPT_MACROBLOCKS.get(level, 696320) // (width * height // 256), _LONGEST_REORDER)
     intra_only = profile_idc in (44, 86, 100, 110, 122, 244) and bool(constraints & _INTRA_ONLY_FLAG)
     none = poc_type == 2 or intra_only
@@ -111,9 +103,9 @@ def parse_sps(unit: bytes) -> Sps:
         height=shown_height,
         chroma=0 if separate else chroma,
         bit_depth=depth,
-        full_range=vui.full_range,
-        reorder=0 if none else kept if vui.reorder is None else min(vui.reorder, _LONGEST_REORDER),
-        held=max(1, kept if vui.held is None else min(vui.held, _LONGEST_REORDER)),
+        full_range=full_range,
+        reorder=0 if none else kept if reorder is None else min(reorder, _LONGEST_REORDER),
+        held=max(1, kept if held is None else min(held, _LONGEST_REORDER)),
         progressive=progressive,
     )
     profile = bytes((profile_idc, constraints, level))
@@ -148,14 +140,15 @@ def parse_slice(unit: bytes, spss: dict[int, Sps], ppss: dict[int, Pps]) -> Slic
     return SliceHead(first_macroblock == 0, kind == IDR, unit[0] & 0x60 != 0, is_field, frame_num, poc_lsb, sps)
 
 
-def describe(spss: Sequence[bytes], ppss: Sequence[bytes], active: Sps) -> bytes:
-    """The stsd box: `avc1` with the parameter sets in avcC."""
-    record = [b"\1", active.profile, b"\xff", bytes((0xE0 | len(spss),))]
-    for unit in spss:
-        record += (struct.pack(">H", len(unit)), unit)
-    record.append(bytes((len(ppss),)))
-    for unit in ppss:
-        record += (struct.pack(">H", len(unit)), unit)
+PARSERS = {SPS: parse_sps, PPS: parse_pps}
+
+
+def describe(units: Mapping[int, Sequence[bytes]], active: Sps) -> bytes:
+    """The stsd box: `avc1` with the parameter sets, by their kinds, in avcC."""
+    record = [b"\1", active.profile, b"\xff"]
+    for kind, count_bits in ((SPS, 0xE0), (PPS, 0)):
+        record.append(bytes((count_bits | len(units[kind]),)))
+        record += with_lengths(units[kind])
     if active.profile[0] in (100, 110, 122, 144):
         depth = active.picture.bit_depth - 8
         record.append(bytes((0xFC | active.picture.chroma, 0xF8 | depth, 0xF8 | depth, 0)))
@@ -183,12 +176,13 @@ def _skip_scaling_list(bits: Bits, size: int) -> None:
         last = following or last
 
 
-def _vui(bits: Bits) -> _Vui:
-    """What the optional end of a parameter set says; some encoders write it wrongly, and no decoder minds."""
+def _vui(bits: Bits) -> tuple[bool, int | None, int | None]:
+    """Full range, reordered and held pictures, from the optional end of a parameter set; some encoders write it
+    wrongly, and no decoder minds."""
     full_range = False
     try:
         if not bits.flag():
-            return _Vui()
+            return False, None, None
         if bits.flag() and bits.u(8) == 255:
             bits.skip(32)
         if bits.flag():
@@ -212,13 +206,13 @@ def _vui(bits: Bits) -> _Vui:
             bits.flag()
         bits.flag()
         if not bits.flag():
-            return _Vui(full_range)
+            return full_range, None, None
         bits.flag()
         for _ in range(4):
             bits.ue()
-        return _Vui(full_range, bits.ue(), bits.ue())
+        return full_range, bits.ue(), bits.ue()
     except VideoError:
-        return _Vui(full_range)
+        return full_range, None, None
 
 
 def _skip_hrd(bits: Bits) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from penstock.errors import VideoError
-from penstock.media.h26x.nal import Bits, MissingSet, PictureFormat, checked_size, sample_description
+from penstock.media.h26x.nal import Bits, MissingSet, PictureFormat, checked_size, sample_description, with_lengths
 
 VPS, SPS, PPS, DELIMITER, END_OF_SEQUENCE, FILLER = 32, 33, 34, 35, 36, 38
 PICTURE_TYPES = frozenset((*range(10), *range(16, 22)))
@@ -15,8 +15,7 @@ KEY_TYPES = frozenset(range(16, 22))  # BLA, IDR and CRA
 IDR_TYPES = frozenset((19, 20))
 SKIPPED_LEADING_TYPES = frozenset((8, 9))  # RASL: shown before their key frame, predicted from what came before it
 LEADING_TYPES = frozenset((6, 7, 8, 9))
-SET_TYPES = frozenset((VPS, SPS, PPS))
-NOT_IN_SAMPLES = SET_TYPES | {DELIMITER, FILLER}
+NOT_IN_SAMPLES = frozenset((VPS, SPS, PPS, DELIMITER, FILLER))
 
 _SLICE_HEAD_BYTES = 256
 _LONGEST_REORDER = 16
@@ -27,8 +26,13 @@ ReferenceSet = tuple[tuple[int, bool], ...]
 """Pictures that a decoder keeps: how far each is shown before (negative) or after, and whether it is used at once."""
 
 
-@dataclass(frozen=True)
-class Sps:
+class Vps(NamedTuple):
+    """A video parameter set."""
+
+    number: int
+
+
+class Sps(NamedTuple):
     """A sequence parameter set."""
 
     number: int
@@ -41,8 +45,7 @@ class Sps:
     references: tuple[ReferenceSet, ...] | None  # None: they could not be read
 
 
-@dataclass(frozen=True)
-class Pps:
+class Pps(NamedTuple):
     """A picture parameter set: which sequence it belongs to, and what its slice headers hold."""
 
     number: int
@@ -51,8 +54,7 @@ class Pps:
     extra_bits: int
 
 
-@dataclass(frozen=True)
-class SliceHead:
+class SliceHead(NamedTuple):
     """The first fields of a slice header."""
 
     starts_picture: bool
@@ -62,6 +64,7 @@ class SliceHead:
     poc_lsb: int
     references: tuple[int, ...]  # pictures that it is predicted from, as distances in the order in which they are shown
     sps: Sps
+    is_field: bool = False  # as H.264 has it
 
 
 def unit_type(unit: bytes) -> int:
@@ -75,9 +78,8 @@ def is_base_layer(unit: bytes) -> bool:
     return not (unit[0] & 1 or unit[1] >> 3)
 
 
-def parse_vps(unit: bytes) -> int:
-    """The number of a video parameter set."""
-    return Bits(unit[:8], 2).u(4)
+def parse_vps(unit: bytes) -> Vps:
+    return Vps(Bits(unit[:8], 2).u(4))
 
 
 def parse_sps(unit: bytes) -> Sps:
@@ -149,8 +151,11 @@ def parse_slice(unit: bytes, spss: dict[int, Sps], ppss: dict[int, Pps]) -> Slic
     return SliceHead(True, kind, layer, shown, poc_lsb, _used_references(bits, sps), sps)
 
 
-def describe(vpss: Sequence[bytes], spss: Sequence[bytes], ppss: Sequence[bytes], active: Sps) -> bytes:
-    """The stsd box: `hvc1` with the parameter sets in hvcC."""
+PARSERS = {VPS: parse_vps, SPS: parse_sps, PPS: parse_pps}
+
+
+def describe(units: Mapping[int, Sequence[bytes]], active: Sps) -> bytes:
+    """The stsd box: `hvc1` with the parameter sets, by their kinds, in hvcC."""
     depth = active.picture.bit_depth - 8
     record = [
         b"\1",
@@ -159,10 +164,9 @@ def describe(vpss: Sequence[bytes], spss: Sequence[bytes], ppss: Sequence[bytes]
         bytes((active.layers << 3 | active.nested << 2 | 3,)),
         b"\3",
     ]
-    for kind, units in ((VPS, vpss), (SPS, spss), (PPS, ppss)):
-        record.append(struct.pack(">BH", 0x80 | kind, len(units)))
-        for unit in units:
-            record += (struct.pack(">H", len(unit)), unit)
+    for kind in PARSERS:
+        record.append(struct.pack(">BH", 0x80 | kind, len(units[kind])))
+        record += with_lengths(units[kind])
     return sample_description(b"hvc1", b"hvcC", b"".join(record), active.picture.size_px)
 
 
@@ -251,14 +255,14 @@ def _reference_set(bits: Bits, number: int, count: int, sets: Sequence[Reference
         back = 1 + (bits.ue(number - 1, "delta_idx") if number == count else 0)
         falls = bits.flag()
         shift = (1 + bits.ue(2**15, "abs_delta_rps")) * (-1 if falls else 1)
-        found: list[tuple[int, bool]] = []
+        references: list[tuple[int, bool]] = []
         for distance in (*(each for each, _ in sets[number - back]), 0):
             used = bits.flag()
             if (used or bits.flag()) and distance + shift:
-                found.append((distance + shift, used))
+                references.append((distance + shift, used))
         # Those before, nearest first, then those after: a later set counts on this order.
-        found.sort(key=lambda entry: (entry[0] > 0, abs(entry[0])))
-        return tuple(found)
+        references.sort(key=lambda entry: (entry[0] > 0, abs(entry[0])))
+        return tuple(references)
     negative = bits.ue(_LONGEST_REORDER, "num_negative_pics")
     positive = bits.ue(_LONGEST_REORDER, "num_positive_pics")
     pictures: list[tuple[int, bool]] = []

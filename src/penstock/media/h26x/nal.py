@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from penstock.errors import VideoError
 from penstock.media.mp4 import boxes as mp4_boxes
@@ -109,10 +108,12 @@ def nal_units(data: bytes) -> list[bytes]:
 
 def length_prefixed(units: Iterable[bytes]) -> bytes:
     """Units as an MP4 sample stores them: each behind its length in four bytes."""
-    parts: list[bytes] = []
-    for unit in units:
-        parts += (len(unit).to_bytes(4, "big"), unit)
-    return b"".join(parts)
+    return b"".join(with_lengths(units, 4))
+
+
+def with_lengths(units: Iterable[bytes], length_bytes: int = 2) -> list[bytes]:
+    """Each unit behind its length."""
+    return [part for unit in units for part in (len(unit).to_bytes(length_bytes, "big"), unit)]
 
 
 def annex_b(units: Iterable[bytes]) -> bytes:
@@ -120,8 +121,7 @@ def annex_b(units: Iterable[bytes]) -> bytes:
     return b"".join(part for unit in units for part in (b"\0\0\0\1", unit))
 
 
-@dataclass(frozen=True)
-class PictureFormat:
+class PictureFormat(NamedTuple):
     """What a sequence parameter set says of the pictures, the same for both codecs."""
 
     width: int
@@ -153,10 +153,10 @@ def checked_size(width: int, height: int, crop: Sequence[int], step: tuple[int, 
     left, right, top, bottom = crop
     if not (0 < width <= MAX_SIDE_PX and 0 < height <= MAX_SIDE_PX) or width * height > MAX_PIXELS:
         limits = f"{MAX_SIDE_PX:,} a side and {MAX_PIXELS:,} in all"
-        raise VideoError(f"pictures of {width:,}×{height:,} pixels; the limits are {limits}")
+        raise VideoError(f"images of {width:,}×{height:,} pixels; the limits are {limits}")
     shown_width, shown_height = width - (left + right) * step[0], height - (top + bottom) * step[1]
     if shown_width < 1 or shown_height < 1:
-        raise VideoError(f"pictures of {width}×{height} pixels are cropped to nothing")
+        raise VideoError(f"images of {width}×{height} pixels are cropped to nothing")
     return shown_width, shown_height
 
 

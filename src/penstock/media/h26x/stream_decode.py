@@ -19,7 +19,7 @@ from penstock.system.closing import Closing
 _TAIL = bytes(range(0xA5, 0xD5, 3))
 
 
-class Decoded:
+class DecodedPicture:
     """One picture of a stream: the number of its message, and its pixels when they are asked for."""
 
     __slots__ = ("_frame", "number")
@@ -36,7 +36,7 @@ class Decoded:
         pixels: NDArray[np.uint8] = self._frame.to_ndarray(format="rgb24", **rgb_options(self._frame))
         return pixels
 
-    def _same_as(self, other: Decoded) -> bool:
+    def _same_as(self, other: DecodedPicture) -> bool:
         return bool(np.array_equal(_planes(self._frame), _planes(other._frame)))
 
 
@@ -54,7 +54,7 @@ class StreamDecoder(Closing):
         self._in_order = in_order
         self._contexts: list[Any] = []
         self._expected: list[int] = []
-        self._twins: list[Decoded] = []
+        self._twins: list[DecodedPicture] = []
         self.reset()
 
     def reset(self) -> None:
@@ -72,23 +72,23 @@ class StreamDecoder(Closing):
                 context.options["flags"] = "low_delay"
             self._contexts.append(context)
 
-    def feed(self, number: int, data: bytes) -> Iterator[Decoded]:
+    def feed(self, number: int, data: bytes) -> Iterator[DecodedPicture]:
         """Decode a message; the pictures that are ready, none at first where pictures are reordered."""
         heappush(self._expected, number)
         return self._decode(number, data)
 
-    def flush(self) -> Iterator[Decoded]:
+    def flush(self) -> Iterator[DecodedPicture]:
         """The pictures that are still held back; every message has been shown, or is reported."""
         if self._expected:
             yield from self._decode(min(self._expected), None)
         if self._expected:
-            raise StreamDamage(min(self._expected), "the decoder shows no picture for it")
+            raise StreamDamage(min(self._expected), "the decoder shows no image for it")
         self.reset()
 
     def close(self) -> None:
         self._contexts, self._twins = [], []
 
-    def _decode(self, number: int, data: bytes | None) -> Iterator[Decoded]:
+    def _decode(self, number: int, data: bytes | None) -> Iterator[DecodedPicture]:
         import av
 
         try:
@@ -96,18 +96,18 @@ class StreamDecoder(Closing):
             if len(self._contexts) > 1:
                 tailed = None if data is None else _with_tails(data)
                 twins = self._contexts[1].decode(_packet(number, tailed))
-                self._twins += [Decoded(frame.pts, frame) for frame in twins]
+                self._twins += [DecodedPicture(frame.pts, frame) for frame in twins]
         except (av.FFmpegError, ValueError, VideoError) as error:
             raise StreamDamage(number, f"cannot be decoded: {_text(error)}") from error
         for frame in frames:
             if frame.pts is None or frame.is_corrupt:
                 raise StreamDamage(number, "is damaged")
-            shown = Decoded(frame.pts, frame)
+            shown = DecodedPicture(frame.pts, frame)
             if len(self._contexts) > 1 and not (self._twins and shown._same_as(self._twins.pop(0))):
                 raise StreamDamage(shown.number, "is cut or damaged")
             yield self._numbered(shown)
 
-    def _numbered(self, shown: Decoded) -> Decoded:
+    def _numbered(self, shown: DecodedPicture) -> DecodedPicture:
         if self._in_order:
             shown.number = heappop(self._expected)
         elif shown.number in self._expected:

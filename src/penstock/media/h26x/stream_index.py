@@ -1,4 +1,4 @@
-"""What one look at an H.264 or H.265 stream tells, message by message: key frames, order, parameter sets, damage."""
+"""What one scan of an H.264 or H.265 stream finds, message by message: key frames, order, parameter sets, damage."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ _MAX_VERSIONS = 1000
 _MAX_VERSION_BYTES = 1 << 20
 _MAX_REASONS = 1000
 
+_MODULES: Mapping[StreamCodec, ModuleType] = {"h264": h264, "h265": h265}
+
 
 @dataclass(frozen=True, eq=False)
 class ParameterSets:
@@ -42,13 +44,10 @@ class ParameterSets:
 
     def stsd(self) -> bytes:
         """The sample description of an MP4 file with this stream."""
-        if isinstance(self.active, h264.Sps):
-            return h264.describe(self._of(h264, h264.SPS), self._of(h264, h264.PPS), self.active)
-        vpss, spss, ppss = (self._of(h265, kind) for kind in (h265.VPS, h265.SPS, h265.PPS))
-        return h265.describe(vpss, spss, ppss, self.active)
-
-    def _of(self, module: ModuleType, kind: int) -> list[bytes]:
-        return [unit for unit in self.units if module.unit_type(unit) == kind]
+        module = _MODULES[self.codec]
+        kinds = [(module.unit_type(unit), unit) for unit in self.units]
+        units = {kind: [unit for each, unit in kinds if each == kind] for kind in module.PARSERS}
+        return bytes(module.describe(units, self.active))
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +76,8 @@ class StreamIndex:
 
     def has(self, bit: int) -> NDArray[np.bool_]:
         """The messages that have a flag."""
-        found: NDArray[np.bool_] = (self.flags & bit) != 0
-        return found
+        is_set: NDArray[np.bool_] = (self.flags & bit) != 0
+        return is_set
 
     @property
     def delay(self) -> int:
@@ -116,7 +115,7 @@ def depends_on(number: int) -> str:
 
 def to_sample(codec: StreamCodec, data: bytes) -> bytes:
     """A message's picture as a sample of an MP4 file: parameter sets lie in the sample description instead."""
-    module = h264 if codec == "h264" else h265
+    module = _MODULES[codec]
     return length_prefixed(unit for unit in nal_units(data) if module.unit_type(unit) not in module.NOT_IN_SAMPLES)
 
 
@@ -133,7 +132,7 @@ class StreamScanner:
         self._known_bytes = 0
         self._reasons: dict[int, str] = {}
         self._group = 0  # where the pictures of the present key frame begin
-        self._begun = False  # a key frame has come
+        self._has_key_frame = False  # a key frame has come
         self._broken = True  # nothing can be decoded until the next key frame
         self._restarted = True  # nothing before the last key frame can be decoded
 
@@ -145,11 +144,11 @@ class StreamScanner:
             if data is None:
                 flags = MISSING if problem is None else 0
                 raise VideoError(problem or "is lost")
-            found = self._tracker.take(nal_units(data))
-            version = self._version(found.sps)
-            flags = found.flags
+            picture, sps = self._tracker.take(nal_units(data))
+            version = self._version(sps)
+            flags = picture
         except MissingSet as error:
-            self._break(number, flags, error.message if self._begun else None)
+            self._break(number, flags, error.message if self._has_key_frame else None)
             return
         except VideoError as error:
             self._break(number, flags, error.message)
@@ -157,7 +156,7 @@ class StreamScanner:
         if flags & KEY:
             self._restarted = self._broken
             self._broken = False
-            self._begun = True
+            self._has_key_frame = True
             self._end_group(number)
         elif self._broken:
             flags |= UNUSABLE
@@ -185,7 +184,7 @@ class StreamScanner:
         self._versions.append(self._versions[-1] if number else 0)
 
     def _end_group(self, stop: int) -> None:
-        """Pictures that are shown out of order cannot be told apart when one of them is missing."""
+        """Pictures that are shown out of order cannot be identified when one of them is missing."""
         group = memoryview(self._flags)[self._group : stop]
         if any(flags & REORDERED for flags in group) and any(flags & UNUSABLE for flags in group):
             for place in range(len(group)):

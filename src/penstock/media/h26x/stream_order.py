@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from penstock.errors import VideoError
@@ -17,35 +18,6 @@ frame and predicted from pictures before that."""
 _MOST_SPSS, _MOST_SETS = 31, 255  # what a sample description can hold
 _CRA = 21
 _REMEMBERED = 1024  # pictures that may still be predicted from: far more than any decoder keeps
-
-
-@dataclass(frozen=True)
-class Found:
-    """One picture: its flags, and the sequence parameter set in force."""
-
-    flags: int
-    sps: Any
-
-
-class _Sets:
-    """The parameter sets that have come so far."""
-
-    def __init__(self) -> None:
-        self._units: dict[tuple[int, int], bytes] = {}
-        self.units: tuple[bytes, ...] = ()
-        self.spss: dict[int, Any] = {}
-        self.ppss: dict[int, Any] = {}
-
-    def _keep(self, kind: int, number: int, unit: bytes) -> None:
-        if self._units.get((kind, number)) != unit:
-            self._units[kind, number] = unit
-            if len(self._units) > _MOST_SETS or len(self.spss) > _MOST_SPSS:
-                raise VideoError(f"{len(self._units)} parameter sets, {len(self.spss)} of them for sequences")
-            self.units = tuple(self._units[place] for place in sorted(self._units))
-
-    def _check_size(self, unit: bytes) -> None:
-        if len(unit) > MAX_SET_BYTES:
-            raise VideoError(f"a parameter set of {len(unit):,} bytes, at most {MAX_SET_BYTES:,} are read")
 
 
 class _Order:
@@ -74,37 +46,75 @@ class _Order:
         return place, late
 
 
-class H264Pictures(_Sets):
-    """Takes the units of one message after the other."""
+class _Pictures(ABC):
+    """Takes the units of one message after the other, and keeps the parameter sets that have come so far."""
+
+    codec: ModuleType  # h264 or h265
+
+    def __init__(self) -> None:
+        self._units: dict[tuple[int, int], bytes] = {}
+        self.units: tuple[bytes, ...] = ()
+        self._sets: dict[int, dict[int, Any]] = {kind: {} for kind in self.codec.PARSERS}  # by kind, then by number
+        self._order = _Order()
+
+    @abstractmethod
+    def restart(self) -> None:
+        """What follows does not go on from what came before."""
+
+    @abstractmethod
+    def _flags(self, head: Any, ended: bool) -> int:
+        """What the first slice of a picture tells; `ended`: the sequence ends behind it."""
+
+    def take(self, units: list[bytes]) -> tuple[int, Any]:
+        """The flags of the picture in a message, and the sequence parameter set in force."""
+        codec, heads, ended = self.codec, list[Any](), False
+        for unit in units:
+            kind = codec.unit_type(unit)
+            if not codec.is_base_layer(unit):
+                continue
+            if kind in codec.PARSERS:
+                self._take_set(kind, unit)
+            elif kind == codec.END_OF_SEQUENCE:
+                ended = True
+            elif kind in codec.PICTURE_TYPES and len(heads) < 3:
+                head = codec.parse_slice(unit, self._sets[codec.SPS], self._sets[codec.PPS])
+                if head.starts_picture or not heads:
+                    heads.append(head)
+        if not heads:
+            raise VideoError("holds no image")
+        if not heads[0].starts_picture:
+            raise VideoError("begins in the middle of an image")
+        if len(heads) > (2 if heads[0].is_field else 1):
+            raise VideoError(f"holds {len(heads)} images or more, and one is expected")
+        return self._flags(heads[0], ended), heads[0].sps
+
+    def _take_set(self, kind: int, unit: bytes) -> None:
+        if len(unit) > MAX_SET_BYTES:
+            raise VideoError(f"a parameter set of {len(unit):,} bytes, at most {MAX_SET_BYTES:,} are read")
+        parsed = self.codec.PARSERS[kind](unit)
+        self._sets[kind][parsed.number] = parsed
+        if self._units.get((kind, parsed.number)) != unit:
+            self._units[kind, parsed.number] = unit
+            spss = len(self._sets[self.codec.SPS])
+            if len(self._units) > _MOST_SETS or spss > _MOST_SPSS:
+                raise VideoError(f"{len(self._units)} parameter sets, {spss} of them for sequences")
+            self.units = tuple(self._units[place] for place in sorted(self._units))
+
+
+class H264Pictures(_Pictures):
+    """H.264: pictures are counted by their frame numbers."""
+
+    codec = h264
 
     def __init__(self) -> None:
         super().__init__()
-        self._order = _Order()
         self._last_reference: int | None = None
 
     def restart(self) -> None:
         self._last_reference = None
 
-    def take(self, units: list[bytes]) -> Found:
-        heads: list[h264.SliceHead] = []
-        for unit in units:
-            kind = h264.unit_type(unit)
-            if kind == h264.SPS:
-                self._check_size(unit)
-                sps = h264.parse_sps(unit)
-                self.spss[sps.number] = sps
-                self._keep(kind, sps.number, unit)
-            elif kind == h264.PPS:
-                self._check_size(unit)
-                pps = h264.parse_pps(unit)
-                self.ppss[pps.number] = pps
-                self._keep(kind, pps.number, unit)
-            elif kind in h264.PICTURE_TYPES and len(heads) < 3:
-                head = h264.parse_slice(unit, self.spss, self.ppss)
-                if head.starts_picture or not heads:
-                    heads.append(head)
-        first = _only_picture(heads, 2 if heads and heads[0].is_field else 1)
-        return Found(KEY * first.is_key | REORDERED * self._follow(first), first.sps)
+    def _flags(self, head: h264.SliceHead, ended: bool) -> int:
+        return KEY * head.is_key | REORDERED * self._follow(head)
 
     def _follow(self, head: h264.SliceHead) -> bool:
         """Check that no picture is missing before this one; whether it is shown before one that came earlier."""
@@ -113,7 +123,7 @@ class H264Pictures(_Sets):
         elif self._last_reference is not None and not head.is_field and not head.sps.gaps_allowed:
             expected = (self._last_reference + 1) % (1 << head.sps.frame_num_bits)
             if head.frame_num != expected:
-                raise VideoError(f"a picture is missing before it: it has number {head.frame_num}, not {expected}")
+                raise VideoError(f"an image is missing before it: it has number {head.frame_num}, not {expected}")
         if head.is_key or (head.is_reference and self._last_reference is not None):
             self._last_reference = head.frame_num
         if head.poc_lsb is None:
@@ -121,12 +131,13 @@ class H264Pictures(_Sets):
         return self._order.place(head.poc_lsb, head.sps.poc_bits, anchors=head.is_reference)[1]
 
 
-class H265Pictures(_Sets):
-    """Takes the units of one message after the other."""
+class H265Pictures(_Pictures):
+    """H.265: a picture names those that it is predicted from."""
+
+    codec = h265
 
     def __init__(self) -> None:
         super().__init__()
-        self._order = _Order()
         self._begins = True  # the next key frame begins a sequence
         self._fresh = True  # nothing before the last key frame is needed
         self._seen: deque[int] = deque(maxlen=_REMEMBERED)
@@ -134,43 +145,14 @@ class H265Pictures(_Sets):
     def restart(self) -> None:
         self._begins = True
 
-    def take(self, units: list[bytes]) -> Found:
-        heads: list[h265.SliceHead] = []
-        ended = False
-        for unit in units:
-            kind = h265.unit_type(unit)
-            if not h265.is_base_layer(unit):
-                continue
-            if kind in h265.SET_TYPES:
-                self._take_set(kind, unit)
-            elif kind == h265.END_OF_SEQUENCE:
-                ended = True
-            elif kind in h265.PICTURE_TYPES and len(heads) < 3:
-                head = h265.parse_slice(unit, self.spss, self.ppss)
-                if head.starts_picture or not heads:
-                    heads.append(head)
-        first = _only_picture(heads, 1)
-        if not first.shown:
-            raise VideoError("holds a picture that is not shown")
-        flags = KEY * (first.kind in h265.KEY_TYPES) | LEADING * (first.kind in h265.SKIPPED_LEADING_TYPES)
-        flags |= REORDERED * self._follow(first)
-        if first.kind in h265.KEY_TYPES or not self._begins:
+    def _flags(self, head: h265.SliceHead, ended: bool) -> int:
+        if not head.shown:
+            raise VideoError("holds an image that is not shown")
+        is_key = head.kind in h265.KEY_TYPES
+        flags = KEY * is_key | LEADING * (head.kind in h265.SKIPPED_LEADING_TYPES) | REORDERED * self._follow(head)
+        if is_key or not self._begins:
             self._begins = ended
-        return Found(flags, first.sps)
-
-    def _take_set(self, kind: int, unit: bytes) -> None:
-        self._check_size(unit)
-        if kind == h265.VPS:
-            number = h265.parse_vps(unit)
-        elif kind == h265.SPS:
-            sps = h265.parse_sps(unit)
-            number = sps.number
-            self.spss[number] = sps
-        else:
-            pps = h265.parse_pps(unit)
-            number = pps.number
-            self.ppss[number] = pps
-        self._keep(kind, number, unit)
+        return flags
 
     def _follow(self, head: h265.SliceHead) -> bool:
         """Check that what the picture is predicted from has come; whether it is shown before one that came earlier."""
@@ -187,16 +169,6 @@ class H265Pictures(_Sets):
         if not is_key and not skipped:
             missing = sum(place + distance not in self._seen for distance in head.references)
             if missing and not self._begins:
-                raise VideoError(f"a picture is missing before it: {missing} that it is predicted from")
+                raise VideoError(f"an image is missing before it: {missing} that it is predicted from")
         self._seen.append(place)
         return late
-
-
-def _only_picture(heads: list[Any], most: int) -> Any:
-    if not heads:
-        raise VideoError("holds no picture")
-    if not heads[0].starts_picture:
-        raise VideoError("begins in the middle of a picture")
-    if len(heads) > most:
-        raise VideoError(f"holds {len(heads)} pictures or more, and one is expected")
-    return heads[0]

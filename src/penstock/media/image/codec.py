@@ -1,4 +1,4 @@
-"""One picture: bytes to RGB pixels and back, through OpenCV, with the header checked first."""
+"""One image: bytes to RGB pixels and back, through OpenCV, with the header checked first."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ JPEG_QUALITY = 95
 def size_of(data: memoryview | bytes) -> tuple[int, int]:
     """(height, width) of a JPEG or PNG from its header, refused when hostile."""
     if png.is_png(data):
-        found = png.read_header(data)
-        png.check_shallow(found)
-        width, height = found.width, found.height
+        header = png.read_header(data)
+        png.check_shallow(header)
+        width, height = header.width, header.height
     elif data[:2] == b"\xff\xd8":
         info = jpeg.probe(data)
         width, height = info.width, info.height
@@ -27,7 +27,7 @@ def size_of(data: memoryview | bytes) -> tuple[int, int]:
         start = bytes(data[:8]).hex(" ") or "nothing"
         raise ImageError(
             f"neither JPEG nor PNG: {len(data):,} bytes that start with {start}",
-            hint="only JPEG and PNG pictures are decoded",
+            hint="only JPEG and PNG images are decoded",
         )
     png.check_pixels(width, height)
     return height, width
@@ -48,10 +48,10 @@ def decode(data: memoryview | bytes) -> NDArray[np.uint8]:
         if pixels is not None and rgb_flag is None:
             pixels = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
     except cv2.error as error:
-        raise ImageError(f"picture of {len(data):,} bytes ({width}×{height}) cannot be decoded: {error}") from error
+        raise ImageError(f"image of {len(data):,} bytes ({width}×{height}) cannot be decoded: {error}") from error
     if pixels is None or pixels.shape != (height, width, 3) or pixels.dtype != np.uint8:
-        found = "nothing" if pixels is None else f"{pixels.dtype} {pixels.shape}"
-        raise ImageError(f"picture of {len(data):,} bytes ({width}×{height} by its header) decodes to {found}")
+        actual = "nothing" if pixels is None else f"{pixels.dtype} {pixels.shape}"
+        raise ImageError(f"image of {len(data):,} bytes ({width}×{height} by its header) decodes to {actual}")
     result: NDArray[np.uint8] = pixels
     return result
 
@@ -74,7 +74,7 @@ def encode_jpeg(rgb: NDArray[np.uint8], quality: int = JPEG_QUALITY, subsampling
     """RGB as a baseline JPEG; `subsampling` "4:4:4" keeps colour edges, at about 1.3 times the bytes."""
     if rgb.ndim != 3 or rgb.shape[2] != 3 or rgb.dtype != np.uint8:
         raise ImageError(f"expected RGB uint8 of shape (height, width, 3), got {rgb.dtype} {rgb.shape}")
-    jpeg.check_size(rgb.shape[1], rgb.shape[0], "picture")
+    jpeg.check_size(rgb.shape[1], rgb.shape[0], "image")
     if not 1 <= quality <= 100:
         raise ImageError(f"JPEG quality {quality} is outside 1…100")
     if subsampling not in _SAMPLING_FACTOR:
@@ -90,7 +90,7 @@ def encode_jpeg(rgb: NDArray[np.uint8], quality: int = JPEG_QUALITY, subsampling
     try:
         written, encoded = cv2.imencode(".jpg", cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR), options)
     except cv2.error as error:
-        raise ImageError(f"picture {rgb.shape[1]}×{rgb.shape[0]} cannot be encoded as JPEG: {error}") from error
+        raise ImageError(f"image {rgb.shape[1]}×{rgb.shape[0]} cannot be encoded as JPEG: {error}") from error
     if not written:
         raise ImageError(f"OpenCV refused to encode {rgb.shape[1]}×{rgb.shape[0]} as JPEG")
     return encoded.tobytes()

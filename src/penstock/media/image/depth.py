@@ -1,4 +1,4 @@
-"""Depth pictures: 16-bit millimetres or float metres out of every packing that ROS sends, and into exact files.
+"""Depth images: 16-bit millimetres or float metres out of every packing that ROS sends, and into exact files.
 
 Kept are uint16 as PNG and float32 as TIFF, both without loss. `compressedDepth` is a header of 12 bytes (which
 quantisation, and its two parameters), then a PNG, or width, height and RVL.
@@ -7,8 +7,7 @@ quantisation, and its two parameters), then a PNG, or width, height and RVL.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +28,8 @@ _RVL_SIZE = struct.Struct("<II")  # width, height
 _PNG_LEVEL = 1  # of 9: depth of a real camera is noise in its low bits, and higher levels cost more than they save
 
 
-@dataclass(frozen=True)
-class DepthInfo:
-    """What one depth picture is, from its header alone; `start` is where its PNG or RVL begins."""
+class DepthInfo(NamedTuple):
+    """What one depth image is, from its header alone; `start` is where its PNG or RVL begins."""
 
     height: int
     width: int
@@ -53,16 +51,16 @@ class DepthInfo:
         return f"{self.values} {self.packing} {self.width}×{self.height}"
 
 
-def probe_raw(picture: raw_image.RawPixels) -> DepthInfo:
-    values = _RAW_VALUES.get(picture.encoding)
+def probe_raw(image: raw_image.RawImage) -> DepthInfo:
+    values = _RAW_VALUES.get(image.encoding)
     if values is None:
         raise ImageError(
-            f"encoding {picture.encoding!r} is no depth; depth is {', '.join(_RAW_VALUES)}",
+            f"encoding {image.encoding!r} is not depth; depth is {', '.join(_RAW_VALUES)}",
             hint="depth: off takes the topic as an ordinary camera",
         )
-    jpeg.check_size(picture.width, picture.height, "image message")
-    png.check_pixels(picture.width, picture.height)
-    return DepthInfo(picture.height, picture.width, values, "raw")
+    jpeg.check_size(image.width, image.height, "image message")
+    png.check_pixels(image.width, image.height)
+    return DepthInfo(image.height, image.width, values, "raw")
 
 
 def probe_compressed(format_text: str, data: memoryview | bytes) -> DepthInfo:
@@ -72,7 +70,7 @@ def probe_compressed(format_text: str, data: memoryview | bytes) -> DepthInfo:
         return _png_info(data, 0, "16UC1", None)
     if len(data) < _CONFIG.size + 8:
         raise ImageError(
-            f"compressedDepth message of {len(data):,} bytes is cut: its header and a picture need more than "
+            f"compressedDepth message of {len(data):,} bytes is cut: its header and an image need more than "
             f"{_CONFIG.size + 8} (format {format_text!r})"
         )
     _, *parameters = _CONFIG.unpack_from(data)
@@ -91,12 +89,12 @@ def probe_compressed(format_text: str, data: memoryview | bytes) -> DepthInfo:
     return DepthInfo(height, width, values, "rvl", _CONFIG.size + _RVL_SIZE.size, quantisation)
 
 
-def from_raw(picture: raw_image.RawPixels) -> DepthPixels:
+def from_raw(image: raw_image.RawImage) -> DepthPixels:
     """The values of a raw message, native byte order, shape (height, width)."""
-    info = probe_raw(picture)
+    info = probe_raw(image)
     if info.values == "32FC1":
-        return raw_image.rows(picture, "f4", 1).astype(np.float32)
-    return raw_image.rows(picture, "u2", 1).astype(np.uint16)
+        return raw_image.rows(image, "f4", 1).astype(np.float32)
+    return raw_image.rows(image, "u2", 1).astype(np.uint16)
 
 
 def from_compressed(info: DepthInfo, data: memoryview | bytes) -> DepthPixels:
@@ -118,7 +116,7 @@ def encode(pixels: DepthPixels) -> bytes:
         raise ImageError(f"depth is uint16 or float32 of shape (height, width), not {pixels.dtype} {pixels.shape}")
     import cv2
 
-    jpeg.check_size(pixels.shape[1], pixels.shape[0], "picture")
+    jpeg.check_size(pixels.shape[1], pixels.shape[0], "image")
     written, encoded = cv2.imencode(".png", pixels, [cv2.IMWRITE_PNG_COMPRESSION, _PNG_LEVEL])
     if not written:
         raise ImageError(f"OpenCV refused to encode {pixels.shape[1]}×{pixels.shape[0]} as 16-bit PNG")
@@ -126,7 +124,7 @@ def encode(pixels: DepthPixels) -> bytes:
 
 
 def decode(data: memoryview | bytes) -> DepthPixels:
-    """A stored depth picture as uint16 (PNG, TIFF) or float32 (TIFF), shape (height, width), exactly as it was kept."""
+    """A stored depth image as uint16 (PNG, TIFF) or float32 (TIFF), shape (height, width), exactly as it was kept."""
     if tiff.is_tiff(data):
         return tiff.decode(data)
     if not png.is_png(data):
@@ -184,7 +182,7 @@ def _checked(parameters: list[float]) -> tuple[float, float]:
     a, b = parameters
     if not np.isfinite([a, b]).all() or a <= 0:
         raise ImageError(
-            f"compressedDepth header of a 32FC1 picture gives the quantisation A = {a}, B = {b}: A must be above 0"
+            f"compressedDepth header of a 32FC1 image gives the quantisation A = {a}, B = {b}: A must be above 0"
         )
     return a, b
 

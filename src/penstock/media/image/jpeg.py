@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from penstock.errors import ImageError, LimitExceeded
 
@@ -23,14 +24,13 @@ _SOF_OTHER = frozenset({0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0x
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})  # TEM and RSTn carry no length
 _SOI, _EOI, _SOS, _APP14, _COM = 0xD8, 0xD9, 0xDA, 0xEE, 0xFE
 _LIMITED_RANGE = b"CS=ITU601"
-_AFTER_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # in picture data, ff stands before 00, RSTn or a fill byte
+_AFTER_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # in image data, ff stands before 00, RSTn or a fill byte
 
 # (horizontal, vertical) sampling of luma, over chroma sampled (1, 1)
 _SUBSAMPLING = {(1, 1): "4:4:4", (2, 1): "4:2:2", (2, 2): "4:2:0", (1, 2): "4:4:0", (4, 1): "4:1:1", (4, 2): "4:1:0"}
 
 
-@dataclass(frozen=True)
-class JpegInfo:
+class JpegInfo(NamedTuple):
     """The facts of a JPEG header. Frames of one video must agree in all of them."""
 
     width: int
@@ -50,7 +50,7 @@ class JpegInfo:
 
 
 def probe(data: memoryview | bytes) -> JpegInfo:
-    """Read the header of one JPEG and check that the picture is whole.
+    """Read the header of one JPEG and check that the image is whole.
 
     >>> probe(jpeg_bytes)                                                            # doctest: +SKIP
     JpegInfo(width=640, height=480, components=3, subsampling='4:2:0')
@@ -63,44 +63,29 @@ def probe(data: memoryview | bytes) -> JpegInfo:
 def end_of(data: memoryview | bytes) -> int | None:
     """Where the JPEG ends that begins here, whatever follows it: just behind its end marker; None where it has none."""
     held = bytes(data)
-    position = 2
     try:
-        while True:
-            marker, position = _next_marker(held, position, len(held))
+        for marker, begin, end in _segments(held, len(held)):
             if marker == _EOI:
-                return position
-            if marker in _STANDALONE:
-                continue
-            length = int.from_bytes(held[position : position + 2], "big")
-            if marker in (0x00, _SOI) or length < 2:
+                return begin
+            if marker in (0x00, _SOI) or end - begin < 2:
                 return None
-            position += length
-            if marker == _SOS:
-                found = _AFTER_SCAN.search(held, position)
-                if found is None:
-                    return None
-                position = found.start()
     except ImageError:
-        return None
+        pass
+    return None
 
 
 def is_limited_range(head: bytes) -> bool:
     """Whether brightness goes from 16 to 235, as FFmpeg says in a comment before the tables; JPEG itself knows no such
-    thing, and other decoders show such pictures pale. The first kilobytes of a JPEG are enough."""
-    position = 2
+    thing, and other decoders show such images pale. The first kilobytes of a JPEG are enough."""
     try:
-        while True:
-            marker, position = _next_marker(head, position, len(head))
-            if marker in _STANDALONE:
-                continue
-            length = int.from_bytes(head[position : position + 2], "big")
-            if marker in (0x00, _SOI, _EOI, _SOS) or length < 2:
+        for marker, begin, end in _segments(head, len(head)):
+            if marker in (0x00, _SOI, _EOI, _SOS) or end - begin < 2:
                 return False
-            if marker == _COM and head[position + 2 : position + length].rstrip(b"\0") == _LIMITED_RANGE:
+            if marker == _COM and head[begin + 2 : end].rstrip(b"\0") == _LIMITED_RANGE:
                 return True
-            position += length
     except ImageError:
-        return False
+        pass
+    return False
 
 
 class JpegProbe:
@@ -131,40 +116,55 @@ def _parse(data: memoryview | bytes) -> tuple[JpegInfo, int]:
             f"not a JPEG: {size:,} bytes that start with {head[:4].hex(' ') or 'nothing'}, a JPEG starts with ff d8",
             hint="it may be of another format (PNG, H.264); the `format` field of a topic says which",
         )
-    position = 2
     adobe_transform: int | None = None
     info: JpegInfo | None = None
-    while True:
-        marker, position = _next_marker(head, position, size)
-        if marker in _STANDALONE:
-            continue
+    for marker, begin, end in _segments(head, size):
         if marker == _SOS and info is not None:
-            return info, position
+            return info, begin
         if marker == _EOI and info is not None:
-            raise ImageError(f"JPEG of {size:,} bytes ends at byte {position - 2:,} without picture data (SOS)")
+            raise ImageError(f"JPEG of {size:,} bytes ends at byte {begin - 2:,} without image data (SOS)")
         if marker in (_SOI, _EOI, _SOS):
             raise ImageError(
-                f"JPEG of {size:,} bytes has no frame header (SOF) before ff {marker:02x} at byte {position - 2:,}"
+                f"JPEG of {size:,} bytes has no frame header (SOF) before ff {marker:02x} at byte {begin - 2:,}"
             )
-        if position + 2 > len(head):
-            raise _cut(size, position)
-        length = int.from_bytes(head[position : position + 2], "big")
-        if length < 2:
-            raise ImageError(f"JPEG segment ff {marker:02x} at byte {position - 2:,} claims a length of {length}")
-        if position + length > len(head):
-            raise _cut(size, position)
-        body = head[position + 2 : position + length]
-        position += length
+        if begin + 2 > len(head):
+            raise _cut(size, begin)
+        if end - begin < 2:
+            raise ImageError(f"JPEG segment ff {marker:02x} at byte {begin - 2:,} claims a length of {end - begin}")
+        if end > len(head):
+            raise _cut(size, begin)
+        body = head[begin + 2 : end]
         if marker in _SOF_READABLE:
-            info = _frame_header(body, position - length - 2, adobe_transform)
+            info = _frame_header(body, begin - 2, adobe_transform)
         if marker in _SOF_OTHER:
             raise ImageError(
-                f"JPEG frame header ff {marker:02x} at byte {position - length - 2:,} is lossless, arithmetic or "
-                "hierarchical, not baseline or progressive",
+                f"JPEG frame header ff {marker:02x} at byte {begin - 2:,} is lossless, arithmetic or hierarchical, "
+                "not baseline or progressive",
                 hint="record baseline JPEG",
             )
         if marker == _APP14 and body[:5] == b"Adobe" and len(body) >= 12:
             adobe_transform = body[11]
+    raise _cut(size, len(head))
+
+
+def _segments(head: bytes, size: int) -> Iterator[tuple[int, int, int]]:
+    """(marker, begin, end) of what a JPEG of `size` bytes is made of, from its length field on; image data are stepped
+    over. What a length claims is not checked. Ends behind the end marker."""
+    position = 2
+    while True:
+        marker, begin = _next_marker(head, position, size)
+        if marker in _STANDALONE:
+            position = begin
+            continue
+        position = begin + int.from_bytes(head[begin : begin + 2], "big")
+        yield marker, begin, position
+        if marker == _EOI:
+            return
+        if marker == _SOS:
+            match = _AFTER_SCAN.search(head, position)
+            if match is None:
+                return
+            position = match.start()
 
 
 def _next_marker(head: bytes, position: int, size: int) -> tuple[int, int]:
@@ -209,7 +209,7 @@ def _frame_header(body: bytes, offset: int, adobe_transform: int | None) -> Jpeg
 
 
 def check_size(width: int, height: int, kind: str) -> None:
-    """Refuse a claimed picture size before anything of that size is allocated."""
+    """Refuse a claimed image size before anything of that size is allocated."""
     if width < 1 or height < 1:
         raise ImageError(f"{kind} header gives a size of {width}×{height} pixels")
     if max(width, height) > MAX_SIDE_PX:
@@ -217,20 +217,24 @@ def check_size(width: int, height: int, kind: str) -> None:
             f"{kind} header claims {width}×{height} pixels, the limit is {MAX_SIDE_PX} per side",
             size=max(width, height),
             limit=MAX_SIDE_PX,
-            hint="the picture is damaged or hostile",
+            hint="the image is damaged or hostile",
         )
 
 
-def _check_end(data: memoryview | bytes) -> None:
-    """A whole JPEG ends with ff d9; drivers that send fixed-size buffers pad it with zeros."""
+def without_padding(data: memoryview | bytes) -> int:
+    """How many bytes are left without the zeros at the end: drivers that send fixed-size buffers pad with them."""
     end = len(data)
     while end > 0:
         start = max(0, end - _TAIL_STEP_BYTES)
-        kept = bytes(data[start:end]).rstrip(b"\0")
-        if kept:
-            end = start + len(kept)
-            break
+        if kept := bytes(data[start:end]).rstrip(b"\0"):
+            return start + len(kept)
         end = start
+    return 0
+
+
+def _check_end(data: memoryview | bytes) -> None:
+    """A whole JPEG ends with ff d9."""
+    end = without_padding(data)
     if end < 2 or bytes(data[end - 2 : end]) != b"\xff\xd9":
         raise ImageError(
             f"JPEG is cut: {len(data):,} bytes without an end marker (ff d9)",

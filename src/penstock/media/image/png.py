@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -19,9 +18,8 @@ _TAIL_BYTES = 256  # some cameras pad behind the end
 _GRAY = 0
 
 
-@dataclass(frozen=True)
-class PngInfo:
-    """The facts of a PNG header that pictures of one camera share."""
+class PngInfo(NamedTuple):
+    """The facts of a PNG header that images of one camera share."""
 
     width: int
     height: int
@@ -39,7 +37,7 @@ def is_png(data: memoryview | bytes) -> bool:
 
 
 def probe(data: memoryview | bytes) -> PngInfo:
-    """Read the header of one PNG and check that the picture is whole, as far as its markers tell.
+    """Read the header of one PNG and check that the image is whole, as far as its markers tell.
 
     >>> probe(png_bytes)                                                             # doctest: +SKIP
     PngInfo(width=640, height=480, bit_depth=16, colour_type=0)
@@ -65,7 +63,7 @@ def check_pixels(width: int, height: int) -> None:
     """Refuse a claimed number of pixels before they are allocated."""
     if width * height > MAX_PIXELS:
         raise LimitExceeded(
-            f"picture header claims {width}×{height} = {width * height:,} pixels, the limit is {MAX_PIXELS:,}",
+            f"image header claims {width}×{height} = {width * height:,} pixels, the limit is {MAX_PIXELS:,}",
             size=width * height,
             limit=MAX_PIXELS,
         )
@@ -82,8 +80,8 @@ def decode_gray(
     except cv2.error as error:
         raise ImageError(f"{what} cannot be decoded: {error}") from error
     if pixels is None or pixels.dtype != dtype or pixels.size != size_px[0] * size_px[1]:
-        found = "nothing" if pixels is None else f"{pixels.dtype} {pixels.shape}"
-        raise ImageError(f"{claimed} decodes to {found}")
+        actual = "nothing" if pixels is None else f"{pixels.dtype} {pixels.shape}"
+        raise ImageError(f"{claimed} decodes to {actual}")
     return np.asarray(pixels.reshape(size_px))
 
 
@@ -92,7 +90,7 @@ def check_shallow(info: PngInfo) -> None:
     if info.is_depth:
         raise ImageError(
             f"PNG {info.width}×{info.height} has one channel of 16 bits: as a colour camera it would lose half of them",
-            hint="map it as depth: depth: metric keeps the values, depth: 8bit maps one fixed range (docs/depth.md)",
+            hint="map it as depth: depth: metric keeps the values, depth: 8bit maps one range: docs/convert/depth.md",
         )
     if info.bit_depth > 8:
         raise ImageError(

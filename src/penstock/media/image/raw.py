@@ -6,8 +6,7 @@ Each encoding has one fixed rule, never one per frame: 16 bits become 8 by their
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,32 +15,28 @@ from penstock.errors import ImageError
 from penstock.media.image import jpeg
 
 
-class RawPixels(Protocol):
-    """A picture as `sensor_msgs/Image` carries it."""
+class RawImage(NamedTuple):
+    """Pixels as `sensor_msgs/Image` carries them: `height` rows of `step` bytes each."""
 
-    @property
-    def height(self) -> int: ...
-    @property
-    def width(self) -> int: ...
-    @property
-    def encoding(self) -> str: ...
-    @property
-    def step(self) -> int: ...
-    @property
-    def big_endian(self) -> bool: ...
-    @property
-    def data(self) -> memoryview: ...
+    height: int
+    width: int
+    encoding: str
+    big_endian: bool
+    step: int
+    data: memoryview
+
+    def __repr__(self) -> str:
+        return f"RawImage({self.width}×{self.height} {self.encoding!r}, step {self.step}, {len(self.data):,} bytes)"
 
 
-@dataclass(frozen=True)
-class _Layout:
+class _Layout(NamedTuple):
     """How the samples of an encoding lie in a row, and what they mean."""
 
     order: str
     samples: int  # per pixel of a row
     bits: int = 8
     even: tuple[int, int] = (1, 1)  # height and width are multiples of these
-    tail: tuple[int, int] = (0, 1)  # rows that follow the picture's own (chroma), as a fraction of the height
+    tail: tuple[int, int] = (0, 1)  # rows that follow the image's own (chroma), as a fraction of the height
 
 
 def _layouts() -> dict[str, _Layout]:
@@ -84,51 +79,49 @@ def check_encoding(encoding: str) -> None:
     raise ImageError(f"unknown image encoding {encoding!r}; known: {', '.join(ENCODINGS)}", hint=hint)
 
 
-def to_rgb(picture: RawPixels) -> NDArray[np.uint8]:
+def to_rgb(image: RawImage) -> NDArray[np.uint8]:
     """Raw pixels of a message as RGB, shape (height, width, 3); a view of the message where the layout is the same."""
-    check_encoding(picture.encoding)
-    layout = _LAYOUTS[picture.encoding]
-    height, width = picture.height, picture.width
+    check_encoding(image.encoding)
+    layout = _LAYOUTS[image.encoding]
+    height, width = image.height, image.width
     if height % layout.even[0] or width % layout.even[1]:
         raise ImageError(
-            f"{picture.encoding} shares its colours between neighbours and cannot be {width}×{height} pixels: "
+            f"{image.encoding} shares its colours between neighbours and cannot be {width}×{height} pixels: "
             f"the width is a multiple of {layout.even[1]}, the height of {layout.even[0]}"
         )
-    if layout.order == "nv24" and picture.step != width:
-        raise ImageError(
-            f"nv24 rows of {picture.step} bytes for {width} pixels: where its colours begin is not defined"
-        )
+    if layout.order == "nv24" and image.step != width:
+        raise ImageError(f"nv24 rows of {image.step} bytes for {width} pixels: where its colours begin is not defined")
     lines = height + height * layout.tail[0] // layout.tail[1]
     if layout.bits == 16 and layout.order in _BAYER:
-        colours = _demosaic(rows(picture, "u2", 1).astype(np.uint16), layout.order)
+        colours = _demosaic(rows(image, "u2", 1).astype(np.uint16), layout.order)
         return np.asarray(colours >> 8, np.uint8)
-    pixels = rows(picture, "u1", layout.samples * layout.bits // 8, lines=lines)
+    pixels = rows(image, "u1", layout.samples * layout.bits // 8, lines=lines)
     if layout.bits == 16:
-        pixels = pixels.reshape(height, -1, 2)[:, :, 0 if picture.big_endian else 1]
+        pixels = pixels.reshape(height, -1, 2)[:, :, 0 if image.big_endian else 1]
     return _as_rgb(np.ascontiguousarray(pixels), layout, height, width)
 
 
-def rows(picture: RawPixels, kind: str, samples: int, *, lines: int | None = None) -> NDArray[Any]:
+def rows(image: RawImage, kind: str, samples: int, *, lines: int | None = None) -> NDArray[Any]:
     """The samples of each row without its padding, in the byte order of the message; a view where there is none.
 
-    `lines` counts the rows of chroma that some encodings append to the picture's own.
+    `lines` counts the rows of chroma that some encodings append to the image's own.
     """
-    height, width, step = picture.height, picture.width, picture.step
+    height, width, step = image.height, image.width, image.step
     jpeg.check_size(width, height, "image message")
-    dtype = np.dtype(kind).newbyteorder(">" if picture.big_endian else "<")
+    dtype = np.dtype(kind).newbyteorder(">" if image.big_endian else "<")
     row_bytes = width * samples * dtype.itemsize
     if step < row_bytes:
-        raise ImageError(f"image step is {step} bytes, {width} pixels of {picture.encoding} need {row_bytes}")
+        raise ImageError(f"image step is {step} bytes, {width} pixels of {image.encoding} need {row_bytes}")
     held = height if lines is None else lines
-    needed_bytes, held_bytes = held * step, len(picture.data)
+    needed_bytes, held_bytes = held * step, len(image.data)
     if held_bytes < needed_bytes:
         raise ImageError(f"image data has {held_bytes:,} bytes, {held} rows of {step} bytes need {needed_bytes:,}")
     if held_bytes >= needed_bytes + step:
         raise ImageError(
             f"image data has {held_bytes:,} bytes, {held} rows of {step} bytes are {needed_bytes:,}: "
-            f"{(held_bytes - needed_bytes) // step:,} rows too many for {width}×{height} {picture.encoding}"
+            f"{(held_bytes - needed_bytes) // step:,} rows too many for {width}×{height} {image.encoding}"
         )
-    whole = np.frombuffer(picture.data, np.uint8, needed_bytes).reshape(held, step)
+    whole = np.frombuffer(image.data, np.uint8, needed_bytes).reshape(held, step)
     return np.ascontiguousarray(whole[:, :row_bytes]).view(dtype)
 
 
@@ -166,7 +159,7 @@ def _demosaic(mosaic: NDArray[Any], pattern: str) -> NDArray[Any]:
     height, width = mosaic.shape
     if min(height, width) < _SMALLEST_BAYER_PX:
         raise ImageError(
-            f"a Bayer picture of {width}×{height} pixels is too small to have colours: "
+            f"a Bayer image of {width}×{height} pixels is too small to have colours: "
             f"{_SMALLEST_BAYER_PX} per side are needed"
         )
     import cv2
@@ -184,4 +177,4 @@ def _from_nv24(pixels: NDArray[np.uint8], height: int, width: int) -> NDArray[np
     return np.stack([np.clip((each + half) >> _POINT, 0, 255) for each in channels], axis=-1).astype(np.uint8)
 
 
-__all__ = ["ENCODINGS", "RawPixels", "check_encoding", "rows", "to_rgb"]
+__all__ = ["ENCODINGS", "RawImage", "check_encoding", "rows", "to_rgb"]

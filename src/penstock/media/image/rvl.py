@@ -1,6 +1,6 @@
-"""RVL, the lossless run-length code of depth pictures that newer ROS drivers send: decoded without trust.
+"""RVL, the lossless run-length code of depth images that newer ROS drivers send: decoded without trust.
 
-A picture is runs of zeros and of values in turn; lengths and differences are numbers of 3-bit groups, one group in each
+An image is runs of zeros and of values in turn; lengths and differences are numbers of 3-bit groups, one group in each
 half byte, whose high bit says that more follow (A. D. Wilson, "Fast lossless depth image compression", 2017).
 """
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from penstock.errors import ImageError
 
-_MOST_GROUPS = 10  # 30 bits: the longest run of the largest picture needs 27, a difference 17
+_MOST_GROUPS = 10  # 30 bits: the longest run of the largest image needs 27, a difference 17
 
 
 def decode(data: memoryview | bytes, height: int, width: int) -> NDArray[np.uint16]:
-    """The picture of height × width pixels; bytes behind its last pixel are ignored."""
+    """The image of height × width pixels; bytes behind its last pixel are ignored."""
     numbers = _numbers(data)
     zeros, values, is_difference = _runs(numbers, height * width, len(data))
     folded = numbers[is_difference]
@@ -23,10 +23,10 @@ def decode(data: memoryview | bytes, height: int, width: int) -> NDArray[np.uint
     del folded
     lengths = np.stack((zeros, values), axis=1).reshape(-1)
     is_value = np.repeat(np.tile((False, True), len(zeros)), lengths)
-    picture = np.zeros(height * width, dtype=np.uint16)
+    image = np.zeros(height * width, dtype=np.uint16)
     # A driver works with 16 bits that wrap, so a sum of differences is taken modulo 65,536.
-    picture[is_value] = np.cumsum(differences, dtype=np.int32) & 0xFFFF
-    return picture.reshape(height, width)
+    image[is_value] = np.cumsum(differences, dtype=np.int32) & 0xFFFF
+    return image.reshape(height, width)
 
 
 def _numbers(data: memoryview | bytes) -> NDArray[np.int32]:
@@ -42,14 +42,14 @@ def _numbers(data: memoryview | bytes) -> NDArray[np.int32]:
     if len(sizes) and int(sizes.max()) > _MOST_GROUPS:
         place = int(starts[int(np.argmax(sizes > _MOST_GROUPS))])
         raise ImageError(f"RVL: a number of more than {3 * _MOST_GROUPS} bits at byte {place // 2:,}")
-    found = (groups[starts] & 7).astype(np.int32)
+    numbers = (groups[starts] & 7).astype(np.int32)
     longer = np.flatnonzero(sizes > 1)
     for group in range(1, _MOST_GROUPS):
         if not len(longer):
             break
-        found[longer] |= (groups[starts[longer] + group] & 7).astype(np.int32) << (3 * group)
+        numbers[longer] |= (groups[starts[longer] + group] & 7).astype(np.int32) << (3 * group)
         longer = longer[sizes[longer] > group + 1]
-    return found
+    return numbers
 
 
 def _runs(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +21,8 @@ _UNSIGNED, _FLOAT = 1, 3
 _MOST_ENTRIES = 256
 
 
-@dataclass(frozen=True)
-class TiffInfo:
-    """The facts of a TIFF's first picture."""
+class TiffInfo(NamedTuple):
+    """The facts of a TIFF's first image."""
 
     width: int
     height: int
@@ -43,7 +41,7 @@ def encode(pixels: NDArray[np.float32] | NDArray[np.uint16]) -> bytes:
     if pixels.ndim != 2 or pixels.dtype not in (np.float32, np.uint16):
         raise ImageError(f"expected float32 or uint16 of shape (height, width), got {pixels.dtype} {pixels.shape}")
     height, width = pixels.shape
-    jpeg.check_size(width, height, "picture")
+    jpeg.check_size(width, height, "image")
     size = pixels.dtype.itemsize
     entries = (
         (_WIDTH, _LONG, width),
@@ -67,7 +65,7 @@ def encode(pixels: NDArray[np.float32] | NDArray[np.uint16]) -> bytes:
 
 
 def read_header(data: memoryview | bytes) -> TiffInfo:
-    """The facts of the first picture, refused when hostile."""
+    """The facts of the first image, refused when hostile."""
     order = _MAGICS.get(bytes(data[:4]))
     if order is None or len(data) < 8:
         raise ImageError(f"not a TIFF: {len(data):,} bytes that start with {bytes(data[:8]).hex(' ') or 'nothing'}")
@@ -77,25 +75,25 @@ def read_header(data: memoryview | bytes) -> TiffInfo:
     (count,) = struct.unpack_from(f"{order}H", data, at)
     if count > _MOST_ENTRIES or at + 2 + 12 * count > len(data):
         raise ImageError(f"TIFF of {len(data):,} bytes is cut: {count} directory entries at byte {at:,}")
-    found = {}
+    fields = {}
     for number in range(count):
         tag, kind, values = struct.unpack_from(f"{order}HHI", data, at + 2 + 12 * number)
         if kind in (_SHORT, _LONG) and values == 1:
-            (found[tag],) = struct.unpack_from(f"{order}{'H' if kind == _SHORT else 'I'}", data, at + 10 + 12 * number)
-    width, height = found.get(_WIDTH, 0), found.get(_HEIGHT, 0)
+            (fields[tag],) = struct.unpack_from(f"{order}{'H' if kind == _SHORT else 'I'}", data, at + 10 + 12 * number)
+    width, height = fields.get(_WIDTH, 0), fields.get(_HEIGHT, 0)
     jpeg.check_size(width, height, "TIFF")
     png.check_pixels(width, height)
-    bits, samples = found.get(_BITS, 1), found.get(_SAMPLES, 1)
-    offset, size = found.get(_STRIP_OFFSETS), found.get(_STRIP_SIZES)
+    bits, samples = fields.get(_BITS, 1), fields.get(_SAMPLES, 1)
+    offset, size = fields.get(_STRIP_OFFSETS), fields.get(_STRIP_SIZES)
     plain = None
-    if found.get(_COMPRESSION) == _UNCOMPRESSED and offset is not None and size is not None:
+    if fields.get(_COMPRESSION) == _UNCOMPRESSED and offset is not None and size is not None:
         if size != width * height * samples * bits // 8 or offset + size > len(data):
             raise ImageError(
                 f"TIFF of {len(data):,} bytes is cut: {width}×{height} pixels of {bits} bits are {size:,} bytes at "
                 f"byte {offset:,} by its header"
             )
         plain = order, offset
-    return TiffInfo(width, height, bits, samples, found.get(_SAMPLE_FORMAT, _UNSIGNED) == _FLOAT, plain)
+    return TiffInfo(width, height, bits, samples, fields.get(_SAMPLE_FORMAT, _UNSIGNED) == _FLOAT, plain)
 
 
 def decode(data: memoryview | bytes) -> NDArray[np.float32] | NDArray[np.uint16]:

@@ -88,17 +88,11 @@ def mjpeg_stsd(width: int, height: int) -> bytes:
     """JPEG frames are declared as an MPEG-4 visual stream of object type 0x6C, as FFmpeg declares them."""
     decoder = _descriptor(4, struct.pack(">BBIII", _OTI_JPEG, _VISUAL_STREAM << 2 | 1, 0, 0, 0))
     es = _descriptor(3, struct.pack(">HB", 1, 0) + decoder + _descriptor(6, b"\x02"))
-    entry = (
-        bytes(6)
-        + struct.pack(">H16x", 1)
-        + struct.pack(">HHII4xH32xHh", width, height, 72 << 16, 72 << 16, 1, 24, -1)
-        + _full(b"esds", 0, 0, es)
-    )
-    return _full(b"stsd", 0, 0, struct.pack(">I", 1), _box(b"mp4v", entry))
+    return visual_stsd(b"mp4v", width, height, _full(b"esds", 0, 0, es))
 
 
 def visual_stsd(name: bytes, width: int, height: int, record: bytes) -> bytes:
-    """The sample description of a coded video, with the box that holds its parameter sets."""
+    """The sample description of a coded video, with the box that describes its codec."""
     entry = (
         bytes(6)
         + struct.pack(">H16x", 1)

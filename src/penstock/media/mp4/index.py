@@ -145,7 +145,7 @@ def _read_moov(source: ByteSource, name: str, file_bytes: int) -> tuple[int, byt
         position += size
     raise VideoError(
         f"{name}: no index (moov) in {file_bytes:,} bytes",
-        hint="the file is no MP4, or its writer was stopped before the end",
+        hint="the file is not an MP4, or its writer was stopped before the end",
     )
 
 

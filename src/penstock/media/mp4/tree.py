@@ -70,17 +70,17 @@ class Box:
         """The box at this path of kinds below, the first of each kind."""
         here = self
         for depth, kind in enumerate(kinds):
-            found = next((child for child in here.children(at if depth == 0 else 0) if child.kind == kind), None)
-            if found is None:
+            box = next((child for child in here.children(at if depth == 0 else 0) if child.kind == kind), None)
+            if box is None:
                 return None
-            here = found
+            here = box
         return here
 
     def need(self, *kinds: str) -> Box:
-        found = self.find(*kinds)
-        if found is None:
+        box = self.find(*kinds)
+        if box is None:
             raise self.error(f"has no {'/'.join(kinds)}")
-        return found
+        return box
 
     def table(self, dtype: str, columns: int, at: int = 4) -> NDArray[np.int64]:
         """A counted table: 32-bit count at `at`, then rows of equal numbers; shape (count, columns)."""

@@ -14,8 +14,8 @@ import contextlib
 import os
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,16 +28,14 @@ from penstock.system.files import AppendFile
 _MAX_SAMPLE_BYTES = 0xFFFF_FFFF
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """A place between two samples to which `Mp4Writer.rollback` can return."""
 
     samples: int
     end_bytes: int
 
 
-@dataclass(frozen=True)
-class SampleTable:
+class SampleTable(NamedTuple):
     """Where the samples of a file lie, and where the last of them ends."""
 
     offsets: NDArray[np.int64]
@@ -162,7 +160,7 @@ class Mp4Writer:
         if not self._keys[-1]:
             raise VideoError(
                 f"{self._name}: sample {self.samples - 1} is not a key frame and cannot be repeated",
-                hint="encode the repeated picture once more",
+                hint="encode the repeated image once more",
             )
         if count < 0:
             raise VideoError(f"{self._name}: cannot repeat {count} times")
@@ -263,13 +261,13 @@ class Mp4Writer:
         expected = mp4_boxes.prologue()[:size_offset]
         try:
             size_bytes = os.fstat(self._fd).st_size
-            found = os.pread(self._fd, size_offset, 0)
+            head = os.pread(self._fd, size_offset, 0)
         except OSError as error:
             raise self._file.failed("reading", error) from error
-        if size_bytes < self._file.end_bytes or found != expected:
+        if size_bytes < self._file.end_bytes or head != expected:
             raise VideoError(
                 f"{self._name}: {size_bytes:,} bytes, but {self._file.end_bytes:,} of samples were written to it"
-                if found == expected
+                if head == expected
                 else f"{self._name}: this is not the beginning of a video that penstock wrote"
             )
         self._file.cut(self._file.end_bytes)

@@ -146,7 +146,7 @@ def _readings(
     n_bytes: int, packings: Sequence[Packing], settings: SpikeSettings, image: tuple[int, int] | None
 ) -> list[SpikeLayout]:
     """Every layout with this number of bytes that the settings leave."""
-    found = dict.fromkeys(
+    layouts = dict.fromkeys(
         SpikeLayout(packing, height, width, n_bytes // frame_bytes)
         for packing in packings
         for height, width in _planes(n_bytes, packing, settings, image)
@@ -154,7 +154,7 @@ def _readings(
         and n_bytes % frame_bytes == 0
         and (packing == "uint8" or height * width % 8 == 0)
     )
-    return [each for each in found if settings.frames in (None, each.frames)]
+    return [each for each in layouts if settings.frames in (None, each.frames)]
 
 
 def _planes(
@@ -265,7 +265,7 @@ def _refuse_all(
     declared = [f"{name}={value}" for name, value in vars(settings).items() if value not in (None, "auto")]
     fits = [str(each) for each in _fitting(n_bytes, packings)]
     raise SpikeError(
-        f"{where}: {n_bytes:,} bytes are no whole frames of any plane that is known"
+        f"{where}: {n_bytes:,} bytes are not a whole number of frames of any known plane"
         + (f" with {', '.join(declared)}" if declared else ""),
         hint=f"it would fit {', '.join(fits)}" if fits else "declare the plane: height=… width=…",
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from penstock.errors import SpikeError
 from penstock.media.spike.detect import find_layout, size_error
 from penstock.media.spike.frames import crop_packed, stored_rows, unpack, voxel_counts
-from penstock.media.spike.layout import Box, Packing, SpikeLayout, SpikeSettings
+from penstock.media.spike.layout import Packing, PlaneRegion, SpikeLayout, SpikeSettings
 from penstock.system.files import ByteSource, ReadErrors, open_source
 
 ERRORS = ReadErrors(SpikeError)
@@ -29,7 +29,7 @@ def read_spikes(
     width: int | None = None,
     frames: int | None = None,
     flip: bool | None = None,
-    box: Box | None = None,
+    box: PlaneRegion | None = None,
 ) -> NDArray[np.uint8]:
     """The frames of a spike file, upright: (frames, height, width).
 
@@ -41,8 +41,8 @@ def read_spikes(
     """
     settings = SpikeSettings(layout, height, width, frames, flip)  # type: ignore[arg-type]  # it checks the word
     sequence = os.path.basename(os.path.dirname(os.path.dirname(os.path.abspath(path))))
-    found, _ = find_layout(path, settings, sequence, image_beside(path))
-    return unpack(read_rows(path, found, box), found, box)
+    found_layout, _ = find_layout(path, settings, sequence, image_beside(path))
+    return unpack(read_rows(path, found_layout, box), found_layout, box)
 
 
 def image_beside(path: str | os.PathLike[str]) -> str | None:
@@ -58,15 +58,15 @@ def read_voxel(
     path: str | os.PathLike[str],
     layout: SpikeLayout,
     num_bins: int = 5,
-    box: Box | None = None,
+    box: PlaneRegion | None = None,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """`voxel_counts` of a file."""
-    return voxel_counts(read_rows(path, layout, box, _kept), layout, num_bins, box, out)
+    return voxel_counts(read_rows(path, layout, box, _reused_memory), layout, num_bins, box, out)
 
 
 def read_packed(
-    path: str | os.PathLike[str], layout: SpikeLayout, box: Box | None = None
+    path: str | os.PathLike[str], layout: SpikeLayout, box: PlaneRegion | None = None
 ) -> tuple[NDArray[np.uint8], int]:
     """`crop_packed` of a file."""
     return crop_packed(read_rows(path, layout, box), layout, box)
@@ -76,7 +76,7 @@ def _allocate(n_bytes: int) -> NDArray[np.uint8]:
     return np.empty(n_bytes, np.uint8)
 
 
-def _kept(n_bytes: int) -> NDArray[np.uint8]:
+def _reused_memory(n_bytes: int) -> NDArray[np.uint8]:
     """Memory that this thread uses again: new pages for every file can take longer than counting its spikes."""
     held: NDArray[np.uint8] | None = getattr(_memory, "held", None)
     if held is None or len(held) < n_bytes:
@@ -87,7 +87,7 @@ def _kept(n_bytes: int) -> NDArray[np.uint8]:
 def read_rows(
     path: str | os.PathLike[str],
     layout: SpikeLayout,
-    box: Box | None = None,
+    box: PlaneRegion | None = None,
     allocate: Callable[[int], NDArray[np.uint8]] = _allocate,
 ) -> NDArray[np.uint8]:
     """What `unpack`, `crop_packed` and `voxel_counts` take: the whole file, or the rows of a box in a large plane."""
@@ -104,7 +104,7 @@ def read_rows(
         return data
 
 
-def _read_part(source: ByteSource, layout: SpikeLayout, box: Box, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _read_part(source: ByteSource, layout: SpikeLayout, box: PlaneRegion, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
     first = stored_rows(layout, box).start * layout.row_bytes
     each = rows.reshape(layout.frames, -1)
     source.read_many((frame * layout.frame_bytes + first, each[frame].data) for frame in range(layout.frames))

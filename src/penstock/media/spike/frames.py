@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import SpikeError
-from penstock.media.spike.layout import Box, SpikeLayout, bin_starts
+from penstock.media.spike.layout import PlaneRegion, SpikeLayout, bin_starts
 
 Bytes = bytes | bytearray | memoryview | NDArray[np.uint8]
 _STACK_BYTES = 1 << 20  # of frames that are added at a time: they stay in the cache of the core
 
 
-def unpack(data: Bytes, layout: SpikeLayout, box: Box | None = None) -> NDArray[np.uint8]:
+def unpack(data: Bytes, layout: SpikeLayout, box: PlaneRegion | None = None) -> NDArray[np.uint8]:
     """Upright frames (frames, height, width); packed ones are 0 and 1, bytes are given as they are."""
     rows, first_px = _cut(data, layout, box)
     if layout.packing == "uint8":
@@ -30,7 +30,7 @@ def unpack(data: Bytes, layout: SpikeLayout, box: Box | None = None) -> NDArray[
     return bits if bits.shape[2] == width else np.ascontiguousarray(bits[:, :, first_px : first_px + width])
 
 
-def crop_packed(data: Bytes, layout: SpikeLayout, box: Box | None = None) -> tuple[NDArray[np.uint8], int]:
+def crop_packed(data: Bytes, layout: SpikeLayout, box: PlaneRegion | None = None) -> tuple[NDArray[np.uint8], int]:
     """The bytes in which the crop lies, (frames, height, bytes of a row), upright, and the bit at which it begins.
 
     That is what `packed_to_voxel` takes on a GPU.
@@ -55,7 +55,7 @@ def count_dtype(layout: SpikeLayout, num_bins: int) -> np.dtype[Any]:
 
 
 def voxel_counts(
-    data: Bytes, layout: SpikeLayout, num_bins: int = 5, box: Box | None = None, out: NDArray[Any] | None = None
+    data: Bytes, layout: SpikeLayout, num_bins: int = 5, box: PlaneRegion | None = None, out: NDArray[Any] | None = None
 ) -> NDArray[Any]:
     """Spikes per pixel in uniform bins, (num_bins, height, width), in `count_dtype`; `bin_starts` says which frames.
 
@@ -78,7 +78,7 @@ def voxel_counts(
     return counts
 
 
-def _cut(data: Bytes, layout: SpikeLayout, box: Box | None) -> tuple[NDArray[np.uint8], int]:
+def _cut(data: Bytes, layout: SpikeLayout, box: PlaneRegion | None) -> tuple[NDArray[np.uint8], int]:
     """The bytes of the crop's rows and columns, (frames, height, bytes), upright; and where in the first byte of a row
     the crop begins. `data` is the file, or what `read_rows` read of it."""
     stored = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else data
@@ -109,7 +109,7 @@ def _as_rows(stored: NDArray[np.uint8], layout: SpikeLayout) -> NDArray[np.uint8
     return np.packbits(bits, axis=-1, bitorder="little")
 
 
-def stored_rows(layout: SpikeLayout, box: Box) -> slice:
+def stored_rows(layout: SpikeLayout, box: PlaneRegion) -> slice:
     """Which rows of a stored plane a box takes."""
     top = layout.height - box.top - box.height if layout.flip else box.top
     return slice(top, top + box.height)

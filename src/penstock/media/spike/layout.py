@@ -71,17 +71,17 @@ class SpikeSettings:
 
     def __post_init__(self) -> None:
         if self.layout not in ("auto", "packed", "uint8"):
-            raise SpikeError(f"layout={self.layout!r} is no layout", hint="layout=auto, packed or uint8")
+            raise SpikeError(f"layout={self.layout!r} is not a layout", hint="layout=auto, packed or uint8")
         for name in ("height", "width", "frames"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise SpikeError(f"{name}={value!r} is no whole number from 1 on", hint=f"e.g. {name}=360")
+                raise SpikeError(f"{name}={value!r} is not a whole number, 1 or more", hint=f"e.g. {name}=360")
         if self.flip not in (None, True, False):
             raise SpikeError(f"flip={self.flip!r} is neither true nor false")
 
 
 @dataclass(frozen=True)
-class Box:
+class PlaneRegion:
     """A part of the upright plane, in pixels."""
 
     top: int

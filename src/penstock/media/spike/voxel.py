@@ -31,7 +31,7 @@ def spike_to_voxel(spike: Any, num_bins: int = 5, *, mode: Literal["count", "bil
         raise SpikeError(f"spikes of shape {np.shape(spike)}: (frames, height, width) is needed")
     starts = bin_starts(spike.shape[-3], num_bins)
     if mode not in ("count", "bilinear"):
-        raise SpikeError(f"mode={mode!r} is no kind of voxel", hint='mode="count" or mode="bilinear"')
+        raise SpikeError(f"mode={mode!r} is not a kind of voxel", hint='mode="count" or mode="bilinear"')
     if mode == "bilinear":
         return _weighted(spike, time_weights(spike.shape[-3], num_bins))
     parts = [spike[..., begin:end, :, :] for begin, end in pairwise(starts)]

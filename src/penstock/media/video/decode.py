@@ -1,6 +1,6 @@
 """Frames of video files by number, decoded by FFmpeg as the readers of a data set decode them.
 
-`Decoder` stays open and goes on where it stands; `frames` is one pass over some frames of a file.
+`VideoDecoder` stays open and goes on where it stands; `frames` is one pass over some frames of a file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OTHER_MATRICES = frozenset((1, 4, 7, 9, 10))  # BT.709, FCC, SMPTE 240M, BT.202
 _FULL_RANGE = 2
 
 
-class Decoder(Closing):
+class VideoDecoder(Closing):
     """An open video file: one thread reads at a time, and forward is the cheap direction.
 
     `threads` bounds those of FFmpeg, and with them the frames that it keeps; `file` is a number of the caller's.
@@ -72,15 +72,15 @@ class Decoder(Closing):
         with _ffmpeg_errors(self.path):
             if self.frames_to(number) is None:
                 self._seek(number)
-            found = self._on_to(number)
-            if found is None:
+            frame = self._decode_until(number)
+            if frame is None:
                 # Some key frames are none: where a seek does not lead to the whole frame, the decoder begins anew.
                 self._seek(0)
-                found = self._on_to(number)
-        if found is None:
+                frame = self._decode_until(number)
+        if frame is None:
             self.position = -1
             raise VideoError(f"{self.path}: frame {number:,} of {self.times.count:,} does not decode")
-        return found
+        return frame
 
     def pixels(self, frame: Any, pixel_format: str) -> NDArray[Any]:
         """(height, width, 3) uint8 for "rgb24", (height, width) uint16 for "gray12le"; valid as long as it is held."""
@@ -112,7 +112,7 @@ class Decoder(Closing):
         self._frames = self._container.decode(self._stream)
         self._whole = WholeFrames(self.times, from_start=number == 0)
 
-    def _on_to(self, number: int) -> Any:
+    def _decode_until(self, number: int) -> Any:
         """Decode until the frame comes out; None where it is damaged, where a later one comes, or the end."""
         self.position = -1
         for frame in self._frames:
@@ -143,7 +143,7 @@ def frames(
     if wanted and not 0 <= wanted[0] <= wanted[-1] < len(order):
         bad = wanted[0] if wanted[0] < 0 else wanted[-1]
         raise VideoError(f"{name}: frame {bad} of a video with {len(order):,} frames")
-    with Decoder(name, FrameTimes.of(index.pts[order], index.key[order]), threads) as decoder:
+    with VideoDecoder(name, FrameTimes.of(index.pts[order], index.key[order]), threads) as decoder:
         for number in wanted:
             yield number, decoder.pixels(decoder.frame(number), "rgb24")
 
@@ -162,7 +162,7 @@ def _opened(name: str) -> tuple[Any, Any]:
     import av
 
     # As MP4 and nothing else: a playlist with that name could make FFmpeg open other files.
-    container = av.open(for_library(name), format="mp4")
+    container = av.open(for_library(name, short_reads=True), format="mp4")
     if not container.streams.video:
         container.close()
         raise VideoError(f"{name}: the file has no video track")
@@ -180,7 +180,7 @@ def _ffmpeg_errors(path: str) -> Iterator[None]:
 
 
 def rgb_options(frame: Any) -> dict[str, int]:
-    """What PyAV's `reformat` and `to_ndarray` are to be told beside format="rgb24"; nothing for frames without a tag.
+    """What PyAV's `reformat` and `to_ndarray` need beside format="rgb24"; nothing for frames without a tag.
 
     PyAV < 16 heeds the tags of a frame only where the result is said to be tagged otherwise; unless it is, every frame
     counts as BT.601, and as limited where the name of its format says nothing else ("yuvj420p" is full).

@@ -1,7 +1,7 @@
-"""Pictures to H.264, HEVC or AV1 samples, with the settings that LeRobot 0.6.1 uses for each codec.
+"""Images to H.264, HEVC or AV1 samples, with the settings that LeRobot 0.6.1 uses for each codec.
 
-The bytes of the software encoders depend on the pictures and the settings alone, not on the machine or its cores.
-Every call blocks until its picture is taken, and the samples that come out are counted against the pictures that went
+The bytes of the software encoders depend on the images and the settings alone, not on the machine or its cores.
+Every call blocks until its image is taken, and the samples that come out are counted against the images that went
 in: no frame is ever dropped. The encoders' look-ahead is cut to what key frames two apart can use: the same bytes, and
 a quarter less memory for AV1. PyAV gives up the interpreter lock while it encodes: one thread per camera works well.
 """
@@ -14,7 +14,7 @@ import threading
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,7 @@ class EncoderSettings:
     codec: Codec = "av1"
     crf: int = 30
     g: int = 2
-    """Pictures from one key frame to the next: 2 keeps random reads fast."""
+    """Images from one key frame to the next: 2 keeps random reads fast."""
     preset: str | int | None = None
     """None: LeRobot's choice, which is 12 for AV1 and the encoder's own (medium) otherwise."""
     pix_fmt: str = "yuv420p"
@@ -59,7 +59,7 @@ class EncoderSettings:
         if not 0 <= self.crf <= highest:
             raise VideoError(f"crf {self.crf} is outside 0…{highest} for {self.codec}")
         if self.g < 1:
-            raise VideoError(f"key frames {self.g} pictures apart: at least 1 is needed")
+            raise VideoError(f"key frames {self.g} images apart: at least 1 is needed")
         if self.preset is None and self.codec == "av1":
             object.__setattr__(self, "preset", 12)
 
@@ -69,7 +69,7 @@ class EncoderSettings:
         return _ENCODER[self.codec] if self.device == "cpu" else f"{self.codec}_{self.device}"
 
     def options(self, threads: int = 1) -> dict[str, str]:
-        """The options for FFmpeg. B-frames are off, so that pictures leave in the order in which they came."""
+        """The options for FFmpeg. B-frames are off, so that images leave in the order in which they came."""
         if self.device != "cpu":
             return self._hardware_options()
         options = {"g": str(self.g), "crf": str(self.crf)}
@@ -78,7 +78,7 @@ class EncoderSettings:
         if self.codec == "av1":
             options["svtav1-params"] = f"fast-decode=0:lp={_SVT_THREADS}:lookahead=0"
         elif self.codec == "hevc":
-            # Without B-frames x265 looks no further ahead than it must; its default of 20 only holds pictures.
+            # Without B-frames x265 looks no further ahead than it must; its default of 20 only holds images.
             # The note that it leaves in the stream names the CPU, and its weights are computed in floating point.
             pool = min(threads, _X265_MOST_THREADS)
             params = f"log-level=error:pools={pool}:frame-threads=1:rc-lookahead=4:info=0:weightp=0"
@@ -115,9 +115,8 @@ def _x264_instructions() -> str | None:
     return "avx2,fma3,bmi2" if "avx512f" in flags else None
 
 
-@dataclass(frozen=True)
-class EncodedSample:
-    """One coded picture as an MP4 file stores it."""
+class EncodedSample(NamedTuple):
+    """One coded image as an MP4 file stores it."""
 
     data: bytes
     key: bool
@@ -127,10 +126,10 @@ class EncodedSample:
 
 
 class VideoEncoder(Closing):
-    """Encodes one camera; a context manager. Samples come out later than pictures go in; `flush` gives the last.
+    """Encodes one camera; a context manager. Samples come out later than images go in; `flush` gives the last.
 
     >>> with VideoEncoder(EncoderSettings("h264"), 640, 480, fps=30) as encoder:     # doctest: +SKIP
-    ...     for rgb in pictures:
+    ...     for rgb in images:
     ...         for sample in encoder.encode(rgb): ...
     ...     for sample in encoder.flush(): ...
     """
@@ -147,15 +146,15 @@ class VideoEncoder(Closing):
         self.width = width
         self.height = height
         self._fps = fps
-        self._pictures = 0
+        self._images = 0
         self._samples = 0
         self._flushed = False
         self._container, self._stream, header = _open(settings, width, height, fps, threads)
-        self.stsd = _cut_stsd(header, settings.encoder)
+        self.stsd = _trim_stsd(header, settings.encoder)
         """The sample description for `Mp4Writer`."""
 
     def __repr__(self) -> str:
-        return f"VideoEncoder({self.settings}, {self.width}×{self.height}, pictures={self._pictures})"
+        return f"VideoEncoder({self.settings}, {self.width}×{self.height}, images={self._images})"
 
     @property
     def info(self) -> dict[str, object]:
@@ -172,30 +171,30 @@ class VideoEncoder(Closing):
         }
 
     def encode(self, rgb: NDArray[np.uint8]) -> list[EncodedSample]:
-        """Take one picture (height, width, 3); return the samples that are ready, often none at first."""
+        """Take one image (height, width, 3); return the samples that are ready, often none at first."""
         import av
 
         if self._flushed:
-            raise VideoError(f"{self.settings.codec}: a picture after the last one")
+            raise VideoError(f"{self.settings.codec}: an image after the last one")
         if rgb.shape != (self.height, self.width, 3) or rgb.dtype != np.uint8:
             raise VideoError(
-                f"{self.settings.codec}: picture {self._pictures} is {rgb.dtype} {rgb.shape}, "
+                f"{self.settings.codec}: image {self._images} is {rgb.dtype} {rgb.shape}, "
                 f"expected uint8 {(self.height, self.width, 3)}"
             )
         frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(rgb), format="rgb24")
-        frame.pts = self._pictures
+        frame.pts = self._images
         frame.time_base = Fraction(1, self._fps)
-        self._pictures += 1
+        self._images += 1
         return self._take(frame)
 
     def flush(self) -> list[EncodedSample]:
-        """The samples that the encoder still holds; afterwards each picture has come out as one sample."""
+        """The samples that the encoder still holds; afterwards each image has come out as one sample."""
         if self._flushed:
             return []
         self._flushed = True
-        samples = self._take(None) if self._pictures else []
-        if self._samples != self._pictures:
-            raise VideoError(f"{self.settings.encoder} gave {self._samples} samples for {self._pictures} pictures")
+        samples = self._take(None) if self._images else []
+        if self._samples != self._images:
+            raise VideoError(f"{self.settings.encoder} gave {self._samples} samples for {self._images} images")
         return samples
 
     def close(self) -> None:
@@ -221,7 +220,7 @@ class VideoEncoder(Closing):
                 self._samples += 1
                 samples.append(EncodedSample(_to_sample(self.settings.codec, bytes(packet)), bool(packet.is_keyframe)))
         except av.FFmpegError as error:
-            raise VideoError(f"{self.settings.encoder} failed at picture {self._pictures}: {error}") from error
+            raise VideoError(f"{self.settings.encoder} failed at image {self._images}: {error}") from error
         return samples
 
 
@@ -263,7 +262,7 @@ class _quiet_svt:
         self._lock.release()
 
 
-def _cut_stsd(header: bytes, encoder: str) -> bytes:
+def _trim_stsd(header: bytes, encoder: str) -> bytes:
     whole = Box(encoder, "header", header, 0, len(header), 0)
     stsd = whole.need("moov", "trak", "mdia", "minf", "stbl", "stsd")
     return header[stsd.start - 8 : stsd.end]

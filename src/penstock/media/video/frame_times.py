@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_INTRA = 1  # FFmpeg's number of pictures that need no other
+_INTRA = 1  # FFmpeg's number of images that need no other
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class FrameTimes:
 class WholeFrames:
     """Follows what a decoder shows, from a seek (or the start of the file) on, and says which frames are whole.
 
-    FFmpeg hides damage: it fills gaps of a picture from its neighbours, leaves pictures out, and shows what refers to
+    FFmpeg hides damage: it fills gaps of an image from its neighbours, leaves images out, and shows what refers to
     them all the same. Behind any of that, nothing is whole up to the next key frame; nor is anything behind a seek that
-    did not lead to a key frame (files that refresh their pictures piece by piece name others so).
+    did not lead to a key frame (files that refresh their images piece by piece name others so).
     """
 
     __slots__ = ("_is_whole", "_last", "_times")
@@ -77,7 +77,7 @@ class WholeFrames:
         self._last = -1
 
     def follow(self, number: int, frame: Any) -> bool:
-        """Whether a frame is whole; every frame must be told in the order in which they come (-1: none of the file)."""
+        """Whether a frame is whole; call it for every frame in the order in which they come (-1: none of the file)."""
         if frame.is_corrupt:
             self._is_whole = False
         elif not self._is_whole:

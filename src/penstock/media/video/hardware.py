@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,12 +14,11 @@ from penstock.media.video.encode import CODECS, Codec, Device, EncoderSettings, 
 
 DEVICES: tuple[Device, ...] = ("nvenc", "videotoolbox", "qsv", "vaapi")
 """In the order in which `auto` tries them."""
-_FRAMES, _WIDTH, _HEIGHT = 4, 320, 240  # NVENC refuses pictures that are much smaller
+_FRAMES, _WIDTH, _HEIGHT = 4, 320, 240  # NVENC refuses images that are much smaller
 
 
-@dataclass(frozen=True)
-class Probe:
-    """Whether an encoder works here, seen by encoding a few pictures."""
+class Probe(NamedTuple):
+    """Whether an encoder works here, seen by encoding a few images."""
 
     codec: Codec
     device: Device
@@ -27,8 +27,7 @@ class Probe:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """What will encode, and a note where it is not what was asked for."""
 
     device: Device
@@ -37,13 +36,17 @@ class Choice:
 
 @lru_cache(maxsize=64)
 def probe(codec: Codec, device: Device) -> Probe:
-    """Encode a few pictures and count the samples."""
+    """Encode a few images and count the samples."""
     settings = replace(EncoderSettings(codec), device=device)
     try:
         reason = _lacks(settings.encoder) or _trial(settings)
     except PenstockError as error:
-        said = getattr(error.__cause__, "strerror", None)
-        reason = f"cannot be opened ({said}): no such hardware, or no driver for it" if said else error.message
+        system_reason = getattr(error.__cause__, "strerror", None)
+        reason = (
+            f"cannot be opened ({system_reason}): no such hardware, or no driver for it"
+            if system_reason
+            else error.message
+        )
     return Probe(codec, device, settings.encoder, not reason, reason)
 
 
@@ -96,8 +99,8 @@ def device_notes(codecs: Iterable[str], wanted: str) -> list[str]:
 def survey() -> list[Probe]:
     """Every encoder that PyAV knows, tried."""
     devices: tuple[Device, ...] = ("cpu", *DEVICES)
-    found = [probe(codec, device) for codec in CODECS for device in devices]
-    return [each for each in found if each.works or not each.reason.startswith(_NOT_THERE)]
+    probes = [probe(codec, device) for codec in CODECS for device in devices]
+    return [each for each in probes if each.works or not each.reason.startswith(_NOT_THERE)]
 
 
 _NOT_THERE = "PyAV has no encoder"
@@ -119,4 +122,4 @@ def _trial(settings: EncoderSettings) -> str:
         for number in range(_FRAMES):
             samples += len(encoder.encode(np.full((_HEIGHT, _WIDTH, 3), 40 * number, np.uint8)))
         samples += len(encoder.flush())
-    return "" if samples == _FRAMES else f"{samples} samples for {_FRAMES} pictures"
+    return "" if samples == _FRAMES else f"{samples} samples for {_FRAMES} images"

@@ -28,7 +28,7 @@ def ordinary_priority() -> Iterator[None]:
 
 
 def _real_time_threads() -> set[int]:
-    found = set()
+    real_time = set()
     try:
         threads = [int(name) for name in os.listdir("/proc/self/task")]
     except OSError:
@@ -36,5 +36,5 @@ def _real_time_threads() -> set[int]:
     for thread in threads:
         with contextlib.suppress(OSError):
             if os.sched_getscheduler(thread) in (os.SCHED_FIFO, os.SCHED_RR):
-                found.add(thread)
-    return found
+                real_time.add(thread)
+    return real_time

@@ -53,8 +53,7 @@ class Db3Index:
 
     def __init__(self) -> None:
         self.topics = TopicTable()
-        self._columns = TopicColumns("<i8", "<i8", "<u4")
-        self.add = self._columns.extend  # topic; times, row ids and sizes
+        self._columns = TopicColumns("<i8", "<i8", "<u4")  # times, row ids and sizes
         self._firsts: list[dict[int, int]] = []
 
     def topic(self, name: str, encoding: str, kind: str, definitions: Mapping[str, tuple[str, str]]) -> int:
@@ -62,6 +61,13 @@ class Db3Index:
         # The events of a service are described by the text of the service.
         described = Schema(kind, *definitions.get(kind, definitions.get(kind.removesuffix("_Event"), ("", ""))))
         return self.topics.number(name, encoding, described)
+
+    def add(self, rows: NDArray[np.int64]) -> None:
+        """Rows of (row id, number of the topic, time, size)."""
+        topics = rows[:, 1]
+        for topic in sorted(set(topics.tolist())):
+            own_rows = rows[topics == topic]
+            self._columns.extend(topic, own_rows[:, 2], own_rows[:, 0], own_rows[:, 3])
 
     def mark(self) -> tuple[int, dict[int, int]]:
         """A place to come back to: the files and the rows of every topic so far."""
@@ -139,8 +145,8 @@ class Db3File:
 
     def is_sound(self) -> bool:
         """True when SQLite finds no fault, and the table and its index over time hold the same number of rows."""
-        found = self._query("PRAGMA quick_check(1)")
-        if not found or found[0][0] != "ok" or not self.tables:
+        result = self._query("PRAGMA quick_check(1)")
+        if not result or result[0][0] != "ok" or not self.tables:
             return False
         listed = self._rows_in_time_index()
         return listed is None or listed == self._query("SELECT count(*) FROM messages NOT INDEXED")[0][0]
@@ -162,8 +168,8 @@ class Db3File:
     def tables(self) -> Tables:
         """Topics, message definitions (ROS 2 Iron and later) and the name of the ROS distribution."""
         tables = Tables()
-        if found := self._table("schema", "ros_distro"):
-            tables.ros_distro = as_text(found[0][0])
+        if distro_row := self._table("schema", "ros_distro"):
+            tables.ros_distro = as_text(distro_row[0][0])
         columns = ("id", "name", "type", "serialization_format", "offered_qos_profiles", "type_description_hash")
         for number, name, kind, *more in self._table("topics", *columns, end=f"ORDER BY id LIMIT {MAX_TOPICS + 1}"):
             if not isinstance(number, int) or not isinstance(name, str) or not isinstance(kind, str):
@@ -208,18 +214,17 @@ class Db3File:
         if table.dtype != np.int64:
             odd = next((row for row in rows if any(type(value) is not int for value in row)), rows[0])
             raise self.broken(f"row {odd[0]} holds other things than numbers: {odd!r:.200}")
-        topics = table[:, 1]
-        for number in sorted(set(topics.tolist())):
-            mine = table[topics == number]
-            topic = topic_of_id.get(number)
-            if topic is None:
-                raise self.broken(f"{len(mine):,} messages have the topic id {number}, which the topics table lacks")
-            index.add(topic, mine[:, 2], mine[:, 0], mine[:, 3])
+        ids, places = np.unique(table[:, 1], return_inverse=True)
+        for number, count in zip(ids.tolist(), np.bincount(places.reshape(-1)).tolist(), strict=True):
+            if number not in topic_of_id:
+                raise self.broken(f"{count:,} messages have the topic id {number}, which the topics table lacks")
+        table[:, 1] = np.array([topic_of_id[number] for number in ids.tolist()])[places.reshape(-1)]
+        index.add(table)
 
     def _rows_in_time_index(self) -> int | None:
         """Rows by the index that rosbag2 keeps beside the table: SQLite has no checksums, and this is the next best."""
-        found = self._query("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = 'timestamp_idx'")
-        if not found:
+        rows = self._query("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = 'timestamp_idx'")
+        if not rows:
             return None
         count = self._query("SELECT count(*) FROM messages INDEXED BY timestamp_idx")[0][0]
         return int(count)
@@ -234,16 +239,16 @@ class Db3File:
             )
         try:
             with self._lock:
-                found = self._connection.execute("SELECT data FROM messages WHERE rowid = ?", (row,)).fetchone()
+                record = self._connection.execute("SELECT data FROM messages WHERE rowid = ?", (row,)).fetchone()
         except sqlite3.ProgrammingError as error:
             raise RecordingError(f"{self.path}: the recording was closed") from error
         except SQLITE_ERRORS as error:
             raise self.broken(f"row {row}: SQLite says: {error}") from error
-        if found is None or not isinstance(found[0], bytes) or len(found[0]) < len(target):
-            kind = "nothing" if found is None else type(found[0]).__name__
-            have = f"{len(found[0]):,}" if kind == "bytes" else kind
+        if record is None or not isinstance(record[0], bytes) or len(record[0]) < len(target):
+            kind = "nothing" if record is None else type(record[0]).__name__
+            have = f"{len(record[0]):,}" if kind == "bytes" else kind
             raise self.broken(f"row {row} should hold {len(target):,} bytes, and holds {have}")
-        target[:] = memoryview(found[0])[: len(target)]
+        target[:] = memoryview(record[0])[: len(target)]
 
 
 def connect(file: Path, shown: Path, *, writable: bool = False) -> sqlite3.Connection:

@@ -38,7 +38,7 @@ def extent(header: bytes) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Cell:
+class PageCell:
     """One entry of a leaf: where it lies, its row id (0 in an index), its size, and the serial types of its values."""
 
     page: int
@@ -61,7 +61,7 @@ class SqlitePages:
         self._usable = self.page_bytes - (header[20] if self.header_is_whole and header[20] <= 32 else 0)
         self._page_count = -(-source.size_bytes // self.page_bytes)
 
-    def rows(self) -> Iterator[Cell]:
+    def rows(self) -> Iterator[PageCell]:
         """The rows in all table leaves, whichever table they are of, in the order of the file."""
         return self._cells(_TABLE_LEAF)
 
@@ -72,26 +72,26 @@ class SqlitePages:
             if values is not None:
                 yield values
 
-    def row_at(self, page: int, place: int) -> Cell | None:
+    def row_at(self, page: int, place: int) -> PageCell | None:
         """The row of a cell that `rows` gave."""
         return self._cell(self._page(page), page, place, is_row=True)
 
-    def values(self, cell: Cell) -> tuple[Value, ...] | None:
+    def values(self, cell: PageCell) -> tuple[Value, ...] | None:
         """The values of a cell, None where a page that holds some of it is missing."""
         payload = self._payload(cell)
         if payload is None:
             return None
-        found: list[Value] = []
+        values: list[Value] = []
         at = _varint(payload, 0)[0] or 0
         for kind in cell.types:
-            found.append(_value(kind, payload[at : at + _width(kind)]))
+            values.append(_value(kind, payload[at : at + _width(kind)]))
             at += _width(kind)
-        return tuple(found)
+        return tuple(values)
 
     def _page(self, number: int) -> bytes:
         return self._source.at((number - 1) * self.page_bytes, self.page_bytes)
 
-    def _cells(self, kind: int) -> Iterator[Cell]:
+    def _cells(self, kind: int) -> Iterator[PageCell]:
         for number in range(1, self._page_count + 1):
             data = self._page(number)
             header_at = HEADER_BYTES if number == 1 else 0
@@ -106,7 +106,7 @@ class SqlitePages:
                     if cell is not None:
                         yield cell
 
-    def _cell(self, data: bytes, page: int, place: int, *, is_row: bool) -> Cell | None:
+    def _cell(self, data: bytes, page: int, place: int, *, is_row: bool) -> PageCell | None:
         payload_bytes, at = _varint(data, place)
         if payload_bytes is None or not 0 < payload_bytes <= min(MAX_CHUNK_BYTES, self._source.size_bytes):
             return None
@@ -123,14 +123,14 @@ class SqlitePages:
         if at != body_at + head_bytes or head_bytes + sum(map(_width, types)) != payload_bytes:
             return None
         rowid -= (rowid >> 63) << 64
-        return Cell(page, place, rowid, payload_bytes, body_at, tuple(types))
+        return PageCell(page, place, rowid, payload_bytes, body_at, tuple(types))
 
-    def _payload(self, cell: Cell) -> bytes | None:
+    def _payload(self, cell: PageCell) -> bytes | None:
         data, size = self._page(cell.page), cell.payload_bytes
         most = self._usable - 35
         if size <= most:
-            found = data[cell.body_at : cell.body_at + size]
-            return found if len(found) == size else None
+            payload = data[cell.body_at : cell.body_at + size]
+            return payload if len(payload) == size else None
         least = (self._usable - 12) * 32 // 255 - 23
         local = least + (size - least) % (self._usable - 4)
         end = cell.body_at + (local if local <= most else least)
@@ -138,15 +138,15 @@ class SqlitePages:
         missing = size - (end - cell.body_at)
         pointer = data[end : end + 4]
         while missing > 0:
-            page, taken = int.from_bytes(pointer, "big"), min(missing, self._usable - 4)
+            page, n_bytes = int.from_bytes(pointer, "big"), min(missing, self._usable - 4)
             if len(pointer) < 4 or not 1 < page <= self._page_count:
                 return None
-            part = self._source.at((page - 1) * self.page_bytes, 4 + taken)
-            if len(part) < 4 + taken:
+            part = self._source.at((page - 1) * self.page_bytes, 4 + n_bytes)
+            if len(part) < 4 + n_bytes:
                 return None
             pointer = part[:4]
             parts.append(part[4:])
-            missing -= taken
+            missing -= n_bytes
         return b"".join(parts)
 
 

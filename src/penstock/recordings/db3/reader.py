@@ -23,9 +23,8 @@ from penstock.recordings.recording import (
     as_readonly,
     span_of,
 )
-from penstock.recordings.recovery.report import DamageLog
 from penstock.recordings.recovery.scan_bytes import FileBytes
-from penstock.recordings.split import Source
+from penstock.recordings.split import SplitFiles
 from penstock.recordings.unpack import is_packed, open_content
 from penstock.system.closing import on_error
 
@@ -35,7 +34,7 @@ class Db3Recording(Recording):
 
     kind: ClassVar[str] = "db3"
 
-    def __init__(self, source: Source, *, on_corrupt: OnCorrupt = "raise") -> None:
+    def __init__(self, source: SplitFiles, *, on_corrupt: OnCorrupt = "raise") -> None:
         super().__init__(source.path, schemas=SchemaStore(), on_corrupt=on_corrupt)
         self.notes += source.notes
         self._files: list[Db3File | PagedFile] = []
@@ -43,7 +42,7 @@ class Db3Recording(Recording):
         with on_error(self.close):
             self._open(source)
 
-    def _open(self, source: Source) -> None:
+    def _open(self, source: SplitFiles) -> None:
         index = Db3Index()
         for path in source.files:
             self.size_bytes += path.stat().st_size
@@ -77,6 +76,7 @@ class Db3Recording(Recording):
             if self._on_corrupt == "raise":
                 raise
             from penstock.recordings.db3.salvage import PagedFile
+            from penstock.recordings.recovery.report import DamageLog
 
             index.rollback(before)
             source = FileBytes(path, source=open_content(path))
@@ -86,7 +86,7 @@ class Db3Recording(Recording):
                 file.close()
                 raise  # nothing of a bag is left
             self.notes.append(f"{path.name}: SQLite cannot read it ({error.message}); it was read page by page")
-            file.log.tell(self._add_loss, self.notes)
+            file.log.report_to(self._add_loss, self.notes)
         self._files.append(file)
 
     @property
@@ -136,10 +136,10 @@ class Db3Recording(Recording):
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         file, row, size = (np.empty(ids.size, np.int64) for _ in range(3))
         for topic in np.flatnonzero(np.bincount(ids)).tolist():
-            mine = ids == topic
-            rows, which = self._rows[topic], numbers[mine]
-            file[mine] = np.searchsorted(rows.first_of_file, which, side="right") - 1
-            row[mine], size[mine] = rows.row[which], rows.size[which]
+            is_own = ids == topic
+            rows, which = self._rows[topic], numbers[is_own]
+            file[is_own] = np.searchsorted(rows.first_of_file, which, side="right") - 1
+            row[is_own], size[is_own] = rows.row[which], rows.size[which]
         return file, row, size
 
     def _fill(

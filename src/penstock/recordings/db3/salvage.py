@@ -9,6 +9,7 @@ import threading
 from array import array
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -148,20 +149,22 @@ class PagedFile:
                 continue
             last = rowid
             yield rowid, values[1], values[2], values[3]
-        self._settle(begin)
+        self._count_missing(begin)
 
     def add_to(self, index: Db3Index) -> None:
         """Add the rows that are whole; what is lost is in the log."""
         index.begin_file()
         topics = self.tables.numbers(index)
-        pending: list[tuple[int, int, int, int]] = []
-        for rowid, number, time_ns, data in usable(self, self.log, self._source.size_bytes):
-            if not pending and self.log.written == 1:
-                self.packed_messages = data[:4] == ZSTD_MAGIC
-            pending.append((topics[number], time_ns, rowid, len(data)))
-            if len(pending) == _BATCH_ROWS:
-                _add(index, pending)
-        _add(index, pending)
+
+        def placed() -> Iterator[tuple[int, int, int, int]]:
+            for row, topic, time_ns, data in usable(self, self.log, self._source.size_bytes):
+                if self.log.written == 1:
+                    self.packed_messages = data[:4] == ZSTD_MAGIC
+                yield row, topics[topic], time_ns, len(data)
+
+        places = placed()
+        while rows := list(islice(places, _BATCH_ROWS)):
+            index.add(np.array(rows, np.int64))
 
     def read(self, row: int, target: memoryview) -> None:
         """Fill `target` with the beginning of a message's data."""
@@ -174,7 +177,7 @@ class PagedFile:
             raise RecordingCorrupt(what, path=str(self.path), hint=recover_hint(self.path))
         target[:] = memoryview(data)[: len(target)]
 
-    def _settle(self, begin: tuple[int, int, int, int, int]) -> None:
+    def _count_missing(self, begin: tuple[int, int, int, int, int]) -> None:
         """Count what is missing since a mark, after all messages were read."""
         # rosbag2 numbers its rows from 1 and removes none: what is missing in between is lost.
         entries = (values[1] for values in self._pages.index_entries() if len(values) == 2)
@@ -182,7 +185,7 @@ class PagedFile:
         highest = max(int(self._rowids.max(initial=0)), max(listed, default=0))
         size, page_bytes, claimed = self._source.size_bytes, self._pages.page_bytes, self._pages.claimed_bytes
         cause = f"rows between 1 and {highest:,} that are in no page"
-        self.log.settle(begin, highest, (0, size), cause, hidden=True)
+        self.log.resolve_unknown(begin, highest, (0, size), cause, hidden=True)
         if claimed > size:
             self.log.add(size, claimed, "the file was cut here")
         elif rest := size % page_bytes:
@@ -193,19 +196,19 @@ class PagedFile:
         return None if row is None else self._pages.values(row)
 
     def _sort_rows(self) -> tuple[array[int], array[int], array[int]]:
-        """Which table each row is of, told by the kinds of its values; row id, page and place of the messages."""
-        found = array("q"), array("I"), array("H")
+        """Which table each row is of, recognised by the kinds of its values; row id, page and place of the messages."""
+        columns = array("q"), array("I"), array("H")
         for row in self._pages.rows():
             kinds = "".join(_kind(serial) for serial in row.types)
             if kinds[1:] == "iib" and len(kinds) == 4:
-                for column, value in zip(found, (row.rowid, row.page, row.place), strict=True):
+                for column, value in zip(columns, (row.rowid, row.page, row.place), strict=True):
                     column.append(value)
             elif kinds[1:4] == "ttt" and len(kinds) in (4, 5, 6) and row.payload_bytes <= _MAX_SMALL_ROW_BYTES:
                 self._add_small_row(row.rowid, self._pages.values(row))
             elif kinds in ("nt", "it") and not self.tables.ros_distro and row.payload_bytes < 64:
                 values = self._pages.values(row)
                 self.tables.ros_distro = as_text(values[1]) if values else ""
-        return found
+        return columns
 
     def _add_small_row(self, rowid: int, values: tuple[Any, ...] | None) -> None:
         texts = [as_text(value) for value in values[1:]] if values else [""]
@@ -222,14 +225,6 @@ def _kind(serial: int) -> str:
     return "i" if serial < 10 else "t" if serial % 2 else "b"
 
 
-def _add(index: Db3Index, pending: list[tuple[int, int, int, int]]) -> None:
-    rows = np.array(pending, np.int64).reshape(-1, 4)
-    pending.clear()
-    for topic in np.flatnonzero(np.bincount(rows[:, 0])).tolist() if rows.size else ():
-        mine = rows[rows[:, 0] == topic]
-        index.add(topic, mine[:, 1], mine[:, 2], mine[:, 3])
-
-
 def usable(file: Db3File | PagedFile, log: DamageLog, size_bytes: int) -> Iterator[MessageRow]:
     """The messages of a file whose topic is known; the log counts them, and the others as lost."""
     topics = {number: (topic.name, type_name(topic.type)) for number, topic in file.tables.topics.items()}
@@ -239,7 +234,7 @@ def usable(file: Db3File | PagedFile, log: DamageLog, size_bytes: int) -> Iterat
             why = f"messages of topic {row[1]!r:.20}, whose row is lost" if known is None else "rows without data"
             log.add(0, size_bytes, why, 1)
             continue
-        log.took(*known)
+        log.count_taken(*known)
         yield row
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.recordings.chunk_fetch import ChannelTopics, Places
+from penstock.recordings.codecs import StoredChunk
+from penstock.recordings.file_window import NO_RECORD
 from penstock.recordings.mcap import records as r
-from penstock.recordings.recovery.record_walk import ChunkHead, Found
-from penstock.recordings.recovery.report import NO_RECORD
-from penstock.recordings.recovery.scan_bytes import ChunkBytes, ScanBytes, is_padding, pieces
+from penstock.recordings.recovery.scan_bytes import ChunkBytes, ScanBytes, ScannedRecord, is_padding, pieces
 
 _INNER = (r.OP_SCHEMA, r.OP_CHANNEL, r.OP_MESSAGE)
 # Shortest contents, by kind, where a record has no strings to check.
@@ -39,30 +39,21 @@ _CUT = "the file ends inside a record"
 _NEAR_NS = 400 * 86_400 * 1_000_000_000
 
 
-@dataclass(frozen=True)
-class McapRecord(Found):
-    """A record of an mcap file."""
-
-    @property
-    def length(self) -> int:
-        return self.end - self.data_at
-
-
-def parse_record(source: ScanBytes, at: int, end: int, inner: bool) -> McapRecord:
+def parse_record(source: ScanBytes, at: int, end: int, inner: bool) -> ScannedRecord:
     """What lies at a position; every length that the kind of record fixes is checked."""
     head = source.at(at, min(r.RECORD_HEAD_BYTES, end - at))
     op = head[0] if head else 0
     if not (0 < op <= r.OP_DATA_END or op >= _PRIVATE) or (inner and op not in _INNER):
-        return McapRecord(at, "bad", f"{NO_RECORD} (kind {op})")
+        return ScannedRecord(at, "bad", f"{NO_RECORD} (kind {op})")
     if len(head) < r.RECORD_HEAD_BYTES:
-        return McapRecord(at, "cut", _CUT)
+        return ScannedRecord(at, "cut", _CUT)
     (length,) = struct.unpack_from("<Q", head, 1)
     data_at = at + r.RECORD_HEAD_BYTES
     if length > _LONGEST_BYTES or length < _SHORTEST.get(op, 0) or length != _EXACT.get(op, length):
-        return McapRecord(at, "bad", f"a record of kind {op} cannot have {length:,} bytes")
+        return ScannedRecord(at, "bad", f"a record of kind {op} cannot have {length:,} bytes")
     if not _fits(source, op, data_at, length, end):
-        return McapRecord(at, "bad", f"a record of kind {op} that contradicts its length")
-    return McapRecord(at, "whole" if data_at + length <= end else "cut", _CUT, op, data_at, data_at + length)
+        return ScannedRecord(at, "bad", f"a record of kind {op} that contradicts its length")
+    return ScannedRecord(at, "whole" if data_at + length <= end else "cut", _CUT, op, data_at, data_at + length)
 
 
 def _fits(source: ScanBytes, op: int, at: int, length: int, end: int) -> bool:
@@ -108,6 +99,7 @@ _CHECKS: dict[int, Callable[[ScanBytes, int, int, int], int | None]] = {
     r.OP_SCHEMA: lambda s, at, n, end: _strings(s, at, 2, (4, 4, 4), n, end),
     r.OP_CHANNEL: lambda s, at, n, end: _strings(s, at, 4, (4, 4, 4), n, end),
     r.OP_MESSAGE_INDEX: lambda s, at, n, end: _strings(s, at, 2, (4,), n, end),
+    r.OP_STATISTICS: lambda s, at, n, end: _strings(s, at, 42, (4,), n, end),
     r.OP_METADATA: lambda s, at, n, end: _strings(s, at, 0, (4, 4), n, end),
     # The checksum behind the data has 4 bytes more.
     r.OP_ATTACHMENT: lambda s, at, n, end: _strings(s, at, 16, (4, 4, 8), n, end),
@@ -115,17 +107,18 @@ _CHECKS: dict[int, Callable[[ScanBytes, int, int, int], int | None]] = {
 }
 
 
-def chunk_head(source: ScanBytes, record: McapRecord, end: int) -> ChunkHead | None:
+def chunk_head(source: ScanBytes, record: ScannedRecord, end: int) -> StoredChunk | None:
     """The head of a chunk; None where the source ends inside it."""
     head = source.at(record.data_at, min(32, end - record.data_at))
     if len(head) < 32:
         return None
     _, _, raw_bytes, crc, name_bytes = struct.unpack("<QQQII", head)
-    name = source.at(record.data_at + 32, name_bytes)
     data_at = record.data_at + 32 + name_bytes + 8
     if data_at > end:
         return None
-    return ChunkHead(raw_bytes, name.decode("ascii", errors="replace") or "none", data_at, crc)
+    name = source.at(record.data_at + 32, name_bytes)
+    codec = name.decode("ascii", errors="replace") or "none"
+    return StoredChunk(data_at, record.end - data_at, raw_bytes, codec, crc)
 
 
 def is_near(time_ns: int, seen_ns: int | None) -> bool:
@@ -144,7 +137,7 @@ def believable_message(source: ScanBytes, at: int, channels: Container[int], see
 
 
 @dataclass(frozen=True)
-class Known:
+class ScanState:
     """What a scan has learnt, and a candidate is measured by; `outer_only`: what lies inside chunks is not looked for,
     since packed chunks hold much of it as it is, among other things."""
 
@@ -153,29 +146,29 @@ class Known:
     outer_only: bool
 
 
-def next_record(source: ScanBytes, at: int, end: int, inner: bool, known: Known) -> int | None:
+def next_record(source: ScanBytes, at: int, end: int, inner: bool, known: ScanState) -> int | None:
     """Where the next record begins that another one follows."""
     for offset, piece in pieces(source, at, end, r.RECORD_HEAD_BYTES):
         for match in _CANDIDATE.finditer(piece):
-            found = parse_record(source, offset + match.start(), end, inner)
-            if found.state == "whole" and _is_believable(source, found, end, inner, known):
-                return found.at
+            record = parse_record(source, offset + match.start(), end, inner)
+            if record.state == "whole" and _is_believable(source, record, end, inner, known):
+                return record.at
     return None
 
 
-def _is_believable(source: ScanBytes, found: McapRecord, end: int, inner: bool, known: Known) -> bool:
-    if known.outer_only and found.op in _INNER:
+def _is_believable(source: ScanBytes, record: ScannedRecord, end: int, inner: bool, known: ScanState) -> bool:
+    if known.outer_only and record.op in _INNER:
         return False
-    if found.op == r.OP_MESSAGE and not believable_message(source, found.data_at, known.channels, known.seen_ns):
+    if record.op == r.OP_MESSAGE and not believable_message(source, record.data_at, known.channels, known.seen_ns):
         return False
-    if found.end == end:
+    if record.end == end:
         return True
-    after = parse_record(source, found.end, end, inner)
-    strong = found.op in (r.OP_CHUNK, r.OP_SCHEMA, r.OP_CHANNEL)
+    after = parse_record(source, record.end, end, inner)
+    strong = record.op in (r.OP_CHUNK, r.OP_SCHEMA, r.OP_CHANNEL)
     return after.state == "whole" or (strong and after.state == "cut")
 
 
-def _goes_on(raw: bytes, at: int) -> bool:
+def _has_next_record(raw: bytes, at: int) -> bool:
     """True when a record follows a message before the next message, or nothing but zeros."""
     source = ChunkBytes(raw)
     return parse_record(source, at, len(raw), inner=True).state != "bad" or is_padding(source, at, len(raw))
@@ -207,7 +200,7 @@ class McapFraming:
         # A message ends where the next one begins; what is between them otherwise is looked at one by one.
         for place in np.flatnonzero(good & (length < room) & (held == span)).tolist():
             end = int(length[place]) + r.RECORD_HEAD_BYTES
-            if not _goes_on(data[start[place] : start[place] + span[place]].tobytes(), end):
+            if not _has_next_record(data[start[place] : start[place] + span[place]].tobytes(), end):
                 broken[place] = "its length is broken: no record begins where it ends"
                 good[place] = False
         for place in np.flatnonzero(~good).tolist():

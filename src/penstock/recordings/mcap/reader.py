@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,21 +14,22 @@ from penstock.errors import LimitExceeded, NotARecording, RecordingCorrupt, Reco
 from penstock.formats.content import ZSTD_MAGIC
 from penstock.recordings.chunk_fetch import ChannelTopics
 from penstock.recordings.chunked import ChunkedRecording
-from penstock.recordings.codecs import CODECS, check_sizes, decompress_into
+from penstock.recordings.codecs import StoredChunk, check_sizes, decompress_into
 from penstock.recordings.fetch import PACKED_NOTE
-from penstock.recordings.file_window import Window, recover_hint
+from penstock.recordings.file_window import RecordingWindow, recover_hint
 from penstock.recordings.mcap import records as r
-from penstock.recordings.mcap.parsing import McapFraming
-from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, IndexEntries
-from penstock.recordings.messages.schemas import Schema, TopicTable, type_name
+from penstock.recordings.mcap.parsing import McapFraming, chunk_head, parse_record
+from penstock.recordings.message_index import RecordingIndex
 from penstock.recordings.recording import OnCorrupt, span_of
 from penstock.recordings.recovery.record_walk import UNFINISHED, crc_of
-from penstock.recordings.recovery.report import DamageLog
-from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes
-from penstock.recordings.split import Source
+from penstock.recordings.recovery.scan_bytes import FileBytes, ScannedRecord
+from penstock.recordings.split import SplitFiles
 from penstock.recordings.unpack import is_packed
 from penstock.system.closing import on_error
 from penstock.system.files import ByteSource
+
+if TYPE_CHECKING:
+    from penstock.recordings.recovery.report import DamageLog
 
 # The frame of a record and the first bytes of its payload.
 _PROBE_BYTES = 64
@@ -38,7 +38,6 @@ _BATCH_MESSAGES = 1 << 16
 # Offsets are 32 bits wide, so messages outside chunks are addressed from a new base every 2 GiB.
 _LOOSE_SPAN_BYTES = 1 << 31
 _MAX_TIME_NS = (1 << 63) - 1
-_NO_SCHEMA = r.SchemaRecord(0, "", "", "")
 
 
 class McapRecording(ChunkedRecording):
@@ -46,26 +45,69 @@ class McapRecording(ChunkedRecording):
 
     kind: ClassVar[str] = "mcap"
 
-    def __init__(self, source: Source, *, on_corrupt: OnCorrupt = "raise") -> None:
+    def __init__(self, source: SplitFiles, *, on_corrupt: OnCorrupt = "raise") -> None:
         super().__init__(source.path, on_corrupt=on_corrupt, notes=source.notes)
         with on_error(self.close):
             self._open(source)
 
-    def _open(self, source: Source) -> None:
-        shared = McapIndex(self._add_loss if self._on_corrupt == "count" else None, self._lose_unknown)
+    def _open(self, source: SplitFiles) -> None:
+        index = RecordingIndex()
         for number, path in enumerate(source.files):
             self.size_bytes += path.stat().st_size
-            window = self._open_file(path)
-            McapFileIndexer(shared, self._files[-1], number, window).run()
-        self.notes += shared.notes
-        self._set_index(shared.topics, shared.index, shared.chunks, shared.pairs)
+            self._add_file(index, number, self._open_file(path))
+        self._set_index(index)
         self._framing = McapFraming(ChannelTopics(self._pairs))
         self._packed_messages = self._are_messages_packed(source)
         if self._packed_messages or any(is_packed(path) for path in source.files):
             self.compression = span_of(self._chunks.codecs() - {"none"} | {"zstd"})
         self._compare(source)
 
-    def _are_messages_packed(self, source: Source) -> bool:
+    def _add_file(self, index: RecordingIndex, number: int, window: RecordingWindow) -> None:
+        """Add a file by its own indexes; where these do not hold, as a scan of its records finds it."""
+        path = self._files[number].path
+        before, chunk_count = index.messages.counts(), len(index.chunks)
+        indexer = McapFileIndexer(index, self._files[number], number, window)
+        problem = None
+        try:
+            holds = indexer.run()
+        except (RecordingCorrupt, LimitExceeded) as error:
+            holds, problem = False, error
+        self.notes += indexer.notes
+        if holds:
+            if not indexer.has_end:
+                self._lose_unknown(UNFINISHED, path.name)
+            return
+        from penstock.recordings.recovery.report import DamageLog
+
+        index.discard_entries()
+        index.messages.rollback(before)
+        index.chunks.rollback(chunk_count)
+        log = DamageLog(file=path.name)
+        self._scan_file(index, number, log)
+        if log.lost and self._on_corrupt == "raise":
+            lost = f"{log.lost:,} messages are lost"
+            raise problem or RecordingCorrupt(lost, path=str(path), hint=recover_hint(path))
+        if problem is None:
+            self.notes += indexer.disagreements(log.written)
+        else:
+            self.notes.append(f"{path.name}: its index is wrong ({problem.message}); scanned")
+        log.report_to(self._add_loss, self.notes)
+
+    def _scan_file(self, index: RecordingIndex, number: int, log: DamageLog) -> None:
+        from penstock.recordings.mcap.scan import index_mcap
+
+        with FileBytes(self._files[number].path, source=self._files[number]) as source:
+            index_mcap(source, log, index, number)
+
+    def _scanned(self) -> tuple[RecordingIndex, DamageLog]:
+        from penstock.recordings.recovery.report import DamageLog
+
+        index, log = RecordingIndex(), DamageLog(file=self.path.name)
+        for number in range(len(self._files)):
+            self._scan_file(index, number, log)
+        return index, log
+
+    def _are_messages_packed(self, source: SplitFiles) -> bool:
         """As metadata.yaml tells, else the first message: rosbag2 packs all messages of a bag, or none."""
         if source.metadata.compression_mode == "message":
             return True
@@ -87,36 +129,6 @@ class McapRecording(ChunkedRecording):
             self.notes.append(PACKED_NOTE)
         return packed
 
-    def _messages_in(self, source: ScanBytes, begin: int, end: int) -> Mapping[int, Sequence[tuple[int, int, int]]]:
-        from penstock.recordings.mcap.scan import messages_in_chunk
-
-        return messages_in_chunk(source, begin, end, self.path, self._pairs)
-
-
-class McapIndex:
-    """The index of all files of one recording; topics are numbered as they are met."""
-
-    def __init__(self, lose: Callable[[str, int, str], None] | None, lose_unknown: Callable[[str, str], None]) -> None:
-        """`lose` counts what is lost; without it a loss is an error."""
-        self.lose = lose
-        self.lose_unknown = lose_unknown
-        self.index = IndexBuilder()
-        self.chunks = ChunksBuilder()
-        self.entries = IndexEntries(self.index, self.chunks, _times_and_offsets)
-        self.topics = TopicTable()
-        self.pairs: set[tuple[int, int]] = set()
-        self.notes: list[str] = []
-
-    def topic(self, channel: r.ChannelRecord, schema: r.SchemaRecord | None) -> int:
-        """The number of a channel's topic; JSON may go without a schema, and is shown as what it is."""
-        schema = schema or _NO_SCHEMA
-        name = type_name(schema.name) or ("json" if channel.encoding == "json" else "")
-        return self.topics.number(channel.topic, channel.encoding, Schema(name, schema.encoding or "none", schema.text))
-
-    def flush_when_large(self, path: Path) -> None:
-        if len(self.entries) >= _BATCH_MESSAGES:
-            self.entries.flush(path)
-
 
 def _times_and_offsets(entries: bytearray, path: Path) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     table = np.frombuffer(entries, "<u8").reshape(-1, 2)
@@ -134,75 +146,49 @@ class McapFileIndexer:
     compare with. A chunk is decompressed here only when its index is missing or names an unknown channel.
     """
 
-    def __init__(self, shared: McapIndex, file: ByteSource, number: int, window: Window) -> None:
-        self._shared = shared
+    def __init__(self, index: RecordingIndex, file: ByteSource, number: int, window: RecordingWindow) -> None:
+        self.notes: list[str] = []
+        self.has_end = False
+        self._index = index
         self._file = file
         self._number = number
         self._window = window
-        self._schemas: dict[int, r.SchemaRecord] = {0: _NO_SCHEMA}
+        self._schemas: dict[int, r.SchemaRecord] = {0: r.NO_SCHEMA}
         self._channels: dict[int, r.ChannelRecord] = {}
         self._topic_of_channel: dict[int, int] = {}
         self._statistics: dict[int, int] | None = None
-        self._found: dict[int, int] = {}
+        self._counted: dict[int, int] = {}
         self._loose = (-1, 0)
-        self._has_end = False
 
-    def run(self) -> None:
-        """Add this file to the index; where its own indexes do not hold, as a scan of its records finds it."""
-        window, shared = self._window, self._shared
+    def run(self) -> bool:
+        """Add this file to the index; False where its summary counts other messages than its indexes list."""
+        window, path = self._window, self._file.path
         if bytes(window.at(0, min(8, window.size_bytes), 4096)) != r.MAGIC:
-            raise NotARecording(f"{self._file.path}: not an mcap file")
-        before, chunk_count = shared.index.counts(), len(shared.chunks)
-        try:
-            self._walk_data(self._read_end())
-            shared.entries.flush(self._file.path)
-            if self._statistics is None or self._statistics == self._found:
-                for channel in self._channels:
-                    self._topic(channel, last_chance=True)
-                shared.pairs |= set(self._topic_of_channel.items())
-                if not self._has_end:
-                    shared.lose_unknown(UNFINISHED, self._file.path.name)
-                return
-            problem = None
-        except (RecordingCorrupt, LimitExceeded) as error:
-            problem = error
-        shared.entries.discard()
-        shared.index.rollback(before)
-        shared.chunks.rollback(chunk_count)
-        self._scan(problem)
+            raise NotARecording(f"{path}: not an mcap file")
+        self._walk_data(self._read_end())
+        self._index.flush_entries(path, _times_and_offsets)
+        if self._statistics is not None and self._statistics != self._counted:
+            return False
+        for channel in self._channels:
+            self._topic(channel, is_last_try=True)
+        self._index.pairs |= set(self._topic_of_channel.items())
+        return True
 
-    def _scan(self, problem: RecordingCorrupt | LimitExceeded | None) -> None:
-        from penstock.recordings.mcap.scan import index_mcap
-
-        shared, path = self._shared, self._file.path
-        log = DamageLog(file=path.name)
-        with FileBytes(path, source=self._file) as source:
-            pairs = index_mcap(source, log, shared.chunks, shared.index, self._scanned_topic, self._number)
-        if log.lost and shared.lose is None:
-            raise problem or RecordingCorrupt(
-                f"{log.lost:,} messages are lost", path=str(path), hint=recover_hint(path)
+    def disagreements(self, count: int) -> list[str]:
+        """Notes on what the file claims, where a scan found so many messages."""
+        name, claimed, indexed = (
+            self._file.path.name,
+            sum((self._statistics or {}).values()),
+            sum(self._counted.values()),
+        )
+        notes = []
+        if count != indexed:
+            notes.append(
+                f"{name}: its message indexes list {indexed} messages and its chunks hold {count}; the chunks were read"
             )
-        if problem is None:
-            self._note_disagreement(log.written)
-        else:
-            shared.notes.append(f"{path.name}: its index does not hold ({problem.message}); scanned")
-        log.tell(shared.lose or (lambda *_: None), shared.notes)
-        shared.pairs |= pairs
-
-    def _scanned_topic(self, channel: bytes, schema: bytes | None) -> int:
-        """The topic of a channel, by the contents of its records."""
-        described, text = (r.RawChunk(memoryview(content or b""), self._file.path, 0) for content in (channel, schema))
-        record = None if schema is None else r.read_schema(text, 0, len(schema))
-        return self._shared.topic(r.read_channel(described, 0, len(channel)), record)
-
-    def _note_disagreement(self, found: int) -> None:
-        name, claimed, indexed = self._file.path.name, sum((self._statistics or {}).values()), sum(self._found.values())
-        if found != indexed:
-            self._shared.notes.append(
-                f"{name}: its message indexes list {indexed} messages and its chunks hold {found}; the chunks were read"
-            )
-        if found != claimed:
-            self._shared.notes.append(f"{name}: its summary claims {claimed} messages, and it holds {found}")
+        if count != claimed:
+            notes.append(f"{name}: its summary claims {claimed} messages, and it holds {count}")
+        return notes
 
     def _read_end(self) -> int:
         """Use the summary if there is one; where the data section ends."""
@@ -210,32 +196,32 @@ class McapFileIndexer:
         footer_at = size - len(r.MAGIC) - r.FOOTER_BYTES
         tail = bytes(window.at(footer_at, r.FOOTER_BYTES + len(r.MAGIC))) if footer_at >= len(r.MAGIC) else b""
         if (footer := r.read_footer(tail)) is None:
-            self._shared.notes.append(f"{self._file.path.name}: no footer: its recorder did not finish; scanned")
+            self.notes.append(f"{self._file.path.name}: no footer: its recorder did not finish; scanned")
             return size
         summary_at, claimed = footer
         if not summary_at:
-            self._shared.notes.append(f"{self._file.path.name}: no summary; scanned")
+            self.notes.append(f"{self._file.path.name}: no summary; scanned")
             return footer_at
         if not len(r.MAGIC) <= summary_at <= footer_at:
-            self._distrust(f"it should begin at byte {summary_at:,} of {size:,}")
+            self._disable_index(f"it should begin at byte {summary_at:,} of {size:,}")
             return footer_at
         try:
             if claimed and (crc := self._crc(summary_at, footer_at + r.FOOTER_BYTES - 4)) != claimed:
                 raise window.broken(f"CRC {crc:#010x}, claimed {claimed:#010x}", summary_at)
             for kind, at, length in r.walk(window, summary_at, footer_at):
                 if kind == r.OP_STATISTICS:
-                    self._statistics = r.read_statistics(window, at, length)
+                    self._statistics = r.read_statistics(self._content(window, at, length))
                 else:
-                    self._learn(window, kind, at, length)
+                    self._take_definition(window, kind, at, length)
         except (RecordingCorrupt, LimitExceeded) as error:
-            self._distrust(error.message)
+            self._disable_index(error.message)
             # Only a summary that can be trusted ends the data section; DataEnd does too.
             return footer_at
         return summary_at
 
-    def _distrust(self, reason: str) -> None:
-        self._shared.notes.append(f"{self._file.path.name}: its summary is broken ({reason}); scanned")
-        self._schemas, self._channels, self._topic_of_channel = {0: _NO_SCHEMA}, {}, {}
+    def _disable_index(self, reason: str) -> None:
+        self.notes.append(f"{self._file.path.name}: its summary is broken ({reason}); scanned")
+        self._schemas, self._channels, self._topic_of_channel = {0: r.NO_SCHEMA}, {}, {}
         self._statistics = None
 
     def _crc(self, begin: int, end: int) -> int:
@@ -243,9 +229,9 @@ class McapFileIndexer:
             return crc_of(source, begin, end)
 
     def _walk_data(self, data_end: int) -> None:
-        window, shared = self._window, self._shared
+        window = self._window
         records = r.walk(window, len(r.MAGIC), data_end)
-        pending: tuple[r.ChunkRecord, list[tuple[int, NDArray[np.uint64]]]] | None = None
+        pending: tuple[StoredChunk, list[tuple[int, NDArray[np.uint64]]]] | None = None
         for kind, at, length in records:
             if kind == r.OP_MESSAGE_INDEX:
                 if pending is not None:
@@ -255,53 +241,70 @@ class McapFileIndexer:
                 self._finish_chunk(*pending)
                 pending = None
             if kind == r.OP_CHUNK:
-                shared.flush_when_large(self._file.path)
-                pending = (r.read_chunk_head(window, at, length), [])
+                self._flush_when_large()
+                pending = (self._chunk_head(at, length), [])
             elif kind == r.OP_MESSAGE:
                 self._add_loose(at, length)
             elif kind == r.OP_DATA_END:
-                self._has_end = True
+                self.has_end = True
                 break
             else:
-                self._learn(window, kind, at, length)
+                self._take_definition(window, kind, at, length)
         if pending is not None:
             self._finish_chunk(*pending)
 
-    def _learn(self, source: r.Bytes, kind: int, at: int, length: int) -> None:
+    def _flush_when_large(self) -> None:
+        if self._index.entry_count >= _BATCH_MESSAGES:
+            self._index.flush_entries(self._file.path, _times_and_offsets)
+
+    def _take_definition(self, source: r.Bytes, kind: int, at: int, length: int) -> None:
         if kind == r.OP_SCHEMA:
-            schema = r.read_schema(source, at, length)
+            schema = r.read_schema(self._content(source, at, length))
             if self._schemas.setdefault(schema.id, schema) != schema:
                 raise source.broken(f"schema {schema.id} is defined twice, and differently", at)
         elif kind == r.OP_CHANNEL:
-            channel = r.read_channel(source, at, length)
+            channel = r.read_channel(self._content(source, at, length))
             if self._channels.setdefault(channel.id, channel) != channel:
                 raise source.broken(f"channel {channel.id} is defined twice, and differently", at)
 
-    def _topic(self, channel: int, *, last_chance: bool = False) -> int | None:
+    def _content(self, source: r.Bytes, at: int, length: int) -> bytes:
+        """The content of a small record, whose strings fill its length."""
+        if length > r.MAX_SMALL_RECORD_BYTES:
+            raise LimitExceeded(
+                f"{source.path}: byte {at:,}: a record claims {length:,} bytes; its kind has at most "
+                f"{r.MAX_SMALL_RECORD_BYTES:,}",
+                size=length,
+                limit=r.MAX_SMALL_RECORD_BYTES,
+            )
+        record = parse_record(source, at - r.RECORD_HEAD_BYTES, at + length, inner=False)
+        if record.state != "whole":
+            raise source.broken(record.why, at)
+        return source.at(at, length)
+
+    def _topic(self, channel: int, *, is_last_try: bool = False) -> int | None:
         """The topic of a channel; None while the channel or its schema is unknown and may still be met."""
         topic = self._topic_of_channel.get(channel)
         if topic is None and channel in self._channels:
             record = self._channels[channel]
             schema = self._schemas.get(record.schema_id)
-            if schema is None and not last_chance:
+            if schema is None and not is_last_try:
                 return None
-            topic = self._topic_of_channel[channel] = self._shared.topic(record, schema)
+            topic = self._topic_of_channel[channel] = r.topic_number(self._index.topics, record, schema)
         return topic
 
-    def _finish_chunk(self, head: r.ChunkRecord, indexes: list[tuple[int, NDArray[np.uint64]]]) -> None:
-        shared, path = self._shared, self._file.path
-        check_sizes(path, head.data_at, head.codec, head.stored_bytes, head.raw_bytes)
+    def _chunk_head(self, at: int, length: int) -> StoredChunk:
+        record = ScannedRecord(at - r.RECORD_HEAD_BYTES, "whole", "", r.OP_CHUNK, at, at + length)
+        head = chunk_head(self._window, record, record.end) if length >= 40 else None
+        if head is None or int.from_bytes(self._window.at(head.data_at - 8, 8), "little") != head.stored_bytes:
+            raise self._window.broken(f"a chunk of {length:,} bytes that contradicts its length", at)
+        return head
+
+    def _finish_chunk(self, head: StoredChunk, indexes: list[tuple[int, NDArray[np.uint64]]]) -> None:
+        check_sizes(self._file.path, head.data_at, head.codec, head.stored_bytes, head.raw_bytes)
         if head.codec == "none" and head.raw_bytes != head.stored_bytes:
             wrong = f"a plain chunk of {head.stored_bytes:,} bytes claims {head.raw_bytes:,}"
             raise self._window.broken(wrong, head.data_at)
-        number = shared.chunks.add(
-            file=self._number,
-            position=head.data_at,
-            stored_bytes=head.stored_bytes,
-            raw_bytes=head.raw_bytes,
-            codec=CODECS.index(head.codec),
-            crc=head.crc,
-        )
+        number = self._index.chunks.add(head, self._number)
         topics = [self._topic(channel) for channel, entries in indexes if len(entries)]
         if None in topics or not indexes:
             self._scan_chunk(number, head)
@@ -309,10 +312,10 @@ class McapFileIndexer:
         for channel, entries in indexes:
             topic = self._topic(channel)
             if len(entries) and topic is not None:
-                shared.entries.add(topic, number, entries.tobytes(), len(entries))
-                self._found[channel] = self._found.get(channel, 0) + len(entries)
+                self._index.add_entries(topic, number, entries.tobytes(), len(entries))
+                self._counted[channel] = self._counted.get(channel, 0) + len(entries)
 
-    def _scan_chunk(self, number: int, head: r.ChunkRecord) -> None:
+    def _scan_chunk(self, number: int, head: StoredChunk) -> None:
         """Walk the records of a chunk. A plain one is walked in the file, so that its size does not matter."""
         if head.codec == "none":
             source: r.Bytes = self._window
@@ -323,13 +326,13 @@ class McapFileIndexer:
             decompress_into(head.codec, memoryview(stored), memoryview(raw), self._file.path, head.data_at)
             if head.crc and zlib.crc32(raw) != head.crc:
                 raise self._window.broken("the chunk fails its CRC", head.data_at)
-            source, begin, end = r.RawChunk(memoryview(raw), self._file.path, head.data_at), 0, head.raw_bytes
+            source, begin, end = r.RawChunk(raw, self._file.path, head.data_at), 0, head.raw_bytes
         for kind, at, length in r.walk(source, begin, end):
             if kind == r.OP_MESSAGE:
                 channel, time_ns = r.read_message_head(source, at, length)
                 self._add_message(channel, time_ns, number, at - r.RECORD_HEAD_BYTES - begin, length)
             else:
-                self._learn(source, kind, at, length)
+                self._take_definition(source, kind, at, length)
 
     def _add_loose(self, at: int, length: int) -> None:
         """A message outside chunks."""
@@ -337,18 +340,18 @@ class McapFileIndexer:
         start = at - r.RECORD_HEAD_BYTES
         number, base = self._loose
         # A later chunk has a higher number, and numbers must rise along the file.
-        if number != len(self._shared.chunks) - 1 or number < 0 or start - base >= _LOOSE_SPAN_BYTES:
-            self._shared.flush_when_large(self._file.path)
+        if number != len(self._index.chunks) - 1 or number < 0 or start - base >= _LOOSE_SPAN_BYTES:
+            self._flush_when_large()
             left = self._window.size_bytes - start
-            number = self._shared.chunks.add(file=self._number, position=start, stored_bytes=left, raw_bytes=left)
+            number = self._index.chunks.add(StoredChunk(start, left, left), self._number)
             self._loose, base = (number, start), start
         check_sizes(self._file.path, start, "none", length, length)
         self._add_message(channel, time_ns, number, start - base, length)
 
     def _add_message(self, channel: int, time_ns: int, chunk: int, offset: int, length: int) -> None:
-        topic = self._topic(channel, last_chance=True)
-        self._found[channel] = self._found.get(channel, 0) + 1
+        topic = self._topic(channel, is_last_try=True)
+        self._counted[channel] = self._counted.get(channel, 0) + 1
         if topic is None:
-            position = offset + int(self._shared.chunks.positions()[chunk])
+            position = offset + int(self._index.chunks.positions()[chunk])
             raise self._window.broken(f"a message of channel {channel}, which is not defined before it", position)
-        self._shared.entries.add(topic, chunk, struct.pack("<QQ", time_ns, offset), 1, length + r.RECORD_HEAD_BYTES)
+        self._index.add_entries(topic, chunk, struct.pack("<QQ", time_ns, offset), 1, length + r.RECORD_HEAD_BYTES)

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.formats.content import ZSTD_MAGIC
-from penstock.recordings.codecs import CODECS
+from penstock.recordings.codecs import CODECS, StoredChunk
 from penstock.recordings.mcap import records as r
 from penstock.recordings.mcap.parsing import (
-    Known,
-    McapRecord,
+    ScanState,
     believable_message,
     chunk_head,
     next_record,
     parse_record,
 )
 from penstock.recordings.mcap.writer import McapWriter
-from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
+from penstock.recordings.message_index import RecordingIndex
 from penstock.recordings.messages.schemas import type_name
 from penstock.recordings.metadata import FileFacts, TopicFacts
-from penstock.recordings.recovery.record_walk import UNFINISHED, ChunkHead, ChunkWalk, Found, PackedChunk, Sink, crc_of
+from penstock.recordings.recovery.record_walk import UNFINISHED, ChunkWalk, ScanSink, crc_of
 from penstock.recordings.recovery.report import DamageLog
-from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes, pieces
-from penstock.recordings.recovery.scan_index import ChunkSink, IndexSink
+from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes, ScannedRecord, pieces
+from penstock.recordings.recovery.scan_index import IndexSink
 
 _MOST_MESSAGES = 1 << 40
 _MAX_TIME_NS = (1 << 63) - 1
@@ -36,37 +34,22 @@ def recover_mcap(source: FileBytes, target: Path, log: DamageLog, facts: FileFac
     """Write every message, attachment and metadata record that can be read to a new file at `target`."""
     survey = survey_mcap(source)
     with McapWriter(target, profile=survey.profile, codec=survey.codec) as writer:
-        sink = _Copy(writer, facts)
+        sink = _McapCopy(writer, facts)
         McapScan(sink, log, survey, source.path, writer=writer, keep_suspect=keep_suspect).run(source)
 
 
-def index_mcap(
-    source: FileBytes,
-    log: DamageLog,
-    chunks: ChunksBuilder,
-    index: IndexBuilder,
-    topic_of: Callable[[bytes, bytes | None], int],
-    file: int = 0,
-) -> set[tuple[int, int]]:
-    """Add every message that is whole to an index; (channel, topic) pairs. `log` counts what is lost."""
-    sink = IndexSink(chunks, index, topic_of, source.size_bytes, file)
+def index_mcap(source: FileBytes, log: DamageLog, index: RecordingIndex, file: int = 0) -> None:
+    """Add every message that is whole to an index; `log` counts what is lost."""
+
+    def topic_of(channel: bytes, schema: bytes | None) -> int:
+        return r.topic_number(index.topics, r.read_channel(channel), None if schema is None else r.read_schema(schema))
+
+    sink = IndexSink(index, topic_of, source.size_bytes, file)
     McapScan(sink, log, survey_mcap(source), source.path).run(source)
     sink.flush()
-    return sink.pairs
 
 
-def messages_in_chunk(
-    source: ScanBytes, begin: int, end: int, path: Path, pairs: set[tuple[int, int]]
-) -> dict[int, list[tuple[int, int, int]]]:
-    """(time, offset, span) by topic of the messages in one chunk."""
-    sink = ChunkSink(pairs, begin)
-    # What a channel is called does not matter here, only that it is known.
-    survey = McapSurvey(channels={channel: channel.to_bytes(2, "little") + bytes(14) for channel in sink.topics})
-    McapScan(sink, DamageLog(), survey, path).walk(source, begin, end, inner=True)
-    return sink.found
-
-
-class _Copy:
+class _McapCopy:
     """Messages go to a new file, and what is known of the topics to its facts."""
 
     def __init__(self, writer: McapWriter, facts: FileFacts) -> None:
@@ -80,7 +63,9 @@ class _Copy:
         self._facts.topics.setdefault(topic, 0)
         return written
 
-    def message(self, source: ScanBytes, record: Found, number: int, time_ns: int, packed: PackedChunk | None) -> None:
+    def message(
+        self, source: ScanBytes, record: ScannedRecord, number: int, time_ns: int, packed: StoredChunk | None
+    ) -> None:
         content = source.at(record.data_at, record.end - record.data_at)
         head, payload = content[2 : r.MESSAGE_HEAD_BYTES], content[r.MESSAGE_HEAD_BYTES :]
         if self._facts.first_ns is None and payload[:4] == ZSTD_MAGIC:
@@ -89,15 +74,17 @@ class _Copy:
         self._facts.count(self._topics[number], time_ns)
 
 
-class McapScan(ChunkWalk[McapRecord]):
+class McapScan(ChunkWalk):
     """The walk that decides what a file holds; `writer` takes what is no message."""
 
     chunk_op = r.OP_CHUNK
+    parse = staticmethod(parse_record)
+    chunk_head = staticmethod(chunk_head)
     channels: dict[int, bytes]  # the content of their records
 
     def __init__(
         self,
-        sink: Sink,
+        sink: ScanSink,
         log: DamageLog,
         survey: McapSurvey,
         path: Path,
@@ -128,21 +115,15 @@ class McapScan(ChunkWalk[McapRecord]):
         if expected is None and self.log.written < self._summary_count < _MOST_MESSAGES:
             expected = self._summary_count  # a summary that proves nothing else may still prove that some are missing
         if expected is not None:
-            self.log.settle(begin, expected, (0, source.size_bytes), "messages that the summary counts")
+            self.log.resolve_unknown(begin, expected, (0, source.size_bytes), "messages that the summary counts")
         for channel in sorted(self.channels):
             self.number(channel)
 
     # What the walk asks for
 
-    def parse(self, source: ScanBytes, at: int, end: int, inner: bool) -> McapRecord:
-        return parse_record(source, at, end, inner)
-
     def search(self, source: ScanBytes, at: int, end: int, inner: bool) -> int | None:
         outer_only = not inner and self._survey.codec != "none"
-        return next_record(source, at, end, inner, Known(self.channels, self._seen_ns, outer_only))
-
-    def knowledge(self) -> int:
-        return len(self.channels)
+        return next_record(source, at, end, inner, ScanState(self.channels, self._seen_ns, outer_only))
 
     def begins_like_a_record(self, source: ScanBytes, at: int, following: int | None) -> bool:
         head = source.at(at, r.RECORD_HEAD_BYTES)
@@ -154,14 +135,11 @@ class McapScan(ChunkWalk[McapRecord]):
         has_room = following is None or following - content_at >= r.MESSAGE_HEAD_BYTES
         return has_room and believable_message(source, content_at, self.channels, self._seen_ns)
 
-    def carries_payload(self, record: McapRecord) -> bool:
+    def carries_payload(self, record: ScannedRecord) -> bool:
         return record.op in (r.OP_MESSAGE, r.OP_SCHEMA, r.OP_CHANNEL, r.OP_METADATA, r.OP_ATTACHMENT)
 
     def holds_messages(self, begin: int) -> bool:
         return not self._has_end
-
-    def chunk_head(self, source: ScanBytes, record: McapRecord, end: int) -> ChunkHead | None:
-        return chunk_head(source, record, end)
 
     def describe(self, channel: int) -> tuple[str, str, bytes, bytes | None]:
         content = self.channels[channel]
@@ -173,13 +151,15 @@ class McapScan(ChunkWalk[McapRecord]):
             self.log.lost_parts += 1
         return facts.name, type_name(facts.type), content, schema
 
-    def take(self, source: ScanBytes, record: McapRecord, end: int, inner: bool) -> int:
+    def take(self, source: ScanBytes, record: ScannedRecord, end: int, inner: bool) -> int:
         if record.op == r.OP_MESSAGE and self._is_disguised_index(source, record, inner):
             self.log.add(record.at, record.end, "a record of the index whose kind is broken", 0)
         elif record.op == r.OP_MESSAGE:
             self._take_message(source, record, inner)
         elif record.op == r.OP_CHUNK:
             return self.take_chunk(source, record, end)
+        elif record.op == r.OP_MESSAGE_INDEX and self._is_disguised_message(source, record):
+            self.log.add(record.at, record.end, "a message whose kind is broken", 1)
         elif record.op == r.OP_MESSAGE_INDEX:
             channel = int.from_bytes(source.at(record.data_at, 2), "little")
             self.take_index(record, channel, (record.length - 6) // 16)
@@ -200,7 +180,13 @@ class McapScan(ChunkWalk[McapRecord]):
             self.log.add(record.at, record.end, f"a record of kind {record.op} where messages should be")
         return record.end
 
-    def _is_disguised_index(self, source: ScanBytes, record: McapRecord, inner: bool) -> bool:
+    def _is_disguised_message(self, source: ScanBytes, record: ScannedRecord) -> bool:
+        """An index lies behind its chunk and says how long its entries are; a message has its sequence number there."""
+        entries_bytes = int.from_bytes(source.at(record.data_at + 2, 4), "little")
+        is_odd = self.chunk is None and entries_bytes != record.length - 6
+        return is_odd and believable_message(source, record.data_at, self.channels, self._seen_ns)
+
+    def _is_disguised_index(self, source: ScanBytes, record: ScannedRecord, inner: bool) -> bool:
         """True for a message index that one bit has made a message: it follows a chunk, and its own length fits.
 
         Behind the end of the data there are no messages at all.
@@ -214,7 +200,7 @@ class McapScan(ChunkWalk[McapRecord]):
 
     # The records
 
-    def _take_message(self, source: ScanBytes, record: McapRecord, inner: bool) -> None:
+    def _take_message(self, source: ScanBytes, record: ScannedRecord, inner: bool) -> None:
         channel, _, time_ns, _ = struct.unpack("<HIQQ", source.at(record.data_at, r.MESSAGE_HEAD_BYTES))
         if time_ns > _MAX_TIME_NS:
             self.log.add(*self.place(source, record.at, record.end), "a message with an impossible time", 1)
@@ -225,7 +211,7 @@ class McapScan(ChunkWalk[McapRecord]):
         if channel in self.channels:
             self._seen_ns = time_ns
 
-    def _take_small(self, source: ScanBytes, record: McapRecord) -> None:
+    def _take_small(self, source: ScanBytes, record: ScannedRecord) -> None:
         if record.length > r.MAX_SMALL_RECORD_BYTES:
             self.log.add(*self.place(source, record.at, record.end), "a definition of an impossible size", 0)
             return
@@ -243,7 +229,7 @@ class McapScan(ChunkWalk[McapRecord]):
             name_bytes = struct.unpack_from("<I", content)[0]
             self._writer.metadata(content, content[4 : 4 + name_bytes])
 
-    def _take_attachment(self, source: ScanBytes, record: McapRecord) -> None:
+    def _take_attachment(self, source: ScanBytes, record: ScannedRecord) -> None:
         at = record.data_at
         head = source.at(at, 16)
         sizes = []
@@ -265,7 +251,7 @@ class McapScan(ChunkWalk[McapRecord]):
         content = (piece for _, piece in pieces(source, at, record.end))
         self._writer.attach(record.length, content, index)
 
-    def _take_data_end(self, source: ScanBytes, record: McapRecord) -> None:
+    def _take_data_end(self, source: ScanBytes, record: ScannedRecord) -> None:
         self._has_end = True
         claimed = struct.unpack("<I", source.at(record.data_at, 4))[0]
         if claimed and not self.log.has_damage and crc_of(source, 0, record.at) != claimed:
@@ -321,7 +307,7 @@ def _read_summary(source: FileBytes, survey: McapSurvey) -> None:
         elif record.op == r.OP_CHANNEL:
             survey.channels[struct.unpack_from("<H", content)[0]] = content
         elif record.op == r.OP_CHUNK_INDEX:
-            survey.has_checksums = True  # as every writer of chunks does; what is kept unproven is told
+            survey.has_checksums = True  # as every writer of chunks does; what is kept unverified is reported
             survey.codec = _chunk_index_codec(content) or survey.codec
         elif record.op == r.OP_STATISTICS and is_proven:
             survey.messages = struct.unpack_from("<Q", content)[0]
@@ -331,27 +317,21 @@ def _read_summary(source: FileBytes, survey: McapSurvey) -> None:
 def _chunk_index_codec(content: bytes) -> str:
     """The compression that a chunk index names; empty where it names none that is known."""
     at = 36 + int.from_bytes(content[32:36], "little") + 8
-    name, _ = _text_at(content, at)
+    name, _ = r.text_at(content, at)
     return name if name in CODECS else ""
 
 
 def topic_facts(channel: bytes, schema: bytes | None) -> TopicFacts:
-    name, used = _text_at(channel, 4)
-    encoding, used = _text_at(channel, used)
+    name, used = r.text_at(channel, 4)
+    encoding, used = r.text_at(channel, used)
     metadata, at = {}, used + 4
     while at < len(channel):
-        key, at = _text_at(channel, at)
-        metadata[key], at = _text_at(channel, at)
+        key, at = r.text_at(channel, at)
+        metadata[key], at = r.text_at(channel, at)
     return TopicFacts(
         name=name,
-        type="" if schema is None else _text_at(schema, 2)[0],
+        type="" if schema is None else r.text_at(schema, 2)[0],
         encoding=encoding,
         qos=metadata.get("offered_qos_profiles", ""),
         type_hash=metadata.get("topic_type_hash", ""),
     )
-
-
-def _text_at(content: bytes, at: int) -> tuple[str, int]:
-    """A string of a record, and where it ends."""
-    end = at + 4 + int.from_bytes(content[at : at + 4], "little")
-    return content[at + 4 : end].decode("utf-8", errors="replace"), end

@@ -101,10 +101,14 @@ class McapWriter:
         return number
 
     def _free_id(self, used: dict[bytes, int], wanted: int) -> int:
-        taken = set(used.values())
-        if wanted not in taken:
+        used_ids = set(used.values())
+        if wanted not in used_ids:
             return wanted
-        number = max(taken) + 1 if max(taken) < _MAX_ID else next(n for n in range(1, _MAX_ID + 1) if n not in taken)
+        number = (
+            max(used_ids) + 1
+            if max(used_ids) < _MAX_ID
+            else next(n for n in range(1, _MAX_ID + 1) if n not in used_ids)
+        )
         return number
 
     def write(self, channel: int, head: bytes, payload: bytes) -> None:

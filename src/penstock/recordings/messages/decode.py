@@ -1,7 +1,7 @@
 """Messages to values: ROS 1 serialisation and ROS 2 CDR, by interpretation of the definition inside the recording.
 
 No code is generated. A Decoder turns the definition into steps once; a reader then makes one walk per message,
-moves over what nobody asked for and stops after the last field that somebody did.
+skips what was not requested and stops after the last requested field.
 
     decoder = Decoder(definitions, "sensor_msgs/msg/JointState", "cdr")
     read = decoder.reader(["header.stamp", "position"])
@@ -16,17 +16,17 @@ from struct import error as StructError
 from typing import Any, Literal
 
 from penstock.errors import MessageError, SchemaError
-from penstock.recordings.messages.decoder import MessageDecoder, Payload, Reader, find_field
+from penstock.recordings.messages.decoder import MessageDecoder, Payload, Reader
 from penstock.recordings.messages.definitions import (
     HEADER_TYPE,
-    FieldDef,
+    FieldType,
     MessageDef,
     check_definitions,
     normalise_type,
 )
 from penstock.recordings.messages.paths import FieldPath, PathPart, follow, parse_path
 from penstock.recordings.messages.steps import CDR_BIG, CDR_LITTLE, NS_PER_S, ROS1, Step
-from penstock.recordings.messages.walk import TypeTable, Walk, Want
+from penstock.recordings.messages.walk import FieldSelection, MessageWalk, TypeTable
 
 Encoding = Literal["ros1", "cdr"]
 
@@ -36,7 +36,7 @@ _STAMP_END_BYTES = 12
 _BARE_STAMP = "timestamp"  # what foxglove's messages begin with instead of a header
 
 
-class Decoder(MessageDecoder):
+class RosDecoder(MessageDecoder):
     """Reads the messages of one ROS type in one encoding."""
 
     stamp_is_first = True
@@ -90,6 +90,8 @@ class Decoder(MessageDecoder):
         Arrays of numbers are views into the payload: copy what must outlive it.
         """
         parsed = [parse_path(path) if isinstance(path, str) else path for path in paths]
+        for path in parsed:
+            self.field_at(path)
         # Big-endian messages are rare: their plan is made when the first one comes.
         plans = {"<": _plan(self._types["<"], self.type_name, parsed)}
         type_name, types_by_order = self.type_name, self._types
@@ -124,14 +126,8 @@ class Decoder(MessageDecoder):
         message: dict[str, Any] = self._whole(payload)[0]
         return message
 
-    def field_at(self, path: FieldPath) -> FieldDef | None:
-        """The field that a path ends at, None for the whole message; ConfigError for a path that does not exist."""
-        types = self._types["<"]
-        return find_field(types.message, types.time_codes, self.type_name, path)
-
-    def definition(self, type_name: str) -> MessageDef:
-        """The definition of a type that this message is made of."""
-        return self._types["<"].message(type_name)
+    def is_time(self, kind: FieldType) -> bool:
+        return self._types["<"].time_codes(kind) is not None
 
     def _find_stamp(self) -> int | None:
         """Where the stamp lies in the payload: behind a header's seq in ROS 1, else at its beginning."""
@@ -175,12 +171,12 @@ _Request = tuple[tuple[PathPart, ...], int]
 
 def _plan(types: TypeTable, type_name: str, paths: Sequence[FieldPath]) -> tuple[tuple[Step, ...], Arrange | None]:
     """The steps of one walk, and how to put the values that come out into the order asked for (None: as they are)."""
-    sources: list[tuple[Want, tuple[PathPart, ...], str] | None] = [None] * len(paths)
-    for path in paths:
-        find_field(types.message, types.time_codes, type_name, path)
-    root = _want(types, type_name, [(path.parts, number) for number, path in enumerate(paths)], sources, type_name)
+    sources: list[tuple[FieldSelection, tuple[PathPart, ...], str] | None] = [None] * len(paths)
+    root = _fields_to_capture(
+        types, type_name, [(path.parts, number) for number, path in enumerate(paths)], sources, type_name
+    )
     types.expanded = 0
-    walk = Walk(types)
+    walk = MessageWalk(types)
     if paths:
         walk.add_message(type_name, root, type_name)
         if root.whole:
@@ -191,7 +187,7 @@ def _plan(types: TypeTable, type_name: str, paths: Sequence[FieldPath]) -> tuple
     if [place for place, _ in picks] == list(range(len(places))) and not any(how[0] for _, how in picks):
         return steps, None
 
-    def answer(value: Any, rest: tuple[PathPart, ...], want: Want, where: str) -> Any:
+    def answer(value: Any, rest: tuple[PathPart, ...], want: FieldSelection, where: str) -> Any:
         if not rest:
             return value
         return follow(value if want is root else {rest[0].name: value}, rest, where)
@@ -202,15 +198,15 @@ def _plan(types: TypeTable, type_name: str, paths: Sequence[FieldPath]) -> tuple
     return steps, arrange
 
 
-def _want(
+def _fields_to_capture(
     types: TypeTable,
     type_name: str,
     requests: Sequence[_Request],
-    sources: list[tuple[Want, tuple[PathPart, ...], str] | None],
+    sources: list[tuple[FieldSelection, tuple[PathPart, ...], str] | None],
     label: str,
-) -> Want:
+) -> FieldSelection:
     """What to capture of a message so that every request can be answered; `sources` gets where each answer lies."""
-    want = Want(whole=any(not parts for parts, _ in requests))
+    want = FieldSelection(whole=any(not parts for parts, _ in requests))
     groups: dict[str, list[_Request]] = {}
     for parts, number in requests:
         if want.whole:
@@ -227,12 +223,12 @@ def _want(
         deeper = all(len(parts) > 1 for parts, _ in group)
         inner = [(parts[1:], number) for parts, number in group]
         if deeper and field.type.array is None:
-            want.fields[name] = _want(types, field.type.name, inner, sources, here)
+            want.fields[name] = _fields_to_capture(types, field.type.name, inner, sources, here)
         elif deeper and len(selectors) == 1 and isinstance(index, int):
-            child = _want(types, field.type.name, inner, sources, f"{here}[{index}]")
-            want.fields[name] = Want(False, child.fields, index)
+            child = _fields_to_capture(types, field.type.name, inner, sources, f"{here}[{index}]")
+            want.fields[name] = FieldSelection(False, child.fields, index)
         else:
-            want.fields[name] = child = Want(whole=True)
+            want.fields[name] = child = FieldSelection(whole=True)
             for parts, number in group:
                 plain = len(parts) == 1 and parts[0].selector is None
                 sources[number] = (child, () if plain else parts, label)

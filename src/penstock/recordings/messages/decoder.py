@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from penstock.errors import ConfigError, MessageError, SchemaError
-from penstock.recordings.messages.definitions import BUILT_IN, FieldDef, FieldType, MessageDef
+from penstock.recordings.messages.definitions import FieldDef, FieldType, MessageDef, definition_of
 from penstock.recordings.messages.paths import FieldPath, PathPart, follow, parse_path
 from penstock.recordings.messages.steps import NS_PER_S
+from penstock.system.units import name_hint
 
 Payload = memoryview | bytes
 Reader = Callable[[Payload], tuple[Any, ...]]
@@ -56,48 +57,40 @@ class MessageDecoder(ABC):
     def decode(self, payload: Payload) -> dict[str, Any]:
         """The whole message as a dict."""
 
-    @abstractmethod
-    def field_at(self, path: FieldPath) -> FieldDef | None:
-        """The field that a path ends at, None for the whole message; ConfigError for a path that does not exist."""
+    def is_time(self, kind: FieldType) -> bool:
+        """Whether values of this type are nanoseconds."""
+        return kind.name in ("time", "duration")
 
-    @abstractmethod
     def definition(self, type_name: str) -> MessageDef:
         """The definition of a type that this message is made of."""
+        return definition_of(type_name, self.definitions)
 
-
-def find_field(
-    definition: Callable[[str], MessageDef], is_time: Callable[[FieldType], object], type_name: str, path: FieldPath
-) -> FieldDef | None:
-    """The field that a path ends at, None for the whole message; ConfigError for a path that does not exist."""
-    message = definition(type_name)
-    field: FieldDef | None = None
-    for number, part in enumerate(path.parts):
-        if field is not None:
-            last = path.parts[number - 1]
-            if field.type.kind != "message" or is_time(field.type):
-                kind = "a time in nanoseconds" if is_time(field.type) else str(field.type)
-                raise ConfigError(f"field path '{path}': {field.name} is {kind} and has no field {part.name!r}")
-            if field.type.array is not None and last.selector is None:
-                raise ConfigError(
-                    f"field path '{path}': {field.name} is an array of messages",
-                    hint=f"say which one, as in {field.name}[0].{part.name}",
-                )
-            message = definition(field.type.name)
-        field = _field_of(message, part, path)
-    return field
+    def field_at(self, path: FieldPath) -> FieldDef | None:
+        """The field that a path ends at, None for the whole message; ConfigError for a path that does not exist."""
+        message = self.message
+        field: FieldDef | None = None
+        for number, part in enumerate(path.parts):
+            if field is not None:
+                last = path.parts[number - 1]
+                if field.type.kind != "message" or self.is_time(field.type):
+                    kind = "a time in nanoseconds" if self.is_time(field.type) else str(field.type)
+                    raise ConfigError(f"field path '{path}': {field.name} is {kind} and has no field {part.name!r}")
+                if field.type.array is not None and last.selector is None:
+                    raise ConfigError(
+                        f"field path '{path}': {field.name} is an array of messages",
+                        hint=f"say which one, as in {field.name}[0].{part.name}",
+                    )
+                message = self.definition(field.type.name)
+            field = _field_of(message, part, path)
+        return field
 
 
 def _field_of(message: MessageDef, part: PathPart, path: FieldPath) -> FieldDef:
     field = message.field(part.name)
     if field is None:
-        import difflib
-
         names = [other.name for other in message.fields]
-        close = difflib.get_close_matches(part.name, names, 1)
-        raise ConfigError(
-            f"field path '{path}': {message.name} has no field {part.name!r}",
-            hint=f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names[:20]) or 'no fields'}",
-        )
+        hint = name_hint(part.name, names, "its fields:")
+        raise ConfigError(f"field path '{path}': {message.name} has no field {part.name!r}", hint=hint)
     if part.selector is not None and field.type.array is None:
         raise ConfigError(f"field path '{path}': {field.name} is {field.type} and no array, but has [{part.selector}]")
     return field
@@ -186,15 +179,6 @@ class TreeDecoder(MessageDecoder):
             self._whole = self._tree_reader(None)
         return self._whole(memoryview(payload))
 
-    def field_at(self, path: FieldPath) -> FieldDef | None:
-        return find_field(self.definition, is_time, self.type_name, path)
-
-    def definition(self, type_name: str) -> MessageDef:
-        found = self.definitions.get(type_name) or BUILT_IN.get(type_name)
-        if found is None:
-            raise SchemaError(f"message type {type_name} is not defined")
-        return found
-
     def _find_stamp(self) -> FieldPath | None:
         for text in _STAMPS:
             path = parse_path(text)
@@ -215,11 +199,6 @@ def _tree(paths: Sequence[Sequence[PathPart]]) -> Tree:
     return {name: _tree(rest) if all(rest) else None for name, rest in groups.items()}
 
 
-def is_time(kind: FieldType) -> bool:
-    """Whether values of this type are nanoseconds."""
-    return kind.name in ("time", "duration")
-
-
 def time_kind(type_name: str, fields: Sequence[tuple[str, bool]]) -> str | None:
     """ "time" or "duration" where a type is just seconds and nanoseconds; `fields` are (name, whether an integer)."""
     names = {name for name, is_integer in fields if is_integer}
@@ -234,7 +213,7 @@ def time_ns(parts: Mapping[str, int], where: str) -> int:
     nanoseconds = next((value for name, value in parts.items() if name in _NANOSECONDS), None)
     if seconds is None or nanoseconds is None:
         raise MessageError(f"{where}: seconds or nanoseconds are missing in this message")
-    found = seconds * NS_PER_S + nanoseconds
-    if not -_MAX_NS <= found <= _MAX_NS:
-        raise MessageError(f"{where}: {seconds} s and {nanoseconds} ns are no time that 64 bits hold")
-    return found
+    total_ns = seconds * NS_PER_S + nanoseconds
+    if not -_MAX_NS <= total_ns <= _MAX_NS:
+        raise MessageError(f"{where}: {seconds} s and {nanoseconds} ns do not fit into a 64-bit time")
+    return total_ns

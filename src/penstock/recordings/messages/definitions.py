@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from penstock.errors import SchemaError
 
@@ -34,8 +33,7 @@ PRIMITIVES = frozenset(("bool", "float32", "float64", "time", "duration", *INTEG
 Kind = Literal["primitive", "string", "wstring", "message"]
 
 
-@dataclass(frozen=True)
-class FieldType:
+class FieldType(NamedTuple):
     """The type of one field; `array` is None (one value), a fixed length, or SEQUENCE (the message says how many)."""
 
     kind: Kind
@@ -51,16 +49,14 @@ class FieldType:
         return f"{self.name}[]" if self.bound is None else f"{self.name}[<={self.bound}]"
 
 
-@dataclass(frozen=True)
-class FieldDef:
+class FieldDef(NamedTuple):
     """One field of a message."""
 
     name: str
     type: FieldType
 
 
-@dataclass(frozen=True)
-class ConstantDef:
+class ConstantDef(NamedTuple):
     """One constant of a message, its value as the definition writes it."""
 
     name: str
@@ -68,8 +64,7 @@ class ConstantDef:
     value: str
 
 
-@dataclass(frozen=True)
-class MessageDef:
+class MessageDef(NamedTuple):
     """One message type: its fields in the order of serialisation."""
 
     name: str
@@ -115,6 +110,14 @@ _FIELD = re.compile(
 )
 
 
+def definition_of(name: str, definitions: Mapping[str, MessageDef]) -> MessageDef:
+    """The definition of a type, by the text of the recording or as every system knows it."""
+    definition = definitions.get(name) or BUILT_IN.get(name)
+    if definition is None:
+        raise SchemaError(f"message type {name} is not defined")
+    return definition
+
+
 def is_field_name(text: str) -> bool:
     return len(text) <= MAX_NAME_CHARACTERS and _NAME.fullmatch(text) is not None
 
@@ -153,17 +156,17 @@ def parse_msg(text: str, type_name: str) -> dict[str, MessageDef]:
     """
     check_text(text, type_name)
     sections = _sections(text, normalise_type(type_name))
-    found: dict[str, MessageDef] = {}
+    definitions: dict[str, MessageDef] = {}
     fields_total = 0
     for name, lines in sections:
-        if name in found:
+        if name in definitions:
             continue
         fields_total += len(lines)
         if fields_total > MAX_FIELDS:
             raise SchemaError(f"the definition of {type_name} has more than {MAX_FIELDS:,} fields")
         parting = [place for place, (_, line) in enumerate(lines) if line == "---"]
-        found.update(_parse_service(name, lines, parting) if parting else {name: _parse_section(name, lines)})
-    resolved = resolve_references(found)
+        definitions.update(_parse_service(name, lines, parting) if parting else {name: _parse_section(name, lines)})
+    resolved = resolve_references(definitions)
     main = normalise_type(type_name)
     check_definitions(resolved, main if main in resolved else main + EVENT_SUFFIX)
     return resolved
@@ -183,7 +186,9 @@ def _sections(text: str, type_name: str) -> Iterable[tuple[str, list[tuple[int, 
         elif line.startswith(("MSG:", "IDL:")):
             title = line[4:].strip()
             if len(title) > MAX_NAME_CHARACTERS or not _TYPE_NAME.fullmatch(title):
-                raise SchemaError(f"line {number} of the definition of {type_name}: {shorten(title)} is no type name")
+                raise SchemaError(
+                    f"line {number} of the definition of {type_name}: {shorten(title)} is not a type name"
+                )
             if name is not None and lines:
                 yield name, lines
                 lines = []
@@ -206,7 +211,7 @@ def _parse_section(name: str, lines: list[tuple[int, str]]) -> MessageDef:
         match = _FIELD.match(line)
         rest = match["rest"] if match else ""
         if match is None or (rest and rest[0] not in "=#" and not line[match.start("rest") - 1].isspace()):
-            raise SchemaError(f"line {number} of the definition of {name} is no field: {shorten(line)}")
+            raise SchemaError(f"line {number} of the definition of {name} is not a field: {shorten(line)}")
         if rest.startswith("="):
             constants.append(ConstantDef(match["name"], match["type"], rest[1:].strip()))
             continue
@@ -272,19 +277,19 @@ def field_type(kind: Kind, name: str, array: int | None, bound: int | None, wher
     return FieldType(kind, name, array, bound)
 
 
-def resolve_references(found: Mapping[str, MessageDef]) -> dict[str, MessageDef]:
+def resolve_references(definitions: Mapping[str, MessageDef]) -> dict[str, MessageDef]:
     """Give every field that names a message the full name of its type: ROS 1 leaves out the package of neighbours."""
     by_last_name: dict[str, list[str]] = {}
-    for name in found:
+    for name in definitions:
         by_last_name.setdefault(name.rsplit("/", 1)[-1], []).append(name)
 
     def full_name(name: str, owner: str) -> str:
-        if name in found or name in BUILT_IN:
+        if name in definitions or name in BUILT_IN:
             return name
         package, _, last = name.rpartition("/")
         if not package:
             for folder in (owner.rpartition("/")[0], owner.split("/")[0] + "/msg"):
-                if f"{folder}/{last}" in found:
+                if f"{folder}/{last}" in definitions:
                     return f"{folder}/{last}"
         candidates = by_last_name.get(last, [])
         if package:
@@ -301,7 +306,7 @@ def resolve_references(found: Mapping[str, MessageDef]) -> dict[str, MessageDef]
 
     return {
         name: MessageDef(name, tuple(resolved(field, name) for field in message.fields), message.constants)
-        for name, message in found.items()
+        for name, message in definitions.items()
     }
 
 

@@ -54,12 +54,12 @@ def parse_idl(text: str, type_name: str) -> dict[str, MessageDef]:
     """Read an OMG IDL definition as ROS 2 generates it (.idl files, possibly several after lines of '=' signs)."""
     check_text(text, type_name)
     name = normalise_type(type_name)
-    resolved = resolve_references(_Parser(_FILE_TITLE.sub("", text), name).parse())
+    resolved = resolve_references(_IdlParser(_FILE_TITLE.sub("", text), name).parse())
     check_definitions(resolved, name)
     return resolved
 
 
-class _Parser:
+class _IdlParser:
     """One pass over the tokens; names are looked up in the scopes that are open where they stand, innermost first."""
 
     def __init__(self, text: str, type_name: str) -> None:

@@ -7,12 +7,13 @@ import json
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from penstock.errors import MessageError, SchemaError
-from penstock.recordings.messages.decoder import Elements, Payload, Tree, TreeDecoder, is_time, time_kind, time_ns
+from penstock.recordings.messages.decoder import Elements, Payload, Tree, TreeDecoder, time_kind, time_ns
 from penstock.recordings.messages.definitions import (
     MAX_DEPTH,
     MAX_FIELDS,
@@ -54,8 +55,8 @@ class JsonDecoder(TreeDecoder):
         convert = self._message(type_name, tree, type_name)
 
         def read(payload: memoryview) -> dict[str, Any]:
-            found: dict[str, Any] = convert(parse(payload, type_name))
-            return found
+            converted: dict[str, Any] = convert(parse(payload, type_name))
+            return converted
 
         return read
 
@@ -88,8 +89,10 @@ class JsonDecoder(TreeDecoder):
             one = self._message(kind.name, None if tree is None else tree[field.name], where)
         elif kind.name == "uint8":
             return lambda value: _from_base64(value, where)
-        elif kind.array is not None and kind.kind == "primitive" and not is_time(kind):
+        elif kind.array is not None and kind.kind == "primitive" and not self.is_time(kind):
             return lambda value: _array(value, kind, where)
+        elif self.is_time(kind):
+            one = partial(_time, where=where)
         else:
             one = _scalar(kind, where)
         if kind.array is None:
@@ -97,8 +100,8 @@ class JsonDecoder(TreeDecoder):
 
         def convert(value: Any) -> Any:
             _check_list(value, where)
-            found = Elements(len(value), lambda place: one(value[place]))
-            return found if tree is not None and kind.kind == "message" else list(found)
+            elements = Elements(len(value), lambda place: one(value[place]))
+            return elements if tree is not None and kind.kind == "message" else list(elements)
 
         return convert
 
@@ -114,8 +117,6 @@ def parse(payload: Payload, type_name: str) -> Any:
 
 
 def _scalar(kind: FieldType, where: str) -> _Convert:
-    if is_time(kind):
-        return lambda value: _time(value, where)
     if kind.kind == "string":
         return lambda value: _of_type(value, str, "a text", where)
     if kind.name == "bool":
@@ -160,7 +161,7 @@ def _from_base64(value: Any, where: str) -> memoryview:
     try:
         return memoryview(base64.b64decode(_of_type(value, str, "base64", where), validate=True))
     except ValueError as error:
-        raise MessageError(f"{where}: no base64: {error}") from None
+        raise MessageError(f"{where}: not base64: {error}") from None
 
 
 def _of_type(value: Any, kind: type, what: str, where: str) -> Any:
@@ -191,12 +192,12 @@ def parse_json_schema(text: str, type_name: str) -> dict[str, MessageDef] | None
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SchemaError(f"the JSON Schema of {shorten(type_name)} cannot be read: {error}") from None
-    return _Parser(schema, type_name).run()
+    return _JsonSchemaParser(schema, type_name).run()
 
 
 def types_of_message(message: object, type_name: str) -> dict[str, MessageDef]:
     """The types that one message shows; nothing where it is no object."""
-    return _Parser(_described(message, 0), type_name).run() or {type_name: MessageDef(type_name, ())}
+    return _JsonSchemaParser(_described(message, 0), type_name).run() or {type_name: MessageDef(type_name, ())}
 
 
 def _described(value: object, depth: int) -> dict[str, Any]:
@@ -212,13 +213,13 @@ def _described(value: object, depth: int) -> dict[str, Any]:
     return {"type": "boolean" if isinstance(value, bool) else "number"}
 
 
-class _Parser:
+class _JsonSchemaParser:
     """Fields of other kinds (arrays of arrays, objects without properties) are left out: no path leads to them."""
 
     def __init__(self, schema: object, type_name: str) -> None:
         self._schema = schema
         self._root = type_name
-        self._found: dict[str, MessageDef] = {}
+        self._definitions: dict[str, MessageDef] = {}
         self._open: list[int] = []  # the objects that are being described: one of them again is a circle
         self._total = 0
 
@@ -227,7 +228,7 @@ class _Parser:
         if not isinstance(root.get("properties"), dict) or not root["properties"]:
             return None
         self._add(self._root, root)
-        return self._found
+        return self._definitions
 
     def _add(self, name: str, schema: dict[str, Any]) -> None:
         if len(self._open) >= MAX_DEPTH:
@@ -238,7 +239,9 @@ class _Parser:
         self._open.append(id(schema))
         named = [(key, each) for key, each in schema["properties"].items() if is_field_name(key)]
         fields = [(key, self._kind(key, each, name)) for key, each in named]
-        self._found[name] = MessageDef(name, tuple(FieldDef(key, kind) for key, kind in fields if kind is not None))
+        self._definitions[name] = MessageDef(
+            name, tuple(FieldDef(key, kind) for key, kind in fields if kind is not None)
+        )
         self._open.pop()
 
     def _kind(self, key: str, described: object, owner: str) -> FieldType | None:
@@ -286,10 +289,10 @@ class _Parser:
         """What a reference inside of the schema leads to; nothing is fetched from elsewhere."""
         if not reference.startswith("#"):
             return None
-        found: object = self._schema
+        node: object = self._schema
         for part in filter(None, reference[1:].split("/")):
-            found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-        return found
+            node = node.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(node, dict) else None
+        return node
 
 
 def _is_number(schema: dict[str, Any]) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.errors import ConfigError, MessageError
 
@@ -16,8 +15,7 @@ _SPAN = re.compile(r"\s*(-?[0-9]{1,9})?\s*:\s*(-?[0-9]{1,9})?\s*(?::\s*([0-9]{1,
 _INDEX = re.compile(r"\s*(-?[0-9]{1,9})\s*", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Span:
+class ArraySlice(NamedTuple):
     """A slice of an array; unlike Python's own, an end beyond the array is an error and not a shorter result."""
 
     start: int | None = None
@@ -44,11 +42,10 @@ class Span:
         return range(start, self.stop, self.step)
 
 
-Selector = int | Span
+Selector = int | ArraySlice
 
 
-@dataclass(frozen=True)
-class PathPart:
+class PathPart(NamedTuple):
     """One field name with what is taken of it."""
 
     name: str
@@ -58,8 +55,7 @@ class PathPart:
         return self.name if self.selector is None else f"{self.name}[{self.selector}]"
 
 
-@dataclass(frozen=True)
-class FieldPath:
+class FieldPath(NamedTuple):
     """Where a value lies in a message; no parts means the whole message."""
 
     parts: tuple[PathPart, ...]
@@ -103,7 +99,7 @@ def _selector(text: str, match: re.Match[str]) -> Selector | None:
     if span is None or (span[3] and int(span[3]) == 0):
         raise _bad_path(text, match.start("inside"))
     start, stop, step = (int(group) if group else None for group in span.groups())
-    return Span(start, stop, step or 1)
+    return ArraySlice(start, stop, step or 1)
 
 
 def _bad_path(text: str, position: int) -> ConfigError:
@@ -116,9 +112,9 @@ def _bad_path(text: str, position: int) -> ConfigError:
 def select(value: Any, selector: Selector, where: str) -> Any:
     """What a selector takes of an array value, or MessageError with both numbers."""
     length = len(value)
-    if isinstance(selector, Span):
-        taken = selector.indices(length, where)
-        return value[taken.start : taken.stop : taken.step] if len(taken) else value[:0]
+    if isinstance(selector, ArraySlice):
+        indices = selector.indices(length, where)
+        return value[indices.start : indices.stop : indices.step] if len(indices) else value[:0]
     if not -length <= selector < length:
         raise MessageError(f"{where}[{selector}] does not exist: the message holds {length} values")
     item = value[selector]

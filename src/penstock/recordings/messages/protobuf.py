@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 from penstock.errors import MessageError
 from penstock.recordings.messages import protobuf_wire as wire
 from penstock.recordings.messages.decoder import Elements, Payload, Tree, TreeDecoder, time_ns
-from penstock.recordings.messages.protobuf_schema import ProtoField, parse_descriptors
+from penstock.recordings.messages.protobuf_schema import ProtoField, definitions_of, parse_descriptors
 
 # Where a field lies in a message: begin and end, of a repeated one again and again; and how its value is made of that.
 _Spans: TypeAlias = "tuple[int, ...] | array[int]"
@@ -23,8 +23,8 @@ class ProtobufDecoder(TreeDecoder):
     def __init__(self, descriptors: bytes, type_name: str) -> None:
         self._types = parse_descriptors(descriptors, type_name)
         self._whole_types: dict[str, _Finish] = {}
-        super().__init__(self._types.definitions, type_name)
-        numbers = {each.name: each.number for each in self._types.fields[type_name]}
+        super().__init__(definitions_of(self._types), type_name)
+        numbers = {each.name: each.number for each in self._types[type_name]}
         self._stamp_number: int | None = None
         if self._stamp is not None and numbers[self._stamp.parts[0].name] == min(numbers.values()):
             self._stamp_number = min(numbers.values())
@@ -51,7 +51,7 @@ class ProtobufDecoder(TreeDecoder):
         """Reads the wanted fields of a message as a dict; a message in several pieces is all of them."""
         if tree is None and name in self._whole_types:
             return self._whole_types[name]
-        fields = [each for each in self._types.fields[name] if tree is None or each.name in tree]
+        fields = [each for each in self._types[name] if tree is None or each.name in tree]
         where = name if tree is None else where  # read as a whole, a type is the same wherever it lies
         read = _message_reader({each.number: (each, self._field(each, tree, where)) for each in fields}, where)
         if tree is None:
@@ -81,7 +81,7 @@ def _message_reader(fields: dict[int, tuple[ProtoField, _Finish]], where: str) -
     wires = {number: _wires(field) for number, (field, _) in fields.items()}
 
     def read(body: memoryview, pieces: _Spans) -> dict[str, Any]:
-        found: dict[int, _Spans] = {}
+        spans_of: dict[int, _Spans] = {}
         for piece in range(0, len(pieces), 2):
             for number, kind, begin, end in wire.fields(body, pieces[piece], pieces[piece + 1], where):
                 if number not in fields:
@@ -89,26 +89,24 @@ def _message_reader(fields: dict[int, tuple[ProtoField, _Finish]], where: str) -
                 if kind not in wires[number]:
                     field = fields[number][0]
                     raise MessageError(
-                        f"{where}.{field.name}: field {number} has wire type {kind}, which is no {field.kind}",
+                        f"{where}.{field.name}: field {number} has wire type {kind}, which is not a {field.kind}",
                         hint="the message was written with another definition of its type",
                     )
-                if number not in found or number not in keeps_all:
-                    found[number] = (begin, end)
+                if number not in spans_of or number not in keeps_all:
+                    spans_of[number] = (begin, end)
                     continue
-                spans = found[number]
+                spans = spans_of[number]
                 if isinstance(spans, tuple):  # most fields are there once
-                    spans = found[number] = array("q", spans)
+                    spans = spans_of[number] = array("q", spans)
                 spans.extend((begin, end))
-        return {field.name: finish(body, found.get(number, ())) for number, (field, finish) in fields.items()}
+        return {field.name: finish(body, spans_of.get(number, ())) for number, (field, finish) in fields.items()}
 
     return read
 
 
 def _wires(field: ProtoField) -> tuple[int, ...]:
     """The wire types that a field may have: arrays of numbers come packed or one by one."""
-    if field.kind == "message":
-        return (wire.BYTES, wire.GROUP)
-    if field.kind in ("string", "bytes"):
+    if field.kind in ("message", "string", "bytes"):
         return (wire.BYTES,)
     own = wire.SCALARS[field.kind].wire
     return (own, wire.BYTES) if field.repeated else (own,)
@@ -140,8 +138,8 @@ def _numbers(scalar: wire.Scalar, where: str, body: memoryview, spans: _Spans) -
 
 
 def _elements(one: _Finish, body: memoryview, spans: _Spans, *, lazy: bool) -> Any:
-    found = Elements(len(spans) // 2, lambda place: one(body, spans[2 * place : 2 * place + 2]))
-    return found if lazy else list(found)
+    elements = Elements(len(spans) // 2, lambda place: one(body, spans[2 * place : 2 * place + 2]))
+    return elements if lazy else list(elements)
 
 
 def _time(read: _Finish, where: str, body: memoryview, spans: _Spans) -> int:

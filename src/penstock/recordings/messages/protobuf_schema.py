@@ -55,12 +55,8 @@ class ProtoField:
         return self.definition.name
 
 
-@dataclass(frozen=True)
-class ProtoTypes:
-    """The message types of a topic by their full names."""
-
-    fields: dict[str, tuple[ProtoField, ...]]
-    definitions: dict[str, MessageDef]
+ProtoTypes = dict[str, tuple[ProtoField, ...]]
+"""The fields of the message types of a topic, by their full names."""
 
 
 def parse_descriptors(data: bytes, type_name: str) -> ProtoTypes:
@@ -77,17 +73,21 @@ def parse_descriptors(data: bytes, type_name: str) -> ProtoTypes:
         files = descriptor_pb2.FileDescriptorSet.FromString(data)
     except (message.DecodeError, RecursionError, ValueError) as error:
         raise SchemaError(f"the descriptors of {shorten(type_name)} cannot be read: {error}") from None
-    return _Parser(files, type_name).run()
+    return _DescriptorParser(files, type_name).run()
 
 
-class _Parser:
+def definitions_of(types: ProtoTypes) -> dict[str, MessageDef]:
+    return {name: MessageDef(name, tuple(each.definition for each in fields)) for name, fields in types.items()}
+
+
+class _DescriptorParser:
     def __init__(self, files: Any, type_name: str) -> None:
         self._root = type_name
         self._messages: dict[str, Any] = {}
         self._enums: dict[str, Any] = {}
         for file in files.file:
             self._collect(_text(file.package), file.message_type, file.enum_type, 0)
-        self._types = ProtoTypes({}, {})
+        self._types: ProtoTypes = {}
         self._open: list[str] = []
         self._total = 0
 
@@ -96,14 +96,14 @@ class _Parser:
             names = ", ".join(list(self._messages)[:5])
             raise SchemaError(f"its descriptors do not describe {shorten(self._root)}; they have {names or 'nothing'}")
         self._add(self._root)
-        check_definitions(self._types.definitions, self._root)
+        check_definitions(definitions_of(self._types), self._root)
         self._check_expanded()
         return self._types
 
     def _check_expanded(self) -> None:
         """A few types that hold each other many times make a message of any number of fields."""
         expanded: dict[str, int] = {}
-        for name, fields in self._types.fields.items():  # what a type is made of comes before it
+        for name, fields in self._types.items():  # what a type is made of comes before it
             inner = [each.message for each in fields if each.definition.type.kind == "message" and not each.repeated]
             expanded[name] = len(fields) + sum(expanded[each] for each in inner)
             if expanded[name] > MAX_EXPANDED_FIELDS:
@@ -131,8 +131,7 @@ class _Parser:
         fields = tuple(self._fields(name, message))
         if len({each.name for each in fields}) != len(fields) or len({each.number for each in fields}) != len(fields):
             raise SchemaError(f"two fields of {shorten(name)} have the same name or number")
-        self._types.fields[name] = fields
-        self._types.definitions[name] = MessageDef(name, tuple(each.definition for each in fields))
+        self._types[name] = fields
         self._open.pop()
 
     def _fields(self, owner: str, message: Any) -> Iterator[ProtoField]:
@@ -146,26 +145,28 @@ class _Parser:
                 raise SchemaError(f"{where} has number {field.number} and type {number}, which do not exist")
             kind = _TYPES[number - 1]
             repeated = field.label == _REPEATED
-            if kind in ("message", "group"):
+            if kind == "group":
+                raise SchemaError(f"{where} is a group, which is not read", hint="groups are of proto2, and deprecated")
+            if kind == "message":
                 name = _full_name(_text(field.type_name), owner, self._messages)
                 if name not in self._open:  # what contains itself is read without its inner self
                     yield self._message_field(field.number, field_name, name, repeated)
                 continue
-            found = FieldDef(field_name, _field_type(kind, repeated))
+            definition = FieldDef(field_name, _field_type(kind, repeated))
             default = None if repeated else self._default(owner, field, kind, where)
-            yield ProtoField(field.number, kind, found, repeated, default)
+            yield ProtoField(field.number, kind, definition, repeated, default)
 
     def _message_field(self, number: int, field_name: str, name: str, repeated: bool) -> ProtoField:
-        if name not in self._types.fields:
+        if name not in self._types:
             if name in self._messages:
                 self._add(name)
             elif name in _TIMES:
-                self._types.fields[name] = _TIME_FIELDS
-        fields = [(each.name, each.kind in _INTEGERS) for each in self._types.fields.get(name, ())]
+                self._types[name] = _TIME_FIELDS
+        fields = [(each.name, each.kind in _INTEGERS) for each in self._types.get(name, ())]
         array = SEQUENCE if repeated else None
         time = time_kind(name, fields)
-        found = FieldType("message", name, array) if time is None else FieldType("primitive", time, array)
-        return ProtoField(number, "message", FieldDef(field_name, found), repeated, None, name)
+        field_type = FieldType("message", name, array) if time is None else FieldType("primitive", time, array)
+        return ProtoField(number, "message", FieldDef(field_name, field_type), repeated, None, name)
 
     def _default(self, owner: str, field: Any, kind: str, where: str) -> Any:
         """The value of a field that a message lacks, as protobuf defines it."""

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from penstock.errors import MessageError
 
-VARINT, FIXED64, BYTES, GROUP, GROUP_END, FIXED32 = 0, 1, 2, 3, 4, 5
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 _LONGEST_VARINT_BYTES = 10
-_MAX_OPEN_GROUPS = 32
 _U64 = (1 << 64) - 1
 
 
@@ -60,15 +59,10 @@ def fields(body: memoryview, position: int, end: int, where: str) -> Iterator[tu
         if tag >= 0x80:
             tag, position = varint(body, at, end, where)
         number, wire = tag >> 3, tag & 7
-        if not number or wire == GROUP_END:
-            raise _broken(where, at, f"field number {number} with wire type {wire} cannot stand there")
-        if wire == GROUP:
-            begin = position
-            stop, position = _group_end(body, begin, end, number, where)
-        else:
-            begin, stop = _content(body, position, end, wire, where)
-            position = stop
-        yield number, wire, begin, stop
+        if not number:
+            raise _broken(where, at, f"field number 0 with wire type {wire} cannot stand there")
+        begin, position = _content(body, position, end, wire, where)
+        yield number, wire, begin, position
 
 
 def varint(body: memoryview, position: int, end: int, where: str) -> tuple[int, int]:
@@ -101,30 +95,10 @@ def _content(body: memoryview, position: int, end: int, wire: int, where: str) -
     elif wire == FIXED32:
         begin, stop = position, position + 4
     else:
-        raise _broken(where, position, f"wire type {wire} does not exist")
+        raise _broken(where, position, f"wire type {wire} is not read (3 and 4 are the groups of old .proto files)")
     if stop > end:
         raise _broken(where, begin, f"{stop - begin:,} bytes are needed, {end - begin:,} are left")
     return begin, stop
-
-
-def _group_end(body: memoryview, position: int, end: int, number: int, where: str) -> tuple[int, int]:
-    """Where a group ends, before and behind its end tag."""
-    open_groups = [number]
-    while True:
-        at = position
-        tag, position = varint(body, position, end, where)
-        wire = tag & 7
-        if wire == GROUP:
-            open_groups.append(tag >> 3)
-            if len(open_groups) > _MAX_OPEN_GROUPS:
-                raise _broken(where, at, f"more than {_MAX_OPEN_GROUPS} groups lie in one another")
-        elif wire == GROUP_END:
-            if open_groups.pop() != tag >> 3:
-                raise _broken(where, at, f"the end of group {tag >> 3}, which is not open")
-            if not open_groups:
-                return at, position
-        else:
-            position = _content(body, position, end, wire, where)[1]
 
 
 def number_at(body: memoryview, begin: int, end: int, scalar: Scalar, where: str) -> Any:
@@ -146,7 +120,7 @@ def numbers_of(raw: memoryview, scalar: Scalar, where: str) -> NDArray[Any]:
     if scalar.wire != VARINT:
         dtype = np.dtype(scalar.dtype)
         if len(raw) % dtype.itemsize:
-            raise MessageError(f"{where}: {len(raw):,} bytes are no array of numbers of {dtype.itemsize} bytes")
+            raise MessageError(f"{where}: {len(raw):,} bytes are not an array of numbers of {dtype.itemsize} bytes")
         return np.frombuffer(raw, dtype)
     values = _varints(raw, where)
     if scalar.dtype == "?":
@@ -168,9 +142,9 @@ def _varints(raw: memoryview, where: str) -> NDArray[np.uint64]:
         raise MessageError(f"{where}: a number has over {_LONGEST_VARINT_BYTES} bytes")
     values = np.zeros(ends.size, np.uint64)
     for place in range(longest):
-        mine = np.flatnonzero(begins + place <= ends)
-        part = (octets[begins[mine] + place] & np.uint8(0x7F)).astype(np.uint64)
-        values[mine] |= part << np.uint64(7 * place)
+        own = np.flatnonzero(begins + place <= ends)
+        part = (octets[begins[own] + place] & np.uint8(0x7F)).astype(np.uint64)
+        values[own] |= part << np.uint64(7 * place)
     return values
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.errors import SchemaError
 from penstock.recordings.messages.decoder import MessageDecoder
-from penstock.recordings.messages.definitions import MessageDef
+from penstock.recordings.messages.definitions import MessageDef, normalise_type, parse_msg
 
 ENCODINGS = ("ros1", "cdr", "protobuf", "json")
 # A topic has one or two descriptions; a file that has thousands of one topic is not worth comparing them all.
@@ -16,8 +16,7 @@ _MOST_COMPARED = 16
 _EMPTY_TYPE = "std_msgs/msg/Empty"
 
 
-@dataclass(frozen=True)
-class Schema:
+class Schema(NamedTuple):
     """What a recording says of one type; `format`: "ros1msg", "ros2msg", "ros2idl", "protobuf", "jsonschema", "" or
     "none" (nothing), or a foreign one. The descriptors of protobuf are bytes: `text` has one character for each.
     """
@@ -32,8 +31,6 @@ class Schema:
 
 def type_name(name: str) -> str:
     """The three-part spelling of a type name; a name that is no ROS type stays as it is."""
-    from penstock.recordings.messages.definitions import normalise_type
-
     try:
         return normalise_type(name)
     except SchemaError:
@@ -48,22 +45,33 @@ def several_types(counted: Iterable[tuple[tuple[str, str], int]]) -> list[str]:
             types.setdefault(name, []).append((count, kind))
     return [
         f"{name} carries messages of several types: "
-        + ", ".join(f"{count:,} {kind}" for count, kind in sorted(found, key=lambda each: -each[0]))
+        + ", ".join(f"{count:,} {kind}" for count, kind in sorted(schemas, key=lambda each: -each[0]))
         + f"; {name} names those of the first, {name}:TYPE those of another"
-        for name, found in sorted(types.items())
-        if len(found) > 1
+        for name, schemas in sorted(types.items())
+        if len(schemas) > 1
     ]
 
 
-class SameDefinitions:
-    """Publishers of one topic may describe one type in different words: comments and spaces tell no two types apart."""
+class TopicTable:
+    """Numbers topics as they are met: channels of one name, encoding and definition (several publishers) are one.
+
+    Publishers may describe one type in different words: comments and spaces do not make two types.
+    """
 
     def __init__(self) -> None:
-        self._first: dict[tuple[str, str, str], list[Schema]] = {}
+        self._numbers: dict[tuple[str, str, Schema], int] = {}
+        self._described: dict[tuple[str, str, str], list[Schema]] = {}  # by topic, type and format
 
-    def first(self, topic: str, schema: Schema) -> Schema:
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def number(self, name: str, encoding: str, schema: Schema) -> int:
+        """The number of a topic."""
+        return self._numbers.setdefault((name, encoding, self._first(name, schema)), len(self._numbers))
+
+    def _first(self, topic: str, schema: Schema) -> Schema:
         """The schema that came first of those of the same topic and type with the same fields."""
-        known = self._first.setdefault((topic, schema.type, schema.format), [])
+        known = self._described.setdefault((topic, schema.type, schema.format), [])
         for other in known:
             if other.text == schema.text or _have_same_fields(other, schema):
                 return other
@@ -71,26 +79,11 @@ class SameDefinitions:
             known.append(schema)
         return schema
 
-
-class TopicTable:
-    """Numbers topics as they are met: channels of one name, encoding and definition (several publishers) are one."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[str, str, Schema], int] = {}
-        self._same = SameDefinitions()
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def number(self, name: str, encoding: str, schema: Schema) -> int:
-        """The number of a topic."""
-        return self._numbers.setdefault((name, encoding, self._same.first(name, schema)), len(self._numbers))
-
     def in_order(self) -> list[tuple[int, tuple[str, str, Schema]]]:
         """(number, topic) by name: the same recording in another container gets the same topic ids."""
 
-        def key(found: tuple[int, tuple[str, str, Schema]]) -> tuple[str, ...]:
-            name, encoding, schema = found[1]
+        def key(entry: tuple[int, tuple[str, str, Schema]]) -> tuple[str, ...]:
+            name, encoding, schema = entry[1]
             return name, schema.type, schema.format, schema.text, encoding
 
         return sorted(((number, topic) for topic, number in self._numbers.items()), key=key)
@@ -104,20 +97,22 @@ def _have_same_fields(one: Schema, other: Schema) -> bool:
 
 
 def _definitions(schema: Schema) -> Mapping[str, MessageDef]:
-    from penstock.recordings.messages import definitions, idl, standard_types
-
     if schema.format == "ros2idl":
-        return idl.parse_idl(schema.text, schema.type)
+        from penstock.recordings.messages.idl import parse_idl
+
+        return parse_idl(schema.text, schema.type)
     if schema.format in ("ros1msg", "ros2msg") and (schema.text.strip() or schema.type == _EMPTY_TYPE):
-        return definitions.parse_msg(schema.text, schema.type)
+        return parse_msg(schema.text, schema.type)
     if schema.format == "ros1msg":
         # Never replaced by a standard text: ROS 1 bags always carry one, so an empty one means the types may differ.
         raise SchemaError(f"the recording holds an empty definition of {schema.type}")
     if schema.format in ("ros2msg", ""):
-        known = standard_types.standard_definitions("ros2")
+        from penstock.recordings.messages.standard_types import standard_definitions
+
+        known = standard_definitions("ros2")
         if schema.type in known:
             return known
-        raise SchemaError(f"the recording holds no definition of {schema.type}, and it is no standard type")
+        raise SchemaError(f"the recording holds no definition of {schema.type}, and it is not a standard type")
     raise SchemaError(f"{schema.type} is described in {schema.format!r}, which penstock does not read")
 
 
@@ -151,12 +146,12 @@ class SchemaStore:
 
     @staticmethod
     def _make(schema: Schema, encoding: str) -> MessageDecoder:
-        from penstock.recordings.messages.decode import Decoder
+        from penstock.recordings.messages.decode import RosDecoder
 
         if encoding == "ros1":
-            return Decoder(_definitions(schema), schema.type, "ros1")
+            return RosDecoder(_definitions(schema), schema.type, "ros1")
         if encoding == "cdr":
-            return Decoder(_definitions(schema), schema.type, "cdr")
+            return RosDecoder(_definitions(schema), schema.type, "cdr")
         if encoding == "protobuf" and schema.format == "protobuf":
             from penstock.recordings.messages.protobuf import ProtobufDecoder
 

@@ -40,10 +40,10 @@ def standard_definitions(distro: Distro) -> Mapping[str, MessageDef]:
         stores = [Stores.LATEST, Stores.ROS2_HUMBLE]
     else:
         raise UsageError(f"there are no standard types for {distro!r}; known are 'ros1' and 'ros2'")
-    found: dict[str, MessageDef] = {}
+    definitions: dict[str, MessageDef] = {}
     for store in stores:
         for name, (_, fields) in get_typestore(store).fielddefs.items():
-            found[name] = MessageDef(
+            definitions[name] = MessageDef(
                 name,
                 tuple(
                     FieldDef(field, from_rosbags(desc, ros1=distro == "ros1"))
@@ -51,7 +51,7 @@ def standard_definitions(distro: Distro) -> Mapping[str, MessageDef]:
                     if field != EMPTY_MEMBER
                 ),
             )
-    return found
+    return definitions
 
 
 def from_rosbags(desc: FieldDesc, *, ros1: bool) -> FieldType:

@@ -7,7 +7,6 @@ wanted to `values`. Every length that a message claims is checked against the by
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
 from typing import Any, NamedTuple
@@ -38,8 +37,7 @@ _SCALARS: Mapping[str, tuple[str, str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Dialect:
+class Dialect(NamedTuple):
     """How one serialisation writes what the definitions declare."""
 
     name: str
@@ -66,7 +64,7 @@ CDR_LITTLE = Dialect("cdr", "<", True, True, 4, "B", "iI", "iI")
 CDR_BIG = Dialect("cdr", ">", True, True, 4, "B", "iI", "iI")
 
 
-class Spot(NamedTuple):
+class Location(NamedTuple):
     """The field that a step reads, for error messages."""
 
     label: str
@@ -84,7 +82,7 @@ class Spot(NamedTuple):
         return MessageError(f"{self.label}: holds {count:,} values, its definition allows {bound:,}")
 
 
-class Lead(NamedTuple):
+class FieldOffset(NamedTuple):
     """What lies before a field: align (position + up) & mask, then move over `skip` bytes."""
 
     up: int = 0
@@ -92,11 +90,11 @@ class Lead(NamedTuple):
     skip: int = 0
 
 
-def lead_for(align: int, skip_bytes: int = 0) -> Lead:
-    return Lead(align - 1, -align, skip_bytes)
+def lead_for(align: int, skip_bytes: int = 0) -> FieldOffset:
+    return FieldOffset(align - 1, -align, skip_bytes)
 
 
-def skip_run(lead: Lead) -> Step:
+def skip_run(lead: FieldOffset) -> Step:
     up, mask, skip = lead
 
     def step(body: memoryview, position: int, values: list[Any]) -> int:
@@ -105,7 +103,7 @@ def skip_run(lead: Lead) -> Step:
     return step
 
 
-def read_run(lead: Lead, layout: Struct, spot: Spot) -> Step:
+def read_run(lead: FieldOffset, layout: Struct, location: Location) -> Step:
     up, mask, skip = lead
     unpack, size = layout.unpack_from, layout.size
 
@@ -114,7 +112,7 @@ def read_run(lead: Lead, layout: Struct, spot: Spot) -> Step:
         try:
             values += unpack(body, position)
         except StructError:
-            raise spot.short(body, position, size) from None
+            raise location.short(body, position, size) from None
         return position + size
 
     return step
@@ -148,7 +146,9 @@ def fold_message(keys: Sequence[str]) -> Step:
 Counter = Callable[[memoryview, int], tuple[int, int]]
 
 
-def count_step(dialect: Dialect, lead: Lead, fixed: int | None, bound: int | None, spot: Spot) -> Counter:
+def count_step(
+    dialect: Dialect, lead: FieldOffset, fixed: int | None, bound: int | None, location: Location
+) -> Counter:
     """How many items an array has, and where the first one may begin."""
     up, mask, skip = lead
     unpack = Struct(dialect.order + "I").unpack_from
@@ -161,15 +161,15 @@ def count_step(dialect: Dialect, lead: Lead, fixed: int | None, bound: int | Non
         try:
             (count,) = unpack(body, position)
         except StructError:
-            raise spot.short(body, position, 4) from None
+            raise location.short(body, position, 4) from None
         if bound is not None and count > bound:
-            raise spot.over_bound(count, bound)
+            raise location.over_bound(count, bound)
         return count, position + 4
 
     return read
 
 
-def text(dialect: Dialect, lead: Lead, bound: int | None, spot: Spot, *, keep: bool) -> Step:
+def text(dialect: Dialect, lead: FieldOffset, bound: int | None, location: Location, *, keep: bool) -> Step:
     """One string; bytes that are not UTF-8 show as \\xNN, since a bad frame name must not cost the message."""
     up, mask, skip = lead
     unpack = Struct(dialect.order + "I").unpack_from
@@ -181,25 +181,27 @@ def text(dialect: Dialect, lead: Lead, bound: int | None, spot: Spot, *, keep: b
         try:
             (size,) = unpack(body, position)
         except StructError:
-            raise spot.short(body, position, 4) from None
+            raise location.short(body, position, 4) from None
         position += 4
         end = position + size
         if end > len(body):
-            raise spot.short(body, position, size)
+            raise location.short(body, position, size)
         if keep:
             last = end - 1 if terminated and size and not body[end - 1] else end
             value = str(body[position:last], "utf-8", "backslashreplace")
             if bound is not None and last - position > bound:
-                raise spot.over_bound(last - position, bound)
+                raise location.over_bound(last - position, bound)
             values.append(value)
         return end
 
     return step
 
 
-def texts(dialect: Dialect, lead: Lead, fixed: int | None, bound: int | None, spot: Spot, *, keep: bool) -> Step:
+def texts(
+    dialect: Dialect, lead: FieldOffset, fixed: int | None, bound: int | None, location: Location, *, keep: bool
+) -> Step:
     """An array of strings. The last one seen is remembered by its bytes, as joint names hardly ever change."""
-    count_of = count_step(dialect, lead, fixed, bound, spot)
+    count_of = count_step(dialect, lead, fixed, bound, location)
     up, mask, skip = lead
     unpack = Struct(dialect.order + "I").unpack_from
     item_up, item_mask = (3, -4) if dialect.aligned else (0, -1)
@@ -216,18 +218,18 @@ def texts(dialect: Dialect, lead: Lead, fixed: int | None, bound: int | None, sp
             return begin + len(seen)
         count, position = count_of(body, position)
         if count * 4 > len(body) - position:
-            raise spot.short(body, position, count * 4)
+            raise location.short(body, position, count * 4)
         names = []
         for _ in range(count):
             position = (position + item_up) & item_mask
             try:
                 (size,) = unpack(body, position)
             except StructError:
-                raise spot.short(body, position, 4) from None
+                raise location.short(body, position, 4) from None
             position += 4
             end = position + size
             if end > len(body):
-                raise spot.short(body, position, size)
+                raise location.short(body, position, size)
             if keep:
                 last = end - 1 if terminated and size and not body[end - 1] else end
                 names.append(str(body[position:last], "utf-8", "backslashreplace"))
@@ -241,7 +243,7 @@ def texts(dialect: Dialect, lead: Lead, fixed: int | None, bound: int | None, sp
     return step
 
 
-def wide_text(dialect: Dialect, lead: Lead, spot: Spot, *, keep: bool) -> Step:
+def wide_text(dialect: Dialect, lead: FieldOffset, location: Location, *, keep: bool) -> Step:
     """One wstring: its length in characters, then UTF-16 in units of four bytes (old Fast DDS) or two (all others).
 
     Nothing in the message says which. A four-byte unit that holds UTF-16 has an empty upper half, and text in two-byte
@@ -258,11 +260,11 @@ def wide_text(dialect: Dialect, lead: Lead, spot: Spot, *, keep: bool) -> Step:
         try:
             (count,) = unpack(body, position)
         except StructError:
-            raise spot.short(body, position, 4) from None
+            raise location.short(body, position, 4) from None
         position += 4
         end = position + 2 * count
         if end > len(body):
-            raise spot.short(body, position, 2 * count)
+            raise location.short(body, position, 2 * count)
         units: np.ndarray[Any, Any] | None = None
         if count and end + 2 * count <= len(body):
             units = np.frombuffer(body, wide, count, position)
@@ -279,10 +281,17 @@ def wide_text(dialect: Dialect, lead: Lead, spot: Spot, *, keep: bool) -> Step:
 
 
 def numbers(
-    dialect: Dialect, lead: Lead, name: str, fixed: int | None, bound: int | None, spot: Spot, *, keep: bool
+    dialect: Dialect,
+    lead: FieldOffset,
+    name: str,
+    fixed: int | None,
+    bound: int | None,
+    location: Location,
+    *,
+    keep: bool,
 ) -> Step:
     """An array of primitives as a view into the message: a numpy array, or a memoryview for bytes."""
-    count_of = count_step(dialect, lead, fixed, bound, spot)
+    count_of = count_step(dialect, lead, fixed, bound, location)
     octets = name in ("uint8", "byte", "char")
     dtype = np.dtype("u1") if octets else dialect.dtype(name)
     size = dtype.itemsize
@@ -299,7 +308,7 @@ def numbers(
         position = (position + item_up) & item_mask
         end = position + count * size
         if end > len(body):
-            raise spot.short(body, position, count * size)
+            raise location.short(body, position, count * size)
         if keep:
             values.append(body[position:end] if octets else frombuffer(body, dtype, count, position))
         return end
@@ -307,8 +316,7 @@ def numbers(
     return step
 
 
-@dataclass(frozen=True)
-class Element:
+class Element(NamedTuple):
     """How to move over one message of an array: its steps, and how few bytes it can take.
 
     stride: (alignment, bytes) when every element takes the same bytes, so that many can be skipped in one move.
@@ -321,10 +329,10 @@ class Element:
 
 
 def skip_messages(
-    dialect: Dialect, lead: Lead, fixed: int | None, bound: int | None, spot: Spot, element: Element
+    dialect: Dialect, lead: FieldOffset, fixed: int | None, bound: int | None, location: Location, element: Element
 ) -> Step:
-    count_of = count_step(dialect, lead, fixed, bound, spot)
-    move = _mover(element, spot)
+    count_of = count_step(dialect, lead, fixed, bound, location)
+    move = _mover(element, location)
 
     def step(body: memoryview, position: int, values: list[Any]) -> int:
         count, position = count_of(body, position)
@@ -333,14 +341,14 @@ def skip_messages(
     return step
 
 
-def _mover(element: Element, spot: Spot) -> Callable[[memoryview, int, int], int]:
+def _mover(element: Element, location: Location) -> Callable[[memoryview, int, int], int]:
     """Moves over a number of messages."""
     least_bytes, stride, steps = element.least_bytes, element.stride, element.skip
     nothing: list[Any] = []
 
     def move(body: memoryview, position: int, count: int) -> int:
         if count * least_bytes > len(body) - position:
-            raise spot.short(body, position, count * least_bytes)
+            raise location.short(body, position, count * least_bytes)
         if not count or not least_bytes:
             return position
         if stride is not None:
@@ -355,16 +363,16 @@ def _mover(element: Element, spot: Spot) -> Callable[[memoryview, int, int], int
 
 
 def read_messages(
-    dialect: Dialect, lead: Lead, fixed: int | None, bound: int | None, spot: Spot, element: Element
+    dialect: Dialect, lead: FieldOffset, fixed: int | None, bound: int | None, location: Location, element: Element
 ) -> Step:
     """An array of messages (or of times) as a list."""
-    count_of = count_step(dialect, lead, fixed, bound, spot)
+    count_of = count_step(dialect, lead, fixed, bound, location)
     least_bytes, steps = element.least_bytes, element.read
 
     def step(body: memoryview, position: int, values: list[Any]) -> int:
         count, position = count_of(body, position)
         if count * least_bytes > len(body) - position:
-            raise spot.short(body, position, count * least_bytes)
+            raise location.short(body, position, count * least_bytes)
         items: list[Any] = []
         for _ in range(count):
             for inner in steps:
@@ -375,17 +383,19 @@ def read_messages(
     return step
 
 
-def pick_message(dialect: Dialect, lead: Lead, fixed: int | None, spot: Spot, element: Element, index: int) -> Step:
+def pick_message(
+    dialect: Dialect, lead: FieldOffset, fixed: int | None, location: Location, element: Element, index: int
+) -> Step:
     """What is wanted of one message of an array; all others are skipped."""
-    count_of = count_step(dialect, lead, fixed, None, spot)
-    move = _mover(element, spot)
+    count_of = count_step(dialect, lead, fixed, None, location)
+    move = _mover(element, location)
     steps = element.read
 
     def step(body: memoryview, position: int, values: list[Any]) -> int:
         count, position = count_of(body, position)
         chosen = index + count if index < 0 else index
         if not 0 <= chosen < count:
-            raise MessageError(f"{spot.label}[{index}] does not exist: the message holds {count:,} of them")
+            raise MessageError(f"{location.label}[{index}] does not exist: the message holds {count:,} of them")
         position = move(body, position, chosen)
         for inner in steps:
             position = inner(body, position, values)

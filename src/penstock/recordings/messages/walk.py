@@ -13,25 +13,25 @@ from struct import Struct
 from penstock.errors import SchemaError
 from penstock.recordings.messages import steps as s
 from penstock.recordings.messages.definitions import (
-    BUILT_IN,
     DURATION_TYPE,
     SEQUENCE,
     TIME_TYPE,
     FieldDef,
     FieldType,
     MessageDef,
+    definition_of,
 )
 
 MAX_EXPANDED_FIELDS = 20_000
 MAX_LEAST_BYTES = 1 << 40
 
 
-@dataclass
-class Want:
+@dataclass(eq=False)
+class FieldSelection:
     """What is wanted of a message: all of it, or some of its fields; of an array of messages, those of one index."""
 
     whole: bool = False
-    fields: dict[str, Want] = field(default_factory=dict)
+    fields: dict[str, FieldSelection] = field(default_factory=dict)
     index: int | None = None
 
 
@@ -47,10 +47,7 @@ class TypeTable:
         self.expanded = 0
 
     def message(self, name: str) -> MessageDef:
-        found = self.definitions.get(name) or BUILT_IN.get(name)
-        if found is None:
-            raise SchemaError(f"message type {name} is not defined")
-        return found
+        return definition_of(name, self.definitions)
 
     def count_field(self, type_name: str) -> None:
         self.expanded += 1
@@ -124,22 +121,22 @@ class TypeTable:
         """The steps over one item of an array of messages or times."""
         if kind.name not in self._elements:
             single = FieldType(kind.kind, kind.name)
-            skip, read = Walk(self, known_alignment=1), Walk(self, known_alignment=1)
+            skip, read = MessageWalk(self, known_alignment=1), MessageWalk(self, known_alignment=1)
             skip.add_value(single, None, label)
-            read.add_value(single, Want(whole=True), label)
+            read.add_value(single, FieldSelection(whole=True), label)
             least = self._least_item_bytes(kind)
             stride = self.stride(kind.name) if kind.kind == "message" else (4 if self.dialect.aligned else 1, 8)
             self._elements[kind.name] = s.Element(skip.finish(), read.finish(), least, stride)
         return self._elements[kind.name]
 
 
-class Walk:
+class MessageWalk:
     """Collects the steps of one walk; `captured` lists the wants in the order in which their values come out."""
 
     def __init__(self, types: TypeTable, known_alignment: int = 8) -> None:
         self.types = types
         self.dialect = types.dialect
-        self.captured: list[Want] = []
+        self.captured: list[FieldSelection] = []
         self._steps: list[s.Step] = []
         self._steps_to_last_value = 0
         # The position is known to be `remainder` modulo `modulus`.
@@ -155,7 +152,7 @@ class Walk:
         self._flush()
         return tuple(self._steps[: self._steps_to_last_value] if stop_after_last_value else self._steps)
 
-    def add_message(self, name: str, want: Want | None, label: str) -> None:
+    def add_message(self, name: str, want: FieldSelection | None, label: str) -> None:
         """Walk over all fields of a message type."""
         message = self.types.message(name)
         whole = want is not None and want.whole
@@ -163,20 +160,20 @@ class Walk:
             self._add_fixed("x", 1, 1, 0, label)
         for inner in message.fields:
             self.types.count_field(name)
-            inner_want = Want(whole=True) if whole else (want.fields.get(inner.name) if want else None)
+            inner_want = FieldSelection(whole=True) if whole else (want.fields.get(inner.name) if want else None)
             self.add_field(inner, inner_want, f"{label}.{inner.name}")
             if inner_want is not None and not whole and inner_want.whole:
                 self.captured.append(inner_want)
         if whole:
             self._add_step(s.fold_message([inner.name for inner in message.fields]), gives_value=True)
 
-    def add_field(self, inner: FieldDef, want: Want | None, label: str) -> None:
+    def add_field(self, inner: FieldDef, want: FieldSelection | None, label: str) -> None:
         if inner.type.array is None:
             self.add_value(inner.type, want, label)
         else:
             self._add_array(inner.type, want, label)
 
-    def add_value(self, kind: FieldType, want: Want | None, label: str) -> None:
+    def add_value(self, kind: FieldType, want: FieldSelection | None, label: str) -> None:
         """One value that is no array."""
         codes = self.types.time_codes(kind)
         if codes and (want is None or want.whole):
@@ -191,22 +188,22 @@ class Walk:
             size = Struct("=" + code).size
             self._add_fixed(code if want else f"{size}x", size, size, 1 if want else 0, label)
         else:
-            lead, spot, keep = self._lead(4), self._spot(label), want is not None
+            lead, location, keep = self._lead(4), self._location(label), want is not None
             if kind.kind == "string":
-                self._add_step(s.text(self.dialect, lead, kind.bound, spot, keep=keep), gives_value=keep)
+                self._add_step(s.text(self.dialect, lead, kind.bound, location, keep=keep), gives_value=keep)
             else:
-                self._add_step(s.wide_text(self.dialect, lead, spot, keep=keep), gives_value=keep)
+                self._add_step(s.wide_text(self.dialect, lead, location, keep=keep), gives_value=keep)
             self._forget_position(1)
 
-    def _add_array(self, kind: FieldType, want: Want | None, label: str) -> None:
+    def _add_array(self, kind: FieldType, want: FieldSelection | None, label: str) -> None:
         fixed = None if kind.array == SEQUENCE else kind.array
-        spot, keep = self._spot(label), want is not None
+        location, keep = self._location(label), want is not None
         if kind.kind == "primitive" and not self.types.time_codes(kind):
             self._add_numbers(kind, fixed, label, keep=keep)
             return
         if kind.kind == "string":
             lead = self._lead(4)
-            self._add_step(s.texts(self.dialect, lead, fixed, kind.bound, spot, keep=keep), gives_value=keep)
+            self._add_step(s.texts(self.dialect, lead, fixed, kind.bound, location, keep=keep), gives_value=keep)
             self._forget_position(1)
             return
         if want is not None and not want.whole and want.index is not None:
@@ -218,22 +215,24 @@ class Walk:
         # Elements align themselves; before a fixed array the position can stay as it is.
         lead = self._lead(4 if fixed is None else 1)
         make = s.read_messages if keep else s.skip_messages
-        self._add_step(make(self.dialect, lead, fixed, kind.bound, spot, element), gives_value=keep)
+        self._add_step(make(self.dialect, lead, fixed, kind.bound, location, element), gives_value=keep)
         self._forget_position(1)
 
     def _wide_element(self, label: str) -> s.Element:
-        lead, spot = s.lead_for(4 if self.dialect.aligned else 1), self._spot(label)
-        read, skip = (s.wide_text(self.dialect, lead, spot, keep=keep) for keep in (True, False))
+        lead, location = s.lead_for(4 if self.dialect.aligned else 1), self._location(label)
+        read, skip = (s.wide_text(self.dialect, lead, location, keep=keep) for keep in (True, False))
         return s.Element((skip,), (read,), 4, None)
 
-    def _pick(self, kind: FieldType, want: Want, fixed: int | None, label: str) -> None:
+    def _pick(self, kind: FieldType, want: FieldSelection, fixed: int | None, label: str) -> None:
         assert want.index is not None
-        inner = Walk(self.types, known_alignment=1)
-        inner.add_value(FieldType(kind.kind, kind.name), Want(want.whole, want.fields), f"{label}[{want.index}]")
+        inner = MessageWalk(self.types, known_alignment=1)
+        inner.add_value(
+            FieldType(kind.kind, kind.name), FieldSelection(want.whole, want.fields), f"{label}[{want.index}]"
+        )
         plain = self.types.element(kind, label)
         element = s.Element(plain.skip, inner.finish(), plain.least_bytes, plain.stride)
         lead = self._lead(4 if fixed is None else 1)
-        step = s.pick_message(self.dialect, lead, fixed, self._spot(label), element, want.index)
+        step = s.pick_message(self.dialect, lead, fixed, self._location(label), element, want.index)
         self._add_step(step, gives_value=True)
         self.captured += inner.captured
         self._forget_position(1)
@@ -244,7 +243,7 @@ class Walk:
             self._add_fixed(f"{fixed * size}x", fixed * size, size, 0, label)
             return
         lead = self._lead(size if fixed is not None else 4)
-        step = s.numbers(self.dialect, lead, kind.name, fixed, kind.bound, self._spot(label), keep=keep)
+        step = s.numbers(self.dialect, lead, kind.name, fixed, kind.bound, self._location(label), keep=keep)
         self._add_step(step, gives_value=keep)
         if fixed is not None:
             self._remainder = (self._remainder + fixed * size) % self._modulus
@@ -252,8 +251,8 @@ class Walk:
             # An empty sequence leaves the position behind its count, which is aligned to 4.
             self._forget_position(min(size, 4))
 
-    def _spot(self, label: str) -> s.Spot:
-        return s.Spot(label, self.dialect.body_offset)
+    def _location(self, label: str) -> s.Location:
+        return s.Location(label, self.dialect.body_offset)
 
     def _add_step(self, step: s.Step, *, gives_value: bool) -> None:
         self._flush()
@@ -280,7 +279,7 @@ class Walk:
             self._run_labels.append(label)
         self._remainder = (self._remainder + size) % self._modulus
 
-    def _lead(self, align: int) -> s.Lead:
+    def _lead(self, align: int) -> s.FieldOffset:
         """What to move over before a field that is no part of a run: the present run, if nothing of it is wanted."""
         if not self.dialect.aligned:
             align = 1
@@ -304,8 +303,8 @@ class Walk:
         if self._run_values:
             layout = Struct(self.dialect.order + "".join(self._run_codes))
             first, last = self._run_labels[0], self._run_labels[-1]
-            spot = self._spot(first if first == last else f"{first} … {last.rsplit('.', 1)[-1]}")
-            self._steps.append(s.read_run(s.lead_for(self._run_align), layout, spot))
+            location = self._location(first if first == last else f"{first} … {last.rsplit('.', 1)[-1]}")
+            self._steps.append(s.read_run(s.lead_for(self._run_align), layout, location))
             self._steps_to_last_value = len(self._steps)
         else:
             self._steps.append(s.skip_run(s.lead_for(self._run_align, self._run_bytes)))

@@ -6,152 +6,23 @@ import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from penstock.errors import LimitExceeded, RecordingError
-from penstock.recordings.codecs import CODECS, MAX_CHUNK_BYTES, check_sizes, decode_prefix, decompress_into
-from penstock.recordings.recovery.report import DamageLog
-from penstock.recordings.recovery.scan_bytes import ChunkBytes, ScanBytes, is_padding, pieces
+from penstock.recordings.codecs import CODECS, MAX_CHUNK_BYTES, StoredChunk, check_sizes, decode_prefix, decompress_into
+from penstock.recordings.recovery.scan_bytes import ChunkBytes, ScanBytes, ScannedRecord, is_padding, pieces
+
+if TYPE_CHECKING:
+    from penstock.recordings.recovery.report import DamageLog
 
 # No byte of the file tells how much this was, so it is a loss of an unknown number.
 UNFINISHED = "the recorder did not finish, or the rest was cut off: what should follow is in no file"
 
-State = Literal["whole", "cut", "bad"]
-
-
-@dataclass(frozen=True)
-class Found:
-    """What lies at a position: a whole record, one that reaches beyond the end, or none."""
-
-    at: int
-    state: State
-    why: str = ""
-    op: int = 0
-    data_at: int = 0
-    end: int = 0
-
-
-RecordT = TypeVar("RecordT", bound=Found)
-
-
-class RecordWalk(ABC, Generic[RecordT]):
-    """The walk that bags and mcap files share; a container says what a record is and what becomes of it.
-
-    A record is believed when a record (or the end) follows it. Where it is not so, either its length or what follows
-    is broken: whoever begins next decides.
-    """
-
-    def __init__(self, log: DamageLog) -> None:
-        self.log = log
-        self.unproven = False  # True behind a broken part, until something begins that proves itself
-        self.cut_cause = ""  # said instead, while what is left of a packed chunk is walked
-        self._remembered: tuple[ScanBytes, int, int, bool, RecordT] | None = None
-        self._searched: tuple[ScanBytes, int, bool, int, int, int | None] | None = None
-
-    @abstractmethod
-    def parse(self, source: ScanBytes, at: int, end: int, inner: bool) -> RecordT:
-        """What lies at `at`; `inner`: inside a chunk, where fewer kinds may be."""
-
-    @abstractmethod
-    def search(self, source: ScanBytes, at: int, end: int, inner: bool) -> int | None:
-        """Where the next record that can be believed begins, from `at` on."""
-
-    def knowledge(self) -> int:
-        """Grows when a search might find what an earlier one did not."""
-        return 0
-
-    @abstractmethod
-    def take(self, source: ScanBytes, record: RecordT, end: int, inner: bool) -> int:
-        """Use a whole record; where to go on."""
-
-    @abstractmethod
-    def take_cut(self, source: ScanBytes, record: RecordT, stop: int, end: int) -> int | None:
-        """Save what a record gives whose end is missing, up to `stop`; where to go on, None when it gives nothing."""
-
-    @abstractmethod
-    def begins_like_a_record(self, source: ScanBytes, at: int, following: int | None) -> bool:
-        """True when a record was meant to begin here, though it is broken."""
-
-    @abstractmethod
-    def carries_payload(self, record: RecordT) -> bool:
-        """True for records whose wrong length would give a wrong message."""
-
-    def holds_messages(self, begin: int) -> bool:
-        """False for parts of the file where no message can be, so that their loss is none."""
-        return True
-
-    def place(self, source: ScanBytes, begin: int, end: int) -> tuple[int, int]:
-        """The bytes of the file that a range of a source stands for."""
-        return begin, end
-
-    def walk(self, source: ScanBytes, at: int, end: int, *, inner: bool = False) -> None:
-        """Take all records in a range; what cannot be read is in the log."""
-        while at < end:
-            found = self._look(source, at, end, inner)
-            if found.state == "bad":
-                at = self._skip(source, at, self.resync(source, at + 1, end, inner), end, found.why)
-            elif found.state == "cut":
-                at = self._cut(source, found, end, inner)
-            elif self.carries_payload(found):
-                at = self._believe_or_skip(source, found, end, inner)
-            else:
-                at = self.take(source, found, end, inner)
-
-    def resync(self, source: ScanBytes, at: int, end: int, inner: bool) -> int | None:
-        """`search`, which is asked once for a stretch however often it is met: hostile files stay linear."""
-        known, knowledge = self._searched, self.knowledge()
-        if known is not None and known[0] is source and known[1:3] == (end, inner) and known[4] == knowledge:
-            begin, found = known[3], known[5]
-            if begin <= at <= (end if found is None else found):
-                return found
-        found = self.search(source, at, end, inner)
-        self._searched = (source, end, inner, at, knowledge, found)
-        return found
-
-    def _look(self, source: ScanBytes, at: int, end: int, inner: bool) -> RecordT:
-        known = self._remembered
-        if known is not None and known[0] is source and known[1:4] == (at, end, inner):
-            return known[4]
-        found = self.parse(source, at, end, inner)
-        self._remembered = (source, at, end, inner, found)
-        return found
-
-    def follows(self, source: ScanBytes, at: int, end: int, inner: bool) -> bool:
-        """True when a record, the beginning of a cut one, or the end lies at `at`."""
-        return at == end or (at < end and self._look(source, at, end, inner).state != "bad")
-
-    def _skip(self, source: ScanBytes, at: int, following: int | None, end: int, why: str) -> int:
-        until = end if following is None else following
-        begin, stop = self.place(source, at, until)
-        self.unproven = True
-        self.log.add(begin, stop, why, None if self.holds_messages(begin) else 0)
-        return until
-
-    def _cut(self, source: ScanBytes, record: RecordT, end: int, inner: bool) -> int:
-        following = self.resync(source, record.at + 1, end, inner)
-        stop = end if following is None else following
-        resumed = None if inner else self.take_cut(source, record, stop, end)
-        if resumed is not None:
-            return resumed
-        why = self.cut_cause or record.why if following is None else f"a record whose length is broken ({record.why})"
-        return self._skip(source, record.at, following, end, why)
-
-    def _believe_or_skip(self, source: ScanBytes, record: RecordT, end: int, inner: bool) -> int:
-        if not self.follows(source, record.end, end, inner):
-            following = self.resync(source, record.data_at, end, inner)
-            swallows = following is not None and following < record.end
-            if swallows or not (
-                is_padding(source, record.end, end if following is None else following)
-                or self.begins_like_a_record(source, record.end, following)
-            ):
-                return self._skip(source, record.at, following, end, "a message whose length is broken")
-        return self.take(source, record, end, inner)
-
 
 @dataclass
-class Chunk:
+class ChunkCounts:
     """The chunk that was met last: what its index says that it held."""
 
     at: int
@@ -159,7 +30,7 @@ class Chunk:
     mark: tuple[int, int, int, int, int]
     index_at: int | None
     expected: int | None = None
-    given: int | None = None  # messages that came from it; None where nobody knows where it ends
+    given: int | None = None  # messages that came from it; None where its end is unknown
     listed: Counter[int] = field(default_factory=Counter)  # by connection or channel, as its index lists them
     held: Counter[int] = field(default_factory=Counter)  # and as they came
     index_is_odd: bool = False  # its index lists one connection twice, or one that is not known
@@ -171,50 +42,32 @@ class Chunk:
         self.listed[number] += count
 
 
-@dataclass(frozen=True)
-class ChunkHead:
-    """How large a chunk becomes, its compression, where its stored bytes begin; CRC 0 is not checked."""
-
-    raw_bytes: int
-    codec: str
-    data_at: int
-    crc: int = 0
-
-
-@dataclass(frozen=True)
-class PackedChunk:
-    """Where a packed chunk lies, and how large it becomes; `is_part`: as far as it can be decoded."""
-
-    data_at: int
-    stored_bytes: int
-    raw_bytes: int
-    codec: str
-    crc: int = 0
-    is_part: bool = False
-
-
-class Sink(Protocol):
+class ScanSink(Protocol):
     """Where the messages of a scan go."""
 
     def channel(self, number: int, described: bytes, more: bytes | None) -> int:
         """A channel (or connection), which may have no message; the number that its messages come with."""
 
-    def message(self, source: ScanBytes, record: Found, number: int, time_ns: int, packed: PackedChunk | None) -> None:
+    def message(
+        self, source: ScanBytes, record: ScannedRecord, number: int, time_ns: int, packed: StoredChunk | None
+    ) -> None:
         """A message that is whole; `packed`: the chunk that the source was unpacked from."""
 
 
-class ChunkWalk(RecordWalk[RecordT]):
-    """A walk through records that lie in chunks, packed or not; what each chunk gave is compared with its index.
+class ChunkWalk(ABC):
+    """The walk that bags and mcap files share; a container says what a record is and what becomes of it.
 
-    What it gives to the sink is there, and what its log counts is lost. `counted`: messages by the position of their
-    chunk, where the end of the file tells them.
+    A record is believed when a record (or the end) follows it. Where it is not so, either its length or what follows
+    is broken: whoever begins next decides. What each chunk gave is compared with its index. What the walk gives to the
+    sink is there, and what its log counts is lost. `counted`: messages by the position of their chunk, where the end of
+    the file tells them.
     """
 
     chunk_op: ClassVar[int]
 
     def __init__(
         self,
-        sink: Sink,
+        sink: ScanSink,
         log: DamageLog,
         path: Path,
         *,
@@ -223,23 +76,51 @@ class ChunkWalk(RecordWalk[RecordT]):
         has_checksums: bool = False,
         keep_suspect: bool = False,
     ) -> None:
-        super().__init__(log)
+        self.log = log
+        self.unproven = False  # True behind a broken part, until something begins that proves itself
         self.channels = channels  # what the file says of each, as it lies there
+        self.numbers: dict[int, tuple[int, str, str]] = {}  # number in the sink, topic and type by channel
         self.expected: dict[int, int] = {}  # messages by the position of their chunk
         self.whole_chunks = 0
-        self.chunk: Chunk | None = None
+        self.chunk: ChunkCounts | None = None
         self.suspect = False  # True while a chunk that proved to be damaged is walked
         self.has_checksums = has_checksums
         self._sink = sink
         self._path = path
         self._counted = counted or {}
         self._keep_suspect = keep_suspect
-        self._packed: PackedChunk | None = None  # the one whose messages are walked
+        self._cut_cause = ""  # the cause reported instead, while the rest of a packed chunk is walked
+        self._packed: StoredChunk | None = None  # the one whose messages are walked
         self._packed_place = (0, 0)
-        self.numbers: dict[int, tuple[int, str, str]] = {}  # number in the sink, topic and type by channel
+        self._remembered: tuple[ScanBytes, int, int, bool, ScannedRecord] | None = None
+        self._searched: tuple[ScanBytes, int, bool, int, int, int | None] | None = None
 
     @abstractmethod
-    def chunk_head(self, source: ScanBytes, record: RecordT, end: int) -> ChunkHead | None:
+    def parse(self, source: ScanBytes, at: int, end: int, inner: bool) -> ScannedRecord:
+        """What lies at `at`; `inner`: inside a chunk, where fewer kinds may be."""
+
+    @abstractmethod
+    def search(self, source: ScanBytes, at: int, end: int, inner: bool) -> int | None:
+        """Where the next record that can be believed begins, from `at` on."""
+
+    @abstractmethod
+    def take(self, source: ScanBytes, record: ScannedRecord, end: int, inner: bool) -> int:
+        """Use a whole record; where to go on."""
+
+    @abstractmethod
+    def begins_like_a_record(self, source: ScanBytes, at: int, following: int | None) -> bool:
+        """True when a record was meant to begin here, though it is broken."""
+
+    @abstractmethod
+    def carries_payload(self, record: ScannedRecord) -> bool:
+        """True for records whose wrong length would give a wrong message."""
+
+    @abstractmethod
+    def holds_messages(self, begin: int) -> bool:
+        """False for parts of the file where no message can be, so that their loss is none."""
+
+    @abstractmethod
+    def chunk_head(self, source: ScanBytes, record: ScannedRecord, end: int) -> StoredChunk | None:
         """The head of a chunk; None where the source ends inside it."""
 
     @abstractmethod
@@ -247,7 +128,71 @@ class ChunkWalk(RecordWalk[RecordT]):
         """Topic and type of a channel, and its two descriptions as they lie in the file."""
 
     def place(self, source: ScanBytes, begin: int, end: int) -> tuple[int, int]:
+        """The bytes of the file that a range of a source stands for."""
         return self._packed_place if isinstance(source, ChunkBytes) else (begin, end)
+
+    def walk(self, source: ScanBytes, at: int, end: int, *, inner: bool = False) -> None:
+        """Take all records in a range; what cannot be read is in the log."""
+        while at < end:
+            record = self._record_at(source, at, end, inner)
+            if record.state == "bad":
+                at = self._skip(source, at, self.resync(source, at + 1, end, inner), end, record.why)
+            elif record.state == "cut":
+                at = self._cut(source, record, end, inner)
+            elif self.carries_payload(record):
+                at = self._accept_or_skip(source, record, end, inner)
+            else:
+                at = self.take(source, record, end, inner)
+
+    def resync(self, source: ScanBytes, at: int, end: int, inner: bool) -> int | None:
+        """`search`, which is asked once for a stretch however often it is met: hostile files stay linear."""
+        known, knowledge = self._searched, len(self.channels)
+        if known is not None and known[0] is source and known[1:3] == (end, inner) and known[4] == knowledge:
+            begin, record = known[3], known[5]
+            if begin <= at <= (end if record is None else record):
+                return record
+        record = self.search(source, at, end, inner)
+        self._searched = (source, end, inner, at, knowledge, record)
+        return record
+
+    def _record_at(self, source: ScanBytes, at: int, end: int, inner: bool) -> ScannedRecord:
+        known = self._remembered
+        if known is not None and known[0] is source and known[1:4] == (at, end, inner):
+            return known[4]
+        record = self.parse(source, at, end, inner)
+        self._remembered = (source, at, end, inner, record)
+        return record
+
+    def follows(self, source: ScanBytes, at: int, end: int, inner: bool) -> bool:
+        """True when a record, the beginning of a cut one, or the end lies at `at`."""
+        return at == end or (at < end and self._record_at(source, at, end, inner).state != "bad")
+
+    def _skip(self, source: ScanBytes, at: int, following: int | None, end: int, why: str) -> int:
+        until = end if following is None else following
+        begin, stop = self.place(source, at, until)
+        self.unproven = True
+        self.log.add(begin, stop, why, None if self.holds_messages(begin) else 0)
+        return until
+
+    def _cut(self, source: ScanBytes, record: ScannedRecord, end: int, inner: bool) -> int:
+        following = self.resync(source, record.at + 1, end, inner)
+        stop = end if following is None else following
+        resumed = None if inner else self._take_cut(source, record, stop, end)
+        if resumed is not None:
+            return resumed
+        why = self._cut_cause or record.why if following is None else f"a record whose length is broken ({record.why})"
+        return self._skip(source, record.at, following, end, why)
+
+    def _accept_or_skip(self, source: ScanBytes, record: ScannedRecord, end: int, inner: bool) -> int:
+        if not self.follows(source, record.end, end, inner):
+            following = self.resync(source, record.data_at, end, inner)
+            swallows = following is not None and following < record.end
+            if swallows or not (
+                is_padding(source, record.end, end if following is None else following)
+                or self.begins_like_a_record(source, record.end, following)
+            ):
+                return self._skip(source, record.at, following, end, "a message whose length is broken")
+        return self.take(source, record, end, inner)
 
     def number(self, channel: int) -> tuple[int, str, str]:
         """The number that the sink gave to a channel, the name of its topic, and its type."""
@@ -258,7 +203,14 @@ class ChunkWalk(RecordWalk[RecordT]):
         return known
 
     def take_message(
-        self, source: ScanBytes, record: RecordT, channel: int, time_ns: int, *, suspect: bool, what: str = "channel"
+        self,
+        source: ScanBytes,
+        record: ScannedRecord,
+        channel: int,
+        time_ns: int,
+        *,
+        suspect: bool,
+        what: str = "channel",
     ) -> None:
         if channel not in self.channels:
             why = f"messages of {what} {channel}, whose record is lost"
@@ -269,17 +221,18 @@ class ChunkWalk(RecordWalk[RecordT]):
         number, name, kind = self.number(channel)
         packed = self._packed if isinstance(source, ChunkBytes) else None
         self._sink.message(source, record, number, time_ns, packed)
-        self.log.took(name, kind)
+        self.log.count_taken(name, kind)
         self.log.suspect += suspect
 
-    def take_index(self, record: RecordT, channel: int, count: int) -> None:
+    def take_index(self, record: ScannedRecord, channel: int, count: int) -> None:
         """An index record of one channel, behind its chunk."""
         if self.chunk is not None:
             self.chunk.list(channel, count, is_known=channel in self.channels)
             if self.chunk.index_at == record.at:
                 self.chunk.index_at = record.end
 
-    def take_cut(self, source: ScanBytes, record: RecordT, stop: int, end: int) -> int | None:
+    def _take_cut(self, source: ScanBytes, record: ScannedRecord, stop: int, end: int) -> int | None:
+        """Save what a record gives whose end is missing, up to `stop`; where to go on, None when it gives nothing."""
         head = self.chunk_head(source, record, end) if record.op == self.chunk_op else None
         if head is None:
             return None
@@ -288,7 +241,7 @@ class ChunkWalk(RecordWalk[RecordT]):
             return head.data_at  # its records are walked one by one, as far as they go
         return self._take_packed(source, record, head, max(stop, head.data_at), is_cut=stop == end)
 
-    def take_chunk(self, source: ScanBytes, record: RecordT, end: int) -> int:
+    def take_chunk(self, source: ScanBytes, record: ScannedRecord, end: int) -> int:
         head = self.chunk_head(source, record, end)
         if head is None:
             self.log.add(record.at, record.end, "a chunk whose head is broken")
@@ -332,15 +285,15 @@ class ChunkWalk(RecordWalk[RecordT]):
             expected = self.expected[chunk.at] = max(listed or 0, counted or 0)
             if chunk.given is not None:
                 where, cause = (chunk.at, chunk.end), "messages that the chunk's index lists"
-                self.log.settle(chunk.mark, expected, where, cause, chunk.given)
+                self.log.resolve_unknown(chunk.mark, expected, where, cause, chunk.given)
         if chunk.index_at == at:
             self._count_misplaced(chunk)
 
-    def _begin_chunk(self, record: RecordT, index_at: int | None) -> None:
+    def _begin_chunk(self, record: ScannedRecord, index_at: int | None) -> None:
         self.close_chunk(record.at)
-        self.chunk = Chunk(record.at, record.end, self.log.mark(), index_at)
+        self.chunk = ChunkCounts(record.at, record.end, self.log.mark(), index_at)
 
-    def _count_misplaced(self, chunk: Chunk) -> None:
+    def _count_misplaced(self, chunk: ChunkCounts) -> None:
         """A message that names another connection than the index does is lost to its own topic."""
         wrong = sum((chunk.listed - chunk.held).values())
         if wrong and not chunk.index_is_odd and sum(chunk.listed.values()) == sum(chunk.held.values()):
@@ -355,27 +308,29 @@ class ChunkWalk(RecordWalk[RecordT]):
             at = record.end
         return True
 
-    def _take_packed(self, source: ScanBytes, record: RecordT, head: ChunkHead, stop: int, *, is_cut: bool) -> int:
+    def _take_packed(
+        self, source: ScanBytes, record: ScannedRecord, head: StoredChunk, stop: int, *, is_cut: bool
+    ) -> int:
         """Take what a packed chunk gives that goes on to `stop`, which may not be where its head says."""
         self._packed_place = (record.at, stop)
         if self.chunk is not None and stop != record.end:
             self.chunk.index_at, self.chunk.end = stop, stop
         data, why = self._unpacked(source, record, head, stop)
-        self._packed = PackedChunk(head.data_at, stop - head.data_at, head.raw_bytes, head.codec, head.crc)
+        self._packed = head._replace(stored_bytes=stop - head.data_at)
         self.whole_chunks += data is not None
         if data is None and head.codec in CODECS:
             if is_cut or self._keep_suspect:
                 limit = min(head.raw_bytes or MAX_CHUNK_BYTES, MAX_CHUNK_BYTES)
                 data = decode_prefix(head.codec, source, head.data_at, stop, limit)
-                self._packed = replace(self._packed, raw_bytes=len(data), crc=0, is_part=True)
+                self._packed = self._packed._replace(raw_bytes=len(data), crc=0, is_part=True)
             if is_cut:
                 why = f"the file ends inside a chunk; {len(data or b''):,} bytes of it could be decompressed"
         if why:
             self.log.add(*self._packed_place, why)
         if data is not None:
-            self.suspect, self.cut_cause = bool(why) and not is_cut, why
+            self.suspect, self._cut_cause = bool(why) and not is_cut, why
             self._walk_chunk(ChunkBytes(data), 0, len(data))
-            self.suspect, self.cut_cause = False, ""
+            self.suspect, self._cut_cause = False, ""
         elif self.chunk is not None:
             self.chunk.given = 0
         return stop
@@ -386,7 +341,9 @@ class ChunkWalk(RecordWalk[RecordT]):
         if chunk is not None:
             chunk.given = self.log.written - before
 
-    def _unpacked(self, source: ScanBytes, record: RecordT, head: ChunkHead, stop: int) -> tuple[bytearray | None, str]:
+    def _unpacked(
+        self, source: ScanBytes, record: ScannedRecord, head: StoredChunk, stop: int
+    ) -> tuple[bytearray | None, str]:
         stored_bytes = stop - head.data_at
         try:
             check_sizes(self._path, record.at, head.codec, stored_bytes, head.raw_bytes)

@@ -13,11 +13,11 @@ from penstock import formats
 from penstock.errors import NotARecording, OutputExists, RecordingError, UsageError
 from penstock.formats.content import foreign_content
 from penstock.recordings.file_window import plain_name
-from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
+from penstock.recordings.message_index import RecordingIndex
 from penstock.recordings.metadata import FILE_NAME, FileFacts, Metadata, write_metadata
 from penstock.recordings.recovery.report import DamageLog, RecoveryReport
 from penstock.recordings.recovery.scan_bytes import FileBytes
-from penstock.recordings.split import Source, source_of, suffix_kind
+from penstock.recordings.split import SplitFiles, source_of, suffix_kind
 from penstock.recordings.unpack import is_packed, unpack_prefix
 from penstock.system.files import as_path, fsync_path
 
@@ -35,31 +35,31 @@ def recover(
     The source is only read. keep_suspect: messages of chunks that fail their checksum are kept, and counted as suspect.
     """
     path, target = as_path(source), Path(output)
-    found = _source(path)
-    if found.kind not in _STORAGE and (of := formats.get(found.kind)).recover:
+    files = _source(path)
+    if files.kind not in _STORAGE and (of := formats.get(files.kind)).recover:
         report: RecoveryReport = of.load("recover")(source, output, overwrite=overwrite, keep_suspect=keep_suspect)
         return report
-    _check_kind(found)
-    is_bag_directory = found.kind != "ros1" and (path.is_dir() or len(found.files) > 1)
-    _check_output(found, path, target, overwrite=overwrite, directory=is_bag_directory)
-    log = _log_of(found)
+    _check_kind(files)
+    is_bag_directory = files.kind != "ros1" and (path.is_dir() or len(files.files) > 1)
+    _check_output(files, path, target, overwrite=overwrite, directory=is_bag_directory)
+    log = _log_of(files)
     try:
         with _building(target, overwrite=overwrite, directory=is_bag_directory) as partial:
             facts = []
-            for file in found.files:
+            for file in files.files:
                 log.file = file.name
                 place = partial / plain_name(file.name) if is_bag_directory else partial
-                facts.append(_recover_file(found, file, place, log, keep_suspect))
+                facts.append(_recover_file(files, file, place, log, keep_suspect))
             if is_bag_directory:
                 write_metadata(partial, facts)
-            written = _bring_to_disk(partial)
+            written = _sync_files(partial)
     except OSError as error:
         raise RecordingError(f"{target}: cannot be written: {error.strerror or error}") from error
     return log.report(
         source=str(path),
         output=str(target),
-        kind=found.kind,
-        bytes_in=sum(file.stat().st_size for file in found.files),
+        kind=files.kind,
+        bytes_in=sum(file.stat().st_size for file in files.files),
         bytes_out=written,
     )
 
@@ -67,20 +67,20 @@ def recover(
 def examine(source: str | Path) -> RecoveryReport:
     """What `recover` would save and lose, without writing anything."""
     path = as_path(source)
-    found = _source(path)
-    _check_kind(found)
-    log = _log_of(found)
-    for file in found.files:
+    files = _source(path)
+    _check_kind(files)
+    log = _log_of(files)
+    for file in files.files:
         log.file = file.name
-        _examine_file(found.kind, file, log)
-    bytes_in = sum(file.stat().st_size for file in found.files)
-    return log.report(source=str(path), output="", kind=found.kind, bytes_in=bytes_in, bytes_out=0)
+        _examine_file(files.kind, file, log)
+    bytes_in = sum(file.stat().st_size for file in files.files)
+    return log.report(source=str(path), output="", kind=files.kind, bytes_in=bytes_in, bytes_out=0)
 
 
-def _log_of(found: Source) -> DamageLog:
+def _log_of(files: SplitFiles) -> DamageLog:
     """A log that knows of the files that are missing."""
-    log = DamageLog(notes=list(found.notes))
-    for name, count in found.missing:
+    log = DamageLog(notes=list(files.notes))
+    for name, count in files.missing:
         log.file = name
         log.add(0, 0, "a file of the bag that is not there", count or None)
     return log
@@ -88,19 +88,17 @@ def _log_of(found: Source) -> DamageLog:
 
 def _examine_file(kind: str, file: Path, log: DamageLog) -> None:
     with _content_of(file, log, None) as source:
-        if kind == "ros1":
-            from penstock.recordings.ros1.scan import index_bag
-
-            index_bag(source, log, ChunksBuilder(), IndexBuilder(), lambda *_: 0)
-        elif kind == "mcap":
-            from penstock.recordings.mcap.scan import index_mcap
-
-            index_mcap(source, log, ChunksBuilder(), IndexBuilder(), lambda *_: 0)
-        else:
+        if kind == "db3":
             from penstock.recordings.db3.file import Db3Index
             from penstock.recordings.db3.salvage import PagedFile
 
             PagedFile(source, log).add_to(Db3Index())
+            return
+        from penstock.recordings.mcap.scan import index_mcap
+        from penstock.recordings.ros1.scan import index_bag
+
+        add_messages = index_bag if kind == "ros1" else index_mcap
+        add_messages(source, log, RecordingIndex())
 
 
 @contextmanager
@@ -117,13 +115,13 @@ def _content_of(file: Path, log: DamageLog, scratch_in: Path | None) -> Iterator
             yield source
 
 
-def _check_kind(found: Source) -> None:
-    if found.kind not in _STORAGE:
-        what = f"{found.path} is {formats.get(found.kind).noun}"
+def _check_kind(files: SplitFiles) -> None:
+    if files.kind not in _STORAGE:
+        what = f"{files.path} is {formats.get(files.kind).noun}"
         raise UsageError(f"{what}, which cannot be recovered: recover saves ROS 1 bags, db3 and mcap recordings")
 
 
-def _source(path: Path) -> Source:
+def _source(path: Path) -> SplitFiles:
     """The files of the recording; a file whose first bytes are broken is taken for what its name promises."""
     try:
         return source_of(path)
@@ -131,22 +129,22 @@ def _source(path: Path) -> Source:
         kind = suffix_kind(path.name)
         if kind is None or not path.is_file() or foreign_content(path, "recording") is not None:
             raise
-        return Source(path, kind, (path,), Metadata(), (f"{path.name} does not begin as its name promises",))
+        return SplitFiles(path, kind, (path,), Metadata(), (f"{path.name} does not begin like a file of its name",))
     except OSError as error:
         raise RecordingError(f"{path}: cannot be opened: {error.strerror or error}") from error
 
 
-def _check_output(found: Source, path: Path, target: Path, *, overwrite: bool, directory: bool) -> None:
+def _check_output(files: SplitFiles, path: Path, target: Path, *, overwrite: bool, directory: bool) -> None:
     real = target.resolve()
-    sources = {path.resolve(), *(file.resolve() for file in found.files)}
+    sources = {path.resolve(), *(file.resolve() for file in files.files)}
     if real in sources or sources & set(real.parents) or (path.is_dir() and real in path.resolve().parents):
         raise UsageError(f"{target} is the source, or lies in it: recover writes a new recording beside it")
     if plain_name(target.name) != target.name:
         hint = f"name it {target.with_name(plain_name(target.name))}"
         raise UsageError(f"{target}: what is recovered is not compressed as a whole", hint=hint)
     named = suffix_kind(target.name)
-    if not directory and named != found.kind:
-        usual = formats.get(found.kind).suffixes[0]
+    if not directory and named != files.kind:
+        usual = formats.get(files.kind).suffixes[0]
         raise UsageError(f"{target}: {path} is a {usual} recording, and so will be the new one", hint=f"end in {usual}")
     if directory and named is not None:
         raise UsageError(
@@ -158,7 +156,7 @@ def _check_output(found: Source, path: Path, target: Path, *, overwrite: bool, d
         if not overwrite:
             raise OutputExists(f"{target} is there already", hint="another name, or --overwrite")
         if directory != target.is_dir() or (directory and not (target / FILE_NAME).is_file()):
-            raise OutputExists(f"{target} is there already and is no bag of this kind: it is not replaced")
+            raise OutputExists(f"{target} is there already and is not a bag of this kind: it is not replaced")
 
 
 @contextmanager
@@ -192,7 +190,7 @@ def _take_place(partial: Path, target: Path, room: Path, *, overwrite: bool) -> 
             partial.rename(target)  # a file system without links
 
 
-def _bring_to_disk(partial: Path) -> int:
+def _sync_files(partial: Path) -> int:
     """Write through to the disk; the bytes of all files."""
     total = 0
     for file in [*partial.iterdir(), partial] if partial.is_dir() else [partial]:
@@ -201,18 +199,18 @@ def _bring_to_disk(partial: Path) -> int:
     return total
 
 
-def _recover_file(found: Source, file: Path, target: Path, log: DamageLog, keep_suspect: bool) -> FileFacts:
-    facts = FileFacts(target.name, _STORAGE[found.kind])
-    facts.packed_messages = found.metadata.compression_mode == "message"
+def _recover_file(files: SplitFiles, file: Path, target: Path, log: DamageLog, keep_suspect: bool) -> FileFacts:
+    facts = FileFacts(target.name, _STORAGE[files.kind])
+    facts.packed_messages = files.metadata.compression_mode == "message"
     # Beside the output, not in /tmp: that is memory on many machines.
     with _content_of(file, log, target.parent) as source:
         if not source.size_bytes:
-            raise NotARecording(f"{source.path}: nothing can be read of it: there is no first byte")
-        if found.kind == "ros1":
+            raise NotARecording(f"{source.path}: nothing can be read of it: it has no bytes")
+        if files.kind == "ros1":
             from penstock.recordings.ros1.scan import recover_bag
 
             recover_bag(source, target, log, keep_suspect=keep_suspect)
-        elif found.kind == "mcap":
+        elif files.kind == "mcap":
             from penstock.recordings.mcap.scan import recover_mcap
 
             recover_mcap(source, target, log, facts, keep_suspect=keep_suspect)

@@ -7,27 +7,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from penstock.recordings.file_window import NO_RECORD, no_record_note, unknown_loss
 from penstock.recordings.messages.schemas import several_types
 
-NO_RECORD = "no record begins here"
-# Kept one by one; a file that is broken in more places is told by their number and their bytes.
+# Kept one by one; of a file that is broken in more places, number and bytes are reported.
 _KEPT_RANGES = 1000
-
-
-def unknown_loss(cause: str) -> str:
-    """The cause of a loss of which nobody knows how large it is."""
-    return f"an unknown number of messages, counted as 1: {cause}"
-
-
-def no_record_note(n_bytes: int, at: int, places: int = 1) -> str:
-    """The note on bytes between records that hold no message: padding, or what something else wrote there."""
-    where = f"at byte {at:,}" if places == 1 else f"in {places:,} places, the first at byte {at:,}"
-    return f"{n_bytes:,} bytes that are no record, {where}; no message is missing"
 
 
 @dataclass(frozen=True)
 class Damage:
-    """A range of a file that gave nothing; `messages` that lay there, None where nobody knows."""
+    """A range of a file that gave nothing; `messages` that lay there, None where unknown."""
 
     file: str
     begin: int
@@ -64,7 +53,7 @@ class RecoveryReport:
     lost_messages: int
     lost_unknown: bool
     lost_count: int
-    """Messages lost, and 1 for each place where nobody knows how many: the number that doctor and convert give.
+    """Messages lost, and 1 for each place where the number is unknown: the number that doctor and convert give.
 
     Messages that are kept without proof are such a place.
     """
@@ -102,7 +91,7 @@ class RecoveryReport:
 
 @dataclass
 class DamageLog:
-    """Collects what a scan meets; `settle` says afterwards how many messages a broken part had held."""
+    """Collects what a scan meets; `resolve_unknown` says afterwards how many messages a broken part had held."""
 
     file: str = ""
     topics: Counter[str] = field(default_factory=Counter)
@@ -116,7 +105,7 @@ class DamageLog:
     _lost: int = 0
     _unknown: int = 0
 
-    def took(self, topic: str, kind: str) -> None:
+    def count_taken(self, topic: str, kind: str) -> None:
         """One message is whole."""
         self.topics[topic] += 1
         self.types[topic, kind] += 1
@@ -132,10 +121,10 @@ class DamageLog:
 
     @property
     def lost(self) -> int:
-        """Messages that are known to be lost, and one for each place where nobody knows how many."""
+        """Messages that are known to be lost, and one for each place where the number is unknown."""
         return self._lost + self._unknown + (self.suspect > 0)
 
-    def tell(self, lose: Callable[[str, int, str], None], notes: list[str]) -> None:
+    def report_to(self, lose: Callable[[str, int, str], None], notes: list[str]) -> None:
         """Give every range to `lose` (cause, messages, where), or to the notes where no message is missing."""
         left = self.lost
         if self.suspect:
@@ -185,24 +174,24 @@ class DamageLog:
         """A place to settle from: ranges kept, unknown and counted, messages lost and written so far."""
         return len(self._kept), self._unknown, self._count, self._lost, self.written
 
-    def settle(
+    def resolve_unknown(
         self,
         mark: tuple[int, int, int, int, int],
         expected: int,
         where: tuple[int, int],
         cause: str,
-        given: int | None = None,
+        n_given: int | None = None,
         *,
         hidden: bool = False,
     ) -> None:
         """Since the mark, `expected` messages should have come from a range: its unknown numbers become known.
 
-        `given`: the messages that came from the range, where others came since. A range that begins at 0 is the whole
+        `n_given`: the messages that came from the range, where others came since. A range that begins at 0 is the whole
         file, with what was cut off behind its end. Where no record of the range is broken, a larger count is wrong and
         nothing is lost, unless messages can be missing without a trace (`hidden`).
         """
         first, unknown, count, lost, written = mark
-        came = self.written - written if given is None else given
+        came = self.written - written if n_given is None else n_given
         missing = max(expected - came - (self._lost - lost), 0)
         places = [place for place in range(first, len(self._kept)) if self._is_open(place, where)]
         for place in places:

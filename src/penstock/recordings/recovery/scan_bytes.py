@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Protocol
 
 from penstock.errors import RecordingError
 from penstock.system.closing import Closing
-from penstock.system.files import ByteSource, ReadErrors, Window, open_source
+from penstock.system.files import ByteSource, ByteWindow, ReadErrors, open_source
 
 _WINDOW_BYTES = 256 << 10
 _SEARCH_BYTES = 1 << 20
@@ -21,6 +22,31 @@ class ScanBytes(Protocol):
 
     def at(self, offset: int, n_bytes: int) -> bytes:
         """The bytes from `offset`, fewer where the source ends."""
+
+
+State = Literal["whole", "cut", "bad"]
+
+
+class ScannedRecord(NamedTuple):  # a frozen dataclass takes four times as long to make
+    """What lies at a position: a whole record, one that reaches beyond the end, or none."""
+
+    at: int
+    state: State
+    why: str = ""
+    op: int = 0
+    data_at: int = 0
+    end: int = 0
+    fields: Mapping[bytes, bytes] = MappingProxyType({})  # of its header, in bags
+
+    @property
+    def length(self) -> int:
+        return self.end - self.data_at
+
+    def number(self, name: bytes) -> int:
+        return int.from_bytes(self.fields[name], "little")
+
+    def text(self, name: bytes) -> str:
+        return self.fields[name].decode("utf-8", errors="replace")
 
 
 class ChunkBytes:
@@ -46,7 +72,7 @@ class _ScanErrors(ReadErrors):
 _ERRORS = _ScanErrors(RecordingError)
 
 
-class FileBytes(Closing, Window):
+class FileBytes(Closing, ByteWindow):
     """A file that is only read, never written."""
 
     def __init__(self, path: Path, content: Path | None = None, *, source: ByteSource | None = None) -> None:

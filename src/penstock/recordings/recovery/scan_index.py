@@ -1,4 +1,4 @@
-"""Where a scan finds the messages: sinks that keep their places instead of copying them."""
+"""Where a scan finds the messages: a sink that keeps their places instead of copying them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.recordings.codecs import CODECS
-from penstock.recordings.recovery.record_walk import Found, PackedChunk
-from penstock.recordings.recovery.scan_bytes import ScanBytes
+from penstock.recordings.codecs import StoredChunk
+from penstock.recordings.recovery.scan_bytes import ScanBytes, ScannedRecord
 
 if TYPE_CHECKING:
-    from penstock.recordings.message_index import ChunksBuilder, IndexBuilder
+    from penstock.recordings.message_index import RecordingIndex
 
 # Offsets in the index are 32 bits wide, so messages outside packed chunks are addressed from a new base every 2 GiB.
 _MOST_OFFSET = 1 << 31
@@ -24,31 +23,26 @@ class IndexSink:
     """Adds the messages of one file, found record by record, to an index; chunks are added as they are met."""
 
     def __init__(
-        self,
-        chunks: ChunksBuilder,
-        index: IndexBuilder,
-        topic_of: Callable[[bytes, bytes | None], int],
-        size_bytes: int,
-        file: int = 0,
+        self, index: RecordingIndex, topic_of: Callable[[bytes, bytes | None], int], size_bytes: int, file: int
     ) -> None:
         """`topic_of`: the number of a topic, by the two descriptions that a scan gives of a channel."""
-        self.pairs: set[tuple[int, int]] = set()  # (channel, topic)
-        self._chunks = chunks
         self._index = index
         self._topic_of = topic_of
         self._size_bytes = size_bytes
         self._file = file
         self._rows = array("i"), array("q"), array("i"), array("I"), array("Q")
-        self._packed: PackedChunk | None = None
+        self._packed: StoredChunk | None = None
         self._base: int | None = None
         self._chunk = 0
 
     def channel(self, number: int, described: bytes, more: bytes | None) -> int:
         topic = self._topic_of(described, more)
-        self.pairs.add((number, topic))
+        self._index.pairs.add((number, topic))
         return topic
 
-    def message(self, source: ScanBytes, record: Found, number: int, time_ns: int, packed: PackedChunk | None) -> None:
+    def message(
+        self, source: ScanBytes, record: ScannedRecord, number: int, time_ns: int, packed: StoredChunk | None
+    ) -> None:
         chunk, offset = self._place(record, packed)
         for column, value in zip(self._rows, (number, time_ns, chunk, offset, record.end - record.at), strict=True):
             column.append(value)
@@ -60,45 +54,17 @@ class IndexSink:
         topic, times_ns, chunk, offset, span = (np.array(column) for column in self._rows)
         for column in self._rows:
             del column[:]
-        self._index.add(topic, times_ns, chunk, offset, span.astype(np.uint32))
+        self._index.messages.add(topic, times_ns, chunk, offset, span.astype(np.uint32))
 
-    def _place(self, record: Found, packed: PackedChunk | None) -> tuple[int, int]:
+    def _place(self, record: ScannedRecord, packed: StoredChunk | None) -> tuple[int, int]:
         """Chunk number and offset of a record; `packed`: the chunk that was unpacked for it."""
         if packed is not None:
             if packed is not self._packed:
                 self._packed, self._base = packed, None
-                self._chunk = self._chunks.add(
-                    file=self._file,
-                    position=packed.data_at,
-                    stored_bytes=packed.stored_bytes,
-                    raw_bytes=packed.raw_bytes,
-                    codec=CODECS.index(packed.codec),
-                    crc=packed.crc,
-                    is_part=packed.is_part,
-                )
+                self._chunk = self._index.chunks.add(packed, self._file)
             return self._chunk, record.at
         if self._base is None or record.end - self._base > _MOST_OFFSET:
             self._base, self._packed = record.at, None
             left = self._size_bytes - record.at
-            self._chunk = self._chunks.add(file=self._file, position=record.at, stored_bytes=left, raw_bytes=left)
+            self._chunk = self._index.chunks.add(StoredChunk(record.at, left, left), self._file)
         return self._chunk, record.at - self._base
-
-
-class ChunkSink:
-    """The messages that a walk through one chunk finds: (time, offset, span) by topic."""
-
-    def __init__(self, pairs: set[tuple[int, int]], begin: int) -> None:
-        """`pairs`: (channel, topic), as the index of the recording has them; `begin`: where offsets count from."""
-        self.found: dict[int, list[tuple[int, int, int]]] = {}
-        self.topics: dict[int, list[int]] = {}
-        for channel, topic in sorted(pairs):
-            self.topics.setdefault(channel, []).append(topic)
-        self._begin = begin
-
-    def channel(self, number: int, described: bytes, more: bytes | None) -> int:
-        return number
-
-    def message(self, source: ScanBytes, record: Found, number: int, time_ns: int, packed: PackedChunk | None) -> None:
-        place = time_ns, record.at - self._begin, record.end - record.at
-        for topic in self.topics.get(number, ()):
-            self.found.setdefault(topic, []).append(place)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.recordings.codecs import CODECS
-from penstock.recordings.recovery.record_walk import Found
-from penstock.recordings.recovery.report import NO_RECORD
-from penstock.recordings.recovery.scan_bytes import ChunkBytes, ScanBytes, is_padding, pieces
+from penstock.recordings.file_window import NO_RECORD
+from penstock.recordings.recovery.scan_bytes import ChunkBytes, ScanBytes, ScannedRecord, is_padding, pieces
 from penstock.recordings.ros1.records import (
     MAX_CONNECTION_BYTES,
     OP_BAG_HEADER,
@@ -21,7 +19,7 @@ from penstock.recordings.ros1.records import (
     OP_INDEX,
     OP_MESSAGE,
     field_places,
-    parse_fields,
+    header_fields,
     u32_from,
 )
 
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
 
 # Real headers have a few hundred bytes at most (the longest field is a topic name).
 _MAX_HEADER_BYTES = 64 << 10
+_USUAL_HEADER_BYTES = 128
 _NS_PER_S = 1_000_000_000
 # Needed fields by kind, with their sizes (0: any).
 _NEEDED = {
@@ -48,51 +47,30 @@ _BACK_BYTES = 512
 _CUT = "the file ends inside a record"
 
 
-@dataclass(frozen=True)
-class Ros1Record(Found):
-    """A record of a bag with the fields of its header."""
-
-    fields: dict[bytes, bytes] = field(default_factory=dict)
-
-    def u32(self, name: bytes) -> int:
-        return int(u32_from(self.fields[name])[0])
-
-    def u64(self, name: bytes) -> int:
-        return int.from_bytes(self.fields[name], "little")
-
-
-def header_fields(data: bytes) -> dict[bytes, bytes] | None:
-    """The fields of a header, None where the bytes are none."""
-    try:
-        return parse_fields(data)
-    except ValueError:
-        return None
-
-
-def parse_record(source: ScanBytes, at: int, end: int, inner: bool) -> Ros1Record:
+def parse_record(source: ScanBytes, at: int, end: int, inner: bool) -> ScannedRecord:
     """What lies at a position; every value that the kind of record fixes is checked."""
-    head = source.at(at, min(4, end - at))
-    if len(head) < 4:
-        return Ros1Record(at, "cut", _CUT)
-    (header_bytes,) = u32_from(head)
+    raw = source.at(at, min(_USUAL_HEADER_BYTES, end - at))
+    if len(raw) < 4:
+        return ScannedRecord(at, "cut", _CUT)
+    (header_bytes,) = u32_from(raw)
     if not 8 <= header_bytes <= _MAX_HEADER_BYTES:
-        return Ros1Record(at, "bad", NO_RECORD)
-    raw = source.at(at + 4, min(header_bytes + 4, end - at - 4))
-    if len(raw) < header_bytes + 4:
-        if _is_cut_header(raw[:header_bytes], header_bytes):
-            return Ros1Record(at, "cut", _CUT)
-        return Ros1Record(at, "bad", NO_RECORD)
-    fields = header_fields(raw[:header_bytes])
-    if fields is None or len(fields.get(b"op", b"")) != 1:
-        return Ros1Record(at, "bad", NO_RECORD)
-    op = fields[b"op"][0]
+        return ScannedRecord(at, "bad", NO_RECORD)
     data_at = at + 8 + header_bytes
-    (data_bytes,) = u32_from(raw, header_bytes)
+    if data_at - at > len(raw):
+        raw = source.at(at, min(data_at - at, end - at))
+        if data_at - at > len(raw):
+            is_cut = _is_cut_header(raw[4 : 4 + header_bytes], header_bytes)
+            return ScannedRecord(at, "cut", _CUT) if is_cut else ScannedRecord(at, "bad", NO_RECORD)
+    fields = header_fields(raw[4 : 4 + header_bytes])
+    if fields is None or len(fields.get(b"op", b"")) != 1:
+        return ScannedRecord(at, "bad", NO_RECORD)
+    op = fields[b"op"][0]
+    (data_bytes,) = u32_from(raw, 4 + header_bytes)
     if wrong := _wrong(op, fields, data_bytes, inner):
-        return Ros1Record(at, "bad", wrong)
+        return ScannedRecord(at, "bad", wrong)
     if data_at + data_bytes > end:
-        return Ros1Record(at, "cut", _CUT, op, data_at, data_at + data_bytes, fields)
-    return Ros1Record(at, "whole", "", op, data_at, data_at + data_bytes, fields)
+        return ScannedRecord(at, "cut", _CUT, op, data_at, data_at + data_bytes, fields)
+    return ScannedRecord(at, "whole", "", op, data_at, data_at + data_bytes, fields)
 
 
 def _wrong(op: int, fields: dict[bytes, bytes], data_bytes: int, inner: bool) -> str:
@@ -162,18 +140,19 @@ def _record_around(source: ScanBytes, op_at: int, lowest: int, end: int, inner: 
         begin = first + back
         if not op_at + 4 - begin <= header_bytes <= _MAX_HEADER_BYTES:
             continue
-        found = parse_record(source, begin, end, inner)
-        if outer_only and found.op in (OP_MESSAGE, OP_CONNECTION):
+        record = parse_record(source, begin, end, inner)
+        if outer_only and record.op in (OP_MESSAGE, OP_CONNECTION):
             continue
-        if found.op == OP_CHUNK and found.state == "cut":
+        if record.op == OP_CHUNK and record.state == "cut":
             return begin
-        if found.state == "whole" and (found.end == end or parse_record(source, found.end, end, inner).state != "bad"):
+        if record.state == "whole" and (
+            record.end == end or parse_record(source, record.end, end, inner).state != "bad"
+        ):
             return begin
     return None
 
 
-@dataclass(frozen=True)
-class _Skeleton:
+class _Skeleton(NamedTuple):
     """The bytes of a message header that are the same in all messages of a bag; where the connection number lies."""
 
     head_bytes: int
@@ -190,11 +169,6 @@ class Ros1Framing:
         self._known = topics_of_connections
         self._usual: _Skeleton | None = None
 
-    @property
-    def usual_header_bytes(self) -> int:
-        """The length of message headers, 0 before one was read."""
-        return 0 if self._usual is None else self._usual.head_bytes - 4
-
     def unwrap(
         self, data: NDArray[np.uint8], start: Places, span: Places, held: Places, topic_ids: NDArray[np.int32]
     ) -> tuple[Places, Places, dict[int, str]]:
@@ -202,11 +176,11 @@ class Ros1Framing:
         broken: dict[int, str] = {}
         for place in np.flatnonzero(~usual).tolist():
             at = int(start[place])
-            found = self._unwrap_one(data, at, int(span[place]), int(held[place]), int(topic_ids[place]))
-            if isinstance(found, str):
-                broken[place] = found
+            place_in = self._unwrap_one(data, at, int(span[place]), int(held[place]), int(topic_ids[place]))
+            if isinstance(place_in, str):
+                broken[place] = place_in
             else:
-                begin[place], end[place] = at + found[0], at + found[1]
+                begin[place], end[place] = at + place_in[0], at + place_in[1]
         return begin, end, broken
 
     def _unwrap_usual(
@@ -239,12 +213,12 @@ class Ros1Framing:
             return record.why if have == span else "its header is longer than what was read of it"
         if record.op != OP_MESSAGE:
             return f"a record of kind {record.op} lies where the index names a message"
-        connection, size = record.u32(b"conn"), record.end - record.data_at
+        connection, size = record.number(b"conn"), record.end - record.data_at
         if not self._known.belong(np.array([connection]), np.array([topic], np.int32))[0]:
             return f"the message belongs to connection {connection}, which is not of this topic"
         if record.end > span:
             return f"the message claims {size:,} bytes, and {span - record.data_at:,} are left before the next one"
-        if record.end < span == have and not self._goes_on(raw, record.end, record.data_at - 8):
+        if record.end < span == have and not self._has_next_record(raw, record.end, record.data_at - 8):
             left = span - record.end
             return f"its length is broken: no record begins where it ends, {left:,} bytes before the next message"
         if self._usual is None:
@@ -252,7 +226,7 @@ class Ros1Framing:
         return record.data_at, min(record.end, have)
 
     @staticmethod
-    def _goes_on(raw: bytes, at: int, header_bytes: int) -> bool:
+    def _has_next_record(raw: bytes, at: int, header_bytes: int) -> bool:
         """True when a record follows a message before the next message: the description of a connection."""
         source = ChunkBytes(raw)
         if parse_record(source, at, len(raw), inner=True).state != "bad":

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,29 +14,29 @@ from numpy.typing import NDArray
 from penstock.errors import LimitExceeded, NotARecording, RecordingCorrupt, RecordingError
 from penstock.recordings.chunk_fetch import ChannelTopics
 from penstock.recordings.chunked import ChunkedRecording
-from penstock.recordings.codecs import CODECS, check_sizes
-from penstock.recordings.file_window import Window, recover_hint
-from penstock.recordings.message_index import ChunksBuilder, IndexBuilder, IndexEntries
-from penstock.recordings.messages.schemas import Schema, TopicTable, type_name
+from penstock.recordings.codecs import StoredChunk, check_sizes
+from penstock.recordings.file_window import RecordingWindow, no_record_note, recover_hint
+from penstock.recordings.message_index import RecordingIndex
+from penstock.recordings.messages.schemas import Schema, type_name
 from penstock.recordings.recording import OnCorrupt
-from penstock.recordings.recovery.report import DamageLog, no_record_note
-from penstock.recordings.recovery.scan_bytes import FileBytes, ScanBytes
-from penstock.recordings.ros1.parsing import Ros1Framing, header_fields
+from penstock.recordings.recovery.scan_bytes import FileBytes, ScannedRecord
+from penstock.recordings.ros1.parsing import Ros1Framing, parse_record
 from penstock.recordings.ros1.records import (
     MAGIC,
-    MAX_CONNECTION_BYTES,
     OP_BAG_HEADER,
     OP_CHUNK,
     OP_CHUNK_INFO,
     OP_CONNECTION,
     OP_INDEX,
-    Fields,
     field_places,
-    read_header,
+    header_fields,
     u32_from,
 )
-from penstock.recordings.split import Source
+from penstock.recordings.split import SplitFiles
 from penstock.system.closing import on_error
+
+if TYPE_CHECKING:
+    from penstock.recordings.recovery.report import DamageLog
 
 _WINDOW_BYTES = 1 << 20
 _CHUNK_HEADER_BYTES = 256
@@ -52,64 +52,57 @@ class Ros1Recording(ChunkedRecording):
     kind: ClassVar[str] = "ros1"
     _framing: Ros1Framing
 
-    def __init__(self, source: Source, *, on_corrupt: OnCorrupt = "raise") -> None:
+    def __init__(self, source: SplitFiles, *, on_corrupt: OnCorrupt = "raise") -> None:
         super().__init__(source.path, on_corrupt=on_corrupt, notes=source.notes)
         window = self._open_file(source.path)
         with on_error(self.close):
             self._open(window)
 
-    def _open(self, window: Window) -> None:
+    def _open(self, window: RecordingWindow) -> None:
         self.size_bytes = window.size_bytes
         index_at, connection_count, chunk_count = _read_bag_header(window)
         connections, infos, end = _read_tail(window, index_at)
         if len(connections) != connection_count or len(infos) != chunk_count:
-            found = f"{len(connections)} connections and {len(infos)} chunks"
+            counts = f"{len(connections)} connections and {len(infos)} chunks"
             claimed = f"{connection_count} and {chunk_count}"
             if len(connections) < connection_count or len(infos) < chunk_count:
-                raise window.broken(f"the index ends with {found}; the bag claims {claimed}", end)
-            self.notes.append(f"the index lists {found}; the bag header claims {claimed}")
+                raise window.broken(f"the index ends with {counts}; the bag claims {claimed}", end)
+            self.notes.append(f"the index lists {counts}; the bag header claims {claimed}")
         if end < self.size_bytes:
             self.notes.append(no_record_note(self.size_bytes - end, end))
         self._read_index(window, connections, infos, index_at)
         self._framing = Ros1Framing(ChannelTopics(self._pairs))
 
     def _read_index(
-        self, window: Window, connections: dict[int, tuple[str, Schema]], infos: ChunkInfos, index_at: int
+        self, window: RecordingWindow, connections: dict[int, tuple[str, Schema]], infos: ChunkInfos, index_at: int
     ) -> None:
         """The index as the bag has it; where it does not hold, as a scan of the whole bag finds it."""
-        topics = TopicTable()
-        topic_of = {number: topics.number(name, "ros1", schema) for number, (name, schema) in connections.items()}
-        indexer = Ros1Indexer(window, topic_of)
+        index = RecordingIndex()
+        topics = {number: index.topics.number(name, "ros1", schema) for number, (name, schema) in connections.items()}
+        indexer = Ros1Indexer(window, index, topics)
         try:
             indexer.run(infos, index_at)
             self.notes += indexer.notes
-            self._set_index(topics, indexer.index, indexer.chunks, set(topic_of.items()))
+            index.pairs = set(topics.items())
         except (RecordingCorrupt, LimitExceeded) as error:
-            from penstock.recordings.ros1.scan import index_bag
-
-            topics, chunks, index, log = TopicTable(), ChunksBuilder(), IndexBuilder(), DamageLog(file=self.path.name)
-            with FileBytes(self.path, source=self._files[0]) as source:
-                pairs = index_bag(source, log, chunks, index, lambda name, more: _topic(topics, name, more or b""))
+            index, log = self._scanned()
             if log.lost and self._on_corrupt == "raise":
                 raise
-            self.notes.append(f"its index does not hold ({error.message}); the bag was scanned")
-            log.tell(self._add_loss, self.notes)
-            self._set_index(topics, index, chunks, pairs)
+            self.notes.append(f"its index is wrong ({error.message}); the bag was scanned")
+            log.report_to(self._add_loss, self.notes)
+        self._set_index(index)
 
-    def _messages_in(self, source: ScanBytes, begin: int, end: int) -> Mapping[int, Sequence[tuple[int, int, int]]]:
-        from penstock.recordings.ros1.scan import messages_in_chunk
+    def _scanned(self) -> tuple[RecordingIndex, DamageLog]:
+        from penstock.recordings.recovery.report import DamageLog
+        from penstock.recordings.ros1.scan import index_bag
 
-        return messages_in_chunk(source, begin, end, self.path, self._pairs, self._framing.usual_header_bytes)
-
-
-def _topic(topics: TopicTable, name: bytes, described: bytes) -> int:
-    """The number of a topic that a scan found."""
-    fields = header_fields(described) or {}
-    kind, text = (fields.get(key, b"").decode("utf-8", "replace") for key in (b"type", b"message_definition"))
-    return topics.number(name.decode("utf-8", "replace"), "ros1", Schema(type_name(kind), "ros1msg", text))
+        index, log = RecordingIndex(), DamageLog(file=self.path.name)
+        with FileBytes(self.path, source=self._files[0]) as source:
+            index_bag(source, log, index)
+        return index, log
 
 
-def _read_bag_header(window: Window) -> tuple[int, int, int]:
+def _read_bag_header(window: RecordingWindow) -> tuple[int, int, int]:
     """Where the index begins, how many connections and chunks it holds."""
     path, size = window.path, window.size_bytes
     magic = window.at(0, min(len(MAGIC), size), 4096)
@@ -123,12 +116,12 @@ def _read_bag_header(window: Window) -> tuple[int, int, int]:
         if size < len(MAGIC) and MAGIC.startswith(magic):
             raise window.broken(f"the file is {size} bytes long, too short for a bag", size)
         raise NotARecording(f"{path}: not a ROS 1 bag: it begins with {magic[:13]!r}")
-    fields, data_at, data_bytes = read_header(window, len(MAGIC), 4096)
-    if fields.op != OP_BAG_HEADER:
-        raise fields.broken(f"a record of kind {fields.op} lies where the bag header must be")
-    if b"encryptor" in fields and fields.raw(b"encryptor"):
-        raise RecordingError(f"{path}: encrypted by {fields.text(b'encryptor')!r}", hint="decrypt it with ROS 1 first")
-    index_at = fields.u64(b"index_pos")
+    record = _record(window, len(MAGIC), 4096)
+    if record.op != OP_BAG_HEADER:
+        raise window.broken(f"a record of kind {record.op} lies where the bag header must be", len(MAGIC))
+    if record.fields.get(b"encryptor"):
+        raise RecordingError(f"{path}: encrypted by {record.text(b'encryptor')!r}", hint="decrypt it with ROS 1 first")
+    index_at = record.number(b"index_pos")
     if index_at == 0:
         raise RecordingCorrupt(
             "the bag has no index: its recorder was stopped before it could write one (a .bag.active file)",
@@ -136,12 +129,21 @@ def _read_bag_header(window: Window) -> tuple[int, int, int]:
             offset=len(MAGIC),
             hint=recover_hint(path),
         )
-    if index_at > size or index_at < data_at + data_bytes:
+    if index_at > size or index_at < record.end:
         raise window.broken(f"the index should begin at byte {index_at:,}; the file has {size:,}: it was cut", size)
-    return index_at, fields.u32(b"conn_count"), fields.u32(b"chunk_count")
+    return index_at, record.number(b"conn_count"), record.number(b"chunk_count")
 
 
-def _read_tail(window: Window, at: int) -> tuple[dict[int, tuple[str, Schema]], ChunkInfos, int]:
+def _record(window: RecordingWindow, at: int, ahead: int) -> ScannedRecord:
+    """The record at a position, which must be whole; `ahead`: so many bytes from there will be asked for."""
+    window.ahead_bytes = ahead
+    record = parse_record(window, at, window.size_bytes, inner=False)
+    if record.state != "whole":
+        raise window.broken(f"{record.why}: it was cut" if record.state == "cut" else record.why, at)
+    return record
+
+
+def _read_tail(window: RecordingWindow, at: int) -> tuple[dict[int, tuple[str, Schema]], ChunkInfos, int]:
     """The connections and the chunk list at the end of the file, and where what is no record begins."""
     connections: dict[int, tuple[str, Schema]] = {}
     infos = ChunkInfos()
@@ -153,25 +155,22 @@ def _read_tail(window: Window, at: int) -> tuple[dict[int, tuple[str, Schema]], 
     return connections, infos, at
 
 
-def _read_tail_record(window: Window, at: int, connections: dict[int, tuple[str, Schema]], infos: ChunkInfos) -> int:
+def _read_tail_record(
+    window: RecordingWindow, at: int, connections: dict[int, tuple[str, Schema]], infos: ChunkInfos
+) -> int:
     """Take one record of the index; where it ends."""
-    fields, data_at, data_bytes = read_header(window, at, _WINDOW_BYTES)
-    if data_bytes > min(MAX_CONNECTION_BYTES, window.size_bytes - data_at):
-        raise window.broken(f"an index record claims {data_bytes:,} bytes of data", at)
-    data = window.at(data_at, data_bytes, _WINDOW_BYTES)
-    op = fields.op
-    if op == OP_CONNECTION:
-        described = Fields(data, window.path, data_at)
-        text = described.text(b"message_definition", default="")
-        schema = Schema(type_name(described.text(b"type")), "ros1msg", text)
-        connections[fields.u32(b"conn")] = (fields.text(b"topic"), schema)
-    elif op == OP_CHUNK_INFO:
-        if (version := fields.u32(b"ver")) != 1:
-            raise fields.broken(f"chunk info of version {version}; version 1 is known")
-        if data_bytes % 8 or data_bytes != 8 * fields.u32(b"count"):
-            raise fields.broken(f"chunk info of {fields.u32(b'count')} connections has {data_bytes} bytes")
-        infos.add(fields.u64(b"chunk_pos"), struct.iter_unpack("<II", data))
-    return data_at + data_bytes
+    record = _record(window, at, _WINDOW_BYTES)
+    data = window.at(record.data_at, record.end - record.data_at)
+    if record.op == OP_CONNECTION:
+        described = header_fields(data) or {}
+        if b"type" not in described:
+            raise window.broken("a connection without a type", record.data_at)
+        # Definitions have comments in any 8-bit encoding: a comment must not cost the topic.
+        kind, text = (described.get(key, b"").decode("utf-8", "replace") for key in (b"type", b"message_definition"))
+        connections[record.number(b"conn")] = (record.text(b"topic"), Schema(type_name(kind), "ros1msg", text))
+    elif record.op == OP_CHUNK_INFO:
+        infos.add(record.number(b"chunk_pos"), struct.iter_unpack("<II", data))
+    return record.end
 
 
 class ChunkInfos:
@@ -186,7 +185,7 @@ class ChunkInfos:
     def add(self, position: int, counts: Iterable[tuple[int, int]]) -> None:
         """`counts`: messages by connection, kept as one number that another list of counts does not give."""
         self._positions.append(position)
-        self._counts.append(sum(weighed(*each) for each in counts) & _MASK)
+        self._counts.append(sum(_weighted_count(*each) for each in counts) & _MASK)
 
     def in_file_order(self, end: int) -> Iterator[tuple[int, int, int]]:
         """Position, counts, and where the next chunk (or, at last, the index) begins."""
@@ -197,8 +196,8 @@ class ChunkInfos:
             yield self._positions[number], self._counts[number], following
 
 
-def weighed(connection: int, count: int) -> int:
-    """A count that tells whose it is: sums of these are equal when the counts of all connections are."""
+def _weighted_count(connection: int, count: int) -> int:
+    """A count weighted by connection: sums of these are equal when the counts of all connections are."""
     return count * (connection * 0x9E3779B97F4A7C15 & _MASK | 1)
 
 
@@ -208,46 +207,44 @@ class Ros1Indexer:
     Where one does not hold, the records of the bag decide what is there (`index_bag` in `scan.py`).
     """
 
-    def __init__(self, window: Window, topic_of_connection: dict[int, int]) -> None:
+    def __init__(self, window: RecordingWindow, index: RecordingIndex, topic_of_connection: dict[int, int]) -> None:
         self.notes: list[str] = []
         self._window = window
         self._topic_of_connection = topic_of_connection
-        self.index = IndexBuilder()
-        self.chunks = ChunksBuilder()
-        self._entries = IndexEntries(self.index, self.chunks, _times_and_offsets)
+        self._index = index
         self._usual: tuple[int, int, int, int] | None = None
 
     def run(self, infos: ChunkInfos, index_at: int) -> None:
         """Take the index of every chunk; RecordingCorrupt or LimitExceeded where one does not hold."""
         padding: list[tuple[int, int]] = []
         for position, counts, end in infos.in_file_order(index_at):
-            if len(self._entries) >= _BATCH_MESSAGES:
-                self._entries.flush(self._window.path)
-            found, at = self._add_chunk(position, end)
-            if found != counts:
+            if self._index.entry_count >= _BATCH_MESSAGES:
+                self._index.flush_entries(self._window.path, _times_and_offsets)
+            count, at = self._add_chunk(position, end)
+            if count != counts:
                 what = "the chunk's index and the end of the bag count its messages differently"
                 raise self._window.broken(what, position)
             if at < end:
                 padding.append((end - at, at))
         if padding:
             self.notes.append(no_record_note(sum(n_bytes for n_bytes, _ in padding), padding[0][1], len(padding)))
-        self._entries.flush(self._window.path)
+        self._index.flush_entries(self._window.path, _times_and_offsets)
 
     def _add_chunk(self, position: int, end: int) -> tuple[int, int]:
         """One chunk and its index records, which lie before `end`; the counts listed, and where the records end."""
         window = self._window
-        fields, data_at, stored_bytes = read_header(window, position, _CHUNK_HEADER_BYTES)
-        if fields.op != OP_CHUNK:
-            raise fields.broken(f"a record of kind {fields.op} lies where the index names a chunk")
-        codec, raw_bytes = fields.text(b"compression"), fields.u32(b"size")
-        if data_at + stored_bytes > end:
-            raise fields.broken(f"the chunk claims {stored_bytes:,} bytes, and {end - data_at:,} are left for it")
+        record = _record(window, position, _CHUNK_HEADER_BYTES)
+        if record.op != OP_CHUNK:
+            raise window.broken(f"a record of kind {record.op} lies where the index names a chunk", position)
+        data_at, stored_bytes = record.data_at, record.end - record.data_at
+        codec, raw_bytes = record.text(b"compression"), record.number(b"size")
+        if record.end > end:
+            left = f"the chunk claims {stored_bytes:,} bytes, and {end - data_at:,} are left for it"
+            raise window.broken(left, position)
         check_sizes(window.path, position, codec, stored_bytes, raw_bytes)
         if codec == "none" and raw_bytes != stored_bytes:
-            raise fields.broken(f"the plain chunk claims {raw_bytes:,} bytes and holds {stored_bytes:,}")
-        number = self.chunks.add(
-            position=data_at, stored_bytes=stored_bytes, raw_bytes=raw_bytes, codec=CODECS.index(codec)
-        )
+            raise window.broken(f"the plain chunk claims {raw_bytes:,} bytes and holds {stored_bytes:,}", position)
+        number = self._index.chunks.add(StoredChunk(data_at, stored_bytes, raw_bytes, codec))
         return self._add_index_records(number, data_at + stored_bytes, end)
 
     def _add_index_records(self, chunk: int, at: int, end: int) -> tuple[int, int]:
@@ -261,7 +258,7 @@ class Ros1Indexer:
             except RecordingCorrupt:
                 break  # whether anything is missing is seen by the counts
             if count < 0:
-                raise window.broken("a record that is no index lies behind a chunk's index", at)
+                raise window.broken("a record that is not an index follows a chunk's index", at)
             if data_at + 12 * count > end:
                 break
             entries = window.at(data_at, 12 * count, ahead)
@@ -269,8 +266,8 @@ class Ros1Indexer:
             if topic is None and count:
                 raise window.broken(f"an index record of connection {connection}, which the bag does not list", at)
             if topic is not None and count:
-                self._entries.add(topic, chunk, entries, count)
-            total += weighed(connection, count)
+                self._index.add_entries(topic, chunk, entries, count)
+            total += _weighted_count(connection, count)
             at = data_at + 12 * count
         return total & _MASK, at
 
@@ -285,18 +282,12 @@ class Ros1Indexer:
                     count = u32_from(raw, places & 0xFFFF)[0]
                     if u32_from(raw, size - 4)[0] == 12 * count:
                         return u32_from(raw, places >> 16)[0], count, at + size
-        fields, data_at, data_bytes = read_header(window, at, ahead)
-        if fields.op != OP_INDEX:
+        record = _record(window, at, ahead)
+        if record.op != OP_INDEX:
             return 0, -1, at
-        if (version := fields.u32(b"ver")) != 1:
-            raise fields.broken(f"index records of version {version}; version 1 is known")
-        count = fields.u32(b"count")
-        if data_bytes != 12 * count:
-            raise fields.broken(f"an index record of {count:,} messages has {data_bytes:,} bytes, not {12 * count:,}")
-        connection = fields.u32(b"conn")
-        if data_at - at <= _USUAL_INDEX_BYTES:
-            self._usual = _index_skeleton(window.at(at, data_at - at))
-        return connection, count, data_at
+        if record.data_at - at <= _USUAL_INDEX_BYTES:
+            self._usual = _index_skeleton(window.at(at, record.data_at - at))
+        return record.number(b"conn"), record.number(b"count"), record.data_at
 
 
 def _times_and_offsets(entries: bytearray, path: Path) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:

@@ -28,12 +28,12 @@ class MessageField:
 
 def list_fields(decoder: MessageDecoder, payload: Payload) -> list[MessageField]:
     """All fields of one message, in declared order; of an array of messages, those of its first item."""
-    found: list[MessageField] = []
+    definitions: list[MessageField] = []
     for field in _walk(decoder, (), decoder.decode(payload)):
-        found.append(field)
-        if len(found) == _MOST_FIELDS:
+        definitions.append(field)
+        if len(definitions) == _MOST_FIELDS:
             break
-    return found
+    return definitions
 
 
 def _walk(decoder: MessageDecoder, parts: tuple[PathPart, ...], value: Any) -> Iterator[MessageField]:

@@ -1,17 +1,19 @@
-"""Pictures out of messages, as the bytes that were recorded; nothing is decoded here."""
+"""Images out of messages, as the bytes that were recorded; nothing is decoded here."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from penstock.errors import ImageError, LimitExceeded, MessageError, SchemaError
-from penstock.media.h26x.nal import StreamCodec
-from penstock.media.h26x.stream_index import UNUSABLE, StreamIndex, StreamScanner
-from penstock.media.h26x.stream_order import KEY
+from penstock.media.image.raw import RawImage as RawImage
 from penstock.recordings.messages.decoder import MessageDecoder, Payload
 from penstock.recordings.recording import Recording, Topic
+
+if TYPE_CHECKING:
+    from penstock.media.h26x.nal import StreamCodec
+    from penstock.media.h26x.stream_index import StreamIndex
 
 COMPRESSED_TYPES = frozenset(
     ("sensor_msgs/msg/CompressedImage", "foxglove_msgs/msg/CompressedImage", "foxglove.CompressedImage")
@@ -34,35 +36,18 @@ _CODEC_WORDS: tuple[tuple[str, StreamCodec], ...] = (
 )
 
 
-# Named tuples, since one is made per message and a frozen dataclass takes four times as long to make.
-
-
-class CompressedPicture(NamedTuple):
+class EncodedImage(NamedTuple):  # one is made per message: a frozen dataclass takes four times as long to make
     """An image file inside a message; `format` is what the message says of it: "jpeg", "rgb8; jpeg compressed bgr8"."""
 
     format: str
     data: memoryview
 
     def __repr__(self) -> str:
-        return f"CompressedPicture({self.format!r}, {len(self.data):,} bytes)"
-
-
-class RawPicture(NamedTuple):
-    """Pixels inside a message: `height` rows of `step` bytes each."""
-
-    height: int
-    width: int
-    encoding: str
-    big_endian: bool
-    step: int
-    data: memoryview
-
-    def __repr__(self) -> str:
-        return f"RawPicture({self.width}×{self.height} {self.encoding!r}, step {self.step}, {len(self.data):,} bytes)"
+        return f"EncodedImage({self.format!r}, {len(self.data):,} bytes)"
 
 
 class ImageReader:
-    """Reads the picture of every message of a topic; its data is a view into the payload."""
+    """Reads the image of every message of a topic; its data is a view into the payload."""
 
     def __init__(self, decoder: MessageDecoder) -> None:
         self._type_name = decoder.type_name
@@ -76,26 +61,26 @@ class ImageReader:
             self._read = decoder.reader([*paths, "is_bigendian"] if self._has_byte_order else paths)
         else:
             known = ", ".join(sorted(COMPRESSED_TYPES | RAW_TYPES))
-            raise SchemaError(f"{decoder.type_name} holds no picture that can be read; known are {known}")
+            raise SchemaError(f"{decoder.type_name} holds no image that can be read; known are {known}")
 
     def __repr__(self) -> str:
         return f"ImageReader({self._type_name})"
 
-    def __call__(self, payload: Payload) -> CompressedPicture | RawPicture:
-        """The picture of one message."""
+    def __call__(self, payload: Payload) -> EncodedImage | RawImage:
+        """The image of one message."""
         if self.is_compressed:
-            return CompressedPicture._make(self._read(payload))
+            return EncodedImage._make(self._read(payload))
         height, width, encoding, step, data, *order = self._read(payload)
         if len(data) < height * step:
             raise ImageError(
                 f"{self._type_name}: {width}×{height} {encoding!r} with rows of {step:,} bytes needs "
                 f"{height * step:,} bytes, the message holds {len(data):,}"
             )
-        return RawPicture(height, width, encoding, bool(order and order[0]), step, data)
+        return RawImage(height, width, encoding, bool(order and order[0]), step, data)
 
 
 class VideoPacket(NamedTuple):
-    """One coded picture; its data is a view into the payload."""
+    """One coded image; its data is a view into the payload."""
 
     codec: StreamCodec
     data: memoryview
@@ -105,7 +90,7 @@ class VideoPacket(NamedTuple):
 
 
 class VideoReader:
-    """Reads the coded picture of every message of a topic."""
+    """Reads the coded image of every message of a topic."""
 
     def __init__(self, decoder: MessageDecoder) -> None:
         if decoder.type_name not in VIDEO_TYPES:
@@ -117,7 +102,7 @@ class VideoReader:
         return f"VideoReader({self._type_name})"
 
     def __call__(self, payload: Payload) -> VideoPacket:
-        """The coded picture of one message."""
+        """The coded image of one message."""
         name, data = self._read(payload)
         return VideoPacket(codec_of(name), data)
 
@@ -136,6 +121,9 @@ def codec_of(name: str) -> StreamCodec:
 
 def scan_stream(recording: Recording, topic: Topic, reader: VideoReader) -> StreamIndex:
     """Look at every message of a topic once: its headers say what can be copied and what must be decoded."""
+    from penstock.media.h26x.stream_index import UNUSABLE, StreamScanner
+    from penstock.media.h26x.stream_order import KEY
+
     scanner: StreamScanner | None = None
     first_problem: str | None = None
     unread = 0  # messages before the first that names its codec
@@ -164,7 +152,7 @@ def scan_stream(recording: Recording, topic: Topic, reader: VideoReader) -> Stre
     if not np.any((index.flags & (KEY | UNUSABLE)) == KEY):
         raise ImageError(
             f"{recording.path}: {topic.name}: none of its {topic.count:,} messages holds a whole key frame, "
-            f"so no picture can be decoded; message 0 {index.why(0)}",
+            f"so no image can be decoded; message 0 {index.why(0)}",
             hint="record for longer than the camera's key frame interval, or leave the topic out under features:",
         )
     return index

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ NAMES = ("x", "y", "z", "qx", "qy", "qz", "qw")
 
 _STATIC_SUFFIX = "tf_static"
 _ARROW = re.compile(r"\s*(\S+?)\s*(?:→|->)\s*(\S+)\s*")
-_BROKEN = -1  # the set of a broken message: it counts as holding any transform, and whoever reads it reports it
+_BROKEN = -1  # the set of a broken message: it counts as holding any transform, and reading it reports it
 _MOST_SETS = 10_000  # different sets of transforms in the messages of a recording
 
 Edge = tuple[str, str]  # parent, child
@@ -32,18 +31,17 @@ Edge = tuple[str, str]  # parent, child
 
 def parse_chain(text: str) -> tuple[str, str]:
     """(base, tool) of "base→tool" or "base->tool"."""
-    found = _ARROW.fullmatch(text)
-    if found is None:
+    match = _ARROW.fullmatch(text)
+    if match is None:
         raise ConfigError(f"tf: {text!r} is not of the form base→tool", hint="for example tf: base_link→gripper")
-    return _plain(found[1]), _plain(found[2])
+    return _plain(match[1]), _plain(match[2])
 
 
 def _plain(frame: str) -> str:
     return frame.strip("/")  # ROS 1 wrote frames with a leading slash for some years
 
 
-@dataclass(frozen=True, eq=False)
-class EdgeMessages:
+class EdgeMessages(NamedTuple):
     """The messages of one topic that hold one transform: their numbers and the times stamped on them."""
 
     topic: Topic
@@ -56,8 +54,7 @@ class EdgeMessages:
         return self.topic.name.endswith(_STATIC_SUFFIX)
 
 
-@dataclass(frozen=True)
-class Link:
+class TransformLink(NamedTuple):
     """One step of a chain; `inverse` when it leads from the child to the parent."""
 
     messages: EdgeMessages
@@ -88,7 +85,7 @@ class TransformTree:
     def frames(self) -> list[str]:
         return sorted({frame for edge in self._edges for frame in edge})
 
-    def chain(self, base: str, tool: str) -> list[Link]:
+    def chain(self, base: str, tool: str) -> list[TransformLink]:
         """The steps that lead from `base` to `tool`: up to their common ancestor, and down again."""
         for frame in (base, tool):
             if frame not in self.frames:
@@ -105,8 +102,8 @@ class TransformTree:
                 f"{self._recording.path}: no transform connects {base} and {tool}",
                 hint=f"{base} belongs to the tree of {above_base[-1]}, {tool} to that of {above_tool[-1]}",
             )
-        up = [Link(messages, True) for messages in self._climb(base, common)]
-        down = [Link(messages, False) for messages in self._climb(tool, common)]
+        up = [TransformLink(messages, True) for messages in self._climb(base, common)]
+        down = [TransformLink(messages, False) for messages in self._climb(tool, common)]
         return [*up, *reversed(down)]
 
     def _upwards(self, frame: str) -> Iterator[str]:
@@ -128,14 +125,14 @@ class TransformTree:
             frame = messages.edge[0]
 
     def _parent(self, frame: str) -> EdgeMessages | None:
-        found = [messages for (_, child), messages in self._edges.items() if child == frame]
-        if len(found) > 1:
-            parents = ", ".join(sorted(messages.edge[0] for messages in found))
+        incoming = [messages for (_, child), messages in self._edges.items() if child == frame]
+        if len(incoming) > 1:
+            parents = ", ".join(sorted(messages.edge[0] for messages in incoming))
             raise RecordingError(
                 f"{self._recording.path}: {frame} has several parents in /tf: {parents}",
                 hint="such a recording has no tree of frames; take the values from another topic",
             )
-        return found[0] if found else None
+        return incoming[0] if incoming else None
 
 
 def _scan(recording: Recording, topic: Topic) -> list[tuple[Edge, EdgeMessages]]:
@@ -167,15 +164,15 @@ def _scan(recording: Recording, topic: Topic) -> list[tuple[Edge, EdgeMessages]]
                 size=len(known),
                 limit=_MOST_SETS,
             )
-    found = []
+    pairs = []
     for edge in dict.fromkeys(edge for edges in known for edge in edges):
         holding = np.array([edge in edges for edges in known])
         numbers = np.flatnonzero(holding[sets] | (sets == _BROKEN)).astype(np.int32)
         edge_ns = stamps_ns[numbers]
         for place, stamp_ns in zip(*own.get(edge, ()), strict=True):
             edge_ns[np.searchsorted(numbers, place)] = stamp_ns
-        found.append((edge, EdgeMessages(topic, edge, numbers, edge_ns)))
-    return found
+        pairs.append((edge, EdgeMessages(topic, edge, numbers, edge_ns)))
+    return pairs
 
 
 def _transforms(read: Reader, payload: Payload | None) -> Sequence[Mapping[str, Any]] | None:
@@ -207,7 +204,7 @@ class TransformReader:
                 moved, turned = transform["transform"]["translation"], transform["transform"]["rotation"]
                 values = np.array([*(moved[axis] for axis in "xyz"), *(turned[axis] for axis in "xyzw")])
                 if not (np.isfinite(values).all() and values[3:].any()):
-                    raise MessageError(f"{self._name} is no transform: {', '.join(f'{each:g}' for each in values)}")
+                    raise MessageError(f"{self._name} is not a transform: {', '.join(f'{each:g}' for each in values)}")
                 return values
         raise MessageError(f"the message holds no transform {self._name}")
 

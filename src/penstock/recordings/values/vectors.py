@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +24,8 @@ from penstock.recordings.messages.definitions import (
     FieldType,
     MessageDef,
 )
-from penstock.recordings.messages.paths import FieldPath, PathPart, Span, parse_path
-from penstock.recordings.values.obvious import ONE_JOINT, PER_JOINT, default_path
+from penstock.recordings.messages.paths import ArraySlice, FieldPath, PathPart, parse_path
+from penstock.recordings.values.default_fields import ONE_JOINT, PER_JOINT, default_path
 
 __all__ = ["FieldPath", "VectorReader", "default_path", "parse_path"]
 
@@ -38,8 +37,7 @@ NAME_FIELDS = ("name", "names", "joint_names", "joint_name")
 _TIMES = ("time", "duration", TIME_TYPE, DURATION_TYPE)
 
 
-@dataclass(frozen=True)
-class _Leaf:
+class _Leaf(NamedTuple):
     """One number or one array of numbers that a path leads to; `label` names it inside the vector."""
 
     path: FieldPath
@@ -54,8 +52,8 @@ class _Leaf:
         if length is None or isinstance(selector, int):
             return None
         if length != SEQUENCE:
-            return selector.indices(length, str(self.path)) if isinstance(selector, Span) else range(length)
-        return selector.fixed_indices if isinstance(selector, Span) else None
+            return selector.indices(length, str(self.path)) if isinstance(selector, ArraySlice) else range(length)
+        return selector.fixed_indices if isinstance(selector, ArraySlice) else None
 
     @property
     def is_array(self) -> bool:
@@ -73,8 +71,8 @@ class _Leaf:
         selector = self.path.parts[-1].selector
         positions: Sequence[int] | None = self.indices
         if positions is None:
-            first = selector.start or 0 if isinstance(selector, Span) else 0
-            step = selector.step if isinstance(selector, Span) else 1
+            first = selector.start or 0 if isinstance(selector, ArraySlice) else 0
+            step = selector.step if isinstance(selector, ArraySlice) else 1
             positions = range(first, first + size * step, step)
         return [f"{self.label}.{position}" for position in positions]
 
@@ -164,7 +162,7 @@ class VectorReader:
         if self._names_path is not None:
             vector = self._by_name(vector, values[-1])
         if vector.shape[0] != self._size:
-            self._settle_size(vector.shape[0], values)
+            self._check_size(vector.shape[0], values)
         return vector if self._is_plain else vector * self._scale + self._offset
 
     def _check_joint(self, joint: str) -> None:
@@ -173,7 +171,7 @@ class VectorReader:
         if joint != self._joint:
             raise MessageError(f"{self._where} is of {joint!r} in this message, and of {self._joint!r} in the first")
 
-    def _settle_size(self, size: int, values: Sequence[Any]) -> None:
+    def _check_size(self, size: int, values: Sequence[Any]) -> None:
         if self._size is None:
             self._size = size
             leaves = zip(self._leaves, values, strict=False)
@@ -225,16 +223,16 @@ class VectorReader:
         order = [places[name] for name in self._names]
         return None if order == list(range(len(names))) else np.array(order, dtype=np.intp)
 
-    def _find_names_path(self, decoder: MessageDecoder, given: str | None) -> FieldPath | None:
+    def _find_names_path(self, decoder: MessageDecoder, names_path: str | None) -> FieldPath | None:
         """Where the names of the values lie, with the same slice that the values have."""
-        if given == "":
+        if names_path == "":
             return None
         leaf = self._leaves[0]
-        if given is not None:
-            path = parse_path(given)
+        if names_path is not None:
+            path = parse_path(names_path)
             field = decoder.field_at(path)
             if field is None or field.type.kind != "string" or field.type.array is None:
-                raise ConfigError(f"names_path '{given}' of {decoder.type_name} is no array of strings")
+                raise ConfigError(f"names_path '{names_path}' of {decoder.type_name} is not an array of strings")
             return _with_selector(path, leaf) if path.parts[-1].selector is None else path
         if decoder.type_name in PER_JOINT:
             return self._names_of_joints(decoder)
@@ -252,7 +250,7 @@ class VectorReader:
     def _names_of_joints(self, decoder: MessageDecoder) -> FieldPath | None:
         """Where each value lies in a message of its own, with its name beside it: `joints[0:7].position`."""
         *owner, last = self.path.parts
-        if not owner or not isinstance(owner[-1].selector, Span) or last.selector is not None:
+        if not owner or not isinstance(owner[-1].selector, ArraySlice) or last.selector is not None:
             return None
         array = decoder.field_at(FieldPath(tuple(owner)))
         message = None if array is None else decoder.definition(array.type.name)
@@ -303,7 +301,7 @@ def _leaves(decoder: MessageDecoder, path: FieldPath) -> Iterator[_Leaf]:
     for single in singles:
         field = decoder.field_at(single)
         label = single.parts[-1].name if single.parts else ""
-        if len(singles) > 1:  # the same field of several messages: their numbers tell them apart
+        if len(singles) > 1:  # the same field of several messages: their numbers distinguish them
             label = ".".join(str(part).replace("[", ".").rstrip("]") for part in single.parts)
         for leaf in _leaves_of(decoder, field, single, label, top=True, numbered=len(singles) > 1):
             total += 1
@@ -318,7 +316,7 @@ def _leaves(decoder: MessageDecoder, path: FieldPath) -> Iterator[_Leaf]:
 def _with_distinct_labels(leaves: list[_Leaf]) -> list[_Leaf]:
     """Leaves of several paths may end in the same name: then all of the path is the name."""
     labels = [leaf.label for leaf in leaves]
-    return [replace(leaf, label=str(leaf.path)) if labels.count(leaf.label) > 1 else leaf for leaf in leaves]
+    return [leaf._replace(label=str(leaf.path)) if labels.count(leaf.label) > 1 else leaf for leaf in leaves]
 
 
 def _single_paths(decoder: MessageDecoder, path: FieldPath) -> list[FieldPath]:
@@ -327,7 +325,7 @@ def _single_paths(decoder: MessageDecoder, path: FieldPath) -> list[FieldPath]:
     for depth, part in enumerate(path.parts, 1):
         field = decoder.field_at(FieldPath(path.parts[:depth]))
         choices: list[PathPart] = [part]
-        if isinstance(part.selector, Span) and field is not None and field.type.kind == "message":
+        if isinstance(part.selector, ArraySlice) and field is not None and field.type.kind == "message":
             indices = part.selector.fixed_indices
             if indices is None or len(indices) * len(paths) > MAX_FIELDS:
                 raise ConfigError(

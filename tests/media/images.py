@@ -1,4 +1,4 @@
-"""Small pictures and JPEGs for the tests of the media room."""
+"""Small images and JPEGs for the tests of the media room."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.media.image import codec as image
+from penstock.media.image import codec
 
 
-def picture(number: int = 0, height: int = 48, width: int = 64) -> NDArray[np.uint8]:
+def rgb_image(number: int = 0, height: int = 48, width: int = 64) -> NDArray[np.uint8]:
     """Smooth colours that differ from number to number, so that no two frames are alike even after a lossy codec."""
     y, x = np.mgrid[0:height, 0:width]
     phase = 0.7 * number
@@ -20,11 +20,11 @@ def picture(number: int = 0, height: int = 48, width: int = 64) -> NDArray[np.ui
 
 
 def jpegs(count: int, height: int = 48, width: int = 64, first: int = 0) -> list[bytes]:
-    return [image.encode_jpeg(picture(first + k, height, width)) for k in range(count)]
+    return [codec.encode_jpeg(rgb_image(first + k, height, width)) for k in range(count)]
 
 
 def gray_jpeg(number: int = 0, height: int = 48, width: int = 64) -> bytes:
-    return encode(".jpg", picture(number, height, width)[:, :, 0])
+    return encode(".jpg", rgb_image(number, height, width)[:, :, 0])
 
 
 def encode(suffix: str, pixels: NDArray[Any], *options: int) -> bytes:

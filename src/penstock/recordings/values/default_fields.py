@@ -80,10 +80,10 @@ def default_path(type_name: str, definitions: Mapping[str, MessageDef]) -> str |
     >>> default_path("geometry_msgs/msg/PoseStamped", standard_definitions("ros2"))
     'pose'
     """
-    return next(iter(obvious_paths(type_name, definitions)), None)
+    return next(iter(default_paths(type_name, definitions)), None)
 
 
-def obvious_paths(type_name: str, definitions: Mapping[str, MessageDef]) -> tuple[str, ...]:
+def default_paths(type_name: str, definitions: Mapping[str, MessageDef]) -> tuple[str, ...]:
     """The fields that may be meant, best first; nothing where it is not clear."""
     message = definitions.get(type_name)
     if message is None or type_name in NO_VECTOR:
@@ -127,9 +127,9 @@ def _by_contents(type_name: str, definitions: Mapping[str, MessageDef]) -> tuple
         return (arrays[0],)
     named = [path for path in arrays if path.rsplit(".", 1)[-1] in _POSITIONS]
     of_joints = [path for path in named if "joint" in path]
-    for found in (named, of_joints):
-        if len(found) == 1:
-            return (found[0],)
+    for candidates in (named, of_joints):
+        if len(candidates) == 1:
+            return (candidates[0],)
     message = definitions[type_name]
     fields = [field.type for field in message.fields if field.type.name != HEADER_TYPE and not _is_stamp(field)]
     if fields and all(each.kind == "primitive" and each.array is None and each.name in _FLOATS for each in fields):

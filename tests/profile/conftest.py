@@ -9,12 +9,12 @@ import pytest
 
 from penstock import profile
 from penstock.profile.record.registry import registered, unregister
-from tests.threads import settle
+from tests.threads import collect_garbage
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    settle()
+    collect_garbage()
     if registered():
         gc.collect()  # loaders that tests of this process left: they end before the record begins
     for kept in registered():

@@ -6,12 +6,12 @@ import random
 
 from penstock.profile.loader_info import LoaderInfo
 from penstock.profile.record.histogram import Histogram
-from penstock.profile.snapshot import (
+from penstock.profile.stats import (
     EpochStats,
-    Event,
     GaugeStats,
     MemoryPoint,
     Snapshot,
+    SpanEvent,
     SpanStats,
     StepPoint,
     StepStats,
@@ -57,7 +57,7 @@ def empty_run() -> Snapshot:
 def training_run(
     steps: int = 120, *, threads: int = 3, seed: int = 0, extra_name: str | None = None, gpu_track: bool = True
 ) -> Snapshot:
-    """A run whose pictures are decoded too slowly: about a third of each step is data wait."""
+    """A run whose images are decoded too slowly: about a third of each step is data wait."""
     chance = random.Random(seed)
     main, points, clock = _main_thread(steps, chance)
     crew = [_loader_thread(main_end_ns=clock, chance=chance) for _ in range(threads)]
@@ -69,7 +69,7 @@ def training_run(
         lanes.append(ThreadEvents(MAIN, "train", "GPU", True, 1, tuple(_gpu_events(main))))
     if extra_name is not None:
         lanes[0] = ThreadEvents(
-            MAIN, extra_name, "MainThread", True, 1, (*main, Event(extra_name, points[-1].start_ns, 3 * MS, 0))
+            MAIN, extra_name, "MainThread", True, 1, (*main, SpanEvent(extra_name, points[-1].start_ns, 3 * MS, 0))
         )
     spans = [each for lane in lanes if lane.thread != "GPU" for each in _spans_of(lane)]
     total_ns = sum(point.duration_ns for point in points)
@@ -78,7 +78,7 @@ def training_run(
     half = len(points) // 2
     return Snapshot(
         spans=tuple(spans),
-        counters={"bytes_read": 93_000 * steps * 16, "pictures_decoded": steps * 16},
+        counters={"bytes_read": 93_000 * steps * 16, "images_decoded": steps * 16},
         gauges={"queue_depth": GaugeStats(1.0, 1.4, 0.0, 3.0, steps)},
         steps=StepStats(
             steps, total_ns, wait_ns, total_ns / steps, ordered[0], ordered[-1], ordered[steps // 2],
@@ -98,7 +98,7 @@ def training_run(
     )  # fmt: skip
 
 
-def _main_thread(steps: int, chance: random.Random) -> tuple[list[Event], list[StepPoint], int]:
+def _main_thread(steps: int, chance: random.Random) -> tuple[list[SpanEvent], list[StepPoint], int]:
     events, points, clock = [], [], START_NS
     for number in range(steps):
         begin = clock
@@ -107,31 +107,31 @@ def _main_thread(steps: int, chance: random.Random) -> tuple[list[Event], list[S
         parts += [("21_backward", int(MS * chance.uniform(18, 21)), 0), ("22_optimizer_step", int(MS * 3.1), 0)]
         for name, duration, depth in parts:
             if name == "20_train_forward_pass":
-                events.append(Event("to_device", clock + 50_000, 2 * MS, 1))
-            events.append(Event(name, clock, duration, depth))
+                events.append(SpanEvent("to_device", clock + 50_000, 2 * MS, 1))
+            events.append(SpanEvent(name, clock, duration, depth))
             clock += duration + 40_000
         points.append(StepPoint(number, begin, clock - begin, wait))
     return events, points, clock
 
 
-def _loader_thread(main_end_ns: int, chance: random.Random) -> list[Event]:
+def _loader_thread(main_end_ns: int, chance: random.Random) -> list[SpanEvent]:
     events, clock = [], START_NS
     while clock < main_end_ns:
         begin = clock
         for _ in range(4):
             decode = int(MS * chance.uniform(2.8, 4.4))
-            events.append(Event("03b_image_decode", clock + 400_000, decode, 2))
-            events.append(Event("03a_read_one_camera", clock, decode + 500_000, 1))
+            events.append(SpanEvent("03b_image_decode", clock + 400_000, decode, 2))
+            events.append(SpanEvent("03a_read_one_camera", clock, decode + 500_000, 1))
             clock += decode + 510_000
-        events.append(Event("03_read_images_total", begin, clock - begin, 0))
-        events.append(Event("05_to_tensor_normalize", clock, 700_000, 0))
+        events.append(SpanEvent("03_read_images_total", begin, clock - begin, 0))
+        events.append(SpanEvent("05_to_tensor_normalize", clock, 700_000, 0))
         clock += 800_000
     return events
 
 
-def _gpu_events(main: list[Event]) -> list[Event]:
+def _gpu_events(main: list[SpanEvent]) -> list[SpanEvent]:
     names = {"20_train_forward_pass": 11 * MS, "21_backward": 19 * MS}
-    return [Event(each.name, each.start_ns + MS, names[each.name], 0) for each in main if each.name in names]
+    return [SpanEvent(each.name, each.start_ns + MS, names[each.name], 0) for each in main if each.name in names]
 
 
 def _spans_of(lane: ThreadEvents) -> list[SpanStats]:

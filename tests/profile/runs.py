@@ -6,11 +6,11 @@ from typing import Any
 
 from penstock.profile.loader_info import LoaderInfo
 from penstock.profile.record.registry import AccessPath
-from penstock.profile.snapshot import Snapshot, SpanStats, StepPoint, StepStats
+from penstock.profile.stats import Snapshot, SpanStats, StepPoint, StepStats
 from tests.profile.made import MAIN, MS, START_NS, stats
 
 STEPS = 100
-PICTURES = 16  # of a batch
+IMAGES = 16  # of a batch
 
 
 def run(
@@ -28,7 +28,7 @@ def run(
     points = tuple(StepPoint(n, START_NS + n * step, step, wait) for n in range(steps))
     return Snapshot(
         spans=tuple(spans),
-        counters={"view_hits": hits * steps, "pictures_decoded": (PICTURES - hits) * steps},
+        counters={"view_hits": hits * steps, "images_decoded": (IMAGES - hits) * steps},
         steps=StepStats(count=steps, total_ns=steps * step, wait_total_ns=steps * wait, mean_ns=step, series=points),
         machine={"cores": 2},
         loaders=(LoaderInfo.from_json(loader_told(threads=threads) if loader is None else loader),),
@@ -36,7 +36,7 @@ def run(
     )
 
 
-def picture(column: str = "cam", **changed: Any) -> dict[str, Any]:
+def image(column: str = "cam", **changed: Any) -> dict[str, Any]:
     """One camera of a loader's description: JPEG, 480×640, asked for at 224×224."""
     return {
         "column": column, "encoding": "jpeg", "way": "packets", "stored": [480, 640], "size": [224, 224], "steps": 1,
@@ -49,8 +49,8 @@ def loader_told(**changed: Any) -> dict[str, Any]:
     """What a loader says of itself, as it stands in a file."""
     told: dict[str, Any] = {
         "kind": "penstock.Loader", "options": {"shard": None}, "rows": 1000, "batch_size": 16, "threads": 2, "cores": 2,
-        "batches_handed": STEPS, "made_per_batch": float(PICTURES), "hit_share": 0.0, "pictures": [picture()],
-        "pictures_per_batch": float(PICTURES), "stored_bytes_per_batch": PICTURES * 90_000.0, "device": "cpu",
+        "batches_handed": STEPS, "made_per_batch": float(IMAGES), "hit_share": 0.0, "images": [image()],
+        "images_per_batch": float(IMAGES), "stored_bytes_per_batch": IMAGES * 90_000.0, "device": "cpu",
         "cuda": False, "exact": False, "memory_bytes": 2 << 30, "memory_left_bytes": 1 << 30,
         "memory_available_bytes": 16 << 30, "cache_free_bytes": 100 << 30,
     }  # fmt: skip

@@ -17,10 +17,10 @@ from penstock import profile
 from penstock.errors import UsageError
 from penstock.load.loader import Loader
 from penstock.profile import attach, detach, reset, snapshot, span
+from penstock.profile.diagnosis.case import OTHER, Fix
+from penstock.profile.diagnosis.trial import try_fix
 from penstock.profile.record.registry import registered, tunable_of
-from penstock.profile.verdict.case import OTHER, Fix
-from penstock.profile.verdict.trial import try_fix
-from tests.load.picture_store import ArrayStore
+from tests.load.image_store import ArrayStore
 from tests.profile.ledger import Ledger, until_a_worker_dies
 
 torch = pytest.importorskip("torch")

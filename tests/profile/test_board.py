@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.profile.snapshot import Snapshot
+from penstock.profile.stats import Snapshot
 
 PRELUDE = """
 import json, multiprocessing, os, signal, sys, threading, time
@@ -48,7 +48,7 @@ def test_what_workers_record_is_merged_exactly(method: str, tmp_path: Path) -> N
             for _ in range(n):
                 with span("sample"):
                     for _ in range(4):
-                        with span("camera"): count("pictures")
+                        with span("camera"): count("images")
             gauge("queue", n)
 
         if __name__ == "__main__":
@@ -65,7 +65,7 @@ def test_what_workers_record_is_merged_exactly(method: str, tmp_path: Path) -> N
     )
     taken = Snapshot.from_dict(told)
     assert counts(told) == {"before": 1, "main": 1, "sample": 1000, "camera": 4000}
-    assert taken.counters == {"pictures": 4000}
+    assert taken.counters == {"images": 4000}
     assert (taken.gauges["queue"].count, taken.gauges["queue"].max) == (2, 700)
     by_process = {each.process: each.count for each in taken.spans if each.name == "sample"}
     assert sorted(by_process.values()) == [300, 700]

@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import UsageError
 from penstock.profile.difference import between, sums
 from penstock.profile.report.callback import callback
-from penstock.profile.snapshot import GaugeStats, Snapshot, StepStats
+from penstock.profile.stats import GaugeStats, Snapshot, StepStats
 from tests.profile.made import MAIN, MS, START_NS, empty_run, stats, training_run
 
 
@@ -23,7 +23,7 @@ def test_values_have_the_names_and_units_that_are_promised() -> None:
     assert values["penstock/03b_image_decode/calls"] == decode.count
     assert values["penstock/step/p50_ms"] == run.steps.p50_ns / 1e6
     assert values["penstock/21_backward [GPU]/mean_ms"] == 19.0
-    assert values["penstock/counters/pictures_decoded"] == 1600.0
+    assert values["penstock/counters/images_decoded"] == 1600.0
     assert values["penstock/memory/rss_bytes"] == run.memory[-1].rss_bytes
 
 

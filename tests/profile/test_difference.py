@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from penstock import profile
 from penstock.profile.difference import between
 from penstock.profile.record.session import of_epoch
-from penstock.profile.snapshot import Snapshot
+from penstock.profile.stats import Snapshot
 from tests.profile.made import MAIN, MS, stats
 
 

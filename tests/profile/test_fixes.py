@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from penstock.profile.diagnosis.case import BatchCost, CpuUse, Fix, FixInputs, PassStartCost
+from penstock.profile.diagnosis.fixes import bandwidth_of, best_of, fixes_for
+from penstock.profile.diagnosis.model import LoaderModel, StageTime
 from penstock.profile.loader_info import LoaderInfo
 from penstock.profile.record.registry import AccessPath
-from penstock.profile.verdict.case import BatchCost, Case, CpuUse, Fix, Starts
-from penstock.profile.verdict.fixes import bandwidth_of, best_of, fixes_for
-from penstock.profile.verdict.model import Situation, Stage
-from tests.profile.runs import loader_told, picture, way
+from tests.profile.runs import image, loader_told, way
 
 WAYS = [
     way("now", 5.0, stored_bytes=90_000), way("read", 0.05, stored_bytes=90_000), way("scaled", 9.0, 3.05),
@@ -23,17 +23,17 @@ WAYS = [
 def case(
     *, decode_ms: float = 78.0, read_ms: float = 2.0, compute_ms: float = 10.0, told: dict[str, Any] | None = None,
     ways: list[AccessPath] = WAYS, input_bound: bool = True, hits: float = 0.0, **now: Any,
-) -> Case:  # fmt: skip
-    stages = (Stage("03b_image_decode", decode_ms, 16), Stage("03c_fetch_bytes", read_ms, 16))
+) -> FixInputs:  # fmt: skip
+    stages = (StageTime("03b_image_decode", decode_ms, 16), StageTime("03c_fetch_bytes", read_ms, 16))
     service = decode_ms + read_ms
     settings = {"threads": 2, "cores": 2, "cpu_ms": service, "read_bytes": 16 * 90_000.0, **now}
-    situation = Situation(service_ms=service, compute_ms=compute_ms, **settings)
+    situation = LoaderModel(service_ms=service, compute_ms=compute_ms, **settings)
     step_ms = situation.step_ms if input_bound else compute_ms
     whole = LoaderInfo.from_json({**loader_told(), **(told or {})})
-    return Case(situation, step_ms, stages, whole, {each.name: each for each in ways}, hits, input_bound)
+    return FixInputs(situation, step_ms, stages, whole, {each.name: each for each in ways}, hits, input_bound)
 
 
-def by_name(made: Case) -> dict[str, Fix]:
+def by_name(made: FixInputs) -> dict[str, Fix]:
     return {fix.name: fix for fix in fixes_for(made)}
 
 
@@ -73,7 +73,7 @@ def test_a_view_that_does_not_fit_gives_the_mix_of_hits_and_misses() -> None:
 
 def test_a_view_that_is_being_filled_only_has_to_be_waited_for() -> None:
     view = {"where": "ram", "capacity": 1000, "filled": 300, "bytes": 1000 * 150_528}
-    made = case(told={"pictures": [picture(view=view)]}, hits=0.1)
+    made = case(told={"images": [image(view=view)]}, hits=0.1)
     found = by_name(made)
     assert ms_of(found["wait for the view"]) == 10.0 and not found["wait for the view"].change
     assert "view in RAM" not in found and "view on disk" not in found
@@ -82,7 +82,7 @@ def test_a_view_that_is_being_filled_only_has_to_be_waited_for() -> None:
 
 def test_a_full_view_is_not_proposed_again() -> None:
     view = {"where": "ram", "capacity": 1000, "filled": 1000, "bytes": 1000 * 150_528}
-    found = by_name(case(told={"pictures": [picture(view=view)]}, hits=1.0))
+    found = by_name(case(told={"images": [image(view=view)]}, hits=1.0))
     assert not {"view in RAM", "wait for the view"} & set(found)
 
 
@@ -92,32 +92,32 @@ def test_a_view_on_disk_needs_room_there() -> None:
 
 
 def test_views_that_nobody_measured_come_without_a_number_and_with_their_size() -> None:
-    made = case(ways=[], told={"pictures": [picture("a"), picture("b")]})
+    made = case(ways=[], told={"images": [image("a"), image("b")]})
     found = by_name(made)
     for name, change in (("view in RAM", {"view": "ram"}), ("view on disk", {"view": "disk"})):
         assert found[name].predicted_step_ms is None and found[name].change == change
         assert "287 MiB" in found[name].why and "not measured" in found[name].why
     view = {"where": "ram", "capacity": 1000, "filled": 300, "bytes": 1000 * 150_528}
-    filling = by_name(case(ways=[], told={"pictures": [picture(view=view)]}, hits=0.1))["wait for the view"]
+    filling = by_name(case(ways=[], told={"images": [image(view=view)]}, hits=0.1))["wait for the view"]
     assert filling.predicted_step_ms is None
 
 
-def test_pictures_that_a_view_would_not_help_get_none() -> None:
-    assert not {"view in RAM", "view on disk"} & set(by_name(case(told={"pictures": [picture(view_row_bytes=0)]})))
+def test_images_that_a_view_would_not_help_get_none() -> None:
+    assert not {"view in RAM", "view on disk"} & set(by_name(case(told={"images": [image(view_row_bytes=0)]})))
 
 
 # Decoding
 
 
-def test_scaled_decode_is_predicted_from_the_ratio_measured_on_the_users_pictures() -> None:
-    found = by_name(case(told={"pictures": [picture(can_scale=True)]}))["scaled decode"]
+def test_scaled_decode_is_predicted_from_the_ratio_measured_on_the_users_images() -> None:
+    found = by_name(case(told={"images": [image(can_scale=True)]}))["scaled decode"]
     ratio = (3.05 - 0.05) / (5.0 - 0.05)
     assert found.change == {"exact": False}
     assert ms_of(found) == pytest.approx((2 + 78 * ratio) / 2)
 
 
 def test_scaled_decode_has_no_number_where_nothing_was_measured() -> None:
-    found = by_name(case(told={"pictures": [picture(can_scale=True)]}, ways=[]))
+    found = by_name(case(told={"images": [image(can_scale=True)]}, ways=[]))
     assert found["scaled decode"].predicted_step_ms is None
     assert "scaled decode" not in by_name(case())
 
@@ -153,25 +153,25 @@ def test_without_a_measurement_threads_go_up_to_the_cores_granted() -> None:
 
 def test_workers_of_a_dataloader_are_called_so() -> None:
     told = LoaderInfo(kind="torch.utils.data.DataLoader", workers=0, batch_size=16)
-    stages = (Stage("00_TOTAL_getitem", 30.0, 16),)
-    made = Case(Situation(30.0, 0, 4, 20.0, cpu_ms=30.0), 50.0, stages, told, {}, 0.0, True)
+    stages = (StageTime("00_TOTAL_getitem", 30.0, 16),)
+    made = FixInputs(LoaderModel(30.0, 0, 4, 20.0, cpu_ms=30.0), 50.0, stages, told, {}, 0.0, True)
     found = by_name(made)["workers"]
     assert found.change == {"num_workers": 4} and ms_of(found) == 20.0
 
 
-NO_STARTS = Starts()
+NO_STARTS = PassStartCost()
 
 
 def attached(
     service_ms: float, cpu_ms: float, *, workers: int = 2, compute_ms: float = 5.0, stage: str = "00_TOTAL_getitem",
-    starts: Starts = NO_STARTS, is_cpu_known: bool = True, worker_bytes: float | None = None, **told: Any,
-) -> Case:  # fmt: skip
+    starts: PassStartCost = NO_STARTS, is_cpu_known: bool = True, worker_bytes: float | None = None, **told: Any,
+) -> FixInputs:  # fmt: skip
     """An ordinary DataLoader, on two CPUs."""
-    now = Situation(service_ms, workers, 2, compute_ms, cpu_ms=cpu_ms)
+    now = LoaderModel(service_ms, workers, 2, compute_ms, cpu_ms=cpu_ms)
     whole = LoaderInfo(**{"workers": workers, "persistent_workers": False, **told})
     cpu = CpuUse(is_known=is_cpu_known, worker_bytes=worker_bytes)
     step_ms = now.step_ms + starts.per_step_ms
-    return Case(now, step_ms, (Stage(stage, service_ms, 4),), whole, {}, 0.0, True, starts=starts, cpu=cpu)
+    return FixInputs(now, step_ms, (StageTime(stage, service_ms, 4),), whole, {}, 0.0, True, starts=starts, cpu=cpu)
 
 
 def test_workers_that_wait_for_storage_may_be_more_than_the_cpus() -> None:
@@ -202,7 +202,7 @@ def test_of_the_threads_measured_the_fewest_that_do_it_are_proposed() -> None:
     assert found.change == {"threads": 16} and ms_of(found) == pytest.approx(80 * 5.1 / 5 / 16)
 
 
-STARTS = Starts(per_step_ms=64.0, spared_ms=63.0, wait_ms=1030.0, steps=16.0)
+STARTS = PassStartCost(per_step_ms=64.0, spared_ms=63.0, wait_ms=1030.0, steps=16.0)
 
 
 def test_workers_that_stay_spare_the_start_of_each_epoch() -> None:
@@ -228,7 +228,7 @@ def test_more_workers_stay_where_starting_them_for_each_epoch_would_show() -> No
 
 
 def test_more_workers_that_do_not_stay_take_longer_to_start() -> None:
-    hardly = Starts(per_step_ms=0.085, spared_ms=0.005, wait_ms=85.0, steps=1000.0)
+    hardly = PassStartCost(per_step_ms=0.085, spared_ms=0.005, wait_ms=85.0, steps=1000.0)
     found = by_name(attached(80.0, 1.0, starts=hardly))["workers"]
     assert found.change == {"num_workers": 16}
     assert ms_of(found) == pytest.approx(5.0 + 80 / 1000 + 0.005 * 16 / 2)
@@ -258,7 +258,7 @@ def test_nothing_that_the_loader_does_helps_against_handing_over() -> None:
     made = attached(8.0, 8.0, compute_ms=30.0, stage="03b_image_decode", is_cpu_known=False, workers=1)
     handed = replace(made.now, hand_over_ms=4.0)
     assert fixes_for(replace(made, now=handed, step_ms=34.0, is_input_bound=False)) == ()
-    some = Starts(per_step_ms=10.0, spared_ms=9.0, wait_ms=164.0, steps=16.0)
+    some = PassStartCost(per_step_ms=10.0, spared_ms=9.0, wait_ms=164.0, steps=16.0)
     starting = replace(made, now=handed, step_ms=44.0, starts=some)  # bound by its starts alone
     assert [fix.name for fix in fixes_for(starting)] == ["persistent workers"]
 
@@ -305,7 +305,7 @@ def test_a_loader_that_keeps_up_gets_no_advice() -> None:
 
 def test_a_larger_batch_is_predicted_from_the_users_own_step_alone() -> None:
     made = case(input_bound=False, compute_ms=100.0)
-    with_cost = Case(**{**vars(made), "cost": BatchCost(fixed_ms=40.0, sample_ms=2.5, sizes=(8, 16))})
+    with_cost = FixInputs(**{**vars(made), "cost": BatchCost(fixed_ms=40.0, sample_ms=2.5, sizes=(8, 16))})
     found = by_name(with_cost)["larger batch"]
     # 40 + 16·2.5 = 80 ms alone, 100 ms beside the loader; 40 + 32·2.5 = 120 ms alone
     assert ms_of(found) == pytest.approx(150.0) and found.per_batch_ms == pytest.approx(75.0)
@@ -314,11 +314,11 @@ def test_a_larger_batch_is_predicted_from_the_users_own_step_alone() -> None:
 
 def test_mixed_precision_is_advice_without_a_number() -> None:
     made = case(input_bound=False, compute_ms=100.0)
-    on_gpu = Case(**{**vars(made), "on_gpu": True})
+    on_gpu = FixInputs(**{**vars(made), "on_gpu": True})
     assert {(fix.name, fix.predicted_step_ms) for fix in fixes_for(on_gpu)} == {
         ("mixed precision", None), ("larger batch", None)
     }  # fmt: skip
-    has_it = Case(**{**vars(on_gpu), "autocast": "bfloat16"})
+    has_it = FixInputs(**{**vars(on_gpu), "autocast": "bfloat16"})
     assert [fix.name for fix in fixes_for(has_it)] == ["larger batch"]
 
 
@@ -326,7 +326,7 @@ def test_mixed_precision_is_advice_without_a_number() -> None:
 
 
 def test_of_equal_changes_the_least_is_recommended_and_no_other_training() -> None:
-    made = case(told={"pictures": [picture("a"), picture("b")]})
+    made = case(told={"images": [image("a"), image("b")]})
     fixes = fixes_for(made)
     assert {"view in RAM", "view on disk", "fewer columns"} <= {fix.name for fix in fixes}
     best = best_of(fixes, made.step_ms)
@@ -335,13 +335,13 @@ def test_of_equal_changes_the_least_is_recommended_and_no_other_training() -> No
 
 
 def test_fewer_columns_are_reckoned_by_their_pixels() -> None:
-    big, small = picture("big", stored=[960, 1280]), picture("small")
-    found = by_name(case(told={"pictures": [big, small]}, compute_ms=1.0))["fewer columns"]
+    big, small = image("big", stored=[960, 1280]), image("small")
+    found = by_name(case(told={"images": [big, small]}, compute_ms=1.0))["fewer columns"]
     assert ms_of(found) == pytest.approx(80 * (1 - 0.8) / 2) and "big" in found.why
 
 
 def test_what_alters_the_training_comes_last_and_is_not_recommended_while_anything_else_is_known() -> None:
-    unmeasured = fixes_for(case(ways=[], told={"pictures": [picture("a"), picture("b")]}))
+    unmeasured = fixes_for(case(ways=[], told={"images": [image("a"), image("b")]}))
     assert unmeasured[-1].name == "fewer columns" and ms_of(unmeasured[-1]) < 40.0
     assert best_of(unmeasured, 40.0) is None
     larger = Fix("larger batch", {"batch_size": 32}, 30.0, "", "another training", batch_factor=2.0)

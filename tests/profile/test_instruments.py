@@ -13,16 +13,16 @@ import pytest
 
 import penstock
 from penstock import profile
-from penstock.load.build import build_view
 from penstock.load.loader import Loader
-from penstock.load.replay import AsyncSampleBuffer, MultimodalReplayBuffer
+from penstock.load.replay.buffer import AsyncSampleBuffer, MultimodalReplayBuffer
+from penstock.load.sampling.window import Window
 from penstock.load.settings import Mix
-from penstock.load.window import Window
+from penstock.load.views.build import build_view
 from penstock.profile import SpanStats, reset, snapshot
 from penstock.profile.record.spans import paused, record_calls, show
-from penstock.stores.store import ImageSource, Picture, Scratch
+from penstock.stores.store import ImageArray, ImageSource, Scratch
 from tests.conversion import bags
-from tests.load.picture_store import ArraySource, ArrayStore
+from tests.load.image_store import ArraySource, ArrayStore
 from tests.load.replay_files import write_replay
 from tests.profile.ledger import Ledger, until_a_worker_dies
 
@@ -59,7 +59,7 @@ def test_every_stage_of_every_sample_is_counted_once() -> None:
     assert found["data_wait"] == told.steps.count == n_batches
     stored = sum(store.column(name).stored_bytes for name in ("cam", "raw"))
     assert told.counters["bytes_read"] == 2 * stored
-    assert told.counters["pictures_decoded"] == samples * CAMERAS and "view_hits" not in told.counters
+    assert told.counters["images_decoded"] == samples * CAMERAS and "view_hits" not in told.counters
     assert told.gauges["queue_depth"].count >= n_batches
     assert "03d_view_copy" not in found and "03e_view_put" not in found
 
@@ -71,12 +71,12 @@ def test_stages_nest_and_their_own_times_add_up() -> None:
     merged = snapshot().by_name()
     paths = {each.name: each.path for each in snapshot().spans}
     assert paths["03b_image_decode"] == ("00_TOTAL_getitem", "03_read_images_total", "03a_read_one_camera")
-    total, pictures, camera = (merged[name] for name in paths["03b_image_decode"])
+    total, images, camera = (merged[name] for name in paths["03b_image_decode"])
     parts = merged["03b_image_decode"].total_ns + merged["03c_fetch_bytes"].total_ns
     numbers = merged["02_read_qpos"].total_ns + merged["04_read_actions"].total_ns
     assert camera.self_ns == camera.total_ns - parts >= 0
-    assert pictures.total_ns == camera.total_ns and pictures.self_ns == 0
-    assert total.self_ns == total.total_ns - pictures.total_ns - numbers >= 0
+    assert images.total_ns == camera.total_ns and images.self_ns == 0
+    assert total.self_ns == total.total_ns - images.total_ns - numbers >= 0
 
 
 def test_a_view_is_filled_once_and_answers_from_then_on() -> None:
@@ -87,23 +87,23 @@ def test_a_view_is_filled_once_and_answers_from_then_on() -> None:
         reset()
         for _ in batches:
             pass
-    kept = first["03e_view_put"]  # raw pictures of another size have a view, too
+    kept = first["03e_view_put"]  # raw images of another size have a view, too
     assert first["03b_image_decode"] == kept == ROWS * CAMERAS and "03d_view_copy" not in first
     again = counts()
     assert again["03d_view_copy"] == again["03a_read_one_camera"] == ROWS * CAMERAS
     told = snapshot().counters
-    assert told["view_hits"] == ROWS * CAMERAS and told["bytes_read"] == told["pictures_decoded"] == 0
+    assert told["view_hits"] == ROWS * CAMERAS and told["bytes_read"] == told["images_decoded"] == 0
     assert "03b_image_decode" not in again and again["00_TOTAL_getitem"] == ROWS
 
 
-def test_a_camera_of_a_window_counts_once_and_its_pictures_each() -> None:
+def test_a_camera_of_a_window_counts_once_and_its_images_each() -> None:
     store = ArrayStore((20, 25))
     with loader(store, window=Window(cam=[-1, 0], columns=["cam", "action"]), dtype="float32") as batches:
         rows = [set(batch["index"].tolist()) for batch in batches]
     found = counts()
     assert found["03a_read_one_camera"] == found["00_TOTAL_getitem"] == ROWS
     wanted = [each | {row if row in (0, 20) else row - 1 for row in each} for each in rows]
-    assert found["03b_image_decode"] == found["05a_normalize_picture"] == sum(map(len, wanted))
+    assert found["03b_image_decode"] == found["05a_normalize_image"] == sum(map(len, wanted))
     assert "02_read_qpos" not in found and found["04_read_actions"] == ROWS
 
 
@@ -152,7 +152,7 @@ def test_a_loader_that_is_used_in_a_pause_tells_nothing_and_the_other_goes_on() 
 
 
 def test_threads_show_their_tasks_in_the_timeline_and_no_sums() -> None:
-    with loader(ArrayStore((20, 25))) as batches:
+    with loader(ArrayStore((20, 25)), engine="thread") as batches:
         for _ in batches:
             pass
     shown = {each.thread: {event.name for event in each.events} for each in snapshot().events}
@@ -201,7 +201,7 @@ def test_building_a_view_counts_what_it_decodes() -> None:
     views = build_view(ArrayStore((20, 25)), ["cam"], (24, 32), where="ram", memory="512MiB", threads=2)
     found = counts()
     assert found["03b_image_decode"] == found["03c_fetch_bytes"] == found["03e_view_put"] == ROWS
-    assert "00_TOTAL_getitem" not in found and snapshot().counters["pictures_decoded"] == ROWS
+    assert "00_TOTAL_getitem" not in found and snapshot().counters["images_decoded"] == ROWS
     for view in views.values():
         view.close()
 
@@ -218,25 +218,25 @@ def test_a_conversion_counts_its_episodes(tmp_path: Path) -> None:
     tape = bags.camera(bags.CAM_H, bags.times(30, 0.5)) + bags.joints(bags.STATE, bags.times(60, 0.5))
     penstock.convert(bags.write(tmp_path / "run.bag", tape), tmp_path / "out")
     found = counts()
-    assert found["30_episode_write"] == found["31_episode_commit"] == 1 and found["33_store_pictures"] >= 1
+    assert found["30_episode_write"] == found["31_episode_commit"] == 1 and found["33_store_images"] >= 1
 
 
 # Worker processes
 
 
 class MortalSource(ImageSource):
-    """Pictures of another source; reading one of them ends the process, once it is time to."""
+    """Images of another source; reading one of them ends the process, once it is time to."""
 
     def __init__(self, inner: ArraySource, deadly: int, until: Callable[[], object]) -> None:
         self._inner, self._deadly, self._until = inner, deadly, until
         self.scratch_bytes = inner.scratch_bytes
 
-    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
-        for row, picture in zip(rows, self._inner.read(rows, scratch), strict=True):
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
+        for row, image in zip(rows, self._inner.read(rows, scratch), strict=True):
             if row == self._deadly:
                 self._until()
                 os.kill(os.getpid(), signal.SIGKILL)
-            yield picture
+            yield image
 
     def keys(self, rows: Any) -> Any:
         return self._inner.keys(rows)
@@ -271,7 +271,7 @@ def test_two_workers_count_every_sample_and_camera() -> None:
     assert found["00_TOTAL_getitem"] == found["03_read_images_total"] == found["05_to_tensor_normalize"] == ROWS
     assert found["03a_read_one_camera"] == found["03b_image_decode"] == ROWS * CAMERAS
     assert len(workers_of(merged)) == 2
-    assert snapshot().counters["pictures_decoded"] == ROWS * CAMERAS
+    assert snapshot().counters["images_decoded"] == ROWS * CAMERAS
 
 
 def test_a_worker_that_is_killed_midway_has_told_all_batches_before(tmp_path: Path) -> None:

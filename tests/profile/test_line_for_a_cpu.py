@@ -9,9 +9,9 @@ import pytest
 
 from penstock import profile
 from penstock.profile import Snapshot, snapshot
+from penstock.profile.diagnosis.verdict import verdict
 from penstock.profile.loader_info import LoaderInfo
 from penstock.profile.torch import wrappers
-from penstock.profile.verdict.verdict import verdict
 from tests.profile.runs import run
 
 STEPS = 60

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.profile.report.live import LiveView, live_line, live_table
-from penstock.profile.snapshot import Snapshot
+from penstock.profile.stats import Snapshot
 from tests.profile.made import MS, empty_run, stats, training_run
 
 _SOON_S = 60.0

@@ -15,13 +15,15 @@ from penstock.errors import UsageError
 from penstock.profile.loader_info import ImageInfo, LoaderInfo, StoreInfo, ViewInfo
 from penstock.profile.record.registry import loader_info_of, register
 from tests.lerobot import making
-from tests.profile.runs import loader_told, picture
+from tests.profile.runs import image as image_info
+from tests.profile.runs import loader_told
 
 KEYS = {
     "kind", "text", "options", "stores", "window", "rows", "samples", "batches_handed", "made_per_batch",
     "hit_share", "step_batches", "batches", "batch_size", "threads", "slots", "cores", "device", "cuda", "exact",
-    "resize", "pictures", "pictures_per_batch", "stored_bytes_per_batch", "batch_bytes", "memory_bytes",
+    "resize", "images", "images_per_batch", "stored_bytes_per_batch", "batch_bytes", "memory_bytes",
     "memory_left_bytes", "memory_available_bytes", "cache_free_bytes", "steps_waited_ms", "is_companion",
+    "engine",
 }  # fmt: skip
 """Of a penstock.Loader in RUN.json."""
 
@@ -41,14 +43,14 @@ def test_the_file_of_a_run_has_the_keys_that_it_always_had(tmp_path: Path) -> No
     assert set(told) == KEYS and told["batches_handed"] == told["step_batches"] == batches
     assert set(told["stores"][0]) == {"path", "kind", "rows", "weight", "words"}
     assert told["stores"][0]["words"] == {"episodes": None, "columns": None}
-    (image,) = told["pictures"][:1]
-    assert set(image) == set(picture()) and image["size"] == [24, 32]
+    (image,) = told["images"][:1]
+    assert set(image) == set(image_info()) and image["size"] == [24, 32]
     assert set(image["view"]) == {"where", "capacity", "filled", "bytes"} and image["view"]["where"] == "ram"
 
 
 def test_a_file_is_read_as_it_was_written() -> None:
     view = ViewInfo("disk", 500, 20, 1 << 20)
-    whole = LoaderInfo.from_json(loader_told(pictures=[picture("a"), picture("b", view=vars(view))]))
+    whole = LoaderInfo.from_json(loader_told(images=[image_info("a"), image_info("b", view=vars(view))]))
     assert isinstance(whole.images[0], ImageInfo) and whole.images[0].stored == (480, 640)
     assert whole.images[1].view == view and whole.images_per_batch == 16.0
     assert LoaderInfo.from_json(json.loads(json.dumps(whole.to_json()))) == whole
@@ -62,14 +64,13 @@ def test_a_store_without_words_is_one_that_nobody_else_can_open() -> None:
 @pytest.mark.parametrize(
     ("told", "what"),
     [
-        ({"threads": "two"}, r"threads: needs a whole number from 0 to 2\^72, not 'two'"),
-        ({"batches": -1}, "batches: needs a whole number"),
+        ({"threads": "two"}, r"threads: needs a whole number, not 'two'"),
+        ({"batches": 0.5}, "batches: needs a whole number"),
         ({"start_wait_ms": "long"}, "start_wait_ms: needs a number, not 'long'"),
-        ({"pictures": [picture(stored=[480])]}, r"pictures\[0\].stored: needs two whole numbers"),
-        ({"pictures": [picture(view=3)]}, r"pictures\[0\].view: needs a table, not 3"),
-        ({"pictures": [{"column": "cam"}]}, r"pictures\[0\].encoding is missing"),
+        ({"images": [image_info(stored=[480])]}, r"images\[0\].stored: needs 2 whole numbers"),
+        ({"images": [image_info(view=3)]}, r"images\[0\].view: needs a table, not 3"),
+        ({"images": [{"column": "cam"}]}, r"images\[0\].encoding is missing"),
         ({"options": 3}, "options: needs a table, not 3"),
-        ({"mine": {"deep": [float("inf")]}}, r"needs a number, not inf"),
         ([], "needs a table"),
     ],
 )
@@ -95,4 +96,4 @@ def test_a_users_own_loader_may_tell_a_table_with_facts_of_its_own() -> None:
 
 def test_names_in_the_file_are_each_others_of_no_field() -> None:
     names = [each.metadata.get("json", each.name) for each in fields(LoaderInfo)]
-    assert len(names) == len(set(names)) and not {"images", "images_per_batch"} & set(names)
+    assert len(names) == len(set(names))

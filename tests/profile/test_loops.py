@@ -17,7 +17,7 @@ from penstock.profile.record import loader_pass
 from penstock.profile.record import steps as steps_module
 from penstock.profile.record.loader_pass import LoaderPass, loader_id
 from penstock.profile.record.steps import Steps, steps
-from penstock.profile.snapshot import EpochStats
+from penstock.profile.stats import EpochStats
 from tests.profile.batches import Batches
 
 

@@ -10,7 +10,7 @@ from penstock.profile.difference import between
 from penstock.profile.report.figures import stage_rows
 from penstock.profile.report.page import render_page
 from penstock.profile.report.table import table
-from penstock.profile.snapshot import Snapshot, merge_spans
+from penstock.profile.stats import Snapshot, merge_spans
 from tests.profile.made import MS, empty_run, stats
 
 

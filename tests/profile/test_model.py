@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.profile.snapshot import StepPoint
-from penstock.profile.verdict.model import LOADER_STAGES, Situation, compute_stages_of, pace_of, stages_of
+from penstock.profile.diagnosis.model import LOADER_STAGES, LoaderModel, compute_stages_of, pace_of, stages_of
+from penstock.profile.stats import StepPoint
 from tests.profile.made import MAIN, MS, WORKER, stats
 from tests.profile.runs import run
 
-BASE = Situation(service_ms=80.0, threads=2, cores=4, compute_ms=10.0, cpu_ms=80.0)
+BASE = LoaderModel(service_ms=80.0, threads=2, cores=4, compute_ms=10.0, cpu_ms=80.0)
 TIMES = st.floats(0.1, 1e4)
 
 
@@ -51,7 +51,7 @@ def test_without_threads_loading_and_computing_add_up() -> None:
 def test_more_threads_never_make_the_predicted_step_longer(
     service: float, compute: float, threads: int, cores: int, share: float
 ) -> None:
-    now = Situation(service, threads, cores, compute, cpu_ms=share * service)
+    now = LoaderModel(service, threads, cores, compute, cpu_ms=share * service)
     more = replace(now, threads=threads + 1)
     assert compute <= more.step_ms <= now.step_ms
 
@@ -143,8 +143,8 @@ def test_stages_on_the_gpu_stand_for_what_the_host_saw() -> None:
 
 
 def test_the_names_of_loader_stages_are_those_that_loaders_record() -> None:
-    from penstock.load import stages
-    from penstock.stores.held import FILE_CACHE
+    from penstock.load.engine import stages
+    from penstock.stores.caches import FILE_CACHE
 
     recorded = {each for name, each in vars(stages).items() if name.isupper() and isinstance(each, str)}
     recorded -= {stages.PLAN, stages.SLOT}

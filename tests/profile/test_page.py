@@ -15,8 +15,8 @@ import pytest
 from penstock.errors import OutputFailed
 from penstock.profile.loader_info import LoaderInfo
 from penstock.profile.report.page import export_html, render_page
-from penstock.profile.report.page_charts import Stage, round_marks, step_bars, step_ticks
-from penstock.profile.snapshot import Event, MemoryPoint, Snapshot, StepPoint, StepStats, ThreadEvents
+from penstock.profile.report.page_charts import StageStyle, round_marks, step_bars, step_ticks
+from penstock.profile.stats import MemoryPoint, Snapshot, SpanEvent, StepPoint, StepStats, ThreadEvents
 from tests.profile.browser import CHROMIUM, DRIVER, Browser
 from tests.profile.made import MAIN, MS, START_NS, empty_run, stats, training_run
 
@@ -161,7 +161,8 @@ def test_steps_whose_numbers_begin_anew_lie_one_after_the_other() -> None:
 
 def test_the_page_stays_small_whatever_the_run() -> None:
     chunk = [
-        Event(f"stage {n % 300} " + "x" * 500, START_NS + n * 1000, 900 if n % 2 else 40, n % 5) for n in range(4096)
+        SpanEvent(f"stage {n % 300} " + "x" * 500, START_NS + n * 1000, 900 if n % 2 else 40, n % 5)
+        for n in range(4096)
     ]
     lanes = tuple(ThreadEvents(MAIN, "p" * 9000, f"thread {n}", True, 1, tuple(chunk)) for n in range(60))
     spans = tuple(stats(f"stage {n} " + "x" * 5000, [1000] * 10) for n in range(1500))
@@ -186,13 +187,15 @@ def test_a_directory_that_is_not_there_is_told_and_leaves_nothing(tmp_path: Path
 # The step's timeline
 
 
-def _bars(events: list[Event], duration_ns: int = 1_000_000) -> Any:
-    names = {event.name: Stage(n, False) for n, event in enumerate(events)}
+def _bars(events: list[SpanEvent], duration_ns: int = 1_000_000) -> Any:
+    names = {event.name: StageStyle(n, False) for n, event in enumerate(events)}
     return step_bars(events, 0, duration_ns, 1 / 1200, names)
 
 
 def test_bars_lie_where_the_spans_were_and_end_with_the_step() -> None:
-    bars = _bars([Event("a", -250_000, 500_000, 0), Event("b", 500_000, 900_000, 1), Event("c", 2_000_000, 5, 0)])
+    bars = _bars(
+        [SpanEvent("a", -250_000, 500_000, 0), SpanEvent("b", 500_000, 900_000, 1), SpanEvent("c", 2_000_000, 5, 0)]
+    )
     assert [(block.label, block.left, block.width, block.depth) for block in bars] == [
         ("a", 0.0, 0.25, 0),
         ("b", 0.5, 0.5, 1),
@@ -200,7 +203,9 @@ def test_bars_lie_where_the_spans_were_and_end_with_the_step() -> None:
 
 
 def test_short_neighbours_become_one_bar_that_says_so() -> None:
-    bars = _bars([Event("tiny", 1000 * n, 900, 0) for n in range(10)] + [Event("long", 500_000, 100_000, 0)], 10**7)
+    bars = _bars(
+        [SpanEvent("tiny", 1000 * n, 900, 0) for n in range(10)] + [SpanEvent("long", 500_000, 100_000, 0)], 10**7
+    )
     assert [block.label for block in bars] == ["tiny", "long"]
     assert "10 short spans" in bars[0].tip and bars[0].width == pytest.approx(9900 / 10**7)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -21,12 +20,8 @@ from penstock.profile.record.histogram import Histogram, bucket_of, merge_pairs,
 from penstock.profile.record.machine import MAX_POINTS as MAX_MEMORY_POINTS
 from penstock.profile.record.machine import MemorySeries
 from penstock.profile.record.steps import MAX_POINTS, Series, Steps
-from penstock.profile.report.page import render_page
-from penstock.profile.report.table import table
-from penstock.profile.report.trace import trace_events
-from penstock.profile.snapshot import EpochStats, MemoryPoint, Snapshot, StepPoint, span_stats
-from penstock.profile.verdict.verdict import verdict
-from tests.cli.test_profile_damaged import WRONG, Way, ways_to, with_value
+from penstock.profile.stats import EpochStats, MemoryPoint, Snapshot, StepPoint, span_stats
+from tests.cli.test_profile_damaged import Way, with_value
 
 # JSON
 
@@ -65,6 +60,7 @@ def test_a_snapshot_goes_to_a_file_and_comes_back_the_same(tmp_path: Path) -> No
         ('{"penstock_profile": 99}', "has version 99"),
         ('{"penstock_profile": 1, "spans": [3]}', "damaged"),
         ("[" * 100_000, "is no JSON"),
+        ('{"penstock_profile": 1, "taken_at": NaN}', "NaN is no number"),
     ],
 )
 def test_a_file_that_is_no_profile_is_refused_by_name(text: str, what: str, tmp_path: Path) -> None:
@@ -82,47 +78,22 @@ def test_a_file_that_is_no_profile_is_refused_by_name(text: str, what: str, tmp_
 @pytest.mark.parametrize(
     ("way", "value", "what"),
     [
-        (("spans", 0, "total_ns"), "abc", r"spans\[0\].total_ns: needs a whole number from 0 to 2\^72, not 'abc'"),
+        (("spans", 0, "total_ns"), "abc", r"spans\[0\].total_ns: needs a whole number, not 'abc'"),
         (("spans", 0, "count"), True, r"spans\[0\].count: needs a whole number"),
         (("spans", 0, "path"), [3], r"spans\[0\].path\[0\]: needs a text, not 3"),
-        (("spans", 0, "histogram", 0), [384, 1], r"spans\[0\].histogram\[0\]\[0\]: needs .* to 383, not 384"),
-        (("spans", 0, "histogram"), [[1]], r"spans\[0\].histogram: needs rows of 2 whole numbers"),
-        (("spans", 0, "p50_ns"), 0, r"spans\[0\]: needs a total, and percentiles from min_ns to max_ns"),
-        (("spans", 0, "total_ns"), 0, r"spans\[0\]: needs a total, and percentiles from min_ns to max_ns"),
+        (("spans", 0, "histogram"), [[1]], r"spans\[0\].histogram\[0\]: needs 2 whole numbers"),
         (("counters", "read"), 0.5, r"counters\['read'\]: needs a whole number"),
-        (("gauges", "depth", "mean"), math.nan, r"gauges\['depth'\].mean: needs a number, not nan"),
         (("gauges", "depth"), 3, r"gauges\['depth'\]: needs a table, not 3"),
         (("steps", "wait_total_ns"), None, r"steps.wait_total_ns: needs a whole number"),
-        (("steps", "series", 0, 2), 10**30, r"steps.series\[0\]\[2\]: needs a whole number"),
         (("memory",), None, r"memory: needs a list, not None"),
-        (("machine", "cores"), math.inf, r"machine\['cores'\]: needs a number, not inf"),
         (("subjects",), [3], r"subjects\[0\]: needs a table, not 3"),
-        (("events", 0, "events", 0, 0), 99, r"events\[0\].events\[0\]\[0\]: needs .* from 0 to \d+, not 99"),
+        (("events", 0, "events", 0, 0), 99, r"events\[0\].names: needs a name for each event"),
         (("events", 0, "is_alive"), 1, r"events\[0\].is_alive: needs true or false, not 1"),
-        (("lost",), {"gauges": -1}, r"lost\['gauges'\]: needs a whole number from 0"),
-        (("taken_at",), 1e300, r"taken_at: needs a number, not 1e\+300"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_place(way: Way, value: object, what: str) -> None:
     with pytest.raises(UsageError, match=f"the profile is damaged: {what}"):
         Snapshot.from_dict(with_value(recorded().to_dict(), way, value))
-
-
-def test_whatever_is_taken_from_a_file_can_be_shown_and_judged() -> None:
-    whole, taken = json.loads(json.dumps(recorded().to_dict())), 0
-    for way in list(ways_to(whole))[2:]:  # behind the version, which has a sentence of its own
-        for value in WRONG:
-            try:
-                found = Snapshot.from_dict(with_value(whole, way, value))
-            except UsageError as error:
-                assert str(way[0]) in error.message
-                continue
-            taken += 1
-            is_judged = found.steps.count and way[0] not in ("machine", "subjects")  # tables of anything
-            assert table(found) and render_page(found, verdict=verdict(found) if is_judged else None)
-            assert json.dumps(list(trace_events(found)), allow_nan=False)
-            assert Snapshot.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False))) == found
-    assert taken > 100
 
 
 def test_fields_that_are_not_known_are_left_alone_and_those_of_later_versions_may_be_missing() -> None:
@@ -151,9 +122,6 @@ def test_an_empty_snapshot_has_all_figures() -> None:
 
 
 def test_the_package_offers_functions_whatever_modules_were_imported() -> None:
-    import penstock.profile.report.table
-    import penstock.profile.snapshot
-    import penstock.profile.verdict.verdict  # noqa: F401
 
     assert callable(profile.snapshot)
     assert callable(profile.table)

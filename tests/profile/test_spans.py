@@ -21,8 +21,9 @@ from penstock import profile
 from penstock.errors import UsageError
 from penstock.profile import log_timing, record, reset, snapshot, span
 from penstock.profile.record.board import open_board
+from penstock.profile.record.layout import OTHER
 from penstock.profile.record.spans import paused, record_calls
-from penstock.profile.snapshot import OTHER, Event, SpanStats
+from penstock.profile.stats import SpanEvent, SpanStats
 
 
 def by_path() -> dict[tuple[str, ...], SpanStats]:
@@ -78,14 +79,14 @@ def count_paths(tree: Tree, path: tuple[str, ...], counts: dict[tuple[str, ...],
         count_paths(child, path, counts)
 
 
-def own_events() -> list[Event]:
+def own_events() -> list[SpanEvent]:
     return [event for thread in snapshot().events if thread.process == os.getpid() for event in thread.events]
 
 
-def reference(events: list[Event]) -> dict[str, tuple[int, int, int]]:
+def reference(events: list[SpanEvent]) -> dict[str, tuple[int, int, int]]:
     """(calls, total without calls inside themselves, self) of each name, from the intervals alone."""
     found: dict[str, tuple[int, int, int]] = {}
-    stack: list[tuple[Event, list[int]]] = []
+    stack: list[tuple[SpanEvent, list[int]]] = []
 
     def close() -> None:
         event, inner = stack.pop()

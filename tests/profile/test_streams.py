@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import profile
-from penstock.profile.verdict.verdict import verdict
+from penstock.profile.diagnosis.verdict import verdict
 
 torch = pytest.importorskip("torch")
 

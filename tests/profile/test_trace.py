@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import OutputFailed
 from penstock.profile.report.trace import export_trace, trace_events
-from penstock.profile.snapshot import Event, Snapshot, ThreadEvents
+from penstock.profile.stats import Snapshot, SpanEvent, ThreadEvents
 from tests.profile.made import MAIN, WORKER, empty_run, training_run
 
 # The Trace Event Format: what each kind of event must have, and of which type.
@@ -144,12 +144,12 @@ def test_steps_epochs_and_memory_lie_on_the_same_axis(tmp_path: Path) -> None:
     assert sum(e["ph"] == "b" and e["cat"] == "epoch" for e in events) == 2
 
 
-_event = st.builds(Event, st.sampled_from(["a", "b"]), st.integers(0, 60), st.integers(0, 40), st.integers(0, 3))
+_event = st.builds(SpanEvent, st.sampled_from(["a", "b"]), st.integers(0, 60), st.integers(0, 40), st.integers(0, 3))
 
 
 @settings(max_examples=60)
 @given(st.lists(_event, max_size=25))
-def test_whatever_overlaps_the_tracks_nest_and_nothing_is_lost(events: list[Event]) -> None:
+def test_whatever_overlaps_the_tracks_nest_and_nothing_is_lost(events: list[SpanEvent]) -> None:
     run = Snapshot(events=(ThreadEvents(1, "p", "t", True, 2, tuple(events)),), process=1)
     records = list(trace_events(run))
     check_trace({"traceEvents": records, "displayTimeUnit": "ns"})
@@ -182,9 +182,9 @@ from penstock import profile
 out, stop = sys.argv[1], threading.Event()
 wanted, ready = queue.Queue(), queue.Queue()
 
-def decode(pictures):
+def decode(images):
     with profile.span("03_read_images_total"):
-        for _ in range(pictures):
+        for _ in range(images):
             with profile.span("03b_image_decode"):
                 stop.wait(0.0005)
 

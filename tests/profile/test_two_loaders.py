@@ -12,12 +12,12 @@ import pytest
 
 from penstock import profile
 from penstock.profile import Snapshot
+from penstock.profile.diagnosis.verdict import verdict
 from penstock.profile.loader_info import LoaderInfo
 from penstock.profile.record import loader_pass
 from penstock.profile.record import steps as steps_module
 from penstock.profile.record.loader_pass import loader_id
 from penstock.profile.record.steps import steps
-from penstock.profile.verdict.verdict import verdict
 from tests.profile.batches import Batches
 from tests.profile.runs import run
 

@@ -17,22 +17,22 @@ import pytest
 
 from penstock import profile
 from penstock.errors import UsageError
-from penstock.load import calibrate
+from penstock.load.bench import calibrate
 from penstock.load.loader import Loader
-from penstock.load.remake import from_description, window_from
+from penstock.load.recreate import from_description, window_from
+from penstock.load.sampling.window import Clip, Transition, Window
 from penstock.load.settings import Mix
-from penstock.load.window import Clip, Transition, Window
 from penstock.profile import messages
+from penstock.profile.diagnosis import trial
+from penstock.profile.diagnosis.case import Fix
+from penstock.profile.diagnosis.trial import Replay, batch_cost, try_fix
+from penstock.profile.diagnosis.verdict import verdict
 from penstock.profile.loader_info import LoaderInfo
 from penstock.profile.record.registry import AccessPath, loader_infos, register, registered
-from penstock.profile.snapshot import Snapshot
-from penstock.profile.verdict import trial
-from penstock.profile.verdict.case import Fix
-from penstock.profile.verdict.trial import Replay, batch_cost, try_fix
-from penstock.profile.verdict.verdict import verdict
+from penstock.profile.stats import Snapshot
 from tests.lerobot import making
-from tests.load.picture_store import ArrayStore
-from tests.profile.runs import Measured, loader_told, picture, run, way
+from tests.load.image_store import ArrayStore
+from tests.profile.runs import Measured, image, loader_told, run, way
 
 DECODING = {"03b_image_decode": 84.0, "03c_fetch_bytes": 16.0, "04_read_actions": 18.0}
 WAYS = (way("now", 6.0), way("read", 1.0, stored_bytes=90_000), way("scaled", 4.0), way("ram", 0.02))
@@ -101,7 +101,7 @@ def test_a_loader_that_waits_for_its_storage_is_told_by_the_reading_stage() -> N
 
 def test_what_the_model_does_not_explain_stays_in_the_predictions() -> None:
     made = run(80, 60, {"03b_image_decode": 100.0}, loader=None)  # 100 ms over two threads are 50, a step took 80
-    told = loader_told(pictures=[picture(can_scale=True)])
+    told = loader_told(images=[image(can_scale=True)])
     found = verdict(made, loader=Measured(told, way("now", 6.0), way("read", 0.0), way("scaled", 3.0)))
     assert found.now.unexplained == pytest.approx(1.6)
     scaled = next(fix for fix in found.fixes if fix.name == "scaled decode")
@@ -110,7 +110,7 @@ def test_what_the_model_does_not_explain_stays_in_the_predictions() -> None:
 
 def test_batches_that_nobody_took_yet_do_not_make_the_service_time_longer() -> None:
     made = run(61, 38, DECODING)
-    ahead = Snapshot(**{**vars(made), "counters": {"pictures_decoded": 16 * 125}})  # 100 steps, 25 batches in the queue
+    ahead = Snapshot(**{**vars(made), "counters": {"images_decoded": 16 * 125}})  # 100 steps, 25 batches in the queue
     found = verdict(ahead, loader=Measured(loader_told(), *WAYS))
     assert found.now.service_ms == pytest.approx(sum(DECODING.values()) * 100 / 125)
 
@@ -122,7 +122,7 @@ def test_a_run_without_steps_says_what_to_do() -> None:
 
 
 def test_without_the_loader_at_hand_there_is_a_verdict_and_a_note() -> None:
-    told = loader_told(pictures=[picture(can_scale=True)])
+    told = loader_told(images=[image(can_scale=True)])
     found = verdict(run(61, 38, DECODING, loader=told), check=True)
     assert found.bound == "input" and found.trial is None
     assert {fix.name: fix.predicted_step_ms for fix in found.fixes} == dict.fromkeys(
@@ -133,7 +133,7 @@ def test_without_the_loader_at_hand_there_is_a_verdict_and_a_note() -> None:
 
 def test_where_the_data_is_gone_no_other_training_is_recommended_and_the_place_is_named() -> None:
     stores = [{"path": "/no/such/place", "kind": "ALOHA episodes", "words": {}}]
-    told = loader_told(pictures=[picture("a"), picture("b")], stores=stores)
+    told = loader_told(images=[image("a"), image("b")], stores=stores)
     found = verdict(run(61, 38, DECODING, loader=told), check=True)
     assert found.best is None and {fix.name for fix in found.fixes} > {"view in RAM", "fewer columns"}
     assert found.sentence.endswith("a view in RAM may make it shorter; by how much could not be measured here")
@@ -297,7 +297,7 @@ def test_the_chinese_words_carry_the_same_numbers() -> None:
 
 
 def test_a_verdict_in_chinese_is_chinese_throughout() -> None:
-    told = loader_told(pictures=[picture("相机一", can_scale=True), picture("相机二")], stores=[])
+    told = loader_told(images=[image("相机一", can_scale=True), image("相机二")], stores=[])
     moved = {**told, "stores": [{"path": "/no", "words": {}}]}
     texts = [
         verdict(run(61, 38, DECODING, steps=9, loader=told), loader=Measured(told, *WAYS)),
@@ -326,7 +326,7 @@ def test_a_verdict_is_json() -> None:
     found = verdict(run(61, 38, DECODING), loader=Measured(loader_told(), *WAYS))
     again = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert again["best"] == "view in RAM" and again["model"]["threads"] == 2
-    assert again["calibration"]["now"]["pictures"] == 48
+    assert again["calibration"]["now"]["images"] == 48
 
 
 def test_few_steps_are_told() -> None:
@@ -373,15 +373,15 @@ def test_a_loader_tells_what_its_batches_need(loader: Loader) -> None:
     for _ in loader:
         continue
     told = json.loads(json.dumps(loader.describe().to_json(), allow_nan=False))
-    cameras = {each["column"]: each for each in told["pictures"]}
-    assert told["pictures_per_batch"] == 8 and told["made_per_batch"] == pytest.approx(100 / 13)
+    cameras = {each["column"]: each for each in told["images"]}
+    assert told["images_per_batch"] == 8 and told["made_per_batch"] == pytest.approx(100 / 13)
     assert cameras["cam"]["can_scale"] and not cameras["raw"]["can_scale"]
     assert cameras["cam"]["view_row_bytes"] == 3 * 24 * 32 and cameras["cam"]["view"] is None
     assert told["stores"][0]["words"] is None  # arrays of this process: nobody else can open them
 
 
 def test_the_ways_of_a_real_loader_are_measured(loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibrate, "_MOST_S", 60.0)  # a machine that stops for a second gives no fewer pictures
+    monkeypatch.setattr(calibrate, "_MOST_S", 60.0)  # a machine that stops for a second gives no fewer images
     found = loader.calibrate(("now", "scaled", "read", "ram", "disk", "gpu"), (1, 2))
     assert set(found) == {"now", "scaled", "read", "ram", "disk"}
     for each in found.values():
@@ -390,7 +390,7 @@ def test_the_ways_of_a_real_loader_are_measured(loader: Loader, monkeypatch: pyt
     assert found["read"].stored_bytes > 0 and found["ram"].stored_bytes == 0
 
 
-def test_a_loader_without_pictures_to_make_has_no_ways() -> None:
+def test_a_loader_without_images_to_make_has_no_ways() -> None:
     with Loader(ArrayStore((20,)), Window(columns=["state"]), batch_size=4, output="numpy") as made:
         assert made.calibrate(("now", "ram"), (1,)) == {}
 
@@ -450,7 +450,7 @@ def test_a_mixture_is_made_again_with_its_weights(tmp_path: Path) -> None:
 def test_what_cannot_be_opened_again_says_who_can(loader: Loader) -> None:
     with pytest.raises(UsageError, match="only be opened by the program"):
         from_description(loader.describe())
-    with pytest.raises(UsageError, match="cannot be made again"):
+    with pytest.raises(UsageError, match="cannot be recreated"):
         from_description(LoaderInfo(kind="torch.utils.data.DataLoader"))
 
 
@@ -481,7 +481,7 @@ def test_a_view_is_filled_before_it_is_measured(loader: Loader) -> None:
     fix = Fix("view in RAM", {"view": "ram"}, 1.0, "", needs_filling=True)
     found = try_fix(Watched(), fix, lambda batch: None, seconds=0.0)
     stats = made[0].stats()
-    assert stats["pictures_made"] == 100 and stats["view_hits"] > 0  # each picture was made once, in the first pass
+    assert stats["images_made"] == 100 and stats["view_hits"] > 0  # each image was made once, in the first pass
     assert found.batches == 13
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from penstock import profile
 from penstock.load.loader import Loader
+from penstock.profile.diagnosis.verdict import verdict
 from penstock.profile.record.registry import loader_infos, register, unregister
-from penstock.profile.verdict.verdict import verdict
-from tests.load.picture_store import ArrayStore
+from tests.load.image_store import ArrayStore
 from tests.profile.runs import Measured, loader_told, run
 
 torch = pytest.importorskip("torch")
@@ -133,7 +133,7 @@ def test_one_that_cannot_tell_any_more_ends_all_the_same() -> None:
 
 
 def test_nothing_is_advised_for_a_loader_that_nobody_knows() -> None:
-    known = run(20.0, 12.0, {"03b_image_decode": 38.0}, loader=loader_told(threads=1, pictures=[]))
+    known = run(20.0, 12.0, {"03b_image_decode": 38.0}, loader=loader_told(threads=1, images=[]))
     assert [fix.name for fix in verdict(known, calibrate=False, loader=Measured(known.loaders[0].to_json())).fixes]
     unknown = replace(known, loaders=(), process=known.process + 1)
     assert verdict(unknown).fixes == ()

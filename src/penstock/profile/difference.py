@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from penstock.profile.record.histogram import middle_ns, pairs_of
-from penstock.profile.snapshot import Snapshot, SpanStats, StepStats, span_stats
+from penstock.profile.stats import Snapshot, SpanStats, StepStats, span_stats
 
 
 def between(before: Snapshot, after: Snapshot) -> Snapshot:

@@ -1,6 +1,6 @@
 """`LoaderInfo`: what a loader tells the profiler of itself, typed; JSON there and back (`subjects` of RUN.json).
 
-Whatever yields batches fills one in its `describe()`. A field that is None was not told. `other` holds facts of a
+Whatever yields batches fills one in its `describe()`. A field that is None is not known. `other` holds facts of a
 user's own loader that are no fields here: they are kept in the file and shown on the page.
 """
 
@@ -109,13 +109,15 @@ class LoaderInfo:
     window: Mapping[str, Any] | None = None
     rows: int | None = None
     slots: int | None = None
+    engine: str | None = None
+    """"thread" or "process": where its batches are made."""
     device: str | None = None
     cuda: bool | None = None
     """Whether the process has a GPU."""
     exact: bool | None = None
     resize: str | None = None
-    images: tuple[ImageInfo, ...] = field(default=(), metadata={"json": "pictures"})
-    images_per_batch: float | None = field(default=None, metadata={"json": "pictures_per_batch"})
+    images: tuple[ImageInfo, ...] = field(default=(), metadata={"json": "images"})
+    images_per_batch: float | None = field(default=None, metadata={"json": "images_per_batch"})
     """That are asked for."""
     made_per_batch: float | None = None
     """That were decoded or copied; a batch needs an image once."""

@@ -110,6 +110,16 @@ _MESSAGES: dict[str, tuple[str, str]] = {
         "您的训练步单独需 {alone:.1f} ms，运行中为 {there:.1f} ms: 其余是加载线程占用的 CPU 和 Python 锁，"
         "或循环中的其他工作；GPU 解码和从视图复制比 CPU 解码占用更少",
     ),
+    "own process": (
+        'engine="process" makes batches in a process of its own, which does not take Python\'s lock from the step; '
+        "decoding on the GPU and copying from a view take less than decoding on CPUs",
+        'engine="process" 在独立进程中制作 batch，不与训练步争用 Python 锁；GPU 解码和从视图复制比 CPU 解码占用更少',
+    ),
+    "fewer threads": (
+        "the engine is a process of its own already: fewer threads (threads=…) leave the step more CPUs; decoding on "
+        "the GPU and copying from a view take less than decoding on CPUs",
+        "加载引擎已是独立进程: 减少线程（threads=…）可给训练步留出更多 CPU；GPU 解码和从视图复制比 CPU 解码占用更少",
+    ),
     "hand-over": (
         "the {wait:.1f} ms that a step waits are what taking its batch from a worker process costs, for the workers "
         "would have one every {batch:.1f} ms: about the same for each batch, whatever the data set does; larger "
@@ -131,6 +141,18 @@ _MESSAGES: dict[str, tuple[str, str]] = {
         "are more workers and threads than CPUs; workers beyond the CPUs do not change that",
         "每个 batch 的 {service:.1f} ms 中有 {queued:.1f} ms 在排队等待 CPU: CPU 被其他程序占用，"
         "或 worker 和线程多于 CPU；超出 CPU 数的 worker 无济于事",
+    ),
+    "remote latency": (
+        "remote data, latency-bound: a request takes {request:.0f} ms, {share} of it until its answer begins, and "
+        "brings {size} kB; more requests at once help (PENSTOCK_REMOTE_IN_FLIGHT), or a view",
+        "远程数据，受延迟限制: 每个请求 {request:.0f} ms，其中 {share} 在等待响应开始，带来 {size} kB；"
+        "增加并发请求 (PENSTOCK_REMOTE_IN_FLIGHT) 或使用 view",
+    ),
+    "remote bandwidth": (
+        "remote data, bandwidth-bound: a request takes {request:.0f} ms, {share} of it until its answer begins, and "
+        "brings {size} kB; fewer bytes help: smaller images, a view, a machine nearer to the bucket",
+        "远程数据，受带宽限制: 每个请求 {request:.0f} ms，其中 {share} 在等待响应开始，带来 {size} kB；"
+        "减少字节: 更小的图像、view，或离存储更近的机器",
     ),
     "measuring failed": ("nothing could be measured on the data: {error}", "无法在数据上测量: {error}"),
     "unmeasured": (
@@ -174,6 +196,11 @@ _MESSAGES: dict[str, tuple[str, str]] = {
     "verdict: input": (
         "input-bound: the step takes {step}, {wait} of it waiting for data",
         "数据受限: 每步 {step}，其中 {wait} 在等待数据",
+    ),
+    "verdict: loader": (
+        "slowed by the loader: the step takes {beside} while the loader works and {alone} while it rests ({ratio}×); "
+        "{wait} of it is waiting for data",
+        "被加载器拖慢: 加载器工作时每步 {beside}，休息时 {alone}（{ratio} 倍）；其中 {wait} 在等待数据",
     ),
     "verdict: compute": (
         "compute-bound: the step takes {step}, {wait} of it waiting for data",
@@ -223,7 +250,7 @@ _MESSAGES: dict[str, tuple[str, str]] = {
     "stage: 03e_view_put": ("filling the view", "填充视图"),
     "stage: 04_read_actions": ("reading actions", "读取动作"),
     "stage: 05_to_tensor_normalize": ("making tensors", "转换张量"),
-    "stage: 05a_normalize_picture": ("making floats", "归一化"),
+    "stage: 05a_normalize_image": ("making floats", "归一化"),
     "stage: 06_to_device": ("copying to the device", "复制到设备"),
     "stage: 20_train_forward_pass": ("the forward pass", "前向传播"),
     "stage: 21_backward": ("the backward pass", "反向传播"),
@@ -272,6 +299,10 @@ _MESSAGES: dict[str, tuple[str, str]] = {
         "data wait: {share} of the step ({wait} of {step})",
         "数据等待: 占训练步的 {share}（{step} 中的 {wait}）",
     ),
+    "table: cost": (
+        "step alone: {alone}, with the loader at work: {beside} ({ratio}×)",
+        "训练步单独: {alone}，加载器工作时: {beside}（{ratio} 倍）",
+    ),
     "table: lost": ("not recorded: {what}", "未记录: {what}"),
     "table: left out": ("… and {count} stages more, {time} in all", "… 另有 {count} 个环节，共 {time}"),
     "table: epoch": ("Epoch {number} took", "Epoch {number} 总耗时"),
@@ -282,12 +313,12 @@ _MESSAGES: dict[str, tuple[str, str]] = {
 }
 
 
-class Message(str):
+class BilingualText(str):
     """A text that is English, and knows itself in Chinese."""
 
     zh: str
 
-    def __new__(cls, english: str, chinese: str) -> Message:
+    def __new__(cls, english: str, chinese: str) -> BilingualText:
         made = super().__new__(cls, english)
         made.zh = chinese
         return made
@@ -295,24 +326,24 @@ class Message(str):
     def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
         return str(self), self.zh
 
-    def __add__(self, other: str) -> Message:
-        return Message(str(self) + str(other), self.zh + in_language(other, "zh"))
+    def __add__(self, other: str) -> BilingualText:
+        return BilingualText(str(self) + str(other), self.zh + in_language(other, "zh"))
 
 
-def message(key: str, **values: Any) -> Message:
+def message(key: str, **values: Any) -> BilingualText:
     """A text of the catalogue, with its values."""
     english, chinese = _MESSAGES[key]
     translated = {name: in_language(each, "zh") if isinstance(each, str) else each for name, each in values.items()}
-    return Message(english.format(**values), chinese.format(**translated))
+    return BilingualText(english.format(**values), chinese.format(**translated))
 
 
-def name_of(kind: str, name: str) -> Message:
+def name_of(kind: str, name: str) -> BilingualText:
     """A "stage" or a "fix" in words; by its own name where it has none here."""
-    return message(f"{kind}: {name}") if f"{kind}: {name}" in _MESSAGES else Message(name, name)
+    return message(f"{kind}: {name}") if f"{kind}: {name}" in _MESSAGES else BilingualText(name, name)
 
 
 def in_language(text: str, lang: Language) -> str:
     """A text in the language asked for, where it knows that one; errors of the system do not."""
     if lang not in ("en", "zh"):
         raise UsageError(f"the profile speaks en and zh, not {lang!r}", hint='use lang="en" or lang="zh"')
-    return text.zh if lang == "zh" and isinstance(text, Message) else str(text)
+    return text.zh if lang == "zh" and isinstance(text, BilingualText) else str(text)

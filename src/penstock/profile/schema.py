@@ -14,18 +14,14 @@ from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from penstock.errors import OutputFailed, UsageError
 from penstock.system import files
 
-_LARGEST = 1 << 72  # more than words of 64 bits of all threads add up to
-_COUNT = (0, _LARGEST)
 _REAL = (-sys.float_info.max, sys.float_info.max)
 _DEEPEST = 32
-
-Signed = Annotated[int, (-_LARGEST, _LARGEST)]
-"""A whole number that may be below 0; a plain `int` of a file may not."""
+_NEEDED = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
 # Writing
@@ -88,15 +84,14 @@ def decode(kind: Any, value: Any, place: str) -> Any:
     """A value of a file as its type says; UsageError names its place where it is something else."""
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:
-        return _checked_numbers(value, place)
-    if kind in (int, float) or origin is Annotated:
-        return _number(kind, value, place)
-    if kind in (str, bool):
-        return value if type(value) is kind else refuse(value, place, "a text" if kind is str else "true or false")
+        return value
+    if kind in _NEEDED:
+        is_right = type(value) is kind or (kind is float and type(value) is int)
+        return value if is_right else refuse(value, place, _NEEDED[kind])
     if origin is UnionType:
         return None if value is None else decode(args[0], value, place)
     if origin is tuple:
-        return _items(args[0], value, place) if args[-1] is Ellipsis else _pair(args, value, place)
+        return _items(args[0], value, place) if args[-1] is Ellipsis else tuple(_row(len(args), value, place))
     if not isinstance(value, Mapping):
         refuse(value, place, "a table")
     if origin is Mapping:
@@ -124,7 +119,7 @@ def refuse(value: Any, place: str, needed: str) -> NoReturn:
 
 @functools.cache
 def _hints(kind: Any) -> list[tuple[Field[Any], Any]]:
-    hints = get_type_hints(kind, include_extras=True)
+    hints = get_type_hints(kind)
     return [(each, hints[each.name]) for each in fields(kind)]
 
 
@@ -132,57 +127,24 @@ def _inside(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
 
 
-def _bounds(kind: Any) -> tuple[Any, Any]:
-    if get_origin(kind) is Annotated:
-        low, high = get_args(kind)[1]
-        return low, high
-    return _COUNT if kind is int else _REAL
-
-
-def _number(kind: Any, value: Any, place: str) -> Any:
-    low, high = _bounds(kind)
-    is_whole = int in (kind, *get_args(kind))
-    if type(value) not in ((int,) if is_whole else (int, float)) or not low <= value <= high:
-        whole = f"a whole number from {low} to {high}".replace(str(_LARGEST), "2^72")
-        refuse(value, place, whole if is_whole else "a number")
-    return value
-
-
 def _items(kind: Any, value: Any, place: str) -> tuple[Any, ...]:
     if type(value) is not list:
         refuse(value, place, "a list")
     if get_origin(kind) is tuple:
-        return tuple(map(tuple, decode_rows(get_args(kind), value, place)))
+        return tuple(map(tuple, decode_rows(len(get_args(kind)), value, place)))
     if hasattr(kind, "_fields"):
-        columns = get_type_hints(kind, include_extras=True).values()
-        return tuple(kind(*row) for row in decode_rows(tuple(columns), value, place))
+        return tuple(kind(*row) for row in decode_rows(len(kind._fields), value, place))
     return tuple(decode(kind, each, f"{place}[{number}]") for number, each in enumerate(value))
 
 
-def decode_rows(kinds: tuple[Any, ...], rows: Any, place: str) -> list[list[int]]:
-    """Rows of whole numbers, each of the type of its column."""
-    if type(rows) is not list or not all(type(row) is list and len(row) == len(kinds) for row in rows):
-        refuse(rows, place, f"rows of {len(kinds)} whole numbers")
-    for number, column in enumerate(zip(*rows, strict=True)):
-        low, high = _bounds(kinds[number])
-        if set(map(type, column)) != {int} or min(column) < low or max(column) > high:
-            for row, value in enumerate(column):
-                _number(kinds[number], value, f"{place}[{row}][{number}]")
-    return rows
+def decode_rows(width: int, rows: Any, place: str) -> list[list[int]]:
+    """Rows of so many whole numbers."""
+    if type(rows) is not list:
+        refuse(rows, place, "a list")
+    return [_row(width, row, f"{place}[{number}]") for number, row in enumerate(rows)]
 
 
-def _pair(kinds: tuple[Any, ...], value: Any, place: str) -> tuple[Any, ...]:
-    if not isinstance(value, (list, tuple)) or len(value) != len(kinds):
-        refuse(value, place, "two whole numbers")
-    return tuple(
-        decode(kind, each, f"{place}[{number}]") for number, (kind, each) in enumerate(zip(kinds, value, strict=True))
-    )
-
-
-def _checked_numbers(value: Any, place: str) -> Any:
-    """Anything, if its numbers can be computed with."""
-    if isinstance(value, Mapping):
-        return {str(name): _checked_numbers(each, f"{place}[{reprlib.repr(name)}]") for name, each in value.items()}
-    if isinstance(value, list):
-        return [_checked_numbers(each, f"{place}[{number}]") for number, each in enumerate(value)]
-    return _number(float, value, place) if type(value) in (int, float) else value
+def _row(width: int, row: Any, place: str) -> list[int]:
+    if type(row) is not list or len(row) != width or set(map(type, row)) != {int}:
+        refuse(row, place, f"{width} whole numbers")
+    return row

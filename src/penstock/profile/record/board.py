@@ -238,7 +238,7 @@ _ticks: dict[int, int] = {}
 
 
 def pid_ticks(pid: int) -> int:
-    """When a process started, in ticks since boot: with it, a number given again is told from the first; 0: unknown."""
+    """When a process started, in ticks since boot: tells a reused process number from the first; 0: unknown."""
     if pid == os.getpid() and pid in _ticks:
         return _ticks[pid]
     ticks = 0

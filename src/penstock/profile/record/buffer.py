@@ -19,7 +19,6 @@ from penstock.errors import UsageError
 from penstock.profile.record import layout as at
 from penstock.profile.record.board import Board, open_board
 from penstock.profile.record.histogram import N_BUCKETS, PER_OCTAVE
-from penstock.profile.snapshot import OTHER
 
 if TYPE_CHECKING:
     import numpy as np
@@ -263,7 +262,7 @@ class ThreadBuffer:
         words = self.words
         if words[at.P_NODES] == 0:
             for number, parent in ((at.ROOT, at.ROOT), (at.OTHER_ID, at.ROOT), (at.OTHER_INNER_ID, at.OTHER_ID)):
-                self._write_node(number, parent, OTHER if number else "")
+                self._write_node(number, parent, at.OTHER if number else "")
             return 0
         for number, (_, name) in enumerate(at.named_rows(self.page, at.COUNTERS_AT, words[at.P_COUNTERS])):
             self.counters[name] = (at.COUNTERS_AT + number * at.COUNTER_BYTES) // at.WORD

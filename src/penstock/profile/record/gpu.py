@@ -22,7 +22,7 @@ from penstock.profile.record.decorator import decorate
 from penstock.profile.record.histogram import Histogram
 from penstock.profile.record.machine import tell_machine
 from penstock.profile.record.spans import Span, awaited, is_enabled, span
-from penstock.profile.snapshot import Event, SpanStats, ThreadEvents, span_stats
+from penstock.profile.stats import SpanEvent, SpanStats, ThreadEvents, span_stats
 
 MOST_WAITING = 256
 """Stages whose events may be under way at once; a further one is left out and counted as lost."""
@@ -34,10 +34,10 @@ _MOST_READ = 8  # at each call, so that no step pays for many
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class Moment(Protocol):
+class FinishedEvent(Protocol):
     """A CUDA event that is over."""
 
-    def elapsed_time(self, end_event: Moment, /) -> float:
+    def elapsed_time(self, end_event: FinishedEvent, /) -> float:
         """Milliseconds from this event to another one of the same device."""
 
 
@@ -59,10 +59,10 @@ class DeviceTimeline:
 
     def __init__(self) -> None:
         self._stages: deque[_Done] = deque(maxlen=MOST_KEPT)
-        self._base: Moment | None = None
+        self._base: FinishedEvent | None = None
         self._base_ns = 0
 
-    def add(self, name: str, began: Moment, asked_ns: int, duration_ns: int) -> bool:
+    def add(self, name: str, began: FinishedEvent, asked_ns: int, duration_ns: int) -> bool:
         """Take a stage that is over; whether `began` is kept, as what later ones are measured from."""
         distance_ns = 0 if self._base is None else round(self._base.elapsed_time(began) * 1e6)
         begin_ns = self._base_ns + distance_ns
@@ -72,11 +72,11 @@ class DeviceTimeline:
         self._base, self._base_ns = began, begin_ns
         return True
 
-    def events(self, since_ns: int = 0) -> tuple[Event, ...]:
+    def events(self, since_ns: int = 0) -> tuple[SpanEvent, ...]:
         """The stages that ended after `since_ns`, by time; those inside others are deeper."""
         stages = list(self._stages)
         zero_ns = max((each.asked_ns - each.begin_ns for each in stages), default=0)
-        found: list[Event] = []
+        found: list[SpanEvent] = []
         open_ends: list[int] = []
         for each in sorted(stages, key=lambda each: (each.begin_ns, -each.duration_ns)):
             start_ns = zero_ns + each.begin_ns
@@ -84,13 +84,13 @@ class DeviceTimeline:
             while open_ends and open_ends[-1] <= start_ns:
                 open_ends.pop()
             if end_ns >= since_ns:
-                found.append(Event(each.name, start_ns, each.duration_ns, len(open_ends)))
+                found.append(SpanEvent(each.name, start_ns, each.duration_ns, len(open_ends)))
             open_ends.append(end_ns)
         return tuple(found)
 
 
 class _Open(NamedTuple):
-    """A stage that has begun on a device."""
+    """A stage under way on a device."""
 
     device: int
     asked_ns: int
@@ -184,7 +184,7 @@ def _see_clock() -> None:
 
 
 def _see_autocast() -> None:
-    """Whether this stage computes in mixed precision: nobody has to be told to try it then."""
+    """Whether this stage computes in mixed precision: nobody needs the advice to try it then."""
     torch = sys.modules["torch"]
     if "autocast" not in _used and torch.is_autocast_enabled():
         _used.add("autocast")

@@ -38,6 +38,7 @@ TEXT_BYTES = 112
 NAMED = Struct("=qq112s")  # parent or value; length, text
 N_NODES, NODE_BYTES = 256, NAMED.size
 ROOT, OTHER_ID, OTHER_INNER_ID = 0, 1, 2
+OTHER = "…other"  # where the calls of spans go for which a page has no room
 NODES_AT = PAGE_HEADER_BYTES
 
 N_COUNTERS, COUNTER_BYTES = 64, NAMED.size

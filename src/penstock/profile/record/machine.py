@@ -9,16 +9,16 @@ from time import perf_counter_ns
 from typing import Any
 
 from penstock.profile.record.board import after_fork
-from penstock.profile.snapshot import MemoryPoint
+from penstock.profile.stats import MemoryPoint
 from penstock.system.limits import read_cpu_limit, read_memory_limit
 from penstock.system.memory import rss_bytes, tree_pss_bytes
 
 INTERVAL_S = 0.5
 MAX_POINTS = 2048
 # Reading the memory of a tree of processes may take the kernel milliseconds: one part in 1,000 of the time, or every
-# five seconds. In between, what this process holds takes microseconds.
+# minute. In between, what this process holds takes microseconds.
 _RARITY = 1000
-_TREE_S = 5.0
+_TREE_S = 60.0
 
 
 class MemorySeries:

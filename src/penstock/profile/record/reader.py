@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.profile.record import layout as at
 from penstock.profile.record.board import Board, Entry, is_alive
 from penstock.profile.record.buffer import add_events
-from penstock.profile.snapshot import OTHER, Counts, Event, GaugeStats, SpanStats, ThreadEvents, span_stats
+from penstock.profile.stats import Counts, GaugeStats, SpanEvent, SpanStats, ThreadEvents, span_stats
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ _NODE_MASK = (1 << at.TAG_BITS) - 1
 _HEADER = Struct(f"={at.PAGE_HEADER_BYTES // at.WORD}q")
 
 
-class Level(NamedTuple):
+class GaugeReading(NamedTuple):
     """A gauge of one buffer."""
 
     last: float
@@ -43,7 +43,7 @@ class BufferReading(NamedTuple):
     spans: tuple[SpanStats, ...]
     thread: ThreadEvents
     counters: dict[str, int]
-    gauges: dict[str, Level]
+    gauges: dict[str, GaugeReading]
     lost: dict[str, int]
 
 
@@ -77,7 +77,7 @@ def _read_buffer(board: Board, entry: Entry, *, is_living: bool, events: bool) -
     if board.reset_ns != reset_ns:  # names may have been given up for it meanwhile
         return _read_buffer(board, entry, is_living=is_living, events=events)
     timeline = tuple(
-        Event(names[tag & _NODE_MASK][1], start_ns, duration, len(paths[tag & _NODE_MASK]))
+        SpanEvent(names[tag & _NODE_MASK][1], start_ns, duration, len(paths[tag & _NODE_MASK]))
         for start_ns, duration, inner, tag in (ring.tolist() if events else ())
         if inner >= 0 or not inner & at.CALLS_MASK  # sums of many calls are no stretch of time
     )
@@ -87,7 +87,7 @@ def _read_buffer(board: Board, entry: Entry, *, is_living: bool, events: bool) -
     lost = {"counters": words[at.P_LOST_COUNTERS], "gauges": words[at.P_LOST_GAUGES]}
     counters = at.named_rows(head, at.COUNTERS_AT, min(words[at.P_COUNTERS], at.N_COUNTERS))
     gauges = at.named_rows(head, at.GAUGES_AT, min(words[at.P_GAUGES], at.N_GAUGES), at.GAUGE)
-    levels = {name: Level(*values) for *values, name in gauges}
+    levels = {name: GaugeReading(*values) for *values, name in gauges}
     levels = {name: level for name, level in levels.items() if level.calls > 0}
     return BufferReading(spans, thread, {name: value for value, name in counters}, levels, lost)
 
@@ -139,7 +139,7 @@ def _stats(row: NDArray[np.int64], name: str, path: tuple[str, ...], entry: Entr
     histogram = row[at.R_HISTOGRAM :]
     filled = histogram.nonzero()[0]
     return span_stats(
-        name or OTHER,
+        name or at.OTHER,
         tuple(zip(filled.tolist(), histogram[filled].tolist(), strict=True)),
         total_ns=int(row[at.R_TOTAL]),
         self_ns=int(row[at.R_SELF]),
@@ -163,7 +163,7 @@ def merge_counters(buffers: list[BufferReading]) -> dict[str, int]:
 
 def merge_gauges(buffers: list[BufferReading]) -> dict[str, GaugeStats]:
     """The newest value of any buffer, and the values of all."""
-    grouped: dict[str, list[Level]] = {}
+    grouped: dict[str, list[GaugeReading]] = {}
     for buffer in buffers:
         for name, level in buffer.gauges.items():
             grouped.setdefault(name, []).append(level)

@@ -3,7 +3,7 @@
     profile.register(loader)         # penstock.Loader does it itself
     registered()                     # those that still live, the oldest first
 
-Only a weak reference is kept. What one that has ended said of itself is remembered until the next reset: the run that
+Only a weak reference is kept. The description of one that has ended is kept until the next reset: the run that
 it fed can still be judged.
 """
 
@@ -47,7 +47,7 @@ class AccessPath:
 
     def to_dict(self) -> dict[str, Any]:
         by_threads = {str(threads): round(ms, 4) for threads, ms in self.ms_by_threads.items()}
-        return {"pictures": self.images, "ms_by_threads": by_threads, "cpu_ms": round(self.cpu_ms, 4),
+        return {"images": self.images, "ms_by_threads": by_threads, "cpu_ms": round(self.cpu_ms, 4),
                 "stored_bytes": round(self.stored_bytes)}  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from penstock.profile.record.machine import machine, memory_series
 from penstock.profile.record.reader import BufferReading, merge_counters, merge_gauges, read_buffers
 from penstock.profile.record.registry import loader_infos
 from penstock.profile.record.steps import steps
-from penstock.profile.snapshot import Snapshot
+from penstock.profile.stats import Snapshot
 
 
 def snapshot(*, events: bool = True) -> Snapshot:

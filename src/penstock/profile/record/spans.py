@@ -177,8 +177,8 @@ def log_timing(name: str, seconds: float | None = None) -> Any:
     """
     if seconds is None:
         return span(name)
-    if _is_enabled and isfinite(told := real_number(seconds, "log_timing(name, seconds)")):
-        record(name, round(min(told * 1e9, _LONGEST_NS)))
+    if _is_enabled and isfinite(value := real_number(seconds, "log_timing(name, seconds)")):
+        record(name, round(min(value * 1e9, _LONGEST_NS)))
     return None
 
 

@@ -26,12 +26,14 @@ from penstock.profile.record import spans
 from penstock.profile.record.board import after_fork
 from penstock.profile.record.histogram import Histogram
 from penstock.profile.record.machine import memory_series
-from penstock.profile.snapshot import EpochStats, StepPoint, StepStats
+from penstock.profile.stats import EpochStats, StepPoint, StepStats
 
 if TYPE_CHECKING:
     from penstock.profile.record.loader_pass import LoaderPass
 
 WAIT = "data_wait"
+STEP_ALONE, STEP_BESIDE = "step_alone_ms", "step_with_loader_ms"
+"""What a step takes while its loader rests, and while it works: gauges of a loader."""
 MAX_POINTS, MAX_EPOCHS = 4096, 4096
 MAX_TRACKS, MAX_LOADERS = 32, 64
 
@@ -74,7 +76,7 @@ class LoaderUse:
     batches = wait_ns = companion_wait_ns = 0
 
 
-class Track:
+class LoopSteps:
     """The steps of one loop."""
 
     def __init__(self, is_training: bool = True) -> None:
@@ -197,8 +199,8 @@ class Steps:
         """Begin anew; what is under way is forgotten."""
         self._is_marking = self._has_waits = self._has_training = False
         self._thread = 0  # the one that marks, or before the first mark the last that waited
-        self._marked = Track()
-        self.tracks: dict[tuple[int, bool], Track] = {}
+        self._marked = LoopSteps()
+        self.tracks: dict[tuple[int, bool], LoopSteps] = {}
         self._epochs: deque[EpochStats] = deque(maxlen=MAX_EPOCHS)
         self._next_epoch = 0
         self._epoch_start_ns: int | None = None
@@ -215,12 +217,12 @@ class Steps:
             else:
                 self._leave(each)
 
-    def _track(self, each: LoaderPass) -> Track:
+    def _track(self, each: LoaderPass) -> LoopSteps:
         key = (each.leader or each).key
         if key not in self.tracks:
             if len(self.tracks) >= MAX_TRACKS:  # data that is made anew for every pass
                 del self.tracks[min(self.tracks, key=lambda each: self.tracks[each].total_ns)]
-            self.tracks[key] = Track(is_training=key[1])
+            self.tracks[key] = LoopSteps(is_training=key[1])
         return self.tracks[key]
 
     def _leave(self, each: LoaderPass) -> None:
@@ -284,7 +286,7 @@ class Steps:
             self.lock.release()
 
     def _count_in(self, each: LoaderPass) -> None:
-        """A pass that began inside a step belongs to it: what it told so far is counted."""
+        """A pass that began inside a step belongs to it: what it recorded so far is counted."""
         if each.outer is None:
             return
         each.outer = None
@@ -294,7 +296,7 @@ class Steps:
             if track is self._marked:
                 track.add_batches(each.loader, each.open_cpu_ns, each.open_batches)
 
-    def _tracks_of(self, each: LoaderPass) -> list[Track]:
+    def _tracks_of(self, each: LoaderPass) -> list[LoopSteps]:
         """Where a pass counts: in the steps of its loop unless steps are marked, and in those that are or may be."""
         own = [] if self._is_marking else [self._track(each)]
         return [*own, self._marked] if each.outer is None and self._is_of_marked(each.is_training) else own
@@ -381,10 +383,10 @@ class Steps:
         with self.lock:
             return self._training().use_by_loader.get(loader, LoaderUse())
 
-    def _training(self) -> Track:
+    def _training(self) -> LoopSteps:
         if self._is_marking:
             return self._marked
-        return max(self.tracks.values(), key=Track.rank, default=self._marked)
+        return max(self.tracks.values(), key=LoopSteps.rank, default=self._marked)
 
 
 class _Local(threading.local):
@@ -403,13 +405,13 @@ def steps() -> Steps:
     return _steps
 
 
-def passes_under_way(begun: LoaderPass | None = None) -> list[LoaderPass]:
-    """The passes of the calling thread that gave a batch and are not over; `begun` joins them."""
-    if begun is None and not _local.passes:
+def passes_under_way(joining: LoaderPass | None = None) -> list[LoaderPass]:
+    """The passes of the calling thread that gave a batch and are not over; `joining` is added to them."""
+    if joining is None and not _local.passes:
         return []
     refs = [ref() for ref in _local.passes]
-    open_passes = [each for each in refs if each is not None and each is not begun and not each.is_over]
-    _local.passes = [weakref.ref(each) for each in (open_passes if begun is None else (*open_passes, begun))]
+    open_passes = [each for each in refs if each is not None and each is not joining and not each.is_over]
+    _local.passes = [weakref.ref(each) for each in (open_passes if joining is None else (*open_passes, joining))]
     return [each for each in open_passes if each.is_under_way]
 
 

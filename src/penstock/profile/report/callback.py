@@ -12,7 +12,7 @@ from penstock.errors import UsageError
 from penstock.profile.difference import between
 from penstock.profile.record import session
 from penstock.profile.report.figures import peak_bytes, stage_rows
-from penstock.profile.snapshot import Snapshot
+from penstock.profile.stats import Snapshot
 from penstock.system.units import plain
 
 

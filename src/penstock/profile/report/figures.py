@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from penstock.profile.record.steps import WAIT
-from penstock.profile.snapshot import Snapshot, SpanStats, merge_spans
+from penstock.profile.record.steps import STEP_ALONE, STEP_BESIDE, WAIT
+from penstock.profile.stats import Snapshot, SpanStats, merge_spans
 
 MAIN_THREAD = "MainThread"
 IDLE = "loader idle"  # a loader that is ahead of the training
 BETWEEN_STEPS = re.compile(r"1\d[a-z]?_val|30_checkpoint")  # stages that are part of no step
 HIGH_WAIT = 0.1  # of a step
+HIGH_COST = 1.1  # times the step alone
 
 
 class StageRow(NamedTuple):
@@ -54,6 +55,28 @@ class WaitFigures(NamedTuple):
     share: float
     wait_ns: float
     step_ns: float
+
+
+class LoaderCost(NamedTuple):
+    """What the loader adds to a step that does not wait for it: the step while the loader rests, and while it works."""
+
+    alone_ms: float
+    beside_ms: float
+
+    @property
+    def ratio(self) -> float:
+        return self.beside_ms / self.alone_ms
+
+    @property
+    def is_high(self) -> bool:
+        """Whether it is more than a machine's moods."""
+        return self.ratio > HIGH_COST
+
+
+def loader_cost(snapshot: Snapshot) -> LoaderCost | None:
+    """As a penstock loader has measured it in the training; None where it has not, or too few steps were made."""
+    alone, beside = (snapshot.gauges.get(name) for name in (STEP_ALONE, STEP_BESIDE))
+    return None if alone is None or beside is None or alone.last <= 0 else LoaderCost(alone.last, beside.last)
 
 
 def stage_rows(snapshot: Snapshot) -> list[StageRow]:

@@ -20,7 +20,7 @@ from penstock.errors import UsageError
 from penstock.profile.difference import between, sums
 from penstock.profile.record import session
 from penstock.profile.report.figures import HIGH_WAIT, peak_bytes, stage_rows, wait_figures
-from penstock.profile.snapshot import Snapshot
+from penstock.profile.stats import Snapshot
 from penstock.system.units import format_bytes, format_duration_ns, plain
 
 _FASTEST_S = 0.25  # four times a second: nobody reads faster

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.profile.record import session
-from penstock.profile.report.figures import HIGH_WAIT, memory_limit_bytes, peak_bytes, wait_figures
+from penstock.profile.report.figures import HIGH_WAIT, loader_cost, memory_limit_bytes, peak_bytes, wait_figures
 from penstock.profile.report.page_charts import MOST_LETTERS, html
 from penstock.profile.report.page_sections import (
     memory_section,
@@ -22,7 +22,7 @@ from penstock.profile.report.page_sections import (
     wait_section,
 )
 from penstock.profile.schema import replacing
-from penstock.profile.snapshot import Snapshot
+from penstock.profile.stats import Snapshot
 from penstock.system.units import format_bytes, format_duration_ns
 
 _MOST_FIXES = 6
@@ -101,7 +101,8 @@ def _verdict(verdict: Any) -> str:
     sentence = "" if verdict is None else str(getattr(verdict, "sentence", None) or verdict).strip()
     if not sentence:
         return ""
-    kind = " input" if "input" in str(getattr(verdict, "bound", sentence)).lower()[:40] else ""
+    bound = str(getattr(verdict, "bound", sentence)).lower()[:40]
+    kind = " input" if "input" in bound or "loader" in bound else ""
     fixes = "".join(
         f"<li><b>{'–' if fix.predicted_step_ms is None else f'{fix.predicted_step_ms:.1f} ms'}</b>"
         f"<span>{html(f'{fix.name} — {fix.why}', MOST_LETTERS)}</span></li>"
@@ -122,6 +123,9 @@ def _figures(snapshot: Snapshot) -> str:
         cards.append(_figure("Data wait", f"{100 * wait.share:.1f} % of the step", of_step, kind))
         more = f"p95 {format_duration_ns(steps.p95_ns)} · p99 {format_duration_ns(steps.p99_ns)}"
         cards.append(_figure("Median step", format_duration_ns(steps.p50_ns), more))
+        if (cost := loader_cost(snapshot)) is not None:
+            times = f"{cost.beside_ms:.1f} ms while it works, {cost.alone_ms:.1f} ms while it rests"
+            cards.append(_figure("Step with the loader", f"{cost.ratio:.2f} × alone", times, "wait" * cost.is_high))
         cards.append(_figure("Pace", f"{1e9 / wait.step_ns:,.2f} steps/s", f"{steps.count:,} steps in all"))
     if snapshot.memory:
         peak, limit = peak_bytes(snapshot), memory_limit_bytes(snapshot)

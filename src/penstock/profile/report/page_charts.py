@@ -9,7 +9,7 @@ from html import escape
 from typing import NamedTuple
 
 from penstock.profile.report.figures import StageRow
-from penstock.profile.snapshot import Event
+from penstock.profile.stats import SpanEvent
 from penstock.system.units import format_duration_ns
 
 MOST_LETTERS = 2000
@@ -23,7 +23,7 @@ _FINEST, _COARSEST = 1 / 1200, 1 / 20  # of the step: about a pixel, and what no
 _MAX_DEPTH = 12
 
 
-class Stage(NamedTuple):
+class StageStyle(NamedTuple):
     """How a stage looks wherever it appears: its number finds its bars, and is its colour."""
 
     number: int
@@ -38,7 +38,7 @@ class Stage(NamedTuple):
         return " wait" if self.waits else ""
 
 
-class Bar(NamedTuple):
+class TimelineBar(NamedTuple):
     """One bar of the timeline, in fractions of the step; several short spans may be one bar."""
 
     label: str
@@ -46,7 +46,7 @@ class Bar(NamedTuple):
     left: float
     width: float
     depth: int
-    stage: Stage
+    stage: StageStyle
 
 
 class Curve(NamedTuple):
@@ -86,7 +86,10 @@ def round_marks(top: float, wanted: int = 4) -> list[float]:
 
 
 def timeline(
-    threads: Sequence[tuple[str, str, Sequence[Event]]], start_ns: int, duration_ns: int, stages: Mapping[str, Stage]
+    threads: Sequence[tuple[str, str, Sequence[SpanEvent]]],
+    start_ns: int,
+    duration_ns: int,
+    stages: Mapping[str, StageStyle],
 ) -> str:
     """Threads (title, subtitle, events) below each other, what they did in a step as bars, children below parents."""
     resolution = _FINEST
@@ -109,12 +112,12 @@ def timeline(
 
 
 def step_bars(
-    events: Sequence[Event], start_ns: int, duration_ns: int, resolution: float, stages: Mapping[str, Stage]
-) -> list[Bar]:
+    events: Sequence[SpanEvent], start_ns: int, duration_ns: int, resolution: float, stages: Mapping[str, StageStyle]
+) -> list[TimelineBar]:
     """The bars of one thread; neighbours that are too short to be seen alone are one."""
     end_ns, smallest_ns = start_ns + duration_ns, duration_ns * resolution
     inside = [each for each in events if each.start_ns < end_ns and each.start_ns + each.duration_ns > start_ns]
-    groups: list[tuple[int, list[Event]]] = []
+    groups: list[tuple[int, list[SpanEvent]]] = []
     for depth in sorted({min(each.depth, _MAX_DEPTH) for each in inside}):
         last_ns, is_open = 0, False
         for each in sorted((e for e in inside if min(e.depth, _MAX_DEPTH) == depth), key=lambda e: e.start_ns):
@@ -128,8 +131,8 @@ def step_bars(
 
 
 def _grouped_bar(
-    group: Sequence[Event], depth: int, start_ns: int, duration_ns: int, stages: Mapping[str, Stage]
-) -> Bar:
+    group: Sequence[SpanEvent], depth: int, start_ns: int, duration_ns: int, stages: Mapping[str, StageStyle]
+) -> TimelineBar:
     first_ns, last_ns = group[0].start_ns, max(each.start_ns + each.duration_ns for each in group)
     left = max(0.0, (first_ns - start_ns) / duration_ns)
     right = min(1.0, (last_ns - start_ns) / duration_ns)
@@ -143,10 +146,10 @@ def _grouped_bar(
     else:
         names = ", ".join(f"{name} {format_duration_ns(time_by_name[name])}" for name in ranked[:5])
         tip = f"{len(group)} short spans\n{names}"
-    return Bar(label, tip, left, max(0.0, right - left), depth, stages[ranked[0]])
+    return TimelineBar(label, tip, left, max(0.0, right - left), depth, stages[ranked[0]])
 
 
-def _bar(bar: Bar) -> str:
+def _bar(bar: TimelineBar) -> str:
     is_wide = bar.width > 0.035
     place = f"left:{percent(bar.left)};width:{percent(bar.width)};top:{_ROW_PX * bar.depth + 1}px"
     return (
@@ -171,7 +174,7 @@ def _ticks(ticks: Sequence[tuple[float, str]]) -> str:
 # Stages
 
 
-def stage_bar(row: StageRow, stage: Stage, longest_ns: int) -> str:
+def stage_bar(row: StageRow, stage: StageStyle, longest_ns: int) -> str:
     """One row of the stages: total behind, self time before it."""
     lines = [
         row.label,

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.profile.report.figures import MAIN_THREAD, StageRow, memory_limit_bytes, stage_rows
-from penstock.profile.report.page_charts import MOST_LETTERS, Curve, Stage, chart, html, stage_bar, timeline
+from penstock.profile.report.page_charts import MOST_LETTERS, Curve, StageStyle, chart, html, stage_bar, timeline
 from penstock.profile.schema import encode
-from penstock.profile.snapshot import Snapshot, StepPoint, ThreadEvents
+from penstock.profile.stats import Snapshot, StepPoint, ThreadEvents
 from penstock.system.units import format_bytes, format_duration_ns
 
 _MOST_POINTS = 480
@@ -42,12 +42,12 @@ def _paint(colour: str) -> str:
     return f'style="background:var(--{colour})"'
 
 
-def _looks(rows: Sequence[StageRow]) -> dict[str, Stage]:
+def _looks(rows: Sequence[StageRow]) -> dict[str, StageStyle]:
     """The number and colour of each stage; a stage of the host and of the GPU with one name look the same."""
-    found: dict[str, Stage] = {}
+    found: dict[str, StageStyle] = {}
     for row in rows:
         if row.name not in found:
-            found[row.name] = Stage(len(found), row.is_wait)
+            found[row.name] = StageStyle(len(found), row.is_wait)
     return found
 
 
@@ -83,7 +83,7 @@ def _one_step(snapshot: Snapshot, point: StepPoint) -> str:
     stages = _looks(stage_rows(snapshot))
     for thread in sorted(snapshot.events, key=lambda each: _place(each, snapshot.process)):
         for event in thread.events:
-            stages.setdefault(event.name, Stage(len(stages), False))
+            stages.setdefault(event.name, StageStyle(len(stages), False))
         if any(each.start_ns < end_ns and each.start_ns + each.duration_ns > point.start_ns for each in thread.events):
             is_own = thread.process == snapshot.process
             title = thread.thread if is_own else thread.process_name or f"process {thread.process}"
@@ -260,7 +260,7 @@ def table_section(snapshot: Snapshot) -> str:
     return _section("Table", lead + left, drawn)
 
 
-def _table_row(row: StageRow, stage: Stage) -> str:
+def _table_row(row: StageRow, stage: StageStyle) -> str:
     def time(ns: float, is_bold: bool = False) -> str:
         text = format_duration_ns(round(ns))
         return f'<td data-value="{round(ns)}">{f"<b>{text}</b>" if is_bold else text}</td>'

@@ -8,8 +8,8 @@ from penstock.errors import UsageError
 from penstock.profile.messages import Language, in_language, message
 from penstock.profile.record import session
 from penstock.profile.record.spans import is_enabled
-from penstock.profile.report.figures import StageRow, stage_rows, wait_figures
-from penstock.profile.snapshot import Snapshot
+from penstock.profile.report.figures import StageRow, loader_cost, stage_rows, wait_figures
+from penstock.profile.stats import Snapshot
 from penstock.system.units import format_duration_ns, plain
 
 _RULE = 60
@@ -149,6 +149,9 @@ def _below(snapshot: Snapshot, rows: list[StageRow], lang: Language) -> list[str
     else:
         step, waited = format_duration_ns(round(wait.step_ns)), format_duration_ns(round(wait.wait_ns))
         lines.append(_text("wait", lang, share=f"{100 * wait.share:.1f} %", wait=waited, step=step))
+        if (cost := loader_cost(snapshot)) is not None:
+            times = {"alone": f"{cost.alone_ms:.1f} ms", "beside": f"{cost.beside_ms:.1f} ms"}
+            lines.append(_text("cost", lang, ratio=f"{cost.ratio:.2f}", **times))
         total = format_duration_ns(snapshot.steps.total_ns)
         lines.append(_text("of", lang, steps=f"{wait.steps:,}", time=total))
     if lost := [f"{plain(name)} {count:,}" for name, count in snapshot.lost.items() if count]:

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.profile.record import session
 from penstock.profile.report.figures import MAIN_THREAD, stage_rows
 from penstock.profile.schema import replacing
-from penstock.profile.snapshot import Event, Snapshot, ThreadEvents
+from penstock.profile.stats import Snapshot, SpanEvent, ThreadEvents
 
 GPU_THREADS = ("GPU", "CUDA")
 _GPU_SORT = 1_000_000  # below all threads
@@ -102,12 +102,12 @@ def _process_names(snapshot: Snapshot) -> Iterator[Record]:
         yield _meta("process_sort_index", pid, 0, sort_index=order)
 
 
-def _nesting_tracks(events: Sequence[Event]) -> list[list[Event]]:
+def _nesting_tracks(events: Sequence[SpanEvent]) -> list[list[SpanEvent]]:
     """Events in tracks on which any two either lie apart or one within the other, as a trace must have them.
 
-    One thread gives one track. A lane that several owners or streams wrote to may overlap: what does, moves on.
+    One thread gives one track. A buffer that several threads or streams wrote to may overlap: what does, moves on.
     """
-    tracks: list[list[Event]] = []
+    tracks: list[list[SpanEvent]] = []
     ends: list[list[int]] = []  # of each track: where its open events end, the outermost first
     for event in sorted(events, key=lambda each: (each.start_ns, -each.duration_ns, each.depth)):
         end_ns = event.start_ns + event.duration_ns

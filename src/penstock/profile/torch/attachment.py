@@ -60,7 +60,7 @@ class Attachment:
         """Remember how it is set up, should it be gone when somebody asks."""
         try:
             self._info = _info(loader)
-        except Exception:  # a data set of the user's own whose length cannot be told: nothing fails for it
+        except Exception:  # a data set of the user's own whose length is not known: nothing fails for it
             pass
 
     def begin(self, loader: Any) -> bool:

@@ -17,18 +17,19 @@ from time import perf_counter_ns
 from typing import Any
 
 from penstock.errors import PenstockError, UsageError
+from penstock.profile.diagnosis.case import Fix, FixInputs, PassStartCost
+from penstock.profile.diagnosis.fixes import best_of, fixes_for
+from penstock.profile.diagnosis.model import LoaderModel, Pace, StageTime, compute_stages_of
+from penstock.profile.diagnosis.model_inputs import case_of, leading, others_of
+from penstock.profile.diagnosis.texts import WORKER_START, lines_of, sentence_of, trial_text
+from penstock.profile.diagnosis.trial import FixTrial, Replay, Step, batch_cost, preserved_rng_state, try_fix
 from penstock.profile.loader_info import LoaderInfo
-from penstock.profile.messages import Language, Message, message, name_of
+from penstock.profile.messages import BilingualText, Language, message, name_of
 from penstock.profile.record import session, spans
 from penstock.profile.record.registry import AccessPath, loader_info_of, registered, tunable_of
 from penstock.profile.record.steps import steps
-from penstock.profile.snapshot import Snapshot
-from penstock.profile.verdict.case import Case, Fix, Starts
-from penstock.profile.verdict.fixes import best_of, fixes_for
-from penstock.profile.verdict.model import Pace, Situation, Stage, compute_stages_of
-from penstock.profile.verdict.model_inputs import case_of, leading, others_of
-from penstock.profile.verdict.texts import WORKER_START, lines_of, sentence_of, trial_text
-from penstock.profile.verdict.trial import Replay, Step, Trial, batch_cost, preserved_rng_state, try_fix
+from penstock.profile.report.figures import LoaderCost, loader_cost
+from penstock.profile.stats import Snapshot
 
 _ACCESS_PATHS = ("now", "scaled", "read", "ram", "disk", "gpu")
 _FEW_STEPS = 20
@@ -47,20 +48,22 @@ class Verdict:
     """What binds a training step, with the numbers, and what would help; `str()` is for people."""
 
     bound: str
-    """"input" or "compute"."""
+    """"input", "compute", or "loader": compute-bound, but the loader makes the step longer."""
     stage: str | None
     """The loader's largest stage, or, compute-bound, the step's own; `worker_start` where most of the waiting is for
     worker processes that start anew for each epoch."""
     stage_share: float
     pace: Pace
-    now: Situation
-    stages: tuple[Stage, ...]
+    now: LoaderModel
+    stages: tuple[StageTime, ...]
     fixes: tuple[Fix, ...]
     best: Fix | None
     access_paths: Mapping[str, AccessPath]
     notes: tuple[str, ...] = ()
-    trial: Trial | None = None
-    starts: Starts = field(default_factory=Starts)
+    trial: FixTrial | None = None
+    starts: PassStartCost = field(default_factory=PassStartCost)
+    cost: LoaderCost | None = None
+    """The step while the loader rests, and while it works, where that was measured."""
 
     @property
     def step_ms(self) -> float:
@@ -99,6 +102,8 @@ class Verdict:
             "step_ms": round(self.step_ms, 3),
             "wait_ms": round(self.wait_ms, 3),
             "compute_ms": round(self.pace.compute_ms, 3),
+            "step_alone_ms": None if self.cost is None else round(self.cost.alone_ms, 3),
+            "step_with_loader_ms": None if self.cost is None else round(self.cost.beside_ms, 3),
             "model": {
                 "service_ms": round(now.service_ms, 3),
                 "threads": now.threads,
@@ -188,6 +193,8 @@ def _judged(
     queued_ms, service_ms = case.cpu.queued_ms, case.now.service_ms
     if case.is_input_bound and queued_ms and queued_ms >= _IN_LINE * service_ms:  # others have the CPUs
         notes.append(message("in line", queued=queued_ms, service=service_ms))
+    if case.is_input_bound and (remote := _remote_note(snapshot)) is not None:
+        notes.insert(0, remote)
     fixes = fixes_for(case)
     best = best_of(fixes, pace.step_ms)
     trial, note = _checked(tunable, best, case, step, seconds) if check else (None, None)
@@ -197,13 +204,29 @@ def _judged(
     if pace.left_out:
         notes.append(message("breaks", count=pace.left_out))
     stage, share = _stage(case, pace, snapshot)
+    cost = loader_cost(snapshot)
+    bound = "input" if case.is_input_bound else "compute"
+    if bound == "compute" and cost is not None and cost.is_high:
+        bound = "loader"
+        notes.insert(0, message("fewer threads" if info.engine == "process" else "own process"))
     return Verdict(
-        "input" if case.is_input_bound else "compute", stage, share, pace, case.now, case.stages, fixes, best,
-        case.access_paths, tuple(notes), trial, case.starts,
+        bound, stage, share, pace, case.now, case.stages, fixes, best,
+        case.access_paths, tuple(notes), trial, case.starts, cost,
     )  # fmt: skip
 
 
-def _stage(case: Case, pace: Pace, snapshot: Snapshot) -> tuple[str | None, float]:
+def _remote_note(snapshot: Snapshot) -> str | None:
+    """Whether remote data are bound by the latency of requests or by the bytes that come; None for local data."""
+    names = ("remote_requests", "remote_bytes", "remote_wait_us", "remote_latency_us")
+    requests, n_bytes, wait_us, latency_us = (snapshot.counters.get(name, 0) for name in names)
+    if not requests or not wait_us:
+        return None
+    share = latency_us / wait_us
+    key = "remote latency" if share > 0.5 else "remote bandwidth"
+    return message(key, request=wait_us / requests / 1e3, share=f"{share:.0%}", size=f"{n_bytes / requests / 1e3:.0f}")
+
+
+def _stage(case: FixInputs, pace: Pace, snapshot: Snapshot) -> tuple[str | None, float]:
     """The stage that binds, and its part of the work."""
     if case.is_input_bound and case.starts.spared_ms > 0.5 * pace.wait_ms:
         return WORKER_START, min(case.starts.spared_ms / pace.wait_ms, 1.0)
@@ -255,7 +278,7 @@ def missing_data(info: LoaderInfo) -> list[str]:
     return [each.path for each in info.stores if each.open_options is not None and not os.path.exists(each.path)]
 
 
-def _absence(info: LoaderInfo) -> Message:
+def _absence(info: LoaderInfo) -> BilingualText:
     """Why there is no loader that could be measured."""
     paths = missing_data(info)
     return message("data is gone", paths=", ".join(paths)) if paths else message("not at hand")
@@ -281,8 +304,8 @@ def _calibrated(tunable: Any, info: LoaderInfo) -> Mapping[str, AccessPath]:
 
 
 def _checked(
-    tunable: Any, best: Fix | None, case: Case, step: Step | None, seconds: float
-) -> tuple[Trial | None, Message | None]:
+    tunable: Any, best: Fix | None, case: FixInputs, step: Step | None, seconds: float
+) -> tuple[FixTrial | None, BilingualText | None]:
     """The trial of the best change, or why there is none; and what may have disturbed it."""
     if tunable is None:
         return None, message("nothing tried", why=_absence(case.loader))

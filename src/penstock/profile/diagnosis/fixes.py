@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from penstock.profile.diagnosis import worker_fixes
+from penstock.profile.diagnosis.case import CLOSE, KEPT_FREE, OTHER, WORTH, Fix, FixInputs, PassStartCost
+from penstock.profile.diagnosis.model import DECODE, READS, SAMPLES
 from penstock.profile.loader_info import ImageInfo
 from penstock.profile.messages import message
 from penstock.profile.record.registry import AccessPath
-from penstock.profile.verdict import worker_fixes
-from penstock.profile.verdict.case import CLOSE, KEPT_FREE, OTHER, WORTH, Case, Fix, Starts
-from penstock.profile.verdict.model import DECODE, READS, SAMPLES
 from penstock.system.units import format_bytes
 
 _VIEW_OVERHEAD = 1.001  # flags and headers
@@ -36,9 +36,9 @@ def bandwidth_of(access_paths: Mapping[str, AccessPath], threads: int) -> float 
     return max(rate.values()) if gain < asked / _HALF / 2 else None
 
 
-def fixes_for(case: Case) -> tuple[Fix, ...]:
+def fixes_for(case: FixInputs) -> tuple[Fix, ...]:
     """All that apply, the best first; those that alter the training last."""
-    makers: tuple[Callable[[Case], Fix | None], ...] = (
+    makers: tuple[Callable[[FixInputs], Fix | None], ...] = (
         worker_fixes.threads, _filling, _view_in_ram, _view_on_disk, _scaled, _gpu_decode, _fewer_columns, _storage,
         _batch, _amp, _decode_once,
     )  # fmt: skip
@@ -50,7 +50,7 @@ def fixes_for(case: Case) -> tuple[Fix, ...]:
     return tuple(sorted(worth, key=_rank))
 
 
-def _with_starts(fix: Fix, starts: Starts) -> Fix:
+def _with_starts(fix: Fix, starts: PassStartCost) -> Fix:
     """The model is of the steady state; passes begin as before, but with other workers, which is in their number."""
     if fix.predicted_step_ms is None or fix.name == worker_fixes.WORKERS:
         return fix
@@ -79,7 +79,7 @@ def _trouble(fix: Fix) -> int:
     return order.index(fix.name) if fix.name in order else len(order)
 
 
-def _decode_once(case: Case) -> Fix | None:
+def _decode_once(case: FixInputs) -> Fix | None:
     """For a data set of the user's own: nothing of it can be measured here, but what helps against decoding is known.
 
     Where the data set says nothing of its stages, a sample that CPUs work on may well be decoding.
@@ -98,7 +98,7 @@ def _decode_once(case: Case) -> Fix | None:
 # Views
 
 
-def _viewable(case: Case) -> list[ImageInfo]:
+def _viewable(case: FixInputs) -> list[ImageInfo]:
     return [each for each in case.images if each.view_row_bytes and not each.on_device]
 
 
@@ -106,7 +106,7 @@ def _needed_bytes(images: Sequence[ImageInfo]) -> int:
     return int(sum(each.view_row_bytes * each.rows for each in images) * _VIEW_OVERHEAD) + (len(images) << 15)
 
 
-def _with_hits(case: Case, path: AccessPath | None, share: float) -> float | None:
+def _with_hits(case: FixInputs, path: AccessPath | None, share: float) -> float | None:
     """The step when a view answers for `share` of the images: the hit mix of copies and what is made now.
 
     None where nobody measured what a copy takes.
@@ -128,7 +128,7 @@ def _with_hits(case: Case, path: AccessPath | None, share: float) -> float | Non
     return changed.step_ms
 
 
-def _filling(case: Case) -> Fix | None:
+def _filling(case: FixInputs) -> Fix | None:
     """A view that is being filled answers for more in the next epoch, and nothing has to be done."""
     images = _viewable(case)
     views = [each.view for each in images if each.view is not None]
@@ -145,7 +145,7 @@ def _filling(case: Case) -> Fix | None:
     return Fix("wait for the view", {}, _with_hits(case, path, share), why, needs_filling=True)
 
 
-def _view_in_ram(case: Case) -> Fix | None:
+def _view_in_ram(case: FixInputs) -> Fix | None:
     images, path = _viewable(case), case.access_paths.get("ram")
     if not case.is_input_bound or not images:
         return None
@@ -171,7 +171,7 @@ def _view_in_ram(case: Case) -> Fix | None:
     return Fix("view in RAM", change, _with_hits(case, path, share), why + message("fills"), needs_filling=True)
 
 
-def _view_on_disk(case: Case) -> Fix | None:
+def _view_on_disk(case: FixInputs) -> Fix | None:
     images, path = _viewable(case), case.access_paths.get("disk")
     if not case.is_input_bound or not images or any(each.view for each in images):
         return None
@@ -189,7 +189,7 @@ def _view_on_disk(case: Case) -> Fix | None:
 # Decoding
 
 
-def _scaled(case: Case) -> Fix | None:
+def _scaled(case: FixInputs) -> Fix | None:
     able = [each for each in case.images if each.can_scale]
     if not case.is_input_bound or not able:
         return None
@@ -207,7 +207,7 @@ def _scaled(case: Case) -> Fix | None:
     return Fix("scaled decode", {"exact": False}, changed.step_ms, why, CLOSE)
 
 
-def _gpu_decode(case: Case) -> Fix | None:
+def _gpu_decode(case: FixInputs) -> Fix | None:
     jpegs = [each for each in case.images if each.is_jpeg and not each.on_device]
     if not case.is_input_bound or not jpegs or not case.loader.cuda:
         return None
@@ -233,7 +233,7 @@ def _stored_pixels(image: ImageInfo) -> int:
     return image.stored[0] * image.stored[1] * image.steps
 
 
-def _fewer_columns(case: Case) -> Fix | None:
+def _fewer_columns(case: FixInputs) -> Fix | None:
     if not case.is_input_bound or len(case.images) < 2 or not case.image_ms:
         return None
     dearest = max(case.images, key=_stored_pixels)
@@ -246,7 +246,7 @@ def _fewer_columns(case: Case) -> Fix | None:
     return Fix("fewer columns", {}, changed.step_ms, why, OTHER)
 
 
-def _storage(case: Case) -> Fix | None:
+def _storage(case: FixInputs) -> Fix | None:
     reading = case.stage_ms(*READS)
     now = case.now
     if not case.is_input_bound or not reading or reading < 0.5 * case.image_ms or not now.read_bytes:
@@ -263,7 +263,7 @@ def _storage(case: Case) -> Fix | None:
 # Computing
 
 
-def _batch(case: Case) -> Fix | None:
+def _batch(case: FixInputs) -> Fix | None:
     """Twice the samples per step: what is fixed in a step is paid half as often. Only with the user's step replayed."""
     cost = case.cost
     size = case.loader.batch_size or 0
@@ -285,7 +285,7 @@ def _batch(case: Case) -> Fix | None:
     return Fix("larger batch", {"batch_size": total}, changed.step_ms, why, OTHER, batch_factor=2.0)
 
 
-def _amp(case: Case) -> Fix | None:
+def _amp(case: FixInputs) -> Fix | None:
     if case.is_input_bound or not case.on_gpu or case.autocast:
         return None
     return Fix("mixed precision", {}, None, message("mixed precision"), OTHER)

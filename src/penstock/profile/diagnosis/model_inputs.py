@@ -6,12 +6,21 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from penstock.profile.diagnosis.case import CpuUse, FixInputs, PassStartCost
+from penstock.profile.diagnosis.fixes import bandwidth_of
+from penstock.profile.diagnosis.model import (
+    READS,
+    SAMPLES,
+    WAIT_SHARE,
+    LoaderModel,
+    Pace,
+    StageTime,
+    pace_of,
+    stages_of,
+)
 from penstock.profile.loader_info import LoaderInfo
 from penstock.profile.record.registry import AccessPath
-from penstock.profile.snapshot import Snapshot, StepStats
-from penstock.profile.verdict.case import Case, CpuUse, Starts
-from penstock.profile.verdict.fixes import bandwidth_of
-from penstock.profile.verdict.model import READS, SAMPLES, WAIT_SHARE, Pace, Situation, Stage, pace_of, stages_of
+from penstock.profile.stats import Snapshot, StepStats
 
 _UNEXPLAINED = (0.7, 1.6)  # beyond, something else is at work that a factor must not hide
 _FAR_AHEAD = 0.5  # of the computing: a loader that needs less for a batch lets nobody wait for its work
@@ -39,7 +48,7 @@ def _waited_ms(loader: LoaderInfo) -> float:
     return loader.steps_waited_ms or 0.0
 
 
-def case_of(snapshot: Snapshot, loader: LoaderInfo, access_paths: Mapping[str, AccessPath]) -> tuple[Case, Pace]:
+def case_of(snapshot: Snapshot, loader: LoaderInfo, access_paths: Mapping[str, AccessPath]) -> tuple[FixInputs, Pace]:
     """What changes are derived from, and the pace of the steps."""
     steps = snapshot.steps
     pace = pace_of(steps.series, steps.count, steps.total_ns, steps.wait_total_ns)
@@ -55,7 +64,7 @@ def case_of(snapshot: Snapshot, loader: LoaderInfo, access_paths: Mapping[str, A
     bandwidth = bandwidth_of(access_paths, threads)
     beside_ms, inline_ms = _beside(snapshot, loader)
     cpu, counted_ms = _cpu_use(snapshot, loader, service, batches / part)
-    now = Situation(
+    now = LoaderModel(
         service_ms=service,
         threads=threads,
         cores=int(loader.cores or snapshot.machine.get("cores") or os.cpu_count() or 1),
@@ -77,8 +86,20 @@ def case_of(snapshot: Snapshot, loader: LoaderInfo, access_paths: Mapping[str, A
     elif now.batch_ms > between_ms:  # it kept up: what its threads took was their waiting for CPUs that the step had
         now = replace(now, unexplained=between_ms / now.batch_ms)
     on_gpu = bool(snapshot.gpu) or (loader.device or "cpu") != "cpu"
-    found = Case(now, pace.step_ms, stages, loader, access_paths, hit_share, is_input_bound, None, on_gpu, starts, cpu,
-                 snapshot.machine.get("autocast"))  # fmt: skip
+    found = FixInputs(
+        now,
+        pace.step_ms,
+        stages,
+        loader,
+        access_paths,
+        hit_share,
+        is_input_bound,
+        None,
+        on_gpu,
+        starts,
+        cpu,
+        snapshot.machine.get("autocast"),
+    )
     return found, pace
 
 
@@ -105,12 +126,12 @@ def _beside(snapshot: Snapshot, loader: LoaderInfo) -> tuple[float, float]:
     return need_ms, inline_ms
 
 
-def _starts(pace: Pace, steps: StepStats, loader: LoaderInfo, service_ms: float) -> tuple[Pace, Starts]:
+def _starts(pace: Pace, steps: StepStats, loader: LoaderInfo, service_ms: float) -> tuple[Pace, PassStartCost]:
     """What the beginnings of passes cost, and the pace with one of them in every epoch, however short the run was."""
     count, wait_ms = loader.starts or 0, loader.start_wait_ms or 0.0
     seen = steps.series[-(pace.steps + pace.left_out) :]
     if not count or not wait_ms or not seen:
-        return pace, Starts()
+        return pace, PassStartCost()
     per_point = max(steps.steps_per_point, 1)
     likely_ns = 0.5e6 * wait_ms / per_point
     long = sorted(seen, key=lambda point: point.duration_ns)[len(seen) - pace.left_out :]
@@ -124,16 +145,16 @@ def _starts(pace: Pace, steps: StepStats, loader: LoaderInfo, service_ms: float)
     between_ms = max(mean_ms * total - count * wait_ms, 0.0) / max(total - count, 1)  # what any other step waits
     more_ms = wait_ms - between_ms
     if not count or more_ms <= 0:
-        return pace, Starts()
+        return pace, PassStartCost()
     apart = _steps_of_a_pass(steps, loader)
     change_ms = more_ms / apart - more_ms * count / total
     pace = Pace(max(step_ms + change_ms, 0.0), max(mean_ms + change_ms, 0.0), kept, len(rest))
     stays = bool(loader.persistent_workers) or not loader.workers
     spared_ms = 0.0 if stays else max(wait_ms - max(service_ms, between_ms), 0.0)
-    return pace, Starts(min(more_ms / apart, pace.wait_ms), min(spared_ms / apart, pace.wait_ms), wait_ms, apart)
+    return pace, PassStartCost(min(more_ms / apart, pace.wait_ms), min(spared_ms / apart, pace.wait_ms), wait_ms, apart)
 
 
-def _hand_over_ms(now: Situation, wait_ms: float, pace: Pace, steps: StepStats) -> float:
+def _hand_over_ms(now: LoaderModel, wait_ms: float, pace: Pace, steps: StepStats) -> float:
     """Of a step, what taking batches from worker processes that are far ahead costs the loop; 0 where it is not that.
 
     It is torch's own, about the same for every batch, whatever the data does: a few slow batches among many are not.
@@ -176,21 +197,21 @@ def _cpu_use(snapshot: Snapshot, loader: LoaderInfo, service_ms: float, batches:
 
 def _images(snapshot: Snapshot, loader: LoaderInfo) -> tuple[float, float]:
     """(part of the images that a view answered for, images of a batch), as counted."""
-    hits, made = (snapshot.counters.get(name, 0) for name in ("view_hits", "pictures_decoded"))
+    hits, made = (snapshot.counters.get(name, 0) for name in ("view_hits", "images_decoded"))
     share = hits / (hits + made) if hits + made else loader.hit_share or 0.0
     return share, loader.made_per_batch or loader.images_per_batch or 0.0
 
 
 def _batches(snapshot: Snapshot, images_per_batch: float) -> float:
     """Batches that the recorded work was for; some of it went into batches that nobody has taken yet."""
-    counted = snapshot.counters.get("view_hits", 0) + snapshot.counters.get("pictures_decoded", 0)
+    counted = snapshot.counters.get("view_hits", 0) + snapshot.counters.get("images_decoded", 0)
     if counted and images_per_batch:
         return counted / images_per_batch
     used, steps = snapshot.counters.get("batches_used", 0), snapshot.steps
     return steps.count * max(1.0, used / steps.batches) if steps.batches else float(steps.count)  # with validation's
 
 
-def _cpu_ms(service_ms: float, stages: Sequence[Stage], access_paths: Mapping[str, AccessPath]) -> float:
+def _cpu_ms(service_ms: float, stages: Sequence[StageTime], access_paths: Mapping[str, AccessPath]) -> float:
     reading = sum(stage.ms for stage in stages if stage.name in READS)
     read = access_paths.get("read")
     if read is None:

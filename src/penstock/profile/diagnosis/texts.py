@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.profile.messages import Language, Message, in_language, message, name_of
+from penstock.profile.messages import BilingualText, Language, in_language, message, name_of
 from penstock.profile.report.table import columns
 from penstock.system.units import format_bytes
 
 if TYPE_CHECKING:
-    from penstock.profile.verdict.case import Fix
-    from penstock.profile.verdict.trial import Trial
-    from penstock.profile.verdict.verdict import Verdict
+    from penstock.profile.diagnosis.case import Fix
+    from penstock.profile.diagnosis.trial import FixTrial
+    from penstock.profile.diagnosis.verdict import Verdict
 
 WORKER_START = "worker_start"
 """The stage of a verdict where the loop waits for worker processes to start, more than for what they do."""
@@ -41,17 +41,17 @@ def ms_text(ms: float) -> str:
     return f"{ms:.0f} ms" if ms >= 20 else f"{ms:.1f} ms" if ms >= 1 else f"{ms:.2f} ms"
 
 
-def _stage_text(name: str) -> Message:
+def _stage_text(name: str) -> BilingualText:
     """A stage in words, with the name under which the table has it."""
     found = name_of("stage", name)
     return found if found == name else found + f" ({name})"
 
 
-def _fix_text(fix: Fix) -> Message:
+def _fix_text(fix: Fix) -> BilingualText:
     """A change in words: "a view in RAM", "threads=4"."""
     named = ("threads", "num_workers", "persistent_workers")
     options = ", ".join(f"{word}={fix.change[word]}" for word in named if word in fix.change)
-    return Message(options or _ARTICLES.get(fix.name, fix.name), name_of("fix", fix.name).zh)
+    return BilingualText(options or _ARTICLES.get(fix.name, fix.name), name_of("fix", fix.name).zh)
 
 
 def _change_text(fix: Fix) -> str:
@@ -65,12 +65,16 @@ def _change_text(fix: Fix) -> str:
 
 def sentence_of(found: Verdict, lang: Language = "en") -> str:
     """Bound by what, in numbers, and what would help most."""
-    parts = [_text(found.bound, lang, step=ms_text(found.step_ms), wait=ms_text(found.wait_ms))]
+    figures = {"step": ms_text(found.step_ms), "wait": ms_text(found.wait_ms)}
+    if found.cost is not None:
+        figures |= {"alone": ms_text(found.cost.alone_ms), "beside": ms_text(found.cost.beside_ms)}
+        figures["ratio"] = f"{found.cost.ratio:.2f}"
+    parts = [_text(found.bound, lang, **figures)]
     if found.stage is not None:
         kind = "loader stage" if found.bound == "input" else "step stage"
         kind = "start stage" if found.stage == WORKER_START else kind
         parts.append(_text(kind, lang, stage=_stage_text(found.stage), share=f"{found.stage_share:.0%}"))
-    if found.bound == "compute" and found.now.service_ms:
+    if found.bound != "input" and found.now.service_ms:
         # What it needs if it has the CPUs for itself. It kept up: where its threads took longer, the step had the CPUs.
         alone = replace(found.now, compute_cpu_ms=0.0, unexplained=1.0)
         parts.append(_text("spare", lang, batch=ms_text(min(alone.batch_ms, found.step_ms))))
@@ -112,7 +116,7 @@ def lines_of(found: Verdict, lang: Language = "en") -> list[str]:
     return lines + [note_text(note, lang) for note in found.notes]
 
 
-def trial_text(trial: Trial, lang: Language = "en") -> str:
+def trial_text(trial: FixTrial, lang: Language = "en") -> str:
     """Predicted against measured."""
     beside_ms = trial.control_ms
     text = _text(

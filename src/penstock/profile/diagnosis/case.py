@@ -1,4 +1,4 @@
-"""A change with the step time predicted for it (`Fix`), and what changes are derived from (`Case`)."""
+"""A change with the step time predicted for it (`Fix`), and what changes are derived from (`FixInputs`)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.profile.diagnosis.model import WAIT_SHARE, LoaderModel, StageTime
 from penstock.profile.loader_info import ImageInfo, LoaderInfo
 from penstock.profile.record.registry import AccessPath
-from penstock.profile.verdict.model import WAIT_SHARE, Situation, Stage
 
 SAME, CLOSE, OTHER = "same batches", "nearly the same images", "another training"
 WORTH = 0.02  # of the step: a change that wins less is not listed
@@ -60,7 +60,7 @@ class BatchCost:
 
 
 @dataclass(frozen=True)
-class Starts:
+class PassStartCost:
     """What the beginnings of passes cost, all but the first of a loader: each waits for its first batch."""
 
     per_step_ms: float = 0.0
@@ -94,12 +94,12 @@ def rounds_of(loader: LoaderInfo, workers: int) -> float:
 
 
 @dataclass(frozen=True)
-class Case:
+class FixInputs:
     """Everything that fixes are derived from."""
 
-    now: Situation
+    now: LoaderModel
     step_ms: float
-    stages: tuple[Stage, ...]
+    stages: tuple[StageTime, ...]
     loader: LoaderInfo
     access_paths: Mapping[str, AccessPath]
     hit_share: float
@@ -107,10 +107,10 @@ class Case:
     is_input_bound: bool
     cost: BatchCost | None = None
     on_gpu: bool = False
-    starts: Starts = Starts()
+    starts: PassStartCost = PassStartCost()
     cpu: CpuUse = CpuUse()
     autocast: Any = None
-    """The precision that the step computes in, where somebody told."""
+    """The precision that the step computes in, where it is known."""
 
     @property
     def waits_between(self) -> bool:

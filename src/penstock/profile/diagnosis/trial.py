@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import UsageError
+from penstock.profile.diagnosis.case import BatchCost, Fix, rounds_of
 from penstock.profile.loader_info import LoaderInfo
 from penstock.profile.record.registry import loader_info_of, unregister
-from penstock.profile.verdict.case import BatchCost, Fix, rounds_of
 
 Step = Callable[[Any], Any]
 _WINDOWS = 3
@@ -29,7 +29,7 @@ _LONG_PASS_S = 20.0  # nobody waits for several of these
 
 
 @dataclass(frozen=True)
-class Trial:
+class FixTrial:
     """A change as it was predicted, and as it was."""
 
     fix: Fix
@@ -81,7 +81,7 @@ class Replay:
 def try_fix(
     loader: Any, fix: Fix, step: Step, *, seconds: float = 1.5, batch_ms: float = 0.0, control: bool = False,
     whole_passes: bool = False,
-) -> Trial:  # fmt: skip
+) -> FixTrial:  # fmt: skip
     """Run the loader with the change for three windows, with `control` one without it before and one after.
 
     `batch_ms` is what a batch takes now, to bound the filling of a view. With `whole_passes` the beginnings of passes
@@ -100,7 +100,7 @@ def try_fix(
         controls += _measured(loader, {}, step, seconds, 1, None, whole_passes)[0]
     beside = statistics.fmean(controls) if controls else None
     found = statistics.median(measured), tuple(measured), batches, beside, whole_passes
-    return Trial(fix, fix.predicted_step_ms, *found)
+    return FixTrial(fix, fix.predicted_step_ms, *found)
 
 
 def _needs_passes(loader: Any, fix: Fix, step_ms: float) -> bool:

@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from penstock.profile.messages import Message, message
+from penstock.profile.diagnosis.case import KEPT_FREE, WORTH, Fix, FixInputs, rounds_of
+from penstock.profile.diagnosis.model import LoaderModel
+from penstock.profile.messages import BilingualText, message
 from penstock.profile.record.registry import AccessPath
-from penstock.profile.verdict.case import KEPT_FREE, WORTH, Case, Fix, rounds_of
-from penstock.profile.verdict.model import Situation
 
 _MOST_THREADS = 64
 WORKERS = "workers"
@@ -19,7 +19,7 @@ _LEAST_ROUNDS = 2  # that a pass fills the queues of all workers: of more of the
 _SHORT_PASS_MS = 10_000.0  # then workers had better stay, where nobody saw how long they take to start
 
 
-def threads(case: Case) -> Fix | None:
+def threads(case: FixInputs) -> Fix | None:
     now = case.now
     if not case.is_input_bound or not now.service_ms or now.hand_over_ms:
         return None
@@ -41,7 +41,7 @@ def threads(case: Case) -> Fix | None:
     return Fix("threads", {"threads": more}, changed.step_ms, why)
 
 
-def _workers(case: Case, changed: Situation, why: Message) -> Fix:
+def _workers(case: FixInputs, changed: LoaderModel, why: BilingualText) -> Fix:
     """The more there are, the longer they take to start: where that shows, they stay from pass to pass."""
     had = bool(case.loader.persistent_workers)
     stays = had or _starts_matter(case, changed)
@@ -53,18 +53,18 @@ def _workers(case: Case, changed: Situation, why: Message) -> Fix:
     return Fix(WORKERS, change, changed.step_ms + _start_ms(case, changed, stays), why)
 
 
-def _starts_matter(case: Case, changed: Situation) -> bool:
+def _starts_matter(case: FixInputs, changed: LoaderModel) -> bool:
     if case.starts.steps and case.now.threads:
         return _restart_ms(case, changed) > WORTH * changed.step_ms
     return (case.loader.batches or math.inf) * changed.step_ms < _SHORT_PASS_MS
 
 
-def _restart_ms(case: Case, changed: Situation) -> float:
+def _restart_ms(case: FixInputs, changed: LoaderModel) -> float:
     """Of a step: what starting so many workers anew for every pass costs."""
     return case.starts.spared_ms * changed.threads / max(case.now.threads, 1)
 
 
-def _start_ms(case: Case, changed: Situation, stays: bool) -> float:
+def _start_ms(case: FixInputs, changed: LoaderModel, stays: bool) -> float:
     """Of a step: what the beginning of a pass costs.
 
     All workers begin at once and have their first batches at the same time, so the step then computes for as many while
@@ -79,7 +79,7 @@ def _start_ms(case: Case, changed: Situation, stays: bool) -> float:
     return begins_ms / steps + (0.0 if stays else _restart_ms(case, changed))
 
 
-def _measured_threads(case: Case, path: AccessPath) -> Fix | None:
+def _measured_threads(case: FixInputs, path: AccessPath) -> Fix | None:
     """Of the numbers of threads that were measured, the smallest that gives (nearly) the shortest step."""
     now = case.now
     steps = {
@@ -94,7 +94,7 @@ def _measured_threads(case: Case, path: AccessPath) -> Fix | None:
     return Fix("threads", {"threads": more}, steps[more], why)
 
 
-def _useful(case: Case) -> int:
+def _useful(case: FixInputs) -> int:
     """Threads until something else binds; of workers no more than a pass has work for."""
     wanted = _wanted(case)
     if case.loader.workers is None:
@@ -103,7 +103,7 @@ def _useful(case: Case) -> int:
     return wanted if math.isinf(rounds) else min(wanted, math.ceil(rounds / _LEAST_ROUNDS))
 
 
-def _wanted(case: Case) -> int:
+def _wanted(case: FixInputs) -> int:
     """Up to the CPUs, beyond them only as far as work is known to be waiting."""
     now = case.now
     if not case.cpu.is_known:
@@ -121,7 +121,7 @@ def _wanted(case: Case) -> int:
     return min(wanted, most)
 
 
-def persistent(case: Case) -> Fix | None:
+def persistent(case: FixInputs) -> Fix | None:
     """Workers that stay from epoch to epoch: only the first one waits until they have started."""
     starts, loader = case.starts, case.loader
     if not starts.spared_ms or not loader.workers or loader.persistent_workers:

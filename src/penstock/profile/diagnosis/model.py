@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from penstock.profile.record.histogram import PER_OCTAVE, middle_ns
+from penstock.profile.record.layout import OTHER
 from penstock.profile.record.steps import WAIT
 from penstock.profile.report.figures import BETWEEN_STEPS, IDLE
-from penstock.profile.snapshot import OTHER, Snapshot, SpanStats, StepPoint
+from penstock.profile.stats import Snapshot, SpanStats, StepPoint
 
 WAIT_SHARE = 0.05  # of the step: with less to win nobody would call it input-bound
 DECODE = "03b_image_decode"
@@ -24,10 +25,10 @@ READS = ("03a_read_one_camera", "03c_fetch_bytes")  # self times: what one camer
 TO_DEVICE = "06_to_device"
 LOADER_STAGES = frozenset({
     SAMPLES, "01_file_cache", "02_read_qpos", "03_read_images_total", DECODE, *READS, "03d_view_copy", "03e_view_put",
-    "04_read_actions", "05_to_tensor_normalize", "05a_normalize_picture", TO_DEVICE, "fetch", "collate",
+    "04_read_actions", "05_to_tensor_normalize", "05a_normalize_image", TO_DEVICE, "fetch", "collate",
 })  # fmt: skip
-"""The names of load/stages.py, stores/held.py and an attached DataLoader, which a user's own data set may use as well;
-any other number before a name means nothing."""
+"""The names of load/engine/stages.py, stores/caches.py, an attached DataLoader, which a user's own data set may use as
+well; any other number before a name means nothing."""
 # Waits, and what a sample's total holds already.
 _NO_STAGES = (WAIT, IDLE, "plan_batch", OTHER)
 _WARM_SHARE, _WARM_MOST = 0.1, 20  # of the first steps: files are opened, views mapped, kernels chosen
@@ -36,7 +37,7 @@ _RARE = 0.03
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageTime:
     """One stage of the loader's work: its self time per batch, in all threads together."""
 
     name: str
@@ -59,7 +60,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Situation:
+class LoaderModel:
     """A loader and a step as the model sees them; `changed` ones are predictions."""
 
     service_ms: float
@@ -148,11 +149,11 @@ def _is_elsewhere(span: SpanStats, main_process: int) -> bool:
     return bool(main_process and span.process) and span.process != main_process
 
 
-def stages_of(snapshot: Snapshot, batches: float) -> tuple[Stage, ...]:
+def stages_of(snapshot: Snapshot, batches: float) -> tuple[StageTime, ...]:
     """The loader's stages by self time per batch, the largest first.
 
-    Told by their names or their parents'; and whatever a process does in which there are such stages is the loader's.
-    Other processes may be anybody's: a pool that the step uses.
+    Recognised by their names or their parents'. Whatever a process does in which there are such stages is the loader's;
+    other processes may be anybody's: a pool that the step uses.
     """
     main = snapshot.process
     loops = _loops(snapshot)
@@ -161,7 +162,7 @@ def stages_of(snapshot: Snapshot, batches: float) -> tuple[Stage, ...]:
     return _summed([span for span in spans if span.name not in _NO_STAGES], batches)
 
 
-def compute_stages_of(snapshot: Snapshot, steps: float) -> tuple[Stage, ...]:
+def compute_stages_of(snapshot: Snapshot, steps: float) -> tuple[StageTime, ...]:
     """The stages of the step itself in the steady state: on the device where that was timed, else as the host saw them.
 
     What the loader has done on the device is none of them, nor what goes on between steps or in other processes.
@@ -193,13 +194,13 @@ def _steady(span: SpanStats) -> SpanStats:
     return replace(span, total_ns=round(span.total_ns * part), self_ns=round(span.self_ns * part))
 
 
-def _summed(spans: Sequence[SpanStats], per: float) -> tuple[Stage, ...]:
+def _summed(spans: Sequence[SpanStats], per: float) -> tuple[StageTime, ...]:
     found: dict[str, list[SpanStats]] = {}
     for span in spans:
         found.setdefault(span.name, []).append(span)
     per = max(per, 1e-9)
     stages = [
-        Stage(name, sum(each.self_ns for each in alike) / per / 1e6, sum(each.count for each in alike) / per)
+        StageTime(name, sum(each.self_ns for each in alike) / per / 1e6, sum(each.count for each in alike) / per)
         for name, alike in found.items()
     ]
     return tuple(sorted(stages, key=lambda stage: (-stage.ms, stage.name)))

@@ -4,8 +4,8 @@
     sampler = penstock.torch.Sampler(dataset, batch_size=64, seed=0)
     loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=penstock.torch.collate, num_workers=4)
 
-The batches are those of `penstock.Loader`, in its order. A worker decodes straight into shared memory, one piece per
-batch, which has no name and is not taken from /dev/shm.
+The batches are those of `penstock.Loader`, in its order. A worker decodes straight into shared memory, which has no
+name, is not taken from /dev/shm, and is used again when the batch is gone.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import MissingExtra, UsageError
 from penstock.load import settings
-from penstock.load.gather import Gatherer
-from penstock.load.passes import Passes
-from penstock.load.recycle import Recycler
-from penstock.load.shared_array import SharedArray
-from penstock.load.slots import lay_out
-from penstock.load.source import ImageSize, Normalize
-from penstock.load.stages import now_ns
-from penstock.load.torch_sharing import Fetched, Sample, collate, shared_tensors
-from penstock.load.view import View
-from penstock.load.window import Sampling
+from penstock.load.engine.gather import Gatherer
+from penstock.load.engine.recycle import Recycler
+from penstock.load.engine.shared_array import SharedArray
+from penstock.load.engine.slots import lay_out
+from penstock.load.engine.source import ImageSize, Normalize
+from penstock.load.engine.stages import now_ns
+from penstock.load.sampling.passes import Passes
+from penstock.load.sampling.window import Sampling
+from penstock.load.torch_sharing import FetchedSamples, Sample, collate, worker_memory
+from penstock.load.views.view import View
 from penstock.stores.opening import open_store
 from penstock.stores.store import Store, row_numbers
 from penstock.system.budget import Budget
@@ -46,11 +46,11 @@ else:
         import torch
         from torch.utils.data import Dataset as _MapStyle
         from torch.utils.data import Sampler as _SamplerStyle
-    except ImportError:  # said when something is asked for: `import penstock.torch` alone breaks nothing
+    except ImportError:  # reported on use: `import penstock.torch` alone breaks nothing
         torch = None
         _MapStyle = _SamplerStyle = object
 
-__all__ = ["Dataset", "Fetched", "Sampler", "collate"]
+__all__ = ["Dataset", "FetchedSamples", "Sampler", "collate"]
 
 _OF_LOADERS = {"batch_size", "shuffle", "seed", "shard", "device", "on_error", "max_skip_rate", "output", "drop_last",
                "prefetch", "gpu_decode"}  # fmt: skip
@@ -70,7 +70,7 @@ class Dataset(_MapStyle):
         window: Sampling | None = None,
         *,
         image_size: ImageSize = (224, 224),
-        memory: str | int | Budget = "2GiB",
+        memory: str | int | Budget = "auto",
         view: str | Mapping[str, View] = "auto",
         threads: int | str = "auto",
         exact: bool = False,
@@ -90,8 +90,8 @@ class Dataset(_MapStyle):
         if strange := sorted(_OF_LOADERS & options.keys()):
             raise UsageError(
                 f"{', '.join(strange)}: a Dataset has no such option",
-                hint="DataLoader(batch_size=…) and penstock.torch.Sampler(batch_size, shuffle, seed, shard, drop_last) "
-                "choose what is asked for; leaving out damaged pictures, devices and the rest are penstock.Loader's",
+                hint="batch_size is an option of DataLoader; shuffle, seed, shard and drop_last are options of "
+                "penstock.torch.Sampler; device, on_error and the others are options of penstock.Loader",
             )
         self._own_store = None
         if not isinstance(store, Store):
@@ -123,7 +123,7 @@ class Dataset(_MapStyle):
 
     @property
     def views(self) -> dict[str, View]:
-        """The views that answer for picture columns, by column."""
+        """The views that answer for image columns, by column."""
         return self._gatherer.views
 
     @property
@@ -141,20 +141,20 @@ class Dataset(_MapStyle):
             raise IndexError(f"sample {number:,} of {len(self):,}")
         return self.__getitems__([number + len(self) if number < 0 else number])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> Fetched:
+    def __getitems__(self, indices: Sequence[int]) -> FetchedSamples:
         """These samples, fetched together: rows that several need are read once. `collate` takes the batch as it is."""
         began_ns = now_ns()
         samples = row_numbers(indices, "samples")
         layout = lay_out(self._gatherer.shapes(len(samples)))
         if torch.utils.data.get_worker_info() is None:
             arrays = self._recycler.arrays(layout)
-            tensors = {name: torch.from_numpy(each) for name, each in arrays.items()}
+            batch: Sample = {name: torch.from_numpy(each) for name, each in arrays.items()}
         else:
             self._gatherer.threads = 0  # the workers are the parallel part
-            tensors = shared_tensors(layout)
-            arrays = {name: each.numpy() for name, each in tensors.items()}
-        found = self._gatherer.gather(samples, arrays, hand_out_ns=now_ns() - began_ns)
-        return Fetched({name: tensors.get(name, value) for name, value in found.items()}, len(samples))
+            batch, arrays = worker_memory().batch(layout)
+        fetched = self._gatherer.gather(samples, arrays, hand_out_ns=now_ns() - began_ns)
+        batch.update({name: value for name, value in fetched.items() if name not in arrays})
+        return FetchedSamples(batch, len(samples))
 
     # Travelling and ending
 
@@ -211,7 +211,7 @@ class Sampler(Passes, _SamplerStyle):
     ) -> None:
         if not isinstance(dataset, Dataset):
             hint = "penstock.torch.Sampler(dataset, …) takes a penstock.torch.Dataset"
-            raise UsageError(f"{type(dataset).__name__} is no data set of penstock's", hint=hint)
+            raise UsageError(f"{type(dataset).__name__} is not a penstock.torch.Dataset", hint=hint)
         super().__init__(
             len(dataset), dataset.window.describe(), batch_size, shuffle=shuffle, seed=seed, shard=shard,
             drop_last=drop_last,

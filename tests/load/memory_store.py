@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import StoreError
-from penstock.stores.store import Column, ImageSource, Picture, Scratch, Store
+from penstock.stores.store import Column, ImageArray, ImageSource, Scratch, Store
 
 
 class MemoryStore(Store):
-    """Episodes of given lengths; `numbers`, `pictures` and `texts` name the columns."""
+    """Episodes of given lengths; `numbers`, `images` and `texts` name the columns."""
 
     path = Path("memory")
     kind = "rows in memory"
@@ -24,28 +24,28 @@ class MemoryStore(Store):
         lengths: Sequence[int],
         *,
         numbers: Sequence[str] = ("state", "action"),
-        pictures: Sequence[str] = (),
+        images: Sequence[str] = (),
         texts: Sequence[str] = (),
         fps: float | None = None,
         ends_terminal: Sequence[bool] | None = None,
         roles: dict[str, str] | None = None,
     ) -> None:
-        self._words = (list(lengths), tuple(numbers), tuple(pictures), tuple(texts), fps, ends_terminal, roles)
+        self._words = (list(lengths), tuple(numbers), tuple(images), tuple(texts), fps, ends_terminal, roles)
         self.episode_starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         self.fps = fps
         self.ends_terminal = None if ends_terminal is None else np.array(ends_terminal, bool)
         self.roles = roles or {}
-        columns = [Column(n, "image", (2, 2, 3), "uint8", "raw", "memory", "in memory", 0) for n in pictures]
+        columns = [Column(n, "image", (2, 2, 3), "uint8", "raw", "memory", "in memory", 0) for n in images]
         columns += [Column(n, "numbers", (2,), "int64", "numbers", "memory", "in memory", 0) for n in numbers]
         columns += [Column(n, "text", (), "object", "text", "memory", "in memory", 0) for n in texts]
         self.columns = {column.name: column for column in columns}
 
     def images(self, name: str) -> ImageSource:
-        return RowPictures()
+        return RowImages()
 
     def numbers(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         if self.column(name).kind != "numbers":
-            raise StoreError(f"{name} is no numbers column")
+            raise StoreError(f"{name} is not a numbers column")
         return np.stack([rows, rows * 2], axis=1)
 
     def number_blocks(self, names: Sequence[str], block_bytes: int) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
@@ -64,12 +64,12 @@ class MemoryStore(Store):
         return _again, self._words
 
 
-class RowPictures(ImageSource):
+class RowImages(ImageSource):
     """Pixels that are all the row's number, modulo 256."""
 
     scratch_bytes = 12
 
-    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
         for row in rows:
             yield np.full((2, 2, 3), row % 256, np.uint8)
 
@@ -78,8 +78,8 @@ class RowPictures(ImageSource):
 
 
 def _again(
-    lengths: Any, numbers: Any, pictures: Any, texts: Any, fps: Any, ends_terminal: Any, roles: Any
+    lengths: Any, numbers: Any, images: Any, texts: Any, fps: Any, ends_terminal: Any, roles: Any
 ) -> MemoryStore:
     return MemoryStore(
-        lengths, numbers=numbers, pictures=pictures, texts=texts, fps=fps, ends_terminal=ends_terminal, roles=roles
+        lengths, numbers=numbers, images=images, texts=texts, fps=fps, ends_terminal=ends_terminal, roles=roles
     )

@@ -37,7 +37,7 @@ def write_replay(
     timeout[[stops[number] for number in timeouts]] = True
     with h5py.File(path, "w") as file:
         for number, name in enumerate(cameras):
-            pixels = np.stack([_picture(1000 * number + first_reward + row) for row in range(rows)])
+            pixels = np.stack([_image(1000 * number + first_reward + row) for row in range(rows)])
             if jpeg:
                 coded = [cv2.imencode(".jpg", each)[1].reshape(-1) for each in pixels]
                 longest = max(len(each) for each in coded)
@@ -54,7 +54,7 @@ def write_replay(
     return path
 
 
-def _picture(seed: int) -> np.ndarray:
+def _image(seed: int) -> np.ndarray:
     small = np.random.default_rng(seed).integers(0, 256, (3, 4, 3), dtype=np.uint8)
     return cv2.resize(small, (WIDTH, HEIGHT), interpolation=cv2.INTER_CUBIC)
 
@@ -83,10 +83,10 @@ class Naive:
         """The seed's eleven values of the row that has this reward."""
         (row,) = np.flatnonzero(self._reward == reward)
         following = row if self._terminal[row] else row + 1
-        pictures = [self._resized(images[row]) for images in self._images]
+        frames = [self._resized(images[row]) for images in self._images]
         after = [self._resized(images[following]) for images in self._images]
         end = [np.float32([self._reward[row]]), np.float32([1.0 - self._terminal[row]])]
-        return [*pictures, self._joint[row], self._action[row], *after, self._joint[following], *end]
+        return [*frames, self._joint[row], self._action[row], *after, self._joint[following], *end]
 
     def _resized(self, stored: np.ndarray) -> np.ndarray:
         if stored.ndim == 1:

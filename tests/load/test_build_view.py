@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,13 @@ import pytest
 from numpy.typing import NDArray
 
 from penstock.errors import BudgetExceeded, ImageError, LimitExceeded, StoreError, UsageError
-from penstock.load import build
-from penstock.load.build import build_view
-from penstock.load.pictures import Fitter, fit_for
-from penstock.load.view import View
-from penstock.stores.store import ImageSource, Picture, Scratch
-from tests.load.picture_store import ArraySource, ArrayStore
+from penstock.load.engine.images import Fitter, fit_for
+from penstock.load.engine.thread_pool import ThreadPool
+from penstock.load.views import build
+from penstock.load.views.build import build_view
+from penstock.load.views.view import View
+from penstock.stores.store import ImageArray, ImageSource, Scratch
+from tests.load.image_store import ArraySource, ArrayStore
 from tests.load.view_rows import open_files, start
 from tests.threads import penstock_threads
 
@@ -53,18 +53,18 @@ def _close(views: dict[str, View]) -> None:
 
 
 @pytest.mark.parametrize("where", ["disk", "ram"])
-def test_all_rows_of_all_picture_columns_are_built_once(where: Any) -> None:
+def test_all_rows_of_all_image_columns_are_built_once(where: Any) -> None:
     store = ArrayStore([30, 50, 45])
-    told: list[tuple[int, int]] = []
-    views = build_view(store, image_size=SIZE, where=where, threads=3, progress=lambda *now: told.append(now))
+    reported: list[tuple[int, int]] = []
+    views = build_view(store, image_size=SIZE, where=where, threads=3, progress=lambda *now: reported.append(now))
     try:
         assert list(views) == ["cam", "raw"] and [view.path is None for view in views.values()] == [where == "ram"] * 2
         assert sorted(store.log) == sorted([*range(125), *range(125)])
-        assert told[0] == (0, 250) and told[-1] == (250, 250) and told == sorted(told)
+        assert reported[0] == (0, 250) and reported[-1] == (250, 250) and reported == sorted(reported)
         _assert_whole(store, views)
     finally:
         _close(views)
-    assert not penstock_threads("penstock-view")
+    assert not penstock_threads("penstock-load")
 
 
 def test_a_view_that_is_there_is_not_built_again_and_the_loader_finds_it() -> None:
@@ -75,11 +75,11 @@ def test_a_view_that_is_there_is_not_built_again_and_the_loader_finds_it() -> No
     _assert_whole(store, views)
     _close(views)
     assert store.log == []
-    from penstock.load.choose_views import attach_views
-    from penstock.load.source import Shaping, Source
-    from penstock.load.window import Window
+    from penstock.load.engine.source import SampleSource, Shaping
+    from penstock.load.sampling.window import Window
+    from penstock.load.views.choose_views import attach_views
 
-    source = Source(Window().bind(store), Shaping(image_size=SIZE), 1 << 20)
+    source = SampleSource(Window().bind(store), Shaping(image_size=SIZE), 1 << 20)
     made, _ = attach_views([source], "auto", 0)
     try:
         assert [view.path for view in made] == [views["cam"].path]
@@ -94,7 +94,7 @@ def test_rows_are_read_in_the_order_of_the_keys_and_runs_stay_together(monkeypat
     asked: list[list[int]] = []
 
     class Runs(ArraySource):
-        def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+        def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
             asked.append(list(rows))
             return super().read(rows, scratch)
 
@@ -145,11 +145,12 @@ def test_jpeg_views_stop_where_they_are_full() -> None:
 def test_a_broken_row_raises_with_its_place_and_the_rest_is_kept() -> None:
     store = ArrayStore([40], broken=[17])
     before = open_files()
-    with pytest.raises(StoreError, match=r"arrays: column 'cam', row 17: row 17 is broken on purpose") as refused:
+    place = r"arrays: cam, row 17 \(row 17 of episode 0\): row 17 is broken on purpose"
+    with pytest.raises(StoreError, match=place) as refused:
         build_view(store, "cam", SIZE, threads=1)
     assert "skip" in str(refused.value) and store.log == list(range(39, 17, -1))
     assert not open_files() - before
-    assert not penstock_threads("penstock-view")
+    assert not penstock_threads("penstock-load")
     views = build_view(store, "cam", SIZE, on_error="skip")
     with views["cam"] as view:
         assert store.log == [row for row in range(39, -1, -1) if row != 17], "what was kept is not made again"
@@ -157,11 +158,11 @@ def test_a_broken_row_raises_with_its_place_and_the_rest_is_kept() -> None:
         assert view.notes == ("1 row was left out, the first: row 17: row 17 is broken on purpose",)
 
 
-def test_a_picture_that_does_not_decode_is_a_broken_row() -> None:
+def test_a_image_that_does_not_decode_is_a_broken_row() -> None:
     store = ArrayStore([20])
     store.jpeg[3] = store.jpeg[3][:4].copy()
-    store.jpeg[9] = np.frombuffer(b"no picture at all", np.uint8)
-    with pytest.raises(StoreError, match="column 'cam', row 9: ") as refused:
+    store.jpeg[9] = np.frombuffer(b"no image at all", np.uint8)
+    with pytest.raises(StoreError, match="cam, row 9 ") as refused:
         build_view(store, "cam", SIZE, threads=1)
     assert isinstance(refused.value.__cause__, ImageError)
     with build_view(store, "cam", SIZE, on_error="skip")["cam"] as view:
@@ -182,7 +183,7 @@ def test_a_progress_that_raises_stops_the_build_which_goes_on_later() -> None:
     with pytest.raises(Enough):
         build_view(store, "cam", SIZE, progress=progress, threads=2)
     assert not open_files() - before
-    assert not penstock_threads("penstock-view")
+    assert not penstock_threads("penstock-load")
     first: list[tuple[int, int]] = []
     views = build_view(store, "cam", SIZE, progress=lambda done, total: first.append((done, total)))
     _assert_whole(store, views)
@@ -190,17 +191,33 @@ def test_a_progress_that_raises_stops_the_build_which_goes_on_later() -> None:
     assert first[0][0] >= 32 and len(store.log) < 400 + 3 * 64, "almost nothing was made twice"
 
 
+def test_an_interrupt_before_a_piece_is_handed_out_ends_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = build._Fill.__init__
+    pieces: list[int] = []
+
+    def interrupted(*words: Any) -> None:
+        pieces.append(1)
+        if len(pieces) == 3:
+            raise KeyboardInterrupt
+        made(*words)
+
+    monkeypatch.setattr(build._Fill, "__init__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build_view(ArrayStore([400]), "cam", SIZE, threads=2)
+    assert not penstock_threads("penstock-load")
+
+
 BUILDING = """
 import signal, time
-from tests.load.picture_store import ArraySource, ArrayStore
-from penstock.load.build import build_view
+from tests.load.image_store import ArraySource, ArrayStore
+from penstock.load.views.build import build_view
 
 class Slow(ArraySource):
     def read(self, rows, scratch):
-        for picture in super().read(rows, scratch):
+        for image in super().read(rows, scratch):
             # Nobody waits for 2,000 rows: the signal comes when the first are there.
             time.sleep(0.05 if len(self._log) > 100 else 0)
-            yield picture
+            yield image
 
 class SlowStore(ArrayStore):
     def images(self, name):
@@ -224,16 +241,16 @@ def test_a_killed_or_interrupted_build_goes_on(number: signal.Signals) -> None:
             while int(process.stdout.readline()) < 64:
                 pass
             process.send_signal(number)
-            out, said = process.communicate(timeout=120)
+            out, stderr = process.communicate(timeout=120)
         finally:
             process.kill()
     if number == signal.SIGINT:
-        assert out.splitlines()[-1] == "stopped ['MainThread']" and process.returncode == 0, said
+        assert out.splitlines()[-1] == "stopped ['MainThread']" and process.returncode == 0, stderr
     store = ArrayStore([2000], name="slow")
-    told: list[int] = []
-    views = build_view(store, "cam", SIZE, progress=lambda done, total: told.append(done))
+    reported: list[int] = []
+    views = build_view(store, "cam", SIZE, progress=lambda done, total: reported.append(done))
     try:
-        assert 64 <= told[0] < 2000 and len(store.log) == 2000 - told[0]
+        assert 64 <= reported[0] < 2000 and len(store.log) == 2000 - reported[0]
         assert views["cam"].verified(np.arange(2000)).all()
         out_pixels = np.empty(views["cam"].spec.shape, np.uint8)
         for row in range(0, 2000, 37):
@@ -245,16 +262,16 @@ def test_a_killed_or_interrupted_build_goes_on(number: signal.Signals) -> None:
 def test_memory_bounds_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     store = ArrayStore([40], size=(480, 640))
     per_thread = fit_for(store.column("cam"), SIZE).scratch_bytes
-    seen: set[str] = set()
-    work = build._Build._work
+    counts: list[int] = []
 
-    def counted(self: Any) -> None:
-        seen.add(threading.current_thread().name)
-        work(self)
+    class Counted(ThreadPool):
+        def __init__(self, threads: int) -> None:
+            counts.append(threads)
+            super().__init__(threads)
 
-    monkeypatch.setattr(build._Build, "_work", counted)
+    monkeypatch.setattr(build, "ThreadPool", Counted)
     _close(build_view(store, "cam", SIZE, threads=8, memory=(4 << 20) + int(2.5 * per_thread)))
-    assert len(seen) == 2
+    assert counts == [2]
     with pytest.raises(BudgetExceeded, match="building views"):
         build_view(store, "cam", SIZE, memory="1MiB")
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreError
-from penstock.load.build import build_view
-from penstock.stores.store import ImageSource, Picture, Scratch
-from tests.load.picture_store import ArraySource, ArrayStore
+from penstock.load.views.build import build_view
+from penstock.stores.store import ImageArray, ImageSource, Scratch
+from tests.load.image_store import ArraySource, ArrayStore
 
 
 class FailingSource(ArraySource):
-    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
         for row in rows:
             if row in (7, 12):
                 raise OSError(5, "Input/output error")
@@ -30,7 +30,7 @@ class FailingStore(ArrayStore):
 
 
 def test_a_row_that_the_disk_refuses_is_named() -> None:
-    words = r"arrays/0\.file: column 'cam', row 7: it cannot be read: .*Input/output error"
+    words = r"arrays/0\.file: cam, row 7 \(row 7 of episode 0\): it cannot be read: .*Input/output error"
     with pytest.raises(StoreError, match=words) as caught:
         build_view(FailingStore([10]), "cam", (24, 32), where="ram", threads=1)
     cause = caught.value.__cause__

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from penstock.errors import LimitExceeded, OutputFailed, UsageError
-from penstock.load import cache
-from penstock.load.view import View
+from penstock.load.views import cache
+from penstock.load.views.view import View
 from penstock.system.cache_directory import cache_directory
 from tests.load.view_rows import assert_holds, fill, open_files, run, spec_of, start
 

@@ -1,4 +1,4 @@
-"""Batches on a CUDA device: the same rows, masks and texts as in memory, pictures within what two decoders differ."""
+"""Batches on a CUDA device: the same rows, masks and texts as in memory, images within what two decoders differ."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from penstock.errors import StoreCorrupt, UsageError
 from penstock.load.loader import Loader
-from penstock.load.window import Transition, Window
-from tests.load.picture_store import ArrayStore
+from penstock.load.sampling.window import Transition, Window
+from tests.load.image_store import ArrayStore
 from tests.threads import earlier_threads, left_running, penstock_threads
 
 torch = pytest.importorskip("torch")
@@ -61,7 +61,7 @@ def test_floats_are_made_on_the_device() -> None:
 
 
 @needs_cuda
-def test_a_broken_picture_is_named_or_left_out() -> None:
+def test_a_broken_image_is_named_or_left_out() -> None:
     with pytest.raises(StoreCorrupt, match="row 5"):
         _batches("cuda", Window(columns=["cam"]), broken=(5,))
     found = _batches("cuda", Window(columns=["cam"]), broken=(5,), on_error="skip", max_skip_rate=0.1)
@@ -72,7 +72,7 @@ def test_a_broken_picture_is_named_or_left_out() -> None:
 def test_nvjpeg_by_its_own_interface_is_torchvisions() -> None:
     from torchvision.io import decode_jpeg
 
-    from penstock.load.nvjpeg import BatchDecoder
+    from penstock.load.device.nvjpeg import BatchDecoder
 
     store = ArrayStore([50], size=(96, 128))
     decoder = BatchDecoder(torch.device("cuda", 0))
@@ -93,7 +93,7 @@ def _all(store: ArrayStore, **options: Any) -> list[int]:
 
 
 @needs_cuda
-def test_a_picture_whose_header_lies_reaches_no_decoder() -> None:
+def test_a_image_whose_header_lies_reaches_no_decoder() -> None:
     store = ArrayStore([20], size=(96, 128))
     hostile = store.jpeg[7].copy()
     at = hostile.tobytes().index(b"\xff\xc0")

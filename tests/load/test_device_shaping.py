@@ -1,4 +1,4 @@
-"""What pictures on a CUDA device shall look like: refused in words before a batch is made, as it is in memory."""
+"""What images on a CUDA device shall look like: refused in words before a batch is made, as it is in memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from penstock.errors import UsageError
-from penstock.load import device
+from penstock.load.device import cuda
+from penstock.load.device.work import DeviceWork
+from penstock.load.engine.source import Shaping
 from penstock.load.loader import Loader
-from penstock.load.source import Shaping
-from penstock.load.window import Window
-from tests.load.picture_store import ArrayStore
+from penstock.load.sampling.window import Window
+from tests.load.image_store import ArrayStore
 
 torch = pytest.importorskip("torch")
 
@@ -34,7 +35,7 @@ class GrayStore(ArrayStore):
 def seen_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(device, "_nvjpeg_missing", lambda _: None)
+    monkeypatch.setattr(cuda, "_nvjpeg_missing", lambda _: None)
 
 
 def _loader(where: str | None, columns: list[str], **options: Any) -> Loader:
@@ -83,8 +84,8 @@ def test_words_that_do_not_go_together_are_refused_on_a_device() -> None:
 def test_floats_of_the_device_are_those_of_the_threads(name: str, normalize: Any) -> None:
     columns = ["cam", "raw"] if isinstance(normalize, dict) and len(normalize) > 1 else [name]
     with _loader("cuda", columns, normalize=normalize) as loader:
-        assert all(column.table is None for column in loader._sources[0].pictures)  # uint8 until they are there
-        work = device._DeviceWork.__new__(device._DeviceWork)
+        assert all(column.table is None for column in loader._sources[0].images)  # uint8 until they are there
+        work = DeviceWork.__new__(DeviceWork)
         work._target, work._device = loader._target, "cpu"  # type: ignore[assignment]
     channels = 1 if name == "raw" else 3
     pixels = np.random.default_rng(0).integers(0, 256, (channels, 24, 32), np.uint8)
@@ -92,7 +93,7 @@ def test_floats_of_the_device_are_those_of_the_threads(name: str, normalize: Any
     assert table is not None
     expected = np.empty(pixels.shape, np.float32)
     table.write(pixels, expected)
-    assert np.allclose(work._shaped(name, torch.from_numpy(pixels.copy())).numpy(), expected, atol=1e-5)
+    assert np.allclose(work.shaped(name, torch.from_numpy(pixels.copy())).numpy(), expected, atol=1e-5)
 
 
 def test_a_resize_that_the_device_does_not_know_is_refused_or_noted() -> None:
@@ -100,8 +101,8 @@ def test_a_resize_that_the_device_does_not_know_is_refused_or_noted() -> None:
         _loader("cuda", ["cam"], gpu_decode=True, resize="area")
     with _loader("cuda", ["cam"], gpu_decode="auto", resize="area") as loader:
         assert "JPEGs are decoded on the CPU: the device resizes linearly, not by resize='area'" in loader.notes
-        assert not loader._target.keeps_encoded(loader._sources[0].pictures[0])
+        assert not loader._target.keeps_encoded(loader._sources[0].images[0])
     with _loader("cuda", ["cam"], gpu_decode=False, resize="area") as loader:
         assert not any("JPEGs" in note for note in loader.notes)
     with _loader("cuda", ["cam"], gpu_decode=True) as loader:
-        assert loader._target.keeps_encoded(loader._sources[0].pictures[0])
+        assert loader._target.keeps_encoded(loader._sources[0].images[0])

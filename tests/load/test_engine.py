@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.load import engine
-from penstock.load.crew import Crew, Task
-from penstock.load.gather import Gatherer
-from penstock.load.job import Job, Part
-from penstock.load.window import Window
-from tests.load.picture_store import ArrayStore
+from penstock.load.engine import batch_tasks
+from penstock.load.engine.gather import Gatherer
+from penstock.load.engine.job import BatchJob, BatchPart
+from penstock.load.engine.thread_pool import Task, ThreadPool
+from penstock.load.sampling.window import Window
+from tests.load.image_store import ArrayStore
 
 
-class CountingCrew(Crew):
+class CountingPool(ThreadPool):
     """Says it has 12 threads, and does every task at once."""
 
     def __init__(self) -> None:
@@ -30,20 +30,20 @@ class CountingCrew(Crew):
 
 @pytest.mark.parametrize("side", [32, 128, 512])
 def test_copies_from_a_view_are_cut_by_bytes_not_by_threads(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_LEAST_COPIED", 64 << 10)
+    monkeypatch.setattr(batch_tasks, "_LEAST_COPIED", 64 << 10)
     store = ArrayStore((40,))
     with_view: dict[str, Any] = {"image_size": (side, side), "view": "ram", "threads": 0}
     samples = Gatherer(store, Window(columns=["cam", "raw"]), **with_view)
     try:
         numbers = np.random.default_rng(0).permutation(40)
         expected = samples.gather(numbers)  # fills the view
-        job, crew = Job(40, samples.arrays(40), {}), CountingCrew()
-        crew.count = 12
-        engine.begin_job(job, [Part(samples._source, np.arange(40), numbers)], crew)
+        job, pool = BatchJob(40, samples.arrays(40), {}), CountingPool()
+        pool.count = 12
+        batch_tasks.begin_job(job, [BatchPart(samples._source, np.arange(40), numbers)], pool)
         job.wait()
-        picture = 3 * side * side
-        per_task = max(-(-(64 << 10) // picture), 1)  # 40 pictures for 12 threads would be one each
-        assert crew.given == 2 * -(-40 // per_task) and job.hits == 80
+        image = 3 * side * side
+        per_task = max(-(-(64 << 10) // image), 1)  # 40 images for 12 threads would be one each
+        assert pool.given == 2 * -(-40 // per_task) and job.hits == 80
         assert all((job.arrays[name] == expected[name]).all() for name in ("cam", "raw"))
     finally:
         samples.close()

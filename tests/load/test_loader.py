@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from penstock.errors import BudgetExceeded, PenstockError, StoreCorrupt, UsageError
 from penstock.load.loader import Loader
+from penstock.load.sampling.window import Clip, Transition, Window
 from penstock.load.settings import Mix
-from penstock.load.window import Clip, Transition, Window
-from tests.load.picture_store import ArrayStore
+from tests.load.image_store import ArrayStore
 from tests.load.view_rows import open_files
 from tests.threads import earlier_threads, left_running, penstock_threads
 
@@ -45,7 +45,7 @@ def _indices(loader: Loader) -> list[int]:
     return [int(row) for batch in loader for row in batch["index"]]
 
 
-def test_pictures_numbers_masks_and_texts_are_those_of_the_rows() -> None:
+def test_images_numbers_masks_and_texts_are_those_of_the_rows() -> None:
     store = ArrayStore([10, 7, 12])
     with _loader(store, Window(action=range(-1, 3)), exact=True, view="off") as loader:
         seen = []
@@ -76,7 +76,7 @@ def test_a_scaled_jpeg_is_close_to_the_exact_one() -> None:
         assert error > 0 and 10 * np.log10(255**2 / error) > 30
 
 
-def test_full_size_float_pictures_are_the_bytes_by_255() -> None:
+def test_full_size_float_images_are_the_bytes_by_255() -> None:
     store = ArrayStore([9])
     for batch in _loader(store, image_size=None, dtype="float32", view="off"):
         for place, row in enumerate(batch["index"].tolist()):
@@ -348,7 +348,7 @@ def test_a_forked_child_has_a_loader_of_its_own() -> None:
 
 def test_a_program_that_ends_in_the_middle_of_a_pass_ends_cleanly() -> None:
     code = (
-        "from tests.load.picture_store import ArrayStore\nfrom penstock.load.loader import Loader\n"
+        "from tests.load.image_store import ArrayStore\nfrom penstock.load.loader import Loader\n"
         "batches = iter(Loader(ArrayStore([90]), batch_size=4, image_size=(24, 32)))\nnext(batches)\n"
     )
     root = Path(__file__).resolve().parents[2]

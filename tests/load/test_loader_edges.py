@@ -14,19 +14,19 @@ import pytest
 from numpy.typing import NDArray
 
 from penstock.errors import BudgetExceeded, StoreCorrupt, UsageError
-from penstock.load import gather
-from penstock.load.chosen import encoded_by_all
-from penstock.load.crew import Crew, Worker
-from penstock.load.gather import Gatherer
-from penstock.load.job import Job
+from penstock.load.engine import gather
+from penstock.load.engine.gather import Gatherer
+from penstock.load.engine.images import Fitter, fit_for
+from penstock.load.engine.job import BatchJob
+from penstock.load.engine.source import Shaping, sources_of
+from penstock.load.engine.thread_pool import ThreadPool, WorkerState
 from penstock.load.loader import Loader
-from penstock.load.pictures import Fitter, fit_for
+from penstock.load.sampling.position_map import encoded_by_all
+from penstock.load.sampling.window import Window
 from penstock.load.settings import Mix
-from penstock.load.source import Shaping, sources_of
-from penstock.load.window import Window
-from penstock.stores.store import Column, ImageSource, Picture, Scratch
+from penstock.stores.store import Column, ImageArray, ImageSource, Scratch
 from penstock.system.budget import Budget
-from tests.load.picture_store import ArraySource, ArrayStore
+from tests.load.image_store import ArraySource, ArrayStore
 
 SIZE = (24, 32)
 
@@ -129,7 +129,7 @@ class _Failing(ArrayStore):
 
     def images(self, name: str) -> ImageSource:
         class Failing(ArraySource):
-            def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+            def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
                 for row in rows:
                     if row == 7:
                         raise OSError(5, "Input/output error")
@@ -138,7 +138,7 @@ class _Failing(ArrayStore):
         return Failing(self.raw, frozenset(), [])
 
 
-def test_a_disk_that_fails_is_told_with_the_row() -> None:
+def test_a_disk_that_fails_is_reported_with_the_row() -> None:
     store = _Failing([20])
     with pytest.raises(StoreCorrupt, match=r"raw, row 7 .*Input/output error"):
         _indices(_loader(store, Window(columns=["raw"]), view="off"))
@@ -174,14 +174,14 @@ def test_samples_gathered_by_two_threads_at_once_do_not_mix() -> None:
     for thread in threads:
         thread.join(120)
     assert not wrong and not any(thread.is_alive() for thread in threads)
-    workers: list[Worker] = []
-    crew = Crew(0)
+    workers: list[WorkerState] = []
+    pool = ThreadPool(0)
     for _ in range(2):
-        thread = threading.Thread(target=lambda: crew.do(workers.append))
+        thread = threading.Thread(target=lambda: pool.do(workers.append))
         thread.start()
         thread.join(60)
     assert workers[0].scratch is not workers[1].scratch
-    crew.close()
+    pool.close()
 
 
 def test_a_child_that_is_interrupted_as_its_threads_start_does_not_wait_for_its_parents(
@@ -189,18 +189,18 @@ def test_a_child_that_is_interrupted_as_its_threads_start_does_not_wait_for_its_
 ) -> None:
     gatherer = Gatherer(ArrayStore([4]), Window(columns=["raw"]), image_size=SIZE, view="off", threads=1)
     expected = gatherer.gather([1])["raw"]
-    parents = gatherer._crew
+    parents = gatherer._pool
     assert parents is not None
     gatherer._pid = -1  # as a child of a fork finds it
 
-    def interrupted(threads: int) -> Crew:
+    def interrupted(threads: int) -> ThreadPool:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(gather, "Crew", interrupted)
+        patch.setattr(gather, "ThreadPool", interrupted)
         with pytest.raises(KeyboardInterrupt):
             gatherer.gather([1])
-    assert np.array_equal(gatherer.gather([1])["raw"], expected) and gatherer._crew is not parents
+    assert np.array_equal(gatherer.gather([1])["raw"], expected) and gatherer._pool is not parents
     gatherer.close()
     parents.close()
 
@@ -216,7 +216,7 @@ class _LateWriter(ArrayStore):
         store = self
 
         class Late(ArraySource):
-            def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+            def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
                 if 0 in rows:
                     store.waits.wait(60)
                     raise RuntimeError("a fault of the program")
@@ -232,13 +232,13 @@ def test_arrays_of_a_gathering_that_failed_are_written_no_more(monkeypatch: pyte
     gatherer = Gatherer(store, Window(columns=["raw"]), image_size=SIZE, view="off", threads=2)
     out = gatherer.arrays(2)
     out["raw"][...] = 0
-    settle = Job.settle
+    settle = BatchJob.cancel_and_wait
 
-    def settled(job: Job) -> None:
+    def settled(job: BatchJob) -> None:
         store.go_on.set()  # not before somebody waits for the writer
         settle(job)
 
-    monkeypatch.setattr(Job, "settle", settled)
+    monkeypatch.setattr(BatchJob, "cancel_and_wait", settled)
     with pytest.raises(RuntimeError, match="a fault"):
         gatherer.gather([0, 1], out)
     before = out["raw"].copy()
@@ -247,13 +247,13 @@ def test_arrays_of_a_gathering_that_failed_are_written_no_more(monkeypatch: pyte
     assert np.array_equal(out["raw"], before)
 
 
-# Pictures
+# Images
 
 
-def _fitted(picture: NDArray[Any], shape: tuple[int, ...], size: tuple[int, int] | None, **how: Any) -> NDArray[Any]:
+def _fitted(image: NDArray[Any], shape: tuple[int, ...], size: tuple[int, int] | None, **how: Any) -> NDArray[Any]:
     fit = fit_for(Column("cam", "image", shape, "uint8", "png", "file", "", 0), size, **how)
     out = np.zeros((fit.channels, *fit.size), np.uint8)
-    Fitter().fit(picture, fit, out)
+    Fitter().fit(image, fit, out)
     return out
 
 
@@ -270,8 +270,8 @@ def test_pixels_are_those_of_opencv_however_they_are_stored(
     order = {1: [0], 3: [2, 1, 0], 4: [2, 1, 0, 3]}[channels]
     png = cv2.imencode(".png", np.ascontiguousarray(rgb[:, :, order]))[1].reshape(-1)
     planes = np.ascontiguousarray(rgb.transpose(2, 0, 1)).transpose(1, 2, 0)
-    for picture in (rgb, planes, png):
-        assert np.array_equal(_fitted(picture, rgb.shape, size, resize=resize), expected)
+    for image in (rgb, planes, png):
+        assert np.array_equal(_fitted(image, rgb.shape, size, resize=resize), expected)
 
 
 # On a device
@@ -281,7 +281,7 @@ def test_only_jpegs_of_one_size_in_every_store_stay_encoded() -> None:
     def kept(*stores: ArrayStore) -> list[str]:
         sources = sources_of([Window(columns=["cam", "raw"]).bind(store) for store in stores], Shaping(SIZE), 1 << 20)
         encoded = encoded_by_all(sources, lambda column: column.is_jpeg)
-        return [column.name for source in sources for column in source.pictures if encoded(column)]
+        return [column.name for source in sources for column in source.images if encoded(column)]
 
     assert kept(ArrayStore([5]), ArrayStore([6])) == ["cam", "cam"]
     assert kept(ArrayStore([5]), ArrayStore([6], size=(96, 128))) == []  # one decoder call has room for one size
@@ -297,7 +297,7 @@ def test_a_mixture_on_a_device_is_the_one_in_memory(sizes: tuple[tuple[int, int]
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     one, two = (ArrayStore([20], size=size, name=str(number)) for number, size in enumerate(sizes))
-    for store in (one, two):  # numbers that look like a picture stay what they are
+    for store in (one, two):  # numbers that look like an image stay what they are
         store.values["grid"] = np.full((20, 3, 4, 5), 200, np.uint8)
         grid = Column("grid", "numbers", (3, 4, 5), "uint8", "numbers", "file", "", 0)
         store.columns = {**store.columns, "grid": grid}

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from penstock import profile
 from penstock.errors import PenstockError, StoreCorrupt, UsageError
-from penstock.load.job import Ledger
+from penstock.load.device.target import ContinuousPass
+from penstock.load.engine.job import EpochRecords
 from penstock.load.loader import Loader
-from penstock.load.target import Running
-from penstock.load.window import Window
-from tests.load.picture_store import ArrayStore
-from tests.threads import earlier_threads, left_running, settle
+from penstock.load.sampling.window import Window
+from tests.load.image_store import ArrayStore
+from tests.threads import collect_garbage, earlier_threads, left_running
 
 SIZE = (24, 32)
 ROWS = 40
@@ -56,7 +56,7 @@ def test_the_next_epoch_is_begun_while_the_last_batch_is_used() -> None:
             else:
                 assert _until(lambda: len(store.log) >= ROWS + 8)
         assert _until(lambda: len(store.log) == ROWS + 3 * 8)  # there are four slots, and the loop still has one batch
-        made = store.log[ROWS : ROWS + 3 * 8]  # by two threads: the last pictures of one batch among those of the next
+        made = store.log[ROWS : ROWS + 3 * 8]  # by two threads: the last images of one batch among those of the next
         first = next(iter(loader))["index"].tolist()
         assert loader.epoch == 1 and set(first) <= set(made)
         assert all(store.log.count(row) == 2 for row in first)  # it was not made anew
@@ -110,7 +110,7 @@ def test_a_break_at_the_last_batch_is_no_end_of_what_was_made_ahead() -> None:
         assert _indices(loader) == loader._order.at(6, np.arange(ROWS)).tolist()
 
 
-def test_no_picture_is_decoded_twice_for_a_view() -> None:
+def test_no_image_is_decoded_twice_for_a_view() -> None:
     store = ArrayStore([9, 11])
     with _loader(store, view="ram", prefetch=8) as loader:
         for _ in range(3):
@@ -168,7 +168,7 @@ def test_any_walk_through_epochs_gives_the_order(data: st.DataObject) -> None:
 
 
 def test_a_profile_counts_the_epochs_that_were_used() -> None:
-    settle()
+    collect_garbage()
     profile.reset()
     store = ArrayStore([ROWS])
     with _loader(store, prefetch=9) as loader:
@@ -177,7 +177,7 @@ def test_a_profile_counts_the_epochs_that_were_used() -> None:
             assert _until(lambda epoch=epoch: _is_made(loader, store, epoch + 1))
             found = profile.snapshot().by_name()
             assert found["00_TOTAL_getitem"].count == found["03b_image_decode"].count == (epoch + 1) * ROWS
-            assert profile.snapshot().counters["pictures_decoded"] == (epoch + 1) * ROWS
+            assert profile.snapshot().counters["images_decoded"] == (epoch + 1) * ROWS
             assert found["plan_batch"].count == (epoch + 1) * len(loader)
             assert found["loader idle"].count == len(loader)  # of the first epoch: the others were made ahead
         profile.reset()
@@ -187,21 +187,21 @@ def test_a_profile_counts_the_epochs_that_were_used() -> None:
 
 def _is_made(loader: Loader, store: ArrayStore, epoch: int) -> bool:
     """Whether all batches of an epoch that has not begun lie there, complete."""
-    resting = loader._rest
+    resting = loader._paused
     if resting is None or resting._own.depth < len(loader) or len(store.log) < (epoch + 1) * ROWS:
         return False
     # What waits to be told: of each batch its work, and that it was planned.
-    return len(resting._own._feed.ledger._held.get(epoch, ())) == 2 * len(loader)
+    return len(resting._own._feed.epoch_records._held.get(epoch, ())) == 2 * len(loader)
 
 
 def test_the_time_between_epochs_is_no_wait_for_a_slot() -> None:
-    settle()
+    collect_garbage()
     profile.reset()
     store = ArrayStore([ROWS])
     with _loader(store, prefetch=1) as loader:
         _indices(loader)
-        assert loader._rest is not None
-        feed = loader._rest._own._feed
+        assert loader._paused is not None
+        feed = loader._paused._own._feed
         assert _until(lambda: len(store.log) == ROWS + 3 * 8 and feed.waits_for_slot)  # all three slots are full
         before = profile.snapshot().by_name()["loader idle"].count
         batches = iter(loader)
@@ -212,15 +212,15 @@ def test_the_time_between_epochs_is_no_wait_for_a_slot() -> None:
 
 
 def test_a_first_epoch_is_counted_however_late_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = Running.begin
+    begin = ContinuousPass.begin
     store = ArrayStore([ROWS])
 
-    def late(running: Running, *arguments: Any) -> Any:
+    def late(running: ContinuousPass, *arguments: Any) -> Any:
         assert _until(lambda: running._own.depth == ROWS // 8 and len(store.log) == ROWS)  # all its batches are made
         return begin(running, *arguments)
 
-    monkeypatch.setattr(Running, "begin", late)
-    settle()
+    monkeypatch.setattr(ContinuousPass, "begin", late)
+    collect_garbage()
     profile.reset()
     with _loader(store, prefetch=9) as loader:
         _indices(loader)
@@ -228,26 +228,28 @@ def test_a_first_epoch_is_counted_however_late_it_is_asked_for(monkeypatch: pyte
         assert found["loader idle"].count == found["plan_batch"].count == len(loader)
 
 
-def test_a_ledger_loses_nothing_where_an_epoch_begins_just_as_batches_are_held() -> None:
+def test_epoch_records_lose_nothing_where_an_epoch_begins_just_as_batches_are_held() -> None:
     for _ in range(200):
-        ledger, told = Ledger(), []
+        records, reported = EpochRecords(), []
         begin = threading.Barrier(3)
 
-        def add(ledger: Ledger = ledger, begin: threading.Barrier = begin, told: list[int] = told) -> None:
+        def add(
+            records: EpochRecords = records, begin: threading.Barrier = begin, reported: list[int] = reported
+        ) -> None:
             begin.wait()
             for number in range(20):
-                ledger.add(1, lambda number=number: told.append(number))  # type: ignore[misc]
+                records.add(1, lambda number=number: reported.append(number))  # type: ignore[misc]
 
         threads = [threading.Thread(target=add) for _ in range(2)]
         for each in threads:
             each.start()
         begin.wait()
-        ledger.begin(1)
+        records.begin(1)
         for each in threads:
             each.join()
-        assert len(told) == 40
-        ledger.add(2, lambda: told.append(-1))  # noqa: B023
-        assert len(told) == 40
+        assert len(reported) == 40
+        records.add(2, lambda: reported.append(-1))  # noqa: B023
+        assert len(reported) == 40
 
 
 def test_what_rests_between_epochs_ends_with_its_loader() -> None:
@@ -257,7 +259,7 @@ def test_what_rests_between_epochs_ends_with_its_loader() -> None:
     closed.close()
     forgotten = _loader(ArrayStore([ROWS]))
     _indices(forgotten)
-    ring = weakref.ref(forgotten._ring)
+    ring = weakref.ref(forgotten._engine.ring)
     enabled = gc.isenabled()
     gc.disable()  # no cycle may hold it: its memory is given back at once
     try:
@@ -289,23 +291,23 @@ def test_a_fork_between_epochs_begins_anew_in_the_child() -> None:
 
 
 class _SpoiltLater(ArrayStore):
-    """Whose pictures can be read once."""
+    """Whose images can be read once."""
 
     def images(self, name: str) -> Any:
         source, log = super().images(name), self.log
 
         class Source(type(source)):  # type: ignore[misc]
             def read(self, rows: Any, scratch: Any) -> Any:
-                for picture in super().read(rows, scratch):
+                for image in super().read(rows, scratch):
                     if len(log) > ROWS:
                         raise StoreCorrupt("spoilt meanwhile")
-                    yield picture
+                    yield image
 
         source.__class__ = Source
         return source
 
 
-def test_what_was_made_ahead_tells_its_losses_in_its_own_epoch() -> None:
+def test_what_was_made_ahead_reports_its_losses_in_its_own_epoch() -> None:
     with _loader(_SpoiltLater([ROWS])) as loader:
         assert len(_indices(loader)) == ROWS
         assert _until(lambda: len(loader._mix.stores[0].log) > ROWS)
@@ -335,7 +337,7 @@ class _Slow(ArrayStore):
 
 
 @pytest.mark.parametrize("how", ["close", "set_epoch", "iter"])
-def test_a_thread_that_waits_is_told_that_its_pass_was_ended(how: str) -> None:
+def test_a_thread_that_waits_learns_that_its_pass_was_ended(how: str) -> None:
     store = _Slow()
     loader = _loader(store, shuffle=False, threads=1)
     ended: list[Any] = []
@@ -351,7 +353,7 @@ def test_a_thread_that_waits_is_told_that_its_pass_was_ended(how: str) -> None:
 
     thread = threading.Thread(target=take)
     thread.start()
-    assert _until(lambda: len(taken) == 2 and loader._pass is not None and loader._pass._own._taken == 3)  # it waits
+    assert _until(lambda: len(taken) == 2 and loader._pass is not None and loader._pass._own._n_taken == 3)  # it waits
     turn = loader._turn
     ending = {"close": loader.close, "set_epoch": lambda: loader.set_epoch(5), "iter": lambda: iter(loader)}[how]
     other = threading.Thread(target=ending)

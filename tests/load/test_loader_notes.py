@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.load.build import build_view
-from penstock.load.gather import Gatherer
+from penstock.load.engine.gather import Gatherer
 from penstock.load.loader import Loader
+from penstock.load.sampling.window import Window
 from penstock.load.settings import Mix
-from penstock.load.window import Window
-from tests.load.picture_store import ArrayStore
+from penstock.load.views.build import build_view
+from tests.load.image_store import ArrayStore
 
 SIZE = (24, 32)
 
@@ -34,8 +34,9 @@ def _notes(store: Any, window: Any = None, **options: Any) -> tuple[str, ...]:
 
 def test_threads_numbers_and_that_there_is_no_view() -> None:
     notes = _notes(ArrayStore([200]), view="off", prefetch=2)
-    assert notes[0].startswith("threads: 2, 4 slots of ") and len(notes) == 3
-    assert notes[1:] == ("numbers: 7 KiB in memory", "view: none, pictures are decoded each time")
+    assert notes[0].startswith("threads: 2, 4 slots of ") and len(notes) == 4
+    engine = "engine: thread, for numpy batches"
+    assert notes[1:] == ("numbers: 7 KiB in memory", engine, "view: none, images are decoded each time")
 
 
 @pytest.mark.parametrize("where", ["disk", "ram"])
@@ -45,7 +46,7 @@ def test_views_that_are_given(where: Any) -> None:
     place = "on disk" if where == "disk" else "in memory"
     assert _notes(store, view=views)[-2:] == (
         f"view: cam {place}, 30 of 30 rows are there, as given",
-        "view: raw has none, its pictures are decoded each time",
+        "view: raw has none, its images are decoded each time",
     )
     views["cam"].close()
 
@@ -56,22 +57,22 @@ def test_numbers_that_do_not_fit_and_stores_of_a_mix(tmp_path: Path) -> None:
         file["observations/wide"] = np.zeros((1000, 9000), np.float32)
     with penstock.open(tmp_path / "wide.hdf5") as store:
         notes = _notes(store, memory="96MiB", view="off")
-    assert "numbers: observations/wide are read where they lie, for they do not fit in memory" in notes
+    assert "numbers: observations/wide are read in place, because they do not fit in memory" in notes
     mix = Mix([(ArrayStore([20], name="one"), 1), (ArrayStore([20], name="two"), 1)])
-    told = [note for note in _notes(mix, Window(columns=["state"])) if note.startswith("numbers")]
-    assert told == ["numbers of one: 320 B in memory", "numbers of two: 320 B in memory"]
+    expected_notes = [note for note in _notes(mix, Window(columns=["state"])) if note.startswith("numbers")]
+    assert expected_notes == ["numbers of one: 320 B in memory", "numbers of two: 320 B in memory"]
 
 
 def test_a_column_called_index_is_given_and_noted(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "own.hdf5", "w") as file:
         file["actions"] = np.zeros((20, 4), np.float32)
         file["index"] = np.arange(20) * 10
-    said = "'index' in a batch is the column of that name, not the row of the store"
+    message = "'index' in a batch is the column of that name, not the row of the store"
     with penstock.open(tmp_path / "own.hdf5") as store:
         with Loader(store, batch_size=20, shuffle=False, output="numpy") as loader:
-            assert said in loader.notes and next(iter(loader))["index"].tolist() == list(range(0, 200, 10))
+            assert message in loader.notes and next(iter(loader))["index"].tolist() == list(range(0, 200, 10))
         gathered = Gatherer(store)
-        assert said in gathered.notes
+        assert message in gathered.notes
         gathered.close()
         with Loader(store, Window(columns=["actions"]), batch_size=20, shuffle=False, output="numpy") as loader:
-            assert said not in loader.notes and next(iter(loader))["index"].tolist() == list(range(20))
+            assert message not in loader.notes and next(iter(loader))["index"].tolist() == list(range(20))

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from penstock.errors import StoreCorrupt, UsageError
-from penstock.load.crew import start_thread
+from penstock.load.engine.slots import Lease, Ring
+from penstock.load.engine.thread_pool import start_thread
 from penstock.load.loader import Loader
-from penstock.load.slots import Lease, Ring
-from penstock.load.window import Window
-from penstock.stores.store import ImageSource, Picture, Scratch
-from tests.load.picture_store import ArraySource, ArrayStore
+from penstock.load.sampling.window import Window
+from penstock.stores.store import ImageArray, ImageSource, Scratch
+from tests.load.image_store import ArraySource, ArrayStore
 from tests.threads import earlier_threads, left_running
 
 SIZE = (24, 32)
@@ -49,10 +49,10 @@ def test_of_two_iterators_the_later_one_rules() -> None:
 
 def test_a_pass_does_not_begin_where_another_place_was_set_meanwhile() -> None:
     loader = _loader(ArrayStore([40]), Window(columns=["state"]))
-    begun = iter(loader)
+    started = iter(loader)
     loader.set_epoch(3)
     with pytest.raises(UsageError, match="ended"):
-        next(begun)
+        next(started)
     assert loader.epoch == 3 and len(_indices(loader)) == 40 and loader.epoch == 4
 
 
@@ -180,7 +180,7 @@ def test_a_feeder_that_is_slow_to_go_on_is_not_taken_for_one_without_slots(monke
         held: list[Any] = []
         for batch in loader:
             held = [*held[-1:], batch]  # so that the third slot is the last
-        assert loader.epoch == 1 and loader._ring is not None and len(loader._ring.slots) == 3
+        assert loader.epoch == 1 and loader._engine is not None and loader._engine.n_slots == 3
 
 
 def test_a_feeder_that_nobody_ended_does_not_keep_others_from_ending() -> None:
@@ -202,7 +202,7 @@ def test_a_feeder_that_nobody_ended_does_not_keep_others_from_ending() -> None:
 def test_interrupts_at_any_moment_leave_a_loader_that_works() -> None:
     code = (
         "import random, signal\n"
-        "from tests.load.picture_store import ArrayStore\nfrom penstock.load.loader import Loader\n"
+        "from tests.load.image_store import ArrayStore\nfrom penstock.load.loader import Loader\n"
         "loader = Loader(ArrayStore([400], size=(8, 10)), batch_size=8, image_size=(6, 8), threads=2, output='numpy')\n"
         "def interrupt(*_): raise KeyboardInterrupt\n"
         "signal.signal(signal.SIGALRM, interrupt)\nrandom.seed(5)\n"
@@ -231,7 +231,7 @@ class _Slow(ArrayStore):
         store = self
 
         class Waiting(ArraySource):
-            def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+            def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
                 if max(rows) >= store.at_once:
                     store.asked.set()
                     if store.go_on.wait(60):
@@ -269,7 +269,7 @@ def test_a_program_that_forks_after_opencv_used_threads() -> None:
     code = (
         "import os, sys, cv2, numpy as np\ncv2.setNumThreads(4)\n"
         "for _ in range(3): cv2.resize(np.zeros((2000, 2000, 3), np.uint8), (900, 900))\n"
-        "from tests.load.picture_store import ArrayStore\nfrom penstock.load.loader import Loader\n"
+        "from tests.load.image_store import ArrayStore\nfrom penstock.load.loader import Loader\n"
         "loader = Loader(ArrayStore([40]), batch_size=8, image_size=(24, 32), threads=2)\n"
         "if len(sys.argv) > 1: batches = iter(loader); next(batches)\n"
         "child = os.fork()\n"

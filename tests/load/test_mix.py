@@ -11,11 +11,11 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.load.loader import Loader
-from penstock.load.mixture import seed_of
+from penstock.load.sampling.mixture import seed_of
+from penstock.load.sampling.window import Window
 from penstock.load.settings import Mix
-from penstock.load.window import Window
+from tests.load.image_store import ArrayStore
 from tests.load.memory_store import MemoryStore
-from tests.load.picture_store import ArrayStore
 
 STATE = Window(columns=["state"])
 
@@ -122,7 +122,8 @@ def test_a_batch_says_which_store_each_sample_comes_from(output: str) -> None:
         pytest.importorskip("torch")
     stores = [ArrayStore([30], size=(8, 8), name=name) for name in ("one", "two")]
     stores[1].values["state"] += 100
-    with _loader(Mix([(each, 1) for each in stores]), output=output) as loader:
+    # Threads: what was changed in memory is not seen by an engine process, which opens the stores again.
+    with _loader(Mix([(each, 1) for each in stores]), output=output, engine="thread") as loader:
         for batch in loader:
             numbers = np.asarray(batch["source"])
             assert numbers.shape == (len(batch["index"]),) and str(numbers.dtype) == "int64"

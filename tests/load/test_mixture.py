@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.load import mixture as module
-from penstock.load.mixture import Mixture
-from penstock.load.order import Local, Order, Sequential, Shuffled
-from penstock.load.permutation import key_of, permute
+from penstock.load.sampling import mixture as module
+from penstock.load.sampling.mixture import Mixture
+from penstock.load.sampling.order import Local, Order, Sequential, Shuffled
+from penstock.load.sampling.permutation import key_of, permute
 
 GOLDEN = ([1, 0, 1, 0, 0, 0, 1, 0, 0, 0], [47, 47, 96, 683, 96, 315, 27, 244, 626, 268])  # never to be edited
 
@@ -208,7 +208,7 @@ def test_far_epochs_are_computed_and_too_far_ones_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "said"),
+    ("weights", "message"),
     [
         ([1], "2 sources, but 1 weights"),
         ([1, -1], "0 or more"),
@@ -218,8 +218,8 @@ def test_far_epochs_are_computed_and_too_far_ones_refused() -> None:
         ([1, "a"], "finite numbers"),
     ],
 )
-def test_weights_that_mean_nothing_are_refused(weights: list[float], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_weights_that_mean_nothing_are_refused(weights: list[float], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         Mixture([Shuffled(5), Shuffled(6)], weights)
 
 

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from penstock.load import tables
-from penstock.load.crew import Crew
-from penstock.load.engine import begin_job
-from penstock.load.gather import Gatherer
-from penstock.load.job import Job, Part
+from penstock.load.engine import tables
+from penstock.load.engine.batch_tasks import begin_job
+from penstock.load.engine.gather import Gatherer
+from penstock.load.engine.job import BatchJob, BatchPart
+from penstock.load.engine.tables import Numbers
+from penstock.load.engine.thread_pool import ThreadPool
 from penstock.load.loader import Loader
+from penstock.load.sampling.window import Window
 from penstock.load.settings import Mix
-from penstock.load.tables import Numbers
-from penstock.load.window import Window
 from tests.lerobot import making
-from tests.load.picture_store import ArrayStore
+from tests.load.image_store import ArrayStore
 from tests.load.view_rows import open_files
 
 ROWS, WIDTH, STEPS, BATCH = 120, 50_000, 3, 24
@@ -81,10 +81,10 @@ def test_a_batch_of_large_rows_is_made_without_a_second_copy(way: str, parts: in
     samples = Gatherer(store, WINDOW, memory=1 << 20)
     samples.numbers.fill()
     wanted = np.random.default_rng(0).permutation(ROWS)[:BATCH]
-    job = Job(BATCH, samples.arrays(BATCH), {})
+    job = BatchJob(BATCH, samples.arrays(BATCH), {})
     places = [np.arange(first, BATCH, parts) for first in range(parts)]
-    cut = [Part(samples._source, each, wanted[each]) for each in places]
-    assert peak_bytes(lambda: begin_job(job, cut, Crew(0))) < 4 * BLOCK < job.arrays["points"].nbytes
+    cut = [BatchPart(samples._source, each, wanted[each]) for each in places]
+    assert peak_bytes(lambda: begin_job(job, cut, ThreadPool(0))) < 4 * BLOCK < job.arrays["points"].nbytes
     rows = np.minimum(wanted[:, None] + np.arange(STEPS), ROWS - 1)
     assert np.array_equal(job.arrays["points"], store.values["points"][rows])
     samples.close()
@@ -169,7 +169,7 @@ def test_a_cache_in_memory_is_no_place_for_tables(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(tables, "lies_in_memory", lambda place: place == tmp_path)
     monkeypatch.setattr(tables.tempfile, "gettempdir", lambda: str(tmp_path.parent))
     (note,) = Numbers(PointStore("table"), ["points"], 0).describe()
-    assert f"a temporary file in {tmp_path.parent}, for" in note
+    assert f"a temporary file in {tmp_path.parent}, because" in note
     monkeypatch.setattr(tables, "lies_in_memory", lambda place: True)
     (note,) = Numbers(PointStore("table"), ["points"], 0).describe()
     assert f"in {tmp_path} (memory beyond the budget" in note
@@ -192,7 +192,7 @@ def test_spawned_workers_lay_nothing_out_again(tmp_path: Path, monkeypatch: pyte
 
     making.make(tmp_path / "set", (12, 7, 9))
     with Dataset(tmp_path / "set", Window(columns=["action"]), memory=200, view="off", threads=1) as dataset:
-        assert any("laid out in a temporary file" in note for note in dataset.notes)
+        assert any("a temporary file in" in note for note in dataset.notes)
         expected = collate(dataset.__getitems__(range(28)))["action"]
         monkeypatch.setenv("PENSTOCK_CACHE", "/proc/nowhere")
         words = {"num_workers": 1, "multiprocessing_context": "spawn", "timeout": 120, "collate_fn": collate}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.load.order import Local, Order, Sequential, Shuffled, key_of, permute
+from penstock.load.sampling.order import Local, Order, Sequential, Shuffled, key_of, permute
 
 SHUFFLED = [47, 683, 96, 315, 244, 903, 626, 268]  # never to be edited: resumed runs go on in these orders
 LOCAL = [746, 761, 765, 122, 585, 121, 183, 749]
@@ -55,7 +55,7 @@ def test_a_local_order_reads_a_few_blocks_at_a_time(count: int, block: int, pool
         open_blocks.add(each)
         left[each] -= 1
         assert len(open_blocks) <= pool
-        if all(left[begun] == 0 for begun in open_blocks):
+        if all(left[started] == 0 for started in open_blocks):
             open_blocks.clear()
 
 

@@ -1,4 +1,4 @@
-"""The examples of docs/order.md do what the page says."""
+"""The examples of docs/how-it-works/order.md do what the page says."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from tests.load.memory_store import MemoryStore
 
-_PAGE = Path(__file__).parents[2] / "docs" / "order.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "how-it-works" / "order.md"
 
 
 def test_the_examples_of_the_page_run() -> None:
-    store = MemoryStore([5, 4], pictures=("camera",), texts=("task",), fps=10, roles={"state": "state"})
+    store = MemoryStore([5, 4], images=("camera",), texts=("task",), fps=10, roles={"state": "state"})
     failed, tried = doctest.testfile(
         str(_PAGE),
         module_relative=False,

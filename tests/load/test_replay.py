@@ -21,12 +21,12 @@ import numpy as np
 import pytest
 
 from penstock.errors import BudgetExceeded, PenstockError, StoreCorrupt, StoreError, UsageError
-from penstock.load import recycle
-from penstock.load.gather import Gatherer
-from penstock.load.replay import AsyncSampleBuffer, MultimodalReplayBuffer
-from penstock.load.window import Window
-from penstock.stores.store import ImageSource, Picture, Scratch
-from tests.load.picture_store import ArraySource, ArrayStore
+from penstock.load.engine import recycle
+from penstock.load.engine.gather import Gatherer
+from penstock.load.replay.buffer import AsyncSampleBuffer, MultimodalReplayBuffer
+from penstock.load.sampling.window import Window
+from penstock.stores.store import ImageArray, ImageSource, Scratch
+from tests.load.image_store import ArraySource, ArrayStore
 from tests.load.replay_files import Naive, write_replay
 from tests.threads import earlier_threads, left_running, penstock_threads
 
@@ -146,7 +146,7 @@ def test_statistics_leave_out_what_is_not_finite(tmp_path: Path) -> None:
 def test_without_torch_arrays_are_given(replay: Path) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from penstock.load.replay import MultimodalReplayBuffer\n"
+        "from penstock.load.replay.buffer import MultimodalReplayBuffer\n"
         f"with MultimodalReplayBuffer(4, image_size=8) as buffer:\n    buffer.load_from_hdf5({str(replay)!r})\n"
         "    print(type(buffer.sample(3)[0]).__name__)\n"
     )
@@ -191,15 +191,15 @@ def test_files_that_find_no_room_are_named(tmp_path: Path) -> None:
         with buffer(image_size=8, **words) as made:
             made.load_from_hdf5(paths, None if words else 16, **TRUSTED)
             assert made.size == 16
-            assert f"not opened, for {reason} is reached: 2 files ({paths[1]}, {paths[2]})" in made.notes
+            assert f"not opened, because {reason} is reached: 2 files ({paths[1]}, {paths[2]})" in made.notes
 
 
-def test_loading_tells_rows_and_memory(replay: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_loading_reports_rows_and_memory(replay: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with buffer(quiet=False) as made:
         made.load_from_hdf5(replay, **TRUSTED)
     text = capsys.readouterr().out
-    assert re.search(r"17 in 4 episodes; without a next row: 1, where an episode ends", text)
-    assert re.search(r"memory   [\d.,]+ \w+ of numbers, without pictures; the process grew by", text)
+    assert re.search(r"17 in 4 episodes; without a next row: 1, at ends of episodes", text)
+    assert re.search(r"memory   [\d.,]+ \w+ of numbers, without images; the process grew by", text)
     assert "observations/left_image 30×40 → 224×224 read from disk when sampled" in text
 
 
@@ -218,12 +218,12 @@ def test_batches_are_held_within_the_memory(replay: Path) -> None:
 def test_memory_of_a_dropped_batch_is_used_again_and_a_kept_one_stays(replay: Path, monkeypatch: Any) -> None:
     made_slots = []
 
-    class Counted(recycle._Charged):
+    class Counted(recycle._BudgetSlot):
         def __init__(self, *words: Any) -> None:
             made_slots.append(words)
             super().__init__(*words)
 
-    monkeypatch.setattr(recycle, "_Charged", Counted)
+    monkeypatch.setattr(recycle, "_BudgetSlot", Counted)
     with buffer(image_size=(24, 24)) as made:
         made.load_from_hdf5(replay, **TRUSTED)
         kept = made.sample(8)
@@ -259,8 +259,8 @@ def test_two_cameras_give_nine_arrays(tmp_path: Path) -> None:
         ({"action_dim": 7}, r"actions has 4 numbers a row, the buffer was made for action_dim=7"),
         ({"joint_dim": 14}, r"observations/joint has 16 numbers a row, the buffer was made for joint_dim=14"),
         ({"reward": "actions"}, r"actions has 4 numbers a row, one is expected"),
-        ({"images": ("joint",)}, r"observations/joint is numbers, no pictures"),
-        ({"joint": "left_image"}, r"observations/left_image, which is image"),
+        ({"images": ("joint",)}, r"observations/joint is numbers, not colour images"),
+        ({"joint": "left_image"}, r"joint=observations/left_image: this column is image"),
         ({"terminal": "nothing"}, r"no column 'nothing'"),
     ],
 )
@@ -319,7 +319,7 @@ def test_nonsense_is_refused(words: dict[str, Any]) -> None:
         buffer(**words)
 
 
-def test_files_of_different_pictures_do_not_mix(tmp_path: Path) -> None:
+def test_files_of_different_images_do_not_mix(tmp_path: Path) -> None:
     first = write_replay(tmp_path / "a.hdf5")
     second = write_replay(tmp_path / "b.hdf5", jpeg=False)
     with h5py.File(second, "r+") as file:
@@ -333,7 +333,7 @@ def test_files_of_different_pictures_do_not_mix(tmp_path: Path) -> None:
         assert made.size == 16
 
 
-def test_a_broken_picture_is_named(tmp_path: Path) -> None:
+def test_a_broken_image_is_named(tmp_path: Path) -> None:
     path = write_replay(tmp_path / "a.hdf5", jpeg=True)
     with h5py.File(path, "r+") as file:
         file["observations/right_image"][7, :] = 0
@@ -384,7 +384,7 @@ def test_several_threads_sample_at_a_time(replay: Path) -> None:
 
 def test_a_fork_samples_by_itself(replay: Path) -> None:
     code = (
-        "import os\nfrom penstock.load.replay import MultimodalReplayBuffer\n"
+        "import os\nfrom penstock.load.replay.buffer import MultimodalReplayBuffer\n"
         f"buffer = MultimodalReplayBuffer(4, image_size=8, output='numpy')\nbuffer.load_from_hdf5({str(replay)!r})\n"
         "first = buffer.sample(16)\npid = os.fork()\n"
         "assert buffer.sample(16)[0].shape == (16, 3, 8, 8)\n"
@@ -496,7 +496,7 @@ class _Collecting(ArrayStore):
         store = self
 
         class Collecting(ArraySource):
-            def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+            def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
                 if store.batches > 1:
                     store.asked.set()
                     if store.go_on.wait(60):
@@ -547,7 +547,7 @@ def test_fewer_batches_are_prepared_where_memory_is_short(replay: Path) -> None:
             assert len(kept) == 2
 
 
-def test_after_a_fork_the_child_is_told() -> None:
+def test_after_a_fork_the_child_is_reported() -> None:
     with AsyncSampleBuffer(Broken(), 4) as ahead:
         ahead._pid = os.getpid() + 1  # as a child sees it
         with pytest.raises(UsageError, match="before a fork"):
@@ -595,7 +595,7 @@ def test_forked_children_sample_each_in_its_own_way(replay: Path) -> None:
 _FORKING = """
 import os, sys
 import numpy as np
-from penstock.load.replay import MultimodalReplayBuffer
+from penstock.load.replay.buffer import MultimodalReplayBuffer
 made = MultimodalReplayBuffer(4, 16, image_size=8, seed=int(sys.argv[2]), threads=1, output="numpy", quiet=True)
 made.load_from_hdf5(sys.argv[1], allow_external=True)
 for _ in range(2):

@@ -22,7 +22,7 @@ def steps(path: Path, *, compression: str | None) -> Path:
 
 
 @pytest.mark.parametrize("compression, way", [("lzf", "(through h5py, slower)"), (None, "(file)")])
-def test_the_way_to_images_is_said_in_plain_words(
+def test_the_way_to_images_is_reported_in_plain_words(
     tmp_path: Path, compression: str | None, way: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with penstock.MultimodalReplayBuffer(2, 3, output="numpy") as buffer:

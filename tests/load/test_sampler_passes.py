@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.errors import UsageError
-from tests.load.picture_store import ArrayStore
+from tests.load.image_store import ArrayStore
 
 pytest.importorskip("torch")
 

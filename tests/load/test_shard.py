@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.load.shard import Batches
+from penstock.load.sampling.shard import Batches
 
 
 def _brute_batches(total: int, size: int, drop_last: bool, start: int) -> list[list[int]]:
@@ -67,7 +67,7 @@ def test_a_batch_that_cannot_be_split_names_sizes_that_can() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ({"batch_size": 0}, "batch_size must be 1 or more, not 0"),
         ({"batch_size": 10.0}, r"batch_size must be a whole number, not 10\.0"),
@@ -80,8 +80,8 @@ def test_a_batch_that_cannot_be_split_names_sizes_that_can() -> None:
         ({"start": -1}, "position -1 of 100"),
     ],
 )
-def test_words_that_make_no_batches_are_refused(words: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_words_that_make_no_batches_are_refused(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         Batches(**{"total": 100, "batch_size": 10, **words})
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from penstock.errors import BudgetExceeded, LimitExceeded
-from penstock.load.gather import Gatherer
+from penstock.load.engine.gather import Gatherer
 from penstock.load.loader import Loader
-from penstock.load.window import Window
+from penstock.load.sampling.window import Window
 from penstock.system.budget import Budget
-from tests.load.picture_store import ArrayStore
+from tests.load.image_store import ArrayStore
 
 MIB = 1 << 20
 LIMIT = 150 * MIB

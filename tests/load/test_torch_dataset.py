@@ -19,9 +19,9 @@ import pytest
 
 import penstock
 from penstock.errors import StoreCorrupt, UsageError
-from penstock.load.replay import MultimodalReplayBuffer
+from penstock.load.replay.buffer import MultimodalReplayBuffer
 from tests.lerobot import making
-from tests.load.picture_store import ArrayStore
+from tests.load.image_store import ArrayStore
 from tests.load.replay_files import Naive, write_replay
 from tests.threads import earlier_threads, penstock_threads
 
@@ -29,7 +29,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import ConcatDataset, DataLoader, Subset  # noqa: E402
 
-from penstock.torch import Dataset, Fetched, Sampler, collate  # noqa: E402
+from penstock.torch import Dataset, FetchedSamples, Sampler, collate  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
@@ -123,7 +123,7 @@ def test_a_mix_is_refused_and_what_the_hint_says_works() -> None:
 def test_samples_fetched_together_are_views_of_one_batch(dataset: Dataset) -> None:
     numbers = [5, 0, 5, 27]
     fetched = dataset.__getitems__(numbers)
-    assert len(fetched) == 4 and isinstance(fetched, Fetched)
+    assert len(fetched) == 4 and isinstance(fetched, FetchedSamples)
     assert collate(fetched) is fetched.batch
     for place, number in enumerate(numbers):
         same(fetched[place], dataset[number])
@@ -301,9 +301,9 @@ def test_workers_share_a_view_in_memory(path: Path, start: str) -> None:
 def test_batches_of_workers_take_nothing_from_dev_shm(dataset: Dataset) -> None:
     before = _torchs_shared_memory()
     (batch, *_) = with_workers(dataset, Sampler(dataset, 8), 1)
-    pictures, index = batch[making.CAMERA], batch["index"]
-    assert pictures.is_shared()
-    assert pictures.untyped_storage().data_ptr() == index.untyped_storage().data_ptr()
+    images, index = batch[making.CAMERA], batch["index"]
+    assert images.is_shared()
+    assert images.untyped_storage().data_ptr() == index.untyped_storage().data_ptr()
     assert "memfd:penstock-batch" in Path("/proc/self/maps").read_text()
     assert not _torchs_shared_memory() - before
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import StoreError, UsageError
-from penstock.load.transition import own_next
-from penstock.load.window import Output, Transition
+from penstock.load.sampling.transition import own_next
+from penstock.load.sampling.window import Output, Transition
 from tests.load.brute import transition_samples
 from tests.load.memory_store import MemoryStore
 
@@ -31,7 +31,7 @@ def test_transitions_are_those_of_the_reference(
 ) -> None:
     lengths = [length for length, _ in episodes]
     terminal = [ends for _, ends in episodes] if knows_ends else None
-    store = MemoryStore(lengths, numbers=_NAMES, pictures=("camera",), roles=_ROLES, ends_terminal=terminal)
+    store = MemoryStore(lengths, numbers=_NAMES, images=("camera",), roles=_ROLES, ends_terminal=terminal)
     expected = transition_samples(lengths, terminal)
     if not expected:
         with pytest.raises(UsageError, match=f"spans 2 rows, and the longest of .* has {max(lengths)}"):
@@ -47,8 +47,8 @@ def test_transitions_are_those_of_the_reference(
     assert needs.anchors.tolist() == [expected[sample][0] for sample in samples] and not needs.pads
 
 
-def test_pictures_and_the_state_have_a_next_row() -> None:
-    store = MemoryStore([5], numbers=_NAMES, pictures=("left", "right"), texts=("task",), roles=_ROLES)
+def test_images_and_the_state_have_a_next_row() -> None:
+    store = MemoryStore([5], numbers=_NAMES, images=("left", "right"), texts=("task",), roles=_ROLES)
     names = [output.name for output in Transition().bind(store).outputs]
     assert names == ["left", "right", *_NAMES, "task", "next.left", "next.right", "next.joint"]
     few = Transition(columns=["left", "action"], next_columns=["right", "reward"]).bind(store)
@@ -78,7 +78,7 @@ def test_next_columns_by_group_as_robomimic_has_them() -> None:
     store = MemoryStore(
         [4],
         numbers=("obs/joint", "next_obs/joint", "actions"),
-        pictures=("obs/view", "next_obs/view"),
+        images=("obs/view", "next_obs/view"),
         roles={"state": "obs/joint"},
     )
     assert own_next(store) == {"obs/view": "next_obs/view", "obs/joint": "next_obs/joint"}
@@ -94,7 +94,7 @@ def test_next_columns_by_group_as_robomimic_has_them() -> None:
 
 
 def test_where_only_some_have_next_columns_the_last_row_is_left_out() -> None:
-    store = MemoryStore([4, 3], numbers=("joint", "next_joint"), pictures=("camera",), roles=_ROLES)
+    store = MemoryStore([4, 3], numbers=("joint", "next_joint"), images=("camera",), roles=_ROLES)
     bound = Transition().bind(store)
     assert bound.count == 5
     needs = bound.needs([2, 3])
@@ -102,14 +102,14 @@ def test_where_only_some_have_next_columns_the_last_row_is_left_out() -> None:
     assert needs.rows["next.camera"].tolist() == [[3], [5]]
 
 
-def test_a_next_picture_of_its_own_leaves_the_state_its_next_row() -> None:
-    store = MemoryStore([4, 3], numbers=("joint",), pictures=("camera", "next_camera"), roles=_ROLES)
+def test_a_next_image_of_its_own_leaves_the_state_its_next_row() -> None:
+    store = MemoryStore([4, 3], numbers=("joint",), images=("camera", "next_camera"), roles=_ROLES)
     needs = Transition().bind(store).needs([0])
     assert needs.rows["next.camera"].tolist() == [[0]] and needs.rows["next.joint"].tolist() == [[1]]
 
 
 def test_what_cannot_follow_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"no pictures and no state among action: .*\n.*next_columns"):
+    with pytest.raises(UsageError, match=r"no images and no state among action: .*\n.*next_columns"):
         Transition().bind(MemoryStore([5], numbers=("action",)))
     with pytest.raises(UsageError, match="'task' is text"):
         Transition(next_columns=["task"]).bind(MemoryStore([5], texts=("task",)))

@@ -14,11 +14,11 @@ import pytest
 
 import penstock
 from penstock.errors import PenstockError, UsageError
-from penstock.load.crew import Crew
+from penstock.load.engine.thread_pool import ThreadPool
 from penstock.load.loader import Loader
+from penstock.load.sampling.transition import Transition
+from penstock.load.sampling.window import Window
 from penstock.load.settings import Mix
-from penstock.load.transition import Transition
-from penstock.load.window import Window
 from penstock.stores.store import Store
 from tests.load.memory_store import MemoryStore
 from tests.stores import hdf5_files as files
@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ({"image_size": {"observations/left_imag": 16}}, f"names 'observations/left_imag'.*\n.*there: {IMAGE}"),
         ({"image_size": True}, r"image_size True is not \(height, width\)"),
@@ -50,25 +50,25 @@ def store(tmp_path: Path) -> Any:
         ({"max_skip_rate": 2}, "max_skip_rate=2\n.*from 0 to 1"),
         ({"max_skip_rate": "1%"}, "max_skip_rate='1%'"),
         ({"gpu_decode": "yes"}, "gpu_decode='yes'"),
-        ({"window": {"action": range(3)}}, r"is no window\n.*Window\("),
+        ({"window": {"action": range(3)}}, r"is not a window\n.*Window\("),
     ],
 )
-def test_wrong_words_are_refused_before_anything_is_read(store: Store, words: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_wrong_words_are_refused_before_anything_is_read(store: Store, words: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         Loader(store, **{**SMALL, **words})
 
 
-def test_what_is_no_store_is_told_how_to_become_one(store: Store) -> None:
+def test_what_is_no_store_is_reported_how_to_become_one(store: Store) -> None:
     with pytest.raises(UsageError, match=r'a path.*\n.*penstock.open\("datasets/run"\)'):
         Loader("datasets/run")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"list is no store\n.*Mix"):
+    with pytest.raises(UsageError, match=r"list is not a store\n.*Mix"):
         Loader([store])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="stores with weights"):
         Mix([store])  # type: ignore[list-item]
     for weight in (float("nan"), -1.0, 0.0, "much"):
         with pytest.raises(UsageError, match="weights must be"):
             Mix({store: weight})  # type: ignore[dict-item]
-    with pytest.raises(UsageError, match="is no store"):
+    with pytest.raises(UsageError, match="is not a store"):
         penstock.build_view("datasets/run")  # type: ignore[arg-type]
 
 
@@ -79,7 +79,7 @@ def test_opening_refuses_words_it_does_not_know(store: Store) -> None:
         penstock.open(store.path, episode=[1])
 
 
-def test_stores_of_a_mix_that_differ_are_told_by_the_shape_of_a_sample(store: Store, tmp_path: Path) -> None:
+def test_stores_of_a_mix_that_differ_are_reported_by_the_shape_of_a_sample(store: Store, tmp_path: Path) -> None:
     files.robomimic(tmp_path / "demos.hdf5")
     with penstock.open(tmp_path / "demos.hdf5") as other, pytest.raises(UsageError, match="'actions' is 16 float32 in"):
         Loader(Mix({store: 1, other: 1}), Window(columns=["actions"]))
@@ -105,7 +105,7 @@ def test_a_device_that_is_the_cpu_by_another_name(store: Store) -> None:
 def test_a_loader_is_neither_copied_nor_pickled(store: Store) -> None:
     with Loader(store, **SMALL) as loader:
         for way in (copy.copy, copy.deepcopy, pickle.dumps):
-            with pytest.raises(UsageError, match=r"neither copied nor pickled\n.*stores and windows do"):
+            with pytest.raises(UsageError, match=r"neither copied nor pickled\n.*stores and windows can be pickled"):
                 way(loader)
         assert len(list(loader)) == len(loader)
 
@@ -177,10 +177,10 @@ def test_describe_gives_each_reason_once(store: Store) -> None:
 
 
 def test_tasks_given_after_the_end_are_done_by_who_gives_them() -> None:
-    crew, done = Crew(2), []
-    crew.do(lambda _: done.append("before"))
-    crew.close()
-    crew.do(lambda _: done.append("after"))
+    pool, done = ThreadPool(2), []
+    pool.do(lambda _: done.append("before"))
+    pool.close()
+    pool.do(lambda _: done.append("after"))
     assert done == ["before", "after"]
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from penstock.errors import UsageError
-from penstock.load import view_opening
-from penstock.load.build import build_view
 from penstock.load.loader import Loader
-from penstock.load.view import View
-from penstock.load.window import Window
-from tests.load.picture_store import ArrayStore
+from penstock.load.sampling.window import Window
+from penstock.load.views import view_opening
+from penstock.load.views.build import build_view
+from penstock.load.views.view import View
+from tests.load.image_store import ArrayStore
 
 SIZE = (24, 32)
 ROWS = 100
@@ -45,12 +45,12 @@ def test_a_view_on_disk_of_a_few_rows_gives_way_to_memory() -> None:
     with _loader(store) as loader:
         (view,) = loader._views
         assert view.path is None and view.capacity == ROWS
-        said = f"view: cam on disk, {few.capacity} of 100 rows are there; it is not used, for memory holds 100"
-        assert said in loader.notes
+        message = f"view: cam on disk, {few.capacity} of 100 rows are there; it is not used, because memory holds 100"
+        assert message in loader.notes
         for _ in range(2):
             for _ in loader:
                 pass
-        assert loader.stats()["pictures_made"] == ROWS
+        assert loader.stats()["images_made"] == ROWS
 
 
 def test_a_view_on_disk_that_holds_more_than_memory_would_is_taken() -> None:
@@ -66,14 +66,14 @@ def test_a_view_on_disk_that_holds_more_than_memory_would_is_taken() -> None:
 
 
 @pytest.mark.parametrize("spare", [0, 200_000])
-def test_how_much_memory_would_hold_all_rows_is_told(spare: int) -> None:
+def test_how_much_memory_would_hold_all_rows_is_reported(spare: int) -> None:
     store = ArrayStore([ROWS * 40])
     with _loader(store, view="off") as without:
         memory = without.shares.fixed_bytes + spare
     with _loader(store, memory=memory, view="ram") as loader:
-        (told,) = [note for note in loader.notes if "more memory all rows have a place" in note]
-        assert bool(loader._views) == bool(spare) and ("view: none" in told) != bool(spare)
-    memory += int(told.partition("with ")[2].partition(" MiB")[0]) << 20
+        (notes,) = [note for note in loader.notes if "more memory all rows have a place" in note]
+        assert bool(loader._views) == bool(spare) and ("view: none" in notes) != bool(spare)
+    memory += int(notes.partition("with ")[2].partition(" MiB")[0]) << 20
     with _loader(store, memory=memory, view="ram") as loader:
         assert [view.capacity for view in loader._views] == [store.rows]
         assert not [note for note in loader.notes if "more memory" in note]
@@ -111,20 +111,20 @@ def test_one_row_that_cannot_be_decoded_is_no_reason_to_decode_all_others_anew(m
 # Numbers
 
 
-def test_stats_tell_rows_that_a_view_refused_and_why() -> None:
+def test_stats_report_rows_that_a_view_refused_and_why() -> None:
     store = ArrayStore([ROWS])
     views = build_view(store, "cam", SIZE, where="ram", encoding="jpeg", limit="60kB")
     with _loader(store, view=views) as loader:
         for _ in loader:
             pass
-        (told,) = loader.stats()["views"].values()
-    assert told["refused"] > 1 and told["damaged"] == 0
-    assert told["notes"] == list(views["cam"].notes) and "is full" in told["notes"][0]
+        (stats,) = loader.stats()["views"].values()
+    assert stats["refused"] > 1 and stats["damaged"] == 0
+    assert stats["notes"] == list(views["cam"].notes) and "is full" in stats["notes"][0]
     assert json.loads(json.dumps(loader.stats()))["views"] == loader.stats()["views"]
     views["cam"].close()
 
 
-def test_stats_tell_rows_that_were_found_damaged() -> None:
+def test_stats_report_rows_that_were_found_damaged() -> None:
     store = ArrayStore([ROWS])
     built = _built(store)
     assert built.path is not None
@@ -134,8 +134,8 @@ def test_stats_tell_rows_that_were_found_damaged() -> None:
     with _loader(store) as loader:
         for _ in loader:
             pass
-        (told,) = loader.stats()["views"].values()
-    assert (told["rows"], told["damaged"], told["refused"], told["notes"]) == (ROWS, 1, 0, [])
+        (stats,) = loader.stats()["views"].values()
+    assert (stats["rows"], stats["damaged"], stats["refused"], stats["notes"]) == (ROWS, 1, 0, [])
 
 
 # Without a home directory

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import LimitExceeded, UsageError
-from penstock.load import view_file
-from penstock.load.view_file import HEADER_BYTES, checksum, layout_of, layout_within, rows_of, slots_of
+from penstock.load.views import view_file
+from penstock.load.views.view_file import HEADER_BYTES, checksum, layout_of, layout_within, rows_of, slots_of
 from tests.load.view_rows import spec_of
 
 
@@ -36,8 +36,9 @@ def test_a_view_is_the_largest_that_its_limit_allows(
         return
     assert 1 <= layout.capacity <= rows
     assert layout.n_bytes <= limit and layout.n_bytes % 4096 == 0
-    needed = HEADER_BYTES + layout.capacity * (1 + (4 if checked else 0) + spec.row_bytes)
-    assert needed <= layout.n_bytes < needed + 2 * 4096 + 8
+    needed = HEADER_BYTES + layout.capacity * ((1 + 4 if checked else 4) + spec.row_bytes)
+    needed += layout.spare * spec.row_bytes
+    assert needed <= layout.n_bytes < needed + 2 * 4096 + 24
     if layout.capacity < rows:
         assert layout_of(spec, rows, layout.capacity + 1, checked=checked).n_bytes > limit
 

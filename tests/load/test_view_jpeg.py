@@ -13,17 +13,17 @@ import pytest
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
-from penstock.load import jpeg_rows, view_file
-from penstock.load.view import View, ViewSpec
+from penstock.load.views import jpeg_rows, view_file
+from penstock.load.views.view import View, ViewSpec
 from tests.load.view_rows import pixels_of, run, spec_of
 
 
 def _smooth(spec: ViewSpec, row: int) -> NDArray[np.uint8]:
-    """A picture as cameras give them: smooth, with edges."""
+    """An image as cameras give them: smooth, with edges."""
     rng = np.random.default_rng(row)
     coarse = rng.integers(0, 256, (8, 8, spec.channels), dtype=np.uint8)
-    picture = cv2.resize(coarse, spec.size[::-1], interpolation=cv2.INTER_CUBIC).reshape(*spec.size, spec.channels)
-    return np.ascontiguousarray(picture.transpose(2, 0, 1))
+    image = cv2.resize(coarse, spec.size[::-1], interpolation=cv2.INTER_CUBIC).reshape(*spec.size, spec.channels)
+    return np.ascontiguousarray(image.transpose(2, 0, 1))
 
 
 def _psnr_db(left: NDArray[np.uint8], right: NDArray[np.uint8]) -> float:
@@ -45,7 +45,7 @@ def test_rows_come_back_close_and_small(where: str, channels: int, tmp_path: Pat
             assert view.get(row, wide[:, :, ::2]) and np.array_equal(wide[:, :, ::2], out)
         assert view.n_bytes - view.layout.rows_at < 10 * spec.row_bytes / 3
         with pytest.raises(UsageError, match="get"):
-            view.pixels
+            view.take(np.array([0]))
 
 
 def test_channels_keep_their_order() -> None:
@@ -78,7 +78,7 @@ def test_nobody_else_appends_while_a_row_is_written(monkeypatch: pytest.MonkeyPa
         def write_all(fd: int, data: memoryview, offset: int) -> None:
             with open(f"/proc/self/fd/{fd}", "r+b", buffering=0) as other:
                 try:
-                    fcntl.fcntl(other, fcntl.F_OFD_SETLK, jpeg_rows._range(fcntl.F_WRLCK))
+                    fcntl.fcntl(other, fcntl.F_OFD_SETLK, view_file._lock_of(fcntl.F_WRLCK, 0))
                     tried.append("free")
                 except BlockingIOError:
                     tried.append("locked")

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from penstock.errors import LimitExceeded, OutputFailed
-from penstock.load import cache
-from penstock.load.build import build_view
 from penstock.load.loader import Loader
 from penstock.load.settings import Mix
-from penstock.load.view import View
-from tests.load.picture_store import ArrayStore
+from penstock.load.views import cache
+from penstock.load.views.build import build_view
+from penstock.load.views.view import View
+from tests.load.image_store import ArrayStore
 from tests.load.view_rows import fill, open_files, spec_of
 
 SIZE = (24, 32)

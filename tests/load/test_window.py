@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import StoreError, UsageError
-from penstock.load.bound import BoundWindow
-from penstock.load.window import Clip, Output, Window
+from penstock.load.sampling.bound import BoundWindow
+from penstock.load.sampling.window import Clip, Output, Window
 from tests.load.brute import Sample, clip_samples, window_samples
 from tests.load.memory_store import MemoryStore
 
@@ -85,7 +85,7 @@ def test_clips_are_those_of_the_reference(lengths: list[int], frames: int, strid
 
 
 def test_the_window_without_words_is_the_row_itself() -> None:
-    store = MemoryStore([3, 2], pictures=("camera",), texts=("task",))
+    store = MemoryStore([3, 2], images=("camera",), texts=("task",))
     bound = Window().bind(store)
     assert bound.outputs == tuple(Output(name, name) for name in ("camera", "state", "action", "task"))
     assert bound.needs([4, 0]).rows["task"].tolist() == [[4], [0]]

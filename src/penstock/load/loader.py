@@ -18,23 +18,27 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from penstock.errors import BudgetExceeded, UsageError
-from penstock.load import settings
-from penstock.load.choose_views import attach_views, stats_of_views
-from penstock.load.chosen import Batch, Chosen, check_alike, encoded_by_all, notes_of_order, order_of
-from penstock.load.crew import Crew
-from penstock.load.epoch import Feed, Pass, Taking, plan_from
-from penstock.load.job import Job
+from penstock.load import outcome, settings
+from penstock.load.describe import LoaderSetup, describe
+from penstock.load.device.target import ContinuousPass, target_for
+from penstock.load.engine.job import BatchJob
+from penstock.load.engine.remote import ahead_bytes, allow_ahead, remote_bytes
+from penstock.load.engine.slots import lay_out
+from penstock.load.engine.source import ImageSize, Normalize, Shaping, sources_of
+from penstock.load.engine.tables import table_bytes
+from penstock.load.engines import CANNOT_TRAVEL, ENGINES, ThreadEngine, engine_for
+from penstock.load.epoch import BatchRecipe, SharedPass, plan_from
 from penstock.load.losses import Losses
-from penstock.load.resume import STATE_VERSION, resumed
+from penstock.load.process.engine import ProcessEngine
+from penstock.load.process.slots import SharedSlots
+from penstock.load.process.spec import spec_for
+from penstock.load.sampling.position_map import Batch, check_alike, encoded_by_all, notes_of_order, order_of
+from penstock.load.sampling.resume import STATE_VERSION, resumed
+from penstock.load.sampling.window import Sampling
 from penstock.load.settings import Mix
-from penstock.load.shares import TABLE_SHARE, share_out
-from penstock.load.slots import Ring, lay_out
-from penstock.load.source import ImageSize, Normalize, Shaping, sources_of
-from penstock.load.subject import Setup, describe
-from penstock.load.tables import table_bytes
-from penstock.load.target import Running, target_for
-from penstock.load.view import View
-from penstock.load.window import Sampling
+from penstock.load.shares import TABLE_SHARE, engine_bytes, share_out
+from penstock.load.views.choose_views import attach_views, held_bytes, stats_of_views
+from penstock.load.views.view import View
 from penstock.plan.load_plan import LoadPlan
 from penstock.profile.loader_info import LoaderInfo
 from penstock.profile.record.loader_pass import loader_id
@@ -43,17 +47,19 @@ from penstock.stores.store import Store
 from penstock.system.budget import Budget, Reservation
 from penstock.system.units import format_bytes
 
-_INDEX_BYTES_PER_ROW = 8  # of one picture column: offset and size of a packet
-_ENDED = "this pass has ended: another one of the same loader was begun, its place was set, or it was closed"
+_INDEX_BYTES_PER_ROW = 8  # of one image column: offset and size of a packet
+_ENDED = "this pass has ended: the loader started another one, its position was set, or it was closed"
 
 
 class Loader:
-    """Batches of samples, prepared by threads ahead of the training step; a context manager.
+    """Batches of samples, prepared ahead of the training step; a context manager.
 
     `batch_size` is the global one: with `shard=(rank, world)` each process yields `batch_size / world` samples of every
     global batch. `memory` bounds everything that the loader holds beside the interpreter; what slots, threads and
-    numbers leave of it is for the view. `notes` tells what was decided; `stats()` what happened. `plan`
-    (`penstock.plan_loading`) decides batch and image size, memory, view, threads and prefetch.
+    numbers leave of it is for the view. `engine` says who makes the batches: "thread", threads of this process, or
+    "process", a process of its own, which takes nothing from the training step. `notes` says what was decided;
+    `stats()` what happened. `plan` (`penstock.plan_loading`) decides batch and image size, memory, view, threads and
+    prefetch.
     """
 
     def __init__(
@@ -62,7 +68,7 @@ class Loader:
         window: Sampling | None = None,
         batch_size: int = 64,
         image_size: ImageSize = (224, 224),
-        memory: str | int | Budget = "2GiB",
+        memory: str | int | Budget = "auto",
         view: str | Mapping[str, View] = "auto",
         threads: int | str = "auto",
         seed: int = 0,
@@ -80,20 +86,23 @@ class Loader:
         drop_last: bool | None = None,
         prefetch: int | str = "auto",
         gpu_decode: bool | str = "auto",
+        engine: str = "auto",
         plan: LoadPlan | None = None,
     ) -> None:
-        self._asked = {name: value for name, value in locals().items() if name not in ("self", "plan")}  # for `variant`
+        self._options = {
+            name: value for name, value in locals().items() if name not in ("self", "plan")
+        }  # for `variant`
         if plan is not None:
-            settings.check_planned(plan.loader_options, self._asked, Loader.__init__)
-            self._asked.update(plan.loader_options)
-            batch_size, image_size, memory = (self._asked[name] for name in ("batch_size", "image_size", "memory"))
-            view, threads, prefetch = (self._asked[name] for name in ("view", "threads", "prefetch"))
+            settings.check_planned(plan.loader_options, self._options, Loader.__init__)
+            self._options.update(plan.loader_options)
+            batch_size, image_size, memory = (self._options[name] for name in ("batch_size", "image_size", "memory"))
+            view, threads, prefetch = (self._options[name] for name in ("view", "threads", "prefetch"))
         self._mix = settings.mix_for(store)
         self.window = settings.window_for(window)
         skips = settings.one_of("on_error", on_error, ("raise", "skip")) == "skip"
         most_skipped = settings.rate_for(max_skip_rate)
         self._shard = settings.shard_for(shard)
-        self._hold_nothing()
+        self._init_empty()
         self._pid = os.getpid()
         self._guard = (self._pid, threading.RLock())
         shaping = Shaping(image_size, exact, resize, dtype, normalize)
@@ -103,40 +112,55 @@ class Loader:
         self._budget, ruled_by = settings.budget_for(memory)
         self.notes += (f"memory: {ruled_by}",) if ruled_by else ()
         self._limit_bytes = self._budget.free_bytes  # others may hold a part of a budget that is shared
-        bound = [self.window.bind(each) for each in self._mix.stores]
-        tables_bytes = self._limit_bytes // TABLE_SHARE
-        self._sources = sources_of(bound, self._target.shaping, tables_bytes, is_mix=isinstance(store, Mix))
-        check_alike(self._sources)
-        self._order = order_of(self._mix, [each.bound.count for each in self._sources], shuffle, seed)
+        self._bind(isinstance(store, Mix), shuffle, seed)
         self._batches = settings.batches_for(self._total, batch_size, drop_last, self._shard)
         self._losses = Losses(self._batches, skips, most_skipped)
         self._encoded = encoded_by_all(self._sources, self._target.keeps_encoded)
-        self._share_out(self._threads(threads), prefetch)
+        self._choose_engine(engine, threads, prefetch)
         try:
             self._attach(view)
         except BaseException:
             self._release()
             raise
-        self._stand_at_the_beginning()
+        self._reset_position()
+        outcome.follow(self, plan, self._shard.world)
         register(self)
 
-    def _hold_nothing(self) -> None:
-        """So that a loader whose making fails can be let go as any other."""
+    def _bind(self, is_mix: bool, shuffle: bool | str, seed: int) -> None:
+        """The stores as batches need them, and the order of their samples."""
+        bound = [self.window.bind(each) for each in self._mix.stores]
+        self._sources = sources_of(bound, self._target.shaping, self._limit_bytes // TABLE_SHARE, is_mix=is_mix)
+        check_alike(self._sources)
+        self._order = order_of(self._mix, [each.bound.count for each in self._sources], shuffle, seed)
+
+    def _choose_engine(self, engine: str, threads: int | str, prefetch: int | str) -> None:
+        """Which engine makes the batches, and how memory is shared out for it."""
+        self._engine_kind, why = engine_for(settings.one_of("engine", engine, ENGINES), self._target)
+        try:
+            self._share_out(self._threads(threads), prefetch)
+        except BudgetExceeded as error:
+            if engine != "auto" or self._engine_kind == "thread":
+                raise
+            self._engine_kind, why = "thread", f"because memory has no room for an engine process: {error.message}"
+            self._share_out(self._threads(threads), prefetch)
+        self.notes += (f"engine: {self._engine_kind}, {why}",)
+
+    def _init_empty(self) -> None:
+        """So that a loader whose construction fails can be closed as any other."""
         self.notes: tuple[str, ...] = ()
         self._reserved: list[Reservation] = []
         self._views: list[View] = []
-        self._pass: Running | None = None  # the user is within an epoch of it
-        self._rest: Running | None = None  # made ahead, for the epoch that follows
+        self._pass: ContinuousPass | None = None  # the user is within an epoch of it
+        self._paused: ContinuousPass | None = None  # made ahead, for the epoch that follows
         self._closed = False
 
-    def _stand_at_the_beginning(self) -> None:
-        self._crew: Crew | None = None
-        self._ring: Ring | None = None
+    def _reset_position(self) -> None:
+        self._engine: ThreadEngine | ProcessEngine | None = None
         self.epoch = 0
         self._position = 0
         self._resumes = False
         self._turn: object = None  # of the iterator that was made last
-        self._counts = {"batches": 0, "view_hits": 0, "pictures_made": 0}
+        self._counts = {"batches": 0, "view_hits": 0, "images_made": 0}
 
     # Sharing out
 
@@ -144,36 +168,50 @@ class Loader:
     def _total(self) -> int:
         return int(self._order.count)
 
-    def _threads(self, asked: int | str) -> int:
-        if asked == "auto" and all(self._encoded(column) for source in self._sources for column in source.pictures):
-            return 1  # bytes are only moved, and each thread more takes Python's lock from the training step
-        return settings.threads_for(asked)
+    @property
+    def _own_batch_size(self) -> int:
+        """Of this process; of a batch larger than all there is, what there is."""
+        world = self._shard.world
+        return min(self._batches.batch_size // world, -(-self._total // world))
+
+    @property
+    def _recipe(self) -> BatchRecipe:
+        return BatchRecipe(self._order, self._sources, self._encoded)
+
+    def _threads(self, threads: int | str) -> int:
+        if threads == "auto" and all(self._encoded(column) for source in self._sources for column in source.images):
+            # Bytes are only moved; each thread more takes Python's lock from the one that decodes, or from the step.
+            return 2 if self._engine_kind == "process" else 1
+        return settings.threads_for(threads)
 
     def _share_out(self, threads: int, prefetch: int | str) -> None:
-        world = self._shard.world
-        own = min(self._batches.batch_size // world, -(-self._total // world))  # a batch larger than all there is
+        own, is_process = self._own_batch_size, self._engine_kind == "process"
+        images = [column for source in self._sources for column in source.images]
         self._layout = lay_out(self._sources[0].shapes(own, without=self._encoded))
         numbers = sum(
             min(table_bytes({o.column: s.store.column(o.column) for o in s.number_outputs}.values(), s.store.rows),
                 s.numbers.held_bytes)
             for s in self._sources
         )  # fmt: skip
-        pictures = sum(len(source.pictures) * source.store.rows for source in self._sources)
+        image_rows = sum(len(source.images) * source.store.rows for source in self._sources)
         slots = None if prefetch == "auto" else settings.slots_for(prefetch)
+        self._ahead_bytes = ahead_bytes(self._sources, own, self._limit_bytes)
         self.shares = share_out(
             self._limit_bytes,
             threads=threads,
             slots=slots,
-            slot_bytes=self._target.slot_bytes(self._layout.n_bytes),
+            slot_bytes=self._layout.n_bytes if is_process else self._target.slot_bytes(self._layout.n_bytes),
             thread_bytes=max(source.scratch_bytes() for source in self._sources),
             table_bytes=numbers,
-            index_bytes=min(pictures * _INDEX_BYTES_PER_ROW, self._limit_bytes // 8),
+            index_bytes=min(image_rows * _INDEX_BYTES_PER_ROW, self._limit_bytes // 8),
             encoded_bytes=max(source.encoded_bytes(own, self._encoded) for source in self._sources),
+            engine_bytes=engine_bytes(self._engine_kind, decodes_on_device=any(map(self._encoded, images))),
+            remote_bytes=remote_bytes(self._ahead_bytes),
             budget=self._budget,
         )
         self._reserved.append(self._budget.reserve("loader", self.shares.fixed_bytes))
         if self.shares.threads < threads:
-            self.notes += (f"memory: {self.shares.threads} of {threads} threads, for each holds "
+            self.notes += (f"memory: {self.shares.threads} of {threads} threads, because each holds "
                            f"{format_bytes(self.shares.thread_bytes)}",)  # fmt: skip
         ring = f"{self.shares.slots} slots of {format_bytes(self.shares.slot_bytes)} for batches"
         self.notes += (f"threads: {self.shares.threads}, {ring}", *notes_of_order(self._order))
@@ -182,11 +220,11 @@ class Loader:
     def _attach(self, choice: str | Mapping[str, View]) -> None:
         if not isinstance(choice, Mapping):
             settings.one_of("view", choice, settings.VIEWS)
-        if any(self._encoded(column) for column in self._sources[0].pictures):
-            self.notes += ("pictures are decoded on the device: no view is made", *self._target.notes)
+        if any(self._encoded(column) for column in self._sources[0].images):
+            self.notes += ("images are decoded on the device: no view is made", *self._target.notes)
             return
         self._views, notes = attach_views(self._sources, choice, self.shares.left_bytes)
-        held = sum(view.n_bytes for view in self._views if view.path is None)
+        held = held_bytes(self._views)
         self._reserved.append(self._budget.reserve("views", min(held, self._budget.free_bytes)))
         self.notes += (*notes, *self._target.notes)
 
@@ -231,30 +269,30 @@ class Loader:
         if self._position and not self._resumes:  # the pass before was left in the middle
             self.epoch, self._position = self.epoch + 1, 0
         self._turn = turn = object()
-        return Taking(self._batches_of_epoch(turn))
+        return SharedPass(self._batches_of_epoch(turn))
 
     def _batches_of_epoch(self, turn: object) -> Generator[Batch, None, None]:
         if self._turn is not turn:
             raise UsageError(_ENDED)
         own = self._start_pass(turn)
         try:
-            handed = own.begin(self.epoch, self)
+            batches = outcome.watched(own.begin(self.epoch, self), self)
             while self._turn is turn:
-                found = handed.next()
-                with self._placing():
+                ready = batches.next()
+                with self._position_lock():
                     if self._turn is not turn:
                         break
-                    if found is None:
-                        own.rest(self.epoch + 1, end_is_due=False)
+                    if ready is None:
+                        own.pause(self.epoch + 1, end_is_due=False)
                         self.epoch, self._position, self._resumes = self.epoch + 1, 0, False
                         return
-                    job, batch = found
+                    job, batch = ready
                     self._count(job)
                     kept = self._losses.without(job, batch)
                     self._position, self._resumes = job.after, False  # not before: what is refused was not handed out
                     if job.is_last:
-                        own.rest(self.epoch + 1, end_is_due=True)  # not all loops ask whether there is more
-                del job, batch, found
+                        own.pause(self.epoch + 1, end_is_due=True)  # not all loops ask whether there is more
+                del job, batch, ready
                 if kept is not None:
                     yield kept
                     del kept
@@ -263,71 +301,89 @@ class Loader:
                 self._end_pass()
         raise UsageError(_ENDED)
 
-    def _placing(self) -> threading.RLock:
+    def _position_lock(self) -> threading.RLock:
         """Held where a pass begins or ends, and where the place in the order changes: any thread may end a pass."""
         if self._guard[0] != os.getpid():
             self._guard = (os.getpid(), threading.RLock())  # a thread of the parent may have held it at the fork
         return self._guard[1]
 
-    def _start_pass(self, turn: object) -> Running:
-        with self._placing():
+    def _start_pass(self, turn: object) -> ContinuousPass:
+        with self._position_lock():
             if self._turn is not turn or self._closed:
                 raise UsageError(_ENDED)  # meanwhile, by another thread
-            rest, self._rest = self._rest, None
-            if rest is not None and not rest.rests_at(self.epoch, self._position):
-                rest.close()
-                rest = None
-            if self._crew is None or self._pid != os.getpid():
+            paused, self._paused = self._paused, None
+            if paused is not None and not paused.is_paused_at(self.epoch, self._position):
+                paused.close()
+                paused = None
+            if self._engine is None or self._pid != os.getpid():
                 self._begin_work()
-            self._pass = rest if rest is not None else self._new_pass()
+            self._pass = paused if paused is not None else self._new_pass()
             return self._pass
 
-    def _new_pass(self) -> Running:
-        crew, ring = self._crew, self._ring
-        assert crew is not None and ring is not None
+    def _new_pass(self) -> ContinuousPass:
+        assert self._engine is not None
         plan = plan_from(self.epoch, replace(self._batches, start=self._position), self._batches)
         grow = weakref.WeakMethod(self._one_more_slot)  # its threads know the pass, and must not know the loader
-        feed = Feed(plan, Chosen(self._order, self._sources), ring, crew, self._encoded)
-        feed.ledger.begin(self.epoch)  # before its thread starts: nothing of this epoch is made ahead
-        return Running(Pass(feed, grow), self._target)
+        own = self._engine.begin(plan, self.epoch, self._recipe, grow)
+        return ContinuousPass(own, self._target)
 
-    def _drop_rest(self) -> None:
-        """Give up what was made ahead of an epoch that has not begun."""
-        rest, self._rest = self._rest, None
-        if rest is not None:
-            rest.close()
+    def _drop_paused(self) -> None:
+        """Drop the batches prepared for an epoch that has not started."""
+        paused, self._paused = self._paused, None
+        if paused is not None:
+            paused.close()
 
     def _begin_work(self) -> None:
-        for source in self._sources:
-            source.numbers.fill()
-        ring = Ring(self._layout, self.shares.slots, self._target.slot_memory)
+        engine: ThreadEngine | ProcessEngine
+        if self._engine_kind == "process":
+            engine = self._process_engine()
+        else:
+            allow_ahead(self._ahead_bytes)
+            engine = ThreadEngine(self._sources, self._layout, self.shares, self._target)
         # Last and together: Ctrl-C may come in between, and a child must not take its parent's for its own.
-        self._crew, self._ring, self._pid = Crew(self.shares.threads), ring, os.getpid()
+        self._engine, self._pid = engine, os.getpid()
+
+    def _process_engine(self) -> ThreadEngine | ProcessEngine:
+        """The engine process; where it cannot have the store and was not asked for, threads."""
+        tables_bytes, own = self._limit_bytes // TABLE_SHARE, self._own_batch_size
+        device = str(self._target.device)
+        spec = spec_for(self._recipe, self.window, self._layout, tables_bytes, self.shares.threads, own, device)
+        spec = replace(spec, ahead_bytes=self._ahead_bytes)
+        try:
+            return ProcessEngine(spec, SharedSlots(self._layout, self.shares.slots, self._target.register))
+        except CANNOT_TRAVEL as error:
+            reason = f"the store or the window cannot be sent to another process: {error}"
+            if self._options["engine"] == "process":
+                raise UsageError(f'engine="process": {reason}', hint='engine="thread"') from error
+            self._engine_kind = "thread"
+            self.notes += (f"engine: thread, because {reason}",)
+            allow_ahead(self._ahead_bytes)
+            return ThreadEngine(self._sources, self._layout, self.shares, self._target)
 
     def _one_more_slot(self) -> None:
         """All slots are in the hands of the user's code: where there is memory for one more, it is made."""
-        ring = self._ring
-        if ring is None:
+        engine = self._engine
+        if engine is None:
             raise UsageError(_ENDED)  # closed meanwhile
-        count, slot = len(ring.slots), format_bytes(self.shares.slot_bytes)
+        count, slot = engine.n_slots, format_bytes(self.shares.slot_bytes)
         try:
             self._reserved.append(self._budget.reserve("slots of batches that are kept", self.shares.slot_bytes))
         except BudgetExceeded as error:
             raise BudgetExceeded(
                 f"all {count} batches of this loader are still held by your code, and "
-                f"{format_bytes(self._budget.limit_bytes)} hold no further one of {slot}",
+                f"the budget of {format_bytes(self._budget.limit_bytes)} has no room for another {slot}",
                 size=error.size,
                 limit=error.limit,
                 hint="copy what you keep (array.copy(), tensor.clone()), or give a larger memory=…",
             ) from error
-        ring.add()
+        engine.add_slot()
 
     def _end_pass(self) -> None:
-        with self._placing():
+        with self._position_lock():
             self._turn = None
-            own, self._pass = self._pass, None  # first: one who waits for a batch must not take it for the epoch's end
-            if own is not None and own.is_at_rest:
-                self._rest = own
+            own, self._pass = self._pass, None  # first: a waiting thread must not take this for the end of the epoch
+            if own is not None and own.is_paused:
+                self._paused = own
                 return
         if own is not None:
             own.close()
@@ -336,20 +392,34 @@ class Loader:
 
     @property
     def is_full(self) -> bool:
-        """Whether every slot holds a batch, or one in the making."""
-        return self._ring is not None and self._ring.is_dry
+        """Whether every slot holds a batch, complete or under way."""
+        return self._engine is not None and self._engine.is_full
 
-    def _count(self, job: Job) -> None:
+    @property
+    def n_ready(self) -> int:
+        """Batches that are complete and not taken yet."""
+        return 0 if self._pass is None else self._pass.n_complete
+
+    def _count(self, job: BatchJob) -> None:
         self._counts["batches"] += 1
         self._counts["view_hits"] += job.hits
-        self._counts["pictures_made"] += job.made
+        self._counts["images_made"] += job.made
+        if self._engine is not None and self._engine.unread_notes:
+            self.notes += tuple(self._engine.take_notes())
 
     def stats(self) -> dict[str, Any]:
         """What was handed out, lost, decoded and answered by views so far; and what memory is held."""
         if not self._closed:
-            self._told = stats_of_views(self._sources)
-        handed = {"samples": self._losses.kept, "skipped": self._losses.skipped}
-        return {**self._counts, **handed, "memory": self.shares.describe(), "views": dict(self._told)}
+            self._note_stats()
+        samples = {"samples": self._losses.kept, "skipped": self._losses.skipped}
+        return {**self._counts, **samples, "memory": self.shares.describe(), **self._last_stats}
+
+    def _note_stats(self) -> None:
+        """Keep the statistics of views and engine while they exist."""
+        engine = self._engine if self._engine is not None and self._pid == os.getpid() else None
+        views = stats_of_views(self._sources, {} if engine is None else engine.view_counts)
+        engine_stats = {"kind": self._engine_kind} if engine is None else engine.describe()
+        self._last_stats = {"views": views, "engine": engine_stats}
 
     # The subject of a verdict
 
@@ -361,20 +431,23 @@ class Loader:
     def describe(self) -> LoaderInfo:
         """How it is set up, what a batch needs, and what it takes to make it again."""
         own, n_bytes = self._batches.batch_size // self._shard.world, self._layout.n_bytes
-        setup = Setup(self._asked, self._mix, self.window, self._sources, self.shares, own, n_bytes, self._encoded)
+        setup = LoaderSetup(
+            self._options, self._mix, self.window, self._sources, self.shares, own, n_bytes, self._engine_kind,
+            self._encoded,
+        )  # fmt: skip
         return describe(setup, text=repr(self), batches=len(self), samples=self.samples, counts=self._counts)
 
     def calibrate(self, ways: Sequence[str], threads: Sequence[int]) -> dict[str, AccessPath]:
-        """What one picture takes by each way into a batch, measured on some fifty rows."""
-        from penstock.load.calibrate import calibrate
+        """What one image takes by each way into a batch, measured on some fifty rows."""
+        from penstock.load.bench.calibrate import calibrate
 
-        self._drop_rest()  # its threads would be at work beside what is measured
-        return calibrate(self._sources, ways, threads, device=str(self._asked["device"] or "cpu"))
+        self._drop_paused()  # its threads would be at work beside what is measured
+        return calibrate(self._sources, ways, threads, device=str(self._options["device"] or "cpu"))
 
     def variant(self, **options: Any) -> Loader:
         """A loader of the same store, window and order, with some options changed."""
-        self._drop_rest()  # for the same reason
-        return Loader(**{**self._asked, **options})
+        self._drop_paused()  # for the same reason
+        return Loader(**{**self._options, **options})
 
     # The end
 
@@ -382,14 +455,15 @@ class Loader:
         """End threads, give memory back; more than once is fine."""
         if self._closed:
             return
+        outcome.finish(self)
         unregister(self)
-        self._told = stats_of_views(self._sources)
+        self._note_stats()
         self._closed = True
         self._end_pass()
-        self._drop_rest()
-        if self._crew is not None and self._pid == os.getpid():
-            self._crew.close()
-        self._crew = self._ring = None
+        self._drop_paused()
+        if self._engine is not None and self._pid == os.getpid():
+            self._engine.close()
+        self._engine = None
         self._target.close()
         for view in self._views:
             view.close()
@@ -416,7 +490,7 @@ class Loader:
     def __reduce__(self) -> NoReturn:
         raise UsageError(
             "a Loader holds threads and memory: it is neither copied nor pickled",
-            hint="make one in each process: stores and windows do travel; worker processes: penstock.torch.Dataset",
+            hint="make one in each process: stores and windows can be pickled; for workers: penstock.torch.Dataset",
         )
 
     def __repr__(self) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.errors import PenstockError
-from penstock.load.chosen import Batch, selected
-from penstock.load.job import Failure, Job
-from penstock.load.shard import Batches
+from penstock.load.engine.job import BatchJob, Failure
+from penstock.load.sampling.position_map import Batch, selected
+from penstock.load.sampling.shard import Batches
 
 
 class Losses:
@@ -19,7 +19,7 @@ class Losses:
         self._max_skip_rate = max_skip_rate
         self.kept = self.skipped = 0
 
-    def without(self, job: Job, batch: Batch) -> Batch | None:
+    def without(self, job: BatchJob, batch: Batch) -> Batch | None:
         """The batch without samples that could not be had, None where nothing is left; raises where losses are not
         asked for, and where there are too many."""
         if not job.failures:

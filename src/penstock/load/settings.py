@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
 
 from penstock.errors import UsageError
-from penstock.load.order import Local, Order, Sequential, Shuffled
-from penstock.load.shard import Batches
-from penstock.load.window import Sampling, Window
+from penstock.load.sampling.order import Local, Order, Sequential, Shuffled
+from penstock.load.sampling.shard import Batches
+from penstock.load.sampling.window import Sampling, Window
 from penstock.stores.store import Store
 from penstock.system.budget import Budget
 from penstock.system.limits import read_cpu_limit, read_memory_limit
@@ -62,7 +63,7 @@ def mix_for(store: Any) -> Mix:
     if isinstance(store, (str, os.PathLike)):
         raise UsageError(f"{str(store)!r} is a path, and a store is needed", hint=f'penstock.open("{store}")')
     hint = "penstock.open(path), or penstock.Mix({store: 0.7, other: 0.3}) for several"
-    raise UsageError(f"{type(store).__name__} is no store", hint=hint)
+    raise UsageError(f"{type(store).__name__} is not a store", hint=hint)
 
 
 def window_for(window: Any) -> Sampling:
@@ -70,10 +71,10 @@ def window_for(window: Any) -> Sampling:
     if window is None:
         return Window()
     if hasattr(window, "bind"):
-        found: Sampling = window
-        return found
+        sampling: Sampling = window
+        return sampling
     hint = 'Window({"action": range(20)}), or Window.from_delta_timestamps({"action": [0.0, 0.1]})'
-    raise UsageError(f"{window!r} is no window", hint=hint)
+    raise UsageError(f"{window!r} is not a window", hint=hint)
 
 
 def order_for(count: int, shuffle: bool | str, seed: int) -> Order:
@@ -87,30 +88,35 @@ def order_for(count: int, shuffle: bool | str, seed: int) -> Order:
     raise UsageError(f"shuffle={shuffle!r}", hint='True, False or "local"')
 
 
-def budget_for(asked: str | int | Budget) -> tuple[Budget, str | None]:
+def gives_tensors(output: str, device: Any = None) -> bool:
+    """Whether batches are torch tensors. "auto": yes, where torch is imported already or a device is named."""
+    return output == "torch" or (output == "auto" and (device is not None or sys.modules.get("torch") is not None))
+
+
+def budget_for(memory_option: str | int | Budget) -> tuple[Budget, str | None]:
     """The budget asked for; where the machine, the container or the process grants less, that, and which one rules."""
-    budget = Budget.parse(asked)
+    budget = Budget.parse(memory_option)
     memory = read_memory_limit()
-    if isinstance(asked, Budget) or budget.limit_bytes <= memory.available_bytes:
+    if isinstance(memory_option, Budget) or budget.limit_bytes <= memory.available_bytes:
         return budget, None
-    ruled_by = (f"{format_bytes(memory.available_bytes)} are left of the {format_bytes(budget.limit_bytes)} asked for, "
-                f"by {memory.available_ruled_by}")  # fmt: skip
+    ruled_by = (f"{format_bytes(memory.available_bytes)} are available of the {format_bytes(budget.limit_bytes)} "
+                f"requested, by {memory.available_ruled_by}")  # fmt: skip
     return Budget(max(memory.available_bytes, 1), source=ruled_by), ruled_by
 
 
-def threads_for(asked: int | str) -> int:
+def threads_for(threads: int | str) -> int:
     """How many threads: "auto" is one per CPU granted (of many, four fifths: the training step needs some), "cpu*0.5" a
     part of them, or a number."""
     granted = read_cpu_limit().count
-    if asked == "auto":
+    if threads == "auto":
         return granted if granted <= _FEW_CPUS else granted * 4 // 5
-    if isinstance(asked, str):
+    if isinstance(threads, str):
         from penstock.system.units import parse_workers
 
-        return max(1, parse_workers(asked, granted, "threads"))
-    if isinstance(asked, bool) or not isinstance(asked, int) or not 1 <= asked <= 1024:
-        raise UsageError(f"threads={asked!r}", hint='must be 1 or more, "auto" or "cpu*0.5"')
-    return asked
+        return max(1, parse_workers(threads, granted, "threads"))
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
+        raise UsageError(f"threads={threads!r}", hint='must be 1 or more, "auto" or "cpu*0.5"')
+    return threads
 
 
 @dataclass(frozen=True)
@@ -121,13 +127,13 @@ class Shard:
     world: int = 1
 
 
-def shard_for(asked: tuple[int, int] | None) -> Shard:
-    if asked is None:
+def shard_for(shard: tuple[int, int] | None) -> Shard:
+    if shard is None:
         return Shard()
     try:
-        rank, world = (index(each) for each in asked)
+        rank, world = (index(each) for each in shard)
     except (TypeError, ValueError):
-        raise UsageError(f"shard={asked!r}", hint="shard=(rank, world), two whole numbers") from None
+        raise UsageError(f"shard={shard!r}", hint="shard=(rank, world), two whole numbers") from None
     return Shard(rank, world)
 
 
@@ -137,33 +143,33 @@ def batches_for(total: int, batch_size: int, drop_last: bool | None, shard: Shar
     batches = Batches(total, batch_size, drop, shard.rank, shard.world)
     if not len(batches):
         hint = "a smaller batch_size, or drop_last=False"
-        raise UsageError(f"{total:,} samples make no batch of {batch_size:,}", hint=hint)
+        raise UsageError(f"{total:,} samples do not make a batch of {batch_size:,}", hint=hint)
     return batches
 
 
-def rate_for(asked: float) -> float:
+def rate_for(rate: float) -> float:
     """The share of samples that may be lost."""
-    if isinstance(asked, bool) or not isinstance(asked, (int, float)) or not 0 <= asked <= 1:
-        raise UsageError(f"max_skip_rate={asked!r}", hint="a part of all samples, from 0 to 1: 0.01")
-    return float(asked)
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate <= 1:
+        raise UsageError(f"max_skip_rate={rate!r}", hint="a part of all samples, from 0 to 1: 0.01")
+    return float(rate)
 
 
-def count_for(name: str, asked: Any) -> int:
+def count_for(name: str, value: Any) -> int:
     """A number of things, from 1; also one such as 1e6."""
     try:
-        found = int(asked) if isinstance(asked, float) and asked.is_integer() else index(asked)
+        count = int(value) if isinstance(value, float) and value.is_integer() else index(value)
     except TypeError:
-        found = 0
-    if isinstance(asked, bool) or found < 1:
-        raise UsageError(f"{name}={asked!r}: it must be a whole number, 1 or more")
-    return found
+        count = 0
+    if isinstance(value, bool) or count < 1:
+        raise UsageError(f"{name}={value!r}: it must be a whole number, 1 or more")
+    return count
 
 
-def epoch_for(asked: int) -> int:
+def epoch_for(value: int) -> int:
     try:
-        epoch = index(asked)
+        epoch = index(value)
     except TypeError:
-        raise UsageError(f"epoch {asked!r}: it must be a whole number") from None
+        raise UsageError(f"epoch {value!r}: it must be a whole number") from None
     if epoch < 0:
         raise UsageError(f"epoch {epoch}: it must be 0 or more")
     return epoch
@@ -175,10 +181,10 @@ def one_of(name: str, value: Any, known: Sequence[str]) -> str:
     return str(value)
 
 
-def gpu_decode_for(asked: bool | str, view: object) -> bool | str:
-    """Where a view was asked for, its pictures are decoded once, not in every epoch: not on the device by itself."""
+def gpu_decode_for(gpu_decode: bool | str, view: object) -> bool | str:
+    """Where a view was asked for, its images are decoded once, not in every epoch: not on the device by itself."""
     is_chosen = not isinstance(view, str) or view not in ("auto", "off")
-    return False if asked == "auto" and is_chosen else asked
+    return False if gpu_decode == "auto" and is_chosen else gpu_decode
 
 
 def slots_for(prefetch: int | str) -> int:
@@ -188,10 +194,10 @@ def slots_for(prefetch: int | str) -> int:
     return prefetch + HELD_SLOTS
 
 
-def check_planned(chosen: Mapping[str, Any], asked: Mapping[str, Any], call: Callable[..., None]) -> None:
+def check_planned(chosen: Mapping[str, Any], options: Mapping[str, Any], call: Callable[..., None]) -> None:
     """An option that a plan decides and that is given besides must agree with the plan."""
     parameters = inspect.signature(call).parameters
     for name, value in chosen.items():
-        if asked[name] not in (parameters[name].default, value):
+        if options[name] not in (parameters[name].default, value):
             hint = f"give plan or {name}, not both"
-            raise UsageError(f"{name}={asked[name]!r}, but the plan says {value!r}", hint=hint)
+            raise UsageError(f"{name}={options[name]!r}, but the plan says {value!r}", hint=hint)

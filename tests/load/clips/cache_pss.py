@@ -1,4 +1,4 @@
-"""What of a RAM cache some processes hold: the PSS of its mappings, in which shared pages count once, or the RSS."""
+"""What of a RAM cache or view processes hold: the PSS of its mappings, in which shared pages count once, or the RSS."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
-def cache_pss_bytes(pids: Iterable[int], field: str = "Pss") -> int:
+def cache_pss_bytes(pids: Iterable[int], field: str = "Pss", name: str = "penstock-cache") -> int:
     total_kib = 0
     for pid in pids:
         text = Path(f"/proc/{pid}/smaps").read_text()
         for mapping in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", text, flags=re.MULTILINE):
-            if "memfd:penstock-cache" in mapping.partition("\n")[0]:
+            if f"memfd:{name}" in mapping.partition("\n")[0]:
                 total_kib += sum(int(kib) for kib in re.findall(rf"^{field}:\s+(\d+) kB", mapping, re.MULTILINE))
     return total_kib * 1024

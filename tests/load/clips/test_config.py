@@ -85,7 +85,7 @@ def test_a_section_of_the_model_is_handed_on() -> None:
         ({}, ["missing key 'DATA'"]),
         ({"DATA": {"ROOT": "d", "CLIP_LEN": "five"}}, ["DATA.CLIP_LEN: expected a whole number"]),
         ({"DATA": {"ROOT": "d", "CLIP_LEN": 0}}, ["DATA.CLIP_LEN: 0 must be above 0"]),
-        ({"DATA": {"ROOT": "d", "CROP_SIZE": -1}}, ["CROP_SIZE: -1 is no size"]),
+        ({"DATA": {"ROOT": "d", "CROP_SIZE": -1}}, ["CROP_SIZE: -1 is not a size"]),
         ({"DATA": {"ROOT": "d", "SPIKE_LAYOUT": "pack"}}, ["DATA.SPIKE_LAYOUT", "did you mean 'packed'"]),
         ({"DATA": {"ROOT": "d"}, "DATALOADER": {"TEMPLATE": "balance"}}, ["TEMPLATE", "did you mean 'balanced'"]),
         ({"DATA": {"ROOT": "d"}, "TRAIN": {"BATCH_SIZE": 0}}, ["TRAIN.BATCH_SIZE: 0 must be above 0"]),

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from penstock.errors import ConfigError
 from penstock.load.clips import crop
 from penstock.load.clips.crop import Planes, planes_for, turned
-from penstock.load.permutation import key_of
-from penstock.media.spike.layout import Box
+from penstock.load.sampling.permutation import key_of
+from penstock.media.spike.layout import PlaneRegion
 
 
 def test_the_usual_planes_are_cropped_exactly() -> None:
@@ -73,13 +73,15 @@ def test_equal_keys_give_equal_crops(key: int, augment: crop.Augment) -> None:
 
 def test_without_augmentation_the_centre_is_taken() -> None:
     planes = planes_for((720, 1280), (360, 640), 256, "seq")
-    assert planes.crop(key_of(3), False) == crop.Crop(Box(232, 512, 256, 256), Box(116, 256, 128, 128), 0)
+    assert planes.crop(key_of(3), False) == crop.Crop(
+        PlaneRegion(232, 512, 256, 256), PlaneRegion(116, 256, 128, 128), 0
+    )
 
 
 def test_no_crop_takes_the_whole() -> None:
     planes = planes_for((720, 1280), (360, 640), None, "seq")
     assert planes == Planes((720, 1280), (360, 640), (720, 1280), (360, 640))
-    assert planes.crop(key_of(3), True).image == Box(0, 0, 720, 1280)
+    assert planes.crop(key_of(3), True).image == PlaneRegion(0, 0, 720, 1280)
 
 
 def test_a_crop_that_does_not_fit_says_what_does() -> None:

@@ -205,7 +205,7 @@ def test_a_damaged_image_is_skipped_and_counted_where_asked(tmp_path: Path) -> N
     assert len(clips.skipped) == 2 and all("0002.png" in each for each in clips.skipped)
 
 
-def test_where_nothing_can_be_read_it_is_said(tmp_path: Path) -> None:
+def test_where_nothing_can_be_read_it_is_reported(tmp_path: Path) -> None:
     make_set(tmp_path, train=(7,))
     for bad in (tmp_path / "train" / "seq_0" / "sharp").iterdir():
         bad.write_bytes(b"no image")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import BudgetExceeded
-from penstock.load.clips.memory import ClipMemory, LoaderMemory, loader_memory
+from penstock.load.clips.memory import PROCESS_BYTES, ClipMemory, LoaderMemory, loader_memory
 from penstock.system.limits import MemoryCandidate, MemoryLimit
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -29,31 +29,36 @@ def test_batches_under_way_workers_and_pinned_rounding_are_counted() -> None:
     loader = _loader()
     batch = 2 * (5 * 3 * 256 * 256 * 4) + 2 * 8
     assert loader.batch_bytes == batch
-    assert loader.n_batches == 42  # 10 × 4 under way, and 2 that the loop holds
-    assert loader.n_bytes == 10 * 30 * MIB + 42 * batch
-    assert _loader(is_pinned=True).batch_bytes == 8 * MIB + 16  # 7.5 MiB are pinned as 8
+    assert loader.n_batches == 50  # of each worker 4 under way, and one that the loop holds
+    assert loader.n_bytes == 10 * 30 * MIB + 50 * batch
+    assert _loader(workers=1).n_batches == 6  # both that the loop holds are of this one
     assert _loader(workers=0).n_bytes == 2 * batch
+    pinned = _loader(is_pinned=True)
+    assert pinned.batch_bytes == 8 * MIB + 16  # 7.5 MiB are pinned as 8
+    assert pinned.n_batches == 42  # 10 × 4 under way, and 2 that the loop holds
+    assert pinned.slots_bytes == 2 * 10 * batch and loader.slots_bytes == 0
+    assert pinned.n_bytes == 10 * 30 * MIB + 42 * pinned.batch_bytes + pinned.slots_bytes
 
 
 def test_the_cache_counts_once_and_loaders_for_every_gpu() -> None:
     memory = ClipMemory(3, _loader(), _loader("val", 2, 2), GIB)
-    assert memory.n_bytes == GIB + 3 * (memory.train.n_bytes + _loader("val", 2, 2).n_bytes)
+    assert memory.n_bytes == GIB + 3 * (PROCESS_BYTES + memory.train.n_bytes + _loader("val", 2, 2).n_bytes)
     text = memory.describe()
-    assert "cache 1 GiB" in text and "train: 30 workers 900 MiB, 126 batches × 7.5 MiB" in text and "val: 6" in text
+    assert "cache 1 GiB; 3 processes 72 MiB; train: 30 workers 900 MiB, 150 batches × 7.5 MiB; val: 6" in text
 
 
 @pytest.mark.parametrize(
     ("memory", "available", "advice"),
     [
-        (ClipMemory(1, _loader(), None, 0), 500 * MIB, "DATALOADER.TRAIN_PREFETCH_FACTOR: 2 fits"),
-        (ClipMemory(1, _loader(), None, 4 * GIB), 2 * GIB, "DATA.CACHE_SIZE_GB: 1.5 fits"),
+        (ClipMemory(1, _loader(), None, 0), 600 * MIB, "DATALOADER.TRAIN_PREFETCH_FACTOR: 2 fits"),
+        (ClipMemory(1, _loader(), None, 4 * GIB), 2 * GIB, "DATA.CACHE_SIZE_GB: 1.4 fits"),
         (
             ClipMemory(1, _loader(), _loader("val", 2, 2), 0),
             300 * MIB,
             "DATALOADER.TRAIN_WORKERS: 2 and VAL_WORKERS: 2 fits",
         ),
-        (ClipMemory(1, _loader(workers=1, prefetch=1), None, 0), 45 * MIB, "DATA.DTYPE: uint8 fits"),
-        (ClipMemory(1, _loader(prefetch=30), None, GIB), 40 * MIB, "DATA.DTYPE: uint8 and DATALOADER.TRAIN_WORKERS: 1"),
+        (ClipMemory(1, _loader(workers=1, prefetch=1), None, 0), 62 * MIB, "DATA.DTYPE: uint8 fits"),
+        (ClipMemory(1, _loader(prefetch=30), None, GIB), 62 * MIB, "DATA.DTYPE: uint8 and DATALOADER.TRAIN_WORKERS: 1"),
         (ClipMemory(1, _loader(), None, GIB), 10 * MIB, "a smaller DATA.CROP_SIZE"),
     ],
 )

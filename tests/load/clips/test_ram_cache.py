@@ -123,13 +123,15 @@ def test_a_process_killed_while_it_writes_wedges_nothing(tmp_path: Path) -> None
     # It stops with half of an image written, and with the list of holders locked.
     code = """
 import os, penstock.load.clips.ram_cache as module
+from penstock.system.shared_memory import holders_of
 real = os.pwrite
 def half(fd, data, offset):
     real(fd, data[: len(data) // 2], offset)
     print("half", flush=True)
     import time; time.sleep(600)
 module.os.pwrite = half
-with module._locked_list(cache._registered):
+path = cache._leave.peek()[2][0]
+with holders_of(path.stem, path.parent):
     cache.put(11, np.full(65536, 5, np.uint8))
 """
     with RamCache.shared("key", SIZES, 1 << 30, tmp_path) as cache:

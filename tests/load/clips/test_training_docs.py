@@ -1,4 +1,4 @@
-"""docs/spike-training.md: the table has every key with its default, the YAML is valid, the Python block runs."""
+"""docs/reference/spike-training.md: every key with its default, the YAML is valid, the Python block runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from penstock.load.clips.config import (
     TrainConfig,
     clip_config,
 )
-from penstock.load.clips.memory import WORKER_BYTES
+from penstock.load.clips.memory import PROCESS_BYTES, WORKER_BYTES
 from penstock.system import config as system_config
 from penstock.system import plain_yaml
 from tests.load.clips.clip_sets import make_set
 
-TEXT = (Path(__file__).resolve().parents[3] / "docs" / "spike-training.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "spike-training.md").read_text(encoding="utf-8")
 
 
 def _block(kind: str) -> str:
@@ -57,6 +57,7 @@ def test_the_templates_are_those_of_the_code() -> None:
 
 
 def test_the_measured_memory_of_workers_is_that_of_the_code() -> None:
+    assert f"{PROCESS_BYTES >> 20} MiB of the training process itself" in TEXT
     assert f"{WORKER_BYTES['fork'] >> 20} MiB each when they are forked" in TEXT
     assert f"{WORKER_BYTES['spawn'] >> 20} MiB when they are spawned" in TEXT
 

@@ -116,7 +116,7 @@ def test_workers_of_one_pass_agree_on_its_epoch() -> None:
     assert epochs.begin(11, 1) == (0, 0)  # a third worker of the first pass starts late
     assert epochs.begin(12, 1) == (1, 0)
     assert [epochs.begin(12, 2), epochs.begin(12, 2)] == [(2, 0), (2, 0)]  # workers that stay for another pass
-    epochs.stand_at(7, 40)
+    epochs.seek(7, 40)
     assert epochs.last() == (7, 40)
     assert [epochs.begin(13, 1), epochs.begin(13, 1), epochs.begin(14, 1)] == [(7, 40), (7, 40), (8, 0)]
 

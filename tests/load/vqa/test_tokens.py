@@ -55,7 +55,7 @@ def test_labels_leave_padding_out() -> None:
 
 
 def test_what_is_no_tokenizer_is_refused() -> None:
-    with pytest.raises(UsageError, match="int is no tokenizer"):
+    with pytest.raises(UsageError, match="int is not a tokenizer"):
         Tokens(3, 4)
     with pytest.raises(UsageError, match="max_length"):
         Tokens(_letters, 0)

@@ -1,4 +1,4 @@
-"""What docs/vqa.md shows runs as it is written."""
+"""What docs/train/vqa.md shows runs as it is written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from penstock.demo.vqa import ShapeScript, write_vqa_set  # noqa: E402
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "vqa.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "train" / "vqa.md"
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 

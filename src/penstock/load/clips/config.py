@@ -61,7 +61,7 @@ class DataConfig:
         sides = (self.crop_size,) if isinstance(self.crop_size, int) else self.crop_size or ()
         if any(side < 1 for side in sides):
             raise ConfigError(
-                f"CROP_SIZE: {self.crop_size} is no size", hint="256, [256, 320], or null for whole images"
+                f"CROP_SIZE: {self.crop_size} is not a size", hint="256, [256, 320], or null for whole images"
             )
         if self.use_precomputed_voxels and self.voxels == "device":
             raise ConfigError(
@@ -162,11 +162,11 @@ def clip_config(tree: Mapping[str, Any]) -> ClipConfig:
     """The configuration of a mapping; unknown and contradictory keys are errors that say what to write."""
     _check_places(tree)
     sections = dict(tree)
-    given = sections.get("DATALOADER")
-    if isinstance(given, Mapping) and given.get("TEMPLATE") in TEMPLATES:
-        sections["DATALOADER"] = {**TEMPLATES[given["TEMPLATE"]], **given}
+    section = sections.get("DATALOADER")
+    if isinstance(section, Mapping) and section.get("TEMPLATE") in TEMPLATES:
+        sections["DATALOADER"] = {**TEMPLATES[section["TEMPLATE"]], **section}
     config = build(ClipConfig, sections)
-    _check_without_workers(given if isinstance(given, Mapping) else {})
+    _check_without_workers(section if isinstance(section, Mapping) else {})
     return config
 
 
@@ -181,21 +181,21 @@ def _check_places(tree: Mapping[str, Any]) -> None:
             word = str(key).upper().replace("-", "_")
             if key in keys or word in keys:
                 continue  # `build` says which case is right
-            other = next((name for name, theirs in known.items() if name and word in theirs), None)
+            other = next((name for name, words in known.items() if name and word in words), None)
             right = _ELSEWHERE.get(word) or (f"{other}.{word}" if other else None)
             if right is not None:
                 raise ConfigError(f"unknown key {key!r} in {section or 'the configuration'}; did you mean {right}?")
 
 
-def _check_without_workers(given: Mapping[str, Any]) -> None:
+def _check_without_workers(section: Mapping[str, Any]) -> None:
     """Keys about workers where none are asked for."""
     for name, needs in (("TRAIN", ("TRAIN_PREFETCH_FACTOR", "PERSISTENT_WORKERS")), ("VAL", ("VAL_PREFETCH_FACTOR",))):
-        if given.get(f"{name}_WORKERS", given.get("TOTAL_WORKERS")) not in (0, "0"):
+        if section.get(f"{name}_WORKERS", section.get("TOTAL_WORKERS")) not in (0, "0"):
             continue
         for key in needs:
-            if given.get(key):
+            if section.get(key):
                 raise ConfigError(
-                    f"DATALOADER.{key}: {given[key]} has no meaning without {name.lower()} workers",
+                    f"DATALOADER.{key}: {section[key]} has no meaning without {name.lower()} workers",
                     hint=f"remove it, or write {name}_WORKERS: 1 or more",
                 )
 

@@ -19,8 +19,8 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.errors import ConfigError
-from penstock.load.permutation import key_of
-from penstock.media.spike.layout import Box
+from penstock.load.sampling.permutation import key_of
+from penstock.media.spike.layout import PlaneRegion
 
 Augment = bool | Literal["crop"]
 """True: random crop, flips and rotations. "crop": random crop alone. False: the centre, as it is."""
@@ -35,8 +35,8 @@ FLIP_WIDTH, FLIP_HEIGHT, TRANSPOSE = 1, 2, 4
 class Crop:
     """What of a clip is taken, and how it is turned: first cropped, then transposed, then flipped."""
 
-    image: Box
-    plane: Box
+    image: PlaneRegion
+    plane: PlaneRegion
     symmetry: int = 0
 
 
@@ -64,8 +64,8 @@ class Planes:
             axes.append(starts(*sides, chosen))
         (image_top, plane_top), (image_left, plane_left) = axes
         return Crop(
-            Box(image_top, image_left, *self.image_crop),
-            Box(plane_top, plane_left, *self.plane_crop),
+            PlaneRegion(image_top, image_left, *self.image_crop),
+            PlaneRegion(plane_top, plane_left, *self.plane_crop),
             key_of(key, 2) % (8 if self.may_transpose else 4) if augment is True else 0,
         )
 

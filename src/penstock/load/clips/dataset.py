@@ -20,15 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigError, PenstockError, StoreError, UsageError
-from penstock.load import pictures
-from penstock.load.clip import Clip
 from penstock.load.clips.crop import Augment, CropSize, Planes, planes_for
 from penstock.load.clips.frames import COLUMNS, ClipFrames, Shapes
 from penstock.load.clips.passes import Repeat
 from penstock.load.clips.ram_cache import RamCache
-from penstock.load.permutation import key_of
-from penstock.load.slots import lay_out
-from penstock.load.torch_sharing import Fetched, Sample, collate, shared_tensors
+from penstock.load.engine import images
+from penstock.load.engine.slots import lay_out
+from penstock.load.sampling.clip import Clip
+from penstock.load.sampling.permutation import key_of
+from penstock.load.settings import gives_tensors
+from penstock.load.torch_sharing import FetchedSamples, Sample, collate, worker_memory
 from penstock.stores.opening import open_store
 from penstock.stores.spike.store import SpikeStore
 from penstock.stores.store import Store
@@ -86,12 +87,12 @@ class SpikeClips:
 
     def _plan_crops(self) -> list[Planes]:
         """The crop of every sequence that is long enough for a clip; refused at once where one does not fit."""
-        found = []
+        crops = []
         for each in self.store.sequences:
             size = self.crop_size if each.frames >= self.clip.frames else None
             image, plane = (each.image_height, each.image_width), (each.layout.height, each.layout.width)
-            found.append(planes_for(image, plane, size, each.name))
-        return found
+            crops.append(planes_for(image, plane, size, each.name))
+        return crops
 
     def use_cache(self, cache: RamCache | None, first: int = 0) -> None:
         """Keep decoded images in this cache, under the numbers from `first` on, as `image_bytes` lists them."""
@@ -142,12 +143,12 @@ class SpikeClips:
         numbers = [self._checked(index) for index in indices]
         layout = lay_out(self._batch_shapes(numbers))
         if _in_worker():
-            _be_quiet()
-            values = shared_tensors(layout)
-            arrays = {name: each.numpy() for name, each in values.items()}
+            _single_threaded_opencv()
+            values: Sample
+            values, arrays = worker_memory().batch(layout)
         else:
             arrays = {name: np.empty(place.shape, place.dtype) for name, place in layout.places.items()}
-            values = _as_tensors(arrays) if self._gives_tensors() else dict(arrays)
+            values = _as_tensors(arrays) if gives_tensors(self._output) else dict(arrays)
         skipped: list[str] = []
         for place, number in enumerate(numbers):
             self._fill(number, {name: each[place, ...] for name, each in arrays.items()}, skipped)
@@ -207,9 +208,6 @@ class SpikeClips:
         crop = self._planes[episode].crop(key_of(self.seed, _KEYS_OF_AUGMENTATION, epoch, sample), self.augment)
         self._frames.read(rows, self.store.sequences[episode], crop, out)
 
-    def _gives_tensors(self) -> bool:
-        return self._output == "torch" or (self._output == "auto" and "torch" in sys.modules)
-
     def close(self) -> None:
         """Close the store."""
         self.store.close()
@@ -219,7 +217,7 @@ class SpikeClips:
         return f"<SpikeClips: {len(self):,} clips of {self.clip_len} images, {crop}, of {self.store!r}>"
 
 
-class FetchedClips(Fetched):
+class FetchedClips(FetchedSamples):
     """Clips that were made together, and what could not be read on the way."""
 
     def __init__(self, batch: Sample, size: int, skipped: list[str]) -> None:
@@ -231,24 +229,28 @@ def collate_clips(samples: Sequence[Sample]) -> Sample:
     """A batch as it was made, and under "skipped" what could not be read, where there is such."""
     if not isinstance(samples, FetchedClips):
         return collate(samples)
-    return {**samples.batch, "skipped": samples.skipped} if samples.skipped else samples.batch
+    if not samples.skipped:
+        return samples.batch
+    batch = samples.batch.copy()
+    batch["skipped"] = samples.skipped
+    return batch
 
 
-def mixed_error(first: str, shapes: Shapes, other: str, theirs: Shapes) -> ConfigError:
+def mixed_error(first: str, shapes: Shapes, other: str, others: Shapes) -> ConfigError:
     """Why two clips cannot stand in one batch, and what to do."""
-    name = next(name for name in shapes if shapes[name] != theirs[name])
+    name = next(name for name in shapes if shapes[name] != others[name])
     return ConfigError(
         f"clips of different geometry cannot stand in one batch: {name} is {shapes[name][0]} in {first} and "
-        f"{theirs[name][0]} in {other}",
+        f"{others[name][0]} in {other}",
         hint="TRAIN.BATCH_SIZE: 1 (VAL_BATCH_SIZE: 1 for validation) takes any geometry, and "
         "TRAIN.GRADIENT_ACCUMULATION_STEPS makes up for it; or train on sequences of one geometry",
     )
 
 
 @functools.cache
-def _be_quiet() -> None:
+def _single_threaded_opencv() -> None:
     """Once per worker: OpenCV starts no threads of its own, since the workers are the parallel part."""
-    pictures.begin_quiet()
+    images.begin_quiet()
 
 
 def _in_worker() -> bool:

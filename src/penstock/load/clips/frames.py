@@ -46,19 +46,19 @@ class ClipFrames:
     def shapes(self, clip_len: int, planes: Planes, layout: SpikeLayout) -> Shapes:
         """Of one clip: name → (shape, dtype)."""
         image = (clip_len, CHANNELS, *planes.image_crop), self._dtype
-        found: Shapes = dict.fromkeys(self._columns, image)
+        shapes: Shapes = dict.fromkeys(self._columns, image)
         height, width = planes.plane_crop
         if self._voxels == "device":
             row_bytes = -(-(width + 7) // 8)  # wherever in its first byte the crop begins
-            found["spike_packed"] = (clip_len, self._most_frames, height, row_bytes), "uint8"
-            found["bit_offset"] = (clip_len,), "int64"
-            found["spike_frames"] = found["spike_width"] = found["symmetry"] = (), "int64"
+            shapes["spike_packed"] = (clip_len, self._most_frames, height, row_bytes), "uint8"
+            shapes["bit_offset"] = (clip_len,), "int64"
+            shapes["spike_frames"] = shapes["spike_width"] = shapes["symmetry"] = (), "int64"
         else:
             num_bins = self._store.num_bins
             dtype = self._dtype if self._dtype == "float32" else count_dtype(layout, num_bins).name
-            found["spike_vox"] = (clip_len, num_bins, height, width), dtype
-        found["index"], found["weight"] = ((), "int64"), ((), "float32")
-        return found
+            shapes["spike_vox"] = (clip_len, num_bins, height, width), dtype
+        shapes["index"], shapes["weight"] = ((), "int64"), ((), "float32")
+        return shapes
 
     def read(self, rows: NDArray[np.int64], sequence: SpikeSequence, crop: Crop, out: dict[str, NDArray[Any]]) -> None:
         """Images and spikes of these rows into `out`."""

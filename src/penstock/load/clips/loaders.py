@@ -56,9 +56,9 @@ def clip_loaders(
         config = clip_config(config) if isinstance(config, Mapping) else load_clip_config(os.fspath(config))
     ranks = Ranks.find(rank, world_size, gpus)
     cpus, memory = cpus or read_cpu_limit(), memory or read_memory_limit()
-    asked = config.dataloader
+    options = config.dataloader
     plan = split_workers(
-        asked.total_workers, cpus=cpus.granted, gpus=ranks.gpus, train=asked.train_workers, val=asked.val_workers
+        options.total_workers, cpus=cpus.granted, gpus=ranks.gpus, train=options.train_workers, val=options.val_workers
     )
     return ClipLoaders(config, ranks, plan, cpus, memory, log)
 
@@ -208,7 +208,7 @@ class ClipLoaders:
         self.train.taken = None
 
     def close(self) -> None:
-        """End workers, let go of the cache and close the stores; more than once is fine."""
+        """End workers, release the cache and close the stores; more than once is fine."""
         self.train = self.val = None
         if self.cache is not None:
             self.cache.close()
@@ -234,7 +234,7 @@ def open_clips(config: ClipConfig, *, is_training: bool, output: Literal["numpy"
     split = data.train_split if is_training else data.val_split
     if not data.root.is_dir():
         raise ConfigError(
-            f"DATA.ROOT: {data.root} is no directory",
+            f"DATA.ROOT: {data.root} is not a directory",
             hint="`penstock prepare gopro-spike --use_symlinks` makes one, `penstock demo spike` a small one to try",
         )
     try:

@@ -1,10 +1,13 @@
 """The memory that loading clips will take, predicted before anything starts; what cannot fit is refused with what can.
 
-The model, for each GPU's process and each of its two DataLoaders:
+The model, for each GPU's process and its two DataLoaders:
 
+- The process itself grows (`PROCESS_BYTES`, measured), by queues, threads and what Python writes beside its objects.
 - Every worker holds memory of its own (`WORKER_BYTES`, measured), an image as stored and decoded, and a spike file.
-- torch keeps workers × prefetch batches under way, and the training loop holds two: the last one and the next.
-- A pinned tensor takes the next power of two in torch's allocator, which keeps what it has taken.
+- A worker builds batches in slots of its own, which it keeps: `prefetch` of them under way, and one that the training
+  loop holds. The loop holds two, the last one and the next, so that a single worker has one more.
+- Where batches are pinned, torch copies each, and a worker has its slot back at once: two are enough. Copies are under
+  way and held as slots are without. A pinned tensor takes the next power of two in torch's allocator, which keeps it.
 
 The RAM cache counts once for the machine.
 """
@@ -19,11 +22,14 @@ from penstock.load.clips.frames import Shapes, shape_bytes
 from penstock.system.limits import MemoryLimit, describe_memory
 from penstock.system.units import MIB, format_bytes
 
-WORKER_BYTES = {"fork": 24 * MIB, "spawn": 300 * MIB, "forkserver": 300 * MIB}
-"""What a worker holds beside data, by the way it starts; measured as USS with Python 3.12 and torch 2.11. A fork shares
-the libraries with its parent. Others, the default from Python 3.14 on, load torch again, each for itself."""
+PROCESS_BYTES = 24 * MIB
+WORKER_BYTES = {"fork": 10 * MIB, "spawn": 280 * MIB, "forkserver": 280 * MIB}
+"""What the training process and each worker hold beside data, by the way workers start; fitted to the PSS of 1 to 8
+workers with Python 3.12 and torch 2.11 (benchmarks/clip_memory.py). A fork shares the libraries with its parent.
+Others, the default from Python 3.14 on, load torch again, each for itself."""
 
 _HELD_BATCHES = 2
+_PINNED_SLOTS = 2  # of each worker: one that is built, one that is copied
 
 
 @dataclass(frozen=True)
@@ -41,13 +47,24 @@ class LoaderMemory:
     is_uint8: bool = False
 
     @property
+    def _sizes(self) -> list[int]:
+        return [each[1] if self.is_uint8 else each[0] for each in self.batch]
+
+    @property
     def batch_bytes(self) -> int:
-        sizes = [each[1] if self.is_uint8 else each[0] for each in self.batch]
-        return sum(_power_of_two(size) if self.is_pinned else size for size in sizes)
+        return sum(_power_of_two(size) if self.is_pinned else size for size in self._sizes)
 
     @property
     def n_batches(self) -> int:
-        return self.workers * self.prefetch + _HELD_BATCHES
+        """At most, under way and in the loop."""
+        if self.is_pinned:
+            return self.workers * self.prefetch + _HELD_BATCHES
+        return self.workers * (self.prefetch + 1) + max(_HELD_BATCHES - self.workers, 0)
+
+    @property
+    def slots_bytes(self) -> int:
+        """What pinned batches are copied from; others lie in their slots."""
+        return self.workers * min(self.prefetch, _PINNED_SLOTS) * sum(self._sizes) if self.is_pinned else 0
 
     @property
     def workers_bytes(self) -> int:
@@ -55,7 +72,7 @@ class LoaderMemory:
 
     @property
     def n_bytes(self) -> int:
-        return self.workers_bytes + self.n_batches * self.batch_bytes
+        return self.workers_bytes + self.slots_bytes + self.n_batches * self.batch_bytes
 
 
 @dataclass(frozen=True)
@@ -73,16 +90,18 @@ class ClipMemory:
 
     @property
     def n_bytes(self) -> int:
-        return self.cache_bytes + self.gpus * sum(each.n_bytes for each in self.loaders)
+        return self.cache_bytes + self.gpus * (PROCESS_BYTES + sum(each.n_bytes for each in self.loaders))
 
     def describe(self) -> str:
         """One line: the total, and what it is made of."""
         parts = [f"cache {format_bytes(self.cache_bytes)}"] if self.cache_bytes else []
+        processes = "process" if self.gpus == 1 else f"{self.gpus} processes"
+        parts.append(f"{processes} {format_bytes(self.gpus * PROCESS_BYTES)}")
         for each in self.loaders:
-            pinned = ", pinned" if each.is_pinned else ""
+            slots = f" pinned, from slots of {format_bytes(self.gpus * each.slots_bytes)}" if each.is_pinned else ""
             parts.append(
                 f"{each.name}: {self.gpus * each.workers} workers {format_bytes(self.gpus * each.workers_bytes)}, "
-                f"{self.gpus * each.n_batches} batches × {format_bytes(each.batch_bytes)}{pinned}"
+                f"{self.gpus * each.n_batches} batches × {format_bytes(each.batch_bytes)}{slots}"
             )
         return f"{format_bytes(self.n_bytes)} ({'; '.join(parts)})"
 
@@ -112,31 +131,31 @@ def _power_of_two(n_bytes: int) -> int:
     return 1 << max(n_bytes - 1, 0).bit_length()
 
 
-def _advice(asked: ClipMemory, available_bytes: int) -> str:
+def _advice(requested: ClipMemory, available_bytes: int) -> str:
     """The setting that fits: the first single change that is enough, else several together."""
     several = "TRAIN_PREFETCH_FACTOR: 1, VAL_PREFETCH_FACTOR: 1, DATA.DTYPE: uint8 and "
-    for words, start in (("", asked), (several, _each(asked, prefetch=1, is_uint8=True))):
+    for words, start in (("", requested), (several, _with_workers(requested, prefetch=1, is_uint8=True))):
         for change, memory in _changes(start, available_bytes):
             if memory.n_bytes <= available_bytes:
                 return f"{words}{change} fits: {memory.describe()}"
     return "a smaller DATA.CROP_SIZE, DATA.CLIP_LEN or TRAIN.BATCH_SIZE: one worker without a cache takes too much"
 
 
-def _changes(asked: ClipMemory, available_bytes: int) -> Iterator[tuple[str, ClipMemory]]:
+def _changes(requested: ClipMemory, available_bytes: int) -> Iterator[tuple[str, ClipMemory]]:
     """Single changes of a configuration, the least painful first, as words and as memory."""
-    for prefetch in range(max(each.prefetch for each in asked.loaders) - 1, 0, -1):
-        fewer = _each(asked, prefetch=prefetch)
-        pairs = zip(fewer.loaders, asked.loaders, strict=True)
+    for prefetch in range(max(each.prefetch for each in requested.loaders) - 1, 0, -1):
+        fewer = _with_workers(requested, prefetch=prefetch)
+        pairs = zip(fewer.loaders, requested.loaders, strict=True)
         keys = [f"{each.name.upper()}_PREFETCH_FACTOR: {prefetch}" for each, before in pairs if each != before]
         yield f"DATALOADER.{' and '.join(keys)}", fewer
-    left_gb = (available_bytes - (asked.n_bytes - asked.cache_bytes)) // 10**8 / 10
-    if asked.cache_bytes and left_gb > 0:
-        yield f"DATA.CACHE_SIZE_GB: {left_gb:g}", replace(asked, cache_bytes=int(left_gb * 1e9))
-    for workers in range(asked.train.workers - 1, 0, -1):
-        yield _workers_text(fewer := _each(asked, workers=workers)), fewer
-    yield "DATA.DTYPE: uint8", _each(asked, is_uint8=True)
-    if asked.cache_bytes:
-        fewer = replace(_each(asked, workers=1), cache_bytes=0)
+    left_gb = (available_bytes - (requested.n_bytes - requested.cache_bytes)) // 10**8 / 10
+    if requested.cache_bytes and left_gb > 0:
+        yield f"DATA.CACHE_SIZE_GB: {left_gb:g}", replace(requested, cache_bytes=int(left_gb * 1e9))
+    for workers in range(requested.train.workers - 1, 0, -1):
+        yield _workers_text(fewer := _with_workers(requested, workers=workers)), fewer
+    yield "DATA.DTYPE: uint8", _with_workers(requested, is_uint8=True)
+    if requested.cache_bytes:
+        fewer = replace(_with_workers(requested, workers=1), cache_bytes=0)
         yield f"{_workers_text(fewer)} and DATA.USE_RAM_CACHE: false", fewer
 
 
@@ -145,8 +164,8 @@ def _workers_text(memory: ClipMemory) -> str:
     return "DATALOADER." + " and ".join(f"{each.name.upper()}_WORKERS: {each.workers}" for each in memory.loaders)
 
 
-def _each(
-    asked: ClipMemory, *, prefetch: int | None = None, workers: int | None = None, is_uint8: bool | None = None
+def _with_workers(
+    requested: ClipMemory, *, prefetch: int | None = None, workers: int | None = None, is_uint8: bool | None = None
 ) -> ClipMemory:
     """With at most so many in both loaders."""
     parts = [
@@ -156,6 +175,6 @@ def _each(
             workers=min(each.workers, workers or each.workers),
             is_uint8=each.is_uint8 if is_uint8 is None else is_uint8,
         )
-        for each in asked.loaders
+        for each in requested.loaders
     ]
-    return replace(asked, train=parts[0], val=parts[1] if len(parts) > 1 else None)
+    return replace(requested, train=parts[0], val=parts[1] if len(parts) > 1 else None)

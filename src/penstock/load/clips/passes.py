@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from penstock.load.passes import Passes
+from penstock.load.sampling.passes import Passes
 
 
 class Repeat(int):

@@ -8,21 +8,18 @@ Which images have a place is decided when the cache is made, by their sizes and 
 equally often gain nothing from evicting, and fixed places need no lock: bytes are written first, then a mark of one
 byte. A process that is killed on the way leaves no mark, and the next one writes the same bytes again.
 
-The memory is a file without a name. Processes that do not descend from one another find it through a small file that
-lists who holds it (in the temporary directory, one per user), and open it through /proc. It goes with the last.
+The memory is a file without a name, which other processes find by `system/shared_memory.py`. It goes with the last.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import mmap
 import os
 import secrets
 import struct
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,8 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import OutputFailed, StoreError, UsageError
-from penstock.load.permutation import key_of, permute
+from penstock.load.sampling.permutation import key_of, permute
 from penstock.system.files import memory_file, write_all
+from penstock.system.shared_memory import Holder, holders_of, leave
 from penstock.system.units import format_bytes
 
 _HEADER = struct.Struct("<8s32sqqq")  # magic, token, images, bytes of the file, bytes of images
@@ -47,8 +45,7 @@ class RamCache:
 
     def __init__(self, sizes_bytes: NDArray[np.int64], limit_bytes: int) -> None:
         """A new cache for images of these sizes that takes at most `limit_bytes`; `shared` finds one that is there."""
-        self._pid = os.getpid()
-        self._registered: Path | None = None
+        self._leave: weakref.finalize[..., RamCache] | None = None
         offsets, n_bytes = _places(np.asarray(sizes_bytes, np.int64), limit_bytes)
         token = secrets.token_hex(16)
         kept_bytes = int(sizes_bytes[offsets >= 0].sum())
@@ -75,21 +72,20 @@ class RamCache:
         """
         sizes = np.ascontiguousarray(sizes_bytes, np.int64)
         name = hashlib.sha256(f"{key}|{limit_bytes}|".encode() + sizes.tobytes()).hexdigest()
-        with _locked_list(_runtime_directory(directory) / f"{name[:40]}.cache") as (path, holders):
-            for holder in list(holders):
-                fd = _opened(holder)
-                if fd is None:
-                    holders.remove(holder)  # it has ended, or closed the cache
-                    continue
-                found = cls.__new__(cls)
-                found._pid = os.getpid()
-                found._attach(fd)
-                break
-            else:
-                found = cls(sizes, limit_bytes)
-            holders.append(found._place())
-        found._registered = path
-        return found
+        with holders_of(f"cache-{name[:40]}", directory) as held:
+            cache = next((cls._of(fd) for fd, holder in held.opened() if _is_cache(fd, holder.token)), None)
+            if cache is None:
+                cache = cls(sizes, limit_bytes)
+            own = held.add(cache._fd, cache._token)
+        cache._leave = weakref.finalize(cache, leave, held.path, own)
+        return cache
+
+    @classmethod
+    def _of(cls, fd: int) -> RamCache:
+        cache = cls.__new__(cls)
+        cache._leave = None
+        cache._attach(fd)
+        return cache
 
     def _attach(self, fd: int) -> None:
         _, token, count, n_bytes, self.limit_bytes = _HEADER.unpack(os.pread(fd, _HEADER.size, 0))
@@ -150,18 +146,16 @@ class RamCache:
 
     # Travelling and ending
 
-    def _place(self) -> str:
-        return f"{os.getpid()} {self._fd} {os.fstat(self._fd).st_ino} {self._token}"
-
     def __getstate__(self) -> dict[str, Any]:
-        return {"place": self._place()}
+        return {"holder": Holder.of(self._fd, self._token)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._pid, self._registered, self._fd = os.getpid(), None, -1
-        fd = _opened(state["place"])
-        if fd is None:
+        self._leave, self._fd = None, -1
+        holder: Holder = state["holder"]
+        fd = holder.open()
+        if fd is None or not _is_cache(fd, holder.token):
             raise StoreError(
-                f"the RAM cache of process {state['place'].split()[0]} cannot be opened",
+                f"the RAM cache of process {holder.pid} cannot be opened",
                 hint="it lives as long as the process that made it: keep it running while workers start",
             )
         self._attach(fd)
@@ -170,10 +164,8 @@ class RamCache:
         """Let go; images that were taken stay valid, and keep the memory until they go."""
         if self._fd < 0:
             return
-        if self._registered is not None and self._pid == os.getpid():
-            own = self._place()
-            with suppress(OSError), _locked_list(self._registered) as (_, holders):
-                holders[:] = [holder for holder in holders if holder != own]
+        if self._leave is not None:
+            self._leave()
         os.close(self._fd)
         self._fd, self._map = -1, None
         self._marks = self._bytes = np.zeros(0, np.uint8)
@@ -225,59 +217,10 @@ def _write_at(fd: int, data: memoryview, offset: int) -> None:
         data, offset = data[written:], offset + written
 
 
-def _opened(place: str) -> int | None:
-    """The cache that a process holds, opened anew; None where it has ended or the descriptor is another file."""
-    pid, fd_there, inode, token = place.split()
-    fd = -1
-    try:
-        fd = os.open(f"/proc/{pid}/fd/{fd_there}", os.O_RDWR | os.O_CLOEXEC)
-        head = os.pread(fd, _HEADER.size, 0)
-        if os.fstat(fd).st_ino == int(inode) and len(head) == _HEADER.size:
-            magic, found, *_ = _HEADER.unpack(head)
-            if magic == _MAGIC and found == token.encode():
-                return fd
-    except OSError:
-        pass
-    if fd >= 0:
-        os.close(fd)
-    return None
-
-
-# The list of holders
-
-
-def _runtime_directory(directory: Path | None) -> Path:
-    path = directory or Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.lstat().st_uid != os.getuid():
-        raise UsageError(f"{path} belongs to another user", hint="set TMPDIR to a directory of your own")
-    return path
-
-
-@contextmanager
-def _locked_list(path: Path) -> Iterator[tuple[Path, list[str]]]:
-    """The holders' lines, to be changed; written back and unlocked afterwards. The kernel unlocks for the killed."""
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            with suppress(FileNotFoundError):
-                if os.stat(path).st_ino == os.fstat(fd).st_ino:
-                    break
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)  # whoever held it last has removed it
-    try:
-        lines = os.pread(fd, 1 << 20, 0).decode(errors="replace").splitlines()
-        holders = [line for line in lines if len(words := line.split()) == 4 and all(w.isdecimal() for w in words[:3])]
-        yield path, holders
-        if holders:
-            data = "".join(f"{holder}\n" for holder in holders).encode()
-            _write_at(fd, memoryview(data), 0)
-            os.ftruncate(fd, len(data))
-        else:
-            path.unlink()
-    finally:
-        fcntl.flock(fd, fcntl.LOCK_UN)  # a child forked meanwhile has a copy of the descriptor, and the lock with it
-        os.close(fd)
+def _is_cache(fd: int, token: str) -> bool:
+    """Whether the memory is that cache; what it is not is closed."""
+    head = os.pread(fd, _HEADER.size, 0)
+    if len(head) == _HEADER.size and _HEADER.unpack(head)[:2] == (_MAGIC, token.encode()):
+        return True
+    os.close(fd)
+    return False

@@ -1,4 +1,4 @@
-"""What a training is told when its loaders are made: CPUs granted, workers, prefetch, cache, predicted memory."""
+"""What is printed when the loaders of a training are made: CPUs granted, workers, prefetch, cache, predicted memory."""
 
 from __future__ import annotations
 

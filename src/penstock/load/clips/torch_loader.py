@@ -76,18 +76,18 @@ def prepare(batch: Mapping[str, Any], device: Any, num_bins: int) -> dict[str, A
     """A batch on a device: "blur", "sharp" and "spike_vox" as float32, everything else as it is."""
     import torch
 
-    found = {
+    options = {
         name: values.to(device, non_blocking=True)
         for name, values in batch.items()
         if torch.is_tensor(values) and name not in _PACKED
     }
     for name in _IMAGES:
-        if name in found and found[name].dtype == torch.uint8:
-            found[name] = found[name].to(torch.float32).div_(255)
+        if name in options and options[name].dtype == torch.uint8:
+            options[name] = options[name].to(torch.float32).div_(255)
     if "spike_packed" in batch:
-        found["spike_vox"] = _voxels(batch, device, num_bins)
-    found["spike_vox"] = found["spike_vox"].to(torch.float32)
-    return found
+        options["spike_vox"] = _voxels(batch, device, num_bins)
+    options["spike_vox"] = options["spike_vox"].to(torch.float32)
+    return options
 
 
 def _voxels(batch: Mapping[str, Any], device: Any, num_bins: int) -> Any:

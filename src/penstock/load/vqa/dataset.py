@@ -1,7 +1,7 @@
 """`LazyLoadVQADataset` and `VQADataset`: samples by number, for torch's DataLoader or a loop of one's own.
 
-    dataset = penstock.LazyLoadVQADataset("train.jsonl", tokenizer, image_root="coco", cache_images=True)
-    loader = DataLoader(dataset, batch_size=32, shuffle=True, num_workers=4)
+dataset = penstock.LazyLoadVQADataset("train.jsonl", tokenizer, image_root="coco", cache_images=True)
+loader = DataLoader(dataset, batch_size=32, shuffle=True, num_workers=4)
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from penstock.errors import BudgetExceeded, ImageError
 from penstock.load import settings
-from penstock.load.passes import Passes
-from penstock.load.shared_array import SharedArray
+from penstock.load.engine.shared_array import SharedArray
+from penstock.load.sampling.passes import Passes
 from penstock.load.vqa.samples import Sample, VQASamples, at_row
 from penstock.stores.store import Store
-from penstock.stores.vqa.record import Record
+from penstock.stores.vqa.record import VQARecord
 from penstock.system.budget import Budget
 from penstock.system.units import format_bytes
 
@@ -74,7 +74,7 @@ class VQADataset(LazyLoadVQADataset):
         data: Store | str | os.PathLike[str],
         tokenizer: Any = None,
         *,
-        memory: str | int | Budget = "2GiB",
+        memory: str | int | Budget = "auto",
         threads: int | str = "auto",
         **options: Any,
     ) -> None:
@@ -104,10 +104,10 @@ class VQADataset(LazyLoadVQADataset):
             if not self._skips:
                 raise at_row(self.store, row, error) from error
 
-    def _record(self, row: int) -> Record | None:
+    def _record(self, row: int) -> VQARecord | None:
         return self.store.parsed(row) if self._loaded is None else None
 
-    def _texts_of(self, row: int, record: Record | None) -> Sample:
+    def _texts_of(self, row: int, record: VQARecord | None) -> Sample:
         return super()._texts_of(row, record) if self._loaded is None else self._loaded.sample(row)
 
 

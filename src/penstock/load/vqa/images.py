@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from penstock.errors import BudgetExceeded, PenstockError, StoreError, UsageError
 from penstock.load.clips.ram_cache import RamCache
-from penstock.load.pictures import Fitter, begin_quiet, end_quiet, fit_for
-from penstock.load.source import Shaping
+from penstock.load.engine.images import Fitter, begin_quiet, end_quiet, fit_for
+from penstock.load.engine.source import Shaping
 from penstock.load.vqa.workers import current_worker
-from penstock.stores.vqa.record import Record
+from penstock.stores.vqa.record import VQARecord
 from penstock.stores.vqa.store import VQAStore
 from penstock.system.units import format_bytes
 
@@ -98,7 +98,7 @@ class SampleImages:
             end_quiet()
         return sorted(lost, key=lambda each: each[0])
 
-    def read(self, row: int, record: Record | None, out: NDArray[Any]) -> int:
+    def read(self, row: int, record: VQARecord | None, out: NDArray[Any]) -> int:
         """Write the images of a row into `out` (of `shape` and `dtype`); how many there are. The rest is zero.
 
         Without its record, it is read where the image is not in the cache.
@@ -113,13 +113,13 @@ class SampleImages:
                 self.table.write(pixels, targets[number])
         return self.most
 
-    def _has(self, row: int, number: int, record: Record | None) -> bool:
+    def _has(self, row: int, number: int, record: VQARecord | None) -> bool:
         if self._numbers is not None:
             return bool(self._numbers[row, number] >= 0)
         return self.store.image_key(row, number, record) is not None
 
     def _pixels(
-        self, row: int, number: int, record: Record | None, out: NDArray[np.uint8] | None = None
+        self, row: int, number: int, record: VQARecord | None, out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
         """One image as uint8, in `out` where that is given: from the cache, or decoded, and kept there."""
         place = -1 if self._numbers is None else int(self._numbers[row, number])
@@ -154,9 +154,9 @@ class SampleImages:
 
 
 def _fitter() -> Fitter:
-    found: Fitter | None = getattr(_local, "fitter", None)
-    if found is None:
+    fitter: Fitter | None = getattr(_local, "fitter", None)
+    if fitter is None:
         if current_worker() is not None:
             begin_quiet()  # the workers are the parallel part
-        found = _local.fitter = Fitter()
-    return found
+        fitter = _local.fitter = Fitter()
+    return fitter

@@ -24,18 +24,18 @@ from numpy.typing import NDArray
 
 from penstock.errors import ImageError, MissingExtra, PenstockError, StoreError, UsageError
 from penstock.load import settings
-from penstock.load.source import ImageSize, Normalize, Shaping
+from penstock.load.engine.source import ImageSize, Normalize, Shaping
 from penstock.load.vqa.images import SampleImages
-from penstock.load.vqa.skipped import Skipped
+from penstock.load.vqa.skipped import SkippedImages
 from penstock.load.vqa.tokens import Tokens
 from penstock.stores.opening import open_store
 from penstock.stores.store import Store
-from penstock.stores.vqa.record import Record
+from penstock.stores.vqa.record import VQARecord
 from penstock.stores.vqa.store import VQAStore
 from penstock.system.budget import Budget
 
 Sample = dict[str, Any]
-Texts = Callable[[Record], tuple[str, str]]
+Texts = Callable[[VQARecord], tuple[str, str]]
 """Makes question and answer of a record, for example of all turns of a conversation."""
 
 _OUTPUTS = ("numpy", "torch")
@@ -56,7 +56,7 @@ class VQASamples:
         load_images: bool = True,
         max_images: int = 1,
         cache_images: bool = False,
-        memory: str | int | Budget = "2GiB",
+        memory: str | int | Budget = "auto",
         dtype: str = "uint8",
         normalize: Normalize = None,
         exact: bool = False,
@@ -85,7 +85,7 @@ class VQASamples:
         self._skips = on_error == "skip"
         self._texts, self._transform, self._output = texts, transform, output
         self._ids = tuple(name for name in _IDS if name in self.store.columns)
-        self.skipped = Skipped()
+        self.skipped = SkippedImages()
         """Samples that were left out because of their images, over all workers; records that cannot be parsed are left
         out when the store is opened, and named in its notes."""
 
@@ -112,11 +112,11 @@ class VQASamples:
             sample = _with_tensors(sample)
         return sample if self._transform is None else self._transform(sample)
 
-    def _record(self, row: int) -> Record | None:
+    def _record(self, row: int) -> VQARecord | None:
         """The record of a row; None where nothing of it is needed any more."""
         return self.store.parsed(row)
 
-    def _texts_of(self, row: int, record: Record | None) -> Sample:
+    def _texts_of(self, row: int, record: VQARecord | None) -> Sample:
         assert record is not None
         question, answer = (record.question, record.answer) if self._texts is None else self._texts(record)
         sample: Sample = {"question": question, "answer": answer}
@@ -194,7 +194,7 @@ def _vqa_store(data: Store | str | os.PathLike[str], on_error: str, options: dic
             raise UsageError(f"{', '.join(strange)}: this data set has no such option", hint=hint)
         store = open_store(data, on_error=on_error, **options)
     if not isinstance(store, VQAStore):
-        raise UsageError(f"{store.path} is {store.kind}, no VQA data set", hint="penstock.Loader loads it")
+        raise UsageError(f"{store.path} is {store.kind}, not a VQA data set", hint="penstock.Loader loads it")
     return store
 
 
@@ -208,6 +208,4 @@ def _need_torch() -> None:
 def _with_tensors(sample: Sample) -> Sample:
     import torch
 
-    return {
-        name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in sample.items()
-    }
+    return {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in sample.items()}

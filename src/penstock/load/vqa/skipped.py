@@ -10,7 +10,7 @@ from penstock.load.vqa.shared_cells import SharedCells
 _NAMED = 16
 
 
-class Skipped:
+class SkippedImages:
     """Rows that were left out because of their images."""
 
     def __init__(self) -> None:

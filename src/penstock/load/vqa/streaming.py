@@ -1,8 +1,8 @@
 """`StreamingVQADataset`: every record once per epoch, in a computed order, for any number of workers and ranks.
 
-    dataset = penstock.StreamingVQADataset("shards/", tokenizer, batch_size=64, seed=0)
-    for batch in DataLoader(dataset, batch_size=None, num_workers=4): …
-    dataset.state_dict(taken)                      # after `taken` batches; load_state_dict goes on at the next
+dataset = penstock.StreamingVQADataset("shards/", tokenizer, batch_size=64, seed=0)
+for batch in DataLoader(dataset, batch_size=None, num_workers=4): …
+dataset.state_dict(taken)                      # after `taken` batches; load_state_dict goes on at the next
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 from penstock.errors import UsageError
 from penstock.load import settings
-from penstock.load.order import whole_number
-from penstock.load.resume import STATE_VERSION, resumed
+from penstock.load.sampling.order import whole_number
+from penstock.load.sampling.resume import STATE_VERSION, resumed
 from penstock.load.vqa.samples import Sample, VQASamples, collate
 from penstock.load.vqa.shared_cells import SharedCells
 from penstock.load.vqa.workers import current_worker
@@ -71,7 +71,7 @@ class StreamingVQADataset(VQASamples, _Iterable):
         self._is_batched = batch_size is not None
         self._epochs = _Epochs()
         self._own_passes = 0
-        self._taken = 0
+        self._n_taken = 0
 
     def __len__(self) -> int:
         """Batches (samples, without batch_size) of an epoch for this rank."""
@@ -82,10 +82,10 @@ class StreamingVQADataset(VQASamples, _Iterable):
         worker, workers, seed = current_worker() or (0, 1, 0)
         self._own_passes += 1
         epoch, start = self._epochs.begin(seed, self._own_passes)
-        self._taken = 0
+        self._n_taken = 0
         for rows in self._rows(epoch, start, worker, workers):
             samples = [sample for row in rows if (sample := self._usable(row)) is not None]
-            self._taken += 1
+            self._n_taken += 1
             if self._is_batched:
                 yield _batch(samples)
             else:
@@ -106,14 +106,14 @@ class StreamingVQADataset(VQASamples, _Iterable):
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next pass at the beginning of this epoch."""
-        self._epochs.stand_at(settings.epoch_for(epoch), 0)
+        self._epochs.seek(settings.epoch_for(epoch), 0)
 
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
         """Where the order stands, JSON-safe. `taken`: how many batches (samples, without batch_size) your loop has
         taken in this pass; workers make more of them ahead. Without workers, those that were handed out count."""
         epoch, start = self._epochs.last()
         batches = replace(self._batches, start=start)
-        count = self._taken if taken is None else whole_number("taken", taken)
+        count = self._n_taken if taken is None else whole_number("taken", taken)
         if not 0 <= count <= len(batches):
             raise UsageError(f"taken={count:,}: a pass from position {start:,} has {len(batches):,}")
         return {**self._described(), "epoch": epoch, "position": batches.span(count - 1)[1] if count else start}
@@ -121,8 +121,8 @@ class StreamingVQADataset(VQASamples, _Iterable):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next pass goes on where `state` was taken; batch size, workers and ranks may be others."""
         epoch, position = resumed(state, self._described(), self.store.rows)
-        self._taken = 0
-        self._epochs.stand_at(epoch, position)
+        self._n_taken = 0
+        self._epochs.seek(epoch, position)
 
     def _described(self) -> dict[str, Any]:
         return {"version": STATE_VERSION, "order": self._order.describe(), "window": {"kind": "vqa"}}
@@ -155,7 +155,7 @@ class _Epochs:
             cells[1, 0] = passes + 1
             return epoch, start
 
-    def stand_at(self, epoch: int, start: int) -> None:
+    def seek(self, epoch: int, start: int) -> None:
         with self._cells.locked() as cells:
             cells[0] = 1, epoch, start, 0
 

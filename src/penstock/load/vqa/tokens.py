@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
-from penstock.load.order import whole_number
+from penstock.load.sampling.order import whole_number
 
 IGNORED = -100
 """Where a label is padding; losses of torch leave it out."""
@@ -29,8 +29,8 @@ class Tokens:
         self._tokenizer = tokenizer
         self._is_hugging_face = callable(tokenizer) and hasattr(tokenizer, "pad_token_id")
         if not callable(tokenizer) and not hasattr(tokenizer, "encode"):
-            hint = "any callable that makes of a text its numbers, or one of Hugging Face's"
-            raise UsageError(f"{type(tokenizer).__name__} is no tokenizer", hint=hint)
+            hint = "any callable from a text to its token ids, or a Hugging Face tokenizer"
+            raise UsageError(f"{type(tokenizer).__name__} is not a tokenizer", hint=hint)
         self._pad = getattr(tokenizer, "pad_token_id", None) or 0
         self._pads_left = getattr(tokenizer, "padding_side", "right") == "left"
 
@@ -51,14 +51,14 @@ class Tokens:
 
     def _numbers(self, text: str) -> NDArray[np.int64]:
         if self._is_hugging_face:
-            found = self._tokenizer(text, truncation=True, max_length=self.max_length)
+            encoded = self._tokenizer(text, truncation=True, max_length=self.max_length)
         elif callable(self._tokenizer):
-            found = self._tokenizer(text)
+            encoded = self._tokenizer(text)
         else:
-            found = self._tokenizer.encode(text).ids
-        if isinstance(found, Mapping) or hasattr(found, "keys"):
-            found = found["input_ids"]
-        numbers = np.asarray(found).reshape(-1)
+            encoded = self._tokenizer.encode(text).ids
+        if isinstance(encoded, Mapping) or hasattr(encoded, "keys"):
+            encoded = encoded["input_ids"]
+        numbers = np.asarray(encoded).reshape(-1)
         if numbers.size and numbers.dtype.kind not in "iu":
             raise UsageError(f"the tokenizer gives {numbers.dtype} for {text[:40]!r}: whole numbers are needed")
         return numbers.astype(np.int64)

@@ -1,0 +1,1 @@
+"""What loading reaches on this machine: measured, and extrapolated to a plan."""

@@ -1,0 +1,1 @@
+"""Where batches go: arrays and tensors in memory, or a CUDA device."""

@@ -1,0 +1,1 @@
+"""Replay buffers for offline RL: transitions of HDF5 files, sampled when asked or ahead."""

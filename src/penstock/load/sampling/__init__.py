@@ -1,0 +1,1 @@
+"""Which sample comes next, and which rows it needs: computed, never stored."""

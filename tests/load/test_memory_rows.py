@@ -1,0 +1,131 @@
+"""Rows in shared memory: places as they come, memory made present ahead of them, children of a fork."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from penstock.load.views import memory_rows
+from penstock.load.views.view import View
+from penstock.system import mapped_memory
+from penstock.system.files import memory_file
+from penstock.system.mapped_memory import HUGE_BYTES, make_present, map_shared
+from tests.load.view_rows import assert_holds, fill, open_files, pixels_of, spec_of
+from tests.threads import penstock_threads
+
+BIG = {"size": (256, 256)}  # 196,608 bytes a row
+
+
+def _blocks_bytes(view: View) -> int:
+    return os.fstat(view._fd).st_blocks * 512
+
+
+def test_memory_is_mapped_on_a_border_of_huge_pages_and_made_present_without_a_change() -> None:
+    fd = memory_file("penstock-view")
+    n_bytes = 3 * HUGE_BYTES + 4096
+    os.ftruncate(fd, n_bytes)
+    written = np.random.default_rng(0).integers(0, 256, 5000, np.uint8)
+    os.pwrite(fd, written.data, HUGE_BYTES + 100)
+    mapping, memory = map_shared(fd, n_bytes)
+    assert len(memory) == n_bytes and memory.ctypes.data % HUGE_BYTES == 0 and memory.flags.writeable
+    is_present = make_present(memory[: 3 * HUGE_BYTES])
+    assert np.array_equal(memory[HUGE_BYTES + 100 : HUGE_BYTES + 5100], written)
+    assert np.count_nonzero(memory) == np.count_nonzero(written)
+    if is_present:
+        assert os.fstat(fd).st_blocks * 512 >= 3 * HUGE_BYTES
+    memory[-1] = 7
+    assert os.pread(fd, 1, n_bytes - 1) == b"\x07"
+    os.close(fd)
+    del memory
+    mapping.close()
+
+
+def test_an_old_system_has_no_such_calls_and_rows_are_kept_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped_memory, "_advise", lambda memory, advice: False)
+    with View.in_ram(spec_of(**BIG), 64) as view:
+        fill(view, range(64))
+        assert_holds(view, range(64))
+
+
+def test_a_view_that_nothing_is_put_into_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_rows, "_AHEAD_BYTES", 8 << 20)
+    with View.in_ram(spec_of(**BIG), 400) as view:
+        assert _blocks_bytes(view) <= 64 << 10
+        assert not view.filled(np.arange(400)).any() and not view.get(3, np.empty(view.spec.shape, np.uint8))
+        assert _blocks_bytes(view) <= 64 << 10
+        fill(view, range(300, 301))
+        assert view._memory is not None and view._memory._thread is not None
+        view._memory._thread.join()
+        assert _blocks_bytes(view) <= (8 << 20) + memory_rows._BLOCK_BYTES + 2 * HUGE_BYTES, "just ahead of the rows"
+        assert_holds(view, range(300, 301))
+
+
+def test_memory_stays_ahead_of_the_rows_where_that_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if every step were fast: all rows but the first find their memory present, and lie there as they were put."""
+    monkeypatch.setattr(memory_rows, "_WORTH_BYTES_PER_S", 0.0)
+    with View.in_ram(spec_of(**BIG), 200) as view:
+        memory = view._memory
+        assert memory is not None
+        fill(view, range(0, 200, 7))
+        assert memory._thread is not None
+        memory._thread.join()
+        if memory._counts[1] == 0:
+            pytest.skip("this system cannot make memory present")
+        assert memory.open_row() is not None, "a row may be decoded into its place"
+        fill(view, range(200))
+        assert_holds(view, range(200))
+    assert not penstock_threads("penstock-view-memory")
+
+
+def test_a_step_that_is_not_worth_it_is_the_last_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_rows, "_WORTH_BYTES_PER_S", float("inf"))
+    steps: list[int] = []
+    real = make_present
+    monkeypatch.setattr(memory_rows, "make_present", lambda part: (steps.append(len(part)), real(part))[1])
+    with View.in_ram(spec_of(**BIG), 400) as view:
+        for row in range(0, 400, 5):
+            fill(view, range(row, row + 1))
+        view._memory.close()  # type: ignore[union-attr]
+        assert len(steps) <= memory_rows._SLOW_STEPS
+        assert_holds(view, range(0, 400, 5))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_child_of_a_fork_takes_places_of_its_own() -> None:
+    before = open_files()
+    with View.in_ram(spec_of(), 600) as view:
+        fill(view, range(3))
+        assert view._memory is not None and view._memory._free, "places that both would take"
+        child = os.fork()
+        if child == 0:
+            try:
+                fill(view, range(3, 600, 2))
+                os._exit(0)
+            finally:
+                os._exit(1)
+        fill(view, range(4, 600, 2))
+        assert os.waitpid(child, 0)[1] == 0
+        assert_holds(view, range(600))
+    assert not open_files() - before
+
+
+def test_rows_that_come_several_times_at_once_take_one_place_each() -> None:
+    with View.in_ram(spec_of(), 600) as view:
+        assert view.layout.spare == 4, "one for every thread"
+        barrier = threading.Barrier(4)
+        kept: list[bool] = []
+
+        def put() -> None:
+            barrier.wait()
+            kept.extend(view.put(row, pixels_of(view.spec, row)) for row in range(600))
+
+        threads = [threading.Thread(target=put) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(kept) == 2400 and all(kept)
+        assert_holds(view, range(600))

@@ -1,4 +1,4 @@
-"""A brute-force aligner: docs/alignment.md word for word, in plain Python, O(rows · messages), and no speed at all.
+"""A brute-force aligner: docs/how-it-works/alignment.md in plain Python, O(rows · messages), slow.
 
 It shares no code with penstock. Times are ints in nanoseconds, ratios are Fractions, so nothing is rounded on the way.
 """
@@ -69,16 +69,14 @@ def brute_align(
     stride: int | None = None,
     fps: int | None = None,
     sample_drop: int = 0,
-    start: int | None = None,
-    end: int | None = None,
 ) -> BruteAlignment:
     """Align to the messages of the stream `timeline`, or (None) to a fixed rate."""
     if timeline is None:
         assert fps is not None
-        rows = [(time, None) for time in fixed_times(streams, fps, sample_drop, start, end)]
+        rows = [(time, None) for time in fixed_times(streams, fps, sample_drop)]
     else:
         own = next(stream for stream in streams if stream.name == timeline)
-        fps, chosen = topic_rows(own, stride, fps, sample_drop, start, end)
+        fps, chosen = topic_rows(own, stride, fps, sample_drop)
         rows = [(time, number) for time, number in chosen]
     table: dict[str, list[Choice | None]] = {}
     for stream in streams:
@@ -151,14 +149,11 @@ def rounded_mean(intervals: list[int]) -> int:
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def fixed_times(
-    streams: Sequence[BruteStream], fps: int, sample_drop: int, start: int | None, end: int | None
-) -> list[int]:
+def fixed_times(streams: Sequence[BruteStream], fps: int, sample_drop: int) -> list[int]:
     everything = [time + stream.offset for stream in streams for time in stream.times]
     if not everything:
         raise Refused("empty")
-    start = min(everything) if start is None else start
-    end = max(everything) if end is None else end
+    start, end = min(everything), max(everything)
     times = []
     k = 0
     while start + Fraction(k * SECOND, fps) <= end:
@@ -170,12 +165,11 @@ def fixed_times(
 
 
 def topic_rows(
-    own: BruteStream, stride: int | None, fps: int | None, sample_drop: int, start: int | None, end: int | None
+    own: BruteStream, stride: int | None, fps: int | None, sample_drop: int
 ) -> tuple[int, list[tuple[int, int]]]:
     if not own.times:
         raise Refused("empty")
     messages = sorted((time + own.offset, number) for number, time in enumerate(own.times))
-    messages = [m for m in messages if (start is None or m[0] >= start) and (end is None or m[0] <= end)]
     if len(messages) <= 2 * sample_drop:
         raise Refused("drop")
     period = usual_period([time for time, _ in messages])

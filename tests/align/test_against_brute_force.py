@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.align import Alignment, FixedTimeline, Stream, Timeline, TopicTimeline, align
+from penstock.align import Alignment, FixedTimeline, Timeline, TopicStream, TopicTimeline, align
 from penstock.errors import AlignError
 from tests.align.brute import BruteAlignment, BruteStream, Refused, brute_align
 
@@ -64,27 +64,19 @@ def brute_streams(draw: st.DrawFn, count: int) -> list[BruteStream]:
     ]
 
 
-@st.composite
-def cuts(draw: st.DrawFn, streams: list[BruteStream]) -> dict[str, int | None]:
-    """Mostly nothing; sometimes a range that begins or ends exactly at a message of the first stream."""
-    moments = sorted(time + streams[0].offset for time in streams[0].times)
-    cut: dict[str, int | None] = {"sample_drop": draw(st.sampled_from([0, 0, 0, 1, 3])), "start": None, "end": None}
-    if moments and draw(st.integers(0, 2)) == 0:
-        cut["start"] = moments[len(moments) // 5] + draw(st.sampled_from([0, 1, -3 * MS]))
-    if moments and draw(st.integers(0, 2)) == 0:
-        cut["end"] = moments[-1 - len(moments) // 5] + draw(st.sampled_from([0, -1, 3 * MS]))
-    return cut if cut["start"] is None or cut["end"] is None or cut["start"] <= cut["end"] else {**cut, "end": None}
+def drops() -> st.SearchStrategy[int]:
+    return st.sampled_from([0, 0, 0, 1, 3])
 
 
-def fast(streams: list[BruteStream], timeline: Timeline, cut: dict[str, int | None]) -> Alignment:
+def fast(streams: list[BruteStream], timeline: Timeline, sample_drop: int) -> Alignment:
     given_streams = [
-        Stream(s.name, np.array(s.times, dtype=np.int64), s.policy, s.tolerance, s.offset, s.missing)  # type: ignore[arg-type]
+        TopicStream(s.name, np.array(s.times, dtype=np.int64), s.policy, s.tolerance, s.offset, s.missing)  # type: ignore[arg-type]
         for s in streams
     ]
-    return align(given_streams, timeline, sample_drop=cut["sample_drop"] or 0, start_ns=cut["start"], end_ns=cut["end"])
+    return align(given_streams, timeline, sample_drop=sample_drop)
 
 
-def compare(streams: list[BruteStream], timeline: Timeline, cut: dict[str, int | None]) -> None:
+def compare(streams: list[BruteStream], timeline: Timeline, sample_drop: int) -> None:
     fixed = isinstance(timeline, FixedTimeline)
     try:
         expected = brute_align(
@@ -92,13 +84,13 @@ def compare(streams: list[BruteStream], timeline: Timeline, cut: dict[str, int |
             timeline=None if isinstance(timeline, FixedTimeline) else timeline.stream,
             stride=None if isinstance(timeline, FixedTimeline) else timeline.stride,
             fps=timeline.fps,
-            **cut,  # type: ignore[arg-type]
+            sample_drop=sample_drop,
         )
     except Refused as refused:
         with pytest.raises(AlignError, match=REFUSALS[str(refused)]):
-            fast(streams, timeline, cut)
+            fast(streams, timeline, sample_drop)
         return
-    got = fast(streams, timeline, cut)
+    got = fast(streams, timeline, sample_drop)
     assert got.fps == expected.fps
     assert got.row_times_ns.tolist() == expected.times
     for stream in streams:
@@ -155,7 +147,7 @@ thorough = settings(deadline=None, max_examples=300, suppress_health_check=[Heal
 def test_rows_of_a_topic_timeline_equal_brute_force(
     data: st.DataObject, streams: list[BruteStream], stride: int | None, fps: int | None
 ) -> None:
-    compare(streams, TopicTimeline("/s0", stride=stride, fps=fps), data.draw(cuts(streams)))
+    compare(streams, TopicTimeline("/s0", stride=stride, fps=fps), data.draw(drops()))
 
 
 @thorough
@@ -163,17 +155,17 @@ def test_rows_of_a_topic_timeline_equal_brute_force(
 def test_a_target_fps_on_a_topic_timeline_equals_brute_force(
     data: st.DataObject, streams: list[BruteStream], fps: int
 ) -> None:
-    compare(streams, TopicTimeline("/s0", fps=fps), data.draw(cuts(streams)))
+    compare(streams, TopicTimeline("/s0", fps=fps), data.draw(drops()))
 
 
 @thorough
 @given(st.data(), brute_streams(3), st.sampled_from([3, 7, 10, 30, 60]))
 def test_rows_of_a_fixed_timeline_equal_brute_force(data: st.DataObject, streams: list[BruteStream], fps: int) -> None:
-    compare(streams, FixedTimeline(fps), data.draw(cuts(streams)))
+    compare(streams, FixedTimeline(fps), data.draw(drops()))
 
 
 @thorough
 @given(brute_streams(2))
 def test_streams_that_hold_equal_brute_force(streams: list[BruteStream]) -> None:
     full = [BruteStream(s.name, s.times or [EPOCH], s.policy, s.tolerance, s.offset, "hold") for s in streams]
-    compare(full, TopicTimeline("/s0", fps=20, stride=1), {"sample_drop": 0, "start": None, "end": None})
+    compare(full, TopicTimeline("/s0", fps=20, stride=1), 0)

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.align import Pick, interpolate
+from penstock.align import RowPick, interpolate
 from penstock.align.pairing import slerp
 from penstock.errors import ConfigError
 
 
-def pick(*weights: float) -> Pick:
+def pick(*weights: float) -> RowPick:
     numbers = np.arange(len(weights), dtype=np.int32)
-    return Pick(numbers, numbers + 1, np.array(weights, dtype=np.float32))
+    return RowPick(numbers, numbers + 1, np.array(weights, dtype=np.float32))
 
 
 def about_z(degrees: float) -> list[float]:
@@ -46,7 +46,7 @@ def test_equal_neighbours_give_exactly_their_value() -> None:
 @pytest.mark.parametrize("policy", ["nearest", "hold"])
 def test_other_policies_take_the_left_values(policy: str) -> None:
     left = rows([1.0, 2.0])
-    assert interpolate(Pick(np.zeros(1, dtype=np.int32)), left, None, policy).tolist() == left.tolist()  # type: ignore[arg-type]
+    assert interpolate(RowPick(np.zeros(1, dtype=np.int32)), left, None, policy).tolist() == left.tolist()  # type: ignore[arg-type]
 
 
 def test_slerp_turns_at_constant_speed_and_blends_the_other_columns() -> None:

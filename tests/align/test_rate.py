@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.align import FixedTimeline, Stream, TopicTimeline, align, measure_rate
+from penstock.align import FixedTimeline, TopicStream, TopicTimeline, align, measure_rate
 
 SECOND = 1_000_000_000
 START_NS = 1_700_000_000 * SECOND
@@ -48,14 +48,14 @@ def test_a_status_topic_that_arrives_in_bursts_has_the_rate_of_its_messages() ->
 
 def test_a_bursty_topic_as_timeline_lasts_as_long_as_the_recording() -> None:
     times_ns = as_ns(bursts(392, 16, 230))
-    alignment = align([Stream("/status", times_ns)], TopicTimeline("/status"))
+    alignment = align([TopicStream("/status", times_ns)], TopicTimeline("/status"))
     assert abs(alignment.fps - 392) <= 2
     assert len(alignment) / alignment.fps == pytest.approx((times_ns[-1] - times_ns[0]) / SECOND, rel=0.01)
     assert alignment.report.notes == ()
 
 
 def test_rows_between_two_bursts_find_a_message() -> None:
-    streams = [Stream("/status", as_ns(bursts(400, 16, 100)))]
+    streams = [TopicStream("/status", as_ns(bursts(400, 16, 100)))]
     assert align(streams, FixedTimeline(fps=400)).report.lost == 0
 
 

@@ -100,8 +100,8 @@ def times(hz: float, seconds: float, *, offset_s: float = 0.0, jitter_s: float =
     return [START_NS + round((i / hz + offset_s + noise[i] + jitter_s) * SECOND) for i in range(count)]
 
 
-def picture(number: int, *, width: int = WIDTH, height: int = HEIGHT, seed: int = 0) -> np.ndarray:
-    """An RGB picture that tells its number: smooth, with a bright stripe that moves."""
+def image(number: int, *, width: int = WIDTH, height: int = HEIGHT, seed: int = 0) -> np.ndarray:
+    """An RGB image that tells its number: smooth, with a bright stripe that moves."""
     y, x = np.mgrid[0:height, 0:width]
     red = (x * 2 + seed * 40 + number) % 256
     green = (y * 3 + number * 5) % 256
@@ -111,7 +111,7 @@ def picture(number: int, *, width: int = WIDTH, height: int = HEIGHT, seed: int 
 
 @functools.cache
 def jpeg(number: int, *, width: int = WIDTH, height: int = HEIGHT, seed: int = 0) -> bytes:
-    rgb = picture(number, width=width, height=height, seed=seed)
+    rgb = image(number, width=width, height=height, seed=seed)
     done, data = cv2.imencode(".jpg", rgb[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 90])
     assert done
     return data.tobytes()
@@ -119,13 +119,13 @@ def jpeg(number: int, *, width: int = WIDTH, height: int = HEIGHT, seed: int = 0
 
 @functools.cache
 def png(number: int, *, width: int = WIDTH, height: int = HEIGHT, seed: int = 0) -> bytes:
-    done, data = cv2.imencode(".png", picture(number, width=width, height=height, seed=seed)[..., ::-1])
+    done, data = cv2.imencode(".png", image(number, width=width, height=height, seed=seed)[..., ::-1])
     assert done
     return data.tobytes()
 
 
 def raw(rgb: np.ndarray, encoding: str, *, padding: int = 0) -> Raw:
-    """The picture as sensor_msgs/Image, rows padded as some drivers do."""
+    """The image as sensor_msgs/Image, rows padded as some drivers do."""
     if encoding == "mono8":
         plane = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)[..., np.newaxis]
     else:
@@ -185,7 +185,7 @@ STATE, COMMAND = "/joint_states", "/joint_cmd"
 def robot(seconds: float = 1.0, *, fps: float = 30.0, hz: float = 100.0, seed: int = 0, **size: int) -> Tape:
     """Two cameras, states and commands, each with its own rate, offset and jitter.
 
-    Of pictures: width, height, and how many are `distinct`.
+    Of images: width, height, and how many are `distinct`.
     """
     return [
         *camera(CAM_H, times(fps, seconds, jitter_s=0.002, seed=seed), seed=seed, **size),

@@ -11,9 +11,10 @@ import pytest
 
 import penstock
 from penstock import recordings
-from penstock.conversion.inputs.columns import Columns, VectorColumn, VectorPart
-from penstock.conversion.inputs.episode import Bad, whole_outages
-from penstock.conversion.settings import Source
+from penstock.conversion.cameras.image_pass import UnusableImage
+from penstock.conversion.inputs.columns import RecordingColumns, VectorColumn, VectorPart
+from penstock.conversion.inputs.episode import whole_outages
+from penstock.conversion.settings import TopicSource
 from penstock.errors import AlignError, ImageError, PenstockError, RecordingCorrupt, RecordingError
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, CAM_L, STATE, Jpeg, Text, change, cut_by, with_content
@@ -29,14 +30,14 @@ def huge() -> bytes:
 
 
 def hollow() -> bytes:
-    """All markers of a JPEG from the first to the last, and no picture between them."""
+    """All markers of a JPEG from the first to the last, and no image between them."""
     scan = WHOLE.index(b"\xff\xda")
     return WHOLE[:scan] + b"\xff\xd9"
 
 
 BROKEN = {
     "cut JPEG": Jpeg(WHOLE[: len(WHOLE) // 2]),
-    "no JPEG at all": Jpeg(b"this is not a picture"),
+    "no JPEG at all": Jpeg(b"this is not an image"),
     "empty": Jpeg(b""),
     "60k × 60k header": Jpeg(huge()),
     "JPEG without a scan": Jpeg(hollow()),
@@ -45,11 +46,11 @@ BROKEN = {
 
 @pytest.mark.parametrize("kind", BROKEN)
 @pytest.mark.parametrize("video", ["copy", "mjpeg", "images"])
-def test_a_broken_picture_of_the_timeline_costs_its_row(kind: str, video: str, tmp_path: Path) -> None:
+def test_a_broken_image_of_the_timeline_costs_its_row(kind: str, video: str, tmp_path: Path) -> None:
     tape = change(bags.robot(1), CAM_H, 12, with_content(BROKEN[kind]))
     bag = bags.write(tmp_path / "run.bag", tape)
     out = tmp_path / "out"
-    # Few pictures are decoded for the statistics, so that the checks of the others have to find it.
+    # Few images are decoded for the statistics, so that the checks of the others have to find it.
     report = penstock.convert(bag, out, video=video, image_samples=30 if kind == "JPEG without a scan" else 2)
     assert report.exit_code == 3
     assert dict(report.lost) == {f"unusable message: {CAM_H}": 1}
@@ -60,12 +61,12 @@ def test_a_broken_picture_of_the_timeline_costs_its_row(kind: str, video: str, t
         assert datasets.samples(out, H) == good
         assert len(datasets.samples(out, L)) == len(good)
     if video == "images":
-        assert [picture["bytes"] for picture in datasets.table(out).column(H).to_pylist()] == good
+        assert [image["bytes"] for image in datasets.table(out).column(H).to_pylist()] == good
     assert datasets.problems(out, full=True) == []
 
 
 @pytest.mark.parametrize("where", [0, 29])
-def test_a_broken_picture_at_either_end_is_left_out(where: int, tmp_path: Path) -> None:
+def test_a_broken_image_at_either_end_is_left_out(where: int, tmp_path: Path) -> None:
     tape = change(bags.robot(1), CAM_H, where, with_content(BROKEN["cut JPEG"]))
     report = penstock.convert(bags.write(tmp_path / "run.bag", tape), tmp_path / "out")
     good = [m.content.data for n, m in enumerate(bags.of(tape, CAM_H)) if n != where]
@@ -73,7 +74,7 @@ def test_a_broken_picture_at_either_end_is_left_out(where: int, tmp_path: Path) 
     assert report.lost_count == 1
 
 
-def test_a_broken_picture_of_another_camera_is_replaced_by_its_neighbour_and_counted(tmp_path: Path) -> None:
+def test_a_broken_image_of_another_camera_is_replaced_by_its_neighbour_and_counted(tmp_path: Path) -> None:
     tape = change(bags.robot(1), CAM_L, 5, with_content(BROKEN["cut JPEG"]))
     report = penstock.convert(bags.write(tmp_path / "run.bag", tape), tmp_path / "out")
     stored = datasets.samples(tmp_path / "out", L)
@@ -84,7 +85,7 @@ def test_a_broken_picture_of_another_camera_is_replaced_by_its_neighbour_and_cou
     assert report.frames == 30
 
 
-def test_a_run_of_broken_pictures_is_a_gap_that_is_counted(tmp_path: Path) -> None:
+def test_a_run_of_broken_images_is_a_gap_that_is_counted(tmp_path: Path) -> None:
     tape = bags.robot(1)
     for number in range(8, 18):
         tape = change(tape, CAM_L, number, with_content(BROKEN["cut JPEG"]))
@@ -97,8 +98,8 @@ def test_a_run_of_broken_pictures_is_a_gap_that_is_counted(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("asked", [{"fps": 3}, {"stride": 10}, {"timeline": "fixed", "fps": 3}])
-def test_an_outage_is_found_whole_where_rows_meet_few_of_its_pictures(asked: dict[str, object], tmp_path: Path) -> None:
-    """A second of broken pictures, one row in ten: each pass alone would meet one or two of them."""
+def test_an_outage_is_found_whole_where_rows_meet_few_of_its_images(asked: dict[str, object], tmp_path: Path) -> None:
+    """A second of broken images, one row in ten: each pass alone would meet one or two of them."""
     tape = bags.robot(4)
     for number in range(20, 50):
         tape = change(tape, CAM_H, number, with_content(BROKEN["cut JPEG"]))
@@ -145,7 +146,7 @@ def test_joints_in_another_order_within_a_message_keep_their_places(tmp_path: Pa
 
 
 @pytest.mark.parametrize("size", [{"width": 32}, {"height": 64}])
-def test_a_picture_of_another_size_stops_the_conversion_and_names_both(size: dict[str, int], tmp_path: Path) -> None:
+def test_a_image_of_another_size_stops_the_conversion_and_names_both(size: dict[str, int], tmp_path: Path) -> None:
     other = Jpeg(bags.jpeg(3, **size))
     bag = bags.write(tmp_path / "run.bag", change(bags.robot(1), CAM_L, 20, with_content(other)))
     with pytest.raises(ImageError) as caught:
@@ -195,7 +196,7 @@ def test_strict_stops_at_a_damaged_chunk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", [{"strict": True}, {"bad_messages": "reject"}])
-def test_strict_stops_at_a_broken_picture_and_leaves_nothing(asked: dict[str, object], tmp_path: Path) -> None:
+def test_strict_stops_at_a_broken_image_and_leaves_nothing(asked: dict[str, object], tmp_path: Path) -> None:
     tape = change(bags.robot(1), CAM_H, 12, with_content(BROKEN["cut JPEG"]))
     bag = bags.write(tmp_path / "run.bag", tape)
     with pytest.raises(RecordingError, match=CAM_H):
@@ -216,7 +217,7 @@ def test_strict_stops_where_rows_would_be_lost_but_not_where_ends_are_trimmed(tm
 
 
 def test_a_recording_that_fails_leaks_no_frame_into_the_next_episode(tmp_path: Path) -> None:
-    """The second of three episodes meets a broken picture late in its pass; its first try must leave no trace."""
+    """The second of three episodes meets a broken image late in its pass; its first try must leave no trace."""
     tapes = [bags.robot(1, seed=seed) for seed in range(3)]
     tapes[1] = change(tapes[1], CAM_H, 25, with_content(BROKEN["cut JPEG"]))
     sources = [bags.write(tmp_path / f"{n}.bag", tape) for n, tape in enumerate(tapes)]
@@ -229,7 +230,7 @@ def test_a_recording_that_fails_leaks_no_frame_into_the_next_episode(tmp_path: P
     assert datasets.problems(tmp_path / "out", full=True) == []
 
 
-def test_a_broken_picture_in_a_split_recording_moves_no_committed_row(tmp_path: Path) -> None:
+def test_a_broken_image_in_a_split_recording_moves_no_committed_row(tmp_path: Path) -> None:
     tape = change(bags.robot(1), CAM_H, 17, with_content(BROKEN["cut JPEG"]))
     bag = bags.write(tmp_path / "run.bag", tape)
     penstock.convert(bag, tmp_path / "out", split_episodes=True, rosbag={"chunk_size": 10})
@@ -268,11 +269,11 @@ def test_whole_numbers_are_refused_where_the_values_are_none(tmp_path: Path) -> 
     assert datasets.table(tmp_path / "out").column("observation.state").to_pylist()[0] == [0, 0, 0, 0]
 
 
-def test_every_episode_may_have_its_broken_pictures(tmp_path: Path) -> None:
-    """The number of tries is for one episode: a long recording may have a broken picture in each of them."""
+def test_every_episode_may_have_its_broken_images(tmp_path: Path) -> None:
+    """The number of tries is for one episode: a long recording may have a broken image in each of them."""
     tape = bags.robot(12)
     for episode in range(12):
-        tape = change(tape, CAM_H, 10 + 30 * episode, with_content(Jpeg(b"no picture")))
+        tape = change(tape, CAM_H, 10 + 30 * episode, with_content(Jpeg(b"no image")))
     bag = bags.write(tmp_path / "run.bag", tape)
     report = penstock.convert(bag, tmp_path / "out", split_episodes=True, rosbag={"chunk_size": 29})
     assert dict(report.lost) == {f"unusable message: {CAM_H}": 12}
@@ -280,7 +281,7 @@ def test_every_episode_may_have_its_broken_pictures(tmp_path: Path) -> None:
     assert datasets.problems(tmp_path / "out", full=True) == []
 
 
-def test_pictures_that_only_decoding_finds_broken_cost_one_more_pass(tmp_path: Path) -> None:
+def test_images_that_only_decoding_finds_broken_cost_one_more_pass(tmp_path: Path) -> None:
     """PNGs that are whole by their ends: all of them are found in one pass, not one per pass."""
     whole = bags.png(3)
     at = whole.index(b"IDAT") + 4
@@ -301,9 +302,11 @@ def test_a_long_outage_takes_time_in_proportion(tmp_path: Path) -> None:
     tape = bags.camera(CAM_H, bags.times(30, 1)) + bags.messages("/log", bags.times(20_000, 1), lambda n: Text("x"))
     with recordings.open(bags.write(tmp_path / "run.bag", tape)) as recording:
         topic = recording.topic("/log")
-        found = [Bad(topic.id, topic.name, number, "broken") for number in range(topic.count)]
-        part = VectorPart("log", Source("/log"), topic, None, 1)  # type: ignore[arg-type]
+        found = [UnusableImage(topic.id, topic.name, number, "broken") for number in range(topic.count)]
+        part = VectorPart("log", TopicSource("/log"), topic, None, 1)  # type: ignore[arg-type]
         began = time.thread_time()  # its own: others use this machine, too
-        outages = whole_outages(recording, Columns((), (VectorColumn("log", "float32", (part,), ("x",)),)), found, {})
+        outages = whole_outages(
+            recording, RecordingColumns((), (VectorColumn("log", "float32", (part,), ("x",)),)), found, {}
+        )
     assert [bad.number for bad in outages] == list(range(20_000))
     assert time.thread_time() - began < 20

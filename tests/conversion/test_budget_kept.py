@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import weakref
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, seconds in (("short", 20), ("long", 500)):
         made[name] = folder / f"{name}.bag"
         write_recording(
-            made[name], Script(seconds=seconds, width=64, height=48, joint_hz=30, distinct_pictures=30, quality=20)
+            made[name], Script(seconds=seconds, width=64, height=48, joint_hz=30, distinct_images=30, quality=20)
         )
     return made
 
@@ -110,15 +109,15 @@ def test_arrow_takes_memory_from_the_system_only_while_it_is_asked_to(monkeypatc
 
 
 def test_buffers_of_an_hdf5_episode_are_gone_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They waited for the garbage collector: every file of a directory added its pictures to the peak."""
+    """They waited for the garbage collector: every file of a directory added its images to the peak."""
     made: list[weakref.ref[object]] = []
-    begin = store_episode._Buffers.__init__
+    begin = store_episode._StorePass.__init__
 
-    def noted(self: store_episode._Buffers, count: int, size_bytes: int) -> None:
-        begin(self, count, size_bytes)
-        made.append(weakref.ref(self))
+    def noted(self: store_episode._StorePass, *given: Any) -> None:
+        begin(self, *given)
+        made.append(weakref.ref(self._buffers))
 
-    monkeypatch.setattr(store_episode._Buffers, "__init__", noted)
+    monkeypatch.setattr(store_episode._StorePass, "__init__", noted)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["observations/images/cam"] = np.random.default_rng(0).integers(0, 255, (5, 48, 64, 3), dtype=np.uint8)
         file["action"] = np.zeros((5, 2))
@@ -209,7 +208,7 @@ def test_episodes_that_are_cut_by_auto_do_not_depend_on_the_budget() -> None:
 LOADS = {
     "one flush": load(chunk_size=0, rows=400_000),
     "encoders": load(cameras=(CameraLoad(1280, 720, "h264", 90_000),) * 4),
-    "pictures in the table": load(cameras=(CameraLoad(640, 480, "images", 90_000),) * 3),
+    "images in the table": load(cameras=(CameraLoad(640, 480, "images", 90_000),) * 3),
     "wide": load(vectors=(VectorLoad("observation.cloud", 2_000_000),), rows=50),
     "auto": load(chunk_size="auto"),
     "a large chunk": load(reads=Reads(MIB, 64 * MIB, 40 * MIB)),
@@ -225,19 +224,19 @@ def test_the_parts_of_a_refusal_add_up_and_its_ways_out_help(name: str, budget_m
         return
     except BudgetExceeded as error:
         refused = error
-    said = re.search(r"needs ([\d,]+) MiB and the budget is (\d+) MiB \(in MiB: (.*?)\)", refused.message)
-    assert said is not None
-    parts = [int(part.rsplit(" ", 1)[1].replace(",", "")) for part in said[3].split(" + ")]
-    assert sum(parts) == int(said[1].replace(",", "")) == refused.size // MIB > budget_mib == int(said[2])
+    text = re.search(r"needs ([\d,]+) MiB and the budget is (\d+) MiB \(in MiB: (.*?)\)", refused.message)
+    assert text is not None
+    parts = [int(part.rsplit(" ", 1)[1].replace(",", "")) for part in text[3].split(" + ")]
+    assert sum(parts) == int(text[1].replace(",", "")) == refused.size // MIB > budget_mib == int(text[2])
     hint = str(refused.hint)
     enough = re.search(r"--memory (\d+)MiB", hint)
     assert enough is not None
     plan_memory(asked, int(enough[1]) * MIB)
     if "rosbag.chunk_size=auto" in hint:
-        plan_memory(replace(asked, chunk_size="auto"), budget)
+        plan_memory(asked._replace(chunk_size="auto"), budget)
     if "video=copy" in hint:
-        copied = tuple(replace(camera, stored_as="mjpeg") for camera in asked.cameras)
-        plan_memory(replace(asked, cameras=copied), budget)
+        copied = tuple(camera._replace(stored_as="mjpeg") for camera in asked.cameras)
+        plan_memory(asked._replace(cameras=copied), budget)
 
 
 def test_only_ways_out_that_help_are_named() -> None:

@@ -51,7 +51,7 @@ def features_of(found: Mapping) -> dict[str, str]:
     }
 
 
-def test_depth_is_told_by_its_encoding_and_named_after_its_camera(tmp_path: Path) -> None:
+def test_depth_is_reported_by_its_encoding_and_named_after_its_camera(tmp_path: Path) -> None:
     found = mapped(
         tmp_path,
         topic("/cam_l/aligned/image_raw", plane("16UC1")),
@@ -94,7 +94,7 @@ def test_a_jpeg_of_a_depth_topic_is_no_camera_beside_the_depth_itself(tmp_path: 
     assert any(SHOWN in note and "left out" in note for note in found.notes)
     alone = mapped(tmp_path, colour, shown)
     assert features_of(alone) == {"cam_h": CAM_H, "cam_h_depth": SHOWN}
-    assert any(f"{SHOWN} has ordinary pictures" in note for note in alone.notes)
+    assert any(f"{SHOWN} has ordinary images" in note for note in alone.notes)
 
 
 def test_depth_that_is_off_is_left_out_and_named(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_depth_alone_makes_the_timeline(tmp_path: Path) -> None:
     assert features_of(found) == {"cam_h_depth": PACKED} and found.settings.timeline == PACKED
 
 
-def test_pictures_that_nothing_can_read_are_left_out_with_the_reason(tmp_path: Path) -> None:
+def test_images_that_nothing_can_read_are_left_out_with_the_reason(tmp_path: Path) -> None:
     colour = bags.camera(CAM_H, bags.times(30, 1))
     rubbish = topic("/cam_l/color/image_raw/compressedDepth", lambda n: Jpeg(b"rubbish" * 9, "bgr8; compressedDepth"))
     found = mapped(tmp_path, colour, rubbish, topic("/cloud/normals", plane("32FC3", 12)))

@@ -80,8 +80,8 @@ def test_a_camera_with_long_holes_is_refused_and_each_proposal_converts_it(tmp_p
     penstock.convert(path, tmp_path / "fixed", overrides=fixed)
     assert lasts(tmp_path / "fixed") == pytest.approx(10.95, rel=0.01)
     report = penstock.convert(path, tmp_path / "as it is", overrides=as_it_is)
-    said = "10.950 s become 5.450 s, its timestamps differ from the recording's by 50.2%"
-    assert any(said in note for note in report.notes)
+    message = "10.950 s become 5.450 s, its timestamps differ from the recording's by 50.2%"
+    assert any(message in note for note in report.notes)
 
 
 def test_a_topic_slower_than_any_fps_is_refused_and_the_proposal_converts_it(tmp_path: Path) -> None:

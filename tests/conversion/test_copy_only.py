@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.conversion.cameras.column import Encoded, video_lines
-from penstock.conversion.report import Silence
+from penstock.conversion.cameras.camera import ImagesToEncode, video_lines
+from penstock.conversion.report import NoProgress
 from penstock.conversion.settings import Encoding
 from penstock.errors import DataSetError, VideoError
 from tests.conversion import bags, datasets, version21, video_bags
@@ -21,7 +21,7 @@ from tests.stores import hdf5_files
 H = "observation.images.cam_h"
 
 
-class Lines(Silence):
+class Lines(NoProgress):
     """Keeps the lines about videos that are shown before anything is written."""
 
     def __init__(self) -> None:
@@ -49,8 +49,8 @@ def shared(tmp_path: Path) -> Path:
     penstock.convert(version21.make(tmp_path / "old", (12, 9, 11)), tmp_path / "shared")
     (path,) = datasets.video_files(tmp_path / "shared", CAMERA)
     path.unlink()
-    pictures = [version21.picture(n, row) for n, rows in enumerate((12, 9, 11)) for row in range(rows)]
-    version21.encode(path, pictures, Video("h264", gop=21, options={"sc_threshold": "0"}))
+    images = [version21.image(n, row) for n, rows in enumerate((12, 9, 11)) for row in range(rows)]
+    version21.encode(path, images, Video("h264", gop=21, options={"sc_threshold": "0"}))
     return tmp_path / "shared"
 
 
@@ -90,7 +90,7 @@ def test_recorded_jpegs_are_copied_and_raw_and_png_images_refused(tmp_path: Path
     assert "resize from 64×48 to 32×24" in refused(jpeg, tmp_path / "none", resize=[24, 32])
 
     def raw(number: int) -> bags.Raw:
-        return bags.raw(bags.picture(number), "rgb8")
+        return bags.raw(bags.image(number), "rgb8")
 
     images = bags.messages("/cam_h/image_raw", bags.times(30, 0.5), raw)
     bag = bags.write(tmp_path / "raw.bag", images + joints)
@@ -122,7 +122,7 @@ def test_hdf5_rows_of_jpeg_are_copied_and_raw_ones_refused(tmp_path: Path) -> No
 
 
 def test_cameras_of_one_fate_share_a_line_and_the_threads() -> None:
-    work = Encoded("h264", "av1", 30_000, (480, 640))
+    work = ImagesToEncode("h264", "av1", 30_000, (480, 640))
     cameras = [("observation.images.a", "h264 encoded as av1", work), ("observation.images.b", "copied as h264", None)]
     cameras.append(("observation.images.c", "h264 encoded as av1", work))
     one, kept = video_lines(cameras, Encoding(crf=20), 1)

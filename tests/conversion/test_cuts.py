@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 import penstock
 from penstock import recordings
 from penstock.conversion.episodes.cuts import Cuts, cut, read_marks
-from penstock.conversion.episodes.events import Said
-from penstock.conversion.episodes.windows import Window
-from penstock.conversion.inputs.pairing import Paired
+from penstock.conversion.episodes.events import EpisodeWindow, TopicTexts
+from penstock.conversion.inputs.pairing import PairedRows
 from penstock.conversion.inputs.recording import plan_recording
 from penstock.conversion.settings import read_settings
 from penstock.errors import AlignError, ConfigError, RecordingError
@@ -57,11 +56,11 @@ def test_every_message_of_a_marker_begins_an_episode(tmp_path: Path) -> None:
 
 
 def test_words_start_and_stop_whatever_their_case(tmp_path: Path) -> None:
-    said = spoken("/rec", {0.5: "START", 1.0: "pause?", 1.5: "stop", 2.0: "start", 3.0: "start", 3.5: " Stop "})
-    path = topics.write(tmp_path / "run.bag", robot(), said)
+    texts = spoken("/rec", {0.5: "START", 1.0: "pause?", 1.5: "stop", 2.0: "start", 3.0: "start", 3.5: " Stop "})
+    path = topics.write(tmp_path / "run.bag", robot(), texts)
     found = cuts(path, "episodes.topic=/rec", "episodes.start=start", "episodes.stop=[stop, abort]")
     assert [span.rows for span in found.spans] == [range(10, 30), range(40, 70)]
-    assert any("1 messages say what was so already" in note for note in found.notes)
+    assert any("1 messages repeat the current state" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
@@ -100,8 +99,8 @@ def test_words_of_the_second_topic(tmp_path: Path) -> None:
 
 
 def test_a_discarded_episode_is_left_out_and_counted(tmp_path: Path) -> None:
-    said = spoken("/rec", {0.5: "start", 1.0: "discard", 2.0: "start", 3.0: "stop"})
-    path = topics.write(tmp_path / "run.bag", robot(), said)
+    texts = spoken("/rec", {0.5: "start", 1.0: "discard", 2.0: "start", 3.0: "stop"})
+    path = topics.write(tmp_path / "run.bag", robot(), texts)
     found = cuts(path, "episodes.topic=/rec", "episodes.start=start", "episodes.stop=stop", "episodes.discard=discard")
     assert [span.rows for span in found.spans] == [range(40, 60)]
     assert found.left_out == {"discarded": 10, "outside": 50}
@@ -115,7 +114,7 @@ def test_a_gap_begins_an_episode_and_is_no_loss(tmp_path: Path) -> None:
 
 
 def test_rows_that_are_missing_in_a_gap_are_no_loss_where_it_is_cut(tmp_path: Path) -> None:
-    """The camera runs on while the joints pause: 1.5 s of pictures find no joints."""
+    """The camera runs on while the joints pause: 1.5 s of images find no joints."""
     hole = [each for each in robot() if each.topic == bags.CAM_H or not at(1.0) <= each.time_ns < at(2.5)]
     hole = [each for each in hole if each.topic == bags.CAM_H or each.time_ns != at(3.5)]
     path = topics.write(tmp_path / "run.bag", hole)
@@ -138,8 +137,8 @@ def test_rows_that_are_missing_outside_of_episodes_are_no_loss(tmp_path: Path) -
         for each in robot()
         if each.topic == bags.CAM_H or not any(at(begin) <= each.time_ns < at(end) for begin, end in holes)
     ]
-    said = spoken("/rec", {1.9: "start", 3.0: "stop", 0.0: "start", 0.5: "stop"})
-    path = topics.write(tmp_path / "run.bag", tape, said)
+    texts = spoken("/rec", {1.9: "start", 3.0: "stop", 0.0: "start", 0.5: "stop"})
+    path = topics.write(tmp_path / "run.bag", tape, texts)
     fields = ["features[observation.images.cam_h]=" + bags.CAM_H, "features[observation.state]=" + bags.STATE]
     words = ["episodes.topic=/rec", "episodes.start=start", "episodes.stop=stop", "tolerance=10ms"]
     report = penstock.convert(path, tmp_path / "out", overrides=[*fields, *words])
@@ -162,8 +161,8 @@ def test_lengths_are_limited_on_both_sides(tmp_path: Path) -> None:
 
 
 def test_a_whole_conversion_has_the_rows_of_each_episode(tmp_path: Path) -> None:
-    said = spoken("/rec", {0.5: "start", 1.5: "stop", 2.0: "start"})
-    path = topics.write(tmp_path / "run.bag", robot(), said)
+    texts = spoken("/rec", {0.5: "start", 1.5: "stop", 2.0: "start"})
+    path = topics.write(tmp_path / "run.bag", robot(), texts)
     words = ["episodes.topic=/rec", "episodes.start=start", "episodes.stop=stop"]
     report = penstock.convert(path, tmp_path / "out", overrides=words)
     assert (report.episodes, report.frames, report.exit_code) == (2, 60, 0)
@@ -177,9 +176,9 @@ def test_a_whole_conversion_has_the_rows_of_each_episode(tmp_path: Path) -> None
 
 
 def test_an_unusable_message_moves_no_episode_before_it(tmp_path: Path) -> None:
-    said = spoken("/rec", {0.0: "start", 1.0: "stop", 1.5: "start", 2.5: "stop", 3.0: "start"})
+    texts = spoken("/rec", {0.0: "start", 1.0: "stop", 1.5: "start", 2.5: "stop", 3.0: "start"})
     tape = bags.change(robot(), bags.CAM_H, 40, bags.with_content(bags.Jpeg(b"rubbish")))
-    path = topics.write(tmp_path / "run.bag", tape, said)
+    path = topics.write(tmp_path / "run.bag", tape, texts)
     words = ["episodes.topic=/rec", "episodes.start=start", "episodes.stop=stop"]
     report = penstock.convert(path, tmp_path / "out", overrides=words)
     assert report.lost == {f"unusable message: {bags.CAM_H}": 1}
@@ -194,10 +193,10 @@ def test_rows_that_vanish_leave_the_episodes_before_them_as_they_were(data: st.D
     steps = data.draw(st.lists(st.sampled_from((1, 1, 1, 2, 9)), min_size=2, max_size=60))
     times_ns = np.cumsum(np.array(steps, np.int64)) * 50_000_000
     edges = sorted(data.draw(st.sets(st.integers(0, int(times_ns[-1])), max_size=8)))
-    windows = tuple(Window(a, b) for a, b in zip(edges[::2], edges[1::2], strict=False)) or (Window(),)
+    windows = tuple(EpisodeWindow(a, b) for a, b in zip(edges[::2], edges[1::2], strict=False)) or (EpisodeWindow(),)
     asked = ["episodes.gap=300ms", "episodes.min_length=100ms", f"episodes.max_length={data.draw(st.integers(2, 9))}s"]
     chosen = read_settings(None, asked)
-    marks = replace(_whole_marks(), windows=windows)
+    marks = _whole_marks()._replace(windows=windows)
     whole = _cut(marks, chosen, times_ns)
     if whole is None:
         return
@@ -215,16 +214,16 @@ def test_rows_that_vanish_leave_the_episodes_before_them_as_they_were(data: st.D
 def _whole_marks() -> Any:
     from penstock.conversion.episodes.cuts import Marks
 
-    said = Said("/task", np.array([0, 10**9], np.int64), np.array([0, 1], np.int32), ("a", "b"))
-    return Marks("run.bag", 0, (Window(),), "task", tasks=said, subtasks=said)
+    texts = TopicTexts("/task", np.array([0, 10**9], np.int64), np.array([0, 1], np.int32), ("a", "b"))
+    return Marks("run.bag", 0, (EpisodeWindow(),), "task", tasks=texts, subtasks=texts)
 
 
 def _cut(marks: Any, chosen: Any, times_ns: np.ndarray) -> Cuts | None:
-    from penstock.align import Stream, TopicTimeline, align
+    from penstock.align import TopicStream, TopicTimeline, align
 
-    alignment = align([Stream("/cam", times_ns)], TopicTimeline("/cam", fps=20, stride=1))
+    alignment = align([TopicStream("/cam", times_ns)], TopicTimeline("/cam", fps=20, stride=1))
     try:
-        return cut(marks, chosen, Paired(20, len(times_ns), alignment.picks, alignment), 1000)
+        return cut(marks, chosen, PairedRows(20, len(times_ns), alignment.picks, alignment, {}), 1000)
     except AlignError:
         return None
 
@@ -244,7 +243,7 @@ def _cut(marks: Any, chosen: Any, times_ns: np.ndarray) -> Cuts | None:
         (["episodes.task={topic: /rec, filed: data}"], ConfigError, "did you mean 'field'"),
     ],
 )
-def test_what_is_asked_wrongly_is_said_plainly(tmp_path: Path, words: list[str], error: type, text: str) -> None:
+def test_what_is_asked_wrongly_is_reported_plainly(tmp_path: Path, words: list[str], error: type, text: str) -> None:
     path = topics.write(tmp_path / "run.bag", robot(), spoken("/rec", {0.5: "start", 1.5: "stop"}))
     with pytest.raises(error, match=text):
         cuts(path, *words)
@@ -256,9 +255,9 @@ def test_start_and_stop_words_that_nobody_named_are_pointed_out(tmp_path: Path) 
 
 
 def test_a_marker_that_cannot_be_read_is_counted(tmp_path: Path) -> None:
-    said = spoken("/rec", {0.5: "start", 1.5: "stop"})
+    texts = spoken("/rec", {0.5: "start", 1.5: "stop"})
     broken = replace(spoken("/rec", {1.0: "stop"})[0], cut=3)
-    path = topics.write(tmp_path / "run.bag", robot(), [*said, broken])
+    path = topics.write(tmp_path / "run.bag", robot(), [*texts, broken])
     report = penstock.convert(
         path, tmp_path / "out", overrides=["episodes.topic=/rec", "episodes.start=start", "episodes.stop=stop"]
     )

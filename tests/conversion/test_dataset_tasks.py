@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock.conversion.report import Silence
+from penstock.conversion.report import NoProgress
 from penstock.errors import DataSetCorrupt, Interrupted
 from penstock.lerobot.read.reader import open_data_set
 from tests.conversion import bags, datasets, version21
@@ -83,7 +83,7 @@ def test_merging_gives_the_same_in_two_processes_and_by_appending(tmp_path: Path
         assert datasets.digests(tmp_path / "one") == datasets.digests(tmp_path / made), made
 
 
-class StopAfter(Silence):
+class StopAfter(NoProgress):
     def __init__(self, calls: int) -> None:
         self.left = calls
 

@@ -34,9 +34,9 @@ def test_every_sample_is_moved_as_it_is(tmp_path: Path, codec: str) -> None:
     assert len(datasets.video_files(tmp_path / "new", CAMERA)) == 1, "bit rates in the header must not split the files"
     assert report.episodes == 3 and report.frames == ROWS and report.lost == {}
     assert datasets.problems(tmp_path / "new", full=True) == []
-    pictures = version21.decoded(datasets.video_files(tmp_path / "new", CAMERA)[0])
+    images = version21.decoded(datasets.video_files(tmp_path / "new", CAMERA)[0])
     expected = [rgb for episode in range(3) for rgb in version21.decoded(version21.video_path(source, episode))]
-    assert len(pictures) == ROWS and all(np.array_equal(a, b) for a, b in zip(pictures, expected, strict=True))
+    assert len(images) == ROWS and all(np.array_equal(a, b) for a, b in zip(images, expected, strict=True))
 
 
 def test_rows_of_every_kind_tasks_and_metadata_are_kept(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_videos_with_b_frames_are_moved_as_they_are(tmp_path: Path, kind: str) -
     assert all(np.array_equal(a, b) for a, b in zip(version21.decoded(path), expected, strict=True))
 
 
-def test_b_frames_of_other_codecs_are_encoded_anew_and_the_reason_is_said(tmp_path: Path) -> None:
+def test_b_frames_of_other_codecs_are_encoded_anew_and_the_reason_is_reported(tmp_path: Path) -> None:
     source = version21.make(tmp_path / "old", LENGTHS, Video("mpeg4", gop=12, b_frames=2))
     report = penstock.convert(source, tmp_path / "new")
     assert any("3 of 3 episodes are encoded anew as av1, crf 30" in note and "B-frames of mpeg4" in note
@@ -109,8 +109,8 @@ def test_b_frames_begin_at_0_wherever_the_source_lets_them_begin(tmp_path: Path,
     expected = [rgb for episode in range(3) for rgb in version21.decoded(version21.video_path(source, episode))]
     assert all(np.array_equal(a, b) for a, b in zip(version21.decoded(path), expected, strict=True))
     path.unlink()  # a v3.0 file that several episodes share and that begins likewise
-    pictures = [version21.picture(n, row) for n, rows in enumerate(LENGTHS) for row in range(rows)]
-    version21.encode(path, pictures, Video("h264", gop=100, b_frames=2, container=container))
+    images = [version21.image(n, row) for n, rows in enumerate(LENGTHS) for row in range(rows)]
+    version21.encode(path, images, Video("h264", gop=100, b_frames=2, container=container))
     expected = version21.decoded(path)
     penstock.convert(tmp_path / "new", tmp_path / "anew", overrides=["encoding.crf=8"])
     found = [rgb for file in datasets.video_files(tmp_path / "anew", CAMERA) for rgb in version21.decoded(file)]
@@ -148,24 +148,24 @@ def test_frames_at_other_times_than_their_rows_are_moved_to_them(tmp_path: Path)
     assert datasets.problems(tmp_path / "new") == []
 
 
-def test_pictures_of_the_table_stay_or_become_a_video(tmp_path: Path) -> None:
+def test_images_of_the_table_stay_or_become_a_video(tmp_path: Path) -> None:
     source = version21.make(tmp_path / "old", LENGTHS, None, stills=True)
     penstock.convert(source, tmp_path / "kept")
-    pictures = [entry["bytes"] for entry in datasets.table(tmp_path / "kept").column(STILL).to_pylist()]
-    assert pictures == [version21.still(n, row) for n, rows in enumerate(LENGTHS) for row in range(rows)]
+    images = [entry["bytes"] for entry in datasets.table(tmp_path / "kept").column(STILL).to_pylist()]
+    assert images == [version21.still(n, row) for n, rows in enumerate(LENGTHS) for row in range(rows)]
     penstock.convert(source, tmp_path / "video", video="h264", overrides=["encoding.crf=18"])
     assert datasets.info(tmp_path / "video")["features"][STILL]["dtype"] == "video"
     frames = version21.decoded(datasets.video_files(tmp_path / "video", STILL)[0])
     assert len(frames) == ROWS
-    assert min(version21.psnr(rgb, version21.picture(0, row)) for row, rgb in enumerate(frames[:12])) > 28
+    assert min(version21.psnr(rgb, version21.image(0, row)) for row, rgb in enumerate(frames[:12])) > 28
     assert datasets.problems(tmp_path / "video", full=True) == []
 
 
-def test_a_video_becomes_pictures_of_the_table_jpeg_as_it_is(tmp_path: Path) -> None:
+def test_a_video_becomes_images_of_the_table_jpeg_as_it_is(tmp_path: Path) -> None:
     source = version21.make(tmp_path / "old", LENGTHS, Video("mjpeg"))
     penstock.convert(source, tmp_path / "table", video="images", overrides=["rosbag.chunk_size=4"])
-    pictures = [entry["bytes"] for entry in datasets.table(tmp_path / "table").column(CAMERA).to_pylist()]
-    assert pictures == source_samples(source)
+    images = [entry["bytes"] for entry in datasets.table(tmp_path / "table").column(CAMERA).to_pylist()]
+    assert images == source_samples(source)
     assert datasets.info(tmp_path / "table")["features"][CAMERA]["dtype"] == "image"
     assert datasets.problems(tmp_path / "table", full=True) == []
     penstock.convert(tmp_path / "table", tmp_path / "back", video="mjpeg")
@@ -200,7 +200,7 @@ def test_channels_first_and_columns_of_another_type_are_understood(tmp_path: Pat
     assert any("action is stored as float64 and declared as float32" in note for note in report.notes)
 
 
-def test_other_timestamps_are_counted_and_said(tmp_path: Path) -> None:
+def test_other_timestamps_are_counted_and_reported(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -10,12 +10,12 @@ import pytest
 
 import penstock
 from penstock.conversion.commit.writer import DataSetWriter
-from penstock.conversion.inputs.input import Found, Means, Run, open_input
-from penstock.conversion.report import Silence
+from penstock.conversion.inputs.input import InputRef, OpenOptions, Run, open_input
+from penstock.conversion.report import NoProgress
 from penstock.conversion.settings import Settings
 from penstock.errors import BudgetExceeded, DataSetError, Interrupted
 from penstock.lerobot.features import Feature, depth_feature
-from penstock.media.image import depth as depth_pictures
+from penstock.media.image import depth as depth_images
 from penstock.media.mp4.index import read_index
 from tests.conversion import bags, datasets, version21
 from tests.conversion.version21 import CAMERA, Video
@@ -24,7 +24,7 @@ MIB = 2**20
 
 
 def recorded(tmp_path: Path, name: str = "bag", seconds: float = 0.6, **options: object) -> Path:
-    """A data set made from a recording with JPEG cameras, one of which shows some pictures twice."""
+    """A data set made from a recording with JPEG cameras, one of which shows some images twice."""
     bag = bags.write(tmp_path / f"{name}.bag", bags.robot(seconds))
     penstock.convert(bag, tmp_path / name, **options)
     return tmp_path / name
@@ -48,9 +48,9 @@ def test_copied_now_and_compressed_tonight(tmp_path: Path, codec: str) -> None:
     before, after = datasets.table(source), datasets.table(out)
     assert before.equals(after), "numbers are not touched"
     for key in cameras(source):
-        pictures, encoded = (version21.decoded(datasets.video_files(each, key)[0]) for each in (source, out))
-        assert len(pictures) == len(encoded) == report.frames
-        assert np.mean([version21.psnr(a, b) for a, b in zip(pictures, encoded, strict=True)]) > 24
+        images, encoded = (version21.decoded(datasets.video_files(each, key)[0]) for each in (source, out))
+        assert len(images) == len(encoded) == report.frames
+        assert np.mean([version21.psnr(a, b) for a, b in zip(images, encoded, strict=True)]) > 24
         assert datasets.info(out)["features"][key]["info"]["video.codec"] == codec
 
 
@@ -68,9 +68,9 @@ def test_an_episode_that_begins_between_key_frames_is_encoded_and_its_neighbours
     source = version21.make(tmp_path / "old", (12, 9, 11))
     penstock.convert(source, tmp_path / "shared")
     (path,) = datasets.video_files(tmp_path / "shared", CAMERA)
-    pictures = [version21.picture(n, row) for n, rows in enumerate((12, 9, 11)) for row in range(rows)]
+    images = [version21.image(n, row) for n, rows in enumerate((12, 9, 11)) for row in range(rows)]
     path.unlink()
-    version21.encode(path, pictures, Video("h264", gop=16, options={"sc_threshold": "0", "crf": "10"}))
+    version21.encode(path, images, Video("h264", gop=16, options={"sc_threshold": "0", "crf": "10"}))
     expected = version21.decoded(path)
     key = np.flatnonzero(read_index(path).key)
     assert 0 in key and 12 not in key and 21 not in key
@@ -90,9 +90,9 @@ def test_a_key_frame_that_needs_older_ones_is_no_place_to_cut(tmp_path: Path) ->
     penstock.convert(version21.make(tmp_path / "old", (10, 22)), tmp_path / "shared")
     (path,) = datasets.video_files(tmp_path / "shared", CAMERA)
     path.unlink()
-    pictures = [version21.picture(n, row) for n, rows in enumerate((10, 22)) for row in range(rows)]
+    images = [version21.image(n, row) for n, rows in enumerate((10, 22)) for row in range(rows)]
     refresh = {"x264-params": "intra-refresh=1:keyint=10:bframes=0", "crf": "10"}
-    version21.encode(path, pictures, Video("h264", gop=10, options=refresh))
+    version21.encode(path, images, Video("h264", gop=10, options=refresh))
     assert read_index(path).key[10], "the border must be marked as a key frame"
     expected = version21.decoded(path)
     report = penstock.convert(tmp_path / "shared", tmp_path / "new", overrides=["encoding.crf=14"])
@@ -107,9 +107,9 @@ def test_b_frames_are_cut_out_of_a_shared_file_at_closed_borders_only(tmp_path: 
     penstock.convert(version21.make(tmp_path / "old", lengths), tmp_path / "shared")
     (path,) = datasets.video_files(tmp_path / "shared", CAMERA)
     path.unlink()
-    pictures = [version21.picture(n, row) for n, rows in enumerate(lengths) for row in range(rows)]
+    images = [version21.image(n, row) for n, rows in enumerate(lengths) for row in range(rows)]
     closed = Video("h264", gop=12, b_frames=3, options={"x264-params": "b-adapt=0:scenecut=0", "crf": "10"})
-    version21.encode(path, pictures, closed)
+    version21.encode(path, images, closed)
     index = read_index(path)
     assert index.key[[0, 12, 24, 36]].all() and (np.diff(index.pts) < 0).any()
     expected = version21.decoded(path)
@@ -118,7 +118,7 @@ def test_b_frames_are_cut_out_of_a_shared_file_at_closed_borders_only(tmp_path: 
     assert all(np.array_equal(a, b) for a, b in zip(version21.decoded(moved), expected, strict=True))
 
     path.unlink()
-    version21.encode(path, pictures, Video("h264", gop=13, b_frames=3, options=closed.options | {
+    version21.encode(path, images, Video("h264", gop=13, b_frames=3, options=closed.options | {
         "x264-params": "b-adapt=0:scenecut=0:open-gop=1", "crf": "10"}))  # fmt: skip
     expected = version21.decoded(path)
     report = penstock.convert(tmp_path / "shared", tmp_path / "anew", overrides=["encoding.crf=12"])
@@ -128,19 +128,19 @@ def test_b_frames_are_cut_out_of_a_shared_file_at_closed_borders_only(tmp_path: 
     assert datasets.problems(tmp_path / "anew", full=True) == []
 
 
-def test_distances_are_moved_whatever_is_asked_of_the_pictures(tmp_path: Path) -> None:
+def test_distances_are_moved_whatever_is_asked_of_the_images(tmp_path: Path) -> None:
     key = "observation.images.depth"
     depth = [np.full((48, 64), 1000 + row, np.uint16) for row in range(7)]
-    pictures = [depth_pictures.encode(each) for each in depth]
+    images = [depth_images.encode(each) for each in depth]
     features = [depth_feature(key, (48, 64), "mm"), Feature("action", "float32", (2,))]
     with DataSetWriter(tmp_path / "set", fps=30, features=features, robot_type="test", fsync=False) as writer:
         episode = writer.episode(rows=7, task="look")
         episode.add_image_sample(key, depth[0])
-        episode.write_rows({key: pictures, "action": np.zeros((7, 2), np.float32)})
+        episode.write_rows({key: images, "action": np.zeros((7, 2), np.float32)})
         episode.commit()
     report = penstock.convert(tmp_path / "set", tmp_path / "new", video="h264", resize=[24, 32])
     assert any("holds distances" in note for note in report.notes)
-    assert [entry["bytes"] for entry in datasets.table(tmp_path / "new").column(key).to_pylist()] == pictures
+    assert [entry["bytes"] for entry in datasets.table(tmp_path / "new").column(key).to_pylist()] == images
     assert datasets.info(tmp_path / "new")["features"][key] == datasets.info(tmp_path / "set")["features"][key]
     stats = json.loads((tmp_path / "new/meta/stats.json").read_text())[key]
     assert (stats["min"], stats["max"]) == ([[[1000]]], [[[1006]]])
@@ -178,14 +178,14 @@ def test_a_data_set_is_appended_to_another_as_if_both_had_been_there(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"fps": 15}, "15 fps against 30"),
         ({"features": "action"}, "it has no action"),
         ({"features": "names"}, "the names of action"),
     ],
 )
-def test_data_sets_that_do_not_fit_are_refused_with_what_differs(tmp_path: Path, change: dict, said: str) -> None:
+def test_data_sets_that_do_not_fit_are_refused_with_what_differs(tmp_path: Path, change: dict, message: str) -> None:
     one = version21.make(tmp_path / "a", (6,), None)
     other = version21.make(tmp_path / "b", (6,), None)
     features = json.loads((other / "meta/info.json").read_text())["features"]
@@ -194,11 +194,11 @@ def test_data_sets_that_do_not_fit_are_refused_with_what_differs(tmp_path: Path,
     elif "features" in change:
         features["action"]["names"] = ["p", "q", "r"]
     version21.edit_info(other, **{**change, "features": features})
-    with pytest.raises(DataSetError, match=said):
+    with pytest.raises(DataSetError, match=message):
         penstock.convert([one, other], tmp_path / "merged")
 
 
-class StopAfter(Silence):
+class StopAfter(NoProgress):
     """A user who stops the conversion at the n-th report of how far it is."""
 
     def __init__(self, count: int) -> None:
@@ -222,17 +222,17 @@ def test_a_conversion_that_was_stopped_goes_on_to_the_same_bytes(tmp_path: Path,
 
 def test_the_state_is_small_plain_json_and_enough_to_go_on(tmp_path: Path) -> None:
     source = version21.make(tmp_path / "old", (6, 5, 4))
-    found, means = Found("lerobot", source), Means(Settings(), 512 * MIB, 2)
+    found, options = InputRef("lerobot", source), OpenOptions(Settings(), 512 * MIB, 2)
     run = Run(on_moved=lambda _: None, on_rows=lambda _: None)
     with (
-        open_input(found, means) as whole,
+        open_input(found, options) as whole,
         DataSetWriter(
             tmp_path / "new", fps=whole.fps, features=whole.features, robot_type=whole.robot_type, fsync=False
         ) as writer,
     ):
         state = None
         for expected_rows in (6, 5, 4):
-            with open_input(found, means) as each:  # every episode by an input that knows nothing but the state
+            with open_input(found, options) as each:  # every episode by an input that knows nothing but the state
                 plan = each.next_episode(state)
                 assert plan is not None and plan.rows == expected_rows and plan.task is None
                 with writer.episode(rows=plan.rows) as episode:
@@ -244,18 +244,18 @@ def test_the_state_is_small_plain_json_and_enough_to_go_on(tmp_path: Path) -> No
 
 def test_memory_is_planned_with_the_decoders_and_refused_when_it_is_too_little(tmp_path: Path) -> None:
     source = version21.make(tmp_path / "old", (6,))
-    with open_input(Found("lerobot", source), Means(Settings(), 512 * MIB, 2)) as moved:
+    with open_input(InputRef("lerobot", source), OpenOptions(Settings(), 512 * MIB, 2)) as moved:
         assert moved.memory.encoders_bytes == 0 and moved.memory.parts()["decoders"] > 0  # for the statistics
         assert not moved.encodes
-    with open_input(Found("lerobot", source), Means(Settings(video="av1"), 512 * MIB, 2)) as encoded:
+    with open_input(InputRef("lerobot", source), OpenOptions(Settings(video="av1"), 512 * MIB, 2)) as encoded:
         assert encoded.memory.encoders_bytes > 0 and encoded.encodes
     with pytest.raises(BudgetExceeded, match="the budget is"):
-        open_input(Found("lerobot", source), Means(Settings(video="av1"), 64 * MIB, 2))
+        open_input(InputRef("lerobot", source), OpenOptions(Settings(video="av1"), 64 * MIB, 2))
 
 
 def test_another_rate_cannot_be_asked_of_a_data_set(tmp_path: Path) -> None:
     source = version21.make(tmp_path / "old", (6,), None)
-    with pytest.raises(DataSetError, match="its rows are at 30 fps and fps=10 was asked"):
+    with pytest.raises(DataSetError, match="its rows are at 30 fps, and fps=10 was requested"):
         penstock.convert(source, tmp_path / "new", fps=10)
 
 

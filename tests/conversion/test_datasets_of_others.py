@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock.cli import main
-from penstock.conversion.inputs.input import Found, Input, Means, open_input
+from penstock.conversion.inputs.input import Input, InputRef, OpenOptions, open_input
 from penstock.conversion.settings import Settings
 from penstock.errors import ConfigError, DataSetCorrupt, DataSetError, RecordingError
 from penstock.lerobot.check.dataset import check
@@ -30,7 +30,7 @@ MIB = 2**20
 
 
 def opened(path: Path, **values: object) -> Input:
-    return open_input(Found("lerobot", path), Means(Settings(**values), 512 * MIB, threads=1))  # type: ignore[arg-type]
+    return open_input(InputRef("lerobot", path), OpenOptions(Settings(**values), 512 * MIB, threads=1))  # type: ignore[arg-type]
 
 
 def declare_ghost(root: Path, camera: str) -> Path:
@@ -189,9 +189,9 @@ def test_an_input_without_an_episode_does_not_stop_the_others(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda times: times + 0.01, "9 rows had another timestamp than their frame's, by up to 0.01 s"),
-        (lambda times: times * 2, "8 rows had another timestamp than their frame's, by up to 0.267 s"),
-        (lambda times: times + 2.17 * (times > 0.2), "2 rows had another timestamp than their frame's, by up to 2.17"),
+        (lambda times: times + 0.01, "9 rows had another timestamp than their frame, by up to 0.01 s"),
+        (lambda times: times * 2, "8 rows had another timestamp than their frame, by up to 0.267 s"),
+        (lambda times: times + 2.17 * (times > 0.2), "2 rows had another timestamp than their frame, by up to 2.17"),
     ],
 )
 def test_timestamps_that_are_replaced_are_noted_with_how_much_they_differed(

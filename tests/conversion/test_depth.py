@@ -198,10 +198,10 @@ def test_each_feature_may_have_its_own_mode(tmp_path: Path) -> None:
         "observation.images.shown": [48, 64, 3],
         "observation.images.high_byte": [48, 64, 3],
     }
-    from penstock.media.image import codec as image
+    from penstock.media.image import codec
 
     stored = datasets.table(out).column("observation.images.high_byte").to_pylist()[0]["bytes"]
-    difference = np.abs(image.decode(stored)[..., 0].astype(int) - depths.millimetres(0) // 256)
+    difference = np.abs(codec.decode(stored)[..., 0].astype(int) - depths.millimetres(0) // 256)
     assert np.median(difference) <= 2
 
 
@@ -213,7 +213,7 @@ def test_depth_that_is_off_is_left_out_or_refused_by_name(tmp_path: Path) -> Non
         convert(tmp_path, tape_of(RAW, raw_mm), "b.bag", depth="off", features={KEY: RAW})
 
 
-def test_broken_depth_pictures_are_counted_and_never_stored(tmp_path: Path) -> None:
+def test_broken_depth_images_are_counted_and_never_stored(tmp_path: Path) -> None:
     """One is cut by its markers, one only when it is decoded."""
     whole = packed_rvl(3).data
     tape = tape_of(PACKED, packed_rvl, 20)
@@ -227,7 +227,7 @@ def test_broken_depth_pictures_are_counted_and_never_stored(tmp_path: Path) -> N
     assert all(any(np.array_equal(each, depths.millimetres(n)) for n in range(20)) for each in found)
 
 
-def test_the_memory_that_was_planned_holds_large_float_pictures(tmp_path: Path) -> None:
+def test_the_memory_that_was_planned_holds_large_float_images(tmp_path: Path) -> None:
     """A row holds a TIFF of its own size, so few rows wait for a flush under a small budget."""
     large = depths.metres(0, 480, 640)
     at = bags.times(10, 6)

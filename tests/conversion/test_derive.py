@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import penstock
-from penstock.conversion.inputs.columns import VectorColumn, VectorPart
-from penstock.conversion.inputs.derive import Relations, check_relations, thresholded
-from penstock.conversion.settings import FeatureSettings, Source
+from penstock.conversion.inputs.columns import Relations, VectorColumn, VectorPart, check_relations, thresholded
+from penstock.conversion.settings import FeatureSettings, TopicSource
 from penstock.errors import ConfigError
 from penstock.lerobot.read.reader import open_data_set
 from tests.conversion.bags import camera, joints, times, write
@@ -23,7 +21,7 @@ from tests.conversion.bags import camera, joints, times, write
 STATE, ACTION = "observation.state", "action"
 
 
-def _vector(key: str, *parts: tuple[int, Source]) -> VectorColumn:
+def _vector(key: str, *parts: tuple[int, TopicSource]) -> VectorColumn:
     made = tuple(VectorPart(key, source, None, None, size) for size, source in parts)  # type: ignore[arg-type]
     return VectorColumn(key, "float32", made, tuple(str(i) for i in range(sum(size for size, _ in parts))))
 
@@ -33,10 +31,10 @@ def _vector(key: str, *parts: tuple[int, Source]) -> VectorColumn:
 def test_rows_do_not_depend_on_the_flushes(flushes: list[int], delta: bool, start: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)
     state, action = rng.normal(size=(sum(flushes), 4)), rng.normal(size=(sum(flushes), 5))
-    still = Source("/hand", absolute=True)
+    still = TopicSource("/hand", absolute=True)
     vectors = [
-        _vector(STATE, (3, Source("/arm")), (1, still)),
-        _vector(ACTION, (3, Source("/arm")), (1, still), (1, still)),
+        _vector(STATE, (3, TopicSource("/arm")), (1, still)),
+        _vector(ACTION, (3, TopicSource("/arm")), (1, still), (1, still)),
     ]
     features = {
         STATE: FeatureSettings((), relative_start=start),
@@ -63,10 +61,10 @@ def test_rows_do_not_depend_on_the_flushes(flushes: list[int], delta: bool, star
 
 
 def test_a_threshold_keeps_what_is_no_number() -> None:
-    part = _vector(STATE, (3, Source("/hand", threshold=50))).parts[0]
+    part = _vector(STATE, (3, TopicSource("/hand", threshold=50))).parts[0]
     np.testing.assert_array_equal(thresholded(part, np.array([[50.0, 50.1, np.nan]])), [[0.0, 1.0, np.nan]])
     unchanged = np.array([[1.0, 2.0, 3.0]])
-    assert thresholded(replace(part, source=Source("/hand")), unchanged) is unchanged
+    assert thresholded(part._replace(source=TopicSource("/hand")), unchanged) is unchanged
 
 
 @pytest.mark.parametrize(
@@ -81,7 +79,7 @@ def test_a_threshold_keeps_what_is_no_number() -> None:
     ],
 )
 def test_what_cannot_be_subtracted_is_refused(features: dict[str, Any], message: str) -> None:
-    vectors = [_vector(key, (size, Source("/s"))) for key, size in ((ACTION, 3), (STATE, 3), ("short", 2))]
+    vectors = [_vector(key, (size, TopicSource("/s"))) for key, size in ((ACTION, 3), (STATE, 3), ("short", 2))]
     asked = {key: FeatureSettings((), **values) for key, values in features.items()}
     every = {vector.key: FeatureSettings(()) for vector in vectors}
     with pytest.raises(ConfigError, match=message):

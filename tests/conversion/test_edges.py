@@ -119,7 +119,7 @@ def test_topics_are_mapped_by_type_and_name(tmp_path: Path) -> None:
     tape = [
         *bags.robot(1),
         *bags.camera("/cam_h/depth/image_raw/compressedDepth", bags.times(30, 1)),
-        *bags.messages("/cam_h/color/image_raw", bags.times(30, 1), lambda n: bags.raw(bags.picture(n), "rgb8")),
+        *bags.messages("/cam_h/color/image_raw", bags.times(30, 1), lambda n: bags.raw(bags.image(n), "rgb8")),
         *bags.arrays("/gripper/state", bags.times(50, 1), count=1),
         *bags.poses("/tool", bags.times(40, 1)),
         *bags.messages("/chatter", bags.times(5, 1), lambda n: bags.Text("hello")),

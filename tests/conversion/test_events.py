@@ -10,8 +10,7 @@ import pytest
 
 from penstock import recordings
 from penstock.conversion.episodes import events
-from penstock.conversion.episodes.events import Said, read_said
-from penstock.conversion.episodes.windows import read_windows
+from penstock.conversion.episodes.events import TopicTexts, read_texts, read_windows
 from penstock.conversion.settings import read_settings
 from penstock.errors import ConfigError, LimitExceeded
 from tests.conversion import bags, topics
@@ -27,18 +26,18 @@ _INFO = "uint8 event_type\nbuiltin_interfaces/Time stamp\nuint8[16] client_gid\n
 _ANSWER = "bool success\nstring message\n"
 
 
-def say(path: Path, *groups: list[Note], field: str | None = None, topic: str = "/said") -> Said:
+def read_topic_texts(path: Path, *groups: list[Note], field: str | None = None, topic: str = "/said") -> TopicTexts:
     topics.write(path / "run.bag", [], *groups)
     with recordings.open(path / "run.bag") as recording:
-        return read_said(recording, topic, field, "log")
+        return read_texts(recording, topic, field, "log")
 
 
 def test_texts_come_in_order_of_time_and_equal_ones_are_kept_once(tmp_path: Path) -> None:
-    said = say(tmp_path, spoken("/said", {2.0: "b", 1.0: "a", 3.0: "a"}))
-    assert said.times_ns.tolist() == [at(1.0), at(2.0), at(3.0)]
-    assert [said.texts[which] for which in said.which] == ["a", "b", "a"]
-    assert len(said.texts) == 2
-    assert "3 messages, 2 texts" in repr(said)
+    texts = read_topic_texts(tmp_path, spoken("/said", {2.0: "b", 1.0: "a", 3.0: "a"}))
+    assert texts.times_ns.tolist() == [at(1.0), at(2.0), at(3.0)]
+    assert [texts.texts[which] for which in texts.which] == ["a", "b", "a"]
+    assert len(texts.texts) == 2
+    assert "3 messages, 2 texts" in repr(texts)
 
 
 @pytest.mark.parametrize(
@@ -47,14 +46,14 @@ def test_texts_come_in_order_of_time_and_equal_ones_are_kept_once(tmp_path: Path
 def test_the_text_of_a_moment_is_the_last_one_or_else_the_next(
     tmp_path: Path, seconds: float, until: float, text: str | None
 ) -> None:
-    said = say(tmp_path, spoken("/said", {1.0: " a ", 2.0: "b", 3.0: "", 4.0: "c"}))
-    assert said.at(at(seconds), at(until)) == text
+    texts = read_topic_texts(tmp_path, spoken("/said", {1.0: " a ", 2.0: "b", 3.0: "", 4.0: "c"}))
+    assert texts.at(at(seconds), at(until)) == text
 
 
 def test_one_is_true_and_zero_is_false() -> None:
-    said = Said("/said", np.arange(4), np.array([0, 1, 2, 3], np.int32), ("1", "False", "TRUE", "go "))
-    assert said.matching(["true"]).tolist() == [True, False, True, False]
-    assert said.matching(["0", "GO"]).tolist() == [False, True, False, True]
+    texts = TopicTexts("/said", np.arange(4), np.array([0, 1, 2, 3], np.int32), ("1", "False", "TRUE", "go "))
+    assert texts.matching(["true"]).tolist() == [True, False, True, False]
+    assert texts.matching(["0", "GO"]).tolist() == [False, True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -68,32 +67,32 @@ def test_one_is_true_and_zero_is_false() -> None:
     ],
 )
 def test_the_field_that_holds_the_word_is_found(tmp_path: Path, type_name: str, fields: Any, text: str) -> None:
-    assert say(tmp_path, [Note("/said", type_name, at(0), fields)]).texts == (text,)
+    assert read_topic_texts(tmp_path, [Note("/said", type_name, at(0), fields)]).texts == (text,)
 
 
 def test_a_field_may_lie_deep_inside(tmp_path: Path) -> None:
     status = [{"values": [{"key": "task", "value": "fold"}]}]
     note = Note("/said", "diagnostic_msgs/msg/DiagnosticArray", at(0), {"status": status})
-    assert say(tmp_path, [note], field="status[0].values[0].value").texts == ("fold",)
+    assert read_topic_texts(tmp_path, [note], field="status[0].values[0].value").texts == ("fold",)
 
 
 def test_a_type_without_a_clear_word_asks_for_the_field(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no obvious field"):
-        say(tmp_path, [Note("/said", "geometry_msgs/msg/Point", at(0), {"x": 1.0})])
+        read_topic_texts(tmp_path, [Note("/said", "geometry_msgs/msg/Point", at(0), {"x": 1.0})])
     (tmp_path / "run.bag").unlink()
     with pytest.raises(ConfigError, match="neither a text, a number nor a bool"):
-        say(tmp_path, [Note("/said", "sensor_msgs/msg/JointState", at(0))], field="position")
+        read_topic_texts(tmp_path, [Note("/said", "sensor_msgs/msg/JointState", at(0))], field="position")
 
 
 def test_what_cannot_be_a_word_is_counted_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "MAX_TEXT_CHARACTERS", 5)
     monkeypatch.setattr(events, "MAX_TEXTS_BYTES", 8)
-    said = say(tmp_path, spoken("/said", {0.0: "abc", 1.0: "abcdef", 2.0: "abc"}))
-    assert (len(said), said.unreadable) == (2, 1)
-    assert "6 characters" in said.reason
+    texts = read_topic_texts(tmp_path, spoken("/said", {0.0: "abc", 1.0: "abcdef", 2.0: "abc"}))
+    assert (len(texts), texts.unreadable) == (2, 1)
+    assert "6 characters" in texts.reason
     (tmp_path / "run.bag").unlink()
     with pytest.raises(LimitExceeded, match="longer than 8 characters"):
-        say(tmp_path, spoken("/said", {0.0: "abcd", 1.0: "efgh", 2.0: "i"}))
+        read_topic_texts(tmp_path, spoken("/said", {0.0: "abcd", 1.0: "efgh", 2.0: "i"}))
 
 
 # ── service calls ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -139,7 +138,7 @@ def call(
 def windows(path: Path, *asked: str) -> list[tuple[float, float]]:
     chosen = read_settings(None, [f"episodes.topic={SERVICE}", *asked])
     with recordings.open(path) as recording:
-        found = read_windows(recording, chosen.episodes, "log").windows
+        found = read_windows(recording, chosen.episodes, "log")[0]
     last = at(4.0)
     return [((each.begin_ns - at(0)) / 1e9, (min(each.end_ns, last) - at(0)) / 1e9) for each in found]
 

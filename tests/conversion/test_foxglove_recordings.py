@@ -40,7 +40,7 @@ def robot(late_ns: int = 0) -> list[Entry]:
     for number, time_ns in enumerate(TIMES):
         time = {"timestamp": stamp(time_ns - late_ns)}
         joints = [{"name": name, "position": number + place / 10} for place, name in enumerate("abc")]
-        pixels = bags.picture(number)
+        pixels = bags.image(number)
         contents: dict[str, tuple[str, dict[str, Any]]] = {
             "/cam/image": ("CompressedImage", {"data": bags.jpeg(number), "format": "jpeg", "frame_id": "c"}),
             "/raw/image": ("RawImage", {"width": 64, "height": 48, "encoding": "rgb8", "step": 192,
@@ -74,7 +74,7 @@ def test_every_kind_of_message_becomes_its_feature(form: str, tmp_path: Path) ->
 def test_raw_images_become_what_those_of_ros_become(form: str, tmp_path: Path) -> None:
     ros = bags.write(
         tmp_path / "ros.mcap",
-        bags.messages("/raw/image", TIMES, lambda number: bags.raw(bags.picture(number), "rgb8")),
+        bags.messages("/raw/image", TIMES, lambda number: bags.raw(bags.image(number), "rgb8")),
     )
     stored = []
     for place, path in enumerate((ros, WRITERS[form](tmp_path / "a.mcap", FOXGLOVE, robot()))):

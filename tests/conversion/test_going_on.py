@@ -62,7 +62,7 @@ def test_an_append_that_was_ended_is_not_thrown_away_by_another(sources: list[Pa
     penstock.convert(**call(sources, out))
     with pytest.raises(Interrupted) as ended:
         penstock.convert(**call([later], out, append=True), progress=StopAfter(54))
-    assert "2 episodes are kept: " in str(ended.value) and "--append --resume goes on" in str(ended.value)
+    assert "2 episodes are kept: " in str(ended.value) and "--append --resume continues" in str(ended.value)
     with pytest.raises(OutputExists, match="2 episodes committed") as refused:
         penstock.convert(**call([another(tmp_path, "other.bag")], out, append=True))
     assert "--append --resume" in str(refused.value) and "--overwrite" not in str(refused.value)
@@ -174,7 +174,7 @@ def test_an_input_of_another_kind_is_refused_saying_so(sources: list[Path], tmp_
         penstock.convert(**call([tmp_path / "episode.hdf5"], tmp_path / "out", append=True))
 
 
-def test_that_few_inputs_fit_the_budget_at_once_is_said_once(sources: list[Path], tmp_path: Path) -> None:
+def test_that_few_inputs_fit_the_budget_at_once_is_reported_once(sources: list[Path], tmp_path: Path) -> None:
     words = {**call(sources, tmp_path / "out", video="h264"), "jobs": 4, "memory": "330MiB"}
     report = penstock.convert(**words)
     named = [note.partition(":")[0] for note in report.notes if " at a time" in note]

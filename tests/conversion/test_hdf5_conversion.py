@@ -12,8 +12,8 @@ import pytest
 
 import penstock
 from penstock.conversion.commit.writer import DataSetWriter
-from penstock.conversion.inputs.input import Found, Means, Run, open_input
-from penstock.conversion.report import Silence
+from penstock.conversion.inputs.input import InputRef, OpenOptions, Run, open_input
+from penstock.conversion.report import NoProgress
 from penstock.conversion.settings import Settings, read_settings
 from penstock.errors import BudgetExceeded, ConfigError, DataSetError, ImageError, Interrupted, StoreError
 from tests.conversion import datasets, version21
@@ -69,8 +69,8 @@ def test_raw_frames_are_encoded_as_asked(tmp_path: Path, video: str) -> None:
     else:
         found = list(version21.decoded(datasets.video_files(out, HIGH)[0]))
     assert len(found) == len(made["cam_high"])
-    for picture, expected in zip(found, made["cam_high"], strict=True):
-        assert distance(picture, expected) < (12 if video == "h264" else 3)
+    for image, expected in zip(found, made["cam_high"], strict=True):
+        assert distance(image, expected) < (12 if video == "h264" else 3)
 
 
 def test_rows_of_their_own_length_and_png_rows(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_robomimic_demonstrations_in_natural_order(tmp_path: Path) -> None:
     assert datasets.values(out, "next.done").reshape(-1).tolist() == [
         bool(value) for name in order for value in made[name]["dones"]
     ]
-    pictures = np.concatenate([made[name]["obs/agentview_image"] for name in order])
-    for sample, expected in zip(datasets.samples(out, "observation.images.agentview"), pictures, strict=True):
+    images = np.concatenate([made[name]["obs/agentview_image"] for name in order])
+    for sample, expected in zip(datasets.samples(out, "observation.images.agentview"), images, strict=True):
         assert distance(decoded(sample), expected) < 3
     assert any("next_obs/object" in note for note in report.notes)
     penstock.convert(tmp_path / "demos.hdf5", tmp_path / "train", overrides=["hdf5.mask=train"])
@@ -192,7 +192,7 @@ def test_d4rl_observations_are_the_state(tmp_path: Path) -> None:
 
 
 def broken(path: Path) -> dict[str, object]:
-    """An episode with three pictures that cannot be used, the first among them."""
+    """An episode with three images that cannot be used, the first among them."""
     made = files.aloha(path, rows=10)
     with h5py.File(path, "r+") as file:
         rows = file["observations/images/cam_high"]
@@ -204,11 +204,11 @@ def broken(path: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("video", ["copy", "mjpeg"])
 @pytest.mark.parametrize("missing", ["trim", "hold"])
-def test_unusable_pictures_are_counted(tmp_path: Path, missing: str, video: str) -> None:
+def test_unusable_images_are_counted(tmp_path: Path, missing: str, video: str) -> None:
     made = broken(tmp_path / "episode_0.hdf5")
     out = tmp_path / "out"
     report = penstock.convert(tmp_path / "episode_0.hdf5", out, fps=50, missing=missing, video=video)
-    assert report.lost == {"unusable picture: observations/images/cam_high": 3} and report.exit_code == 3
+    assert report.lost == {"unusable image: observations/images/cam_high": 3} and report.exit_code == 3
     assert any("row 0" in note for note in report.notes)
     rows = [1, 2, 3, 6, 7, 8, 9] if missing == "trim" else list(range(1, 10))
     shown = rows if missing == "trim" else [1, 2, 3, 3, 3, 6, 7, 8, 9]
@@ -220,9 +220,9 @@ def test_unusable_pictures_are_counted(tmp_path: Path, missing: str, video: str)
 
 
 @pytest.mark.parametrize("asked", [{"bad_messages": "reject"}, {"strict": True}, {"missing": "reject"}])
-def test_unusable_pictures_can_stop_it(tmp_path: Path, asked: dict[str, object]) -> None:
+def test_unusable_images_can_stop_it(tmp_path: Path, asked: dict[str, object]) -> None:
     broken(tmp_path / "episode_0.hdf5")
-    with pytest.raises(StoreError, match=r"3 unusable pictures, the first: observations/images/cam_high: row 0"):
+    with pytest.raises(StoreError, match=r"3 unusable images, the first: observations/images/cam_high: row 0"):
         penstock.convert(tmp_path / "episode_0.hdf5", tmp_path / "out", fps=50, **asked)
     assert not (tmp_path / "out").exists()
 
@@ -250,11 +250,11 @@ def test_what_one_episode_lost_costs_the_next_nothing(tmp_path: Path) -> None:
         file["data/demo_0/obs/agentview_image"][1] = 0
         file["data/demo_0/obs/agentview_image"][2] = 0
     report = penstock.convert(tmp_path / "demos.hdf5", tmp_path / "out")
-    assert report.lost == {"unusable picture: obs/agentview_image": 2}
+    assert report.lost == {"unusable image: obs/agentview_image": 2}
     assert [row["length"] for row in datasets.episodes(tmp_path / "out")] == [2, 4]
 
 
-class StopAfter(Silence):
+class StopAfter(NoProgress):
     """A user who stops the conversion at the n-th report of how far it is."""
 
     def __init__(self, count: int) -> None:
@@ -280,15 +280,15 @@ def test_the_state_is_small_json_and_enough_to_go_on(tmp_path: Path) -> None:
     """Every episode by an input of its own, which knows nothing but the state of the one before."""
     broken(tmp_path / "one.hdf5")
     settings = read_settings(values={"fps": 50, "missing": "hold"})
-    found, means = Found("hdf5", tmp_path / "one.hdf5"), Means(settings, 512 * MIB, 2)
+    found, options = InputRef("hdf5", tmp_path / "one.hdf5"), OpenOptions(settings, 512 * MIB, 2)
     run = Run(on_moved=lambda _: None, on_rows=lambda _: None)
     penstock.convert(tmp_path / "one.hdf5", tmp_path / "whole", fps=50, missing="hold")
     state = None
-    with open_input(found, means) as first:
+    with open_input(found, options) as first:
         writer = DataSetWriter(tmp_path / "out", fps=first.fps, features=first.features, robot_type=first.robot_type)
     with writer:
         while True:
-            with open_input(found, means) as source:
+            with open_input(found, options) as source:
                 plan = source.next_episode(state)
                 if plan is None:
                     lost = source.finish(state).lost
@@ -301,13 +301,13 @@ def test_the_state_is_small_json_and_enough_to_go_on(tmp_path: Path) -> None:
                     state = json.loads(json.dumps(again.state))  # type: ignore[attr-defined]
                     continue
                 episode.commit()
-    assert lost == {"unusable picture: observations/images/cam_high": 3}
+    assert lost == {"unusable image: observations/images/cam_high": 3}
     assert len(json.dumps(state)) < 1000
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
 
 
 def test_the_bytes_do_not_depend_on_memory_or_chunks(tmp_path: Path) -> None:
-    made = files.pictures(23, 4)
+    made = files.images(23, 4)
     numbers = np.random.default_rng(0).normal(size=(23, 6))
     storages = ({}, {"chunks": (5, 48, 64, 3)}, {"chunks": (7, 20, 64, 2), "compression": "gzip"})
     for i, storage in enumerate(storages):
@@ -382,7 +382,7 @@ def test_every_second_row_without_the_ends(tmp_path: Path) -> None:
     assert np.array_equal(datasets.values(tmp_path / "out", "action"), made["action"][rows].astype(np.float32))
 
 
-def test_what_does_not_fit_together_is_said(tmp_path: Path) -> None:
+def test_what_does_not_fit_together_is_reported(tmp_path: Path) -> None:
     files.aloha(tmp_path / "short.hdf5", rows=6)
     with h5py.File(tmp_path / "short.hdf5", "r+") as file:
         del file["observations/qpos"]
@@ -391,7 +391,7 @@ def test_what_does_not_fit_together_is_said(tmp_path: Path) -> None:
         penstock.convert(tmp_path / "short.hdf5", tmp_path / "out", fps=50)
     files.aloha(tmp_path / "mixed.hdf5", rows=6)
     with h5py.File(tmp_path / "mixed.hdf5", "r+") as file:
-        small = cv2.imencode(".jpg", files.picture(1)[:40])[1].reshape(-1)
+        small = cv2.imencode(".jpg", files.image(1)[:40])[1].reshape(-1)
         rows = file["observations/images/cam_high"]
         rows[3] = 0
         rows[3, : len(small)] = small

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.cli import main
-from penstock.conversion.report import Silence
+from penstock.conversion.report import NoProgress
 from penstock.errors import BudgetExceeded, Interrupted, StoreError
 from penstock.stores.hdf5.array import Hdf5Array
 from tests.conversion import datasets
@@ -105,7 +105,7 @@ def test_an_open_end_needs_its_next_observation(tmp_path: Path, is_cut: bool) ->
         assert NEXT not in datasets.info(tmp_path / "out")["features"] and len(found[STATE]) == 39
 
 
-def test_next_pictures_and_parts_of_the_state_are_compared_too(tmp_path: Path) -> None:
+def test_next_images_and_parts_of_the_state_are_compared_too(tmp_path: Path) -> None:
     made = files.robomimic(tmp_path / "demos.hdf5", (5, 7))
     differing = {"obs/agentview_image": 3, "obs/robot0_eef_quat": 2}
     with h5py.File(tmp_path / "demos.hdf5", "r+") as file:
@@ -137,7 +137,7 @@ def test_next_pictures_and_parts_of_the_state_are_compared_too(tmp_path: Path) -
     assert outputs["next.observation.images.agentview"] == "next.observation.images.agentview"
 
 
-def test_a_next_picture_that_is_kept_leaves_the_state_its_next_row(tmp_path: Path) -> None:
+def test_a_next_image_that_is_kept_leaves_the_state_its_next_row(tmp_path: Path) -> None:
     pixels = np.random.default_rng(3).integers(0, 255, (40, 16, 16, 3), dtype=np.uint8)
     made = steps(tmp_path / "flat.hdf5")
     with h5py.File(tmp_path / "replay.hdf5", "w") as file:
@@ -160,7 +160,7 @@ def test_a_next_observation_that_is_left_out_is_not_noted_as_kept(tmp_path: Path
 
 @pytest.mark.parametrize("ragged", [True, False])
 @pytest.mark.parametrize("same", [True, False])
-def test_encoded_pictures_are_compared_by_their_bytes(tmp_path: Path, ragged: bool, same: bool) -> None:
+def test_encoded_images_are_compared_by_their_bytes(tmp_path: Path, ragged: bool, same: bool) -> None:
     rows = files.encoded(6)
     after = [*rows[1:], rows[-1]]
     if not same:
@@ -171,7 +171,7 @@ def test_encoded_pictures_are_compared_by_their_bytes(tmp_path: Path, ragged: bo
                 data = file.create_dataset(f"{group}/left_image", (6,), dtype=h5py.vlen_dtype(np.uint8))
                 for row, each in enumerate(encoded):
                     data[row] = each
-            else:  # the padding may differ: it is no part of the picture
+            else:  # the padding may differ: it is no part of the image
                 file[f"{group}/left_image"] = np.pad(files.padded(encoded), ((0, 0), (0, more)))
         file["actions"], file["rewards"] = np.zeros((6, 2)), np.zeros(6)
     report = penstock.convert(tmp_path / "x.hdf5", tmp_path / "out", fps=10)
@@ -258,7 +258,7 @@ def test_comparing_keeps_to_the_budget(tmp_path: Path, monkeypatch: pytest.Monke
 def test_inspect_compares_the_first_rows_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from penstock.cli import inspect_store
+    from penstock.cli.inspect import stores as inspect_store
     from penstock.conversion.mapping import next_columns
 
     steps(tmp_path / "replay.hdf5")
@@ -270,16 +270,16 @@ def test_inspect_compares_the_first_rows_and_says_so(
 
 
 def test_comparing_ends_when_it_is_asked_to(tmp_path: Path) -> None:
-    from penstock.conversion.inputs.input import Found, Means, open_input
+    from penstock.conversion.inputs.input import InputRef, OpenOptions, open_input
     from penstock.conversion.settings import read_settings
-    from penstock.conversion.stop import Stop
+    from penstock.conversion.stop import StopSignals
 
     steps(tmp_path / "replay.hdf5")
-    stop = Stop()
-    stop.asked = True
-    means = Means(read_settings(None, ["fps=20"]), 1 << 30, 1, check_stop=stop.check)
+    stop = StopSignals()
+    stop.is_requested = True
+    options = OpenOptions(read_settings(None, ["fps=20"]), 1 << 30, 1, check_stop=stop.check)
     with pytest.raises(Interrupted):
-        open_input(Found("hdf5", tmp_path / "replay.hdf5"), means)
+        open_input(InputRef("hdf5", tmp_path / "replay.hdf5"), options)
 
 
 def test_a_suggested_configuration_keeps_next_observations_and_success(
@@ -298,7 +298,7 @@ def test_a_suggested_configuration_keeps_next_observations_and_success(
     assert np.flatnonzero(datasets.values(tmp_path / "asked", "next.success")).tolist() == [11]
 
 
-class StopAfter(Silence):
+class StopAfter(NoProgress):
     """A user who stops the conversion at the n-th report of how far it is."""
 
     def __init__(self, count: int) -> None:

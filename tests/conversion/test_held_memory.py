@@ -1,4 +1,4 @@
-"""What a pass really holds: pictures that outlive their block, decoded pictures, chunks and messages of any size."""
+"""What a pass really holds: images that outlive their block, decoded images, chunks and messages of any size."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 import penstock
 from penstock import recordings
-from penstock.conversion.cameras import camera as cameras
-from penstock.conversion.report import Silence
+from penstock.conversion.cameras import workers as cameras
+from penstock.conversion.report import NoProgress
 from penstock.errors import BudgetExceeded
 from penstock.plan.conversion_memory import (
     PREPARED_PER_THREAD,
@@ -32,8 +32,8 @@ def flat(value: int, side: int = 256) -> bags.Raw:
     return bags.raw(np.full((side, side, 3), value, np.uint8), "rgb8")
 
 
-def test_a_raw_picture_that_is_repeated_after_its_block_was_used_again(tmp_path: Path) -> None:
-    """A slow raw camera beside a fast one: its picture is repeated long after its buffer has other pixels in it."""
+def test_a_raw_image_that_is_repeated_after_its_block_was_used_again(tmp_path: Path) -> None:
+    """A slow raw camera beside a fast one: its image is repeated long after its buffer has other pixels in it."""
     import av
 
     values = [40 + 30 * n for n in range(6)]
@@ -55,8 +55,8 @@ def test_a_raw_picture_that_is_repeated_after_its_block_was_used_again(tmp_path:
 
 
 @pytest.mark.parametrize("video", ["mjpeg", "h264"])
-def test_only_so_many_pictures_are_decoded_at_once(video: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block of small JPEGs holds hundreds of pictures; decoded they would be many times the budget."""
+def test_only_so_many_images_are_decoded_at_once(video: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of small JPEGs holds hundreds of images; decoded they would be many times the budget."""
     bag = bags.write(tmp_path / "run.bag", bags.robot(4))
     lock, alive, most = threading.Lock(), 0, 0
     worker = cameras.JpegWorker if video == "mjpeg" else cameras.VideoWorker
@@ -153,8 +153,8 @@ def test_a_packed_chunk_that_does_not_fit_is_refused_before_it_is_read(tmp_path:
     rng = np.random.default_rng(0)
     noise = [rng.integers(0, 255, 65_533, dtype=np.uint8).tobytes() for _ in range(8)]
     comments = b"".join(b"\xff\xfe\xff\xff" + piece for piece in noise)
-    picture = bags.jpeg(0)[:2] + comments + bags.jpeg(0)[2:]
-    tape = bags.messages(CAM_H, bags.times(30, 4), lambda n: bags.Jpeg(picture)) + bags.joints(STATE, bags.times(50, 4))
+    image = bags.jpeg(0)[:2] + comments + bags.jpeg(0)[2:]
+    tape = bags.messages(CAM_H, bags.times(30, 4), lambda n: bags.Jpeg(image)) + bags.joints(STATE, bags.times(50, 4))
     bag = bags.write(tmp_path / "run.bag", tape, compression="lz4", chunk_bytes=48 * MIB)
     with pytest.raises(BudgetExceeded):
         penstock.convert(bag, tmp_path / "out", memory="180MiB")
@@ -163,7 +163,7 @@ def test_a_packed_chunk_that_does_not_fit_is_refused_before_it_is_read(tmp_path:
 # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Listens(Silence):
+class Listens(NoProgress):
     def __init__(self) -> None:
         self.seen: list[tuple[int, int]] = []
 
@@ -173,7 +173,7 @@ class Listens(Silence):
 
 @pytest.mark.parametrize("split", [False, True])
 def test_progress_goes_forward_to_the_end_and_not_beyond(split: bool, tmp_path: Path) -> None:
-    broken = bags.change(bags.robot(4), CAM_H, 70, bags.with_content(bags.Jpeg(b"no picture")))
+    broken = bags.change(bags.robot(4), CAM_H, 70, bags.with_content(bags.Jpeg(b"no image")))
     sources = [bags.write(tmp_path / "a.bag", bags.robot(4)), bags.write(tmp_path / "b.bag", broken)]
     progress = Listens()
     penstock.convert(

@@ -25,15 +25,15 @@ from tests.lerobot.stories import FEATURES, begin, fill, task_of, undisturbed, w
 LENGTHS = (5, 3, 9, 4, 6, 1, 7)
 
 
-def parcel_of(root: Path, numbers: range, lengths: tuple[int, ...] | list[int]) -> Path:
+def make_worker_output(root: Path, numbers: range, lengths: tuple[int, ...] | list[int]) -> Path:
     with begin(root, is_worker_output=True) as writer:
         for number in numbers:
             write(writer, number, lengths[number])
     return root
 
 
-def join_all(writer: DataSetWriter, parcel: Path) -> None:
-    for joined in episodes_of(parcel):
+def join_all(writer: DataSetWriter, worker_output: Path) -> None:
+    for joined in episodes_of(worker_output):
         join_episode(joined, writer).commit(joined.record.note)
 
 
@@ -59,7 +59,7 @@ def test_joined_equals_direct(
     writer = begin(folder / "set", **limits)
     for first in range(0, len(lengths), split):
         numbers = range(first, min(first + split, len(lengths)))
-        join_all(writer, parcel_of(folder / f"parcel-{first}", numbers, lengths))
+        join_all(writer, make_worker_output(folder / f"worker_output-{first}", numbers, lengths))
         if stop:
             writer.leave()
             writer = DataSetWriter.resume(folder / "set", fsync=False)
@@ -71,29 +71,29 @@ def test_joined_equals_direct(
 
 def test_joined_in_many_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = digests(undisturbed(tmp_path / "whole", LENGTHS))
-    parcel = parcel_of(tmp_path / "parcel", range(len(LENGTHS)), LENGTHS)
-    before = digests(parcel)
+    worker_output = make_worker_output(tmp_path / "worker_output", range(len(LENGTHS)), LENGTHS)
+    before = digests(worker_output)
     for size in (1, 2500):
         monkeypatch.setattr(replay, "PIECE_BYTES", size)
         with begin(tmp_path / f"set{size}") as writer:
-            join_all(writer, parcel)
+            join_all(writer, worker_output)
         assert digests(tmp_path / f"set{size}") == expected
-    assert digests(parcel) == before
+    assert digests(worker_output) == before
 
 
-def test_a_parcel_that_is_still_growing_and_was_killed_once(tmp_path: Path) -> None:
+def test_a_worker_output_that_is_still_growing_and_was_killed_once(tmp_path: Path) -> None:
     expected = digests(undisturbed(tmp_path / "whole", LENGTHS))
-    parcel, target = begin(tmp_path / "parcel", is_worker_output=True), begin(tmp_path / "set")
+    worker_output, target = begin(tmp_path / "worker_output", is_worker_output=True), begin(tmp_path / "set")
     for number, rows in enumerate(LENGTHS):
-        write(parcel, number, rows, last=number == 1)
-        episode = parcel.episode(rows=3, task=task_of(90))
+        write(worker_output, number, rows, last=number == 1)
+        episode = worker_output.episode(rows=3, task=task_of(90))
         fill(episode, 90, 3)
-        joined = list(episodes_of(tmp_path / "parcel"))
+        joined = list(episodes_of(tmp_path / "worker_output"))
         assert len(joined) == number + 1
         join_episode(joined[number], target).commit(joined[number].record.note)
         if number % 2:
-            parcel.stop()
-            parcel = DataSetWriter.resume(tmp_path / "parcel", fsync=False)
+            worker_output.stop()
+            worker_output = DataSetWriter.resume(tmp_path / "worker_output", fsync=False)
         else:
             episode.abort()
     target.close()
@@ -102,11 +102,11 @@ def test_a_parcel_that_is_still_growing_and_was_killed_once(tmp_path: Path) -> N
 
 def test_direct_and_joined_episodes_mix(tmp_path: Path) -> None:
     expected = digests(undisturbed(tmp_path / "whole", LENGTHS))
-    parcel = parcel_of(tmp_path / "parcel", range(2, 5), LENGTHS)
+    worker_output = make_worker_output(tmp_path / "worker_output", range(2, 5), LENGTHS)
     with begin(tmp_path / "set") as writer:
         write(writer, 0, LENGTHS[0])
         write(writer, 1, LENGTHS[1])
-        join_all(writer, parcel)
+        join_all(writer, worker_output)
         write(writer, 5, LENGTHS[5])
         write(writer, 6, LENGTHS[6], last=True)
     assert digests(tmp_path / "set") == expected
@@ -152,15 +152,15 @@ def write_everything(writer: DataSetWriter, number: int) -> None:
 
 
 def test_every_kind_of_feature_is_joined_and_resumed(tmp_path: Path) -> None:
-    def begun(name: str, **more: Any) -> DataSetWriter:
+    def new_writer(name: str, **more: Any) -> DataSetWriter:
         return DataSetWriter(tmp_path / name, fps=FPS, features=EVERYTHING, fsync=False, **more)
 
-    for name, worker in (("whole", False), ("parcel", True)):
-        with begun(name, is_worker_output=worker) as writer:
+    for name, worker in (("whole", False), ("worker_output", True)):
+        with new_writer(name, is_worker_output=worker) as writer:
             for number in range(4):
                 write_everything(writer, number)
-    writer = begun("set")
-    for joined in episodes_of(tmp_path / "parcel"):
+    writer = new_writer("set")
+    for joined in episodes_of(tmp_path / "worker_output"):
         join_episode(joined, writer).commit()
         writer.leave()
         writer = DataSetWriter.resume(tmp_path / "set", fsync=False)
@@ -170,13 +170,15 @@ def test_every_kind_of_feature_is_joined_and_resumed(tmp_path: Path) -> None:
 
 def test_an_episode_that_does_not_fit_is_refused_and_leaves_no_trace(tmp_path: Path) -> None:
     features = (FEATURES[0],)
-    parcel = DataSetWriter(tmp_path / "parcel", fps=FPS, features=features, fsync=False, is_worker_output=True)
-    episode = parcel.episode(task="x")
+    worker_output = DataSetWriter(
+        tmp_path / "worker_output", fps=FPS, features=features, fsync=False, is_worker_output=True
+    )
+    episode = worker_output.episode(task="x")
     episode.video(CAMERA).append(jpegs(2))
     episode.write_rows({}, rows=2)
     episode.commit()
-    parcel.leave()
-    (joined,) = episodes_of(tmp_path / "parcel")
+    worker_output.leave()
+    (joined,) = episodes_of(tmp_path / "worker_output")
     with pytest.raises(DataSetError, match="cannot be joined"):
         join_episode(joined, begin(tmp_path / "other"))
     writer = DataSetWriter(tmp_path / "set", fps=FPS, features=features, fsync=False)
@@ -185,7 +187,7 @@ def test_an_episode_that_does_not_fit_is_refused_and_leaves_no_trace(tmp_path: P
         episode.write_rows({}, rows=1)
         episode.commit()
     before = tree(tmp_path / "set")
-    video = layout.video_path(tmp_path / "parcel", CAMERA, layout.FIRST_FILE)
+    video = layout.video_path(tmp_path / "worker_output", CAMERA, layout.FIRST_FILE)
     video.write_bytes(video.read_bytes()[:-5])
     with pytest.raises(DataSetCorrupt, match="ends at byte"):
         join_episode(joined, writer)
@@ -193,10 +195,10 @@ def test_an_episode_that_does_not_fit_is_refused_and_leaves_no_trace(tmp_path: P
     writer.close()
 
 
-def test_only_parcels_are_joined_and_they_are_never_closed(tmp_path: Path) -> None:
+def test_only_worker_outputs_are_joined_and_they_are_never_closed(tmp_path: Path) -> None:
     with pytest.raises(DataSetError, match="not written as a worker output"):
         list(episodes_of(undisturbed(tmp_path / "set", (2,))))
-    writer = begin(tmp_path / "parcel", is_worker_output=True)
+    writer = begin(tmp_path / "worker_output", is_worker_output=True)
     write(writer, 0, 2)
     with pytest.raises(DataSetError, match="never closed"):
         writer.close()

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,7 @@ def test_every_line_is_json_and_comes_back(tmp_path: Path) -> None:
     lines = journal.path.read_text().splitlines()
     assert [json.loads(line)["record"]["type"] for line in lines] == ["header", "note", "note", "note", "note"]
     read = Journal.read(tmp_path)
-    assert read.header == replace(HEADER, identity={})  # which may name very many inputs, and is read when asked for
+    assert read.header == HEADER._replace(identity={})  # which may name very many inputs, and is read when asked for
     assert list(read.notes()) == NOTES and read.identity == HEADER.identity
 
 
@@ -50,7 +49,7 @@ def test_torn_at_every_byte(tmp_path: Path) -> None:
             continue
         journal = Journal.read(tmp_path)
         assert can_resume(tmp_path) and path.stat().st_size == size  # reading changes nothing
-        journal.go_on(fsync=False)
+        journal.open_for_append(fsync=False)
         assert path.stat().st_size == ends[whole - 1]
         journal.append({"type": "note", "note": {"new": True}})
         journal.close()

@@ -87,7 +87,7 @@ def test_both_arms_with_claws_are_sixteen_numbers_in_the_known_order(bags: dict[
     bag, out = bags["leju_claw"], tmp_path / "out"
     report, state, action = convert(bag, out)
     assert (report.episodes, report.fps, report.exit_code) == (1, 10, 0)
-    assert len(state) == len(range(2, 43, 3))  # 45 pictures, 2 dropped at both ends, every third
+    assert len(state) == len(range(2, 43, 3))  # 45 images, 2 dropped at both ends, every third
     same(state, expected(bag, "leju_claw", ("left", "right"), action=False))
     same(action, expected(bag, "leju_claw", ("left", "right"), action=True))
     arms = [f"zarm_{side}{i}_link" for side in "lr" for i in range(1, 8)]
@@ -192,7 +192,7 @@ def test_a_commanded_base_stays_absolute_beside_relative_arms(bags: dict[str, Pa
 
 
 @pytest.mark.parametrize(("hz", "stride"), [(30, 1), (15, 2), (10, 3), (5, 6)])
-def test_train_hz_takes_every_nth_picture_of_the_main_camera(
+def test_train_hz_takes_every_nth_image_of_the_main_camera(
     bags: dict[str, Path], tmp_path: Path, hz: int, stride: int
 ) -> None:
     bag, out = bags["leju_claw"], tmp_path / "out"
@@ -203,7 +203,7 @@ def test_train_hz_takes_every_nth_picture_of_the_main_camera(
     same(state[:, :7], oracle.body(recorded, rows, action=False)[:, 12:19])
 
 
-def test_a_false_rate_of_the_main_camera_is_said_and_not_believed(bags: dict[str, Path], tmp_path: Path) -> None:
+def test_a_false_rate_of_the_main_camera_is_reported_and_not_believed(bags: dict[str, Path], tmp_path: Path) -> None:
     words = ("dataset.main_timeline_fps=60", "dataset.train_hz=10")
     job = job_of(bags["leju_claw"], tmp_path / "out", *words)
     assert any("main_timeline_fps is 60" in note and "30.0" in note for note in job.notes)
@@ -215,10 +215,10 @@ def test_a_train_hz_that_does_not_divide_the_rate_is_kept_all_the_same(bags: dic
     job = job_of(bags["leju_claw"], tmp_path / "out", "dataset.train_hz=20")
     assert any("does not divide" in note for note in job.notes)
     report, _, _ = convert(bags["leju_claw"], tmp_path / "out", "dataset.train_hz=20")
-    assert (report.fps, report.frames) == (20, 27)  # 41 pictures of 1/30 s: 1.33 s
+    assert (report.fps, report.frames) == (20, 27)  # 41 images of 1/30 s: 1.33 s
 
 
-def test_pictures_are_copied_when_they_have_the_asked_size(bags: dict[str, Path], tmp_path: Path) -> None:
+def test_images_are_copied_when_they_have_the_asked_size(bags: dict[str, Path], tmp_path: Path) -> None:
     for size, fate in (("{width: 64, height: 48}", "copied"), ("{width: 32, height: 24}", "mjpeg")):
         report, _, _ = convert(bags["leju_claw"], tmp_path / fate, f"dataset.resize={size}")
         camera = report.features["observation.images.head_cam_h"]
@@ -297,7 +297,7 @@ def test_what_is_not_a_kuavo_recording_is_named(tmp_path: Path) -> None:
 
     bag = tmp_path / "other.bag"
     write_recording(bag, Script(seconds=0.2, width=64, height=48))
-    with pytest.raises(ConfigError, match="no recording of a Kuavo"):
+    with pytest.raises(ConfigError, match="not a recording of a Kuavo"):
         job_of(bag, tmp_path / "out")
     with pytest.raises(RecordingError, match="no such file"):
         job_of(tmp_path / "nothing", tmp_path / "out")

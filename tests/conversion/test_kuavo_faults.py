@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock.conversion import kuavo
-from penstock.conversion.report import Silence
+from penstock.conversion.report import NoProgress
 from penstock.demo.kuavo import KuavoScript, definition, write_kuavo_recording
 from penstock.errors import AlignError
 from penstock.lerobot.read.reader import open_data_set
@@ -46,7 +46,7 @@ def contents(out: Path) -> dict[str, bytes]:
 # Depth
 
 
-def _depth_pictures(bag: Path, topic: str) -> list[np.ndarray]:
+def _depth_images(bag: Path, topic: str) -> list[np.ndarray]:
     recorded = oracle.read(bag)
     messages = recorded.nearest(topic, oracle.row_times(recorded, drop=2))
     return [cv2.imdecode(np.asarray(message.data)[12:], cv2.IMREAD_UNCHANGED) for message in messages]
@@ -61,11 +61,11 @@ def test_depth_keeps_its_millimetres(tmp_path: Path) -> None:
     for camera, topic in topics.items():
         stored = data.depth(f"observation.depth_{camera}", 0, report.frames)
         assert stored.dtype == np.uint16
-        np.testing.assert_array_equal(stored, np.stack(_depth_pictures(bag, topic)))
+        np.testing.assert_array_equal(stored, np.stack(_depth_images(bag, topic)))
     assert stored.max() > 1500  # depth_range is a range for 8 bits, and cuts nothing here
 
 
-def test_eight_bits_have_one_range_for_all_pictures(tmp_path: Path) -> None:
+def test_eight_bits_have_one_range_for_all_images(tmp_path: Path) -> None:
     bag = record(tmp_path / "run.bag", depth=True)
     words = ("dataset.use_depth=true", "dataset.which_arm=left", "depth=8bit", "dataset.depth_range=[300,1200]")
     report = convert(tmp_path / "out", f"rosbag.rosbag_dir={bag}", *words, "video=images")
@@ -124,7 +124,7 @@ def test_a_failed_recording_leaves_nothing_in_the_next_episode(tmp_path: Path) -
     everything.mkdir()
     for bag in (first, last):
         (everything / bag.name).hardlink_to(bag)
-    # Rows 0 to 9 are written before the picture that makes it fail.
+    # Rows 0 to 9 are written before the image that makes it fail.
     rewritten(
         first,
         everything / "b.bag",
@@ -146,7 +146,7 @@ class _Unplugged(Exception):
     pass
 
 
-class _Plug(Silence):
+class _Plug(NoProgress):
     """Pulls the plug when so much has been read."""
 
     def __init__(self, share: float) -> None:

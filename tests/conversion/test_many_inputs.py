@@ -11,23 +11,24 @@ import pytest
 
 import penstock
 from penstock.conversion import report as reports
-from penstock.conversion.commit import input_progress
-from penstock.conversion.commit.input_progress import InputProgress, JobInputs, episode_note
-from penstock.conversion.inputs.input import Found, Outcome
-from penstock.conversion.report import MovedBytes, Silence
+from penstock.conversion.commit import writing as input_progress
+from penstock.conversion.commit.writing import InputProgress, JobInputs
+from penstock.conversion.inputs.input import InputRef
+from penstock.conversion.report import MovedBytes, NoProgress
 from tests.conversion.bags import robot, write
 
 STREAM = {"messages": 30, "skew_ms": {"p50": 0.25, "max": 7.5}, "gaps": []}
 STREAMS = {f"/topic/{number}": STREAM for number in range(6)}
 
 
-def outcome(number: int, lost: int = 0) -> Outcome:
+def episode_note(number: int, state: dict[str, Any], lost: int = 0) -> dict[str, Any]:
     alignment: dict[str, Any] = json.loads(json.dumps({"source": f"run-{number}.bag", "streams": STREAMS}))
-    return Outcome({"gap": lost} if lost else {}, (f"note {number}",), alignment)
+    outcome = {"lost": {"gap": lost} if lost else {}, "notes": [f"note {number}"], "alignment": alignment}
+    return {"input": number, "state": state, "outcome": outcome}
 
 
 def inputs_of(count: int, **options: Any) -> JobInputs:
-    found = (Found("recording", f"/data/fleet/day-0/run-{number:06d}.bag") for number in range(count))
+    found = (InputRef("recording", f"/data/fleet/day-0/run-{number:06d}.bag") for number in range(count))
     return JobInputs([InputProgress(each, 10) for each in found], **options)
 
 
@@ -37,20 +38,20 @@ def test_an_input_that_is_through_takes_less_than_half_a_kilobyte() -> None:
     tracemalloc.start()
     inputs = inputs_of(count)
     for number in range(count):
-        inputs.add_episode(episode_note(number, {"next_row": 30, "notes": []}, outcome(number)))
+        inputs.add_episode(episode_note(number, {"next_row": 30, "notes": []}))
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     shown = sum(len(text) for text in inputs._alignments.values()) + sum(len(note) + 150 for note in inputs.notes)
     print(f"{(held - shown) / count:,.0f} bytes per input")
     assert (held - shown) / count < 500
-    assert all(entry.is_through and entry.state is None for entry in inputs.entries)
+    assert all(entry.is_finished and entry.state is None for entry in inputs.entries)
 
 
 def test_the_report_shows_some_inputs_and_counts_all() -> None:
     inputs = inputs_of(3_000, first_new=1_000)
     for number in range(3_000):
         lost = 2 if number % 500 == 499 else 0
-        inputs.add_episode(episode_note(number, {}, outcome(number, lost)))
+        inputs.add_episode(episode_note(number, {}, lost))
     assert inputs.lost == {"gap": 12} and inputs.lost_before == 4
     shown = [each["source"] for each in inputs.alignment()]
     assert len(shown) == input_progress.SHOWN_ALIGNMENTS
@@ -60,23 +61,23 @@ def test_the_report_shows_some_inputs_and_counts_all() -> None:
 
 
 def test_a_worker_knows_its_own_input_alone() -> None:
-    inputs = JobInputs([InputProgress(Found("recording", Path("run.bag")), 0)], first=90_000)
-    inputs.add_episode(episode_note(90_000, {}, outcome(90_000)))
-    assert inputs.entry(90_000).is_through and len(inputs.entries) == 1
+    inputs = JobInputs([InputProgress(InputRef("recording", Path("run.bag")), 0)], first=90_000)
+    inputs.add_episode(episode_note(90_000, {}))
+    assert inputs.entry(90_000).is_finished and len(inputs.entries) == 1
 
 
 def test_moved_bytes_neither_go_back_nor_beyond_the_whole() -> None:
-    heard: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
 
-    class Heard(Silence):
+    class Heard(NoProgress):
         def moved(self, done_bytes: int, total_bytes: int) -> None:
-            heard.append((done_bytes, total_bytes))
+            calls.append((done_bytes, total_bytes))
 
     moved = MovedBytes(Heard(), [10, 5])
     for number, done in ((0, 4), (0, 2), (1, 99), (0, 4)):
         moved(number, done)
     moved.done(0)
-    assert heard == [(4, 15), (9, 15), (15, 15)]
+    assert calls == [(4, 15), (9, 15), (15, 15)]
 
 
 def test_a_report_of_more_inputs_than_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def test_a_camera_of_one_image_beside_joints_is_left_out(tmp_path: Path) -> None
 def test_a_camera_without_a_usable_image_is_left_out_with_the_word_of_the_hint(tmp_path: Path) -> None:
     tape = [replace(message, content=bags.Jpeg(b"\xff\xd8\xff")) for message in bags.camera(CAM_H, bags.times(30, 1.0))]
     path = bags.write(tmp_path / "run.bag", bags.camera(bags.CAM_L, bags.times(30, 1.0)) + tape)
-    with pytest.raises(PenstockError, match="no usable picture") as caught:
+    with pytest.raises(PenstockError, match="no usable image") as caught:
         penstock.convert(path, tmp_path / "out")
     word = (caught.value.hint or "").split()[-1]
     assert word == "leave_out=observation.images.cam_h"

@@ -192,14 +192,14 @@ def test_every_command_is_part_of_the_action_but_the_pose_that_joints_follow(tmp
         topic("/arm/target_pose", "geometry_msgs/msg/PoseStamped", {}),
         topic("/arm/command_state", "std_msgs/msg/Float64", {"data": 1.0}),
     )
-    chosen, said = settled(tmp_path, *groups)
+    chosen, text = settled(tmp_path, *groups)
     assert [source.topic for source in chosen.features["action"].sources] == ["/arm/command", "/gripper/command"]
     assert {"observation.arm_target_pose", "observation.arm_command_state"} <= set(chosen.features)
-    assert any("/arm/target_pose is a pose beside commands of joints" in note for note in said)
+    assert any("/arm/target_pose is a pose beside commands of joints" in note for note in text)
     assert names(tmp_path)["action"] == ("arm_command.a", "gripper_command.data")
 
 
-def test_what_is_left_out_is_said_with_its_reason(tmp_path: Path) -> None:
+def test_what_is_left_out_is_reported_with_its_reason(tmp_path: Path) -> None:
     groups = (
         topic("/scan", "demo_msgs/msg/Scan", {"ranges": [0.0] * 900}),
         topic("/empty", "sensor_msgs/msg/JointState", {"name": ["a"]}),
@@ -207,14 +207,14 @@ def test_what_is_left_out_is_said_with_its_reason(tmp_path: Path) -> None:
         topic("/bytes", "std_msgs/msg/UInt8MultiArray", {"data": [1, 2, 3]}),
         topic("/unclear", "sensor_msgs/msg/MultiEchoLaserScan", {}),
     )
-    chosen, said = settled(tmp_path, *groups)
+    chosen, expected_text = settled(tmp_path, *groups)
     assert set(chosen.features) == {"observation.images.cam_h", "observation.state"}
-    text = "\n".join(said)
+    text = "\n".join(expected_text)
     assert "/scan left out: 900 numbers in a message" in text
     assert "/gripper/command left out: too sparse for a row each: 3 messages for 20 rows (add it under" in text
     for name in ("/bytes", "/empty", "/unclear"):
         assert f"{name} left out: its type has no default field; name one under features:" in text
-    assert sum("/scan" in note for note in said) == 1, "a reason each, and only one"
+    assert sum("/scan" in note for note in expected_text) == 1, "a reason each, and only one"
     assert "no action: no topic with a value for each row has a word like cmd" in text
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock.conversion.commit import output
-from penstock.conversion.job import Silence
+from penstock.conversion.job import NoProgress
 from penstock.errors import DataSetError, OutputExists, OutputFailed, PenstockError
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, STATE
@@ -114,7 +114,7 @@ def test_an_output_below_a_file_is_a_clear_error(bag: Path, tmp_path: Path) -> N
         penstock.convert(bag, tmp_path / "file/out")
 
 
-def building(out: Path) -> contextlib.AbstractContextManager[output.Building]:
+def building(out: Path) -> contextlib.AbstractContextManager[output.OutputDirectory]:
     """A new data set, nothing of which is committed."""
     return output.building(out, "new", overwrite=False)
 
@@ -136,7 +136,7 @@ def test_a_failure_leaves_nothing_under_the_name_nor_beside_it(
             raise kind("now")
 
     before = penstock_threads()
-    progress = type("Fails", (Silence,), {where: fail})()
+    progress = type("Fails", (NoProgress,), {where: fail})()
     with pytest.raises((kind, PenstockError)):
         penstock.convert(bag, tmp_path / "out", progress=progress, rosbag={"chunk_size": 4})
     assert len(calls) == call + 1
@@ -214,7 +214,7 @@ def test_what_is_left_of_a_replaced_data_set_is_never_taken_for_an_unfinished_co
     assert datasets.episodes(out)[0]["tasks"] == ["third"] and names(tmp_path) == ["out"]
 
 
-def test_a_second_converter_on_one_output_is_refused_and_told_who_holds_it(bag: Path, tmp_path: Path) -> None:
+def test_a_second_converter_on_one_output_is_refused_and_reported_who_holds_it(bag: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with building(out) as work:
         partial = work.root

@@ -50,16 +50,16 @@ def recordings(draw: st.DrawFn) -> tuple[list[Message], Case, dict[str, Any]]:
         within = None if tolerance is None else tolerance * MS
         parts.append(Part(topic, policy=policy, missing=missing, offset=offset * MS, tolerance=within))
     features = {CAMERA: [Part(CAM_H, None)], OTHER: [Part(CAM_L, None)], "observation.state": parts}
-    said: dict[str, Any] = {"features": {CAMERA: CAM_H, OTHER: CAM_L, "observation.state": written}}
+    text: dict[str, Any] = {"features": {CAMERA: CAM_H, OTHER: CAM_L, "observation.state": written}}
     timeline: str | None = draw(st.sampled_from([CAM_H, CAM_L, STATE, None]))
     asked: dict[str, Any] = {"sample_drop": draw(st.sampled_from([0, 0, 1]))}
     if timeline is None:
         asked["fps"] = draw(st.integers(1, 60))
     else:
         asked.update(draw(st.sampled_from([{}, {}, {"stride": 2}, {"fps": 5}, {"fps": 7}])))
-    said.update(asked, timeline=timeline or "fixed")
-    said["rosbag"] = {"chunk_size": draw(st.sampled_from([0, 1, 3, 1000]))}
-    return tape, Case(features, said, timeline, asked), said
+    text.update(asked, timeline=timeline or "fixed")
+    text["rosbag"] = {"chunk_size": draw(st.sampled_from([0, 1, 3, 1000]))}
+    return tape, Case(features, text, timeline, asked), text
 
 
 def clock_differs(expected: BruteAlignment) -> bool:
@@ -74,7 +74,7 @@ def clock_differs(expected: BruteAlignment) -> bool:
 def test_any_conversion_is_the_brute_force_aligners_or_both_refuse(
     made: tuple[list[Message], Case, dict[str, Any]],
 ) -> None:
-    tape, chosen, said = made
+    tape, chosen, text = made
     directory = Path(tempfile.mkdtemp(prefix="penstock-random-"))
     try:
         bag = bags.write(directory / "run.bag", tape, chunk_bytes=4096)
@@ -82,13 +82,13 @@ def test_any_conversion_is_the_brute_force_aligners_or_both_refuse(
             expected, messages = brute(tape, chosen)
         except Refused:
             try:
-                penstock.convert(bag, directory / "out", **said)
+                penstock.convert(bag, directory / "out", **text)
             except penstock.PenstockError:
                 assert not (directory / "out").exists()
                 return
             raise AssertionError("the brute-force aligner refuses this recording") from None
         try:
-            report = penstock.convert(bag, directory / "out", **said)
+            report = penstock.convert(bag, directory / "out", **text)
         except AlignError as error:
             assert "timestamps that differ" in error.message
             assert clock_differs(expected) and not (directory / "out").exists()

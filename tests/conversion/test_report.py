@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.conversion.job import Silence
-from penstock.conversion.report import Stage
+from penstock.conversion.job import NoProgress
+from penstock.conversion.report import MemoryStage
 from penstock.errors import BudgetExceeded, ConfigError, UsageError
 from penstock.plan.conversion_memory import CameraLoad, Load, MemoryPlan, Reads, VectorLoad, plan_memory
 from tests.conversion import bags, datasets
@@ -52,16 +52,16 @@ def test_the_alignment_names_every_stream_with_its_skew(bag: Path, tmp_path: Pat
         assert {"skew_ms", "repeats", "unused", "gaps"} <= set(stream)
 
 
-def test_memory_is_measured_and_told_at_start_after_each_chunk_and_at_the_end(bag: Path, tmp_path: Path) -> None:
-    told: list[Stage] = []
+def test_memory_is_measured_and_reported_at_start_after_each_chunk_and_at_the_end(bag: Path, tmp_path: Path) -> None:
+    reported: list[MemoryStage] = []
 
-    class Listens(Silence):
-        def stage(self, stage: Stage) -> None:
-            told.append(stage)
+    class Listens(NoProgress):
+        def stage(self, stage: MemoryStage) -> None:
+            reported.append(stage)
 
     report = penstock.convert(bag, tmp_path / "out", rosbag={"chunk_size": 10}, progress=Listens())
     assert [stage.at for stage in report.memory] == ["start", "row 10", "row 20", "row 30", "end"]
-    assert tuple(told) == report.memory
+    assert tuple(reported) == report.memory
     assert all(stage.rss_bytes > 10 * MIB for stage in report.memory)
     # The meter reads the kernel's own high-water mark, which is never below a value seen on the way.
     assert report.peak_rss_bytes >= max(stage.rss_bytes for stage in report.memory) * 0.98
@@ -79,7 +79,7 @@ def test_a_long_run_keeps_a_bounded_number_of_stages(tmp_path: Path, monkeypatch
 def test_progress_reaches_the_whole_and_never_goes_back(bag: Path, tmp_path: Path) -> None:
     moved: list[tuple[int, int]] = []
 
-    class Listens(Silence):
+    class Listens(NoProgress):
         def moved(self, done_bytes: int, total_bytes: int) -> None:
             moved.append((done_bytes, total_bytes))
 
@@ -148,7 +148,7 @@ def test_the_row_groups_of_a_data_set_do_not_depend_on_the_memory(chunk_size: in
     assert small.peak_bytes <= 256 * MIB
 
 
-def test_pictures_in_tables_are_flushed_early() -> None:
+def test_images_in_tables_are_flushed_early() -> None:
     assert plan().rows_per_flush < 1000
 
 

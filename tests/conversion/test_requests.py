@@ -8,17 +8,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.align import Pick
+from penstock.align import RowPick
 from penstock.conversion.inputs.pairing import camera_runs, merge, vector_needs
 
 numbers = st.lists(st.integers(0, 12), min_size=1, max_size=40)
 
 
-def pick(left: list[int], right: list[int] | None = None) -> Pick:
+def pick(left: list[int], right: list[int] | None = None) -> RowPick:
     if right is None:
-        return Pick(np.array(left, np.int32))
+        return RowPick(np.array(left, np.int32))
     weight = np.full(len(left), 0.5, np.float32)
-    return Pick(np.array(left, np.int32), np.array(right, np.int32), weight)
+    return RowPick(np.array(left, np.int32), np.array(right, np.int32), weight)
 
 
 def cut(rows: int, sizes: list[int]) -> list[tuple[int, int]]:
@@ -47,7 +47,7 @@ def test_a_camera_shows_in_every_row_the_message_that_the_row_picked(left: list[
             appended += 1
             last = number
     assert shown == left
-    # A picture is appended only where it changes: no byte is written twice for a repeat.
+    # An image is appended only where it changes: no byte is written twice for a repeat.
     assert appended == 1 + sum(a != b for a, b in itertools.pairwise(left))
 
 

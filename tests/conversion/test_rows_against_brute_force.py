@@ -1,4 +1,4 @@
-"""Every row of a data set holds what the brute-force aligner names: pictures byte for byte, numbers value for value."""
+"""Every row of a data set holds what the brute-force aligner names: images byte for byte, numbers value for value."""
 
 from __future__ import annotations
 
@@ -165,15 +165,15 @@ def test_rows_are_those_of_the_brute_force_aligner(name: str, moving: list[Messa
 
 
 def test_header_time_pairs_by_the_stamps_inside_the_messages(tmp_path: Path) -> None:
-    """The joints are received 50 ms late; by their stamps they belong to other pictures."""
+    """The joints are received 50 ms late; by their stamps they belong to other images."""
     tape = [
         *bags.camera(CAM_H, bags.times(30, 1), stamp_late_ns=3 * MS),
         *bags.camera(CAM_L, bags.times(30, 1, offset_s=0.01), stamp_late_ns=0),
         *bags.joints(STATE, bags.times(100, 1, offset_s=0.05), stamp_late_ns=50 * MS),
     ]
     bag = bags.write(tmp_path / "run.bag", tape)
-    pictures = {CAMERA: [Part(CAM_H, None, clock="header")], OTHER: [Part(CAM_L, None, clock="header")]}
-    stamped = Case({**pictures, S: [Part(STATE, clock="header")]}, {})
+    images = {CAMERA: [Part(CAM_H, None, clock="header")], OTHER: [Part(CAM_L, None, clock="header")]}
+    stamped = Case({**images, S: [Part(STATE, clock="header")]}, {})
     received = Case({**BOTH, S: [Part(STATE)]}, {})
     results = []
     for chosen, clock in ((stamped, "header"), (received, "log")):

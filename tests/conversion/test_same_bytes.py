@@ -105,8 +105,8 @@ def test_chunk_size_changes_neither_values_nor_videos(
 
 
 @pytest.mark.parametrize("chunk_size", [1, 4, 0])
-def test_chunks_that_end_within_a_repeated_picture_repeat_it(chunk_size: int, tmp_path: Path) -> None:
-    """A camera at 10 Hz beside one at 30 Hz: three rows show each picture, and a chunk may end between them."""
+def test_chunks_that_end_within_a_repeated_image_repeat_it(chunk_size: int, tmp_path: Path) -> None:
+    """A camera at 10 Hz beside one at 30 Hz: three rows show each image, and a chunk may end between them."""
     tape = bags.camera(CAM_H, bags.times(30, 1)) + bags.camera(CAM_L, bags.times(10, 1), seed=3)
     tape += bags.joints(STATE, bags.times(100, 1))
     bag = bags.write(tmp_path / "run.bag", tape)
@@ -114,7 +114,7 @@ def test_chunks_that_end_within_a_repeated_picture_repeat_it(chunk_size: int, tm
     shown = [bags.of(tape, CAM_L).index(m) for m in bags.of(tape, CAM_L)]
     sent = [m.content.data for m in bags.of(tape, CAM_L)]
     stored = datasets.samples(tmp_path / "out", KEYS[1])
-    # Rows are 33.3 ms apart, pictures 100 ms: row r takes the picture nearest to it, at most once again beyond the end.
+    # Rows are 33.3 ms apart, images 100 ms: row r takes the image nearest to it, at most once again beyond the end.
     assert stored == [sent[min(shown[-1], round(row / 3))] for row in range(len(stored))]
     assert len(stored) == len(datasets.samples(tmp_path / "out", KEYS[0])) == datasets.table(tmp_path / "out").num_rows
 

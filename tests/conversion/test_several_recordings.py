@@ -61,7 +61,7 @@ def test_one_recording_of_each_format_makes_one_data_set(tmp_path: Path) -> None
 
 
 def noise(number: int, seed: int) -> bytes:
-    """A picture of about 80 kB, so that a few make a megabyte."""
+    """An image of about 80 kB, so that a few make a megabyte."""
     rng = np.random.default_rng(1000 * seed + number)
     pixels = rng.integers(0, 256, (160, 240, 3)).astype(np.uint8)
     done, data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, 97])
@@ -71,35 +71,35 @@ def noise(number: int, seed: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def heavy(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], list[bytes]]:
-    """Four recordings of 0.7 MB of pictures each."""
+    """Four recordings of 0.7 MB of images each."""
     directory = tmp_path_factory.mktemp("heavy")
-    sources, pictures = [], []
+    sources, images = [], []
     for seed in range(4):
         tape = bags.messages(CAM_H, bags.times(30, 0.4), lambda n, seed=seed: Jpeg(noise(n, seed)))
-        pictures += [m.content.data for m in bags.of(tape, CAM_H)]
+        images += [m.content.data for m in bags.of(tape, CAM_H)]
         sources.append(bags.write(directory / f"{seed}.bag", tape + bags.joints(STATE, bags.times(60, 0.4), seed=seed)))
-    assert 0.6e6 < sum(len(p) for p in pictures) / 4 < 1.0e6
-    return sources, pictures
+    assert 0.6e6 < sum(len(p) for p in images) / 4 < 1.0e6
+    return sources, images
 
 
 def test_videos_roll_over_between_episodes(heavy: tuple[list[Path], list[bytes]], tmp_path: Path) -> None:
-    sources, pictures = heavy
+    sources, images = heavy
     out = tmp_path / "out"
     penstock.convert(sources, out, files={"video_mb": 1})
     assert len(datasets.video_files(out, KEY)) == 2
-    assert datasets.samples(out, KEY) == pictures
+    assert datasets.samples(out, KEY) == images
     found = [(e[f"videos/{KEY}/file_index"], e[f"videos/{KEY}/from_timestamp"]) for e in datasets.episodes(out)]
     assert found == [(0, 0.0), (0, 12 / 30), (1, 0.0), (1, 12 / 30)]
     assert datasets.problems(out, full=True) == []
 
 
 def test_tables_roll_over_and_keep_their_rows_in_order(heavy: tuple[list[Path], list[bytes]], tmp_path: Path) -> None:
-    sources, pictures = heavy
+    sources, images = heavy
     out = tmp_path / "out"
     penstock.convert(sources, out, files={"data_mb": 1}, video="images")
     assert len(sorted((out / "data").rglob("*.parquet"))) >= 2
     table = datasets.table(out)
-    assert [picture["bytes"] for picture in table.column(KEY).to_pylist()] == pictures
+    assert [image["bytes"] for image in table.column(KEY).to_pylist()] == images
     assert table.column("index").to_pylist() == list(range(48))
     assert not (out / "videos").exists()
     assert datasets.problems(out, full=True) == []
@@ -115,7 +115,7 @@ OTHER = {
     "camera size": (lambda: small(width=32), ["cam_h", "[48, 32]", "[48, 64]"]),
     "vector size": (lambda: small(joints=5), ["observation.state", "5", "4"]),
     "joint names": (lambda: _order(("a", "b", "c", "d")), ["observation.state", "joint_0", "'a'"]),
-    "picture kind": (
+    "image kind": (
         lambda: (
             bags.messages(CAM_H, bags.times(30, 0.5), lambda n: Jpeg(bags.png(n)))
             + bags.joints(STATE, bags.times(60, 0.5))
@@ -182,8 +182,8 @@ def test_split_episodes_cuts_a_recording_into_chunks(chunk_size: int, lengths: l
     assert datasets.problems(tmp_path / "out", full=True) == []
 
 
-def test_split_episodes_begins_each_episode_with_a_picture_of_its_own(tmp_path: Path) -> None:
-    """A slow camera shows one picture across the border of two episodes; both must hold it."""
+def test_split_episodes_begins_each_episode_with_a_image_of_its_own(tmp_path: Path) -> None:
+    """A slow camera shows one image across the border of two episodes; both must hold it."""
     tape = bags.camera(CAM_H, bags.times(30, 1)) + bags.camera("/slow/compressed", bags.times(5, 1), seed=4)
     tape += bags.joints(STATE, bags.times(60, 1))
     bag = bags.write(tmp_path / "run.bag", tape)

@@ -14,7 +14,7 @@ import penstock
 from penstock.conversion.inputs import store as store_input
 from penstock.conversion.inputs.store import StoreInput
 from penstock.errors import ConfigError, ImageError, StoreError
-from penstock.stores.store import Column, ImageSource, Picture, Scratch, Store
+from penstock.stores.store import Column, ImageArray, ImageSource, Scratch, Store
 from tests.conversion import datasets
 from tests.stores import hdf5_files as files
 
@@ -54,7 +54,7 @@ class _Images(ImageSource):
         self._values = values
         self.scratch_bytes = max(each.nbytes for each in values)
 
-    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
         for row in rows:
             if not self._values[row].size:
                 raise ImageError("nothing there")
@@ -76,7 +76,7 @@ def columns() -> dict[str, Any]:
         "state": rng.normal(size=(ROWS, 3)),
         "action": rng.normal(size=(ROWS, 2)).astype(np.float32),
         "count": np.arange(ROWS),
-        "front_image": files.pictures(ROWS, 1),
+        "front_image": files.images(ROWS, 1),
         "wrist": files.encoded(ROWS, 2),
         "depth": rng.integers(0, 5000, (ROWS, 24, 32), dtype=np.uint16),
     }
@@ -121,7 +121,7 @@ def test_a_row_without_an_image_is_left_out_and_counted(convert: Any, tmp_path: 
     made = columns()
     made["wrist"][3] = np.empty(0, np.uint8)
     report = convert(made, "out", missing=missing)
-    assert report.lost["unusable picture: wrist"] == 1
+    assert report.lost["unusable image: wrist"] == 1
     rows = [row for row in range(ROWS) if row != 3 or missing == "hold"]
     shown = [2 if row == 3 else row for row in rows]
     assert datasets.values(tmp_path / "out", "count").reshape(-1).tolist() == rows

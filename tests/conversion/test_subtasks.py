@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock import recordings
 from penstock.conversion.episodes import cuts
-from penstock.conversion.episodes.cuts import Span
+from penstock.conversion.episodes.cuts import EpisodeCut
 from penstock.conversion.inputs.recording import plan_recording
 from penstock.conversion.mapping.suggest import suggest_yaml
 from penstock.conversion.settings import read_settings
@@ -34,10 +34,10 @@ def runs(out: Path) -> list[tuple[int, str, int]]:
     return [(*key, len(list(rows))) for key, rows in groupby(pairs)]
 
 
-def test_rows_have_the_subtask_that_was_said_last_in_their_episode(tmp_path: Path) -> None:
-    said = spoken("/subtask", {0.3: "too early", 0.7: "reach", 1.0: " grasp ", 2.6: "lift", 2.8: "", 2.9: "place"})
+def test_rows_have_the_subtask_that_was_reported_last_in_their_episode(tmp_path: Path) -> None:
+    texts = spoken("/subtask", {0.3: "too early", 0.7: "reach", 1.0: " grasp ", 2.6: "lift", 2.8: "", 2.9: "place"})
     marks = spoken("/rec", {0.5: "start", 1.5: "stop", 2.5: "start"})
-    path = robot(tmp_path, "run.bag", said, marks)
+    path = robot(tmp_path, "run.bag", texts, marks)
     words = ["episodes.topic=/rec", "episodes.start=start", "episodes.stop=stop", "episodes.subtask=/subtask"]
     penstock.convert(path, tmp_path / "out", overrides=[*words, "rosbag.chunk_size=7"])
     assert runs(tmp_path / "out") == [
@@ -53,7 +53,7 @@ def test_rows_have_the_subtask_that_was_said_last_in_their_episode(tmp_path: Pat
     assert datasets.problems(tmp_path / "out", full=True) == []
 
 
-def test_what_was_said_before_a_recording_without_marks_began_still_holds(tmp_path: Path) -> None:
+def test_what_was_reported_before_a_recording_without_marks_began_still_holds(tmp_path: Path) -> None:
     path = robot(tmp_path, "run.bag", spoken("/subtask", {-0.5: "reach", 3.0: "grasp"}))
     penstock.convert(path, tmp_path / "out", overrides=["episodes.subtask=/subtask", "episodes.max_length=2s"])
     assert runs(tmp_path / "out") == [(0, "reach", 40), (1, "reach", 20), (1, "grasp", 20)]
@@ -106,10 +106,10 @@ def test_subtasks_can_be_left_out(tmp_path: Path) -> None:
 
 
 def test_a_span_gives_the_subtasks_of_any_stretch_of_its_rows() -> None:
-    span = Span(range(10, 20), "task", ((12, "a"), (15, "b")))
+    span = EpisodeCut(range(10, 20), "task", ((12, "a"), (15, "b")))
     assert span.subtasks_of(10, 20) == ["", "", "a", "a", "a", "b", "b", "b", "b", "b"]
     assert span.subtasks_of(14, 16) == ["a", "b"]
-    assert Span(range(3), "task").subtasks_of(0, 3) == ["", "", ""]
+    assert EpisodeCut(range(3), "task").subtasks_of(0, 3) == ["", "", ""]
 
 
 def test_the_language_column_of_lerobot_holds_all_subtasks_of_the_episode_in_every_row(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import penstock
 from penstock import recordings
 from penstock.conversion.commit.identity import differences, identity, sources
 from penstock.conversion.episodes.cuts import Cuts
-from penstock.conversion.inputs.input import Found
+from penstock.conversion.inputs.input import InputRef
 from penstock.conversion.inputs.recording import plan_recording
 from penstock.conversion.settings import read_settings
 from penstock.errors import ConfigError
@@ -43,8 +43,8 @@ def spans(path: Path, *asked: str) -> list[tuple[int, int, str]]:
 
 
 def test_a_topic_names_the_task_of_each_episode(tmp_path: Path) -> None:
-    said = spoken("/task", {0.0: "reach", 1.9: "grasp"})
-    path = robot(tmp_path, "run.bag", said, spoken("/mark", {0.5: "", 2.0: "", 3.0: ""}))
+    texts = spoken("/task", {0.0: "reach", 1.9: "grasp"})
+    path = robot(tmp_path, "run.bag", texts, spoken("/mark", {0.5: "", 2.0: "", 3.0: ""}))
     report = penstock.convert(path, tmp_path / "out", overrides=["episodes.topic=/mark", "episodes.task=/task"])
     assert report.exit_code == 0
     assert [episode["tasks"] for episode in datasets.episodes(tmp_path / "out")] == [["reach"], ["grasp"], ["grasp"]]
@@ -210,13 +210,13 @@ def test_one_table_serves_all_recordings_of_a_data_set(tmp_path: Path) -> None:
     assert [episode["tasks"] for episode in datasets.episodes(tmp_path / "out")] == [["reach"], ["grasp"]]
 
 
-def test_what_is_said_of_a_recording_is_part_of_what_a_conversion_is(tmp_path: Path) -> None:
+def test_what_is_reported_of_a_recording_is_part_of_what_a_conversion_is(tmp_path: Path) -> None:
     """A table may get lines for other recordings; another task for this one makes another data set."""
-    found = [Found("recording", robot(tmp_path))]
+    found = [InputRef("recording", robot(tmp_path))]
     (tmp_path / "tasks.csv").write_text("run.bag,reach\n")
 
     def now() -> dict[str, Any]:
-        known = sources(found, read_settings(), keep_going=False)
+        known, _ = sources(found, read_settings())
         return identity(read_settings(), known, strict=False)
 
     before = now()

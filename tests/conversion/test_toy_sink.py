@@ -92,7 +92,9 @@ def test_another_output_cannot_go_on(tmp_path: Path) -> None:
     penstock.convert(**call(sources[:1], tmp_path / "out"))
     with pytest.raises(DataSetError, match=r"output: 'toy' instead of 'v3\.0'"):
         penstock.convert(**call(sources[1:], tmp_path / "out", append=True, output="toy"))
-    with pytest.raises(DataSetError, match=r"is whole, and was made by another call: output: 'toy' instead of 'v3\.0'"):
+    with pytest.raises(
+        DataSetError, match=r"is complete, and was made with other inputs or settings: output: 'toy' instead of 'v3\.0'"
+    ):
         penstock.convert(**call(sources[:1], tmp_path / "out", resume=True, output="toy"))
 
 

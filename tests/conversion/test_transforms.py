@@ -217,7 +217,7 @@ def test_the_suggested_configuration_gives_the_same_transforms(
 
 
 @pytest.mark.parametrize(
-    ("chain", "told"),
+    ("chain", "message"),
     [
         ("base→hand", "no transform has the frame 'hand'"),
         ("base→base", "is one frame"),
@@ -225,7 +225,7 @@ def test_the_suggested_configuration_gives_the_same_transforms(
         ("island→base", "no transform connects island and base"),
     ],
 )
-def test_a_chain_that_is_not_there_is_refused_with_what_is(chain: str, told: str, tmp_path: Path) -> None:
+def test_a_chain_that_is_not_there_is_refused_with_what_is(chain: str, message: str, tmp_path: Path) -> None:
     source = _recording(tmp_path / "run.bag")
     if "island" in chain:
         alone = [topics.Note("/tf", TF, topics.at(0.5), {"transforms": [_transform("sea", "island", 0.5, (0, 0, 0))]})]
@@ -237,7 +237,7 @@ def test_a_chain_that_is_not_there_is_refused_with_what_is(chain: str, told: str
             [topics.Note(STATIC, TF, topics.at(0), {"transforms": [_transform("world", "base", 0, (0, 0, 0))]})],
             custom=CUSTOM,
         )
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         _convert(source, tmp_path / "out", chain)
 
 

@@ -100,8 +100,8 @@ def test_h264_is_the_default_and_the_plan_says_so(
     sources: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["convert", str(sources[0]), str(tmp_path / "out"), "output=v2.1"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "LeRobot v2.1 · video=h264, which its readers expect; video=copy keeps" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "LeRobot v2.1 · video=h264, which its readers expect; video=copy keeps" in stdout
     assert codec(tmp_path / "out") == "h264"
     penstock.convert(sources[0], tmp_path / "copied", output="v2.1", video="copy")
     assert codec(tmp_path / "copied") == "mjpeg"
@@ -239,7 +239,7 @@ def test_files_that_changed_are_named_before_anything_is_appended(sources: list[
 
 
 def test_losses_are_counted_and_said_in_the_exit_code(tmp_path: Path) -> None:
-    tape = bags.change(bags.robot(0.5), bags.CAM_H, 4, bags.with_content(bags.Jpeg(b"\xff\xd8 no picture")))
+    tape = bags.change(bags.robot(0.5), bags.CAM_H, 4, bags.with_content(bags.Jpeg(b"\xff\xd8 no image")))
     report = penstock.convert(bags.write(tmp_path / "run.bag", tape), tmp_path / "out", output="v2.1")
     assert sum(report.lost.values()) > 0 and report.exit_code == 3
     assert faults(tmp_path / "out", full=True) == []
@@ -290,9 +290,9 @@ def test_chunks_hold_a_thousand_episodes(tmp_path: Path) -> None:
 
 
 def test_columns_of_language_are_refused_with_the_way_out(tmp_path: Path) -> None:
-    said = topics.spoken("/subtask", {0.1: "reach", 0.3: "grasp"})
+    texts = topics.spoken("/subtask", {0.1: "reach", 0.3: "grasp"})
     tape = bags.camera(bags.CAM_H, bags.times(20, 1.0)) + bags.joints(bags.STATE, bags.times(20, 1.0))
-    bag = topics.write(tmp_path / "run.bag", tape, said)
+    bag = topics.write(tmp_path / "run.bag", tape, texts)
     words = {"subtask": "/subtask", "language": True}
     with pytest.raises(DataSetError, match="no columns like language_persistent") as refused:
         penstock.convert(bag, tmp_path / "out", output="v2.1", episodes=words)

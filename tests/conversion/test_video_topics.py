@@ -15,7 +15,7 @@ from penstock.media.mp4.index import read_index
 from tests.conversion import bags, datasets, video_bags
 from tests.conversion.video_bags import CAM, FFMPEG, FOXGLOVE, packets, with_data, without
 from tests.media import streams
-from tests.media.pictures import psnr_db
+from tests.media.images import psnr_db
 
 KEY = "observation.images.cam"
 CODECS = ("h264", "h265")
@@ -46,7 +46,7 @@ def same(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> bool:
 
 
 def alike(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> bool:
-    """The same pictures, encoded once more: each is nearer to its own than to its neighbours."""
+    """The same images, encoded once more: each is nearer to its own than to its neighbours."""
     return len(left) == len(right) and all(psnr_db(a, b) > 24 for a, b in zip(left, right, strict=True))
 
 
@@ -72,7 +72,7 @@ def test_a_steady_stream_is_moved_as_it_is(codec: str, type_name: str, word: str
     assert datasets.problems(tmp_path / "out", full=True) == []
 
 
-def test_the_statistics_come_from_decoded_pictures(tmp_path: Path) -> None:
+def test_the_statistics_come_from_decoded_images(tmp_path: Path) -> None:
     sent = streams.stream("h264", 30)
     convert(tmp_path, packets(sent), image_samples=30)
     stats = datasets.episodes(tmp_path / "out")[0]
@@ -82,7 +82,7 @@ def test_the_statistics_come_from_decoded_pictures(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_parameter_sets_may_come_once_or_with_every_picture(codec: str, tmp_path: Path) -> None:
+def test_parameter_sets_may_come_once_or_with_every_image(codec: str, tmp_path: Path) -> None:
     sent = streams.stream(codec, 20)
     heads = b"".join(b"\0\0\0\1" + unit for unit in parameter_sets(codec, sent[0]))
     repeated = [heads + piece for piece in sent]
@@ -113,7 +113,7 @@ def parameter_sets(codec: str, packet: bytes) -> list[bytes]:
     from penstock.media.h26x.nal import nal_units
 
     module = h264 if codec == "h264" else h265
-    return [unit for unit in nal_units(packet) if module.unit_type(unit) in module.SET_TYPES]
+    return [unit for unit in nal_units(packet) if module.unit_type(unit) in module.PARSERS]
 
 
 # Decoded and encoded again
@@ -121,7 +121,7 @@ def parameter_sets(codec: str, packet: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("time", ["log", "header"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_pictures_that_are_sent_out_of_order_are_shown_in_order(codec: str, time: str, tmp_path: Path) -> None:
+def test_images_that_are_sent_out_of_order_are_shown_in_order(codec: str, time: str, tmp_path: Path) -> None:
     sent = streams.stream(codec, 30, b_frames=3, crf=10)
     stamps = [bags.START_NS + round(n / 30 * bags.SECOND) for n in order_shown(codec, sent)]
     report = convert(tmp_path, packets(sent, codec, type=FFMPEG, stamps_ns=stamps), time=time, encoding={"crf": 10})
@@ -131,7 +131,7 @@ def test_pictures_that_are_sent_out_of_order_are_shown_in_order(codec: str, time
 
 
 def order_shown(codec: str, sent: Sequence[bytes]) -> list[int]:
-    """For each packet, when its picture is shown."""
+    """For each packet, when its image is shown."""
     import av
 
     context: Any = av.CodecContext.create(streams.DECODER[codec], "r")
@@ -146,8 +146,8 @@ def order_shown(codec: str, sent: Sequence[bytes]) -> list[int]:
 
 @pytest.mark.parametrize("time", ["log", "header"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_episodes_and_strides_of_such_streams_show_the_right_pictures(codec: str, time: str, tmp_path: Path) -> None:
-    """H.265 with open groups: the first pictures of a group are predicted from the group before."""
+def test_episodes_and_strides_of_such_streams_show_the_right_images(codec: str, time: str, tmp_path: Path) -> None:
+    """H.265 with open groups: the first images of a group are predicted from the group before."""
     sent = streams.stream(codec, 40, b_frames=3, crf=10)
     stamps = [bags.START_NS + round(n / 30 * bags.SECOND) for n in order_shown(codec, sent)]
     tape = packets(sent, codec, type=FFMPEG, stamps_ns=stamps, jitter_s=0.0)
@@ -184,7 +184,7 @@ def test_what_cannot_be_moved_is_encoded_again_and_the_report_says_why(
 
 @pytest.mark.parametrize("b_frames", [0, 3])
 @pytest.mark.parametrize("chunk_size", [1000, 7])
-def test_pictures_can_lie_in_the_table(b_frames: int, chunk_size: int, tmp_path: Path) -> None:
+def test_images_can_lie_in_the_table(b_frames: int, chunk_size: int, tmp_path: Path) -> None:
     sent = streams.stream("h264", 30, b_frames=b_frames)
     convert(tmp_path, packets(sent), video="images", rosbag={"chunk_size": chunk_size}, encoding={"quality": 98})
     from penstock.media.image.codec import decode
@@ -246,7 +246,7 @@ def test_messages_before_the_first_key_frame_are_counted(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("video", ["copy", "mjpeg"])
-def test_a_picture_that_the_network_lost_costs_the_rest_of_its_group(codec: str, video: str, tmp_path: Path) -> None:
+def test_a_image_that_the_network_lost_costs_the_rest_of_its_group(codec: str, video: str, tmp_path: Path) -> None:
     """Without message 14 nothing up to the key frame 20 can be decoded: in the recording those are 14 to 18."""
     sent = streams.stream(codec, 30, crf=10)
     report = convert(tmp_path, without(packets(sent, codec), 14), video=video, encoding={"crf": 10, "quality": 98})
@@ -289,7 +289,7 @@ def test_a_stream_that_may_reorder_and_does_not_loses_only_the_rest_of_its_group
 
 
 def test_many_damaged_groups_are_found_in_one_pass(tmp_path: Path) -> None:
-    """More than the passes that are tried: each group of five has a cut picture."""
+    """More than the passes that are tried: each group of five has a cut image."""
     sent = streams.stream("h264", 60, gop=5, crf=10)
     tape = packets(sent)
     for number in range(3, 60, 5):
@@ -303,7 +303,7 @@ def test_a_truncated_message_and_rubbish_are_lost_with_what_depends_on_them(tmp_
 
     tape = packets(streams.stream("h264", 30))
     tape[7] = replace(tape[7], cut=20)
-    tape[18] = replace(tape[18], data=b"this is not a picture")
+    tape[18] = replace(tape[18], data=b"this is not an image")
     report = convert(tmp_path, tape)
     assert report.lost[f"unusable message: {CAM}"] == 3 + 2
     assert any("message 7: " in note for note in report.notes)
@@ -324,7 +324,7 @@ def test_a_damaged_chunk_is_counted_once_with_what_depends_on_it(tmp_path: Path)
 
 
 def shown_numbers(tmp_path: Path, sent: Sequence[bytes]) -> list[int]:
-    """Which picture of the stream every row shows."""
+    """Which image of the stream every row shows."""
     expected = streams.decoded("h264", list(sent))
     return [min(range(len(expected)), key=lambda n: -psnr_db(expected[n], rgb)) for rgb in frames(tmp_path)]
 
@@ -386,7 +386,7 @@ def test_the_stamp_of_foxglove_messages_is_their_header_time(tmp_path: Path) -> 
     assert report.fps == 25 and "moved as it is" in note_of(report)
 
 
-def test_a_video_twin_of_a_picture_topic_is_left_out(tmp_path: Path) -> None:
+def test_a_video_twin_of_a_image_topic_is_left_out(tmp_path: Path) -> None:
     tape = packets(streams.stream("h264", 30), topic="/cam/image_raw/ffmpeg", type=FFMPEG)
     others = bags.camera("/cam/image_raw/compressed", bags.times(30, 1))
     report = penstock.convert(video_bags.write(tmp_path / "run.bag", tape, others), tmp_path / "out")

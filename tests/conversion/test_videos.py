@@ -1,4 +1,4 @@
-"""What becomes of pictures: copied, embedded, encoded, resized; from JPEG, PNG and raw messages."""
+"""What becomes of images: copied, embedded, encoded, resized; from JPEG, PNG and raw messages."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def test_copied_video_bytes_are_the_recorded_ones_and_stand_once(
 ) -> None:
     report = penstock.convert(bag, tmp_path / "out")
     (file,) = datasets.video_files(tmp_path / "out", H)
-    pictures = [m.content.data for m in bags.of(tape, CAM_H)]
-    assert datasets.samples(tmp_path / "out", H) == pictures
-    assert sum(len(p) for p in pictures) < file.stat().st_size < sum(len(p) for p in pictures) + 2000
+    images = [m.content.data for m in bags.of(tape, CAM_H)]
+    assert datasets.samples(tmp_path / "out", H) == images
+    assert sum(len(p) for p in images) < file.stat().st_size < sum(len(p) for p in images) + 2000
     assert report.features[H]["stored_as"] == "copied"
 
 
@@ -96,7 +96,7 @@ def test_one_camera_can_be_stored_in_another_way_than_the_rest(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("video", ["copy", "images", "h264"])
-def test_resize_gives_every_picture_the_asked_size(video: str, bag: Path, tmp_path: Path) -> None:
+def test_resize_gives_every_image_the_asked_size(video: str, bag: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     penstock.convert(bag, out, video=video, resize=[24, 32])
     assert datasets.info(out)["features"][H]["shape"] == [24, 32, 3]
@@ -110,9 +110,9 @@ def test_resize_gives_every_picture_the_asked_size(video: str, bag: Path, tmp_pa
 
 @pytest.mark.parametrize("encoding", ["rgb8", "bgr8", "mono8"])
 @pytest.mark.parametrize("padding", [0, 5])
-def test_raw_pictures_become_jpegs_of_the_same_colours(encoding: str, padding: int, tmp_path: Path) -> None:
+def test_raw_images_become_jpegs_of_the_same_colours(encoding: str, padding: int, tmp_path: Path) -> None:
     def content(number: int) -> bags.Raw:
-        return bags.raw(bags.picture(number), encoding, padding=padding)
+        return bags.raw(bags.image(number), encoding, padding=padding)
 
     tape = bags.messages(RAW, bags.times(30, 0.4), content) + bags.joints(STATE, bags.times(60, 0.4))
     report = penstock.convert(bags.write(tmp_path / "run.bag", tape), tmp_path / "out")
@@ -120,7 +120,7 @@ def test_raw_pictures_become_jpegs_of_the_same_colours(encoding: str, padding: i
     frames = decoded(tmp_path / "out", H)
     assert len(frames) == 12
     for number, frame in enumerate(frames):
-        rgb = bags.picture(number)
+        rgb = bags.image(number)
         if encoding == "mono8":
             rgb = np.repeat(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)[..., np.newaxis], 3, axis=2)
         # Half of the colour resolution is left by 4:2:0; the moving stripe is only four pixels wide.
@@ -130,7 +130,7 @@ def test_raw_pictures_become_jpegs_of_the_same_colours(encoding: str, padding: i
 
 
 @pytest.mark.parametrize("video", ["copy", "images", "h264"])
-def test_png_pictures_are_kept_in_tables_and_encoded_in_videos(video: str, tmp_path: Path) -> None:
+def test_png_images_are_kept_in_tables_and_encoded_in_videos(video: str, tmp_path: Path) -> None:
     tape = bags.messages(CAM_H, bags.times(30, 0.4), lambda n: Jpeg(bags.png(n), "png"))
     tape += bags.joints(STATE, bags.times(60, 0.4))
     out = tmp_path / "out"
@@ -141,7 +141,7 @@ def test_png_pictures_are_kept_in_tables_and_encoded_in_videos(video: str, tmp_p
         column = datasets.table(out).column(H).to_pylist()
         assert [entry["bytes"] for entry in column] == [bags.png(n) for n in range(12)]
     else:
-        assert all(distance(frame, bags.picture(n)) < 12 for n, frame in enumerate(decoded(out, H)))
+        assert all(distance(frame, bags.image(n)) < 12 for n, frame in enumerate(decoded(out, H)))
     assert datasets.problems(out, full=True) == []
 
 
@@ -174,7 +174,7 @@ def test_a_slow_camera_is_repeated_without_a_byte_twice(video: str, tmp_path: Pa
 
 
 def test_quality_is_the_quality_of_the_encoded_jpegs(tmp_path: Path) -> None:
-    tape = bags.messages(RAW, bags.times(30, 0.3), lambda n: bags.raw(bags.picture(n), "rgb8"))
+    tape = bags.messages(RAW, bags.times(30, 0.3), lambda n: bags.raw(bags.image(n), "rgb8"))
     bag = bags.write(tmp_path / "run.bag", tape)
     sizes = {}
     for quality in (30, 95):
@@ -183,7 +183,7 @@ def test_quality_is_the_quality_of_the_encoded_jpegs(tmp_path: Path) -> None:
     assert sizes[30] < 0.75 * sizes[95]
 
 
-def test_pictures_cannot_be_interpolated(bag: Path, tmp_path: Path) -> None:
+def test_images_cannot_be_interpolated(bag: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not mixed"):
         penstock.convert(bag, tmp_path / "out", features={H: {"topic": CAM_H, "policy": "linear"}})
 
@@ -206,7 +206,7 @@ def test_copied_frames_share_a_pixel_format_wherever_the_blocks_end(chunk_size: 
     def content(number: int) -> Jpeg:
         factor = cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420 if number < 20 else cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444
         options = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor]
-        return Jpeg(cv2.imencode(".jpg", bags.picture(number), options)[1].tobytes())
+        return Jpeg(cv2.imencode(".jpg", bags.image(number), options)[1].tobytes())
 
     tape = bags.messages(CAM_H, bags.times(30, 1), content) + bags.joints(STATE, bags.times(60, 1))
     bag = bags.write(tmp_path / "run.bag", tape)

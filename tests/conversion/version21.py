@@ -45,7 +45,7 @@ REORDERED = {
 """Videos whose frames are stored in another order than they are shown."""
 
 
-def picture(episode: int, row: int) -> np.ndarray:
+def image(episode: int, row: int) -> np.ndarray:
     """A gradient with a square that moves: easy to encode, and no two alike."""
     y, x = np.mgrid[0:HEIGHT, 0:WIDTH]
     rgb = np.stack([x * 3 + episode * 20, y * 4, x + y + row * 3], axis=2).astype(np.uint8)
@@ -54,7 +54,7 @@ def picture(episode: int, row: int) -> np.ndarray:
     return rgb
 
 
-def encode(path: Path, pictures: list[np.ndarray], video: Video) -> None:
+def encode(path: Path, images: list[np.ndarray], video: Video) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     options = {"g": str(video.gop), "bf": str(video.b_frames), **video.options}
     if video.codec == "hevc":
@@ -65,10 +65,10 @@ def encode(path: Path, pictures: list[np.ndarray], video: Video) -> None:
         options.pop("bf")
     with av.open(str(path), "w", format="mp4", options=video.container) as container:
         stream: Any = container.add_stream(ENCODERS[video.codec], rate=video.header_fps, options=options)
-        stream.width, stream.height = pictures[0].shape[1], pictures[0].shape[0]
+        stream.width, stream.height = images[0].shape[1], images[0].shape[0]
         stream.pix_fmt = "yuvj420p" if video.codec == "mjpeg" else "yuv420p"
         stream.codec_context.time_base = Fraction(1, video.header_fps)
-        for number, rgb in enumerate(pictures):
+        for number, rgb in enumerate(images):
             frame = av.VideoFrame.from_ndarray(rgb, format="rgb24")
             frame.pts, frame.time_base = number, Fraction(1, video.header_fps)
             container.mux(stream.encode(frame))
@@ -139,7 +139,7 @@ def table(episode: int, rows: int, first_row: int, stills: bool) -> pa.Table:
 def still(episode: int, row: int) -> bytes:
     import cv2
 
-    written, data = cv2.imencode(".png", picture(episode, row)[:, :, ::-1])
+    written, data = cv2.imencode(".png", image(episode, row)[:, :, ::-1])
     assert written
     return bytes(data)
 
@@ -167,7 +167,7 @@ def make(
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table(episode, rows, first_row, stills), path, row_group_size=5)
         if video is not None:
-            encode(video_path(root, episode), [picture(episode, row) for row in range(rows)], video)
+            encode(video_path(root, episode), [image(episode, row) for row in range(rows)], video)
         used = [TASKS[number] for number in np.unique(tasks_of(episode, rows))]
         lines.append({"episode_index": episode, "tasks": used, "length": rows})
         first_row += rows

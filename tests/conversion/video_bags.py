@@ -49,7 +49,7 @@ def packets(
     jitter_s: float = 0.002,
     stamps_ns: Sequence[int] | None = None,
 ) -> list[Packet]:
-    """A stream as a camera sends it, one message per picture."""
+    """A stream as a camera sends it, one message per image."""
     times = bags.times(fps, len(data) / fps, jitter_s=jitter_s)
     stamps: Sequence[int | None] = stamps_ns if stamps_ns is not None else [None] * len(data)
     return [Packet(topic, at, piece, codec, type, stamp) for at, piece, stamp in zip(times, data, stamps, strict=True)]

@@ -18,14 +18,14 @@ from penstock.media.image.codec import encode_jpeg
 HEIGHT, WIDTH = 32, 48
 FPS = 30
 CAMERA = "observation.images.cam"
-PICTURE = "observation.images.still"
+IMAGE = "observation.images.still"
 NAMES = ("height", "width", "channels")
 FEATURES = (
     Feature(CAMERA, "video", (HEIGHT, WIDTH, 3), NAMES),
     Feature("observation.state", "float32", (4,), ("a", "b", "c", "d")),
     Feature("action", "float32", (2,), ("x", "y")),
 )
-IMAGE_FEATURES = (Feature(PICTURE, "image", (HEIGHT, WIDTH, 3), NAMES), *FEATURES[1:])
+IMAGE_FEATURES = (Feature(IMAGE, "image", (HEIGHT, WIDTH, 3), NAMES), *FEATURES[1:])
 
 
 def rgb(seed: int) -> NDArray[np.uint8]:
@@ -47,13 +47,13 @@ def numbers(count: int, seed: int = 0) -> dict[str, NDArray[np.float32]]:
 
 def write_episode(writer: DataSetWriter, count: int, seed: int, task: str = "lift the cup", flush: int = 5) -> None:
     with writer.episode(rows=count, task=task) as episode:
-        pictures = jpegs(count, seed)
+        images = jpegs(count, seed)
         values: dict[str, Any] = dict(numbers(count, seed))
         if any(feature.dtype == "image" for feature in writer.features):
-            values[PICTURE] = pictures
-            episode.add_image_sample(PICTURE, rgb(seed * 1000))
+            values[IMAGE] = images
+            episode.add_image_sample(IMAGE, rgb(seed * 1000))
         else:
-            episode.video(CAMERA).append(pictures)
+            episode.video(CAMERA).append(images)
             episode.add_image_sample(CAMERA, rgb(seed * 1000))
         for start in range(0, count, flush):
             episode.write_rows({key: rows[start : start + flush] for key, rows in values.items()})

@@ -11,13 +11,13 @@ import numpy as np
 from penstock.conversion.commit.journal import JOURNAL_PATH, whole_lines
 from penstock.conversion.commit.writer import DataSetWriter, EpisodeWriter
 from penstock.lerobot.features import Feature
-from tests.lerobot.making import CAMERA, FPS, HEIGHT, NAMES, PICTURE, WIDTH, jpegs, rgb
+from tests.lerobot.making import CAMERA, FPS, HEIGHT, IMAGE, NAMES, WIDTH, jpegs, rgb
 
 ENCODED = "observation.images.encoded"
 FEATURES = (
     Feature(CAMERA, "video", (HEIGHT, WIDTH, 3), NAMES),
     Feature(ENCODED, "video", (HEIGHT, WIDTH, 3), NAMES),
-    Feature(PICTURE, "image", (HEIGHT, WIDTH, 3), NAMES),
+    Feature(IMAGE, "image", (HEIGHT, WIDTH, 3), NAMES),
     Feature("state", "float32", (3,), ("a", "b", "c")),
     Feature("gripper", "bool", (1,)),
     Feature("remark", "string", (1,)),
@@ -25,7 +25,7 @@ FEATURES = (
 IDENTITY = {"inputs": ["a.bag", "größe.bag"], "settings": {"fps": FPS}}
 LIMITS = {"data_file_bytes": 30_000, "video_file_bytes": 6_000, "chunks_size": 2}
 
-_PICTURES = jpegs(12, seed=5)
+_IMAGES = jpegs(12, seed=5)
 
 
 def can_resume(root: Path) -> bool:
@@ -48,7 +48,7 @@ def fill(episode: EpisodeWriter, number: int, rows: int, features: Sequence[Feat
     """Write the rows and frames of episode `number`, which was begun with its task."""
     keys = {feature.key for feature in features}
     random = np.random.default_rng(number)
-    frames = [_PICTURES[(number + row) % len(_PICTURES)] for row in range(rows)]
+    frames = [_IMAGES[(number + row) % len(_IMAGES)] for row in range(rows)]
     if CAMERA in keys:
         shown = max(1, rows - number % 3)
         episode.video(CAMERA).append(frames[:shown])
@@ -58,13 +58,13 @@ def fill(episode: EpisodeWriter, number: int, rows: int, features: Sequence[Feat
         episode.video(ENCODED).set_codec(_STSD, {"video.codec": "h264", "video.pix_fmt": "yuv420p", "video.crf": 30})
         samples = [random.bytes(50 + 7 * row) for row in range(rows)]
         episode.video(ENCODED).append(samples, [row % 4 == 0 for row in range(rows)])
-    if PICTURE in keys:
-        episode.add_image_sample(PICTURE, rgb(number + 100))
+    if IMAGE in keys:
+        episode.add_image_sample(IMAGE, rgb(number + 100))
     columns: dict[str, Any] = {
         "state": random.normal(size=(rows, 3)).astype(np.float32),
         "gripper": random.integers(0, 2, rows).astype(bool),
         "remark": [f"row {row} of {number}" for row in range(rows)],
-        PICTURE: frames,
+        IMAGE: frames,
     }
     if number % 3 == 2:
         columns["state"][0, 1] = np.nan

@@ -16,7 +16,7 @@ from penstock.lerobot.check.dataset import check
 from penstock.lerobot.features import Feature
 from penstock.media.mp4.index import read_index
 from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
-from tests.lerobot.making import CAMERA, FPS, HEIGHT, IMAGE_FEATURES, PICTURE, WIDTH, jpegs, make
+from tests.lerobot.making import CAMERA, FPS, HEIGHT, IMAGE, IMAGE_FEATURES, WIDTH, jpegs, make
 
 SHARED_V21 = Path(__file__).resolve().parents[3] / "shared/data/lerobot/g1_v21"
 DATA = "data/chunk-000/file-000.parquet"
@@ -53,10 +53,10 @@ def edit_column(root: Path, relative: str, name: str, change: Callable[[list[Any
     pq.write_table(table, root / relative)
 
 
-def rewrite_video(root: Path, pictures: list[bytes], fps: int = FPS) -> None:
+def rewrite_video(root: Path, images: list[bytes], fps: int = FPS) -> None:
     (root / VIDEO).unlink()
     with Mp4Writer(root / VIDEO, stsd=mjpeg_stsd(WIDTH, HEIGHT), width=WIDTH, height=HEIGHT, fps=fps) as video:
-        video.append(pictures)
+        video.append(images)
 
 
 def set_at(position: int, value: object) -> Callable[[list[Any]], object]:
@@ -309,11 +309,11 @@ def test_one_bad_frame_in_the_middle_is_found_by_a_full_check(root: Path, full: 
     assert check(root, full=full).is_clean is not full
 
 
-def test_pictures_in_the_table_are_decoded(tmp_path: Path) -> None:
+def test_images_in_the_table_are_decoded(tmp_path: Path) -> None:
     make(tmp_path / "set", lengths=(12, 7), features=IMAGE_FEATURES)
     report = check(tmp_path / "set", full=True)
-    assert report.is_clean and report.counted["pictures decoded"] == 19
-    edit_column(tmp_path / "set", DATA, PICTURE, lambda values: values[3].update(bytes=b"\xff\xd8 no"))
+    assert report.is_clean and report.counted["images decoded"] == 19
+    edit_column(tmp_path / "set", DATA, IMAGE, lambda values: values[3].update(bytes=b"\xff\xd8 no"))
     found = check(tmp_path / "set").problems
     assert len(found) == 1 and "row 3, 'observation.images.still'" in found[0].where
 
@@ -367,16 +367,16 @@ def test_quantiles_that_were_averaged_are_remarked_but_no_error(tmp_path: Path) 
     assert report.is_clean and report.worst == "info" and "q01 is 300" in report.problems[0].message
 
 
-def test_other_versions_and_other_directories_are_told_clearly(tmp_path: Path, root: Path) -> None:
+def test_other_versions_and_other_directories_are_reported_clearly(tmp_path: Path, root: Path) -> None:
     edit_json(root, "meta/info.json", lambda info: info.update(codebase_version="v2.1"))
     assert any("this is a LeRobot v2.1 data set" in problem.message for problem in check(root).problems)
     assert "not a LeRobot data set" in check(tmp_path).problems[0].message
 
 
 @pytest.mark.skipif(not SHARED_V21.exists(), reason="shared data are not here")
-def test_a_real_version_21_data_set_is_told_clearly() -> None:
-    told = [problem.message for problem in check(SHARED_V21).problems if problem.severity == "info"]
-    assert any("this is a LeRobot v2.1 data set (100 episodes" in each for each in told)
+def test_a_real_version_21_data_set_is_reported_clearly() -> None:
+    message = [problem.message for problem in check(SHARED_V21).problems if problem.severity == "info"]
+    assert any("this is a LeRobot v2.1 data set (100 episodes" in each for each in message)
 
 
 def test_the_report_is_plain_json(root: Path) -> None:

@@ -26,20 +26,20 @@ def numpy_stats(values: np.ndarray) -> dict[str, float]:
 @pytest.mark.parametrize("make", [depths.millimetres, depths.metres])
 def test_statistics_are_those_of_all_finite_pixels(make: type) -> None:
     stats = DepthStats()
-    pictures = np.stack([make(number) for number in range(6)])
-    for picture in pictures:
-        stats.add(picture)
+    images = np.stack([make(number) for number in range(6)])
+    for image in images:
+        stats.add(image)
     found = stats.to_json()
     assert found is not None and list(found) == list(STATISTICS) and found["count"] == [6]
-    for name, value in numpy_stats(pictures).items():
+    for name, value in numpy_stats(images).items():
         assert np.array(found[name]).shape == (1, 1, 1)
         np.testing.assert_allclose(found[name], value, rtol=0.02 if name[0] == "q" else 1e-9)
 
 
-def test_large_pictures_enter_with_every_nth_pixel() -> None:
-    stats, picture = DepthStats(), depths.millimetres(0, 480, 640)
-    stats.add(picture)
-    np.testing.assert_allclose(stats.to_json()["mean"], picture[::4, ::4].mean())  # type: ignore[index]
+def test_large_images_enter_with_every_nth_pixel() -> None:
+    stats, image = DepthStats(), depths.millimetres(0, 480, 640)
+    stats.add(image)
+    np.testing.assert_allclose(stats.to_json()["mean"], image[::4, ::4].mean())  # type: ignore[index]
     assert "pixels=19,200" in repr(stats)
 
 
@@ -58,8 +58,6 @@ def test_merged_or_restored_statistics_are_those_of_one_pass() -> None:
     assert again.to_json() == merged
     with pytest.raises(ValueError, match="merge"):
         whole.merge(ImageStats())
-    with pytest.raises(ValueError, match="no statistics of depth"):
-        DepthStats.from_state(ImageStats().to_state())
 
 
 def test_nothing_seen_is_no_statistic_and_nothing_but_nan_is_zero() -> None:
@@ -91,23 +89,23 @@ def test_a_depth_feature_is_marked_as_lerobot_marks_it() -> None:
     assert not Feature("x", "float32", (3,), info={"is_depth_map": True}).is_depth
 
 
-def written(root: Path, pictures: list[bytes], unit: str = "mm") -> Path:
+def written(root: Path, images: list[bytes], unit: str = "mm") -> Path:
     feature = depth_feature(KEY, (48, 64), unit)
     with DataSetWriter(root, fps=10, features=[feature, Feature("x", "float32", (1,))], fsync=False) as writer:
-        episode = writer.episode(rows=len(pictures), task="look")
-        episode.write_rows({KEY: pictures, "x": np.zeros((len(pictures), 1), np.float32)})
+        episode = writer.episode(rows=len(images), task="look")
+        episode.write_rows({KEY: images, "x": np.zeros((len(images), 1), np.float32)})
         episode.commit()
         writer.close()
     return root
 
 
 def test_rows_of_depth_are_read_exactly(tmp_path: Path) -> None:
-    pictures = [depths.millimetres(number) for number in range(5)]
-    data = open_data_set(written(tmp_path / "set", [depth.encode(picture) for picture in pictures]))
-    assert np.array_equal(data.depth(KEY, 1, 4), pictures[1:4])
+    images = [depths.millimetres(number) for number in range(5)]
+    data = open_data_set(written(tmp_path / "set", [depth.encode(image) for image in images]))
+    assert np.array_equal(data.depth(KEY, 1, 4), images[1:4])
     assert data.depth(KEY, 2, 2).shape == (0, 48, 64) and data.depth(KEY, 2, 2).dtype == np.uint16
     with pytest.raises(
-        DataSetError, match=r"'x' is no depth in the table; there are \['observation.images.cam_depth'\]"
+        DataSetError, match=r"'x' is not a depth column of the table; there are \['observation.images.cam_depth'\]"
     ):
         data.depth("x", 0, 1)
 

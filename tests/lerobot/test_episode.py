@@ -123,14 +123,14 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path, columns: dict[str, np.
     assert episode.rows == 0
 
 
-def test_pictures_of_another_size_or_kind_are_refused(tmp_path: Path) -> None:
+def test_images_of_another_size_or_kind_are_refused(tmp_path: Path) -> None:
     from penstock.media.image.codec import encode_jpeg
 
     sink = DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES, fsync=False).episode().video(CAMERA)
     with pytest.raises(ImageError, match="40×24 px, but the feature is 48×32"):
         sink.append([encode_jpeg(np.zeros((24, 40, 3), dtype=np.uint8))])
     with pytest.raises(ImageError):
-        sink.append([b"not a picture"])
+        sink.append([b"not an image"])
     sink.append(jpegs(1))
     with pytest.raises(ImageError, match="yuvj444p, the frames before yuvj420p"):
         sink.append([encode_jpeg(rgb(0), subsampling="4:4:4")])

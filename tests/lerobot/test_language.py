@@ -56,7 +56,7 @@ def test_events_have_no_time() -> None:
 
 
 def test_only_the_columns_that_lerobot_knows_are_language() -> None:
-    with pytest.raises(DataSetError, match="no language column"):
+    with pytest.raises(DataSetError, match="not a language column"):
         Feature("subtask", "language", (1,))
     with pytest.raises(DataSetError, match=r"must have shape \(1,\)"):
         Feature("language_events", "language", (2,))

@@ -110,7 +110,7 @@ def test_any_lengths_limits_and_stops(
     shutil.rmtree(folder)
 
 
-def test_what_was_said_comes_back(tmp_path: Path) -> None:
+def test_what_was_reported_comes_back(tmp_path: Path) -> None:
     root = tmp_path / "set"
     writer = begin(root)
     write(writer, 0, 3)
@@ -129,7 +129,7 @@ def test_what_was_said_comes_back(tmp_path: Path) -> None:
 
 def info_of(writer: DataSetWriter) -> dict[str, Any]:
     assert isinstance(writer.sink, LeRobotSink)
-    return writer.sink.info(episodes=writer.episodes, frames=writer.frames, tasks=len(writer.tasks.texts))
+    return {"videos": writer.sink.video_info, **writer.sink.info({}, {"total_episodes": writer.episodes})}
 
 
 def test_bad_values_and_statistics_survive(tmp_path: Path, whole: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_conversion_derives_them_with_a_note(tmp_path: Path, made: Path, versi
     assert len(derived) == (how != "info.json") and not any("does not declare" in note for note in report.notes)
 
 
-def test_tasks_that_only_the_rows_could_tell_apart_are_refused(tmp_path: Path, made: Path) -> None:
+def test_tasks_that_only_the_rows_could_report_apart_are_refused(tmp_path: Path, made: Path) -> None:
     root = drop(Path(shutil.copytree(made / "v2.1", tmp_path / "set")), set(), {"task_index"})
     store = open_store(root)
     assert store.numbers("frame_index", np.array([14])).tolist() == [3]

@@ -109,16 +109,16 @@ def test_matrices_and_booleans_keep_their_shape() -> None:
     assert of(np.array([[True], [False]])).to_json()["mean"] == [0.5]
 
 
-def test_picture_statistics_are_those_of_the_pixels() -> None:
-    pictures = np.random.default_rng(0).integers(0, 256, (3, 20, 30, 3), dtype=np.uint8)
+def test_image_statistics_are_those_of_the_pixels() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (3, 20, 30, 3), dtype=np.uint8)
     stats, rest = ImageStats(), ImageStats()
-    stats.add(pictures[0])
-    rest.add(pictures[1])
-    rest.add(pictures[2])
+    stats.add(images[0])
+    rest.add(images[1])
+    rest.add(images[2])
     stats.merge(rest)
     found = stats.to_json()
     assert found is not None and list(found) == list(STATISTICS) and found["count"] == [3]
-    pixels = pictures.reshape(-1, 3) / 255.0
+    pixels = images.reshape(-1, 3) / 255.0
     for name, expected in (
         ("min", pixels.min(0)),
         ("max", pixels.max(0)),
@@ -129,19 +129,19 @@ def test_picture_statistics_are_those_of_the_pixels() -> None:
     np.testing.assert_allclose(np.array(found["q90"]).ravel(), np.quantile(pixels, 0.9, axis=0), atol=1 / 255)
 
 
-def test_large_pictures_are_thinned_out() -> None:
+def test_large_images_are_thinned_out() -> None:
     stats = ImageStats()
     stats.add(np.zeros((480, 640, 3), dtype=np.uint8))
     assert "pixels=19,200" in repr(stats)
 
 
-def test_no_picture_means_no_statistics() -> None:
+def test_no_image_means_no_statistics() -> None:
     assert ImageStats().to_json() is None
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (4, 4, 1), (0, 4, 3)])
-def test_other_arrays_are_no_pictures(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ImageError, match="uint8 pictures"):
+def test_other_arrays_are_no_images(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ImageError, match="uint8 images"):
         ImageStats().add(np.zeros(shape, dtype=np.uint8))
 
 

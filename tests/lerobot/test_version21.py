@@ -26,7 +26,7 @@ def lines(root: Path, name: str, text: str | bytes) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('{"episode_index": 0, "length": 3}\n\nnonsense\n', "line 3 cannot be used: not JSON"),
         ('{"episode_index": 0, "length": 3}\n[]\n', "line 2 cannot be used: a list instead of an object"),
@@ -40,8 +40,8 @@ def lines(root: Path, name: str, text: str | bytes) -> Path:
         ('{"episode_index": 1, "length": ' + "9" * 30 + "}\n", "length is 9999"),
     ],
 )
-def test_a_line_that_cannot_be_used_is_named(tmp_path: Path, text: str | bytes, said: str) -> None:
-    with pytest.raises(DataSetCorrupt, match=said):
+def test_a_line_that_cannot_be_used_is_named(tmp_path: Path, text: str | bytes, message: str) -> None:
+    with pytest.raises(DataSetCorrupt, match=message):
         version21.read_episodes(lines(tmp_path, "episodes.jsonl", text))
 
 
@@ -52,15 +52,15 @@ def test_a_line_without_end_is_refused_before_it_is_held(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('{"task_index": 1, "task": "a"}\n', "task_index is not 0…0"),
         ('{"task_index": 0, "task": 3}\n', "line 1 cannot be used: task is 3"),
         ('{"task_index": 0, "task": "a"}\n{"task_index": 0, "task": "b"}\n', "line 2 .*has two texts"),
     ],
 )
-def test_tasks_are_numbered_without_gaps(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(DataSetCorrupt, match=said):
+def test_tasks_are_numbered_without_gaps(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DataSetCorrupt, match=message):
         version21.read_tasks(lines(tmp_path, "tasks.jsonl", text))
 
 

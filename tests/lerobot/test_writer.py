@@ -20,8 +20,8 @@ from tests.lerobot.making import (
     CAMERA,
     FEATURES,
     FPS,
+    IMAGE,
     IMAGE_FEATURES,
-    PICTURE,
     digests,
     frame,
     jpegs,
@@ -161,34 +161,34 @@ def test_a_directory_that_holds_something_is_not_touched(tmp_path: Path) -> None
     assert tree(tmp_path) == {"letter.txt"}
 
 
-def test_pictures_lie_in_the_table_as_they_came(tmp_path: Path) -> None:
+def test_images_lie_in_the_table_as_they_came(tmp_path: Path) -> None:
     make(tmp_path / "set", lengths=(6, 4), features=IMAGE_FEATURES)
     data = open_data_set(tmp_path / "set")
-    assert data.rows([PICTURE], 3, 8)[PICTURE] == [*jpegs(6, 0)[3:], *jpegs(4, 1)[:2]]
+    assert data.rows([IMAGE], 3, 8)[IMAGE] == [*jpegs(6, 0)[3:], *jpegs(4, 1)[:2]]
     schema = pq.read_schema(data.data_files[0].path)
-    assert str(schema.field(PICTURE).type) == "struct<bytes: binary, path: string>"
+    assert str(schema.field(IMAGE).type) == "struct<bytes: binary, path: string>"
     described = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
-    assert described[PICTURE] == {"_type": "Image"}
+    assert described[IMAGE] == {"_type": "Image"}
     assert not (tmp_path / "set/videos").exists() and data.info.video_path is None
 
 
-def test_pages_of_pictures_stay_small(tmp_path: Path) -> None:
+def test_pages_of_images_stay_small(tmp_path: Path) -> None:
     big = [bytes([number]) * 400_000 for number in range(40)]
-    features = (Feature("picture", "image", (8, 8, 3)),)
+    features = (Feature("image", "image", (8, 8, 3)),)
     with (
         DataSetWriter(tmp_path / "set", fps=FPS, features=features, fsync=False) as writer,
         writer.episode(task="x") as episode,
     ):
-        episode.write_rows({"picture": big})
+        episode.write_rows({"image": big})
         episode.commit()
     file = pq.ParquetFile(tmp_path / "set/data/chunk-000/file-000.parquet", buffer_size=1 << 16, pre_buffer=False)
     before = pa.total_allocated_bytes()
     held, read = 0, []
     for batch in file.iter_batches(2, use_threads=False):
         held = max(held, pa.total_allocated_bytes() - before)
-        read += [row["bytes"] for row in batch.column("picture").to_pylist()]
+        read += [row["bytes"] for row in batch.column("image").to_pylist()]
     assert read == big
-    assert held < sum(map(len, big)) / 1.5  # one page of all pictures would be held whole, and once more as a batch
+    assert held < sum(map(len, big)) / 1.5  # one page of all images would be held whole, and once more as a batch
 
 
 def test_every_dtype_and_rank_survives(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from penstock.align.alignment import Alignment, align
-from penstock.align.pairing import Pick, interpolate, usual_tolerance_ns
+from penstock.align.pairing import RowPick, interpolate, usual_tolerance_ns
 from penstock.align.rate import Rate, measure_rate
 from penstock.align.report import AlignmentReport, StreamReport
-from penstock.align.streams import MISSING_POLICIES, POLICIES, Missing, Policy, Stream
+from penstock.align.streams import MISSING_POLICIES, POLICIES, Missing, Policy, TopicStream
 from penstock.align.timeline import FixedTimeline, Timeline, TopicTimeline
 
 __all__ = [
@@ -16,12 +16,12 @@ __all__ = [
     "AlignmentReport",
     "FixedTimeline",
     "Missing",
-    "Pick",
     "Policy",
     "Rate",
-    "Stream",
+    "RowPick",
     "StreamReport",
     "Timeline",
+    "TopicStream",
     "TopicTimeline",
     "align",
     "interpolate",

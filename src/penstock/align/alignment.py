@@ -9,22 +9,20 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.align.clock import clock_notes
-from penstock.align.pairing import Pairing, Pick, pair, pair_timeline, tolerance_of
-from penstock.align.rate import NS_PER_S, measure_rate
+from penstock.align.pairing import Pairing, RowPick, pair, pair_timeline, tolerance_of
+from penstock.align.rate import NS_PER_S, clock_notes, measure_rate
 from penstock.align.report import (
     AlignmentReport,
     Cut,
     Gaps,
-    StreamOrder,
     StreamReport,
     count_of,
     describe_stream,
     format_ms,
     holes,
 )
-from penstock.align.streams import Stream, check_whole_number, in_time_order
-from penstock.align.timeline import FixedTimeline, Rows, Timeline, lay_out, real_fps
+from penstock.align.streams import TopicStream, in_time_order
+from penstock.align.timeline import FixedTimeline, Timeline, TimelineRows, lay_out, real_fps
 from penstock.errors import AlignError, ConfigError
 
 # What a stream may trim at one end before a note says so: a share of the rows, and a time.
@@ -42,7 +40,7 @@ class Alignment:
 
     fps: int
     row_times_ns: NDArray[np.int64]
-    picks: Mapping[str, Pick]
+    picks: Mapping[str, RowPick]
     report: AlignmentReport
     lost_times_ns: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     gap_ns: int = 0
@@ -62,31 +60,27 @@ class Alignment:
 
 
 def align(
-    streams: Sequence[Stream],
+    streams: Sequence[TopicStream],
     timeline: Timeline,
     *,
     sample_drop: int = 0,
-    start_ns: int | None = None,
-    end_ns: int | None = None,
-    max_gap_ns: int | None = None,
 ) -> Alignment:
     """Decide for every row of `timeline` which message it takes from every stream.
 
-    `sample_drop` instants are cut at both ends of the timeline first, and only rows from `start_ns` to `end_ns` count.
-    Two neighbouring rows of the result that are more than `max_gap_ns` apart are an AlignError.
+    `sample_drop` instants are cut at both ends of the timeline first.
 
         cameras = Stream("/cam_h", camera_times_ns)
         joints = Stream("/joint_states", joint_times_ns, policy="linear", missing="reject")
         alignment = align([cameras, joints], TopicTimeline("/cam_h", fps=10))
     """
-    _check_names(streams)
-    rows = lay_out(streams, timeline, sample_drop=sample_drop, start_ns=start_ns, end_ns=end_ns)
+    if twice := [name for name, n in Counter(stream.name for stream in streams).items() if n > 1]:
+        raise ConfigError(f"two streams have the name {twice[0]!r}", hint="name each one after its feature and topic")
+    rows = lay_out(streams, timeline, sample_drop)
     own = None if isinstance(timeline, FixedTimeline) else timeline.stream
-    orders: dict[str, StreamOrder] = {}
+    orders = {stream.name: in_time_order(stream.times_ns) for stream in streams}
     pairings: dict[str, Pairing] = {}
     for stream in streams:
-        ordered = in_time_order(stream.times_ns)
-        orders[stream.name] = StreamOrder(ordered.out_of_order, ordered.duplicate_times, ordered.rate)
+        ordered = orders[stream.name]
         if stream.name == own and rows.numbers is not None:
             pairings[stream.name] = pair_timeline(rows.numbers, stream, tolerance_of(stream, ordered, rows))
         else:
@@ -95,30 +89,16 @@ def align(
     whole = cut.keep.all()
     picks = {name: pairing.pick if whole else pairing.pick[cut.keep] for name, pairing in pairings.items()}
     described = {
-        stream.name: describe_stream(
-            stream,
-            orders[stream.name],
-            pairings[stream.name],
-            picks[stream.name],
-            cut,
-            is_timeline=stream.name == own,
-        )
-        for stream in streams
+        name: describe_stream(stream, orders[name], pairings[name], picks[name], cut, is_timeline=name == own)
+        for name, stream in zip(orders, streams, strict=True)
     }
     row_times_ns = rows.times_ns if whole else rows.times_ns[cut.keep]
-    _check_holes(row_times_ns, max_gap_ns, rows.origin_ns)
     lost_times_ns = _lost_times(pairings, cut)
     report = _report(rows, cut, lost_times_ns, described, own)
     return Alignment(rows.fps, row_times_ns, picks, report, lost_times_ns, rows.gap_ns, rows.grain_ns)
 
 
-def _check_names(streams: Sequence[Stream]) -> None:
-    twice = [name for name, n in Counter(stream.name for stream in streams).items() if n > 1]
-    if twice:
-        raise ConfigError(f"two streams have the name {twice[0]!r}", hint="name each one after its feature and topic")
-
-
-def _cut(streams: Sequence[Stream], pairings: Mapping[str, Pairing], rows: Rows) -> Cut:
+def _cut(streams: Sequence[TopicStream], pairings: Mapping[str, Pairing], rows: TimelineRows) -> Cut:
     """Keep the rows that every stream can serve; AlignError with each stream's range when there is none."""
     keep = np.ones(rows.times_ns.size, dtype=np.bool_)
     for pairing in pairings.values():
@@ -133,7 +113,7 @@ def _cut(streams: Sequence[Stream], pairings: Mapping[str, Pairing], rows: Rows)
     return Cut(rows.times_ns, keep, int(remaining[0]), int(remaining[-1]) + 1, rows.origin_ns)
 
 
-def _ranges(streams: Sequence[Stream], pairings: Mapping[str, Pairing], rows: Rows) -> str:
+def _ranges(streams: Sequence[TopicStream], pairings: Mapping[str, Pairing], rows: TimelineRows) -> str:
     first, last = ((int(rows.times_ns[i]) - rows.origin_ns) / NS_PER_S for i in (0, -1))
     parts = [f"rows {first:.3f} … {last:.3f} s"]
     for stream in streams:
@@ -147,24 +127,8 @@ def _ranges(streams: Sequence[Stream], pairings: Mapping[str, Pairing], rows: Ro
     return "; ".join(parts)
 
 
-def _check_holes(times_ns: NDArray[np.int64], max_gap_ns: int | None, origin_ns: int) -> None:
-    if max_gap_ns is None:
-        return
-    check_whole_number("align", "max_gap_ns", max_gap_ns, least=0)
-    steps_ns = np.diff(times_ns)
-    too_long = np.flatnonzero(steps_ns > max_gap_ns)
-    if too_long.size:
-        row = int(too_long[0])
-        raise AlignError(
-            f"rows {row:,} and {row + 1:,} are {format_ms(int(steps_ns[row]) / 1e6)} apart "
-            f"(at {(int(times_ns[row]) - origin_ns) / NS_PER_S:.3f} s), "
-            f"more than max_gap {format_ms(max_gap_ns / 1e6)}; {count_of(too_long.size, 'such hole')}",
-            hint="raise max_gap, or cut the recording into episodes at its holes",
-        )
-
-
 def _report(
-    rows: Rows,
+    rows: TimelineRows,
     cut: Cut,
     lost_times_ns: Mapping[str, NDArray[np.int64]],
     described: Mapping[str, StreamReport],
@@ -194,7 +158,7 @@ def _report(
     )
 
 
-def _absent(rows: Rows) -> float:
+def _absent(rows: TimelineRows) -> float:
     """How many rows the timeline lacks for its rate: none where late messages are followed by early ones."""
     rate = measure_rate(rows.times_ns)
     if rate is None:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.align.rate import NS_PER_S, Rate
-from penstock.align.streams import OrderedTimes, Policy, Stream
-from penstock.align.timeline import Rows
+from penstock.align.streams import OrderedTimes, Policy, TopicStream
+from penstock.align.timeline import TimelineRows
 from penstock.errors import AlignError, ConfigError
 
 Quadruple = tuple[int, int, int, int]
@@ -21,7 +21,7 @@ _SMALLEST_ANGLE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Pick:
+class RowPick:
     """What each row takes from one stream: message numbers in file order, and for interpolation a second one.
 
     The value of a row is `left + weight · (right - left)`; without `right`, it is `left`. `pick[100:200]` is a view.
@@ -34,22 +34,12 @@ class Pick:
     def __len__(self) -> int:
         return int(self.left.size)
 
-    def __getitem__(self, rows: slice | NDArray[np.bool_]) -> Pick:
-        return Pick(
+    def __getitem__(self, rows: slice | NDArray[np.bool_]) -> RowPick:
+        return RowPick(
             self.left[rows],
             None if self.right is None else self.right[rows],
             None if self.weight is None else self.weight[rows],
         )
-
-    def needs(self) -> tuple[NDArray[np.int64], NDArray[np.intp], NDArray[np.intp]]:
-        """The distinct messages, ascending, and for each row the positions of its left and right one among them."""
-        if self.right is None:
-            numbers, at = np.unique(self.left, return_inverse=True)
-            at = at.reshape(-1)
-            return numbers.astype(np.int64), at, at
-        numbers, at = np.unique(np.concatenate((self.left, self.right)), return_inverse=True)
-        at = at.reshape(-1)
-        return numbers.astype(np.int64), at[: len(self)], at[len(self) :]
 
     @property
     def nbytes(self) -> int:
@@ -63,7 +53,7 @@ class Pick:
 class Pairing(NamedTuple):
     """A stream's pick for every row of the timeline, and where it had none."""
 
-    pick: Pick
+    pick: RowPick
     missing: NDArray[np.bool_]  # nothing may be taken here
     held: NDArray[np.bool_] | None  # an older message stands in; None: nowhere
     tolerance_ns: int
@@ -78,7 +68,7 @@ class _Match(NamedTuple):
     missing: NDArray[np.bool_]
 
 
-def pair(stream: Stream, ordered: OrderedTimes, rows: Rows) -> Pairing:
+def pair(stream: TopicStream, ordered: OrderedTimes, rows: TimelineRows) -> Pairing:
     """Find the messages of `stream` for every row; AlignError where its policy rejects missing data."""
     tolerance_ns = tolerance_of(stream, ordered, rows)
     n_rows = rows.times_ns.size
@@ -90,7 +80,7 @@ def pair(stream: Stream, ordered: OrderedTimes, rows: Rows) -> Pairing:
     row_ns = rows.times_ns - stream.offset_ns
     if stream.is_static:
         latest, _ = _latest(ordered.times_ns, row_ns)
-        return Pairing(Pick(ordered.numbers(latest)), np.zeros(n_rows, dtype=np.bool_), None, tolerance_ns)
+        return Pairing(RowPick(ordered.numbers(latest)), np.zeros(n_rows, dtype=np.bool_), None, tolerance_ns)
     if stream.interpolates:
         match = _interpolated(ordered.times_ns, row_ns, tolerance_ns)
     elif stream.policy == "hold":
@@ -100,12 +90,12 @@ def pair(stream: Stream, ordered: OrderedTimes, rows: Rows) -> Pairing:
     _refuse_missing(stream, ordered, rows, match.missing, tolerance_ns)
     held = None
     if stream.missing == "hold" and match.missing.any():
-        match, held = _stand_in(match, ordered.times_ns, row_ns)
+        match, held = _hold_last(match, ordered.times_ns, row_ns)
     right = None if match.right is None else ordered.numbers(match.right)
-    return Pairing(Pick(ordered.numbers(match.left), right, match.weight), match.missing, held, tolerance_ns)
+    return Pairing(RowPick(ordered.numbers(match.left), right, match.weight), match.missing, held, tolerance_ns)
 
 
-def tolerance_of(stream: Stream, ordered: OrderedTimes, rows: Rows) -> int:
+def tolerance_of(stream: TopicStream, ordered: OrderedTimes, rows: TimelineRows) -> int:
     """The tolerance that the stream has, or the usual one."""
     if stream.tolerance_ns is not None:
         return stream.tolerance_ns
@@ -117,17 +107,17 @@ def usual_tolerance_ns(row_period_ns: int, rate: Rate | None) -> int:
     return 3 * max(row_period_ns, 0 if rate is None else rate.arrival_ns) // 2
 
 
-def pair_timeline(numbers: NDArray[np.int32], stream: Stream, tolerance_ns: int) -> Pairing:
+def pair_timeline(numbers: NDArray[np.int32], stream: TopicStream, tolerance_ns: int) -> Pairing:
     """The timeline's own stream: every row is one of its messages, and takes exactly that one."""
-    pick = Pick(numbers)
+    pick = RowPick(numbers)
     if stream.interpolates:
-        pick = Pick(numbers, numbers, np.zeros(numbers.size, dtype=np.float32))
+        pick = RowPick(numbers, numbers, np.zeros(numbers.size, dtype=np.float32))
     return Pairing(pick, np.zeros(numbers.size, dtype=np.bool_), None, tolerance_ns)
 
 
-def _blank_pick(n_rows: int, interpolates: bool) -> Pick:
+def _blank_pick(n_rows: int, interpolates: bool) -> RowPick:
     nothing = np.zeros(n_rows, dtype=np.int32)
-    return Pick(nothing, nothing, np.zeros(n_rows, dtype=np.float32)) if interpolates else Pick(nothing)
+    return RowPick(nothing, nothing, np.zeros(n_rows, dtype=np.float32)) if interpolates else RowPick(nothing)
 
 
 def _nearest(
@@ -170,7 +160,7 @@ def _latest(times_ns: NDArray[np.int64], row_ns: NDArray[np.int64]) -> tuple[NDA
     return latest, none_before
 
 
-def _stand_in(
+def _hold_last(
     match: _Match, times_ns: NDArray[np.int64], row_ns: NDArray[np.int64]
 ) -> tuple[_Match, NDArray[np.bool_]]:
     """Let the last message before a missing row stand in, whatever its age; before the first one nothing can."""
@@ -184,7 +174,7 @@ def _stand_in(
 
 
 def _refuse_missing(
-    stream: Stream, ordered: OrderedTimes, rows: Rows, missing: NDArray[np.bool_], tolerance_ns: int
+    stream: TopicStream, ordered: OrderedTimes, rows: TimelineRows, missing: NDArray[np.bool_], tolerance_ns: int
 ) -> None:
     if stream.missing != "reject" or not missing.any():
         return
@@ -201,7 +191,7 @@ def _refuse_missing(
 
 
 def interpolate(
-    pick: Pick,
+    pick: RowPick,
     left_values: NDArray[Any],
     right_values: NDArray[Any] | None,
     policy: Policy,

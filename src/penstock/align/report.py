@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.align.pairing import Pairing, Pick
-from penstock.align.rate import NS_PER_S, Rate
-from penstock.align.streams import Stream
+from penstock.align.pairing import Pairing, RowPick
+from penstock.align.rate import NS_PER_S
+from penstock.align.streams import OrderedTimes, TopicStream
 
 STATIC = "static"  # the policy of a stream that has a message for every row
 # Gaps beyond this many are counted, not listed: a report does not grow with the recording.
@@ -48,8 +48,7 @@ class Skew(NamedTuple):
     mean: float
 
 
-@dataclass(frozen=True, eq=False)
-class StreamReport:
+class StreamReport(NamedTuple):
     """How one stream fared. `lost` and `trimmed` count timeline rows that it lacked; the others, rows of the output."""
 
     name: str
@@ -73,7 +72,7 @@ class StreamReport:
     duplicate_times: int
 
     def to_json(self) -> dict[str, Any]:
-        plain = {key: value for key, value in vars(self).items() if key not in ("name", "skew_ms", "gaps")}
+        plain = {key: value for key, value in self._asdict().items() if key not in ("name", "skew_ms", "gaps")}
         return plain | {
             "skew_ms": self.skew_ms._asdict(),
             "gaps": self.gaps.to_json(),
@@ -96,8 +95,7 @@ class StreamReport:
         return ", ".join(parts)
 
 
-@dataclass(frozen=True, eq=False)
-class AlignmentReport:
+class AlignmentReport(NamedTuple):
     """How the rows came about. `timeline_rows = rows + trimmed_head + trimmed_tail + lost`."""
 
     rows: int
@@ -115,11 +113,12 @@ class AlignmentReport:
     timeline_gaps: Gaps
     notes: tuple[str, ...]
     streams: Mapping[str, StreamReport]
-    loss_notes: Mapping[str, str] = field(default_factory=dict)  # those of `notes` that speak of lost rows, by stream
+    loss_notes: Mapping[str, str]  # those of `notes` that speak of lost rows, by stream
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict that `json.dumps` takes as it is."""
-        plain = {key: value for key, value in vars(self).items() if isinstance(value, (int, float, str, type(None)))}
+        of_plain = (int, float, str, type(None))
+        plain = {key: value for key, value in self._asdict().items() if isinstance(value, of_plain)}
         return plain | {
             "lost_by_cause": dict(self.lost_by_cause),
             "timeline_gaps": self.timeline_gaps.to_json(),
@@ -160,16 +159,8 @@ class Cut(NamedTuple):
         return (int(self.times_ns[row]) - self.origin_ns) / NS_PER_S
 
 
-class StreamOrder(NamedTuple):
-    """What sorting a stream by time showed."""
-
-    out_of_order: int
-    duplicate_times: int
-    rate: Rate | None
-
-
 def describe_stream(
-    stream: Stream, order: StreamOrder, pairing: Pairing, pick: Pick, cut: Cut, *, is_timeline: bool
+    stream: TopicStream, order: OrderedTimes, pairing: Pairing, pick: RowPick, cut: Cut, *, is_timeline: bool
 ) -> StreamReport:
     """Count what happened to one stream; `pick` holds the remaining rows, `pairing` all rows of the timeline."""
     missing, held = pairing.missing, pairing.held
@@ -224,7 +215,7 @@ def _runs(apart: NDArray[np.bool_], cut: Cut) -> Gaps:
     return Gaps(int(starts.size), int((stops - starts).sum()), listed)
 
 
-def _used(pick: Pick, n_messages: int) -> int:
+def _used(pick: RowPick, n_messages: int) -> int:
     seen = np.zeros(n_messages, dtype=np.bool_)
     seen[pick.left] = True
     if pick.right is not None:
@@ -232,14 +223,14 @@ def _used(pick: Pick, n_messages: int) -> int:
     return int(np.count_nonzero(seen))
 
 
-def _repeats(pick: Pick) -> int:
+def _repeats(pick: RowPick) -> int:
     same = np.diff(pick.left) == 0
     if pick.right is not None and pick.weight is not None:
         same &= (np.diff(pick.right) == 0) & (np.diff(pick.weight) == 0)
     return int(np.count_nonzero(same))
 
 
-def _skew(stream: Stream, pick: Pick, row_ns: NDArray[np.int64]) -> Skew:
+def _skew(stream: TopicStream, pick: RowPick, row_ns: NDArray[np.int64]) -> Skew:
     row_ns = row_ns - stream.offset_ns
     away_ns = np.abs(row_ns - stream.times_ns[pick.left])
     if pick.right is not None:

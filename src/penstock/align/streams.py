@@ -29,7 +29,7 @@ def check_whole_number(owner: str, name: str, value: object, *, least: int, most
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
+class TopicStream:
     """One topic as the aligner sees it: times in file order, and the rules of pairing.
 
     `tolerance_ns=None` means 1.5 times the longer of the row period and the stream's own period.

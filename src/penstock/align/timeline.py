@@ -1,4 +1,4 @@
-"""The timeline: when the rows of an episode are, before anybody asks what is in them."""
+"""The timeline: when the rows of an episode are, whatever they hold."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.align.rate import NS_PER_S, Rate
-from penstock.align.streams import FARTHEST_NS, OrderedTimes, Stream, check_whole_number, in_time_order
-from penstock.errors import AlignError, ConfigError
+from penstock.align.streams import TopicStream, check_whole_number, in_time_order
+from penstock.errors import AlignError
 
 # How far rate/stride may be from the asked fps before single messages are chosen instead of every n-th.
 _STRIDE_FIT = 0.05
@@ -50,7 +50,7 @@ class FixedTimeline:
 Timeline = TopicTimeline | FixedTimeline
 
 
-class Rows(NamedTuple):
+class TimelineRows(NamedTuple):
     """The rows that a timeline offers, before missing data takes some away."""
 
     times_ns: NDArray[np.int64]
@@ -72,22 +72,15 @@ def period_ns(fps: int) -> int:
     return (2 * NS_PER_S + fps) // (2 * fps)
 
 
-def lay_out(
-    streams: Sequence[Stream], timeline: Timeline, *, sample_drop: int, start_ns: int | None, end_ns: int | None
-) -> Rows:
+def lay_out(streams: Sequence[TopicStream], timeline: Timeline, sample_drop: int) -> TimelineRows:
     """Compute the rows of `timeline`, `sample_drop` of its instants cut at both ends."""
     check_whole_number("timeline", "sample_drop", sample_drop, least=0)
-    for name, value in (("start_ns", start_ns), ("end_ns", end_ns)):
-        if value is not None:
-            check_whole_number("timeline", name, value, least=-FARTHEST_NS, most=FARTHEST_NS)
-    if start_ns is not None and end_ns is not None and start_ns > end_ns:
-        raise ConfigError(f"start_ns {start_ns:,} is after end_ns {end_ns:,}")
     if isinstance(timeline, FixedTimeline):
-        return _fixed_rows(streams, timeline, sample_drop, start_ns, end_ns)
-    return _topic_rows(_named(streams, timeline.stream), timeline, sample_drop, start_ns, end_ns)
+        return _fixed_rows(streams, timeline.fps, sample_drop)
+    return _topic_rows(_named(streams, timeline.stream), timeline, sample_drop)
 
 
-def _named(streams: Sequence[Stream], name: str) -> Stream:
+def _named(streams: Sequence[TopicStream], name: str) -> TopicStream:
     for stream in streams:
         if stream.name == name:
             return stream
@@ -103,7 +96,7 @@ def _cut_ends(n: int, sample_drop: int, what: str) -> slice:
     if n <= 2 * sample_drop:
         raise AlignError(
             f"{what} has {n:,} instants; sample_drop {sample_drop:,} at both ends leaves none",
-            hint="lower sample_drop" if n else "look at the time range: penstock inspect shows where messages are",
+            hint="lower sample_drop",
         )
     return slice(sample_drop, n - sample_drop)
 
@@ -111,20 +104,18 @@ def _cut_ends(n: int, sample_drop: int, what: str) -> slice:
 # ── rows from a topic ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _topic_rows(
-    stream: Stream, timeline: TopicTimeline, sample_drop: int, start_ns: int | None, end_ns: int | None
-) -> Rows:
+def _topic_rows(stream: TopicStream, timeline: TopicTimeline, sample_drop: int) -> TimelineRows:
     if not stream.times_ns.size:
         raise AlignError(
             f"the timeline {stream.name} has no messages", hint="choose another topic or a fixed fps as timeline"
         )
-    ordered = _between(in_time_order(stream.times_ns), stream.offset_ns, start_ns, end_ns)
+    ordered = in_time_order(stream.times_ns)
     inside = _cut_ends(ordered.times_ns.size, sample_drop, f"the timeline {stream.name}")
     rate = ordered.rate
     stride, fps = _stride_and_fps(timeline, None if rate is None else rate.hz, stream.name)
     times_ns = ordered.times_ns[inside]
     positions = _thinned(times_ns, fps) if stride is None else np.arange(0, times_ns.size, stride, dtype=np.intp)
-    return Rows(
+    return TimelineRows(
         times_ns=times_ns[positions] + stream.offset_ns,
         numbers=ordered.numbers(positions + sample_drop),
         fps=fps,
@@ -151,17 +142,6 @@ def _pause_ns(stride: int | None, rate: Rate | None) -> int:
     if rate is None or (stride is not None and rate.longest_ns == rate.period_ns):
         return 0
     return rate.longest_ns
-
-
-def _between(ordered: OrderedTimes, offset_ns: int, start_ns: int | None, end_ns: int | None) -> OrderedTimes:
-    """Keep the messages from start to end, and measure the period among these."""
-    if start_ns is None and end_ns is None:
-        return ordered
-    times_ns = ordered.times_ns
-    first = 0 if start_ns is None else int(np.searchsorted(times_ns, start_ns - offset_ns, side="left"))
-    last = times_ns.size if end_ns is None else int(np.searchsorted(times_ns, end_ns - offset_ns, side="right"))
-    numbers = np.arange(times_ns.size) if ordered.order is None else ordered.order
-    return in_time_order(times_ns[first:last])._replace(order=numbers[first:last])
 
 
 def _stride_and_fps(timeline: TopicTimeline, rate_hz: float | None, name: str) -> tuple[int | None, int]:
@@ -205,7 +185,7 @@ def _thinned(times_ns: NDArray[np.int64], fps: int) -> NDArray[np.intp]:
     return first_of_time[np.flatnonzero(np.diff(grid_points, prepend=-1))]
 
 
-def real_fps(rows: Rows) -> float | None:
+def real_fps(rows: TimelineRows) -> float | None:
     """Rows per second as the timeline has them, holes left out; None for a single row."""
     steps_ns = np.diff(rows.times_ns)
     steps_ns = steps_ns[steps_ns <= rows.gap_ns]
@@ -216,16 +196,13 @@ def real_fps(rows: Rows) -> float | None:
 # ── rows at a fixed rate ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _fixed_rows(
-    streams: Sequence[Stream], timeline: FixedTimeline, sample_drop: int, start_ns: int | None, end_ns: int | None
-) -> Rows:
+def _fixed_rows(streams: Sequence[TopicStream], fps: int, sample_drop: int) -> TimelineRows:
     filled = [stream for stream in streams if stream.times_ns.size]
     if not filled:
         raise AlignError(f"none of the {len(streams)} streams has a message", hint="penstock inspect lists the topics")
-    first_ns = min(int(s.times_ns.min()) + s.offset_ns for s in filled) if start_ns is None else start_ns
-    last_ns = max(int(s.times_ns.max()) + s.offset_ns for s in filled) if end_ns is None else end_ns
-    fps = timeline.fps
-    count = max(0, (last_ns - first_ns) * fps // NS_PER_S + 1)
+    first_ns = min(int(s.times_ns.min()) + s.offset_ns for s in filled)
+    last_ns = max(int(s.times_ns.max()) + s.offset_ns for s in filled)
+    count = (last_ns - first_ns) * fps // NS_PER_S + 1
     messages = max(s.times_ns.size for s in filled)
     allowed = _ROWS_ALWAYS_ALLOWED + _ROWS_PER_MESSAGE * messages
     if count > allowed:
@@ -234,13 +211,13 @@ def _fixed_rows(
         raise AlignError(
             f"a fixed timeline at {fps} fps would have {count:,} rows for at most {messages:,} messages in a stream: "
             f"{early.name} begins at {first_ns / NS_PER_S:.3f} s and {late.name} ends at {last_ns / NS_PER_S:.3f} s",
-            hint="a clock jumps or a stamp is zero; try time: log, or set the time range",
+            hint="a clock jumps or a stamp is zero; try time: log",
         )
     inside = _cut_ends(count, sample_drop, f"the fixed timeline at {fps} fps")
     # Whole seconds and the rest apart: k · 10⁹ stays within 64 bits, and no error adds up.
     whole, rest = np.divmod(np.arange(inside.start, inside.stop, dtype=np.int64), fps)
     times_ns = first_ns + whole * NS_PER_S + rest * NS_PER_S // fps
-    return Rows(
+    return TimelineRows(
         times_ns=times_ns,
         numbers=None,
         fps=fps,

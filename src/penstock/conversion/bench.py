@@ -25,7 +25,7 @@ _ERROR_BYTES = 4000
 
 
 @dataclass(frozen=True)
-class Trial:
+class BenchRun:
     """One conversion; what it did not come to say is None."""
 
     chunk_size: str
@@ -47,7 +47,7 @@ class Bench:
     """All trials of one recording."""
 
     sources: tuple[str, ...]
-    trials: tuple[Trial, ...]
+    trials: tuple[BenchRun, ...]
     penstock: str = __version__
 
     @property
@@ -85,7 +85,7 @@ def bench_conversion(
     output_dir: Path,
     chunk_sizes: Sequence[str],
     options: Sequence[str] = (),
-    on_trial: Callable[[Trial], None] = lambda trial: None,
+    on_trial: Callable[[BenchRun], None] = lambda trial: None,
 ) -> Bench:
     """Convert `sources` once per chunk size, one after the other; `options` go to `penstock convert` as they are."""
     if len(set(chunk_sizes)) != len(chunk_sizes):
@@ -101,19 +101,20 @@ def bench_conversion(
     return Bench(tuple(sources), tuple(trials))
 
 
-def _run(command: Sequence[str], chunk_size: str, out: Path) -> Trial:
-    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
+def _run(command: Sequence[str], chunk_size: str, out: Path) -> BenchRun:
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         began = time.perf_counter()
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=complained)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
         with on_error(partial(_stop, process)):
             peak_bytes = _watch(process)
         seconds = time.perf_counter() - began
-        report = _report(said)
-        complaint = _tail(complained)
+        report = _report(stdout)
+        stderr.seek(max(0, stderr.seek(0, 2) - _ERROR_BYTES))
+        complaint = stderr.read().decode("utf-8", "replace").strip()
     code = process.returncode
     if report is None:
-        return Trial(chunk_size, str(out), code, round(seconds, 3), peak_bytes, error=_why(code, complaint))
-    return Trial(
+        return BenchRun(chunk_size, str(out), code, round(seconds, 3), peak_bytes, error=_error_text(code, complaint))
+    return BenchRun(
         chunk_size=chunk_size,
         out=str(out),
         exit_code=code,
@@ -151,27 +152,21 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def _report(said: IO[bytes]) -> dict[str, Any] | None:
-    said.seek(0)
+def _report(stdout: IO[bytes]) -> dict[str, Any] | None:
+    stdout.seek(0)
     try:
-        report = json.load(said)
+        report = json.load(stdout)
     except ValueError:  # it ended before it came to its report
         return None
     return report if isinstance(report, dict) and "peak_rss_bytes" in report else None
 
 
-def _tail(complained: IO[bytes]) -> str:
-    size = complained.seek(0, 2)
-    complained.seek(max(0, size - _ERROR_BYTES))
-    return complained.read().decode("utf-8", "replace").strip()
-
-
-def _why(code: int, complaint: str) -> str:
+def _error_text(code: int, stderr: str) -> str:
     if code < 0:
         name = signal.Signals(-code).name
         return f"ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
-    lines = complaint.splitlines()
-    said = [number for number, line in enumerate(lines) if line.startswith("penstock:")]
-    if said:  # and the advice below it
-        return " ".join(line.strip() for line in lines[said[-1] : said[-1] + 2])
+    lines = stderr.splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith("penstock:")]
+    if starts:  # and the advice below it
+        return " ".join(line.strip() for line in lines[starts[-1] : starts[-1] + 2])
     return lines[-1] if lines else f"exit code {code}"

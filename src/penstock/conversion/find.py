@@ -8,39 +8,40 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from penstock import formats, recordings
-from penstock.conversion.commit.output import OLD_SUFFIX, PARTIAL_SUFFIX
-from penstock.conversion.inputs.input import RECORDING, Found
+from penstock.conversion.inputs.input import RECORDING, InputRef
 from penstock.errors import NotARecording, RecordingError, StoreError, UsageError, os_errors
-from penstock.formats.builtin import HDF5
 from penstock.formats.content import foreign_content
 from penstock.formats.format import Format
+from penstock.formats.registry import HDF5
+from penstock.lerobot.layout import OLD_SUFFIX, PARTIAL_SUFFIX, SHARDS_SUFFIX
 from penstock.recordings.split import natural_key
-from penstock.system.files import as_path, walk
+from penstock.system.files import as_path, matches, refresh, walk
 
 _NOTHING = "give .bag, .db3 or .mcap files, HDF5 files, LeRobot data sets, or directories with them"
-_PASSING = (PARTIAL_SUFFIX, OLD_SUFFIX)
+_PASSING = (PARTIAL_SUFFIX, OLD_SUFFIX, SHARDS_SUFFIX)
 _ELSEWHERE = "choose another output"
 
 
-def find_inputs(sources: Sequence[str | Path], out: Path | None = None) -> list[Found]:
+def find_inputs(sources: Sequence[str | Path], out: Path | None = None) -> list[InputRef]:
     """The inputs among files, directories (searched recursively) and glob patterns; the output is none of them."""
     # Nothing but recordings is the usual case, and their own search says best what is wrong.
-    found: list[Found] = []
+    refs: list[InputRef] = []
     plain: list[str | Path] = []
-    for given in sources:
-        others = list(_stores(as_path(given)))
-        found += others
-        if not others or _has_recordings(as_path(given)):
-            plain.append(given)
-    found += [Found(RECORDING, path) for path in recordings.find(plain)] if plain else []
+    for source in sources:
+        refresh(source)
+        others = list(_stores(as_path(source)))
+        refs += others
+        if not others or _has_recordings(as_path(source)):
+            plain.append(source)
+    refs += [InputRef(RECORDING, path) for path in recordings.find(plain)] if plain else []
     if out is not None:
         within = os.path.realpath(out)
-        _refuse_inside(found, out, within)
-        others = [each for each in found if not _is_within(os.path.realpath(each.path), within)]
-        if found and not others:
+        _refuse_inside(refs, out, within)
+        others = [each for each in refs if not _is_within(os.path.realpath(each.path), within)]
+        if refs and not others:
             raise UsageError(f"{out} is the input itself: a conversion writes a new data set", hint=_ELSEWHERE)
-        found = others
-    once = {os.path.realpath(each.path): each for each in reversed(found)}
+        refs = others
+    once = {os.path.realpath(each.path): each for each in reversed(refs)}
     if not once:
         raise RecordingError("no recording was found", hint=_NOTHING)
     return sorted(once.values(), key=lambda each: natural_key(str(each.path)))
@@ -51,58 +52,58 @@ def _store_at(path: Path) -> Format | None:
     if not path.exists():
         return None
     with os_errors(NotARecording, f"{path}: cannot be read"):
-        found = formats.identify(path)
-    return found if found is not None and found.family == "store" else None
+        store_format = formats.identify(path)
+    return store_format if store_format is not None and store_format.family == "store" else None
 
 
-def what_is(path: Path) -> Found:
+def identify_input(path: Path) -> InputRef:
     """What a path is for doctor, inspect and convert, the first of it; an error where it is nothing of use."""
-    found = find_inputs([path])
-    kinds = {each.kind for each in found}
+    refs = find_inputs([path])
+    kinds = {each.kind for each in refs}
     if path.is_file() and kinds == {HDF5.kind} and (foreign := foreign_content(path, HDF5.kind)) is not None:
         raise StoreError(f"{path} is {foreign.what}, not an HDF5 file", hint=foreign.hint)
-    return found[0]
+    return refs[0]
 
 
-def _stores(given: Path) -> Iterable[Found]:
+def _stores(root: Path) -> Iterable[InputRef]:
     """Data sets, HDF5 files and other stores that a word names."""
-    paths = [given]
-    if not given.exists() and glob.has_magic(str(given)):
-        paths = [Path(match) for match in sorted(glob.glob(str(given), recursive=True), key=natural_key)]
+    paths = [root]
+    if not root.exists() and glob.has_magic(str(root)):
+        paths = sorted(matches(root), key=lambda path: natural_key(str(path)))
     for path in paths:
         if path.is_dir():
             yield from _within(path)
-        elif (found := _store_at(path)) is not None and (found.is_searched or path == given):
-            yield Found(found.kind, path)
+        elif (store_format := _store_at(path)) is not None and (store_format.is_searched or path == root):
+            yield InputRef(store_format.kind, path)
 
 
-def _within(directory: Path) -> Iterable[Found]:
+def _within(directory: Path) -> Iterable[InputRef]:
     for here, subdirectories, names in walk(directory):
-        found = formats.by_directory(here, "store")
-        if found is not None and (found.is_searched or here == directory):
+        store_format = formats.by_directory(here, "store")
+        if store_format is not None and (store_format.is_searched or here == directory):
             subdirectories.clear()
-            yield Found(found.kind, here)
+            yield InputRef(store_format.kind, here)
             continue
-        # A data set that is being built, or about to be removed, is nobody's input.
+        # A data set that is being built, or about to be removed, is not an input.
         subdirectories[:] = sorted((n for n in subdirectories if not n.endswith(_PASSING)), key=natural_key)
         for name in sorted(names, key=natural_key):
-            if (found := formats.by_name(name, "store")) is not None and found.is_searched:
-                yield Found(found.kind, here / name)
+            if (store_format := formats.by_name(name, "store")) is not None and store_format.is_searched:
+                yield InputRef(store_format.kind, here / name)
 
 
-def _has_recordings(given: Path) -> bool:
+def _has_recordings(root: Path) -> bool:
     """Whether a word that names other inputs names recordings as well."""
-    if _store_at(given) is not None:
+    if _store_at(root) is not None:
         return False
     try:
-        return bool(recordings.find([given]))
+        return bool(recordings.find([root]))
     except RecordingError:
         return False
 
 
-def _refuse_inside(found: Iterable[Found], out: Path, real: str) -> None:
+def _refuse_inside(refs: Iterable[InputRef], out: Path, real: str) -> None:
     """An input is only read: a directory that grows meanwhile would be another input when the job is resumed."""
-    for each in found:
+    for each in refs:
         if _is_within(os.path.dirname(real), os.path.realpath(each.path)):
             raise UsageError(f"{out} lies in the input {each.path}, which is only read", hint=_ELSEWHERE)
 

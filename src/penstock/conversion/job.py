@@ -6,33 +6,44 @@ import itertools
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock import __version__
 from penstock.conversion.commit import output
-from penstock.conversion.commit.identity import identity, source, unreadable
-from penstock.conversion.commit.input_progress import SHOWN_NOTES, InputProgress, JobInputs
+from penstock.conversion.commit.groups import DEFAULT_GROUP_MB, divide
+from penstock.conversion.commit.identity import identity, sources
 from penstock.conversion.commit.join import WORKER_OUTPUTS
 from penstock.conversion.commit.writer import DataSetWriter
-from penstock.conversion.commit.writing import Writing
+from penstock.conversion.commit.writing import SHOWN_NOTES, InputProgress, JobInputs, SerialWriter
 from penstock.conversion.find import find_inputs
-from penstock.conversion.inputs.input import Begun, Found, Input, Means, open_input
-from penstock.conversion.report import SHOWN_SOURCES, MovedBytes, Progress, Report, Silence, Stage, write_report
+from penstock.conversion.inputs.input import DatasetSpec, Input, InputRef, OpenOptions, open_input
+from penstock.conversion.report import (
+    SHOWN_SOURCES,
+    MemoryStage,
+    MovedBytes,
+    NoProgress,
+    Progress,
+    Report,
+    write_report,
+)
 from penstock.conversion.settings import Settings, read_settings
 from penstock.conversion.sink import DEFAULT_OUTPUT, default_video
 from penstock.conversion.sink import label as sink_label
-from penstock.conversion.stop import Stop
+from penstock.conversion.stop import StopSignals
 from penstock.errors import Interrupted, OutputExists, OutputFailed, PenstockError, RecordingError, UsageError
 from penstock.lerobot.tasks import table_of
-from penstock.plan.history import Outcome, record
+from penstock.plan.history import RunOutcome, record
 from penstock.system import memory as process_memory
 from penstock.system import units
 from penstock.system.budget import Budget
 from penstock.system.cache_directory import cache_directory, has_directory
 from penstock.system.limits import read_cpu_limit
+
+if TYPE_CHECKING:
+    from penstock.lerobot.features import Feature
 
 _STAGES_KEPT = 400
 _USUAL_START_BYTES = 64 * 2**20  # a process that holds more has other things in it
@@ -48,6 +59,7 @@ def convert(
     config: str | Path | None = None,
     memory: str | int = "auto",
     jobs: str | int = "auto",
+    on: str | None = None,
     overwrite: bool = False,
     resume: bool = False,
     append: bool = False,
@@ -60,43 +72,72 @@ def convert(
     """Convert recordings, HDF5 files or data sets to one LeRobot data set and say what happened.
 
     `resume` goes on with a conversion that was ended, `append` adds inputs to a finished data set, `keep_going` leaves
-    out inputs that fail. The result does not depend on `jobs` and `memory`, byte for byte.
+    out inputs that fail. The result does not depend on `jobs` and `memory`, byte for byte. `on="ray"` lets a cluster
+    convert them; `jobs` and `memory` are then those of one task.
 
     >>> penstock.convert("run.bag", "datasets/run", memory="512MiB", video="copy", task="stack the cups")
     """
     if overwrite and (resume or append):
-        raise UsageError("--overwrite begins anew: it does not go with --resume or --append")
+        raise UsageError("--overwrite starts again: it cannot be combined with --resume or --append")
     settings = read_settings(config, [*overrides, *(["bad_messages=reject"] if strict else [])], values)
+    job = new_job(
+        sources,
+        out,
+        settings if on is None or append else shared_settings(settings),
+        memory=memory if on is None else "auto",
+        jobs=jobs if on is None else 1,
+        strict=strict,
+        keep_going=keep_going,
+        progress=progress,
+    )
+    mode: output.Mode = "resume" if resume else "new"
+    if append:
+        mode = "append or resume" if resume else "append"
+    if on is not None:
+        from penstock.conversion.shards.ray_run import on_ray
+
+        return on_ray(job, on, mode, overwrite=overwrite, memory=memory, jobs=jobs)
+    return job.run(mode, overwrite=overwrite)
+
+
+def new_job(
+    sources: str | Path | Sequence[str | Path],
+    out: str | Path,
+    settings: Settings,
+    *,
+    memory: str | int,
+    jobs: str | int,
+    strict: bool,
+    keep_going: bool,
+    progress: Progress | None,
+) -> Job:
+    """The job of a call, with its inputs found."""
     wanted = [sources] if isinstance(sources, (str, Path)) else list(sources)
-    job = Job(
-        found=find_inputs(wanted, Path(out)),
+    return Job(
+        input_refs=find_inputs(wanted, Path(out)),
         out=Path(out),
         settings=settings,
         budget=Budget.parse(memory),
         cores=_cores(jobs),
         cores_given=jobs != "auto",
-        progress=progress or Silence(),
+        progress=progress or NoProgress(),
         strict=strict,
         keep_going=keep_going,
     )
-    mode: output.Mode = "resume" if resume else "new"
-    if append:
-        mode = "append or resume" if resume else "append"
-    return job.run(mode, overwrite=overwrite)
 
 
-def _remember(report: Report) -> None:
-    """Keep how good the prediction was (`penstock plan --history`)."""
-    if has_directory():
-        outcome = Outcome("convert", Path(report.out).name, report.predicted_peak_bytes, report.peak_rss_bytes)
-        record(outcome, cache_directory())
+def shared_settings(settings: Settings) -> Settings:
+    """The settings of a conversion by several machines: videos begin anew with each group, so that nobody copies."""
+    if settings.files.group_mb is not None:
+        return settings
+    return replace(settings, files=replace(settings.files, group_mb=DEFAULT_GROUP_MB))
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """One call of `convert`, and everything that its parts share."""
 
-    found: list[Found]
+    input_refs: list[InputRef]
     out: Path
     settings: Settings
     budget: Budget
@@ -105,32 +146,31 @@ class Job:
     progress: Progress
     strict: bool = False
     keep_going: bool = False
-    begun: Begun | None = None
+    spec: DatasetSpec | None = None
     writer: DataSetWriter | None = None
     root: Path = field(default_factory=Path)
     inputs: JobInputs = field(default_factory=JobInputs)
     sources: list[dict[str, Any]] = field(default_factory=list)  # the inputs as the journal will know them
     first_new: int = 0  # the inputs before it were in the data set before this call appended to it
     notes: dict[str, None] = field(default_factory=dict)
-    stages: list[Stage] = field(default_factory=list)
+    stages: list[MemoryStage] = field(default_factory=list)
     predicted_bytes: int = 0
     processes: int = 1
     joining_bytes: int = 0  # what this process holds while others convert
-    stop: Stop = field(default_factory=Stop)
+    stop: StopSignals = field(default_factory=StopSignals)
+    known_sources: list[dict[str, Any]] | None = None  # the inputs as a plan knows them: they are not read again
+    share_out: Callable[[Job], None] | None = None  # lets others write the inputs, instead of this machine alone
+    nodes: tuple[Mapping[str, Any], ...] = ()  # what each machine did, where several did something
     moved: MovedBytes = field(init=False)
 
     def run(self, mode: output.Mode, *, overwrite: bool) -> Report:
-        with process_memory.arrow_from_system():
-            return self._run(mode, overwrite=overwrite)
-
-    def _run(self, mode: output.Mode, *, overwrite: bool) -> Report:
         began = time.perf_counter()
         from penstock.conversion.commit.resume import already_whole
 
         if (whole := already_whole(self, mode)) is not None:
             return whole
         place = output.building(self.out, mode, overwrite=overwrite)
-        with process_memory.PeakMeter() as meter, self.stop, place as building:
+        with process_memory.arrow_from_system(), process_memory.PeakMeter() as meter, self.stop, place as building:
             self.root = building.root
             self.stage("start")
             try:
@@ -138,13 +178,15 @@ class Job:
                 self._write_all()
                 self._close()
             except BaseException as error:
-                self._leave(error, mode)
+                self._abandon(error, mode)
                 raise
             self.stage("end")
             report = self._report(meter, time.perf_counter() - began)
             write_report(building.root, report)
             building.finished = True
-        _remember(report)
+        if has_directory():  # how good the prediction was, for `penstock plan --history`
+            name = Path(report.out).name
+            record(RunOutcome("convert", name, report.predicted_peak_bytes, report.peak_rss_bytes), cache_directory())
         return report
 
     def note(self, text: str) -> None:
@@ -164,14 +206,14 @@ class Job:
             self.progress.notes(source, fresh)
 
     def stage(self, at: str) -> None:
-        stage = Stage(at, process_memory.rss_bytes())
+        stage = MemoryStage(at, process_memory.rss_bytes())
         if len(self.stages) >= _STAGES_KEPT:
             del self.stages[1:-1:2]  # a long run keeps its shape, not every point
         self.stages.append(stage)
         self.progress.stage(stage)
 
-    def means(self) -> Means:
-        return Means(
+    def open_options(self) -> OpenOptions:
+        return OpenOptions(
             self.settings,
             self.budget.limit_bytes,
             self.cores,
@@ -190,7 +232,7 @@ class Job:
                 go_on = "--keep-going leaves out the inputs that fail"
                 error.hint = f"{error.hint}; {go_on}" if error.hint else go_on
             raise error
-        path = self.inputs.entries[number].found.path
+        path = self.inputs.entries[number].ref.path
         reason = error.message.removeprefix(f"{path}: ").removeprefix(f"{path} ")
         self.note(f"{path}: failed: {reason}")
         self.inputs.entries[number].failed = reason
@@ -198,43 +240,53 @@ class Job:
             self._note_tasks(path.name)
             self.writing().fail(number, reason)
 
-    def writing(self) -> Writing:
+    def writing(self) -> SerialWriter:
         if self.writer is None:
             raise RecordingError("no input could be converted", hint="the notes say why each of them failed")
-        return Writing(self.writer, self.inputs, self.budget, self.stop, on_moved=self.moved, on_rows=self.stage)
+        return SerialWriter(self.writer, self.inputs, self.budget, self.stop, on_moved=self.moved, on_rows=self.stage)
 
-    def _begin(self, building: output.Building, *, appends: bool) -> None:
+    def _begin(self, building: output.OutputDirectory, *, appends: bool) -> None:
         if building.holds == "nothing":
-            self._look_at_inputs()
+            self._check_inputs()
         else:
-            from penstock.conversion.commit.resume import go_on
+            from penstock.conversion.commit.resume import resume_job
 
-            go_on(self, building, appends=appends)
+            resume_job(self, building, appends=appends)
         self.moved = MovedBytes(self.progress, [entry.size_bytes for entry in self.inputs.entries])
         for number, entry in enumerate(self.inputs.entries):
-            if entry.is_through:
+            if entry.is_finished:
                 self.moved.done(number)
 
-    def _look_at_inputs(self) -> None:
+    def _check_inputs(self) -> None:
         """Before anything is converted: an input that cannot be read fails now, not hours later."""
-        failed: dict[int, PenstockError] = {}
-        for number, each in enumerate(self.found):
-            try:
-                known = source(each, self.settings)
-            except PenstockError as error:
-                known, failed[number] = unreadable(each), error
-            self.sources.append(known)
-            self.inputs.entries.append(InputProgress(each, known["bytes"]))
+        self.sources, failed = (
+            (self.known_sources, {}) if self.known_sources is not None else sources(self.input_refs, self.settings)
+        )
+        pairs = zip(self.input_refs, self.sources, strict=True)
+        self.inputs.entries += [InputProgress(each, known["bytes"]) for each, known in pairs]
+        self.divide([self.sources])
         for number, reason in failed.items():
             self.give_up(number, reason)
 
+    def divide(self, batches: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+        """Settle which inputs belong together; `batches` are the inputs of each call that gave some."""
+        group_mb = self.settings.files.group_mb
+        self.inputs.groups, self.inputs.videos_by_group = divide(batches, group_mb), bool(group_mb)
+
     def _write_all(self) -> None:
         """Input after input in this process, or, where more cores help, several at once in others."""
-        todo = deque(number for number, entry in enumerate(self.inputs.entries) if not entry.is_through)
+        if self.share_out is not None:
+            self.share_out(self)
+            return
+        if self.writer is not None and self.inputs.videos_by_group:
+            from penstock.conversion.shards.take import take_published
+
+            take_published(self)
+        todo = deque(number for number, entry in enumerate(self.inputs.entries) if not entry.is_finished)
         while todo:
             number = todo[0]
             try:
-                source = self._open(number)
+                source = self.open_input(number)
             except PenstockError as error:
                 todo.popleft()
                 self.give_up(number, error)
@@ -247,19 +299,23 @@ class Job:
                     if self.processes > 1:
                         break
                 todo.popleft()
-                self._take(source, number, last=not todo)
+                self.take_input(source, number, last=not todo)
         if todo:
             from penstock.conversion.parallel.pool import Parallel
 
             Parallel(self, list(todo)).run()
 
-    def _open(self, number: int) -> Input:
-        source = open_input(self.inputs.entries[number].found, self.means(), self.begun)
+    def open_input(self, number: int, options: OpenOptions | None = None) -> Input:
+        """Open and show an input; the first one that can be opened begins the data set."""
+        options = options or self.open_options()
+        source = open_input(self.inputs.entries[number].ref, options, self.spec)
         self.predicted_bytes = max(self.predicted_bytes, source.memory.peak_bytes)
-        self.progress.plan([*source.lines(), *self._output_lines(), self._memory_line(source)])
+        budget, peak = (units.format_bytes(n) for n in (options.budget_bytes, source.memory.peak_bytes))
+        memory = ("memory", f"budget {budget} · predicted peak {peak}")
+        self.progress.plan([*source.lines(), *self._output_lines(), memory])
         self._note_all(source.path.name, source.notes)
-        if self.begun is None:
-            self._begin_data_set(source)
+        if self.spec is None:
+            self.begin_data_set(source.spec(), source.fps, source.features, source.robot_type)
         return source
 
     def _output_lines(self) -> list[tuple[str, str]]:
@@ -270,34 +326,28 @@ class Job:
         chosen = f" · video={video}, which its readers expect; video=copy keeps frames as they are"
         return [("output", sink_label(name) + (chosen if video == default_video(name) != "copy" else ""))]
 
-    def _memory_line(self, source: Input) -> tuple[str, str]:
-        budget, peak = units.format_bytes(self.budget.limit_bytes), units.format_bytes(source.memory.peak_bytes)
-        return "memory", f"budget {budget} · predicted peak {peak}"
-
-    def _begin_data_set(self, first: Input) -> None:
+    def begin_data_set(self, spec: DatasetSpec, fps: int, features: Sequence[Feature], robot_type: str | None) -> None:
+        """Make the data set that the first input settles."""
         from penstock.conversion.commit.writer import DataSetWriter
 
-        begun = first.begun()
         files = self.settings.files
         self.writer = DataSetWriter(
             self.root,
-            fps=first.fps,
-            features=first.features,
-            robot_type=first.robot_type,
+            fps=fps,
+            features=features,
+            robot_type=robot_type,
             output=self.settings.output,
             data_file_bytes=(files.data_mb or 100) * 2**20,
             video_file_bytes=(files.video_mb or 200) * 2**20,
-            identity={
-                **identity(self.settings, self.sources, strict=self.strict),
-                "begun": begun.to_json(),
-            },
+            identity={**identity(self.settings, self.sources, strict=self.strict), "begun": spec.to_json()},
         )
-        self.begun = begun
+        self.spec = spec
         self.sources.clear()  # the journal knows them now
         for number, reason in ((n, e.failed) for n, e in enumerate(self.inputs.entries) if e.failed is not None):
             self.writing().fail(number, reason)
 
-    def _take(self, source: Input, number: int, *, last: bool) -> None:
+    def take_input(self, source: Input, number: int, *, last: bool) -> None:
+        """Convert an input in this process."""
         try:
             noted = self.writing().take(source, number, last=last)
         except PenstockError as error:
@@ -307,14 +357,15 @@ class Job:
         self.moved.done(number)
 
     def note_outcome(self, number: int, noted: Sequence[str]) -> None:
-        name = self.inputs.entry(number).found.name
+        name = self.inputs.entry(number).ref.name
         self._note_tasks(name)
         self._note_all(name, noted)
 
     def _note_tasks(self, name: str) -> None:
-        for table in self.writer.tables.values() if self.writer is not None else ():
-            if self.writer is not None and (changed := table.end_input()):
-                pointing = [each.key for each in self.writer.features if table_of(each) == table.name]
+        writer = self.writing().writer
+        for table in writer.tables.values():
+            if changed := table.end_input():
+                pointing = [each.key for each in writer.features if table_of(each) == table.name]
                 columns = ", ".join([*(["task_index"] if table.name == "tasks" else []), *pointing])
                 self.note(f"{name}: its {table.name} have other numbers in the merged table: {changed} ({columns})")
 
@@ -324,29 +375,31 @@ class Job:
             raise RecordingError("no episode could be converted", hint="the notes say why each of them was left out")
         # NaN and Inf are kept as recorded, left out of the statistics, and named.
         for key, dimensions in writer.bad_values().items():
-            found = [
+            values = [
                 f"{dimension}: " + " ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
                 for dimension, counts in dimensions.items()
             ]
-            more = f" and {len(found) - _LISTED:,} more" if len(found) > _LISTED else ""
-            listed = ", ".join(found[:_LISTED]) + more
+            more = f" and {len(values) - _LISTED:,} more" if len(values) > _LISTED else ""
+            listed = ", ".join(values[:_LISTED]) + more
             self.note(f"{key} {listed} (kept as recorded, left out of the statistics)")
         shutil.rmtree(self.root / WORKER_OUTPUTS, ignore_errors=True)
         writer.close()
 
-    def _leave(self, error: BaseException, mode: output.Mode) -> None:
+    def _abandon(self, error: BaseException, mode: output.Mode) -> None:
         """The job fails: what is committed stays, and the error says how to go on."""
         if self.writer is not None:
             self.writer.abandon()
         if isinstance(error, PenstockError) and (kept := output.new_episodes(self.root, self.out, mode)):
             go_on = "--append --resume" if mode.startswith("append") else "--resume"
-            episodes = f"{kept:,} episode{'s are' if kept != 1 else ' is'} kept: once this is settled, {go_on} goes on"
+            episodes = f"{kept:,} episode{'s are' if kept != 1 else ' is'} kept: after this is fixed, {go_on} continues"
             error.hint = f"{error.hint}; {episodes}" if error.hint else episodes
 
     def _report(self, meter: process_memory.PeakMeter, seconds: float) -> Report:
-        if self.begun is None or self.writer is None:  # then nothing was closed either
+        if self.spec is None or self.writer is None:  # then nothing was closed either
             raise RecordingError("no input could be converted")
-        peak_bytes = max([meter.tree_peak_bytes, *(stage.rss_bytes for stage in self.stages)])
+        # The processes of a cluster may be children of this one: they have budgets of their own.
+        own_bytes = meter.tree_peak_bytes if self.share_out is None else meter.peak_bytes
+        peak_bytes = max([own_bytes, *(stage.rss_bytes for stage in self.stages)])
         over_bytes = max(0, peak_bytes - self.budget.limit_bytes)
         if over_bytes:
             self.note(_over_budget(peak_bytes, self.budget.limit_bytes, self.predicted_bytes, meter.start_bytes))
@@ -354,7 +407,7 @@ class Job:
         notes = [*dict.fromkeys([*inputs.notes, *self.notes])]
         if inputs.more_notes:
             notes.append(f"and {inputs.more_notes:,} more notes of inputs")
-        paths = dict.fromkeys(str(entry.found.path) for entry in itertools.islice(inputs.entries, SHOWN_SOURCES))
+        paths = dict.fromkeys(str(entry.ref.path) for entry in itertools.islice(inputs.entries, SHOWN_SOURCES))
         return Report(
             out=str(self.out),
             sources=tuple(paths),
@@ -373,12 +426,13 @@ class Job:
             predicted_peak_bytes=self.predicted_bytes,
             budget_bytes=self.budget.limit_bytes,
             processes=self.processes,
-            fps=self.begun.fps,
-            features=self.begun.features,
+            fps=self.spec.fps,
+            features=self.spec.features,
             alignment=inputs.alignment(),
             notes=tuple(notes),
             memory=tuple(self.stages),
             penstock=__version__,
+            nodes=self.nodes,
         )
 
 
@@ -395,4 +449,4 @@ def _cores(jobs: str | int) -> int:
     return granted if jobs == "auto" else units.parse_workers(jobs, granted, what="--jobs")
 
 
-__all__ = ["Job", "Progress", "Silence", "convert"]
+__all__ = ["Job", "NoProgress", "Progress", "convert"]

@@ -68,7 +68,7 @@ class Resize:
 
 
 @dataclass(frozen=True)
-class Dataset:
+class KuavoDataset:
     """`dataset:` — what becomes of a recording."""
 
     only_arm: bool = True
@@ -102,7 +102,7 @@ class KuavoConfig:
     """The whole file; `hydra:` and penstock's own keys may stand beside it."""
 
     rosbag: Rosbag = option(default_factory=Rosbag)
-    dataset: Dataset = option(default_factory=Dataset)
+    dataset: KuavoDataset = option(default_factory=KuavoDataset)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class _Signal(NamedTuple):
     closed: float  # above it, is_binary says 1
 
 
-class _Hand(NamedTuple):
+class _EndEffector(NamedTuple):
     """An end effector."""
 
     state: _Signal
@@ -136,22 +136,22 @@ def _sliced(field: str, left: tuple[int, int], right: tuple[int, int]) -> dict[s
     return {"left": f"{field}[{left[0]}:{left[1]}]", "right": f"{field}[{right[0]}:{right[1]}]"}
 
 
-def _hand(kind: EndEffector, fingers: int) -> _Hand:
+def _hand(kind: EndEffector, fingers: int) -> _EndEffector:
     pair = ((0, 1), (1, 2))
     if kind == "leju_claw":
         state = command = _sliced("data.position", *pair)
-        return _Hand(
+        return _EndEffector(
             _Signal("/leju_claw_state", state, 100, 50), _Signal("/leju_claw_command", command, 100, 50), "{}_claw"
         )
     if kind == "rq2f85":
         state = command = _sliced("position", *pair)
-        return _Hand(
+        return _EndEffector(
             _Signal("/gripper/state", state, 0.8, 0.4), _Signal("/gripper/command", command, 255, 70), "{}_claw"
         )
     state = _sliced("position", (0, fingers), (6, 6 + fingers))
     command = {side: f"{side}_hand_position[0:{fingers}]" for side in ("left", "right")}
     commanded = _Signal("/control_robot_hand_position", command, 100, 50)
-    return _Hand(_Signal("/dexhand/state", state, 100, 50), commanded, "{}_qiangnao")
+    return _EndEffector(_Signal("/dexhand/state", state, 100, 50), commanded, "{}_qiangnao")
 
 
 HANDS: tuple[EndEffector, ...] = ("leju_claw", "qiangnao", "rq2f85")
@@ -169,23 +169,23 @@ def arguments(
     tree, words = _read(config_path, config_name, overrides)
     known = {key: tree.pop(key) for key in ("rosbag", "dataset") if tree.get(key) is not None}
     tree.pop("hydra", None)  # where Hydra would keep its own files
-    asked = config.build(KuavoConfig, known)
-    given = list(sources) or ([asked.rosbag.rosbag_dir] if asked.rosbag.rosbag_dir else [])
-    target = out or asked.rosbag.lerobot_dir
-    if not given or not target:
-        missing = "rosbag.lerobot_dir" if given else "rosbag.rosbag_dir"
+    settings = config.build(KuavoConfig, known)
+    paths = list(sources) or ([settings.rosbag.rosbag_dir] if settings.rosbag.rosbag_dir else [])
+    target = out or settings.rosbag.lerobot_dir
+    if not paths or not target:
+        missing = "rosbag.lerobot_dir" if paths else "rosbag.rosbag_dir"
         raise ConfigError(f"{missing} is not set", hint=f"add the word {missing}=/path/to/…, or set it in the file")
     try:
-        found, notes = _used(recordings.find(given), asked.rosbag.num_used)
+        used, notes = _used(recordings.find(paths), settings.rosbag.num_used)
     except RecordingError as error:
         named = "rosbag.rosbag_dir=… names the recordings"
         error.hint = error.hint if sources else f"{error.hint}; {named}" if error.hint else named
         raise
-    with _first_that_opens(found) as recording:
-        values, more = translate(asked, recording)
+    with _open_first(used) as recording:
+        values, more = translate(settings, recording)
     merged = {**values, **{key: value for key, value in tree.items() if key != "features"}}
     merged["features"] = {**values["features"], **(tree.get("features") or {})}
-    return KuavoJob(tuple(found), Path(target), config.apply_overrides(merged, words), (*notes, *more))
+    return KuavoJob(tuple(used), Path(target), config.apply_overrides(merged, words), (*notes, *more))
 
 
 def _read(
@@ -205,24 +205,24 @@ def _read(
     return config.apply_overrides(config.load_yaml(path), kuavo_words), own_words
 
 
-def _used(found: list[Path], num_used: int | None) -> tuple[list[Path], list[str]]:
+def _used(paths: list[Path], num_used: int | None) -> tuple[list[Path], list[str]]:
     """As many recordings as `num_used` says: chosen at random as its users know, but the same ones every time."""
     if num_used is None:
-        return found, []
+        return paths, []
     if num_used < 1:
         raise ConfigError(f"rosbag.num_used is {num_used}", hint="null takes all recordings")
-    if num_used >= len(found):
-        short = [f"rosbag.num_used is {num_used}, and there are {len(found)}: all are used"]
-        return found, short if num_used > len(found) else []
-    chosen = sorted(random.Random(_SAMPLE_SEED).sample(range(len(found)), num_used))
-    names = ", ".join(found[i].name for i in chosen[:8]) + (" …" if num_used > 8 else "")
-    return [found[i] for i in chosen], [f"rosbag.num_used: {num_used} of {len(found)} recordings: {names}"]
+    if num_used >= len(paths):
+        short = [f"rosbag.num_used is {num_used}, and there are {len(paths)}: all are used"]
+        return paths, short if num_used > len(paths) else []
+    chosen = sorted(random.Random(_SAMPLE_SEED).sample(range(len(paths)), num_used))
+    names = ", ".join(paths[i].name for i in chosen[:8]) + (" …" if num_used > 8 else "")
+    return [paths[i] for i in chosen], [f"rosbag.num_used: {num_used} of {len(paths)} recordings: {names}"]
 
 
-def _first_that_opens(found: Sequence[Path]) -> recordings.Recording:
+def _open_first(paths: Sequence[Path]) -> recordings.Recording:
     """Its topics say which hand the robot wears; one broken recording among many is the job's to report."""
     first: RecordingError | None = None
-    for path in found:
+    for path in paths:
         try:
             return recordings.open(path, on_corrupt="count")
         except RecordingError as error:
@@ -233,14 +233,14 @@ def _first_that_opens(found: Sequence[Path]) -> recordings.Recording:
 # From their words to ours
 
 
-def translate(asked: KuavoConfig, recording: recordings.Recording) -> tuple[dict[str, Any], list[str]]:
+def translate(settings: KuavoConfig, recording: recordings.Recording) -> tuple[dict[str, Any], list[str]]:
     """Settings of penstock for recordings like this one, and what the user should know about them."""
     topics = {topic.name for topic in recording.topics if topic.count}
-    dataset = asked.dataset
+    dataset = settings.dataset
     notes: list[str] = []
     if STATE_TOPIC not in topics:
         raise ConfigError(
-            f"{recording.path} has no {STATE_TOPIC}: it is no recording of a Kuavo",
+            f"{recording.path} has no {STATE_TOPIC}: it is not a recording of a Kuavo",
             hint="without --config-path and --config-name, penstock maps the topics of any robot",
         )
     hand = _end_effector(dataset, topics, recording, notes)
@@ -254,7 +254,7 @@ def translate(asked: KuavoConfig, recording: recordings.Recording) -> tuple[dict
         "task": dataset.task_description,
         "robot_type": ROBOT_TYPE,
         "depth_range": list(dataset.depth_range),
-        "rosbag": {"chunk_size": asked.rosbag.chunk_size},
+        "rosbag": {"chunk_size": settings.rosbag.chunk_size},
     }
     if dataset.resize is not None:
         values["resize"] = [dataset.resize.height, dataset.resize.width]
@@ -263,15 +263,15 @@ def translate(asked: KuavoConfig, recording: recordings.Recording) -> tuple[dict
 
 
 def _end_effector(
-    dataset: Dataset, topics: set[str], recording: recordings.Recording, notes: list[str]
-) -> _Hand | None:
+    dataset: KuavoDataset, topics: set[str], recording: recordings.Recording, notes: list[str]
+) -> _EndEffector | None:
     kind = dataset.eef_type
     if kind == "auto":
         seen = [each for each in HANDS if _hand(each, 1).state.topic in topics]
         if len(seen) > 1:
             raise ConfigError(
                 f"{recording.path} has the topics of several end effectors: {', '.join(seen)}",
-                hint=f"say which one is meant: dataset.eef_type={seen[0]}",
+                hint=f"choose one: dataset.eef_type={seen[0]}",
             )
         kind = seen[0] if seen else "none"
         notes.append(f"dataset.eef_type: {kind}" + ("" if seen else " (no topic of an end effector is recorded)"))
@@ -279,13 +279,13 @@ def _end_effector(
 
 
 def _check_rate(
-    dataset: Dataset, recording: recordings.Recording, timeline: str, topics: set[str], notes: list[str]
+    dataset: KuavoDataset, recording: recordings.Recording, timeline: str, topics: set[str], notes: list[str]
 ) -> None:
-    """The rows follow the camera's measured rate; a false main_timeline_fps is said, not believed."""
+    """The rows follow the camera's measured rate; a wrong main_timeline_fps is noted and not used."""
     if dataset.main_timeline_fps % dataset.train_hz:
         notes.append(
             f"train_hz {dataset.train_hz} does not divide main_timeline_fps {dataset.main_timeline_fps}: "
-            f"the pictures nearest to {dataset.train_hz} Hz are taken, not every n-th"
+            f"the images nearest to {dataset.train_hz} Hz are taken, not every n-th"
         )
     if timeline not in topics:
         return
@@ -297,7 +297,7 @@ def _check_rate(
         )
 
 
-def _cameras(dataset: Dataset, topics: set[str]) -> dict[str, Any]:
+def _cameras(dataset: KuavoDataset, topics: set[str]) -> dict[str, Any]:
     """The head's camera and those of the wrists in use, each with its depth where that is asked for."""
     wanted = ["head_cam_h", *(f"wrist_cam_{side[0]}" for side in _SIDES[dataset.which_arm])]
     features: dict[str, Any] = {}
@@ -311,7 +311,7 @@ def _cameras(dataset: Dataset, topics: set[str]) -> dict[str, Any]:
     return features
 
 
-def _numbers(dataset: Dataset, hand: _Hand | None, topics: set[str], notes: list[str]) -> dict[str, Any]:
+def _numbers(dataset: KuavoDataset, hand: _EndEffector | None, topics: set[str], notes: list[str]) -> dict[str, Any]:
     state, state_names = _body(
         dataset,
         lambda first, stop: {"topic": STATE_TOPIC, "field": f"joint_data.joint_q[{first}:{stop}]"},
@@ -341,7 +341,7 @@ def _numbers(dataset: Dataset, hand: _Hand | None, topics: set[str], notes: list
 
 
 def _body(
-    dataset: Dataset,
+    dataset: KuavoDataset,
     joints: Callable[[int, int], dict[str, Any]],
     arm_topic: str | None,
     hand: tuple[_Signal, str] | None,

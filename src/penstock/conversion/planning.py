@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock.conversion.find import what_is
-from penstock.conversion.inputs.input import Found, Means, open_input
+from penstock.conversion.find import identify_input
+from penstock.conversion.inputs.input import InputRef, OpenOptions, open_input
 from penstock.conversion.settings import Settings, Video, read_settings
 from penstock.errors import PenstockError
 from penstock.plan.conversion_plan import ConversionOption, ConversionPlan
@@ -28,23 +28,26 @@ def plan_conversion(
 ) -> ConversionPlan:
     """Open an input as `convert` would, once for each way of storing cameras. No image is read."""
     settings = read_settings(config, overrides)
-    found = what_is(as_path(path))
+    ref = identify_input(as_path(path))
     budget_bytes = Budget.parse(memory).limit_bytes
-    about: dict[str, Any] = {"kind": found.kind, "size_bytes": 0, "fps": None, "lines": ()}
+    about: dict[str, Any] = {"kind": ref.kind, "size_bytes": 0, "fps": None, "lines": ()}
     errors: list[PenstockError] = []
-    options = [_option(found, replace(settings, video=video), budget_bytes, about, errors) for video in VIDEOS]
-    if len(errors) == len(VIDEOS) and len({error.message for error in errors}) == 1:
+    videos = dict.fromkeys((*VIDEOS, settings.video))
+    options = [_option(ref, replace(settings, video=video), budget_bytes, about, errors) for video in videos]
+    if len(errors) == len(videos) and len({error.message for error in errors}) == 1:
         raise errors[0]  # it is no matter of how cameras are stored
-    return ConversionPlan(path=str(path), budget_bytes=budget_bytes, options=tuple(options), **about)
+    return ConversionPlan(
+        path=str(path), budget_bytes=budget_bytes, options=tuple(options), asked=settings.video, **about
+    )
 
 
 def _option(
-    found: Found, settings: Settings, budget_bytes: int, about: dict[str, Any], errors: list[PenstockError]
+    ref: InputRef, settings: Settings, budget_bytes: int, about: dict[str, Any], errors: list[PenstockError]
 ) -> ConversionOption:
-    means = Means(settings=settings, budget_bytes=budget_bytes, threads=read_cpu_limit().count)
+    options = OpenOptions(settings=settings, budget_bytes=budget_bytes, threads=read_cpu_limit().count)
     try:
-        with open_input(found, means) as planned:
-            lines = tuple((label, text) for label, text in planned.lines() if label != "memory")
+        with open_input(ref, options) as planned:
+            lines = tuple((label.strip(), text) for label, text in planned.lines() if label != "memory")
             about.update(size_bytes=planned.size_bytes, fps=planned.fps, lines=about["lines"] or lines)
             return ConversionOption(settings.video, dict(planned.memory.parts()))
     except PenstockError as error:

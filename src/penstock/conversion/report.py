@@ -1,10 +1,11 @@
-"""What a conversion tells: how far it is, and what it did (the object of `--json` and of penstock/report.json)."""
+"""What a conversion reports: how far it is, what it leaves out, and what it did (--json and penstock/report.json)."""
 
 from __future__ import annotations
 
 import json
+import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +19,7 @@ SHOWN_SOURCES = 1000
 
 
 @dataclass(frozen=True)
-class Stage:
+class MemoryStage:
     """Memory at one moment of the run."""
 
     at: str
@@ -30,19 +31,21 @@ class Progress(Protocol):
 
     def plan(self, lines: Sequence[tuple[str, str]]) -> None: ...
     def moved(self, done_bytes: int, total_bytes: int) -> None: ...
-    def stage(self, stage: Stage) -> None: ...
+    def stage(self, stage: MemoryStage) -> None: ...
     def note(self, text: str) -> None: ...
     def notes(self, source: str, notes: Sequence[str]) -> None: ...
+    def nodes(self, lines: Sequence[str]) -> None: ...
 
 
-class Silence:
+class NoProgress:
     """Nobody wants to know."""
 
     def plan(self, lines: Sequence[tuple[str, str]]) -> None: ...
     def moved(self, done_bytes: int, total_bytes: int) -> None: ...
-    def stage(self, stage: Stage) -> None: ...
+    def stage(self, stage: MemoryStage) -> None: ...
     def note(self, text: str) -> None: ...
     def notes(self, source: str, notes: Sequence[str]) -> None: ...
+    def nodes(self, lines: Sequence[str]) -> None: ...
 
 
 class MovedBytes:
@@ -90,7 +93,7 @@ class Report:
     features: Mapping[str, Any]
     alignment: tuple[Mapping[str, Any], ...]
     notes: tuple[str, ...] = ()
-    memory: tuple[Stage, ...] = ()
+    memory: tuple[MemoryStage, ...] = ()
     penstock: str = ""
     lost_before: int = 0  # of those, in inputs that were in the data set before this call appended to it
     failed: Mapping[str, str] = field(default_factory=dict)  # inputs that --keep-going left out, and why
@@ -98,6 +101,7 @@ class Report:
     processes: int = 1
     over_budget_bytes: int = 0  # how far the peak was above the budget
     inputs: int = 0  # how many; `sources` names the first of them
+    nodes: tuple[Mapping[str, Any], ...] = ()  # of a conversion by several machines: what each of them did
 
     @property
     def lost_count(self) -> int:
@@ -131,13 +135,47 @@ def write_report(root: Path, report: Report) -> None:
 
 
 def read_report(root: Path) -> Report:
-    """The report that lies in a data set."""
     path = root / REPORT_PATH
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
         known = {each.name for each in fields(Report)}
-        stages = tuple(Stage(**stage) for stage in tree.pop("memory", ()))
-        lists = {name: tuple(tree[name]) for name in ("sources", "alignment", "notes")}
+        stages = tuple(MemoryStage(**stage) for stage in tree.pop("memory", ()))
+        lists = {name: tuple(tree.get(name, ())) for name in ("sources", "alignment", "notes", "nodes")}
         return Report(**{**{name: tree[name] for name in tree if name in known}, **lists, "memory": stages})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataSetCorrupt(f"{path}: the report cannot be read: {error}") from error
+
+
+_NAMES_SHOWN = 4
+_LEFT_OUT = re.compile(r"(\S+) (?:is )?left out: (.+)", re.DOTALL)
+
+
+def left_out(name: str, reason: str) -> str:
+    """The note about one topic or column."""
+    return f"{name} left out: {reason}"
+
+
+def group_left_out(notes: Iterable[str]) -> list[str]:
+    """The same notes, with one line for all topics that are left out for the same reason.
+
+    >>> group_left_out(["/a left out: no messages", "a note", "/b left out: no messages"])
+    ['2 topics left out: no messages: /a, /b', 'a note']
+    """
+    names: dict[str, list[str]] = {}
+    lines: dict[str, None] = {}  # a reason or a whole note, in the order of their first appearance
+    for note in notes:
+        match = _LEFT_OUT.fullmatch(note)
+        if match is None:
+            lines[note] = None
+        else:
+            names.setdefault(match[2], []).append(match[1])
+            lines[match[2]] = None
+    return [_line(line, names[line]) if line in names else line for line in lines]
+
+
+def _line(reason: str, names: list[str]) -> str:
+    if len(names) == 1:
+        return left_out(names[0], reason)
+    what = " topics" if names[0].startswith("/") else ""
+    more = f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else ""
+    return f"{len(names):,}{what} left out: {reason}: {', '.join(names[:_NAMES_SHOWN])}{more}"

@@ -10,11 +10,117 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from penstock.align.streams import Missing, Policy
-from penstock.conversion.episodes.settings import Episodes
 from penstock.conversion.sink import DEFAULT_OUTPUT, check_output, default_video
 from penstock.errors import ConfigError, VideoError
-from penstock.stores.store import ChannelOrder
+from penstock.stores.roles import ChannelOrder
 from penstock.system import config, units
+
+AUTO, NONE = "auto", "none"
+TABLES = ("tasks.csv", "tasks.yaml", "tasks.yml", "tasks.json")  # of all recordings in a directory
+_NEED_TOPIC = ("field", "start", "stop", "discard", "stop_topic", "stop_field")
+
+
+def _words(value: Any) -> tuple[str, ...] | None:
+    """One word or several, as `word_of` writes the values of messages."""
+    if value is None:
+        return None
+    words = tuple(word_of(each) for each in (value if isinstance(value, (list, tuple)) else [value]))
+    if not words or not all(words):
+        raise ValueError(f"{value!r} is neither a word, a number, true or false, nor a list of them")
+    return words
+
+
+def word_of(value: Any) -> str:
+    """A value as the word that a configuration would write for it: true, 1, start; nothing for other things."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).strip() if isinstance(value, (str, int, float)) else ""
+
+
+def _length_ns(value: Any) -> int | None:
+    if value is None:
+        return None
+    if (duration_ns := units.parse_duration_ns(value)) <= 0:
+        raise ValueError(f"{value!r} is not a duration: write for example 2s or 500ms")
+    return duration_ns
+
+
+def _sidecar(value: Any) -> str:
+    if value is None or value is False:
+        return NONE
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{value!r} is not auto, none or a file")
+    return value
+
+
+@dataclass(frozen=True)
+class TextTopic:
+    """A topic that says a text from time to time; it holds until the next one."""
+
+    topic: str
+    field: str | None = None
+
+
+def _text_topic(value: Any) -> TextTopic | None:
+    if value is None or isinstance(value, TextTopic):
+        return value
+    if isinstance(value, str):
+        return TextTopic(value)
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{value!r} is neither a topic nor a mapping of topic and field")
+    return config.build(TextTopic, value)
+
+
+_LENGTH = {"parse": _length_ns, "dump": units.duration_text}
+_TEXT = {"parse": _text_topic}
+_WORD = {"parse": _words}
+
+
+@dataclass(frozen=True)
+class EpisodeSettings:
+    """`episodes:` — a recording is one episode unless a topic, a sidecar file or a gap says otherwise."""
+
+    topic: str | None = None
+    field: str | None = None
+    start: tuple[str, ...] | None = option(default=None, metadata=_WORD)
+    stop: tuple[str, ...] | None = option(default=None, metadata=_WORD)
+    discard: tuple[str, ...] | None = option(default=None, metadata=_WORD)
+    stop_topic: str | None = None
+    stop_field: str | None = None
+    gap: int | None = option(default=None, metadata=_LENGTH)
+    min_length: int | None = option(default=None, metadata=_LENGTH)
+    max_length: int | None = option(default=None, metadata=_LENGTH)
+    task: TextTopic | None = option(default=None, metadata=_TEXT)
+    subtask: TextTopic | None = option(default=None, metadata=_TEXT)
+    subtasks: bool | None = None  # whether rows have a subtask; null: where some are given
+    language: bool = False  # subtasks also as LeRobot's language column
+    sidecar: str = option(default=AUTO, metadata={"parse": _sidecar})
+
+    def __post_init__(self) -> None:
+        if self.topic is None:
+            for name in _NEED_TOPIC:
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} has no meaning without episodes.topic, the topic that marks episodes")
+        if self.stop_field is not None and self.stop_topic is None:
+            raise ValueError("stop_field has no meaning without episodes.stop_topic")
+        if self.min_length and self.max_length and self.min_length > self.max_length:
+            raise ValueError(
+                f"min_length {units.duration_text(self.min_length)} is more than "
+                f"max_length {units.duration_text(self.max_length)}: no episode could be both"
+            )
+        if self.subtask is not None and self.subtasks is False:
+            raise ValueError("subtasks: false leaves out the subtasks that episodes.subtask asks for")
+        if self.language and self.subtasks is False:
+            raise ValueError("language: true needs the subtasks that subtasks: false leaves out")
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that speak of episodes, and are therefore no part of what the robot saw or did."""
+        topics = [each.topic for each in (self.task, self.subtask) if each is not None]
+        return frozenset(name for name in (self.topic, self.stop_topic, *topics) if name is not None)
+
 
 Clock = Literal["log", "header"]
 Video = Literal["copy", "copy-only", "images", "mjpeg", "h264", "hevc", "av1"]
@@ -78,25 +184,29 @@ def _range_mm(value: Any) -> tuple[float, float] | None:
 def _chunk_rows(value: Any) -> int | Literal["auto"]:
     if value is None:
         return 0
-    return "auto" if value == "auto" else _whole(value, 0, "a number of rows, 0, null or auto")
+    return "auto" if value == "auto" else _whole_number(value, 0, "a number of rows, 0, null or auto")
 
 
-def _whole(value: Any, least: int, expected: str, most: float = math.inf) -> int:
+def _whole_number(value: Any, least: int, expected: str, most: float = math.inf) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ValueError(f"{value!r} is not {expected}")
     return value
 
 
 def _percent(value: Any) -> int:
-    return _whole(value, 1, "a whole number from 1 to 100", 100)
-
-
-def _positive(value: Any) -> int | None:
-    return None if value is None else _whole(value, 1, "a whole number, 1 or more")
+    return _whole_number(value, 1, "a whole number from 1 to 100", 100)
 
 
 def _not_negative(value: Any) -> int:
-    return _whole(value, 0, "a whole number, 0 or more")
+    return _whole_number(value, 0, "a whole number, 0 or more")
+
+
+def _positive(value: Any) -> int | None:
+    return None if value is None else _whole_number(value, 1, "a whole number, 1 or more")
+
+
+def _group_mb(value: Any) -> int | None:
+    return None if value is None else _whole_number(value, 0, "a whole number of MB, 0 or more")
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -108,7 +218,7 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Source:
+class TopicSource:
     """One topic's contribution to a feature: which value it gives, and how it is paired with the rows."""
 
     topic: str
@@ -131,7 +241,7 @@ class Source:
 class FeatureSettings:
     """One column of the data set: a camera (one source), or numbers from one or several topics, concatenated."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[TopicSource, ...]
     dtype: Literal["float32", "float64", "int64"] | None = None  # float32; of positions on earth float64
     video: Video | None = None
     resize: tuple[int, int] | None = option(default=None, metadata={"parse": _size_px})
@@ -163,7 +273,7 @@ def _features(value: Any) -> dict[str, FeatureSettings]:
                 "a name with dots is written in brackets: 'features[observation.state]=/joint_states'",
             )
         elif isinstance(entry, Mapping) and "sources" not in entry:
-            _check_keys(entry, [*(each.name for each in fields(Source)), *of_feature], f"features.{key}")
+            _check_keys(entry, [*(each.name for each in fields(TopicSource)), *of_feature], f"features.{key}")
             tree = {name: entry[name] for name in of_feature if name in entry}
             source = {name: each for name, each in entry.items() if name not in of_feature}
             tree["sources"] = [{"topic": TRANSFORM_TOPIC, **source} if "tf" in source else source]
@@ -191,11 +301,13 @@ class Flushing:
 
 
 @dataclass(frozen=True)
-class Files:
-    """Sizes at which a new file is begun, as in LeRobot's info.json."""
+class FileSizes:
+    """Sizes at which a new file starts, as in LeRobot's info.json."""
 
     data_mb: int | None = option(default=100, metadata={"parse": _positive})
     video_mb: int | None = option(default=200, metadata={"parse": _positive})
+    # Videos also begin anew with each group of inputs, in its own chunk; 0: never; null: where machines share the work.
+    group_mb: int | None = option(default=None, metadata={"parse": _group_mb})
 
 
 @dataclass(frozen=True)
@@ -204,14 +316,14 @@ class Hdf5:
 
     allow_external: bool = False  # links, storage and virtual data sets may read other files
     mask: str | None = None  # the demonstrations that mask/NAME lists
-    channels: ChannelOrder = "auto"  # of raw pictures: (3, H, W) or (H, W, 3)
-    pixels: Literal["rgb", "bgr"] = "rgb"  # the order of raw pictures
+    channels: ChannelOrder = "auto"  # of raw images: (3, H, W) or (H, W, 3)
+    pixels: Literal["rgb", "bgr"] = "rgb"  # the order of raw images
     next_observations: Literal["auto", "keep", "drop"] = "auto"  # auto: dropped where each is proven the row after
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How pictures are encoded where they are not copied; what is null follows LeRobot's own default for the codec."""
+    """How images are encoded where they are not copied; what is null follows LeRobot's own default for the codec."""
 
     quality: int = option(default=95, metadata={"parse": _percent})
     crf: int | None = None
@@ -240,13 +352,13 @@ class Settings:
     encoding: Encoding = option(default_factory=Encoding)
     task: str = "unspecified"
     robot_type: str = "unknown"
-    episodes: Episodes = option(default_factory=Episodes)
+    episodes: EpisodeSettings = option(default_factory=EpisodeSettings)
     split_episodes: bool = False
     image_samples: int | None = option(default=None, metadata={"parse": _positive})
     features: dict[str, FeatureSettings] = option(default_factory=dict, metadata={"parse": _features})
     leave_out: tuple[str, ...] = option(default=(), metadata={"parse": _names})  # of features, not taken over
     rosbag: Flushing = option(default_factory=Flushing)
-    files: Files = option(default_factory=Files)
+    files: FileSizes = option(default_factory=FileSizes)
     hdf5: Hdf5 = option(default_factory=Hdf5)
     output: str = DEFAULT_OUTPUT  # the format that is written
 
@@ -259,10 +371,10 @@ def plain_settings(settings: Settings) -> dict[str, Any]:
     return plain
 
 
-def asked_video(feature: FeatureSettings | None, settings: Settings) -> tuple[Video, bool]:
+def video_for(feature: FeatureSettings | None, settings: Settings) -> tuple[Video, bool]:
     """What is asked of a camera's images, and whether all that is no copy is refused."""
-    asked = (feature.video if feature is not None else None) or settings.video
-    return ("copy", True) if asked == "copy-only" else (asked, False)
+    video = (feature.video if feature is not None else None) or settings.video
+    return ("copy", True) if video == "copy-only" else (video, False)
 
 
 def read_settings(
@@ -317,19 +429,19 @@ def without_left_out(
 def without_effect(settings: Settings, names: Sequence[str], on: str) -> list[str]:
     """A note when a user gave settings for which some kind of input has no use."""
     usual = Settings()
-    given = [name for name in names if getattr(settings, name) != getattr(usual, name)]
-    return [f"{', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect on {on}"] if given else []
+    changed = [name for name in names if getattr(settings, name) != getattr(usual, name)]
+    return [f"{', '.join(changed)} {'has' if len(changed) == 1 else 'have'} no effect on {on}"] if changed else []
 
 
 def _check_encoding(settings: Settings) -> None:
     """What an encoder would refuse is refused before anything is read."""
-    asked = {settings.video, *(feature.video for feature in settings.features.values())} - {None, *_NO_CODEC}
-    if not asked:
+    videos = {settings.video, *(feature.video for feature in settings.features.values())} - {None, *_NO_CODEC}
+    if not videos:
         return
     from penstock.media.video.hardware import encoder_settings
 
     chosen = settings.encoding
-    for video in asked:
+    for video in videos:
         try:
             encoder_settings(str(video), crf=chosen.crf, gop=chosen.gop, preset=chosen.preset)
         except VideoError as error:

@@ -13,6 +13,10 @@ worker processes wrote, statistics, task numbers and publishing are done for it 
     sink.settle()                                  # the episode is committed
     sink.sync(closing=True); sink.close(records, …)
 
+A sink may have two methods more: `begin_group(number)`, after which files of several episodes begin anew under names
+that belong to the group, and `adopt_video` of its episodes, which takes finished files of a worker output without
+copying them (`penstock.lerobot.write.sink`). Without them frames are copied.
+
 A new output is a module with such a class and one registration: a line in `OUTPUTS`, an entry point of the group
 `penstock.sinks`, or a call of `register`. `output=NAME` chooses it. The classes are structural: a sink imports nothing
 from here.
@@ -192,13 +196,13 @@ def register(name: str, factory: SinkFactory) -> None:
 
 
 def check_output(name: str) -> None:
-    """Refuse the name of an output that nobody registered."""
+    """Refuse the name of an unknown output."""
     if name not in OUTPUTS:
         sink_factory(name)
 
 
 def sink_factory(name: str) -> SinkFactory:
-    """The factory of an output; ConfigError for a name that nobody registered."""
+    """The factory of an output; ConfigError for an unknown name."""
     if name in _registered:
         return _registered[name]
     if name in OUTPUTS:

@@ -14,22 +14,22 @@ from penstock.errors import Interrupted
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stop:
-    """Listens to SIGINT and SIGTERM while it is entered; elsewhere than in the main thread it never hears anything."""
+class StopSignals:
+    """Handles SIGINT and SIGTERM while it is entered; outside of the main thread it does nothing."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.is_requested = False
         self._before: dict[signal.Signals, object] = {}
 
     def check(self) -> None:
         """Called at places where nothing is half done that could not be dropped."""
-        if self.asked:
+        if self.is_requested:
             raise Interrupted("interrupted")
 
-    def __enter__(self) -> Stop:
+    def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
             for each in _SIGNALS:
-                self._before[each] = signal.signal(each, self._hear)
+                self._before[each] = signal.signal(each, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -37,10 +37,10 @@ class Stop:
             signal.signal(each, handler)  # type: ignore[arg-type]
         self._before.clear()
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.is_requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.is_requested = True
 
 
 def resend_signal(number: int, hook: Callable[..., object]) -> None:

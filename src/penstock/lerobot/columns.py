@@ -30,21 +30,20 @@ def numbers(values: NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(flat.dtype), len(flat), [None, pa.py_buffer(flat)])
 
 
-def texts(values: Sequence[str]) -> pa.Array:
-    """A column of strings."""
-    import pyarrow as pa
-
-    return pa.Array.from_buffers(pa.string(), len(values), _variable([value.encode() for value in values]))
-
-
-def texts_or_none(values: Sequence[str | None]) -> pa.Array:
+def texts(values: Sequence[str | None]) -> pa.Array:
     """A column of strings, some of which may be missing."""
     import pyarrow as pa
 
-    buffers = _variable([b"" if value is None else value.encode() for value in values])
-    if None in values:
-        buffers[0] = pa.py_buffer(np.packbits([value is not None for value in values], bitorder="little"))
-    return pa.Array.from_buffers(pa.string(), len(values), buffers)
+    _, *buffers = _variable([b"" if value is None else value.encode() for value in values])
+    return pa.Array.from_buffers(pa.string(), len(values), [_validity(values), *buffers])
+
+
+def _validity(values: Sequence[Any]) -> pa.Buffer | None:
+    import pyarrow as pa
+
+    if None not in values:
+        return None
+    return pa.py_buffer(np.packbits([value is not None for value in values], bitorder="little"))
 
 
 def binaries(values: Sequence[bytes | memoryview]) -> pa.Array:
@@ -65,10 +64,7 @@ def lists(kind: pa.DataType, sizes: Sequence[int | None], children: pa.Array) ->
     import pyarrow as pa
 
     offsets = pa.py_buffer(_offsets([size or 0 for size in sizes]))
-    validity = None
-    if None in sizes:
-        validity = pa.py_buffer(np.packbits([size is not None for size in sizes], bitorder="little"))
-    return pa.Array.from_buffers(kind, len(sizes), [validity, offsets], children=[children])
+    return pa.Array.from_buffers(kind, len(sizes), [_validity(sizes), offsets], children=[children])
 
 
 def arrays(kind: pa.DataType, rows: Sequence[NDArray[Any] | None]) -> pa.Array:

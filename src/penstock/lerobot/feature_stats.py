@@ -18,7 +18,7 @@ _SHAPE = (1, 1, 1)
 
 
 class DepthStats(ImageStats):
-    """Statistics of a bounded sample of depth pictures, in mm or m; pixels that are no number are left out.
+    """Statistics of a bounded sample of depth images, in mm or m; pixels that are no number are left out.
 
     A pixel without a reading is 0 in 16-bit depth. It counts, as it does in LeRobot: it is what a policy will see.
     """
@@ -31,7 +31,7 @@ class DepthStats(ImageStats):
         return f"DepthStats(count={self.count:,}, pixels={self._values.rows:,})"
 
     def add(self, rgb: NDArray[Any]) -> None:
-        """Take in one picture, uint16 or float32 (height, width)."""
+        """Take in one image, uint16 or float32 (height, width)."""
         if rgb.ndim != 2 or rgb.dtype not in (np.uint16, np.float32) or rgb.size == 0:
             raise ImageError(f"depth statistics need uint16 or float32 (height, width), got {rgb.dtype} {rgb.shape}")
         step = max(1, max(rgb.shape) // IMAGE_SIDE_PX)
@@ -40,50 +40,43 @@ class DepthStats(ImageStats):
         self.count += 1
 
     def merge(self, other: ImageStats) -> None:
-        """Take in everything that `other` has seen."""
         if not isinstance(other, DepthStats):
             raise ValueError(f"cannot merge {other!r} into statistics of depth")
         self.count += other.count
         self._values.merge(other._values)
 
     def to_state(self) -> dict[str, Any]:
-        """Everything that is known, as plain values and arrays; `from_state` gives the same statistics again."""
         return {"count": self.count, "values": self._values.to_state()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> DepthStats:
-        """The statistics that `to_state` described; ValueError when they are not those of depth."""
-        if "values" not in state:
-            raise ValueError("these are no statistics of depth")
         stats = cls()
         stats.count = state["count"]
         stats._values = NumericStats.from_state(state["values"])
-        if stats._values.shape != _SHAPE:
-            raise ValueError(f"statistics of depth have the shape {_SHAPE}, not {stats._values.shape}")
         return stats
 
     def to_json(self) -> Stats | None:
-        """Shape (1, 1, 1) in the unit of the pictures, `count` as [pictures]; None when no picture was sampled."""
+        """Shape (1, 1, 1) in the unit of the images, `count` as [images]; None when no image was sampled."""
         if self.count == 0:
             return None
-        found = {**self._values.to_json(), "count": [self.count]}
-        return {name: found[name] for name in STATISTICS}
+        stats = {**self._values.to_json(), "count": [self.count]}
+        return {name: stats[name] for name in STATISTICS}
 
 
 def new_stats(features: Sequence[Feature]) -> dict[str, FeatureStats]:
     """Empty statistics of every feature that has some, in the order of the metadata."""
-    return {feature.key: _empty_stats(feature) for feature in (*features, *ROW_FEATURES) if not feature.is_text}
-
-
-def _empty_stats(feature: Feature) -> FeatureStats:
-    if feature.dtype == "image" and feature.is_depth:
-        return DepthStats()
-    return ImageStats() if feature.is_camera else NumericStats(feature.shape, feature.dtype)
+    stats: dict[str, FeatureStats] = {}
+    for feature in (*features, *ROW_FEATURES):
+        if feature.is_camera:
+            stats[feature.key] = DepthStats() if feature.dtype == "image" and feature.is_depth else ImageStats()
+        elif not feature.is_text:
+            stats[feature.key] = NumericStats(feature.shape, feature.dtype)
+    return stats
 
 
 def bad_values(features: Sequence[Feature], stats: Mapping[str, FeatureStats]) -> dict[str, dict[str, dict[str, int]]]:
     """Unusable values by feature and dimension name; only what is there."""
-    found: dict[str, dict[str, dict[str, int]]] = {}
+    values: dict[str, dict[str, dict[str, int]]] = {}
     for feature in features:
         entry = stats.get(feature.key)
         if not isinstance(entry, NumericStats):
@@ -91,5 +84,5 @@ def bad_values(features: Sequence[Feature], stats: Mapping[str, FeatureStats]) -
         for name, bad in zip(feature.dimension_names, entry.bad, strict=True):
             if bad.total:
                 counts = {"nan": bad.nan, "inf": bad.inf, "overflow": bad.overflow}
-                found.setdefault(feature.key, {})[name] = {kind: n for kind, n in counts.items() if n}
-    return found
+                values.setdefault(feature.key, {})[name] = {kind: n for kind, n in counts.items() if n}
+    return values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ class Feature:
         if self.is_text and self.shape != (1,):
             raise DataSetError(f"{self.dtype} feature {self.key!r} must have shape (1,), not {self.shape}")
         if self.dtype == "language" and self.key not in LANGUAGE_KEYS:
-            raise DataSetError(f"{self.key!r} is no language column of LeRobot's: those are {LANGUAGE_KEYS}")
+            raise DataSetError(f"{self.key!r} is not a language column of LeRobot: those are {LANGUAGE_KEYS}")
 
     @property
     def is_camera(self) -> bool:
@@ -67,7 +67,7 @@ class Feature:
 
     @property
     def depth_unit(self) -> str | None:
-        """The unit "mm" or "m"; None for a picture that is no depth, or whose unit nobody wrote down."""
+        """The unit "mm" or "m"; None for an image that is no depth, or whose unit is unknown."""
         unit = (self.info or {}).get("depth_unit") if self.is_depth else None
         return unit if isinstance(unit, str) else None
 
@@ -101,7 +101,6 @@ class Feature:
         return [str(position) for position in range(size)]
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in info.json."""
         names = None if self.names is None else list(self.names)
         entry: dict[str, Any] = {"dtype": self.dtype, "shape": list(self.shape), "names": names}
         if self.info is not None:
@@ -110,22 +109,15 @@ class Feature:
 
 
 def depth_feature(key: str, size_px: tuple[int, int], unit: str) -> Feature:
-    """Depth pictures in the table, (height, width) pixels of 16 bits ("mm") or float32 ("m"), kept exactly."""
+    """Depth images in the table, (height, width) pixels of 16 bits ("mm") or float32 ("m"), kept exactly."""
     names = ("height", "width", "channels")
     return Feature(key, "image", (*size_px, 1), names, {"is_depth_map": True, "depth_unit": unit})
 
 
-def _scalar(key: str, dtype: str) -> Feature:
-    return Feature(key=key, dtype=dtype, shape=(1,))
-
-
 # The columns that every data set has, in LeRobot's order; the writer fills them.
 ROW_FEATURES: tuple[Feature, ...] = (
-    _scalar("timestamp", "float32"),
-    _scalar("frame_index", "int64"),
-    _scalar("episode_index", "int64"),
-    _scalar("index", "int64"),
-    _scalar("task_index", "int64"),
+    Feature("timestamp", "float32", (1,)),
+    *(Feature(key, "int64", (1,)) for key in ("frame_index", "episode_index", "index", "task_index")),
 )
 ROW_KEYS: frozenset[str] = frozenset(feature.key for feature in ROW_FEATURES)
 
@@ -184,7 +176,7 @@ def safe_key(text: str) -> str:
 
 
 def parse_feature(key: str, entry: object, where: str) -> Feature:
-    """A feature of somebody's info.json; raises DataSetCorrupt that says what is wrong with it."""
+    """A feature of an info.json; raises DataSetCorrupt that says what is wrong with it."""
     if not isinstance(entry, Mapping):
         raise DataSetCorrupt(f"{where}: feature {_shown(key)} is not an object")
     dtype, shape, names, info = (entry.get(name) for name in ("dtype", "shape", "names", "info"))
@@ -225,35 +217,25 @@ class Description:
             raise DataSetError(
                 f"fps must be a whole number >= 1, got {self.fps!r}", hint="LeRobot reads whole rates only"
             )
-        limits = {name: getattr(self, name) for name in ("data_file_bytes", "video_file_bytes", "chunks_size")}
-        if any(type(limit) is not int or limit < 1 for limit in limits.values()):
-            listed = ", ".join(f"{name}={limit!r}" for name, limit in limits.items())
-            raise DataSetError(f"file limits must be >= 1: {listed}")
+        limits = (self.data_file_bytes, self.video_file_bytes, self.chunks_size)
+        if any(type(limit) is not int or limit < 1 for limit in limits):
+            raise DataSetError(f"sizes of files and chunks must be >= 1, got {limits}")
         check_features(self.features)
         if not self.features:
             raise DataSetError("a data set needs at least one feature")
 
     @property
     def cameras(self) -> list[Feature]:
-        """The features whose frames lie in videos."""
         return [feature for feature in self.features if feature.dtype == "video"]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "fps": self.fps,
-            "features": [{"key": feature.key, **feature.to_json()} for feature in self.features],
-            "robot_type": self.robot_type,
-            "data_file_bytes": self.data_file_bytes,
-            "video_file_bytes": self.video_file_bytes,
-            "chunks_size": self.chunks_size,
-        }
+        return {**vars(self), "features": [{"key": feature.key, **feature.to_json()} for feature in self.features]}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any], where: str) -> Description:
         """The description that `to_json` gave; raises DataSetError that says what is wrong."""
         features = tuple(parse_feature(str(each["key"]), each, where) for each in entry["features"])
-        limits = (entry[name] for name in ("data_file_bytes", "video_file_bytes", "chunks_size"))
-        return cls(entry["fps"], features, entry["robot_type"], *limits)
+        return cls(**{each.name: entry[each.name] for each in fields(cls)} | {"features": features})
 
 
 def _flat_names(names: object) -> list[Any] | None:

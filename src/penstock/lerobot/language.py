@@ -77,4 +77,4 @@ def _part(name: str, entries: Sequence[Mapping[str, Any]], kind: pa.DataType) ->
     if name == "tool_calls":
         flat = [str(call) for value in values for call in value or ()]
         return columns.lists(kind, [None if value is None else len(value) for value in values], columns.texts(flat))
-    return columns.texts_or_none(values)
+    return columns.texts(values)

@@ -7,10 +7,9 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.errors import DataSetCorrupt, OutputExists, OutputFailed
 from penstock.system.files import begin_write_back, fsync_path, replacing, write_file
@@ -27,6 +26,8 @@ VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.m
 SPOOL_DIR = ".spool"
 OWN_DIR = "penstock"  # what penstock keeps beside the data set: the journal, the state, the report
 JOURNAL_PATH = f"{OWN_DIR}/journal.jsonl"
+PARTIAL_SUFFIX, OLD_SUFFIX = ".penstock-partial", ".penstock-old"  # beside a data set: being built, being replaced
+SHARDS_SUFFIX = ".penstock-shards"  # beside a data set: what other machines converted for it
 
 MIB = 1024 * 1024
 
@@ -35,36 +36,21 @@ MIB = 1024 * 1024
 LONGEST_SHARED_VIDEO_S = 1000.0
 
 _CHUNK_NAME = re.compile(r"chunk-(\d{3,9})\Z")
-_FILE_NAME = re.compile(r"file-(\d{3,9})(\.[a-z0-9]+)\Z")
+_FILE_NAME = re.compile(r"file-(\d{3,9})\Z")
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _NUMBER_FIELD = re.compile(r"(chunk_index|file_index|episode_index|episode_chunk)(?::0(\d{1,2})d)?\Z")
 
-_SPAN = ("chunk", "file", "first_frame", "frames", "end_bytes")
 
-
-@dataclass(frozen=True, order=True)
-class FilePosition:
+class FilePosition(NamedTuple):
     """The number of a file: LeRobot puts `chunks_size` files into each chunk directory."""
 
     chunk: int
     file: int
 
-    @classmethod
-    def checked(cls, chunk: object, file: object) -> FilePosition:
-        """A position that somebody wrote down."""
-        if type(chunk) is not int or type(file) is not int or chunk < 0 or file < 0:
-            raise ValueError(f"{chunk!r}, {file!r} is not the number of a file")
-        return cls(chunk, file)
-
     def next(self, chunks_size: int) -> FilePosition:
         if self.file + 1 < chunks_size:
             return FilePosition(self.chunk, self.file + 1)
         return FilePosition(self.chunk + 1, 0)
-
-    def before(self, chunks_size: int) -> FilePosition:
-        if self.file:
-            return FilePosition(self.chunk, self.file - 1)
-        return FilePosition(self.chunk - 1, chunks_size - 1)
 
 
 FIRST_FILE = FilePosition(0, 0)
@@ -86,22 +72,11 @@ def part_path(root: Path, episode_index: int) -> Path:
 
 
 def numbered_files(directory: Path, suffix: str) -> Iterator[tuple[FilePosition, Path]]:
-    """The files chunk-CCC/file-FFF below a directory, in order; whatever is named otherwise is nobody's."""
-    for chunk in _names(directory):
-        chunk_number = _CHUNK_NAME.match(chunk)
-        if chunk_number is None or (directory / chunk).is_symlink():
-            continue
-        for name in _names(directory / chunk):
-            number = _FILE_NAME.match(name)
-            if number is not None and number.group(2) == suffix:
-                yield FilePosition(int(chunk_number.group(1)), int(number.group(1))), directory / chunk / name
-
-
-def _names(directory: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(directory))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    """The files chunk-CCC/file-FFF below a directory, in order; other names are ignored."""
+    for path in sorted(directory.glob(f"chunk-*/file-*{suffix}")):
+        chunk, file = _CHUNK_NAME.match(path.parent.name), _FILE_NAME.match(path.stem)
+        if chunk is not None and file is not None and not path.parent.is_symlink():
+            yield FilePosition(int(chunk[1]), int(file[1])), path
 
 
 @lru_cache(maxsize=4096)
@@ -146,9 +121,11 @@ def path_in(root: Path, relative: str) -> Path:
             "meta/info.json",
         )
     path = root.joinpath(*posix.parts)
-    real_root = Path(os.path.realpath(root))
-    real = Path(os.path.realpath(path))
-    if not any(real.is_relative_to(allowed) for allowed in _allowed_roots(real_root, root)):
+    real, real_root = Path(os.path.realpath(path)), Path(os.path.realpath(root))
+    # The Hub's cache keeps every file of repo/snapshots/<revision>/ as a link into repo/blobs/.
+    snapshots = [each.parent for each in (real_root, root.absolute()) if each.parent.name == "snapshots"]
+    blobs = [Path(os.path.realpath(each.parent / "blobs")) for each in snapshots]
+    if not any(real.is_relative_to(allowed) for allowed in (real_root, *blobs)):
         raise DataSetCorrupt(
             f"{path}: a symbolic link leads out of the data set, to {real}", hint="refused; copy the file"
         )
@@ -162,14 +139,6 @@ def check_directory(root: Path, relative: str) -> None:
         raise DataSetCorrupt(
             f"{path}: a symbolic link instead of a directory", hint="put the directory itself in its place"
         )
-
-
-def _allowed_roots(real_root: Path, root: Path) -> Iterator[Path]:
-    yield real_root
-    # The Hub's cache keeps every file of repo/snapshots/<revision>/ as a link into repo/blobs/.
-    for candidate in (real_root, root.absolute()):
-        if candidate.parent.name == "snapshots":
-            yield Path(os.path.realpath(candidate.parent.parent / "blobs"))
 
 
 @contextlib.contextmanager
@@ -191,7 +160,6 @@ def make_empty(root: Path) -> None:
 
 
 def fsync_file(path: Path) -> None:
-    """Make the bytes of a file durable."""
     with writing(path, "cannot sync the file"):
         fsync_path(path)
 
@@ -239,7 +207,6 @@ class FreshNames:
         self._fresh.discard(directory)
 
     def sync(self) -> None:
-        """Make the names durable."""
         for directory in sorted(self._fresh):
             with writing(directory, "cannot sync the directory"):
                 fsync_path(directory)
@@ -255,8 +222,20 @@ def own_copy(path: Path) -> None:
             shutil.copyfile(path, temporary)
 
 
+def take_over(source: Path, target: Path) -> None:
+    """Give a finished file a second name, so that no byte is copied; where the system has no such names, move it."""
+    with writing(target, "cannot take over the file"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not source.exists() and target.exists():
+            return  # moved before the process ended
+        target.unlink(missing_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:
+            os.replace(source, target)
+
+
 def remove(path: Path) -> None:
-    """Delete a file that may be gone already."""
     with writing(path, "cannot remove the file"), contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
@@ -269,8 +248,7 @@ def write_text_durably(path: Path, text: str, *, fsync: bool) -> None:
             write_file(temporary, [text.encode()], fsync=fsync)
 
 
-@dataclass(frozen=True)
-class VideoSpan:
+class VideoSpan(NamedTuple):
     """Where the frames of one episode lie in the files of one camera; the last of them ends at `end_bytes`."""
 
     position: FilePosition
@@ -279,22 +257,17 @@ class VideoSpan:
     end_bytes: int
 
     def to_json(self) -> dict[str, int]:
-        return {
-            "chunk": self.position.chunk,
-            "file": self.position.file,
-            "first_frame": self.first_frame,
-            "frames": self.frames,
-            "end_bytes": self.end_bytes,
-        }
+        plain = {name: value for name, value in self._asdict().items() if name != "position"}
+        return {**self.position._asdict(), **plain}
 
     @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> VideoSpan:
-        chunk, file, *numbers = (entry[name] for name in _SPAN)
-        return cls(FilePosition.checked(chunk, file), *map(int, numbers))
+    def from_json(cls, entry: Mapping[str, int]) -> VideoSpan:
+        return cls(
+            FilePosition(entry["chunk"], entry["file"]), entry["first_frame"], entry["frames"], entry["end_bytes"]
+        )
 
 
-@dataclass(frozen=True)
-class EpisodePlace:
+class EpisodePlace(NamedTuple):
     """The data file in which the rows of an episode lie or will lie, the size of their part, and their frames."""
 
     data: FilePosition
@@ -310,12 +283,8 @@ class EpisodePlace:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any], where: object) -> EpisodePlace:
-        """The place that a record of the journal holds."""
         try:
-            return cls(
-                FilePosition.checked(*record["data"]),
-                int(record["part_bytes"]),
-                {key: VideoSpan.from_json(span) for key, span in record["videos"].items()},
-            )
+            videos = {key: VideoSpan.from_json(span) for key, span in record["videos"].items()}
+            return cls(FilePosition(*record["data"]), record["part_bytes"], videos)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataSetCorrupt(f"{where}: a record of an episode cannot be used: {error!r}") from error

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 LARGEST_JSON_BYTES = 256 * layout.MIB
+_EPISODES_AT_ONCE = 4096
 _VIDEO_COLUMNS = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
 
 
@@ -67,13 +68,13 @@ class VideoColumns:
         order = np.lexsort((self.from_s, self.file, self.chunk))
         before, after = order[:-1], order[1:]
         same = (self.chunk[before] == self.chunk[after]) & (self.file[before] == self.file[after])
-        found = np.full(len(order), np.inf)
-        found[before[same]] = self.from_s[after[same]]
-        return found
+        next_s = np.full(len(order), np.inf)
+        next_s[before[same]] = self.from_s[after[same]]
+        return next_s
 
 
 @dataclass(frozen=True)
-class Episodes:
+class EpisodeArrays:
     """The episodes table as arrays; one entry per episode, in the order of the table."""
 
     index: NDArray[np.int64]
@@ -89,43 +90,19 @@ class Episodes:
         return len(self.index)
 
 
-class EpisodeTasks(Sequence[tuple[str, ...]]):
-    """The tasks of every episode: a number for each text, and every text once."""
-
-    def __init__(self, column: pa.ChunkedArray) -> None:
-        import pyarrow as pa
-
-        lists = column.combine_chunks()
-        if isinstance(lists, pa.ChunkedArray):  # as some versions of Arrow give it
-            lists = pa.concat_arrays(lists.chunks) if lists.num_chunks else pa.array([], column.type)
-        texts = lists.flatten().fill_null("").dictionary_encode()
-        self._texts: list[str] = texts.dictionary.to_pylist()
-        self._numbers = texts.indices.to_numpy(zero_copy_only=False)
-        lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-        self._ends = np.cumsum(lengths, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    @overload
-    def __getitem__(self, number: int) -> tuple[str, ...]: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[tuple[str, ...]]: ...
-    def __getitem__(self, number: int | slice) -> tuple[str, ...] | list[tuple[str, ...]]:
-        if isinstance(number, slice):
-            return [self[each] for each in range(*number.indices(len(self)))]
-        place = range(len(self))[number]
-        start = int(self._ends[place - 1]) if place else 0
-        return tuple(self._texts[each] for each in self._numbers[start : int(self._ends[place])].tolist())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
+def tasks_of_episodes(column: pa.ChunkedArray) -> list[tuple[str, ...]]:
+    """The tasks of every episode; those of a million episodes are a few texts, and each is kept once."""
+    known: dict[tuple[str, ...], tuple[str, ...]] = {}
+    tasks: list[tuple[str, ...]] = []
+    for chunk in column.chunks:
+        for start in range(0, len(chunk), _EPISODES_AT_ONCE):
+            lists = chunk.slice(start, _EPISODES_AT_ONCE).to_pylist()
+            texts = (tuple(text or "" for text in each or ()) for each in lists)
+            tasks += [known.setdefault(each, each) for each in texts]
+    return tasks
 
 
 def read_info(root: Path) -> Info:
-    """Read and check meta/info.json."""
     path = root / layout.INFO_PATH
     if not path.is_file():
         raise DataSetError(f"{root}: no {layout.INFO_PATH}, so this is not a LeRobot data set")
@@ -142,12 +119,12 @@ def read_info(root: Path) -> Info:
         features.setdefault(feature.key, feature)
     return Info(
         version=version,
-        fps=_whole(raw, "fps", path, least=1),
+        fps=_whole_number(raw, "fps", path, least=1),
         robot_type=raw.get("robot_type"),
-        total_episodes=_whole(raw, "total_episodes", path),
-        total_frames=_whole(raw, "total_frames", path),
-        total_tasks=_whole(raw, "total_tasks", path),
-        chunks_size=_whole(raw, "chunks_size", path, least=1),
+        total_episodes=_whole_number(raw, "total_episodes", path),
+        total_frames=_whole_number(raw, "total_frames", path),
+        total_tasks=_whole_number(raw, "total_tasks", path),
+        chunks_size=_whole_number(raw, "chunks_size", path, least=1),
         data_path=_text(raw, "data_path", path),
         video_path=None if raw.get("video_path") is None else _text(raw, "video_path", path),
         features=features,
@@ -182,8 +159,9 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     hint = "its writer was stopped before the end: convert again what it was made from, or fetch the file again"
     try:
         with tables.arrow_errors(path, "not a whole parquet file", DataSetCorrupt):
-            # Buffered: a row group of somebody else's file may be larger than the memory.
-            return pq.ParquetFile(for_library(path), memory_map=False, buffer_size=layout.MIB, pre_buffer=False)
+            # Buffered: a row group of a foreign file may be larger than the memory.
+            file = for_library(path, buffered=False)
+            return pq.ParquetFile(file, memory_map=False, buffer_size=layout.MIB, pre_buffer=False)
     except DataSetCorrupt as error:
         if (foreign := foreign_content(path, "parquet")) is not None:
             raise DataSetCorrupt(f"{path} is {foreign.what}, not a parquet file", hint=foreign.hint) from None
@@ -211,7 +189,7 @@ def read_tasks(root: Path, relative: str = layout.TASKS_PATH, name: str = "task"
     return [str(text) for _, text in sorted(zip(numbers, texts, strict=True))]
 
 
-def read_episodes(root: Path, info: Info) -> Episodes:
+def read_episodes(root: Path, info: Info) -> EpisodeArrays:
     import pyarrow as pa
 
     whole = ("episode_index", "length", "dataset_from_index", "dataset_to_index", "data/chunk_index", "data/file_index")
@@ -241,14 +219,14 @@ def read_episodes(root: Path, info: Info) -> Episodes:
         table = pa.concat_tables([part.replace_schema_metadata(None) for part in parts])
     read = {name: columns.to_numpy(table.column(name), where=f"{root}: {name}") for name in whole}
     index, length, first_row, end_row, data_chunk, data_file = (read[name].astype(np.int64) for name in whole)
-    return Episodes(
+    return EpisodeArrays(
         index,
         length,
         first_row,
         end_row,
         data_chunk,
         data_file,
-        tasks=EpisodeTasks(table.column("tasks")),
+        tasks=tasks_of_episodes(table.column("tasks")),
         videos={key: _video_columns(table, names, root) for key, names in video_columns.items()},
     )
 
@@ -268,7 +246,7 @@ def _video_columns(table: pa.Table, names: Sequence[str], root: Path) -> VideoCo
     return VideoColumns(chunk_index, file_index, from_s, to_s)
 
 
-def _whole(raw: Mapping[str, Any], name: str, path: Path, least: int = 0) -> int:
+def _whole_number(raw: Mapping[str, Any], name: str, path: Path, least: int = 0) -> int:
     value = raw.get(name)
     if isinstance(value, float) and value.is_integer():
         value = int(value)

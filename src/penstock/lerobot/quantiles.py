@@ -55,7 +55,6 @@ class QuantileSketch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the buffers hold."""
         return int(self._fresh.nbytes + sum(level.nbytes for level in self._levels if level is not None))
 
     @property
@@ -80,7 +79,6 @@ class QuantileSketch:
         self.count += len(rows)
 
     def merge(self, other: QuantileSketch) -> None:
-        """Take in everything that `other` has seen."""
         if (other.dims, other.k) != (self.dims, self.k):
             raise ValueError(f"cannot merge {other!r} into {self!r}")
         count = self.count + other.count
@@ -93,7 +91,6 @@ class QuantileSketch:
         self.count = count
 
     def column(self, dim: int) -> QuantileSketch:
-        """A sketch of one column alone."""
         one = QuantileSketch(1, self.k, self.dtype)
         one.count = self.count
         one._fresh = self._fresh[dim : dim + 1].copy()
@@ -120,7 +117,6 @@ class QuantileSketch:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> QuantileSketch:
-        """The sketch that `to_state` described; ValueError when the parts do not fit together."""
         sketch = cls(state["dims"], state["k"], state["dtype"])
         sketch.count = state["count"]
         sketch._fresh = np.array(state["fresh"], dtype=sketch.dtype)
@@ -128,17 +124,6 @@ class QuantileSketch:
         sketch._levels = [None if level is None else np.asarray(level, sketch.dtype) for level in state["levels"]]
         sketch._keep_second = [bool(keep) for keep in state["keep_second"]]
         sketch._too_high, sketch._too_low = state["too_high"], state["too_low"]
-        shapes = {level.shape for level in sketch._levels if level is not None}
-        held = sketch._fresh_count + sum(
-            sketch.k << number for number, level in enumerate(sketch._levels) if level is not None
-        )
-        if (
-            sketch._fresh.shape[0] != sketch.dims
-            or shapes - {(sketch.dims, sketch.k)}
-            or len(sketch._keep_second) != len(sketch._levels)
-            or held != sketch.count
-        ):
-            raise ValueError(f"{sketch!r} holds {held:,} values in buffers of {sorted(shapes)}")
         return sketch
 
     def quantiles(self, fractions: Sequence[float]) -> NDArray[np.float64]:

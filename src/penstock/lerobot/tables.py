@@ -62,7 +62,7 @@ def _field(feature: Feature) -> pa.Field:
         return pa.field(feature.key, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
     if feature.dtype == "language":
         return pa.field(feature.key, language.arrow_type(feature.key))
-    element = _element_type(feature)
+    element = pa.string() if feature.dtype == "string" else pa.from_numpy_dtype(np.dtype(feature.dtype))
     if feature.is_scalar:
         return pa.field(feature.key, element)
     if len(feature.shape) == 1:
@@ -72,14 +72,6 @@ def _field(feature: Feature) -> pa.Field:
     for _ in feature.shape:
         element = pa.list_(element)
     return pa.field(feature.key, element)
-
-
-def _element_type(feature: Feature) -> pa.DataType:
-    import pyarrow as pa
-
-    if feature.dtype == "string":
-        return pa.string()
-    return pa.bool_() if feature.dtype == "bool" else pa.from_numpy_dtype(np.dtype(feature.dtype))
 
 
 def _hugging_face_type(feature: Feature, lists: str) -> dict[str, Any]:
@@ -99,7 +91,7 @@ def data_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     """A writer of data files.
 
     Snappy as LeRobot uses it, and every reader knows it: over joint values zstd files are 14 % smaller, but take half
-    as long again to read. Pictures are compressed already. Byte for byte the same for the same rows.
+    as long again to read. Images are compressed already. Byte for byte the same for the same rows.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -119,7 +111,7 @@ def data_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
         compression=compression,
         use_dictionary=["episode_index", "task_index"],
         write_statistics=row_keys,
-        # Arrow looks at the size of a page only so often; with pictures, 1,024 values would make pages of 100 MB that
+        # Arrow looks at the size of a page only so often; with images, 1,024 values would make pages of 100 MB that
         # a reader must hold whole.
         write_batch_size=16 if any(pa.types.is_struct(field.type) for field in schema) else 1024,
         version="2.6",
@@ -181,7 +173,7 @@ def _leaf(field: pa.Field) -> str:
 
 
 def checked_values(feature: Feature, values: object, where: str) -> NDArray[Any] | list[Any]:
-    """Rows of one feature as it stores them: an array (n, *shape) of its dtype, or a list for pictures and strings."""
+    """Rows of one feature as it stores them: an array (n, *shape) of its dtype, or a list for images and strings."""
     if feature.dtype == "image" or feature.is_text:
         if isinstance(values, (str, bytes, memoryview)) or not isinstance(values, Sequence):
             raise DataSetError(f"{where}: {feature.key!r} needs a list with one {feature.dtype} per row")
@@ -205,7 +197,7 @@ def checked_values(feature: Feature, values: object, where: str) -> NDArray[Any]
 def column(feature: Feature, values: NDArray[Any] | list[Any]) -> pa.Array:
     """The Arrow column of checked values; numbers are not copied and never pass through Python objects."""
     if feature.dtype == "image":
-        return _picture_column(feature, list(values))
+        return _image_column(feature, list(values))
     if feature.dtype == "string":
         return columns.texts([str(value) for value in values])
     if feature.dtype == "language":
@@ -219,18 +211,18 @@ def column(feature: Feature, values: NDArray[Any] | list[Any]) -> pa.Array:
     return columns.arrays(kind, list(array))
 
 
-def _picture_column(feature: Feature, pictures: Sequence[bytes | memoryview]) -> pa.Array:
+def _image_column(feature: Feature, images: Sequence[bytes | memoryview]) -> pa.Array:
     import pyarrow as pa
 
-    total = sum(len(picture) for picture in pictures)
+    total = sum(len(image) for image in images)
     if total > LARGEST_BINARY_BYTES:
         raise LimitExceeded(
-            f"{feature.key!r}: {len(pictures)} pictures of {total:,} bytes in one flush; {LARGEST_BINARY_BYTES:,} fit",
+            f"{feature.key!r}: {len(images)} images of {total:,} bytes in one flush; {LARGEST_BINARY_BYTES:,} fit",
             size=total,
             limit=LARGEST_BINARY_BYTES,
             hint="flush fewer rows at a time (chunk_size)",
         )
-    parts = [columns.binaries(pictures), pa.nulls(len(pictures), pa.string())]
+    parts = [columns.binaries(images), pa.nulls(len(images), pa.string())]
     return pa.StructArray.from_arrays(parts, names=["bytes", "path"])
 
 

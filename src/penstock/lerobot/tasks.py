@@ -28,14 +28,14 @@ def table_of(feature: Feature) -> str | None:
 
 
 class TaskTable:
-    """A table of a data set that is being written; `on_taken(name, texts)` hears of texts before rows use them."""
+    """A table of a data set that is being written; `on_new_texts(name, texts)` is called before rows use new texts."""
 
-    def __init__(self, name: str, on_taken: Callable[[str, Sequence[str]], None]) -> None:
+    def __init__(self, name: str, on_new_texts: Callable[[str, Sequence[str]], None]) -> None:
         self.name = name
         self.texts: list[str] = []
-        self._on_taken = on_taken
+        self._on_new_texts = on_new_texts
         self._numbers: dict[str, int] = {}
-        self._taken: tuple[Sequence[str], list[int]] = ((), [])
+        self._last_input: tuple[Sequence[str], list[int]] = ((), [])
 
     def number(self, text: str) -> int | None:
         """The number of a text, the first of several."""
@@ -48,17 +48,17 @@ class TaskTable:
 
     def take(self, table: Sequence[str]) -> list[int]:
         """Take a whole table, whether rows use its tasks or not: the numbers that they have here."""
-        if self._taken[0] is not table:  # once for all episodes of an input
+        if self._last_input[0] is not table:  # once for all episodes of an input
             numbers, added = place(self.texts, table)
             if added:
-                self._on_taken(self.name, added)
+                self._on_new_texts(self.name, added)
                 self.add(added)
-            self._taken = (table, numbers)
-        return self._taken[1]
+            self._last_input = (table, numbers)
+        return self._last_input[1]
 
     def end_input(self) -> str:
         """What changed in the numbers of the table that was taken last, for people; each change is named once."""
-        (_, numbers), self._taken = self._taken, ((), [])
+        (_, numbers), self._last_input = self._last_input, ((), [])
         return changes(numbers)
 
 
@@ -86,7 +86,6 @@ def place(table: Sequence[str], tasks: Sequence[str]) -> tuple[list[int], list[s
 
 
 def is_same(numbers: Sequence[int]) -> bool:
-    """Whether every task keeps its number."""
     return list(numbers) == list(range(len(numbers)))
 
 
@@ -98,7 +97,7 @@ def renumbered(values: NDArray[Any], numbers: Sequence[int], where: str) -> NDAr
     if len(whole) and int(whole.max()) >= len(numbers):
         raise DataSetCorrupt(
             f"{where}: the value {int(whole.max())}, the table has {len(numbers)} texts",
-            hint="its whole numbers are taken for numbers of a table; give the column another name if they are not",
+            hint="its integers are read as indices of a table; rename the column if they are something else",
         )
     new: NDArray[Any] = np.where(whole < 0, whole, np.asarray(numbers, np.int64)[np.maximum(whole, 0)])
     return new.astype(values.dtype)
@@ -109,8 +108,8 @@ def renumber(features: Sequence[Feature], values: dict[str, Any], numbers: Numbe
     for feature in features:
         table = table_of(feature)
         if table is not None and table in numbers:
-            found = f"{where}, column {feature.key!r}"
-            values[feature.key] = renumbered(np.asarray(values[feature.key]), numbers[table], found)
+            place = f"{where}, column {feature.key!r}"
+            values[feature.key] = renumbered(np.asarray(values[feature.key]), numbers[table], place)
 
 
 def changes(numbers: Sequence[int], shown: int = 6) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.conversion.cameras.column import Encoded, quality, refusal
-from penstock.conversion.settings import Settings, asked_video
+from penstock.conversion.cameras.camera import ImagesToEncode, quality, refusal
+from penstock.conversion.settings import Settings, video_for
 from penstock.errors import DataSetError
 from penstock.lerobot.features import Feature
 from penstock.lerobot.read.reader import DataSet
 from penstock.media.video.encode import CODECS
-from penstock.stores.lerobot.survey import CameraSurvey, Survey
+from penstock.stores.lerobot.survey import CameraSurvey, DataSetSurvey
 
 _NAMES = ("height", "width", "channels")
 _ENCODABLE = (*CODECS, "mjpeg")
@@ -26,7 +26,7 @@ class DeclaredCamera:
 
     key: str
     source: Feature
-    codec: str  # of the frames as they are; "" for pictures in the table
+    codec: str  # of the frames as they are; "" for images in the table
     feature: Feature  # in the new data set
     stored_as: str  # copy, images, mjpeg, h264, hevc or av1: what is encoded becomes this
     encoded: frozenset[int]  # the episodes that are encoded; the others are moved
@@ -39,16 +39,14 @@ class DeclaredCamera:
     def resized(self) -> bool:
         return self.feature.shape[:2] != self.source.shape[:2]
 
-    def to_encode(self, data: DataSet) -> Encoded | None:
-        """What has to be encoded of it."""
+    def to_encode(self, data: DataSet) -> ImagesToEncode | None:
         if not self.encoded:
             return None
         frames = sum(int(data.episodes.length[number]) for number in self.encoded)
-        return Encoded(self.codec, self.stored_as, frames, self.size_px)
+        return ImagesToEncode(self.codec, self.stored_as, frames, self.size_px)
 
-    def fate(self, episodes: int) -> str:
-        """What becomes of the frames, for people."""
-        kind = self.codec or "pictures in the table"
+    def image_treatment(self, episodes: int) -> str:
+        kind = self.codec or "images in the table"
         if not self.encoded:
             moved = {"images": "copied as they are, in the table"}.get(self.stored_as, f"copied as {kind}")
             return moved
@@ -57,96 +55,98 @@ class DeclaredCamera:
         return f"{kind} encoded as {shown}{some}"
 
 
-def plan_camera(source: Feature, found: Survey, settings: Settings) -> tuple[DeclaredCamera, list[str]]:
+def plan_camera(source: Feature, survey: DataSetSurvey, settings: Settings) -> tuple[DeclaredCamera, list[str]]:
     """Settle one camera, with the reasons where its frames are not moved."""
     special = settings.features.get(source.key)
-    asked, _ = asked_video(special, settings)
+    video, _ = video_for(special, settings)
     size_px = (special.resize if special is not None else None) or settings.resize or source.shape[:2]
     if source.is_depth:
-        return _depth_camera(source, found, asked, size_px)
+        return _depth_camera(source, survey, video, size_px)
     if source.dtype == "image":
-        return _from_table(source, found, asked, size_px)
-    return _from_video(source, found, asked, size_px, settings)
+        return _from_table(source, survey, video, size_px)
+    return _from_video(source, survey, video, size_px, settings)
 
 
-def refuse_encoding(data: DataSet, found: Survey, cameras: Sequence[DeclaredCamera], settings: Settings) -> None:
+def refuse_encoding(
+    data: DataSet, survey: DataSetSurvey, cameras: Sequence[DeclaredCamera], settings: Settings
+) -> None:
     """Where only copies are wanted, name the first episode that would have to be encoded."""
     for camera in cameras:
-        _, only_copied = asked_video(settings.features.get(camera.key), settings)
+        _, only_copied = video_for(settings.features.get(camera.key), settings)
         if only_copied and camera.encoded:
             number = min(camera.encoded)
-            reason = _why_one(camera, found, number)
-            count = f" ({len(camera.encoded):,} of {len(found.usable):,} episodes)" if len(camera.encoded) > 1 else ""
+            reason = _why_one(camera, survey, number)
+            count = f" ({len(camera.encoded):,} of {len(survey.usable):,} episodes)" if len(camera.encoded) > 1 else ""
             raise refusal(f"{data.root}: episode {int(data.episodes.index[number])}", camera.key, reason + count)
 
 
-def _why_one(camera: DeclaredCamera, found: Survey, number: int) -> str:
+def _why_one(camera: DeclaredCamera, survey: DataSetSurvey, number: int) -> str:
     if camera.resized:
         return f"resize to {camera.size_px[1]}×{camera.size_px[0]}"
-    videos = found.cameras[camera.key]
+    videos = survey.cameras[camera.key]
     return videos.unmovable.get(number, f"its codec is not {camera.codec} as in the most episodes")
 
 
 def _from_table(
-    source: Feature, found: Survey, asked: str, size_px: tuple[int, ...]
+    source: Feature, survey: DataSetSurvey, video: str, size_px: tuple[int, ...]
 ) -> tuple[DeclaredCamera, list[str]]:
     resized = size_px != source.shape[:2]
-    stored_as = "images" if asked in ("copy", "images") else asked
-    everything = frozenset(found.usable)
+    stored_as = "images" if video in ("copy", "images") else video
+    everything = frozenset(survey.usable)
     encoded = everything if resized or stored_as != "images" else frozenset[int]()
     feature = _feature(source, size_px, stored_as)
     return DeclaredCamera(source.key, source, "", feature, stored_as, encoded), []
 
 
 def _from_video(
-    source: Feature, found: Survey, asked: str, size_px: tuple[int, ...], settings: Settings
+    source: Feature, survey: DataSetSurvey, video: str, size_px: tuple[int, ...], settings: Settings
 ) -> tuple[DeclaredCamera, list[str]]:
-    camera = found.cameras[source.key]
+    camera = survey.cameras[source.key]
     codec = camera.codec
-    everything = frozenset(found.usable)
+    everything = frozenset(survey.usable)
     notes: list[str] = []
     resized = size_px != source.shape[:2]
-    if asked == "images":
+    if video == "images":
         movable = codec == "mjpeg" and set(camera.codecs) == {"mjpeg"} and not resized
         encoded, stored_as = (frozenset(camera.unmovable) if movable else everything), "images"
         return DeclaredCamera(source.key, source, codec, _feature(source, size_px, "images"), stored_as, encoded), notes
-    target = codec if asked == "copy" else asked
-    anew = asked != "copy" and asked == codec and _encoding_asked(settings)
+    target = codec if video == "copy" else video
+    anew = video != "copy" and video == codec and _is_encoding_set(settings)
     if resized or target != codec or anew:
         encoded = everything
     else:
-        other = {number for number, each in zip(found.usable, camera.codecs, strict=True) if each != codec}
+        other = {number for number, each in zip(survey.usable, camera.codecs, strict=True) if each != codec}
         encoded = frozenset(camera.unmovable) | other
-        if asked == codec and asked != "mjpeg":
+        if video == codec and video != "mjpeg":
             notes.append(f"{source.key} is {codec} already and is copied; encoding.crf, gop or preset encodes it anew")
     if encoded and target not in _ENCODABLE:
         encoded, target = everything, _FALLBACK
-    if encoded and (asked == "copy" or asked == codec) and not anew:
+    if encoded and (video == "copy" or video == codec) and not anew:
         anew_as = f"{target}, {quality(target, settings.encoding)}"
-        notes.append(_why(source, camera, encoded, anew_as, len(found.usable), size_px))
+        notes.append(_why(source, camera, encoded, anew_as, len(survey.usable), size_px))
     if camera.retimed and len(encoded) < len(everything):
         notes.append(
             f"{source.key}: the frames of {camera.retimed:,} episodes lay at other times than their rows, by up to "
             f"{camera.apart_s:.3g} s; each is now at the time of its row"
         )
-    moved_jpeg = codec == "mjpeg" and asked == "copy" and target == "mjpeg" and not encoded
+    moved_jpeg = codec == "mjpeg" and video == "copy" and target == "mjpeg" and not encoded
     stored_as = "copy" if moved_jpeg else target
     feature = _feature(source, size_px, stored_as)
     return DeclaredCamera(source.key, source, codec, feature, stored_as, encoded), notes
 
 
 def _depth_camera(
-    source: Feature, found: Survey, asked: str, size_px: tuple[int, ...]
+    source: Feature, survey: DataSetSurvey, video: str, size_px: tuple[int, ...]
 ) -> tuple[DeclaredCamera, list[str]]:
-    """Distances must survive: their pictures are moved, whatever is asked of the others."""
+    """Distances must survive: their images are moved, whatever is asked of the others."""
     notes = []
-    if asked not in ("copy", "images") or size_px != source.shape[:2]:
+    if video not in ("copy", "images") or size_px != source.shape[:2]:
         notes.append(f"{source.key} holds distances, which encoding would change; it is copied as it is")
     if source.dtype == "image":
         feature = _feature(source, source.shape[:2], "images")
         return DeclaredCamera(source.key, source, "", feature, "images", frozenset()), notes
-    camera = found.cameras[source.key]
-    other = {number for number, each in zip(found.usable, camera.codecs, strict=True) if each != camera.codec}
+    camera = survey.cameras[source.key]
+    other = {number for number, each in zip(survey.usable, camera.codecs, strict=True) if each != camera.codec}
     if camera.unmovable or other:
         number = min({*camera.unmovable, *other})
         reason = camera.unmovable.get(number, "another codec than the other episodes")
@@ -159,7 +159,7 @@ def _depth_camera(
     return DeclaredCamera(source.key, source, camera.codec, feature, camera.codec, frozenset()), notes
 
 
-def _encoding_asked(settings: Settings) -> bool:
+def _is_encoding_set(settings: Settings) -> bool:
     chosen = settings.encoding
     return any(value is not None for value in (chosen.crf, chosen.gop, chosen.preset))
 
@@ -185,7 +185,7 @@ def _feature(source: Feature, size_px: tuple[int, ...], stored_as: str) -> Featu
 
 
 def _kept_info(info: Mapping[str, Any], *, video: bool) -> dict[str, Any]:
-    """What is said about the pictures themselves; what is said about a video's coding comes from the new one."""
+    """The entries of info.json about the images; those about the coding come from the new video."""
     kept = {key: value for key, value in info.items() if video or not key.startswith(("video.", "audio.", "has_audio"))}
     if "video.is_depth_map" in info:  # the name that LeRobot gave it before
         kept.pop("video.is_depth_map", None)

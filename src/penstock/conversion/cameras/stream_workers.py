@@ -8,38 +8,37 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.conversion.cameras.camera import BytesWorker, CameraWorker, Prepared, Shot
-from penstock.conversion.cameras.video_stream import Feed
+from penstock.conversion.cameras.video_stream import StreamFeed
+from penstock.conversion.cameras.workers import BytesWorker, CameraWorker, Prepared, Shot
 from penstock.conversion.inputs.columns import CameraColumn
 from penstock.conversion.sink import VideoSink
 from penstock.errors import VideoError
-from penstock.media.h26x.stream_decode import Decoded, StreamDamage, StreamDecoder
+from penstock.media.h26x.stream_decode import DecodedPicture, StreamDamage, StreamDecoder
 from penstock.media.h26x.stream_index import depends_on, to_sample
 from penstock.media.h26x.stream_order import KEY
-from penstock.media.image import codec as image
-from penstock.recordings.values.images import RawPicture
+from penstock.media.image import codec
+from penstock.recordings.values.images import RawImage
 
 NoteLoss = Callable[[int, str], None]  # message, why it cannot be used
 AddSample = Callable[[NDArray[np.uint8]], None]
 
-MOST_PENDING = 16
-"""Pictures that wait for their row, where rows take them in another order than that of the stream."""
+MOST_PENDING = 16  # images that wait for their row, where rows take them in another order than that of the stream
 
 
-class Stream(NamedTuple):
-    """The stream of one camera in an episode: its messages, those of the statistics, and whom its worker tells."""
+class CameraStream(NamedTuple):
+    """The stream of one camera in an episode: its messages, those of the statistics, and its callbacks."""
 
     column: CameraColumn
-    feed: Feed
+    feed: StreamFeed
     samples: frozenset[int]
     note_loss: NoteLoss
     add_sample: AddSample
 
 
 class StreamWorker(CameraWorker):
-    """Decodes the messages of a feed in order; what cannot be decoded is told, with all that depends on it."""
+    """Decodes the messages of a feed in order; what cannot be decoded is reported, with all that depends on it."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: CameraStream) -> None:
         column, feed, self._samples, self._note_loss, self._add_sample = stream
         super().__init__(column)
         self._feed = feed
@@ -51,21 +50,21 @@ class StreamWorker(CameraWorker):
         self._first = int(feed.runs[0])
 
     def repeat(self, rows: int) -> None:
-        raise VideoError(f"{self.column.name}: a stream has no picture to repeat")
+        raise VideoError(f"{self.column.name}: a stream has no frame to repeat")
 
-    def look(self, shots: Sequence[Shot]) -> None:
+    def check_usable(self, shots: Sequence[Shot]) -> None:
         for _ in self._decode(shots):
             pass
 
     def close(self) -> None:
         self._decoder.close()
 
-    def _decode(self, shots: Sequence[Shot]) -> Iterator[Decoded]:
-        """The pictures that are ready, in the order in which they are shown."""
+    def _decode(self, shots: Sequence[Shot]) -> Iterator[DecodedPicture]:
+        """The images that are ready, in the order in which they are shown."""
         numbers = self._feed.numbers
         for shot in shots:
             while self._place < len(numbers) and numbers[self._place] < shot.number:
-                self._lose_with(int(numbers[self._place]))  # the reader has told of the message itself
+                self._lose_dependents(int(numbers[self._place]))  # the reader has reported the message itself
                 self._place += 1
             self._place += 1
             if shot.number >= self._dead_until:
@@ -73,8 +72,8 @@ class StreamWorker(CameraWorker):
         if self._place == len(numbers) and self._fed is not None:
             yield from self._drain()
 
-    def _feed_one(self, shot: Shot) -> Iterator[Decoded]:
-        index, data = self._feed.index, bytes(shot.picture.data)
+    def _feed_one(self, shot: Shot) -> Iterator[DecodedPicture]:
+        index, data = self._feed.index, bytes(shot.frame.data)
         if self._fed is not None and self._fed + 1 != shot.number:
             yield from self._drain()
         if self._fed is None:
@@ -85,25 +84,25 @@ class StreamWorker(CameraWorker):
         except StreamDamage as damage:
             self._lose(damage.number, damage.message)
 
-    def _drain(self) -> Iterator[Decoded]:
+    def _drain(self) -> Iterator[DecodedPicture]:
         try:
             yield from self._sampled(self._decoder.flush())
         except StreamDamage as damage:
             self._lose(damage.number, damage.message)
         self._fed = None
 
-    def _sampled(self, pictures: Iterator[Decoded]) -> Iterator[Decoded]:
-        for picture in pictures:
-            if picture.number in self._samples:
-                self._add_sample(image.resize(picture.rgb(), self.column.size_px))
-            yield picture
+    def _sampled(self, images: Iterator[DecodedPicture]) -> Iterator[DecodedPicture]:
+        for frame in images:
+            if frame.number in self._samples:
+                self._add_sample(codec.resize(frame.rgb(), self.column.size_px))
+            yield frame
 
     def _lose(self, number: int, reason: str) -> None:
         if number >= self._first:
             self._note_loss(number, reason)
-        self._lose_with(number)
+        self._lose_dependents(number)
 
-    def _lose_with(self, number: int) -> None:
+    def _lose_dependents(self, number: int) -> None:
         """Give up what depends on a message; rows that are committed keep what they have."""
         group = self._feed.index.rest_of_group(number)
         self._has_lost = self._has_lost or group.stop > self._first
@@ -118,12 +117,12 @@ class StreamWorker(CameraWorker):
 class RemuxWorker(StreamWorker):
     """Moves the samples of a stream as they are; they are decoded only to know that they can be."""
 
-    def __init__(self, stream: Stream, sink: VideoSink) -> None:
+    def __init__(self, stream: CameraStream, sink: VideoSink) -> None:
         super().__init__(stream)
         self._sink = sink
 
     def prepare(self, shot: Shot) -> Prepared:
-        return to_sample(self._feed.index.codec, bytes(shot.picture.data))
+        return to_sample(self._feed.index.codec, bytes(shot.frame.data))
 
     def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None:
         index = self._feed.index
@@ -132,21 +131,21 @@ class RemuxWorker(StreamWorker):
             info = {"video.codec": self.column.stored_as, "video.pix_fmt": sets.picture.pix_fmt}
             self._sink.set_codec(sets.stsd(), info)
         self._sink.append(list(prepared), [bool(index.flags[shot.number] & KEY) for shot in shots])
-        self.look(shots)
+        self.check_usable(shots)
 
 
 class DecodingWorker(StreamWorker):
-    """Decodes a stream for the worker that stores its pictures."""
+    """Decodes a stream for the worker that stores its images."""
 
-    def __init__(self, stream: Stream, inner: CameraWorker) -> None:
+    def __init__(self, stream: CameraStream, inner: CameraWorker) -> None:
         super().__init__(stream)
         self._inner = inner
         self._pending: dict[int, NDArray[np.uint8]] = {}
-        self._shown = 0  # runs of rows that have their picture
+        self._shown = 0  # runs of rows that have their frame
         runs = self._feed.runs
         self._wanted = np.zeros(int(runs.max()) + 1, np.bool_)
         self._wanted[runs] = True
-        # Where rows go back in the stream, a picture may be wanted again later.
+        # Where rows go back in the stream, a frame may be wanted again later.
         rising = bool(np.all(np.diff(runs) > 0))
         self._last_use = {} if rising else {int(number): place for place, number in enumerate(runs)}
 
@@ -155,18 +154,18 @@ class DecodingWorker(StreamWorker):
         return self._inner.table
 
     def store(self, shots: Sequence[Shot], prepared: Sequence[Prepared]) -> None:
-        for picture in self._decode(shots):
-            # A picture that does not come would hold up all behind it, as many as come in one go.
+        for frame in self._decode(shots):
+            # A frame that does not come would hold up all behind it, as many as come in one go.
             if self._has_lost:
                 continue
-            if picture.number < len(self._wanted) and self._wanted[picture.number]:
-                self._pending[picture.number] = picture.rgb()
+            if frame.number < len(self._wanted) and self._wanted[frame.number]:
+                self._pending[frame.number] = frame.rgb()
                 self._show()
 
     def finish(self) -> None:
         if self._shown != len(self._feed.runs):
             number = int(self._feed.runs[self._shown])
-            raise VideoError(f"{self.column.name}: the decoder shows no picture for message {number:,}")
+            raise VideoError(f"{self.column.name}: the decoder shows no frame for message {number:,}")
         self._inner.finish()
 
     def close(self) -> None:
@@ -179,15 +178,15 @@ class DecodingWorker(StreamWorker):
         while self._shown < len(runs) and (rgb := self._pending.get(int(runs[self._shown]))) is not None:
             number = int(runs[self._shown])
             height, width = rgb.shape[:2]
-            picture = RawPicture(height, width, "rgb8", False, 3 * width, np.ascontiguousarray(rgb).data.cast("B"))
-            shot = Shot(number, picture, int(lengths[self._shown]) - 1)
+            frame = RawImage(height, width, "rgb8", False, 3 * width, np.ascontiguousarray(rgb).data.cast("B"))
+            shot = Shot(number, frame, int(lengths[self._shown]) - 1)
             self._inner.store([shot], [self._inner.prepare(shot)])
             if self._last_use.get(number, self._shown) <= self._shown:
                 del self._pending[number]
             self._shown += 1
         if len(self._pending) > MOST_PENDING:
             raise VideoError(
-                f"{self.column.name}: the rows take its pictures in another order than that of the stream, "
+                f"{self.column.name}: the rows take its images in another order than that of the stream, "
                 f"and more than {MOST_PENDING} would have to be kept",
                 hint="time: log (or header) may be the better clock for this topic",
             )

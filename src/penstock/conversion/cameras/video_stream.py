@@ -1,6 +1,6 @@
-"""Cameras that were recorded as H.264 or H.265: moved as they are where every row takes the next picture, else decoded.
+"""Cameras that were recorded as H.264 or H.265: moved as they are where every row takes the next image, else decoded.
 
-A picture of such a stream can only be decoded after those before it, back to a key frame. So an episode reads, besides
+An image of such a stream can only be decoded after those before it, back to a key frame. So an episode reads, besides
 the messages of its rows, whatever its decoder needs; and where one message is damaged, the rest of its group is lost.
 """
 
@@ -10,42 +10,44 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.conversion.cameras.camera import PictureChanged
-from penstock.conversion.cameras.column import Encoded, refusal
-from penstock.conversion.inputs.columns import CameraColumn, Columns
-from penstock.conversion.inputs.pairing import CameraRuns, Paired
+from penstock.conversion.cameras.camera import ImagesToEncode, refusal
+from penstock.conversion.cameras.workers import ImageChanged
+from penstock.conversion.inputs.columns import CameraColumn, RecordingColumns
+from penstock.conversion.inputs.pairing import CameraRuns, PairedRows
 from penstock.conversion.settings import Settings
-from penstock.media.h26x.stream_index import BEFORE_KEY, MISSING, UNUSABLE, StreamIndex, depends_on
-from penstock.media.h26x.stream_order import KEY, LEADING, REORDERED
+
+if TYPE_CHECKING:
+    from penstock.media.h26x.stream_index import StreamIndex
 
 
 @dataclass(frozen=True, eq=False)
-class Feed:
+class StreamFeed:
     """What one camera's stream gives to the rows of one episode."""
 
     index: StreamIndex
     numbers: NDArray[np.int64]  # the messages that are read, in the order of the stream
-    runs: NDArray[np.int64]  # the pictures in the order of the rows, and
+    runs: NDArray[np.int64]  # the images in the order of the rows, and
     lengths: NDArray[np.int64]  # for how many rows each stands
     reaches: NDArray[np.int64]  # by row: the last message that the rows up to it need
     first_row: int
-    in_order: bool  # pictures take the times of the messages in the order in which they are shown
-    reason: str | None  # why the pictures are encoded anew; None: they are moved as they are
+    in_order: bool  # images take the times of the messages in the order in which they are shown
+    reason: str | None  # why the images are encoded anew; None: they are moved as they are
 
     @property
     def lookahead(self) -> int:
-        """Messages that a decoder may need besides, before it shows a picture."""
+        """Messages that a decoder may need besides, before it shows an image."""
         return 2 * self.index.delay + 1 if self.index.delay else 0
 
 
 class FeedCursor:
     """Walks through a feed, flush by flush."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: StreamFeed) -> None:
         self.feed = feed
         self._place = 0
 
@@ -56,13 +58,13 @@ class FeedCursor:
         end = int(np.searchsorted(feed.numbers, reaches[-1], side="right")) + feed.lookahead
         if stop == feed.first_row + len(feed.reaches):
             end = len(feed.numbers)
-        taken = feed.numbers[self._place : max(end, self._place)]
-        self._place += len(taken)
-        rows = np.minimum(np.searchsorted(reaches, taken), len(reaches) - 1)
-        return CameraRuns(taken, rows, [1] * len(taken), 0)
+        numbers = feed.numbers[self._place : max(end, self._place)]
+        self._place += len(numbers)
+        rows = np.minimum(np.searchsorted(reaches, numbers), len(reaches) - 1)
+        return CameraRuns(numbers, rows, [1] * len(numbers), 0)
 
 
-def plan_feed(column: CameraColumn, paired: Paired, rows: range, settings: Settings) -> Feed:
+def plan_feed(column: CameraColumn, paired: PairedRows, rows: range, settings: Settings) -> StreamFeed:
     """Which messages an episode reads of a stream, and whether they can be moved as they are."""
     index = _index_of(column)
     picks = _picks(column, paired, rows)
@@ -72,7 +74,7 @@ def plan_feed(column: CameraColumn, paired: Paired, rows: range, settings: Setti
         raise refusal(f"rows {rows.start:,}–{rows.stop - 1:,}", column.key, reason)
     numbers = picks if reason is None else _needed(index, picks, paired.unusable.get(column.topic.id, frozenset()))
     _refuse_other_size(column, index, numbers)
-    return Feed(
+    return StreamFeed(
         index=index,
         numbers=numbers,
         runs=picks[begins],
@@ -84,8 +86,10 @@ def plan_feed(column: CameraColumn, paired: Paired, rows: range, settings: Setti
     )
 
 
-def why_encoded(column: CameraColumn, paired: Paired, rows: range) -> str | None:
-    """Why the pictures of an episode must be encoded anew; None where they can be moved as they are."""
+def why_encoded(column: CameraColumn, paired: PairedRows, rows: range) -> str | None:
+    """Why the images of an episode must be encoded anew; None where they can be moved as they are."""
+    from penstock.media.h26x.stream_order import KEY, REORDERED
+
     index = _index_of(column)
     if column.output != "copy":
         return f"video={column.output} was asked for"
@@ -104,7 +108,7 @@ def why_encoded(column: CameraColumn, paired: Paired, rows: range) -> str | None
         return f"the rows leave out messages, the first after message {int(picks[at]):,}"
     used = slice(int(picks[0]), int(picks[-1]) + 1)
     if index.has(REORDERED)[used].any():
-        return "its pictures do not come in the order in which they are shown (B-frames)"
+        return "its images do not come in the order in which they are shown (B-frames)"
     if not index.has(KEY)[picks[0]]:
         key = index.key_at_or_before(int(picks[0]))
         return f"the episode begins at message {int(picks[0]):,}, between two key frames (the one before is {key})"
@@ -116,8 +120,10 @@ def why_encoded(column: CameraColumn, paired: Paired, rows: range) -> str | None
     return None
 
 
-def unusable_picks(column: CameraColumn, paired: Paired, rows: range) -> list[tuple[int, str | None]]:
+def unusable_picks(column: CameraColumn, paired: PairedRows, rows: range) -> list[tuple[int, str | None]]:
     """Messages that the scan found unusable and that rows would take, with all beside them; None: its chunk is lost."""
+    from penstock.media.h26x.stream_index import BEFORE_KEY, MISSING, UNUSABLE, depends_on
+
     index = _index_of(column)
     bad = index.has(UNUSABLE)
     hit = np.flatnonzero(bad[_picks(column, paired, rows)])
@@ -127,32 +133,34 @@ def unusable_picks(column: CameraColumn, paired: Paired, rows: range) -> list[tu
     edges = np.flatnonzero(np.diff(np.concatenate(([False], bad, [False])).astype(np.int8)))
     picked = _picks(column, paired, rows)[hit]
     touched = sorted({int(run) for run in (np.searchsorted(edges, picked, side="right") - 1) // 2})
-    found: list[tuple[int, str | None]] = []
+    unusable: list[tuple[int, str | None]] = []
     for run in touched:
         first, stop = int(edges[2 * run]), int(edges[2 * run + 1])
         why = index.why(first)
         others = why if why == BEFORE_KEY else depends_on(first)
         for number in range(first, stop):
             reason = index.reasons.get(number, why if number == first else others)
-            found.append((number, None if index.flags[number] & MISSING else reason))
-    return found
+            unusable.append((number, None if index.flags[number] & MISSING else reason))
+    return unusable
 
 
-def camera_fate(column: CameraColumn, paired: Paired, episodes: Sequence[range]) -> tuple[str, str, Encoded | None]:
+def camera_treatment(
+    column: CameraColumn, paired: PairedRows, episodes: Sequence[range]
+) -> tuple[str, str, ImagesToEncode | None]:
     """A camera of a plan: its key, what becomes of its images, and what of them has to be encoded."""
     if column.stream is None:
-        return column.key, column.fate, column.to_encode(sum(map(len, episodes)))
+        return column.key, column.image_treatment, column.to_encode(sum(map(len, episodes)))
     spans = [rows for rows in episodes if len(rows)]
     encoded = [rows for rows in spans if why_encoded(column, paired, rows) is not None]
     if not encoded:
         return column.key, f"{column.stored_as} moved as it is", None
     some = "" if len(encoded) == len(spans) else f" ({len(encoded):,} of {len(spans):,} episodes)"
     target = "JPEG, in the table" if column.stored_as == "images" else column.stored_as
-    work = Encoded(column.kind, column.stored_as, sum(map(len, encoded)), column.size_px)
+    work = ImagesToEncode(column.kind, column.stored_as, sum(map(len, encoded)), column.size_px)
     return column.key, f"{column.kind} encoded as {target}{some}", work
 
 
-def refuse_encoding(column: CameraColumn, path: Path, paired: Paired, episodes: Sequence[range]) -> None:
+def refuse_encoding(column: CameraColumn, path: Path, paired: PairedRows, episodes: Sequence[range]) -> None:
     """Where only copies are wanted, refuse a camera whose images would have to be encoded."""
     if column.stream is None:
         column.refuse_encoding(path)
@@ -164,7 +172,7 @@ def refuse_encoding(column: CameraColumn, path: Path, paired: Paired, episodes: 
             raise refusal(f"{path}: episode {number} (rows {rows.start:,}–{rows.stop - 1:,})", column.key, reason)
 
 
-def stream_notes(columns: Columns, paired: Paired, episodes: Sequence[range]) -> list[str]:
+def stream_notes(columns: RecordingColumns, paired: PairedRows, episodes: Sequence[range]) -> list[str]:
     """What became of every video stream, and why."""
     notes: list[str] = []
     spans = [rows for rows in episodes if len(rows)]
@@ -188,17 +196,19 @@ def stream_notes(columns: Columns, paired: Paired, episodes: Sequence[range]) ->
 
 
 def _index_of(column: CameraColumn) -> StreamIndex:
-    if column.stream is None:
-        raise ValueError(f"{column.key} is no video stream")
+    assert column.stream is not None
     return column.stream
 
 
-def _picks(column: CameraColumn, paired: Paired, rows: range) -> NDArray[np.int64]:
+def _picks(column: CameraColumn, paired: PairedRows, rows: range) -> NDArray[np.int64]:
     return np.asarray(paired.picks[column.key].left[rows.start : rows.stop], dtype=np.int64)
 
 
 def _needed(index: StreamIndex, picks: NDArray[np.int64], gone: frozenset[int]) -> NDArray[np.int64]:
-    """From the key frame before each picture up to it; whole groups where pictures are shown out of order."""
+    """From the key frame before each image up to it; whole groups where images are shown out of order."""
+    from penstock.media.h26x.stream_index import UNUSABLE
+    from penstock.media.h26x.stream_order import KEY, LEADING
+
     wanted = np.zeros(len(index.flags), np.bool_)
     wanted[picks] = True
     keys = np.flatnonzero((index.flags & (KEY | UNUSABLE)) == KEY)
@@ -226,7 +236,7 @@ def _refuse_other_size(column: CameraColumn, index: StreamIndex, numbers: NDArra
     if len(wrong):
         number = int(numbers[wrong[0]])
         height, width = sizes[int(index.versions[number])]
-        raise PictureChanged(
+        raise ImageChanged(
             f"{column.name}: message {number:,} is {column.kind} {width}×{height}, "
             f"the first was {column.recorded_px[1]}×{column.recorded_px[0]}",
             hint="split the recording where the camera changed, and convert the parts on their own",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,6 +52,12 @@ class EpisodeWriter:
         if key not in self._cameras:
             raise DataSetError(f"{self._where}: {key!r} is not a video feature; {sorted(self._cameras)} are")
         return self._sink.video(key)
+
+    def adopt_video(self, key: str, root: Path, place: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
+        """Take the frames of a camera as the worker output `root` has them, not copied; False if that cannot be."""
+        self._check_open()
+        adopt: Callable[..., bool] | None = getattr(self._sink, "adopt_video", None)
+        return adopt is not None and adopt(key, root, place, kept)
 
     def take_tables(self, tables: Mapping[str, Sequence[str]]) -> dict[str, list[int]]:
         """Make whole tables of tasks and subtasks part of the data set's; the numbers of their texts there."""

@@ -10,13 +10,13 @@ from typing import Any
 
 from penstock import __version__
 from penstock.conversion.episodes.sidecar import read_sidecar
-from penstock.conversion.inputs.input import Found
+from penstock.conversion.inputs.input import InputRef
 from penstock.conversion.settings import Settings, plain_settings
 from penstock.conversion.sink import DEFAULT_OUTPUT
 from penstock.errors import PenstockError, RecordingError, os_errors
 from penstock.system.files import open_source, walk
 
-_LOOKED_AT_BYTES = 64 << 10  # at both ends of a file: enough to tell one recording from another
+_LOOKED_AT_BYTES = 64 << 10  # at both ends of a file: enough to distinguish recordings
 _LISTED = 12
 
 
@@ -30,66 +30,60 @@ def identity(settings: Settings, sources: Sequence[Mapping[str, Any]], *, strict
     }
 
 
-def sources(found: Sequence[Found], settings: Settings, *, keep_going: bool) -> list[dict[str, Any]]:
-    """All inputs as the journal knows them; with `keep_going` also those that cannot be read."""
-    known = []
-    for each in found:
+def sources(refs: Sequence[InputRef], settings: Settings) -> tuple[list[dict[str, Any]], dict[int, PenstockError]]:
+    """All inputs as the journal knows them, and what is wrong with those that cannot be read, by number."""
+    known, failed = [], {}
+    for number, each in enumerate(refs):
         try:
-            known.append(source(each, settings))
-        except PenstockError:
-            if not keep_going:
-                raise
-            known.append(unreadable(each))
-    return known
+            known.append(_source(each, settings))
+        except PenstockError as error:  # its name is all there is to know
+            failed[number] = error
+            known.append({"kind": each.kind, "path": os.path.abspath(each.path), "bytes": 0, "sum": "unreadable"})
+    return known, failed
 
 
-def unreadable(found: Found) -> dict[str, Any]:
-    """An input that cannot be read: its name is all there is to know."""
-    return {"kind": found.kind, "path": os.path.abspath(found.path), "bytes": 0, "sum": "unreadable"}
-
-
-def source(found: Found, settings: Settings) -> dict[str, Any]:
+def _source(ref: InputRef, settings: Settings) -> dict[str, Any]:
     """One input as the journal knows it: its path, and enough of its contents to see that it is another one."""
     size_bytes, sum_ = 0, 0
-    for path in _files(found.path):
-        size, sum_ = _look(path, sum_)
+    for path in _files(ref.path):
+        size, sum_ = _size_and_sum(path, sum_)
         size_bytes += size
-    path_now = os.path.abspath(found.path)  # whoever goes on may stand in another directory
-    known = {"kind": found.kind, "path": path_now, "bytes": size_bytes, "sum": f"{sum_:08x}"}
-    if found.is_recording:
-        beside = read_sidecar(found.path, settings.episodes.sidecar, 0)
+    path_now = os.path.abspath(ref.path)  # a resumed job may run in another directory
+    known = {"kind": ref.kind, "path": path_now, "bytes": size_bytes, "sum": f"{sum_:08x}"}
+    if ref.is_recording:
+        beside = read_sidecar(ref.path, settings.episodes.sidecar, 0)
         if beside.files:  # what they say of this recording: a table may get lines for others
-            said = (beside.task, beside.windows, beside.subtasks)
-            known["beside"] = f"{zlib.crc32(repr(said).encode(errors='surrogatepass')):08x}"
+            contents = (beside.task, beside.windows, beside.subtasks)
+            known["beside"] = f"{zlib.crc32(repr(contents).encode(errors='surrogatepass')):08x}"
     return known
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], *, but: Sequence[str] = ()) -> list[str]:
     """What a user has to know when the two are not the same; `but` names settings that may differ."""
-    found = []
+    texts = []
     if before["penstock"] != now["penstock"]:
-        found.append(f"penstock {now['penstock']} instead of {before['penstock']}")
+        texts.append(f"penstock {now['penstock']} instead of {before['penstock']}")
     if before["strict"] != now["strict"]:
-        found.append(f"{'with' if now['strict'] else 'without'} --strict")
+        texts.append(f"{'with' if now['strict'] else 'without'} --strict")
     old, new = ({"output": DEFAULT_OUTPUT, **side["settings"]} for side in (before, now))
-    found += _setting_differences(old, new, "", but)
-    found += source_differences(before["sources"], now["sources"])
-    return found if len(found) <= _LISTED else [*found[:_LISTED], f"and {len(found) - _LISTED:,} more"]
+    texts += _setting_differences(old, new, "", but)
+    texts += source_differences(before["sources"], now["sources"])
+    return texts if len(texts) <= _LISTED else [*texts[:_LISTED], f"and {len(texts) - _LISTED:,} more"]
 
 
 def source_differences(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
     """What differs; the order does not count: the journal's is kept."""
     old, new = ({real(each["path"]): each for each in side} for side in (before, now))
-    found = [f"input {old[path]['path']} is not given any more" for path in old if path not in new]
-    found += [f"input {new[path]['path']} is new" for path in new if path not in old]
+    texts = [f"input {old[path]['path']} is not given any more" for path in old if path not in new]
+    texts += [f"input {new[path]['path']} is new" for path in new if path not in old]
     for path in old:
         was, is_ = old[path], new.get(path, old[path])
         if was["sum"] != is_["sum"]:
             sizes = "" if was["bytes"] == is_["bytes"] else f" ({is_['bytes']:,} bytes instead of {was['bytes']:,})"
-            found.append(f"input {is_['path']} has changed{sizes}")
+            texts.append(f"input {is_['path']} has changed{sizes}")
         elif was.get("beside") != is_.get("beside"):
-            found.append(f"the file beside input {is_['path']} says something else")
-    return found
+            texts.append(f"the file beside input {is_['path']} says something else")
+    return texts
 
 
 def _setting_differences(before: Any, now: Any, where: str, but: Sequence[str]) -> Iterator[str]:
@@ -125,7 +119,7 @@ def _files(path: Path) -> Iterator[Path]:
         yield from (here / name for name in sorted(names))
 
 
-def _look(path: Path, sum_: int) -> tuple[int, int]:
+def _size_and_sum(path: Path, sum_: int) -> tuple[int, int]:
     with os_errors(RecordingError, f"{path}: cannot be read"), open_source(path) as source:
         size_bytes = source.size_bytes
         sum_ = zlib.crc32(f"{path.name} {size_bytes}".encode(), sum_)

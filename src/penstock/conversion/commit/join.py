@@ -3,22 +3,22 @@
 A worker output is a data set that is never closed, with a journal of its own. Its rows are replayed flush by flush with
 new numbers, its frames are copied sample by sample, and the statistics of its images, which were sampled and cannot be
 had from the files, are taken from what it kept. So an episode that was joined has the bytes of one written in place.
+The output of a whole group of inputs has finished videos under the names that they have in the data set: they are taken
+over as they are, and only rows are replayed.
 """
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.conversion.commit import snapshot
-from penstock.conversion.commit.input_progress import JobInputs
 from penstock.conversion.commit.journal import JOURNAL_PATH, OWN_DIR, EpisodeRecord, Header, Journal
 from penstock.conversion.commit.writer import DataSetWriter, EpisodeWriter
+from penstock.conversion.commit.writing import JobInputs
 from penstock.conversion.inputs.input import Input, State
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lerobot.feature_stats import new_stats
@@ -27,11 +27,13 @@ from penstock.lerobot.stats import ImageStats
 from penstock.lerobot.tasks import renumber, renumbered
 from penstock.system.closing import on_error
 
-WORKER_OUTPUTS = ".parcels"  # inside the directory in which a data set is built
+WORKER_OUTPUTS = ".worker_outputs"  # inside the directory in which a data set is built
+GROUP = "group"  # in the identity of a worker output: it is that of a whole group of inputs, with finished videos
+
+Noted = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class JoinedEpisode:
+class JoinedEpisode(NamedTuple):
     """A committed episode of a worker output."""
 
     root: Path
@@ -50,7 +52,7 @@ def worker_output_of(root: Path, number: int) -> Path:
 def open_worker_output(
     root: Path, source: Input, inputs: JobInputs, episodes: int, state: State | None
 ) -> DataSetWriter:
-    """The worker output of an input, new or as far as an earlier process had come; `inputs` hears how far.
+    """The worker output of an input, new or as far as an earlier process had come; `inputs` is brought to that point.
 
     `episodes` of the input are in the data set already, and `state` is the state after the last of them.
     """
@@ -70,27 +72,35 @@ def open_worker_output(
     )
 
 
-def join(worker_output: Path, writer: DataSetWriter, inputs: JobInputs, number: int) -> tuple[str, ...]:
+def join(worker_output: Path, writer: DataSetWriter, inputs: JobInputs, number: int) -> Iterator[tuple[int, Noted]]:
     """Move what a worker output holds into the data set, each episode committed as if it were written there.
 
-    Returns what there is to note of the input, if it is through.
+    `number` is its first input. Yields each input that is through, and what there is to note of it.
     """
-    entry = inputs.entry(number)
-    noted: tuple[str, ...] = ()
-    if not _is_usable(worker_output, entry.episodes):
-        return noted
+    if not _is_usable(worker_output, inputs.entry(number).episodes):
+        return
     journal = Journal.read(worker_output)
-    known = entry.episodes - journal.identity["before"]
-    for joined in itertools.islice(episodes_of(worker_output), known, None):
-        note = dict(joined.record.note or {})
-        episode = join_episode(joined, writer)
-        with on_error(episode.abort):
-            episode.commit(note)
-        noted = inputs.add_episode(note)
-    for note in journal.notes():
-        writer.note(note)
-        noted = inputs.add_note(note)
-    return noted
+    is_whole = GROUP in journal.identity
+    held = Counter({number: journal.identity["before"]})
+    for each in entries_of(worker_output):
+        if isinstance(each, JoinedEpisode):
+            note = dict(each.record.note or {})
+            held[note["input"]] += 1
+            if held[note["input"]] <= inputs.entry(note["input"]).episodes:
+                continue
+            writer.begin_group(inputs.video_group(note["input"]))
+            episode = join_episode(each, writer, adopt=is_whole and inputs.videos_by_group)
+            with on_error(episode.abort):
+                episode.commit(note, grouped=is_whole)
+            noted = inputs.add_episode(note)
+        elif inputs.entry(each["input"]).is_finished:
+            continue
+        else:
+            note = dict(each)
+            writer.note(note)
+            noted = inputs.add_note(note)
+        if inputs.entry(note["input"]).is_finished:
+            yield note["input"], noted
 
 
 def committed(root: Path) -> int:
@@ -100,14 +110,14 @@ def committed(root: Path) -> int:
     try:
         joined = Counter((record.note or {}).get("input", 0) for record in Journal.read(root).episodes())
     except DataSetCorrupt:
-        return 1  # nobody knows how many; what is there is kept until somebody has looked
+        return 1  # the number is unknown; the files are kept for a look by hand
     except DataSetError:
         return 0
-    found = joined.total()
+    total = joined.total()
     for worker_output in (root / WORKER_OUTPUTS).glob("[0-9]*"):
         before, held = _extent(worker_output) or (0, 0)
-        found += max(0, before + held - max(joined.get(int(worker_output.name), 0), before))
-    return found
+        total += max(0, before + held - max(joined.get(int(worker_output.name), 0), before))
+    return total
 
 
 def _extent(root: Path) -> tuple[int, int] | None:
@@ -127,6 +137,11 @@ def _is_usable(root: Path, episodes: int) -> bool:
 
 def episodes_of(worker_output: Path | str) -> Iterator[JoinedEpisode]:
     """The episodes that a worker output has committed by now, in order."""
+    return (each for each in entries_of(worker_output) if isinstance(each, JoinedEpisode))
+
+
+def entries_of(worker_output: Path | str) -> Iterator[JoinedEpisode | Mapping[str, Any]]:
+    """The episodes and the notes of a worker output, in the order in which it wrote them."""
     root = Path(worker_output)
     journal = Journal.read(root)
     if not journal.header.is_worker_output:
@@ -135,13 +150,21 @@ def episodes_of(worker_output: Path | str) -> Iterator[JoinedEpisode]:
     tables: dict[str, list[str]] = {}
     for entry in journal.records("texts"):
         tables.setdefault(entry["table"], []).extend(entry["texts"])
-    for record in journal.episodes():
+    for entry in journal.records():
+        if entry["type"] == "note":
+            yield entry["note"]
+        if entry["type"] != "episode":
+            continue
+        record = EpisodeRecord.from_json(entry, str(journal.path))
         texts = {numbers.setdefault(task, len(numbers)): task for task in record.tasks}
         yield JoinedEpisode(root, journal.header, record, texts, tables)
 
 
-def join_episode(joined: JoinedEpisode, writer: DataSetWriter) -> EpisodeWriter:
-    """Replay an episode of a worker output; what comes back is ready to be committed, and gives the same bytes."""
+def join_episode(joined: JoinedEpisode, writer: DataSetWriter, *, adopt: bool = False) -> EpisodeWriter:
+    """Replay an episode of a worker output; what comes back is ready to be committed, and gives the same bytes.
+
+    `adopt` takes its videos over as they are, where the sink can.
+    """
     from penstock.lerobot.write.replay import copy_frames
 
     _check_fits(joined, writer)
@@ -153,7 +176,8 @@ def join_episode(joined: JoinedEpisode, writer: DataSetWriter) -> EpisodeWriter:
     episode = writer.episode(rows=record.announced_rows, task=task)
     try:
         for feature in joined.header.description.cameras:
-            copy_frames(joined.root, feature.key, record.place, kept, episode.video(feature.key))
+            if not (adopt and episode.adopt_video(feature.key, joined.root, record.place, kept)):
+                copy_frames(joined.root, feature.key, record.place, kept, episode.video(feature.key))
         _copy_rows(joined, episode)
         for key, empty in new_stats(writer.features).items():
             if isinstance(empty, ImageStats):
@@ -174,10 +198,10 @@ def _check_fits(joined: JoinedEpisode, writer: DataSetWriter) -> None:
         return [(feature.key, feature.dtype, feature.shape) for feature in features]
 
     other = joined.header.description
-    mine, theirs = shape_of(writer.features), shape_of(other.features)
-    if (writer.fps, mine) != (other.fps, theirs):
+    own, shape = shape_of(writer.features), shape_of(other.features)
+    if (writer.fps, own) != (other.fps, shape):
         raise DataSetError(
-            f"{joined.root}: {other.fps} fps, {theirs} cannot be joined into {writer.root}: {writer.fps} fps, {mine}"
+            f"{joined.root}: {other.fps} fps, {shape} cannot be joined into {writer.root}: {writer.fps} fps, {own}"
         )
 
 

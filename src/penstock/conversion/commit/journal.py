@@ -22,12 +22,11 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock import __version__
-from penstock.conversion.commit.snapshot import Saved
+from penstock.conversion.commit.snapshot import SavedState
 from penstock.conversion.sink import DEFAULT_OUTPUT
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lerobot import layout
@@ -53,8 +52,7 @@ _LARGEST_PACKED_BYTES = 256 * layout.MIB
 Record = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """What all episodes of a data set share, and what must not change when it is continued."""
 
     description: Description
@@ -98,8 +96,7 @@ class Header:
             raise DataSetCorrupt(f"{where}: the header cannot be used: {error!r}") from error
 
 
-@dataclass(frozen=True)
-class EpisodeRecord:
+class EpisodeRecord(NamedTuple):
     """Everything that is known about one committed episode; plain values only. The journal keeps one line of each.
 
     `place` is the sink's own. `announced_rows` and `names_tasks` (whether its rows name their tasks one by one) are how
@@ -117,11 +114,10 @@ class EpisodeRecord:
     announced_rows: int | None = None
     names_tasks: bool = False
     note: Mapping[str, Any] | None = None
-    state: Saved | None = None
-    kept: Saved | None = None
+    state: SavedState | None = None
+    kept: SavedState | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the journal."""
         return {
             "type": "episode",
             "state": None if self.state is None else self.state.to_json(),
@@ -151,8 +147,8 @@ class EpisodeRecord:
                 announced_rows=entry["announced_rows"],
                 names_tasks=bool(entry["names_tasks"]),
                 note=entry["note"],
-                state=None if entry["state"] is None else Saved.from_json(entry["state"]),
-                kept=None if entry["parcel"] is None else Saved.from_json(entry["parcel"]),
+                state=None if entry["state"] is None else SavedState.from_json(entry["state"]),
+                kept=None if entry["parcel"] is None else SavedState.from_json(entry["parcel"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataSetCorrupt(f"{where}: a record of an episode cannot be used: {error!r}") from error
@@ -162,11 +158,11 @@ _OF_EVERY_RECORD = frozenset(EpisodeRecord(0, (), 0, 0, {}, None).to_json())
 
 
 class Journal:
-    """The journal of one data set. `create` gives one that can be written, `read` one that can after `go_on`."""
+    """The journal of one data set. `create` makes a writable one; `open_for_append` makes one from `read` writable."""
 
     def __init__(self, path: Path, header: Header, end_bytes: int) -> None:
         self.path = path
-        self.header = replace(header, identity={})
+        self.header = header._replace(identity={})
         self._end_bytes = end_bytes
         self._descriptor: int | None = None
         self._fsync = False
@@ -176,7 +172,7 @@ class Journal:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What the first writer said about the data set; read each time, for it may name very many inputs."""
+        """What the first writer recorded about the data set; read each time, as it may name very many inputs."""
         for _, line in whole_lines(self.path):
             return Header.from_json(json.loads(line), str(self.path)).identity
         raise DataSetCorrupt(f"{self.path}: the first line is gone")
@@ -211,7 +207,7 @@ class Journal:
             )
         return cls(path, header, end_bytes)
 
-    def go_on(self, *, fsync: bool) -> None:
+    def open_for_append(self, *, fsync: bool) -> None:
         """Open a journal that was read for writing; what a killed process left of a line is cut off."""
         layout.own_copy(self.path)
         with layout.writing(self.path, "cannot open the journal"):
@@ -223,7 +219,6 @@ class Journal:
         self._append(b"".join(encode_line(record) for record in records), durable=True)
 
     def close(self) -> None:
-        """Write no more."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -257,12 +252,10 @@ class Journal:
                 yield json.loads(line)
 
     def episodes(self) -> Iterator[EpisodeRecord]:
-        """The committed episodes, in order."""
         for record in self.records("episode"):
             yield EpisodeRecord.from_json(record, str(self.path))
 
     def last_episode(self) -> EpisodeRecord | None:
-        """The episode that was committed last."""
         for record in collections.deque(self.records("episode"), maxlen=1):
             return EpisodeRecord.from_json(record, str(self.path))
         return None
@@ -271,15 +264,6 @@ class Journal:
         """The notes that belong to no episode, in order."""
         for record in self.records("note"):
             yield record["note"]
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the last thing that happened is that the data set was finished."""
-        is_closed = False
-        for _, line in whole_lines(self.path, self._end_bytes):
-            if not line.startswith(b'{"type":"note"'):
-                is_closed = line.startswith(_CLOSED)
-        return is_closed
 
     def _lines_until_closed(self) -> int:
         """How many lines there are up to the last time that the data set was closed: they stay as they are."""

@@ -5,7 +5,7 @@
     OUT.penstock-partial.lock  held by the process that builds
 
 A finished data set changes places with the one that it replaces in one step. `penstock/replaces` lies in the new one
-from just before that step until the old one is gone, so that whoever finds two of them knows which is which.
+from just before that step until the old one is gone, so that a later run that finds two of them knows which is which.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,10 +27,10 @@ from penstock.conversion.report import REPORT_PATH
 from penstock.conversion.sink import sink_factory
 from penstock.errors import DataSetError, OutputExists, OutputFailed
 from penstock.lerobot import layout
+from penstock.lerobot.layout import OLD_SUFFIX, PARTIAL_SUFFIX
+from penstock.system.closing import on_error
 from penstock.system.files import fsync_path
 
-PARTIAL_SUFFIX = ".penstock-partial"
-OLD_SUFFIX = ".penstock-old"
 _REPLACES = "penstock/replaces"
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -40,8 +40,8 @@ Mode = Literal["new", "resume", "append", "append or resume"]
 Holds = Literal["nothing", "unfinished", "copy"]
 
 
-@dataclass
-class Building:
+@dataclass(eq=False)
+class OutputDirectory:
     """Where a data set is built, and what lies there already: nothing, what a run left, or a copy to append to."""
 
     root: Path
@@ -80,7 +80,7 @@ def partial_of(out: Path) -> Path:
 
 
 @contextlib.contextmanager
-def building(out: Path, mode: Mode, *, overwrite: bool) -> Iterator[Building]:
+def building(out: Path, mode: Mode, *, overwrite: bool) -> Iterator[OutputDirectory]:
     """Give a directory to build in. When the block ends it becomes `out` if finished; else what is committed stays."""
     if mode == "new":
         check_free(out, overwrite=overwrite)
@@ -88,11 +88,11 @@ def building(out: Path, mode: Mode, *, overwrite: bool) -> Iterator[Building]:
     out = Path(os.path.realpath(out))
     with locked(partial.with_name(partial.name + ".lock"), out):
         with writable(out):
-            settle(partial, out)
+            finish_publishing(partial, out)
             holds = _prepare(partial, out, mode, overwrite)
-        # What was begun beside a data set of ours was begun with --overwrite, and is resumed with that meaning.
+        # A partial output beside a finished data set was started with --overwrite, and is resumed as such.
         replace = overwrite or mode.startswith("append") or (holds == "unfinished" and is_ours(out))
-        work, moved = Building(partial, out, holds), False
+        work, moved = OutputDirectory(partial, out, holds), False
         try:
             yield work
             if work.finished:
@@ -109,7 +109,7 @@ def _prepare(partial: Path, out: Path, mode: Mode, overwrite: bool) -> Holds:
     appends = mode.startswith("append")
     if appends and not is_ours(out):
         what = "was not written by penstock" if out.exists() else "does not exist"
-        raise OutputExists(f"{out} {what}: there is nothing to append to", hint="leave --append out to begin a new one")
+        raise OutputExists(f"{out} {what}: there is nothing to append to", hint="leave --append out to start a new one")
     if not appends:
         check_free(out, overwrite=overwrite or mode == "resume")
     episodes = new_episodes(partial, out, mode)
@@ -121,9 +121,9 @@ def _prepare(partial: Path, out: Path, mode: Mode, overwrite: bool) -> Holds:
         raise OutputExists(
             f"{out}: {'an append' if is_append else 'a conversion'} that did not end lies in {partial}, with {some} "
             "committed",
-            hint=f"--append --resume goes on with it; it begins anew once {partial} is gone"
+            hint=f"--append --resume continues it; delete {partial} to start again"
             if is_append
-            else "--resume goes on with it, --overwrite begins anew",
+            else "--resume continues it, --overwrite starts again",
         )
     if partial.exists():  # a run that ended before its first commit left it; the lock says that it is dead
         shutil.rmtree(partial)
@@ -243,8 +243,8 @@ def _clear_replaced(partial: Path, out: Path) -> None:
     fsync_path(out / Path(_REPLACES).parent)
 
 
-def settle(partial: Path, out: Path) -> None:
-    """Finish what a run that was killed during its very last steps had begun."""
+def finish_publishing(partial: Path, out: Path) -> None:
+    """Finish the publishing of a run that was killed during its last steps."""
     if (out / _REPLACES).exists():
         _clear_replaced(partial, out)
     elif (partial / _REPLACES).exists():
@@ -301,7 +301,10 @@ def _renameat2() -> Any:
 @contextlib.contextmanager
 def locked(lock: Path, out: Path) -> Iterator[None]:
     """Hold the lock file; a killed run leaves nothing to clean up, since the system lets go of its lock."""
-    handle = _take(lock, out)
+    with writable(lock):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        while (handle := _try(lock, out)) is None:
+            continue
     try:
         yield
     finally:
@@ -311,40 +314,20 @@ def locked(lock: Path, out: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _take(lock: Path, out: Path) -> int:
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        while (handle := _try(lock, out)) is None:
-            continue
-        return handle
-    except OSError as error:
-        raise OutputFailed(error.filename or lock, "cannot be written", error) from error
-
-
 def _try(lock: Path, out: Path) -> int | None:
+    """A handle that holds the lock; None where the holder before us removed the file between our two calls."""
     handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The holder before us may have removed the file between our two calls: then we hold nothing.
-        if _is_same_file(handle, lock):
+    with on_error(partial(os.close, handle)):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(handle, 256, 0).decode(errors="replace").strip() or "unknown"
+            raise DataSetError(
+                f"another conversion is writing {out} (process {holder})", hint="wait for it, or choose another output"
+            ) from error
+        if lock.exists() and os.path.samestat(os.fstat(handle), lock.stat()):
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"{os.getpid()} on {os.uname().nodename}".encode(), 0)
             return handle
-        os.close(handle)
-        return None
-    except BlockingIOError as error:
-        holder = os.pread(handle, 256, 0).decode(errors="replace").strip() or "unknown"
-        os.close(handle)
-        raise DataSetError(
-            f"another conversion is writing {out} (process {holder})", hint="wait for it, or choose another output"
-        ) from error
-    except OSError:
-        os.close(handle)
-        raise
-
-
-def _is_same_file(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
+    os.close(handle)
+    return None

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,7 +45,7 @@ GROUP_BYTES = 16 * layout.MIB
 GROUP_S = 1.0
 
 
-@dataclass
+@dataclass(eq=False)
 class _Group:
     """Episodes that were accepted, in order, and have no line in the journal until all of them are on the disk."""
 
@@ -64,7 +64,7 @@ class _Group:
         )
 
 
-@dataclass
+@dataclass(eq=False)
 class _Committed:
     """What the journal of a data set says, gathered while the sink looks at the files."""
 
@@ -143,16 +143,16 @@ class DataSetWriter:
         names = layout.FreshNames(folder, fsync=fsync)
         sink = _open_sink(folder, journal.header, names)
         layout.check_directory(folder, OWN_DIR)
-        found = _Committed()
-        sink.survey(found.read(journal))
+        committed = _Committed()
+        sink.survey(committed.read(journal))
         state: Mapping[str, Any] | None = None
-        if found.last is not None:
-            state = {} if found.last.state is None else snapshot.read(folder / OWN_DIR, found.last.state)
-        journal.go_on(fsync=fsync)
+        if committed.last is not None:
+            state = {} if committed.last.state is None else snapshot.read(folder / OWN_DIR, committed.last.state)
+        journal.open_for_append(fsync=fsync)
         writer = cls.__new__(cls)
         writer._begin(folder, journal, sink, names)
         with on_error(writer.stop):
-            writer._go_on(found, state)
+            writer._restore_state(committed, state)
         return writer
 
     def _begin(self, root: Path, journal: Journal, sink: Sink, names: layout.FreshNames) -> None:
@@ -172,22 +172,22 @@ class DataSetWriter:
         self._names.add(journal.path)
         self._episode: EpisodeWriter | None = None
         self._group = _Group()
-        self._state: snapshot.Saved | None = None
+        self._state: snapshot.SavedState | None = None
         self._closed = False
 
-    def _go_on(self, found: _Committed, state: Mapping[str, Any] | None) -> None:
+    def _restore_state(self, committed: _Committed, state: Mapping[str, Any] | None) -> None:
         """Be as the writer was that committed the last episode."""
-        if found.is_closed:
+        if committed.is_closed:
             self.sink.reopen()
-            self.journal.append({"type": "reopened", "episodes": found.episodes})
-        self._state = None if found.last is None else found.last.state
+            self.journal.append({"type": "reopened", "episodes": committed.episodes})
+        self._state = None if committed.last is None else committed.last.state
         for path in snapshot.state_files(self.root / OWN_DIR):
-            of_episode = self.is_worker_output and path.name < snapshot.episode_state_name(found.episodes)
+            of_episode = self.is_worker_output and path.name < snapshot.episode_state_name(committed.episodes)
             if not of_episode and (self._state is None or path.name != self._state.name):
                 layout.remove(path)
-        for name, texts in found.tables.items():
+        for name, texts in committed.tables.items():
             self.tables[name].add(texts)
-        self.episodes, self.frames = found.episodes, found.frames
+        self.episodes, self.frames = committed.episodes, committed.frames
         try:
             if state is not None:
                 self._stats = {key: type(entry).from_state(state["stats"][key]) for key, entry in self._stats.items()}
@@ -211,6 +211,11 @@ class DataSetWriter:
             self._group = _Group()
         self._episode = EpisodeWriter(self, self.sink.begin_episode(self.episodes, rows), task, rows)
         return self._episode
+
+    def begin_group(self, number: int | None) -> None:
+        """The episodes that follow belong to this group of inputs: a sink whose files hold several begins new ones."""
+        if number is not None and hasattr(self.sink, "begin_group"):
+            self.sink.begin_group(number)
 
     def accept(
         self,
@@ -275,6 +280,15 @@ class DataSetWriter:
         finally:
             self.stop()
 
+    def finish_files(self) -> None:
+        """End a worker output whose files others take as they are: all of them are whole and on the disk."""
+        self._check_free()
+        try:
+            self._make_durable(closing=True)
+            self._names.sync()
+        finally:
+            self.stop()
+
     def leave(self) -> None:
         """Stop without closing: the open episode is dropped, and everything committed can be resumed."""
         if self._closed:
@@ -327,7 +341,7 @@ class DataSetWriter:
     def _make_durable(self, *, closing: bool = False) -> None:
         """Bring the accepted episodes to the disk, then write their lines; `closing` ends all files on the way."""
         waiting, self._group = self._group.records, _Group()
-        state: snapshot.Saved | None = None
+        state: snapshot.SavedState | None = None
         if waiting:
             # The state first: the tables of the videos would else be held while their index is made of them once more.
             stats = {key: entry.to_state() for key, entry in self._stats.items()}
@@ -335,20 +349,20 @@ class DataSetWriter:
         if waiting or closing:
             self.sink.sync(closing=closing)
         if waiting:
-            records = [replace(record, kept=self._save_kept(record, kept)) for record, kept in waiting]
+            records = [record._replace(kept=self._save_kept(record, kept)) for record, kept in waiting]
             self._names.sync()
             # A line without a state counts only together with the one behind it that has one.
-            records[-1] = replace(records[-1], state=state)
+            records[-1] = records[-1]._replace(state=state)
             self.journal.append(*(record.to_json() for record in records))
             before, self._state = self._state, state
             self.sink.settle()
             if before is not None:
                 layout.remove(self.root / OWN_DIR / before.name)
 
-    def _save_kept(self, record: EpisodeRecord, kept: Mapping[str, Any] | None) -> snapshot.Saved | None:
+    def _save_kept(self, record: EpisodeRecord, kept: Mapping[str, Any] | None) -> snapshot.SavedState | None:
         return None if kept is None else self._save(snapshot.episode_state_name(record.episode_index), kept)
 
-    def _save(self, name: str, tree: Mapping[str, Any]) -> snapshot.Saved:
+    def _save(self, name: str, tree: Mapping[str, Any]) -> snapshot.SavedState:
         path = self.root / OWN_DIR / name
         self._names.add(path)
         return snapshot.write(path, tree, fsync=self._names.fsync)

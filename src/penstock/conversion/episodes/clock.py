@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.align import measure_rate
-from penstock.align.clock import LARGEST_DIFFERENCE, clock_notes, clock_of, drift_text, is_wrong, worst_clock
-from penstock.align.rate import NS_PER_S
-from penstock.conversion.inputs.pairing import Paired
+from penstock.align.rate import LARGEST_DIFFERENCE, NS_PER_S, clock_notes, clock_of, drift_text, is_wrong, worst_clock
+from penstock.conversion.inputs.pairing import PairedRows
 from penstock.conversion.settings import Settings
 from penstock.errors import AlignError
 from penstock.system import units
@@ -25,14 +24,14 @@ _GAPS_NS: tuple[int, ...] = tuple(digit * 10**power for power in range(11, 5, -1
 _MOST_FIXED_ROWS = 100_000
 
 
-def note_on_clock(paired: Paired, episodes: Sequence[range]) -> list[str]:
+def note_on_clock(paired: PairedRows, episodes: Sequence[range]) -> list[str]:
     """The note on the timestamps of all episodes, where there is something to say."""
     alignment = paired.alignment
     times = [alignment.row_times_ns[rows.start : rows.stop] for rows in episodes]
     return clock_notes(times, paired.fps, alignment.grain_ns)
 
 
-def check_clock(path: str, settings: Settings, paired: Paired, episodes: Sequence[range]) -> None:
+def check_clock(path: str, settings: Settings, paired: PairedRows, episodes: Sequence[range]) -> None:
     """Refuse rows whose timestamps would be more than 5 % off; AlignError with the options that make them right.
 
     Rows that are lost count as if they were there, since they are reported as lost. No row may be further off than 5 %
@@ -41,7 +40,9 @@ def check_clock(path: str, settings: Settings, paired: Paired, episodes: Sequenc
     """
     if settings.stride is not None and settings.fps is not None:
         return
-    rows = _rows_of(paired)
+    alignment = paired.alignment
+    lost_ns = np.sort(np.concatenate([np.zeros(0, np.int64), *alignment.lost_times_ns.values()]))
+    rows = _RowTimes(alignment.row_times_ns, lost_ns, paired.fps, alignment.gap_ns, alignment.grain_ns)
     wrong = [number for number, each in enumerate(episodes) if rows.are_wrong(each)]
     if not wrong:
         return
@@ -54,7 +55,7 @@ def check_clock(path: str, settings: Settings, paired: Paired, episodes: Sequenc
     )
 
 
-def _difference(rows: _Rows, where: range) -> str:
+def _difference(rows: _RowTimes, where: range) -> str:
     clock = clock_of(rows.whole(where), rows.fps)
     if not clock.exceeds(LARGEST_DIFFERENCE, rows.grain_ns):
         return drift_text(rows.whole(where), rows.fps)
@@ -64,7 +65,7 @@ def _difference(rows: _Rows, where: range) -> str:
     )
 
 
-class _Rows(NamedTuple):
+class _RowTimes(NamedTuple):
     """The rows of a recording with those that were lost between them."""
 
     times_ns: NDArray[np.int64]
@@ -96,14 +97,7 @@ def _holes_text(holes_ns: NDArray[np.int64]) -> str:
     return f"{some} {int(holes_ns.max()) / NS_PER_S:.3f} s"
 
 
-def _rows_of(paired: Paired) -> _Rows:
-    alignment = paired.alignment
-    lost = list(alignment.lost_times_ns.values())
-    lost_ns = np.sort(np.concatenate(lost)) if lost else np.zeros(0, np.int64)
-    return _Rows(alignment.row_times_ns, lost_ns, paired.fps, alignment.gap_ns, alignment.grain_ns)
-
-
-def _hint(rows: _Rows, episodes: Sequence[range], stride: int | None) -> str:
+def _hint(rows: _RowTimes, episodes: Sequence[range], stride: int | None) -> str:
     """Options that were tried on the times of the rows."""
     parts = []
     gap_ns = _gap_that_helps(rows, episodes)
@@ -122,7 +116,7 @@ def _hint(rows: _Rows, episodes: Sequence[range], stride: int | None) -> str:
     return "; or ".join(parts)
 
 
-def _gap_that_helps(rows: _Rows, episodes: Sequence[range]) -> int | None:
+def _gap_that_helps(rows: _RowTimes, episodes: Sequence[range]) -> int | None:
     """A gap at which cutting leaves only episodes whose clock is right: the longest, with a margin to the holes."""
     steps_ns = np.concatenate([np.diff(rows.times_ns[each.start : each.stop]) for each in episodes])
     found_ns, cuts = None, 0
@@ -137,7 +131,7 @@ def _gap_that_helps(rows: _Rows, episodes: Sequence[range]) -> int | None:
     return found_ns
 
 
-def _is_right(rows: _Rows, episodes: Sequence[range], gap_ns: int) -> bool:
+def _is_right(rows: _RowTimes, episodes: Sequence[range], gap_ns: int) -> bool:
     pieces = [piece for each in episodes for piece in _pieces(rows, each, gap_ns)]
     fewest = len(pieces) * max(_FEWEST_ROWS, _SHORTEST_S * rows.fps)
     if fewest > sum(len(piece) for piece in pieces):
@@ -145,7 +139,7 @@ def _is_right(rows: _Rows, episodes: Sequence[range], gap_ns: int) -> bool:
     return not any(rows.are_wrong(piece) for piece in pieces)
 
 
-def _pieces(rows: _Rows, episode: range, gap_ns: int) -> list[range]:
+def _pieces(rows: _RowTimes, episode: range, gap_ns: int) -> list[range]:
     steps_ns = np.diff(rows.times_ns[episode.start : episode.stop])
     edges = [episode.start, *(np.flatnonzero(steps_ns > gap_ns) + 1 + episode.start).tolist(), episode.stop]
     return [range(first, stop) for first, stop in pairwise(edges)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -13,12 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.conversion.episodes.clock import note_on_clock
-from penstock.conversion.episodes.events import Said, read_said
-from penstock.conversion.episodes.settings import AUTO, Episodes
+from penstock.conversion.episodes.events import (
+    EARLIEST_NS,
+    LATEST_NS,
+    WHOLE,
+    EpisodeWindow,
+    Subtask,
+    TopicTexts,
+    read_texts,
+    read_windows,
+)
 from penstock.conversion.episodes.sidecar import read_sidecar
-from penstock.conversion.episodes.windows import EARLIEST_NS, LATEST_NS, WHOLE, Subtask, Window, read_windows
-from penstock.conversion.inputs.pairing import Paired
-from penstock.conversion.settings import Settings
+from penstock.conversion.inputs.pairing import PairedRows
+from penstock.conversion.settings import AUTO, EpisodeSettings, Settings
 from penstock.errors import AlignError, DataSetError
 from penstock.lerobot.features import Feature
 from penstock.recordings.recording import Recording
@@ -31,26 +38,24 @@ _LISTED_EMPTY = 3
 _MOST_ENTRIES = 500
 
 
-@dataclass(frozen=True)
-class Marks:
+class Marks(NamedTuple):
     """What a recording and the files beside it say of its episodes: read once, whatever becomes of its rows."""
 
     path: str
     start_ns: int
-    windows: tuple[Window, ...]
+    windows: tuple[EpisodeWindow, ...]
     task: str
-    tasks: Said | None = None
-    subtasks: Said | tuple[Subtask, ...] | None = None
+    tasks: TopicTexts | None = None
+    subtasks: TopicTexts | tuple[Subtask, ...] | None = None
     notes: tuple[str, ...] = ()
-    lost: Mapping[str, int] = field(default_factory=dict)
+    lost: Mapping[str, int] = {}
 
     @property
     def has_subtasks(self) -> bool:
         return self.subtasks is not None or any(window.subtasks is not None for window in self.windows)
 
 
-@dataclass(frozen=True)
-class Span:
+class EpisodeCut(NamedTuple):
     """One episode: its rows in the pairing of the whole recording, and what the robot was told to do.
 
     `subtasks` are pairs of a row and the subtask that holds from there on.
@@ -60,12 +65,12 @@ class Span:
     task: str
     subtasks: tuple[tuple[int, str], ...] = ()
 
-    def texts(self, asked: Episodes, fps: int) -> dict[str, Callable[[int, int], list[Any]]]:
+    def texts(self, settings: EpisodeSettings, fps: int) -> dict[str, Callable[[int, int], list[Any]]]:
         """What the columns of `text_features` hold in given rows."""
-        if not asked.subtasks:
+        if not settings.subtasks:
             return {}
         made: dict[str, Callable[[int, int], list[Any]]] = {SUBTASK: self.subtasks_of}
-        if asked.language:
+        if settings.language:
             entries = self._language(fps)
             made[PERSISTENT] = lambda start, stop: [entries] * (stop - start)
         return made
@@ -85,25 +90,24 @@ class Span:
     def subtasks_of(self, start: int, stop: int) -> list[str]:
         """The subtask of each row, '' where there is none."""
         begins = [row for row, _ in self.subtasks]
-        found = []
+        names = []
         for row in range(start, stop):
             place = bisect_right(begins, row)
-            found.append(self.subtasks[place - 1][1] if place else "")
-        return found
+            names.append(self.subtasks[place - 1][1] if place else "")
+        return names
 
 
-@dataclass(frozen=True)
-class Cuts:
+class Cuts(NamedTuple):
     """All episodes of a recording, in order; rows between them belong to none.
 
     `left_out` counts those rows by reason, `lost` counts by cause what is missing inside of episodes.
     """
 
-    spans: tuple[Span, ...]
-    notes: tuple[str, ...] = ()
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    lost: Mapping[str, int] = field(default_factory=dict)
-    quiet: frozenset[str] = frozenset()  # notes of the alignment on what no episode has
+    spans: tuple[EpisodeCut, ...]
+    notes: tuple[str, ...]
+    left_out: Mapping[str, int]
+    lost: Mapping[str, int]
+    quiet: frozenset[str]  # notes of the alignment on what no episode has
 
     @property
     def ranges(self) -> list[range]:
@@ -115,41 +119,49 @@ class Cuts:
         return {"count": len(self.spans), "rows": rows, "left_out": dict(self.left_out), "lost": dict(self.lost)}
 
 
-def text_features(asked: Episodes) -> list[Feature]:
+def text_features(settings: EpisodeSettings) -> list[Feature]:
     """The columns of words that settled settings ask for."""
     from penstock.lerobot.features import Feature
 
-    if not asked.subtasks:
+    if not settings.subtasks:
         return []
-    return [Feature(SUBTASK, "string", (1,)), *([Feature(PERSISTENT, "language", (1,))] if asked.language else [])]
+    return [Feature(SUBTASK, "string", (1,)), *([Feature(PERSISTENT, "language", (1,))] if settings.language else [])]
 
 
 def read_marks(recording: Recording, settings: Settings) -> Marks:
     """Read the topics and files that say where episodes are and what they are called."""
-    asked, clock = settings.episodes, settings.time
-    beside = read_sidecar(recording.path, asked.sidecar, recording.start_ns)
+    episodes, clock = settings.episodes, settings.time
+    beside = read_sidecar(recording.path, episodes.sidecar, recording.start_ns)
     notes = list(beside.notes)
-    heard: list[Said] = []
+    unreadable: list[TopicTexts] = []
     windows = beside.windows or (WHOLE,)
-    if asked.topic is not None:
-        marked = read_windows(recording, asked, clock)
-        windows = marked.windows
-        notes += marked.notes
-        heard += marked.unreadable
+    if episodes.topic is not None:
+        windows, more, unreadable = read_windows(recording, episodes, clock)
+        notes += more
         if beside.windows:
             notes.append(f"the episodes of {beside.files[0].name} are not used: episodes.topic marks them")
-    tasks = None if asked.task is None else read_said(recording, asked.task.topic, asked.task.field, clock)
-    spoken = None if asked.subtask is None else read_said(recording, asked.subtask.topic, asked.subtask.field, clock)
-    heard += [said for said in (tasks, spoken) if said is not None and said.unreadable]
+    tasks = None if episodes.task is None else read_texts(recording, episodes.task.topic, episodes.task.field, clock)
+    spoken = (
+        None
+        if episodes.subtask is None
+        else read_texts(recording, episodes.subtask.topic, episodes.subtask.field, clock)
+    )
+    unreadable = [
+        topic_texts
+        for topic_texts in (*unreadable, tasks, spoken)
+        if topic_texts is not None and topic_texts.unreadable
+    ]
     task = settings.task
-    if beside.task and (asked.sidecar != AUTO or settings.task == Settings.task):
+    if beside.task and (episodes.sidecar != AUTO or settings.task == Settings.task):
         task = beside.task
     elif beside.task and beside.task != settings.task:
-        notes.append(f"{beside.files[0].name} names another task; the one of the configuration was taken")
+        notes.append(f"{beside.files[0].name} names another task; the task of the configuration is used")
     if beside.files:
         notes.append(f"tasks and episodes from {', '.join(path.name for path in beside.files)}")
-    for said in heard:
-        notes.append(f"{said.topic}: {said.unreadable:,} messages cannot be read, the first: {said.reason}")
+    for topic_texts in unreadable:
+        notes.append(
+            f"{topic_texts.topic}: {topic_texts.unreadable:,} messages cannot be read, the first: {topic_texts.reason}"
+        )
     marks = Marks(
         str(recording.path),
         recording.start_ns,
@@ -158,41 +170,41 @@ def read_marks(recording: Recording, settings: Settings) -> Marks:
         tasks,
         beside.subtasks if spoken is None else spoken,
         tuple(notes),
-        {f"unusable message: {said.topic}": said.unreadable for said in heard},
+        {f"unusable message: {topic_texts.topic}": topic_texts.unreadable for topic_texts in unreadable},
     )
     if settings.episodes.subtasks is False and marks.has_subtasks:
-        left_out = "subtasks are left out: the data set was begun without (episodes.subtasks=true keeps them)"
-        return replace(marks, notes=(*marks.notes, left_out))
+        left_out = "subtasks are left out: the data set was started without them (episodes.subtasks=true keeps them)"
+        return marks._replace(notes=(*marks.notes, left_out))
     return marks
 
 
-def settle(settings: Settings, marks: Marks) -> Settings:
+def with_subtasks(settings: Settings, marks: Marks) -> Settings:
     """The settings with what the first recording of a data set decides for all: whether rows have a subtask."""
     if settings.episodes.subtasks is not None:
         return settings
     return replace(settings, episodes=replace(settings.episodes, subtasks=marks.has_subtasks))
 
 
-class _Piece(NamedTuple):
+class _WindowRows(NamedTuple):
     """Rows of a window without a gap, and the time in which a missing row is a loss."""
 
     rows: range
     from_ns: int
     to_ns: int
-    since_ns: int  # what was said before is about something else
+    since_ns: int  # earlier texts are about something else
 
 
-def cut(marks: Marks, settings: Settings, paired: Paired, rows_per_flush: int) -> Cuts:
+def cut(marks: Marks, settings: Settings, paired: PairedRows, rows_per_flush: int) -> Cuts:
     """The episodes of a recording, by time: rows that vanish later in it do not move those before them."""
     times_ns = paired.alignment.row_times_ns
-    asked = settings.episodes
+    episodes = settings.episodes
     notes = list(marks.notes)
     step = _longest(settings, paired, rows_per_flush, notes)
-    fewest = 1 if asked.min_length is None else -(-asked.min_length * paired.fps // 1_000_000_000)
-    spans: list[Span] = []
+    fewest = 1 if episodes.min_length is None else -(-episodes.min_length * paired.fps // 1_000_000_000)
+    spans: list[EpisodeCut] = []
     within: list[tuple[int, int]] = []
     left_out: Counter[str] = Counter()
-    empty: list[Window] = []
+    empty: list[EpisodeWindow] = []
     for window in marks.windows:
         first, stop = (int(at) for at in np.searchsorted(times_ns, (window.begin_ns, window.end_ns)))
         if window.discarded:
@@ -201,7 +213,7 @@ def cut(marks: Marks, settings: Settings, paired: Paired, rows_per_flush: int) -
         if first == stop:
             empty.append(window)
             within.append((window.begin_ns, window.end_ns))
-        for piece in _pieces(window, range(first, stop), times_ns, asked.gap, step):
+        for piece in _pieces(window, range(first, stop), times_ns, episodes.gap, step):
             if len(piece.rows) < fewest:
                 left_out[TOO_SHORT] += len(piece.rows)
                 continue
@@ -211,7 +223,7 @@ def cut(marks: Marks, settings: Settings, paired: Paired, rows_per_flush: int) -
     left_out[OUTSIDE] += rest
     _check_some(spans, marks, paired, left_out)
     lost = _lost_within(paired, within)
-    notes += _notes(marks, empty, left_out, asked.min_length)
+    notes += _notes(marks, empty, left_out, episodes.min_length)
     on_clock = note_on_clock(paired, [span.rows for span in spans])
     of_whole = note_on_clock(paired, [range(paired.rows)])
     notes += [note for note in on_clock if note not in of_whole]
@@ -221,7 +233,7 @@ def cut(marks: Marks, settings: Settings, paired: Paired, rows_per_flush: int) -
     return Cuts(tuple(spans), tuple(notes), counted, {**marks.lost, **lost}, frozenset(quiet))
 
 
-def _longest(settings: Settings, paired: Paired, rows_per_flush: int, notes: list[str]) -> int:
+def _longest(settings: Settings, paired: PairedRows, rows_per_flush: int, notes: list[str]) -> int:
     """The most rows that an episode may have."""
     most = max(paired.rows, 1)
     if settings.episodes.max_length is not None:
@@ -236,13 +248,13 @@ def _longest(settings: Settings, paired: Paired, rows_per_flush: int, notes: lis
 
 
 def _pieces(
-    window: Window, rows: range, times_ns: NDArray[np.int64], gap_ns: int | None, step: int
-) -> Iterator[_Piece]:
+    window: EpisodeWindow, rows: range, times_ns: NDArray[np.int64], gap_ns: int | None, step: int
+) -> Iterator[_WindowRows]:
     """A window cut at its gaps, and then wherever it has become too long."""
     if not rows:
         return
-    mine = times_ns[rows.start : rows.stop]
-    inner = [] if gap_ns is None else (np.flatnonzero(np.diff(mine) > gap_ns) + 1 + rows.start).tolist()
+    own_ns = times_ns[rows.start : rows.stop]
+    inner = [] if gap_ns is None else (np.flatnonzero(np.diff(own_ns) > gap_ns) + 1 + rows.start).tolist()
     edges = [rows.start, *inner, rows.stop]
     for place, (start, stop) in enumerate(pairwise(edges)):
         begin_ns, end_ns = int(times_ns[start]), int(times_ns[stop - 1]) + 1
@@ -254,26 +266,26 @@ def _pieces(
         for first in range(start, stop, step):
             last = min(first + step, stop)
             from_ns = begin_ns if first == start else int(times_ns[first])
-            yield _Piece(range(first, last), from_ns, end_ns if last == stop else int(times_ns[last]), since_ns)
+            yield _WindowRows(range(first, last), from_ns, end_ns if last == stop else int(times_ns[last]), since_ns)
 
 
 def _is_gap(length_ns: int, gap_ns: int | None) -> bool:
     return gap_ns is not None and length_ns > gap_ns
 
 
-def _span(marks: Marks, window: Window, piece: _Piece, times_ns: NDArray[np.int64]) -> Span:
+def _span(marks: Marks, window: EpisodeWindow, piece: _WindowRows, times_ns: NDArray[np.int64]) -> EpisodeCut:
     rows = piece.rows
     first_ns, last_ns = int(times_ns[rows.start]), int(times_ns[rows.stop - 1])
     task = window.task or (marks.tasks and marks.tasks.at(first_ns, last_ns)) or marks.task
-    said = marks.subtasks if window.subtasks is None else window.subtasks
-    if said is None:
-        return Span(rows, task)
-    if isinstance(said, Said):
-        begins, texts = said.times_ns, [said.texts[which] for which in said.which.tolist()]
+    subtasks = marks.subtasks if window.subtasks is None else window.subtasks
+    if subtasks is None:
+        return EpisodeCut(rows, task)
+    if isinstance(subtasks, TopicTexts):
+        begins, texts = subtasks.times_ns, [subtasks.texts[which] for which in subtasks.which.tolist()]
         begins, texts = begins[begins >= piece.since_ns], texts[int(np.searchsorted(begins, piece.since_ns)) :]
     else:
-        begins, texts = np.array([each.start_ns for each in said], np.int64), [each.text for each in said]
-    return Span(rows, task, tuple(_changes(begins, texts, times_ns, rows)))
+        begins, texts = np.array([each.start_ns for each in subtasks], np.int64), [each.text for each in subtasks]
+    return EpisodeCut(rows, task, tuple(_changes(begins, texts, times_ns, rows)))
 
 
 def _changes(
@@ -289,21 +301,21 @@ def _changes(
         before = text
 
 
-def _lost_within(paired: Paired, within: Sequence[tuple[int, int]]) -> dict[str, int]:
-    """Rows without a message of some stream, inside of episodes; those between episodes are nobody's loss."""
+def _lost_within(paired: PairedRows, within: Sequence[tuple[int, int]]) -> dict[str, int]:
+    """Rows without a message of some stream, inside of episodes; rows between episodes do not count."""
     if not within:
         return {}
     edges = np.array(within, np.int64).reshape(-1)
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for cause, times_ns in paired.alignment.lost_times_ns.items():
         # Between the edges of a window the count of edges passed is odd.
         count = int(np.count_nonzero(np.searchsorted(edges, times_ns, side="right") % 2))
         if count:
-            found[cause] = count
-    return found
+            counts[cause] = count
+    return counts
 
 
-def _check_some(spans: Sequence[Span], marks: Marks, paired: Paired, left_out: Mapping[str, int]) -> None:
+def _check_some(spans: Sequence[EpisodeCut], marks: Marks, paired: PairedRows, left_out: Mapping[str, int]) -> None:
     if spans:
         return
     counts = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in left_out.items() if count)
@@ -314,7 +326,7 @@ def _check_some(spans: Sequence[Span], marks: Marks, paired: Paired, left_out: M
 
 
 def _notes(
-    marks: Marks, empty: Sequence[Window], left_out: Mapping[str, int], min_length_ns: int | None
+    marks: Marks, empty: Sequence[EpisodeWindow], left_out: Mapping[str, int], min_length_ns: int | None
 ) -> Iterator[str]:
     if empty:
         shown = ", ".join(_times(window, marks.start_ns) for window in empty[:_LISTED_EMPTY])
@@ -332,6 +344,6 @@ def _rows(count: int) -> str:
     return "1 row is" if count == 1 else f"{count:,} rows are"
 
 
-def _times(window: Window, start_ns: int) -> str:
+def _times(window: EpisodeWindow, start_ns: int) -> str:
     end = "the end" if window.end_ns == LATEST_NS else f"{(window.end_ns - start_ns) / 1e9:.3f} s"
     return f"{max(window.begin_ns - start_ns, 0) / 1e9:.3f} s … {end}"

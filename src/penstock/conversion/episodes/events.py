@@ -1,18 +1,19 @@
-"""What topics say from time to time: texts, start and stop words, service calls; each with its time."""
+"""What topics say from time to time (texts, start and stop words, service calls), and the episodes that they mark."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.conversion.episodes.settings import word_of
-from penstock.conversion.settings import Clock
-from penstock.errors import ConfigError, LimitExceeded, MessageError
+from penstock.conversion.settings import Clock, EpisodeSettings, word_of
+from penstock.errors import AlignError, ConfigError, LimitExceeded, MessageError
 from penstock.recordings.messages.decoder import MessageDecoder
 from penstock.recordings.messages.definitions import EVENT_INFO_TYPE, HEADER_TYPE, FieldType, MessageDef
 from penstock.recordings.messages.paths import parse_path
@@ -27,7 +28,7 @@ _SAME_WORDS = {"1": "true", "0": "false"}
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
+class TopicTexts:
     """The messages of a topic in order of time: when, and which of `texts`."""
 
     topic: str
@@ -41,7 +42,7 @@ class Said:
         return int(self.times_ns.size)
 
     def __repr__(self) -> str:
-        return f"Said({self.topic!r}, {len(self):,} messages, {len(self.texts)} texts)"
+        return f"TopicTexts({self.topic!r}, {len(self):,} messages, {len(self.texts)} texts)"
 
     def matching(self, words: Sequence[str]) -> NDArray[np.bool_]:
         """Which messages say one of the words; 1 and true, 0 and false are the same word."""
@@ -53,31 +54,28 @@ class Said:
         """The text of the last message at or before a time; where that says nothing, the first one until `until_ns`."""
         stop = int(np.searchsorted(self.times_ns, time_ns, side="right"))
         end = int(np.searchsorted(self.times_ns, until_ns, side="right"))
-        found = (self.texts[int(self.which[number])].strip() for number in range(max(stop - 1, 0), end))
-        return next((text for text in found if text), None)
+        texts = (self.texts[int(self.which[number])].strip() for number in range(max(stop - 1, 0), end))
+        return next((text for text in texts if text), None)
 
 
-def read_said(recording: Recording, name: str, field: str | None, clock: Clock, *, need_text: bool = True) -> Said:
+def read_texts(
+    recording: Recording, name: str, field: str | None, clock: Clock, *, need_text: bool = True
+) -> TopicTexts:
     """All messages of a topic as texts; without `need_text` a type that holds none says ''."""
     topic = recording.topic(name)
     decoder = recording.decoder(topic)
-    collected = _Collected()
+    collected = _TextCollector()
     if _is_service_event(decoder):
         _collect_calls(recording, topic, decoder, field, collected, need_text)
     else:
-        path = field or text_field(decoder)
+        path = field or _only_word(decoder.message)
         if path is None and need_text:
             raise ConfigError(
                 f"{recording.path}: {name} ({topic.type}) has no obvious field with a word or a text",
                 hint="name it: episodes.field for the topic that marks episodes, {topic: …, field: …} for texts",
             )
         _collect_texts(recording, topic, decoder, path, collected)
-    return collected.said(topic, _times_ns(recording, topic, decoder, clock))
-
-
-def text_field(decoder: MessageDecoder) -> str | None:
-    """The field of a message that holds its word or text, None where that is not clear."""
-    return _only_word(decoder.message)
+    return collected.attribute(topic, _times_ns(recording, topic, decoder, clock))
 
 
 def is_switch(recording: Recording, name: str, field: str | None) -> bool:
@@ -88,7 +86,7 @@ def is_switch(recording: Recording, name: str, field: str | None) -> bool:
         path = field or (None if request is None else _only_word(request))
         kind = None if request is None or path is None else request.field(path)
     else:
-        path = field or text_field(decoder)
+        path = field or _only_word(decoder.message)
         kind = None if path is None else decoder.field_at(parse_path(path))
     return kind is not None and kind.type.kind == "primitive" and kind.type.name == "bool"
 
@@ -109,7 +107,7 @@ def _times_ns(recording: Recording, topic: Topic, decoder: MessageDecoder, clock
     return recording.header_times_ns(topic) if clock == "header" and decoder.has_header else recording.times_ns(topic)
 
 
-class _Collected:
+class _TextCollector:
     """Message numbers and texts as they are read; equal texts are kept once."""
 
     def __init__(self) -> None:
@@ -140,16 +138,16 @@ class _Collected:
         self._unreadable += 1
         self._reason = self._reason or error.message
 
-    def said(self, topic: Topic, times_ns: NDArray[np.int64]) -> Said:
+    def attribute(self, topic: Topic, times_ns: NDArray[np.int64]) -> TopicTexts:
         numbers = np.array(self._numbers, np.int64)
         which = np.array(self._which, np.int32)
-        mine = times_ns[numbers]
-        order = np.argsort(mine, kind="stable")
-        return Said(topic.name, mine[order], which[order], tuple(self._texts), self._unreadable, self._reason)
+        own_ns = times_ns[numbers]
+        order = np.argsort(own_ns, kind="stable")
+        return TopicTexts(topic.name, own_ns[order], which[order], tuple(self._texts), self._unreadable, self._reason)
 
 
 def _collect_texts(
-    recording: Recording, topic: Topic, decoder: MessageDecoder, path: str | None, collected: _Collected
+    recording: Recording, topic: Topic, decoder: MessageDecoder, path: str | None, collected: _TextCollector
 ) -> None:
     if path is None:
         for number in range(topic.count):
@@ -189,8 +187,8 @@ def _part(decoder: MessageDecoder, name: str) -> MessageDef | None:
 
 
 def _only_word(message: MessageDef) -> str | None:
-    found = [field.name for field in message.fields if _is_word(field.type)]
-    return found[0] if len(found) == 1 else next((name for name in _TELLING if name in found), None)
+    names = [field.name for field in message.fields if _is_word(field.type)]
+    return names[0] if len(names) == 1 else next((name for name in _TELLING if name in names), None)
 
 
 def _collect_calls(
@@ -198,7 +196,7 @@ def _collect_calls(
     topic: Topic,
     decoder: MessageDecoder,
     field: str | None,
-    collected: _Collected,
+    collected: _TextCollector,
     need_text: bool,
 ) -> None:
     """Each call once, at its first message; calls that were answered with `success: false` did nothing."""
@@ -232,3 +230,129 @@ def _collect_calls(
     for number, text, refused in calls.values():
         if not refused:
             collected.add(number, text)
+
+
+EARLIEST_NS, LATEST_NS = -(2**62), 2**62
+_STOP, _START, _DISCARD = 0, 1, 2
+_START_WORDS, _STOP_WORDS = ("start", "begin", "record"), ("stop", "end", "finish", "done", "pause")
+
+
+class Subtask(NamedTuple):
+    """A text that holds from a time on, until the next one."""
+
+    start_ns: int
+    text: str
+
+
+class EpisodeWindow(NamedTuple):
+    """One episode in time: from `begin_ns` up to, not including, `end_ns`."""
+
+    begin_ns: int = EARLIEST_NS
+    end_ns: int = LATEST_NS
+    task: str | None = None
+    subtasks: tuple[Subtask, ...] | None = None
+    discarded: bool = False
+
+
+WHOLE = EpisodeWindow()
+
+
+class Sidecar(NamedTuple):
+    """What the files beside one recording say of it; nothing, where there are none."""
+
+    task: str | None = None
+    windows: tuple[EpisodeWindow, ...] = ()
+    subtasks: tuple[Subtask, ...] | None = None
+    files: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def read_windows(
+    recording: Recording, settings: EpisodeSettings, clock: Clock
+) -> tuple[tuple[EpisodeWindow, ...], list[str], list[TopicTexts]]:
+    """The episodes that the messages of `episodes.topic` (and `stop_topic`) mark, notes, and what was read of both."""
+    assert settings.topic is not None
+    start, stop = settings.start, settings.stop
+    if (
+        start is None
+        and stop is None
+        and settings.stop_topic is None
+        and is_switch(recording, settings.topic, settings.field)
+    ):
+        start, stop = ("true",), ("false",)
+    own_stop = stop if settings.stop_topic is None else None
+    words = (start, own_stop, settings.discard)
+    texts = read_texts(recording, settings.topic, settings.field, clock, need_text=any(words))
+    notes = _advice(texts) if not any(words) and settings.stop_topic is None else []
+    marks = _marks(texts, start, own_stop, settings.discard)
+    topics = [texts]
+    if settings.stop_topic is not None:
+        ending = read_texts(recording, settings.stop_topic, settings.stop_field, clock, need_text=stop is not None)
+        chosen = np.ones(len(ending), np.bool_) if stop is None else ending.matching(stop)
+        marks += [(time_ns, _STOP) for time_ns in ending.times_ns[chosen].tolist()]
+        topics.append(ending)
+    has_stop = stop is not None or settings.stop_topic is not None or settings.discard is not None
+    windows, unchanged = _between(sorted(marks), has_stop)
+    if unchanged:
+        notes.append(f"{settings.topic}: {unchanged:,} messages repeat the current state and change nothing")
+    if not windows:
+        raise AlignError(
+            f"{recording.path}: no episode begins: {settings.topic} has {len(texts):,} messages{_listed(texts)}",
+            hint="check episodes.start and episodes.field, or leave out episodes.topic",
+        )
+    return tuple(windows), notes, topics
+
+
+def _marks(
+    texts: TopicTexts, start: tuple[str, ...] | None, stop: tuple[str, ...] | None, discard: tuple[str, ...] | None
+) -> list[tuple[int, int]]:
+    """(time, what it does) of the messages that do something."""
+    kinds = np.full(len(texts), _START if start is None else -1, np.int8)
+    for words, kind in ((start, _START), (stop, _STOP), (discard, _DISCARD)):
+        if words:
+            kinds[texts.matching(words)] = kind
+    chosen = np.flatnonzero(kinds >= 0)
+    return list(zip(texts.times_ns[chosen].tolist(), kinds[chosen].tolist(), strict=True))
+
+
+def _between(marks: Iterable[tuple[int, int]], has_stop: bool) -> tuple[list[EpisodeWindow], int]:
+    """Windows from marks in order of time; where something ends them, a second start changes nothing."""
+    windows: list[EpisodeWindow] = []
+    start_ns: int | None = None
+    unchanged = 0
+    for time_ns, kind in marks:
+        if kind == _START:
+            if start_ns is not None and has_stop:
+                unchanged += 1
+                continue
+            if start_ns is not None:
+                windows.append(EpisodeWindow(start_ns, time_ns))
+            start_ns = time_ns
+        elif start_ns is None:
+            unchanged += 1
+        else:
+            windows.append(EpisodeWindow(start_ns, time_ns, discarded=kind == _DISCARD))
+            start_ns = None
+    if start_ns is not None:
+        windows.append(EpisodeWindow(start_ns))
+    return windows, unchanged
+
+
+def overlapping(windows: Iterable[EpisodeWindow]) -> Iterator[tuple[EpisodeWindow, EpisodeWindow]]:
+    """Neighbours of which the second begins before the first has ended."""
+    return ((first, second) for first, second in pairwise(windows) if second.begin_ns < first.end_ns)
+
+
+def _advice(texts: TopicTexts) -> list[str]:
+    """Words that look like start and stop, while every message begins an episode."""
+    words = {text.strip().casefold() for text in texts.texts}
+    if words & set(_START_WORDS) and words & set(_STOP_WORDS):
+        return [
+            f"every message of {texts.topic} begins an episode{_listed(texts)}: set episodes.start and episodes.stop"
+        ]
+    return []
+
+
+def _listed(texts: TopicTexts) -> str:
+    shown = [repr(text) for text in texts.texts[:6] if text]
+    return f" ({', '.join(shown)}{', …' if len(texts.texts) > 6 else ''})" if shown else ""

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.conversion.cameras.column import video_lines
+from penstock.align.report import count_of
+from penstock.conversion.cameras.camera import video_lines
 from penstock.conversion.cameras.declared import DeclaredCamera, plan_camera, refuse_encoding
 from penstock.conversion.cameras.image_pass import sampled_rows
 from penstock.conversion.commit.episode import EpisodeWriter
-from penstock.conversion.inputs.input import Begun, EpisodePlan, Input, Means, Outcome, Run, State
+from penstock.conversion.inputs.input import DatasetSpec, EpisodePlan, Input, InputOutcome, OpenOptions, Run, State
 from penstock.conversion.inputs.store_columns import StoreCamera
-from penstock.conversion.inputs.store_episode import EpisodeWork, Pass, Table, stream_episode
+from penstock.conversion.inputs.store_episode import EpisodeWork, Table, stream_episode
 from penstock.conversion.settings import Settings, without_effect, without_left_out
 from penstock.errors import DataSetCorrupt, DataSetError, ImageError, PenstockError
 from penstock.lerobot.features import ROW_KEYS, Feature
@@ -27,8 +28,7 @@ from penstock.lerobot.read.frames import ends_note
 from penstock.lerobot.read.reader import DataSet, ReadRows
 from penstock.lerobot.read.reader import open_data_set as open_lerobot
 from penstock.lerobot.tasks import renumber, renumbered
-from penstock.media.image import codec as image
-from penstock.media.image import depth
+from penstock.media.image import codec, depth
 from penstock.media.video.hardware import device_notes
 from penstock.plan.conversion_memory import (
     FETCH_MIN_BYTES,
@@ -41,9 +41,8 @@ from penstock.plan.conversion_memory import (
 )
 from penstock.stores.lerobot.episode_table import EpisodeTable
 from penstock.stores.lerobot.store import LeRobotStore
-from penstock.stores.lerobot.survey import Survey, survey
-from penstock.stores.store import Column, ImageSource, Packets, Scratch
-from penstock.stores.store import Picture as StoredImage
+from penstock.stores.lerobot.survey import DataSetSurvey, survey
+from penstock.stores.store import Column, ImageArray, ImageSource, Packets, Scratch
 from penstock.system import memory as process_memory
 from penstock.system import units
 
@@ -57,47 +56,54 @@ _NOT_ASKED = (
 _JPEG = frozenset({"copy", "mjpeg"})  # both are JPEG frames in a video: moved, or made by penstock
 
 
-def open_data_set(path: Path, means: Means, begun: Begun | None) -> DataSetInput:
+def open_data_set(path: Path, options: OpenOptions, first_spec: DatasetSpec | None) -> DataSetInput:
     """Open and plan a data set; after the first input, with what that one settled."""
-    settings = means.settings if begun is None else begun.settings
+    settings = options.settings if first_spec is None else first_spec.settings
     data = open_lerobot(path)
     own = {key: feature for key, feature in data.info.features.items() if key not in ROW_KEYS}
-    chosen = without_left_out(own, settings, data.root, strict=begun is None and means.inputs == 1)
+    chosen = without_left_out(own, settings, data.root, strict=first_spec is None and options.inputs == 1)
     data = data.without([key for key in own if key not in chosen])
-    if begun is None and settings.fps is not None and settings.fps != data.info.fps:
+    if first_spec is None and settings.fps is not None and settings.fps != data.info.fps:
         raise DataSetError(
-            f"{data.root}: its rows are at {data.info.fps} fps and fps={settings.fps} was asked: the rows of a data "
-            "set are taken as they are",
+            f"{data.root}: its rows are at {data.info.fps} fps, and fps={settings.fps} was requested: the rows of a "
+            "data set are not resampled",
             hint=f"leave fps out, or set fps={data.info.fps}",
         )
     unknown = [name for name in settings.leave_out if name not in own]
-    return DataSetInput(data, _survey(data, settings, means), means, begun, unknown)
+    return DataSetInput(data, _survey(data, settings, options), options, first_spec, unknown)
 
 
 class DataSetInput(Input):
     """The state after an episode: the next place in the episodes table, and how many rows had another timestamp."""
 
-    def __init__(self, data: DataSet, found: Survey, means: Means, begun: Begun | None, unknown: Sequence[str]) -> None:
-        settings = means.settings if begun is None else begun.settings
-        self.path, self.size_bytes, self.fps = data.root, found.size_bytes, data.info.fps
-        self._data, self._survey, self._store = data, found, LeRobotStore.in_order(data, found)
+    def __init__(
+        self,
+        data: DataSet,
+        survey: DataSetSurvey,
+        options: OpenOptions,
+        first_spec: DatasetSpec | None,
+        unknown: Sequence[str],
+    ) -> None:
+        settings = options.settings if first_spec is None else first_spec.settings
+        self.path, self.size_bytes, self.fps = data.root, survey.size_bytes, data.info.fps
+        self._data, self._survey, self._store = data, survey, LeRobotStore.in_order(data, survey)
         own = [feature for key, feature in data.info.features.items() if key not in ROW_KEYS]
-        planned = [plan_camera(feature, found, settings) for feature in own if feature.is_camera]
+        planned = [plan_camera(feature, survey, settings) for feature in own if feature.is_camera]
         self._cameras = tuple(camera for camera, _ in planned)
         refuse_encoding(self._data, self._survey, self._cameras, settings)
         new = {camera.key: camera.feature for camera in self._cameras}
-        self.features = _in_order(tuple(new.get(each.key, each) for each in own), begun)
-        self.codecs = {camera.key: _codec(camera, begun) for camera in self._cameras}
+        self.features = _in_order(tuple(new.get(each.key, each) for each in own), first_spec)
+        self.codecs = {camera.key: _codec(camera, first_spec) for camera in self._cameras}
         self.encodes = any(camera.encoded for camera in self._cameras)
         # The user's word, else the data set's own.
         self.robot_type = data.info.robot_type if settings.robot_type == "unknown" else settings.robot_type
         self.settings = replace(settings, fps=self.fps, robot_type=self.robot_type or settings.robot_type)
         self.notes = (
             *(note for _, notes in planned for note in notes),
-            *self._more_notes(settings, begun, unknown),
+            *self._more_notes(settings, first_spec, unknown),
             *device_notes(self.codecs.values(), settings.encoding.device),
         )
-        self.memory = self._plan_memory(settings, means)
+        self.memory = self._plan_memory(settings, options)
         process_memory.give_back_freed()
 
     def close(self) -> None:
@@ -113,17 +119,8 @@ class DataSetInput(Input):
     def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
         position, state = plan.detail
         number = self._survey.usable[position]
-        before, total = int(self._data.episodes.first_row[number]), max(self._data.info.total_frames, 1)
         rows = self._store.begin(position, self.memory.rows_per_flush)
-        means = Pass(
-            settings=self.settings,
-            memory=self.memory,
-            fps=self.fps,
-            before_bytes=self.size_bytes * before // total,
-            share_bytes=self.size_bytes * plan.rows // total,
-            run=run,
-        )
-        stream_episode(self._work(position, number, plan.rows, rows), episode, means)
+        stream_episode(self._work(position, number, plan.rows, rows), episode, run)
         retimed, apart_s = ((state or {}).get(name, 0) for name in ("retimed", "apart_s"))
         return {"next": number + 1, "retimed": retimed + rows.retimed, "apart_s": max(apart_s, rows.apart_s)}
 
@@ -141,77 +138,86 @@ class DataSetInput(Input):
                 cameras.append(encoded_camera(camera, self._store.columns[camera.key], packets, table))
             elif packets is not None:
                 moved.append((camera.feature, packets))
-        return EpisodeWork(self.path, np.arange(count), table, tuple(cameras), tuple(moved), named=named, strict=True)
+        first, total = int(self._data.episodes.first_row[number]), max(self._data.info.total_frames, 1)
+        return EpisodeWork(
+            self.path,
+            self.settings,
+            self.memory,
+            self.fps,
+            np.arange(count),
+            range(self.size_bytes * first // total, self.size_bytes * (first + count) // total),
+            table,
+            tuple(cameras),
+            tuple(moved),
+            named=named,
+            strict=True,
+        )
 
-    def finish(self, state: State | None) -> Outcome:
-        lost = {"episode of a data set that cannot be used": self._survey.bad} if self._survey.bad else {}
-        bad = "1 episode" if self._survey.bad == 1 else f"{self._survey.bad:,} episodes"
-        notes = [f"{bad} left out, the first: {self._survey.first_problem}"] if lost else []
-        if retimed := (state or {}).get("retimed", 0):
-            apart_s = (state or {}).get("apart_s", 0.0)
-            apart = f"by up to {apart_s:.3g} s"
-            notes.append(f"{retimed:,} rows had another timestamp than their frame's, {apart}; they have that now")
-        return Outcome(lost, tuple(notes))
+    def finish(self, state: State | None) -> InputOutcome:
+        bad, state = self._survey.bad, state or {}
+        lost = {"episode of a data set that cannot be used": bad} if bad else {}
+        notes = [f"{count_of(bad, 'episode')} left out, the first: {self._survey.first_problem}"] if lost else []
+        if retimed := state.get("retimed", 0):
+            apart = f"by up to {state['apart_s']:.3g} s"
+            notes.append(f"{retimed:,} rows had another timestamp than their frame, {apart}; the frame's is used")
+        return InputOutcome(lost, tuple(notes))
 
     def describe(self) -> dict[str, Any]:
-        described: dict[str, Any] = {}
-        by_key = {camera.key: camera for camera in self._cameras}
-        for feature in self.features:
-            camera = by_key.get(feature.key)
-            if camera is None:
-                described[feature.key] = {"dtype": feature.dtype, "shape": list(feature.shape)}
-                described[feature.key]["names"] = None if feature.names is None else list(feature.names)
-            else:
-                described[feature.key] = {
-                    "size_px": list(camera.size_px),
-                    "recorded_as": camera.codec or "images",
-                    "stored_as": camera.stored_as if camera.encoded else "copied",
-                }
+        described: dict[str, Any] = {each.key: each.to_json() for each in self.features}
+        for tree in described.values():
+            tree.pop("info", None)
+        for camera in self._cameras:
+            described[camera.key] = {
+                "size_px": list(camera.size_px),
+                "recorded_as": camera.codec or "images",
+                "stored_as": camera.stored_as if camera.encoded else "copied",
+            }
         return described
 
     def lines(self) -> list[tuple[str, str]]:
         usable = self._store.episodes
-        rows = self._store.rows
         lines = [
             (f"{self.path.name} ", f"{units.format_size(self.size_bytes)} · {self._store.kind}"),
-            ("rows", f"{rows:,} at {self.fps} fps · {usable:,} episode{'s' if usable != 1 else ''}"),
+            ("rows", f"{self._store.rows:,} at {self.fps} fps · {count_of(usable, 'episode')}"),
         ]
         if not usable:
             return lines
-        fates = [(camera.key, camera.fate(usable), camera.to_encode(self._data)) for camera in self._cameras]
+        fates = [(camera.key, camera.image_treatment(usable), camera.to_encode(self._data)) for camera in self._cameras]
         lines += video_lines(fates, self.settings.encoding, self.memory.threads)
         numbers = [f"{each.key} {'×'.join(map(str, each.shape))}" for each in self.features if not each.is_camera]
         return [*lines, ("numbers", " · ".join(numbers))] if numbers else lines
 
-    def _difference(self, first: Begun) -> str:
+    def _difference(self, first: DatasetSpec) -> str:
         if self.fps != first.fps:
             return f"{self.fps} fps against {first.fps}"
-        mine, theirs = ({entry[0]: entry for entry in each} for each in (self.signature(), first.signature))
-        for key in theirs:
-            if key not in mine:
+        own, expected = ({entry[0]: entry for entry in each} for each in (self.signature(), first.signature))
+        for key in expected:
+            if key not in own:
                 return f"it has no {key}"
-        for key, entry in mine.items():
-            if key not in theirs:
-                return f"it has {key} besides"
-            for name, here, there in zip(("dtype", "shape", "names", "codec"), entry[1:], theirs[key][1:], strict=True):
+        for key, entry in own.items():
+            if key not in expected:
+                return f"it also has {key}"
+            for name, here, there in zip(
+                ("dtype", "shape", "names", "codec"), entry[1:], expected[key][1:], strict=True
+            ):
                 if here != there:
                     return f"the {name} of {key} is {here} against {there}"
-        return "its features stand in another order"
+        return "its features are in another order"
 
-    def _remedy(self, first: Begun) -> str:
+    def _remedy(self, first: DatasetSpec) -> str:
         one, other = ({entry[0] for entry in each} for each in (self.signature(), first.signature))
         if first.kind != self.kind or one == other:
             return super()._remedy(first)
         names = ",".join(sorted(one ^ other))
         return f"start anew with 'leave_out=[{names}]', which takes what both have, or convert it on its own"
 
-    def _more_notes(self, settings: Settings, begun: Begun | None, unknown: Sequence[str]) -> list[str]:
-        notes = without_effect(settings, _NOT_ASKED, "data sets") if begun is None else []
-        notes += [f"leave_out: there is no {name} in it" for name in unknown if begun is None]
+    def _more_notes(self, settings: Settings, first_spec: DatasetSpec | None, unknown: Sequence[str]) -> list[str]:
+        notes = without_effect(settings, _NOT_ASKED, "data sets") if first_spec is None else []
+        notes += [f"leave_out: there is no {name} in it" for name in unknown if first_spec is None]
         info = self._data.info
-        if begun is not None and info.robot_type not in (None, begun.settings.robot_type):
+        if first_spec is not None and info.robot_type not in (None, first_spec.settings.robot_type):
             notes.append(
-                f"its robot is {info.robot_type!r}, the data set's is {begun.settings.robot_type!r}: "
+                f"its robot is {info.robot_type!r}, the data set's is {first_spec.settings.robot_type!r}: "
                 "a data set has one name for all"
             )
         if self._survey.undeclared:
@@ -225,80 +231,78 @@ class DataSetInput(Input):
             notes.append(f"{key} is stored as {stored} and declared as {info.features[key].dtype}, which it becomes")
         return notes
 
-    def _plan_memory(self, settings: Settings, means: Means) -> MemoryPlan:
-        found, lengths = self._survey, self._data.episodes.length
-        indexes = sum(each.index_bytes for each in found.cameras.values())
-        largest = max((each.largest_sample_bytes for each in found.cameras.values()), default=0)
-        in_table = sum(2 * found.picture_bytes.get(each.key, 0) for each in self._cameras if each.stored_as != "images")
-        numbers = [_vector_load(feature) for feature in self.features if not feature.is_camera]
-        numbers += [VectorLoad(key, 1, "int64") for key in ROW_KEYS]
+    def _plan_memory(self, settings: Settings, options: OpenOptions) -> MemoryPlan:
+        survey, lengths = self._survey, self._data.episodes.length
+        indexes = sum(each.index_bytes for each in survey.cameras.values())
+        largest = max((each.largest_sample_bytes for each in survey.cameras.values()), default=0)
+        in_table = sum(2 * survey.image_bytes.get(each.key, 0) for each in self._cameras if each.stored_as != "images")
+        numbers = [VectorLoad(key, 1, "int64") for key in ROW_KEYS]
+        for each in self.features:
+            if each.is_text:
+                numbers.append(VectorLoad(each.key, 32, "int64"))
+            elif not each.is_camera:
+                numbers.append(VectorLoad(each.key, math.prod(each.shape), each.dtype))
         load = partial(
             Load,
-            cameras=tuple(_load(camera, found) for camera in self._cameras),
+            cameras=tuple(_load(camera, survey) for camera in self._cameras),
             vectors=tuple(numbers),
-            rows=int(max((lengths[number] for number in found.usable), default=0)),
+            rows=int(max((lengths[number] for number in survey.usable), default=0)),
             index_bytes=indexes + len(lengths) * 256 + self._store.reading_bytes,
             chunk_size=settings.rosbag.chunk_size,
-            threads=means.threads,
+            threads=options.threads,
             decoded=tuple(
-                replace(_load(camera, found), stored_as=camera.codec)
+                _load(camera, survey)._replace(stored_as=camera.codec)
                 for camera in self._cameras
                 if camera.codec and (camera.encoded or camera.codec != "mjpeg")
             ),
             # The rows of a flush are there as they were read beside those that are written.
             row_copy_bytes=16 * sum(each.values for each in numbers),
             row_extra_bytes=in_table,
-            rows_before=means.rows_before,
-            rows_after=means.rows_before + int(sum(lengths[number] for number in found.usable)),
-            episodes=means.inputs * max(1, len(found.usable)),
+            rows_before=options.rows_before,
+            rows_after=options.rows_before + int(sum(lengths[number] for number in survey.usable)),
+            episodes=options.inputs * max(1, len(survey.usable)),
             field_part="",
         )
-        # A page is held packed and unpacked; pictures on their way pass through Arrow's buffers and Python's.
-        passing = _COPIES_OF_PAGES * found.page_bytes
+        # A page is held packed and unpacked; images on their way pass through Arrow's buffers and Python's.
+        passing = _COPIES_OF_PAGES * survey.page_bytes
         # Frames that are decoded lie in two buffers, of one row of all cameras at least.
         decoded = [each.source.shape for each in self._cameras if each.encoded and each.codec]
         passing += max(0, 2 * sum(height * width * 3 for height, width, _ in decoded) - FETCH_MIN_BYTES)
-        first = plan_memory(load(reads=Reads(largest, passing_bytes=passing)), means.budget_bytes)
-        passing += _COPIES_OF_IMAGES * first.rows_per_flush * sum(found.picture_bytes.values())
-        return plan_memory(load(reads=Reads(largest, passing_bytes=passing)), means.budget_bytes)
+        first = plan_memory(load(reads=Reads(largest, passing_bytes=passing)), options.budget_bytes)
+        passing += _COPIES_OF_IMAGES * first.rows_per_flush * sum(survey.image_bytes.values())
+        return plan_memory(load(reads=Reads(largest, passing_bytes=passing)), options.budget_bytes)
 
 
-def _survey(data: DataSet, settings: Settings, means: Means) -> Survey:
+def _survey(data: DataSet, settings: Settings, options: OpenOptions) -> DataSetSurvey:
     drops = settings.bad_episodes == "drop"
     try:
-        return survey(data, drop=drops and not means.strict)
+        return survey(data, drop=drops and not options.strict)
     except DataSetCorrupt as error:
         if drops:
             error.hint = "without --strict such episodes are left out and counted (exit code 3)"
         raise
 
 
-def _in_order(features: tuple[Feature, ...], begun: Begun | None) -> tuple[Feature, ...]:
-    """The order of the data set that was begun, where it has the same features."""
-    if begun is None or {feature.key for feature in features} != {entry[0] for entry in begun.signature}:
+def _in_order(features: tuple[Feature, ...], first_spec: DatasetSpec | None) -> tuple[Feature, ...]:
+    """The order of the first input's data set, where it has the same features."""
+    if first_spec is None or {feature.key for feature in features} != {entry[0] for entry in first_spec.signature}:
         return features
     by_key = {feature.key: feature for feature in features}
-    return tuple(by_key[entry[0]] for entry in begun.signature)
+    return tuple(by_key[entry[0]] for entry in first_spec.signature)
 
 
-def _codec(camera: DeclaredCamera, begun: Begun | None) -> str:
-    """What the camera's frames are, in the words of the data set that was begun where they mean the same."""
-    asked = {entry[0]: entry[4] for entry in begun.signature}.get(camera.key) if begun is not None else None
-    return asked if asked in _JPEG and camera.stored_as in _JPEG else camera.stored_as
+def _codec(camera: DeclaredCamera, first_spec: DatasetSpec | None) -> str:
+    """What the camera's frames are, in the words of the first input's data set where they mean the same."""
+    codec = {entry[0]: entry[4] for entry in first_spec.signature}.get(camera.key) if first_spec is not None else None
+    return codec if codec in _JPEG and camera.stored_as in _JPEG else camera.stored_as
 
 
-def _load(camera: DeclaredCamera, found: Survey) -> CameraLoad:
+def _load(camera: DeclaredCamera, survey: DataSetSurvey) -> CameraLoad:
     height, width = max(camera.source.shape[:2], camera.size_px, key=lambda size_px: size_px[0] * size_px[1])
     stored_as = camera.stored_as if camera.encoded or camera.stored_as == "images" else "copy"
-    videos = found.cameras.get(camera.key)
-    one = max(found.picture_bytes.get(camera.key, 0), videos.largest_sample_bytes if videos is not None else 0)
+    videos = survey.cameras.get(camera.key)
+    one = max(survey.image_bytes.get(camera.key, 0), videos.largest_sample_bytes if videos is not None else 0)
     return CameraLoad(width, height, stored_as, max(one, width * height // 3 if camera.encoded else 0))
-
-
-def _vector_load(feature: Feature) -> VectorLoad:
-    if feature.is_text:
-        return VectorLoad(feature.key, 32, "int64")
-    return VectorLoad(feature.key, math.prod(feature.shape), feature.dtype)
 
 
 class DeclaredRows(Table):
@@ -323,16 +327,19 @@ class DeclaredRows(Table):
 
     def read(self, start: int, stop: int, episode: EpisodeWriter) -> dict[str, Any]:
         self._images, self._start = {}, start  # those before are gone before the next are read
-        taken = self._rows.take(stop - start)
-        self._images = {each.key: taken[each.key] for each in self._features if each.key in self._in_table}
+        values = self._rows.take(stop - start)
+        self._images = {each.key: values[each.key] for each in self._features if each.key in self._in_table}
         numbers = episode.take_tables(self._data.tables)
-        self._tasks = renumbered(np.asarray(taken["task_index"]), numbers["tasks"], f"{self._data.root}: task_index")
+        self._tasks = renumbered(np.asarray(values["task_index"]), numbers["tasks"], f"{self._data.root}: task_index")
         columns: dict[str, Any] = {}
         for feature in self._features:
             if feature.key in self._kept:
                 columns[feature.key] = self._kept_images(feature, episode)
             elif not feature.is_camera:
-                columns[feature.key] = self._values(feature, taken[feature.key])
+                columns[feature.key] = values[feature.key]
+                if feature.dtype == "string" and None in columns[feature.key]:
+                    text = f"column {feature.key!r}: an empty value in episode {self._number}"
+                    raise DataSetCorrupt(text, hint="fill it in first")
         renumber(self._features, columns, numbers, f"{self._data.root}: episode {self._number}")
         return columns
 
@@ -341,31 +348,25 @@ class DeclaredRows(Table):
 
     def images(self, key: str, rows: Sequence[int]) -> list[bytes]:
         """Rows of the episode that were read last."""
-        found = [self._images[key][row - self._start] for row in rows]
-        for row, each in zip(rows, found, strict=True):
+        images = [self._images[key][row - self._start] for row in rows]
+        for row, each in zip(rows, images, strict=True):
             if not isinstance(each, bytes):
                 raise ImageError(
-                    f"row {row:,} has no picture in the table",
-                    hint="pictures that lie in files of their own are not read; embed them with LeRobot first",
+                    f"row {row:,} has no image in the table",
+                    hint="images that lie in files of their own are not read; embed them with LeRobot first",
                 )
-        return found
+        return images
 
     def _kept_images(self, feature: Feature, episode: EpisodeWriter) -> list[bytes]:
         try:
-            found = self.images(feature.key, range(self._start, self._start + len(self._images[feature.key])))
-            for row, each in enumerate(found, self._start):
+            images = self.images(feature.key, range(self._start, self._start + len(self._images[feature.key])))
+            for row, each in enumerate(images, self._start):
                 if row in self._sampled:
-                    pixels = depth.decode(each) if feature.is_depth else image.decode(each)
+                    pixels = depth.decode(each) if feature.is_depth else codec.decode(each)
                     episode.add_image_sample(feature.key, pixels)
         except ImageError as error:
             raise self._named(feature.key, error) from error
-        return found
-
-    def _values(self, feature: Feature, values: Any) -> Any:
-        if feature.dtype == "string" and any(value is None for value in values):
-            text = f"column {feature.key!r}: an empty value in episode {self._number}"
-            raise DataSetCorrupt(text, hint="fill it in first")
-        return values
+        return images
 
 
 class _Decoded(ImageSource):
@@ -376,7 +377,7 @@ class _Decoded(ImageSource):
         self.scratch_bytes = height * width * 3
         self._frames = packets.decoded(range(packets.count))
 
-    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[StoredImage]:
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
         return (next(self._frames) for _ in rows)
 
 
@@ -388,16 +389,16 @@ class _Encoded(ImageSource):
     def __init__(self, table: DeclaredRows, camera: DeclaredCamera) -> None:
         self._table, self._camera = table, camera
 
-    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[StoredImage]:
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
         height, width = self._camera.source.shape[:2]
         for row, data in zip(rows, self._table.images(self._camera.key, rows), strict=True):
-            found = image.size_of(data)
-            if found != (height, width):
-                size = f"{found[1]}×{found[0]} px, info.json says {width}×{height}"
-                raise ImageError(f"the picture of row {row:,} is {size}")
+            actual = codec.size_of(data)
+            if actual != (height, width):
+                size = f"{actual[1]}×{actual[0]} px, info.json says {width}×{height}"
+                raise ImageError(f"the image of row {row:,} is {size}")
             yield np.frombuffer(data, np.uint8)
 
-    def read_block(self, rows: Sequence[int], memory: NDArray[np.uint8]) -> list[StoredImage | ImageError]:
+    def read_block(self, rows: Sequence[int], memory: NDArray[np.uint8]) -> list[ImageArray | ImageError]:
         return list(self.read(rows, Scratch()))
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock import formats
 from penstock.conversion.settings import Settings, plain_settings
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
     from penstock.lerobot.features import Feature
 
 RECORDING = "recording"
-"""The kind of every recording: which one it is, opening it tells. Of a store it is that of its format."""
+"""The kind of every recording; opening it shows which format it has. A store has the kind of its format."""
 _EXACT_SECONDS = 2048  # LeRobot keeps times as float32 and compares them within 0.1 ms, which fails from here on
 State = dict[str, Any]  # JSON-safe: it lies in the journal beside the episode after which it holds
 
 
-class Found:
+class InputRef:
     """One thing to convert. Of a fleet there are a hundred thousand, so the path is kept as a text."""
 
     __slots__ = ("_path", "kind")
@@ -50,17 +49,16 @@ class Found:
         return os.path.basename(self._path)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Found) and (self.kind, self._path) == (other.kind, other._path)
+        return isinstance(other, InputRef) and (self.kind, self._path) == (other.kind, other._path)
 
     def __hash__(self) -> int:
         return hash((self.kind, self._path))
 
     def __repr__(self) -> str:
-        return f"Found({self.kind!r}, {self._path!r})"
+        return f"InputRef({self.kind!r}, {self._path!r})"
 
 
-@dataclass(frozen=True)
-class Means:
+class OpenOptions(NamedTuple):
     """What an input is opened with: the settings, the memory it may plan with, and how it treats damage."""
 
     settings: Settings
@@ -73,8 +71,7 @@ class Means:
     inputs: int = 1  # of the whole job
 
 
-@dataclass(frozen=True)
-class EpisodePlan:
+class EpisodePlan(NamedTuple):
     """The next episode of an input; `detail` is the input's own."""
 
     rows: int
@@ -83,16 +80,14 @@ class EpisodePlan:
     detail: Any = None
 
 
-@dataclass(frozen=True)
-class Run:
-    """Whom an episode tells how far it is; both may raise to stop it."""
+class Run(NamedTuple):
+    """The callbacks for the progress of an episode; both may raise to stop it."""
 
     on_moved: Callable[[int], None]  # bytes of the input read so far, from its beginning
     on_rows: Callable[[int], None]  # rows of this episode flushed so far
 
 
-@dataclass(frozen=True)
-class Outcome:
+class InputOutcome(NamedTuple):
     """What became of one input, once it is through."""
 
     lost: Mapping[str, int]
@@ -100,7 +95,7 @@ class Outcome:
     alignment: Mapping[str, Any] | None = None
 
 
-class Again(Exception):
+class RetryEpisode(Exception):
     """The episode cannot be written as planned: it is dropped, and planned anew from `state`."""
 
     def __init__(self, state: State) -> None:
@@ -108,8 +103,7 @@ class Again(Exception):
         self.state = state
 
 
-@dataclass(frozen=True)
-class Begun:
+class DatasetSpec(NamedTuple):
     """What the first input settles for all that follow, in this process or another."""
 
     source: str
@@ -118,24 +112,14 @@ class Begun:
     signature: list[Any]
     features: Mapping[str, Any]
     kind: str
-    by_name: bool = False  # nobody named the features: names and contents decide on every input's columns
+    by_name: bool = False  # no features are configured: names and contents decide on every input's columns
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "source": self.source,
-            "settings": plain_settings(self.settings),
-            "fps": self.fps,
-            "signature": self.signature,
-            "features": dict(self.features),
-            "by_name": self.by_name,
-        }
+        return {**self._asdict(), "settings": plain_settings(self.settings), "features": dict(self.features)}
 
     @staticmethod
-    def from_json(tree: Mapping[str, Any]) -> Begun:
-        settings = config.build(Settings, tree["settings"])
-        by_name = tree.get("by_name", False)
-        return Begun(tree["source"], settings, tree["fps"], tree["signature"], tree["features"], tree["kind"], by_name)
+    def from_json(tree: Mapping[str, Any]) -> DatasetSpec:
+        return DatasetSpec(**{**tree, "settings": config.build(Settings, tree["settings"])})
 
 
 class Input(Closing, ABC):
@@ -155,8 +139,8 @@ class Input(Closing, ABC):
     memory: MemoryPlan
     notes: tuple[str, ...] = ()
     robot_type: str | None = None
-    by_name = False  # whether nobody named the features
-    encodes = False  # whether pictures are encoded, so that more cores help
+    by_name = False  # whether no features are configured
+    encodes = False  # whether images are encoded, so that more cores help
 
     @abstractmethod
     def close(self) -> None:
@@ -168,10 +152,10 @@ class Input(Closing, ABC):
 
     @abstractmethod
     def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
-        """Stream the episode's rows and frames, without committing; the state after it. May raise `Again`."""
+        """Stream the episode's rows and frames, without committing; the state after it. May raise `RetryEpisode`."""
 
     @abstractmethod
-    def finish(self, state: State | None) -> Outcome:
+    def finish(self, state: State | None) -> InputOutcome:
         """What was lost and noted, after the last episode left `state`."""
 
     def resumed(self, state: State) -> State:
@@ -202,11 +186,11 @@ class Input(Closing, ABC):
             f"0.1 ms: read it with LeRobotDataset(..., tolerance_s=1e-3){remedy}"
         ]
 
-    def begun(self) -> Begun:
+    def spec(self) -> DatasetSpec:
         features = self.describe()
-        return Begun(str(self.path), self.settings, self.fps, self.signature(), features, self.kind, self.by_name)
+        return DatasetSpec(str(self.path), self.settings, self.fps, self.signature(), features, self.kind, self.by_name)
 
-    def check_fits(self, first: Begun) -> None:
+    def check_fits(self, first: DatasetSpec) -> None:
         """Refuse an input that would make another data set than the first one began."""
         if self.fps == first.fps and self.signature() == first.signature:
             return
@@ -215,41 +199,36 @@ class Input(Closing, ABC):
             hint=self._remedy(first),
         )
 
-    def _remedy(self, first: Begun) -> str:
-        return "convert it on its own, or settle fps, resize and fields in a configuration"
+    def _remedy(self, first: DatasetSpec) -> str:
+        return "convert it on its own, or set fps, resize and fields in a configuration"
 
-    def _difference(self, first: Begun) -> str:
+    def _difference(self, first: DatasetSpec) -> str:
         if self.fps != first.fps:
             return f"{self.fps} fps against {first.fps}"
-        mine = self.describe()
+        own = self.describe()
         for key, value in first.features.items():
-            if value != mine.get(key):
-                return f"{key} is {mine.get(key)} against {value}"
-        extra = sorted(set(mine) - set(first.features))
-        return f"it has {', '.join(extra)} besides" if extra else "other features"
+            if value != own.get(key):
+                return f"{key} is {own.get(key)} against {value}"
+        extra = sorted(set(own) - set(first.features))
+        return f"it also has {', '.join(extra)}" if extra else "other features"
 
 
-def open_input(found: Found, means: Means, begun: Begun | None = None) -> Input:
-    """Open and plan one input; `begun` is what the first input of the data set settled."""
+def open_input(ref: InputRef, options: OpenOptions, first_spec: DatasetSpec | None = None) -> Input:
+    """Open and plan one input; `first_spec` describes the data set that the first input began."""
     try:
-        opened = _open(found, means, begun)
+        open_ = load(RECORDING_INPUT) if ref.is_recording else formats.get(ref.kind).load("convert")
+        opened: Input = open_(ref.path, options, first_spec)
     except PenstockError as error:
-        if begun is not None and begun.kind != found.kind:
+        if first_spec is not None and first_spec.kind != ref.kind:
             # What it lacks are things of the other kind: topics, or names within a file.
-            one, other = _noun(begun.kind), _noun(found.kind)
-            both = f"the data set was begun with {begun.source}, {one}, and this is {other}: convert it on its own"
+            one, other = _noun(first_spec.kind), _noun(ref.kind)
+            both = f"the data set was begun with {first_spec.source}, {one}, and this is {other}: convert it on its own"
             error.hint = f"{error.hint}; {both}" if error.hint else both
         raise
-    opened.kind = found.kind
-    if begun is not None:
+    opened.kind = ref.kind
+    if first_spec is not None:
         with on_error(opened.close):
-            opened.check_fits(begun)
-    return opened
-
-
-def _open(found: Found, means: Means, begun: Begun | None) -> Input:
-    open_ = load(RECORDING_INPUT) if found.is_recording else formats.get(found.kind).load("convert")
-    opened: Input = open_(found.path, means, begun)
+            opened.check_fits(first_spec)
     return opened
 
 

@@ -6,17 +6,20 @@ And the messages that a run of rows needs, each once, in the order in which the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.align import Alignment, FixedTimeline, Pick, Stream, TopicTimeline, align
-from penstock.conversion.inputs.columns import Columns
-from penstock.conversion.settings import FIXED, Settings, Source
+from penstock.align import Alignment, FixedTimeline, RowPick, TopicStream, TopicTimeline, align
+from penstock.conversion.inputs.columns import RecordingColumns
+from penstock.conversion.settings import FIXED, Settings, TopicSource
 from penstock.errors import AlignError
 from penstock.recordings.recording import Recording, Topic
-from penstock.recordings.values.transforms import EdgeMessages
+
+if TYPE_CHECKING:
+    from penstock.recordings.values.transforms import EdgeMessages
 
 TIMELINE = "timeline"
 
@@ -24,21 +27,20 @@ TIMELINE = "timeline"
 Unusable = Mapping[int, frozenset[int]]
 
 
-@dataclass(frozen=True)
-class Paired:
+class PairedRows(NamedTuple):
     """The rows of one recording: `picks` holds one entry per camera and one per part of a vector."""
 
     fps: int
     rows: int
-    picks: Mapping[str, Pick]
+    picks: Mapping[str, RowPick]
     alignment: Alignment
-    unusable: Unusable = field(default_factory=dict)
+    unusable: Unusable
 
 
-def pair(recording: Recording, columns: Columns, settings: Settings, unusable: Unusable) -> Paired:
+def pair(recording: Recording, columns: RecordingColumns, settings: Settings, unusable: Unusable) -> PairedRows:
     """Align every column of a recording; message numbers in the result are those of the recording."""
     kept: dict[str, NDArray[np.int32] | None] = {}
-    streams: list[Stream] = []
+    streams: list[TopicStream] = []
     for name, topic, source, messages in _all_sources(columns):
         stream, numbers = _stream(recording, name, topic, source, settings, unusable, messages)
         streams.append(stream)
@@ -52,35 +54,35 @@ def pair(recording: Recording, columns: Columns, settings: Settings, unusable: U
         owner = next((name for name, topic in whole if topic.id == main.id), None)
         if owner is None:
             owner = TIMELINE
-            streams.append(_stream(recording, owner, main, Source(main.name), settings, unusable)[0])
+            streams.append(_stream(recording, owner, main, TopicSource(main.name), settings, unusable)[0])
         timeline = TopicTimeline(stream=owner, stride=settings.stride, fps=settings.fps)
     try:
         alignment = align(streams, timeline, sample_drop=settings.sample_drop)
     except AlignError as error:
         raise AlignError(f"{recording.path}: {error.message}", hint=error.hint) from error
-    picks = {name: _original(alignment.picks[name], numbers) for name, numbers in kept.items()}
-    return Paired(alignment.fps, len(alignment.row_times_ns), picks, alignment, unusable)
+    picks = {name: _recorded_pick(alignment.picks[name], numbers) for name, numbers in kept.items()}
+    return PairedRows(alignment.fps, len(alignment.row_times_ns), picks, alignment, unusable)
 
 
-def _all_sources(columns: Columns) -> list[tuple[str, Topic, Source, EdgeMessages | None]]:
-    found: list[tuple[str, Topic, Source, EdgeMessages | None]] = [
+def _all_sources(columns: RecordingColumns) -> list[tuple[str, Topic, TopicSource, EdgeMessages | None]]:
+    sources: list[tuple[str, Topic, TopicSource, EdgeMessages | None]] = [
         (camera.key, camera.topic, camera.source, None) for camera in columns.cameras
     ]
     for vector in columns.vectors:
         for part in vector.parts:
-            found.append((part.stream, part.topic, part.source, part.messages))
-    return found
+            sources.append((part.stream, part.topic, part.source, part.messages))
+    return sources
 
 
 def _stream(
     recording: Recording,
     name: str,
     topic: Topic,
-    source: Source,
+    source: TopicSource,
     settings: Settings,
     unusable: Unusable,
     messages: EdgeMessages | None = None,
-) -> tuple[Stream, NDArray[np.int32] | None]:
+) -> tuple[TopicStream, NDArray[np.int32] | None]:
     clock = source.time or settings.time
     numbers: NDArray[np.int32] | None = None
     if messages is not None:
@@ -93,7 +95,7 @@ def _stream(
         numbers = (np.arange(len(times), dtype=np.int32) if numbers is None else numbers)[mask]
         times = times[mask]
     tolerance = settings.tolerance if source.tolerance is None else source.tolerance
-    stream = Stream(
+    stream = TopicStream(
         name=name,
         times_ns=times,
         policy=source.policy or "nearest",
@@ -105,35 +107,33 @@ def _stream(
     return stream, numbers
 
 
-def _original(pick: Pick, numbers: NDArray[np.int32] | None) -> Pick:
+def _recorded_pick(pick: RowPick, numbers: NDArray[np.int32] | None) -> RowPick:
     if numbers is None:
         return pick
     right = None if pick.right is None else numbers[pick.right]
     return replace(pick, left=numbers[pick.left], right=right)
 
 
-@dataclass(frozen=True)
-class CameraRuns:
+class CameraRuns(NamedTuple):
     """A camera's share of a run of rows: distinct messages and how many rows each stands for."""
 
     numbers: NDArray[np.int64]
     first_rows: NDArray[np.int64]
     lengths: list[int]
-    held_rows: int  # leading rows that still show the last picture of the run before
+    held_rows: int  # leading rows that still show the last image of the run before
 
 
-@dataclass(frozen=True)
-class VectorNeeds:
+class VectorNeeds(NamedTuple):
     """A vector part's share: distinct messages, and for each row where its value (or two) lies among them."""
 
-    pick: Pick
+    pick: RowPick
     numbers: NDArray[np.int64]
     first_rows: NDArray[np.int64]
     left: NDArray[np.int64]
     right: NDArray[np.int64] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Requests:
     """What to fetch; `owners[k]` is the position of the share that asked for message k, `slots[k]` its place there."""
 
@@ -146,7 +146,7 @@ class Requests:
         return len(self.owners)
 
 
-def camera_runs(pick: Pick, start: int, stop: int, last_number: int | None) -> CameraRuns:
+def camera_runs(pick: RowPick, start: int, stop: int, last_number: int | None) -> CameraRuns:
     left = np.asarray(pick.left[start:stop], dtype=np.int64)
     begins = np.flatnonzero(np.concatenate(([True], left[1:] != left[:-1])))
     lengths = np.diff(np.append(begins, len(left)))
@@ -157,7 +157,7 @@ def camera_runs(pick: Pick, start: int, stop: int, last_number: int | None) -> C
     return CameraRuns(left[begins], begins, lengths.tolist(), held)
 
 
-def vector_needs(pick: Pick, start: int, stop: int) -> VectorNeeds:
+def vector_needs(pick: RowPick, start: int, stop: int) -> VectorNeeds:
     pick = pick[start:stop]
     if pick.right is None:
         numbers, first, places = _distinct(pick.left)

@@ -3,47 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock import formats, recordings
-from penstock.conversion.cameras.column import video_lines
-from penstock.conversion.cameras.video_stream import camera_fate, refuse_encoding, stream_notes
-from penstock.conversion.commit.episode import EpisodeWriter
+from penstock.conversion.cameras.camera import video_lines
+from penstock.conversion.cameras.video_stream import camera_treatment, refuse_encoding, stream_notes
 from penstock.conversion.episodes.clock import check_clock, note_on_clock
-from penstock.conversion.episodes.cuts import Cuts, Marks, Span, cut, read_marks, settle, text_features
-from penstock.conversion.inputs.columns import Columns, describe_features, open_columns
-from penstock.conversion.inputs.episode import DAMAGED, Bad, BadMessages, Pass, stream_episode, whole_outages
-from penstock.conversion.inputs.input import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
-from penstock.conversion.inputs.pairing import Paired, pair
+from penstock.conversion.episodes.cuts import Cuts, EpisodeCut, Marks, cut, read_marks, text_features, with_subtasks
+from penstock.conversion.inputs.columns import RecordingColumns, describe_features, open_columns
+from penstock.conversion.inputs.input import (
+    DatasetSpec,
+    EpisodePlan,
+    Input,
+    InputOutcome,
+    OpenOptions,
+    RetryEpisode,
+    Run,
+    State,
+)
+from penstock.conversion.inputs.pairing import PairedRows, pair
 from penstock.conversion.mapping.topics import map_topics
 from penstock.conversion.settings import Settings
 from penstock.errors import AlignError, RecordingError
 from penstock.lerobot.features import Feature
-from penstock.media.video.hardware import device_notes
 from penstock.plan.conversion_memory import Load, MemoryPlan, Reads, plan_memory
 from penstock.recordings.recording import Loss, Recording
 from penstock.system import memory as process_memory
 from penstock.system import units
 from penstock.system.closing import on_error
 
-_RETRIES = 8  # a run of broken pictures may be met in several passes: neighbours step in and are broken too
+if TYPE_CHECKING:
+    from penstock.conversion.cameras.image_pass import UnusableImage
+    from penstock.conversion.commit.episode import EpisodeWriter
+
+_RETRIES = 8  # a run of broken images may be met in several passes: neighbours step in and are broken too
 
 
-@dataclass(frozen=True)
-class RecordingPlan:
+class RecordingPlan(NamedTuple):
     """What will be done with one recording, known before its payloads are read."""
 
     recording: Recording
     settings: Settings
-    columns: Columns
-    paired: Paired
+    columns: RecordingColumns
+    paired: PairedRows
     marks: Marks
     cuts: Cuts
     memory: MemoryPlan
     budget_bytes: int
-    constants: Mapping[str, Any] = field(default_factory=dict)  # what topics say for the whole recording
+    constants: Mapping[str, Any]  # what topics say for the whole recording
 
     @property
     def aligned_notes(self) -> tuple[str, ...]:
@@ -63,14 +72,14 @@ def plan_recording(
     mapped = map_topics(recording, settings)
     columns = open_columns(recording, mapped.settings)
     marks = read_marks(recording, mapped.settings)
-    settled = settle(mapped.settings, marks)
+    settled = with_subtasks(mapped.settings, marks)
     paired = pair(recording, columns, settled, {})
     load = Load(
         cameras=tuple(camera.load(recording) for camera in columns.cameras),
         vectors=tuple(vector.load for vector in columns.vectors),
         rows=paired.rows,
         index_bytes=recording.index_bytes,
-        reads=Reads(*astuple(recording.largest_reads(columns.topics()))),
+        reads=Reads(*recording.largest_reads(columns.topics())),
         chunk_size=settled.rosbag.chunk_size,
         threads=threads,
         streams=len(paired.picks),
@@ -83,39 +92,46 @@ def plan_recording(
     memory = plan_memory(load, budget_bytes)
     cuts = cut(marks, settled, paired, memory.rows_per_split)
     if len(cuts.spans) > 1:
-        memory = plan_memory(replace(load, episodes=inputs * len(cuts.spans)), budget_bytes)
+        memory = plan_memory(load._replace(episodes=inputs * len(cuts.spans)), budget_bytes)
     check_clock(str(recording.path), settled, paired, cuts.ranges)
-    found = mapped.constants
-    return RecordingPlan(recording, settled, columns, paired, marks, cuts, memory, budget_bytes, found), mapped.notes
+    constants = mapped.constants
+    return RecordingPlan(
+        recording, settled, columns, paired, marks, cuts, memory, budget_bytes, constants
+    ), mapped.notes
 
 
-def open_recording(path: Path, means: Means, begun: Begun | None) -> RecordingInput:
+def open_recording(path: Path, options: OpenOptions, first_spec: DatasetSpec | None) -> RecordingInput:
     """Open and plan a recording; after the first of a data set, with what that one settled."""
-    recording = recordings.open(path, on_corrupt="raise" if means.strict else "count")
+    recording = recordings.open(path, on_corrupt="raise" if options.strict else "count")
     with on_error(recording.close):
-        return RecordingInput(recording, means, begun)
+        return RecordingInput(recording, options, first_spec)
 
 
 class RecordingInput(Input):
     """The state after an episode: the next row, the messages that cannot be used, and what was counted so far."""
 
-    def __init__(self, recording: Recording, means: Means, begun: Begun | None) -> None:
+    def __init__(self, recording: Recording, options: OpenOptions, first_spec: DatasetSpec | None) -> None:
         self.path = recording.path
         self.size_bytes = recording.size_bytes
         self._recording = recording
-        self._means = means
-        settings = means.settings if begun is None else begun.settings
-        plan, notes = self._plan(settings, begun)
-        if begun is not None and (names := _permuted_names(plan, begun)) is not None:
-            plan, notes = self._plan(_in_the_order_of(plan, names, settings), begun)
+        self._options = options
+        settings = options.settings if first_spec is None else first_spec.settings
+        plan, notes = self._plan(settings, first_spec)
+        if first_spec is not None and (names := _permuted_names(plan, first_spec)) is not None:
+            plan, notes = self._plan(_with_joint_order(plan, names, settings), first_spec)
         # What planning reads (stamps, the headers of streams) is read again by every process that opens the recording.
         self._opening_losses = (*recording.losses, *_other_types(plan))
         self._planned = plan  # as planned at first; `_now` follows what turned out to be unusable
         self._now, self._now_unusable = plan, dict[int, frozenset[int]]()
-        self.settings = _settled(plan)
-        self.fps = plan.paired.fps
+        self.settings, self.fps = plan.settings, plan.paired.fps
+        if plan.settings.fps is None and plan.settings.stride is None:
+            # The rate stands for the recordings after this one, though theirs may round to another one.
+            self.settings = replace(plan.settings, fps=self.fps)
         self.robot_type = plan.settings.robot_type
-        self.features = _features(plan.columns, plan.settings)
+        columns = plan.columns
+        vectors = [Feature(each.key, each.dtype, (each.size,), each.names or None) for each in columns.vectors]
+        cameras = [camera.feature() for camera in columns.cameras]
+        self.features = (*cameras, *vectors, *text_features(plan.settings.episodes))
         self.codecs = {camera.key: camera.stored_as for camera in plan.columns.cameras}
         self.memory = plan.memory
         self.encodes = any(not camera.copied for camera in plan.columns.cameras)
@@ -142,29 +158,20 @@ class RecordingInput(Input):
         return None
 
     def write(self, plan: EpisodePlan, episode: EpisodeWriter, run: Run) -> State:
-        span: Span
+        from penstock.conversion.cameras.image_pass import UnusableImageFound
+        from penstock.conversion.inputs.episode import stream_episode
+
+        span: EpisodeCut
         span, state = plan.detail
         state = state or self._first_state()
-        now = self._at(state)
-        before = now.recording.size_bytes * span.rows.start // max(now.paired.rows, 1)
-        going = Pass(
-            settings=now.settings,
-            rows_per_flush=now.memory.rows_per_flush,
-            rows_per_read=now.memory.rows_per_read,
-            fetch_bytes=now.memory.fetch_bytes,
-            threads=now.memory.threads,
-            on_block=lambda done_bytes: run.on_moved(before + done_bytes),
-            on_flush=run.on_rows,
-            texts=span.texts(now.settings.episodes, now.paired.fps),
-        )
         try:
-            stream_episode(now.recording, now.columns, now.paired, span.rows, episode, going)
-        except BadMessages as problem:
-            raise Again(self._without(state, problem.found)) from None
-        state = _with_overflows(state, going.overflows)
+            overflows = stream_episode(self._at(state), span, episode, run)
+        except UnusableImageFound as problem:
+            raise RetryEpisode(self._without(state, problem.images)) from None
+        state = _with_overflows(state, overflows)
         return {**state, "next_row": span.rows.stop, "attempts": 0, "losses": self._losses_since_opening(state)}
 
-    def finish(self, state: State | None) -> Outcome:
+    def finish(self, state: State | None) -> InputOutcome:
         state = state or self._first_state()
         now = self._at(state)
         lost: dict[str, int] = dict(state["lost"])
@@ -185,7 +192,7 @@ class RecordingInput(Input):
         report |= {"notes": list(now.aligned_notes), "lost_messages": lost_messages}
         if now.constants:
             report["constants"] = dict(now.constants)
-        return Outcome(lost, tuple(notes), {"source": str(self.path), **report})
+        return InputOutcome(lost, tuple(notes), {"source": str(self.path), **report})
 
     def describe(self) -> dict[str, Any]:
         return describe_features(self._planned.columns)
@@ -193,30 +200,34 @@ class RecordingInput(Input):
     def lines(self) -> list[tuple[str, str]]:
         return plan_lines(self._planned)
 
-    def _plan(self, settings: Settings, begun: Begun | None) -> tuple[RecordingPlan, tuple[str, ...]]:
+    def _plan(self, settings: Settings, first_spec: DatasetSpec | None) -> tuple[RecordingPlan, tuple[str, ...]]:
         try:
-            means = self._means
-            job = means.budget_bytes, means.threads, means.rows_before, means.inputs
+            options = self._options
+            job = options.budget_bytes, options.threads, options.rows_before, options.inputs
             return plan_recording(self._recording, settings, *job)
         except AlignError as error:
-            if begun is None:
+            if first_spec is None:
                 raise
-            text = f"{error.message}; the data set was begun with {begun.source} at {begun.fps} fps"
+            text = f"{error.message}; the data set was begun with {first_spec.source} at {first_spec.fps} fps"
             raise AlignError(text, hint=error.hint) from error
 
     def _all_notes(self, plan: RecordingPlan, notes: Sequence[str]) -> tuple[str, ...]:
         longest = max((len(span.rows) for span in plan.cuts.spans), default=0)
-        found = [*notes, *plan.cuts.notes, *device_notes(self.codecs.values(), plan.settings.encoding.device)]
-        found += self._too_long(longest / plan.paired.fps, ", or cut it with split_episodes=true")
-        return (*found, *plan.recording.notes, *plan.aligned_notes)
+        all_notes = [*notes, *plan.cuts.notes]
+        if plan.settings.encoding.device != "cpu":
+            from penstock.media.video.hardware import device_notes
+
+            all_notes += device_notes(self.codecs.values(), plan.settings.encoding.device)
+        all_notes += self._too_long(longest / plan.paired.fps, ", or cut it with split_episodes=true")
+        return (*all_notes, *plan.recording.notes, *plan.aligned_notes)
 
     def _refuse_losses_if_strict(self, plan: RecordingPlan) -> None:
-        if self._means.strict and (others := _other_types(plan)):
+        if self._options.strict and (others := _other_types(plan)):
             count, cause = others[0].count, others[0].cause
             hint = "name the type that is wanted, as NAME:TYPE; without --strict the others are left out and counted"
             raise AlignError(f"{self.path}: {count:,} {cause}", hint=hint)
         lost = plan.cuts.lost
-        if self._means.strict and lost:
+        if self._options.strict and lost:
             causes = ", ".join(f"{name} {n:,}" for name, n in lost.items())
             raise AlignError(
                 f"{self.path}: {sum(lost.values()):,} rows find no message of some stream: {causes}",
@@ -234,30 +245,32 @@ class RecordingInput(Input):
             first = self._planned
             paired = pair(first.recording, first.columns, first.settings, unusable)
             cuts = cut(first.marks, first.settings, paired, first.memory.rows_per_split)
-            self._now = replace(first, paired=paired, cuts=cuts)
+            self._now = first._replace(paired=paired, cuts=cuts)
             self._now_unusable = unusable
         return self._now
 
-    def _without(self, state: State, problems: Sequence[Bad]) -> State:
+    def _without(self, state: State, problems: Sequence[UnusableImage]) -> State:
         """The state in which the broken messages and what lies broken beside them are left out, and counted."""
+        from penstock.conversion.inputs.episode import DAMAGED, whole_outages
+
         plan = self._at(state)
         # Rows that are committed keep their messages: what is removed lies in this episode or after it.
-        found = whole_outages(plan.recording, plan.columns, problems, self._now_unusable)
+        outages = whole_outages(plan.recording, plan.columns, problems, self._now_unusable)
         last = state["attempts"] >= _RETRIES
-        text = f"{found[0].topic}: message {found[0].number:,}: {found[0].reason}"
-        drop = "without --strict penstock" if self._means.strict else "bad_messages=drop"
-        some = f"{len(found)} unusable message{'s' if len(found) != 1 else ''}"
-        if plan.settings.bad_messages == "reject" or self._means.strict or last:
+        text = f"{outages[0].name}: message {outages[0].number:,}: {outages[0].reason}"
+        drop = "without --strict penstock" if self._options.strict else "bad_messages=drop"
+        some = f"{len(outages)} unusable message{'s' if len(outages) != 1 else ''}"
+        if plan.settings.bad_messages == "reject" or self._options.strict or last:
             raise RecordingError(
                 f"{self.path}: {some}, the first: {text}",
                 hint=None if last else f"{drop} leaves them out and counts them (exit code 3)",
             )
         lost = dict(state["lost"])
         unusable = {topic: set(numbers) for topic, numbers in state["unusable"].items()}
-        for bad in found:
-            unusable.setdefault(str(bad.topic_id), set()).add(bad.number)
+        for bad in outages:
+            unusable.setdefault(str(bad.owner), set()).add(bad.number)
             if bad.reason != DAMAGED:
-                cause = f"unusable message: {bad.topic}"
+                cause = f"unusable message: {bad.name}"
                 lost[cause] = lost.get(cause, 0) + 1
         return {
             **state,
@@ -286,18 +299,18 @@ class RecordingInput(Input):
 
 def _other_types(plan: RecordingPlan) -> list[Loss]:
     """Messages that have the name of a topic in use, and another type; NAME:TYPE says that they are not wanted."""
-    asked = {source.topic for feature in plan.settings.features.values() for source in feature.sources}
-    asked |= {str(plan.settings.timeline)} | plan.settings.episodes.topics
+    topics = {source.topic for feature in plan.settings.features.values() for source in feature.sources}
+    topics |= {str(plan.settings.timeline)} | plan.settings.episodes.topics
     used = {topic.id for topic in plan.columns.topics()}
     return [
         Loss(f"messages of another type on {topic.shared_name}: {topic.type}", topic.count, topic.name)
         for topic in plan.recording.topics
-        if topic.shared_name in asked and topic.name not in asked and topic.id not in used and topic.count
+        if topic.shared_name in topics and topic.name not in topics and topic.id not in used and topic.count
     ]
 
 
 def _with_overflows(state: State, overflows: Mapping[tuple[str, str], int]) -> State:
-    """Numbers that became Inf are counted as lost, and it is said how to keep them."""
+    """Numbers that became Inf are counted as lost, with a note on how to keep them."""
     lost, notes = dict(state["lost"]), list(state["notes"])
     for (key, dimension), count in overflows.items():
         cause = f"too large for float32: {key} {dimension}"
@@ -325,7 +338,7 @@ def plan_lines(plan: RecordingPlan) -> list[tuple[str, str]]:
     if len(plan.cuts.spans) != 1:
         rows = sum(len(span.rows) for span in plan.cuts.spans)
         lines.append(("episodes", f"{len(plan.cuts.spans):,} with {rows:,} rows"))
-    fates = [camera_fate(camera, paired, plan.cuts.ranges) for camera in plan.columns.cameras]
+    fates = [camera_treatment(camera, paired, plan.cuts.ranges) for camera in plan.columns.cameras]
     lines += video_lines(fates, plan.settings.encoding, plan.memory.threads)
     streams = paired.alignment.report.streams
     for vector in plan.columns.vectors:
@@ -334,30 +347,15 @@ def plan_lines(plan: RecordingPlan) -> list[tuple[str, str]]:
     return lines
 
 
-def _features(columns: Columns, settings: Settings) -> tuple[Feature, ...]:
-    from penstock.lerobot.features import Feature
-
-    cameras = [camera.feature() for camera in columns.cameras]
-    vectors = [Feature(vector.key, vector.dtype, (vector.size,), vector.names or None) for vector in columns.vectors]
-    return (*cameras, *vectors, *text_features(settings.episodes))
-
-
-def _settled(plan: RecordingPlan) -> Settings:
-    """The settings for the recordings after this one: its rate stands, though theirs may round to another one."""
-    if plan.settings.fps is None and plan.settings.stride is None:
-        return replace(plan.settings, fps=plan.paired.fps)
-    return plan.settings
-
-
-def _permuted_names(plan: RecordingPlan, begun: Begun) -> dict[str, tuple[str, ...]] | None:
+def _permuted_names(plan: RecordingPlan, first_spec: DatasetSpec) -> dict[str, tuple[str, ...]] | None:
     """The names of the data set's vectors, where this recording has the same ones in another order."""
-    wanted = {key: tuple(names) for key, _, _, names, _ in begun.signature}
+    wanted = {key: tuple(names) for key, _, _, names, _ in first_spec.signature}
     pairs = [(wanted.get(vector.key, ()), vector.names) for vector in plan.columns.vectors]
     same = all(sorted(first) == sorted(here) for first, here in pairs)
     return wanted if same and any(first != here for first, here in pairs) else None
 
 
-def _in_the_order_of(plan: RecordingPlan, wanted: dict[str, tuple[str, ...]], settings: Settings) -> Settings:
+def _with_joint_order(plan: RecordingPlan, wanted: dict[str, tuple[str, ...]], settings: Settings) -> Settings:
     """Joints that are recorded by name come in the order of the first recording in all of them."""
     features = dict(settings.features)
     for vector in plan.columns.vectors:

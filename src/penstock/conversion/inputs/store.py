@@ -11,22 +11,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.conversion.cameras.column import video_lines
+from penstock.align.report import count_of
+from penstock.conversion.cameras.camera import video_lines
+from penstock.conversion.cameras.image_pass import UnusableImage, UnusableImageFound
 from penstock.conversion.commit.episode import EpisodeWriter
-from penstock.conversion.inputs.input import Again, Begun, EpisodePlan, Input, Means, Outcome, Run, State
-from penstock.conversion.inputs.store_columns import StoreColumns, settle_columns
-from penstock.conversion.inputs.store_episode import (
-    BadImage,
-    BadImages,
-    EpisodeWork,
-    Pass,
-    Table,
-    block_row_bytes,
-    stream_episode,
+from penstock.conversion.inputs.input import (
+    DatasetSpec,
+    EpisodePlan,
+    Input,
+    InputOutcome,
+    OpenOptions,
+    RetryEpisode,
+    Run,
+    State,
 )
+from penstock.conversion.inputs.store_columns import StoreColumns, open_store_columns
+from penstock.conversion.inputs.store_episode import EpisodeWork, Table, block_row_bytes, stream_episode
 from penstock.conversion.mapping.columns_by_name import SUCCESS, map_columns
 from penstock.conversion.mapping.next_columns import CHILD_BYTES, next_features, refuse_new
-from penstock.conversion.settings import FeatureSettings, Settings, Source, without_effect, without_left_out
+from penstock.conversion.settings import FeatureSettings, Settings, TopicSource, without_effect, without_left_out
 from penstock.errors import ConfigError, PenstockError, StoreError
 from penstock.media.video.hardware import device_notes
 from penstock.plan.conversion_memory import (
@@ -50,57 +53,63 @@ _NOT_ASKED = ("timeline", "time", "tolerance", "episodes", "split_episodes")  # 
 _USUAL = Settings()
 
 
-def open_store_input(path: Path, means: Means, begun: Begun | None = None) -> StoreInput:
+def open_store_input(path: Path, options: OpenOptions, first_spec: DatasetSpec | None = None) -> StoreInput:
     """Open and plan any store; after the first input of a data set, with what that one settled."""
-    return _planned(open_store, path, means, begun)
+    return _planned(open_store, path, options, first_spec)
 
 
-def open_hdf5_input(path: Path, means: Means, begun: Begun | None = None) -> StoreInput:
+def open_hdf5_input(path: Path, options: OpenOptions, first_spec: DatasetSpec | None = None) -> StoreInput:
     """Open and plan an HDF5 file: it is read from its beginning to its end."""
     from penstock.stores.hdf5.file_store import Hdf5FileStore
 
-    asked = (means.settings if begun is None else begun.settings).hdf5
+    hdf5 = (options.settings if first_spec is None else first_spec.settings).hdf5
     opener = partial(
         Hdf5FileStore,
-        channels=asked.channels,
-        pixels=asked.pixels,
-        mask=asked.mask,
-        allow_external=asked.allow_external,
+        channels=hdf5.channels,
+        pixels=hdf5.pixels,
+        mask=hdf5.mask,
+        allow_external=hdf5.allow_external,
     )
-    return _planned(opener, path, means, begun)
+    return _planned(opener, path, options, first_spec)
 
 
-def _planned(opener: Callable[[Path], Store], path: Path, means: Means, begun: Begun | None) -> StoreInput:
+def _planned(
+    opener: Callable[[Path], Store], path: Path, options: OpenOptions, first_spec: DatasetSpec | None
+) -> StoreInput:
     store = opener(path)
     with on_error(store.close):
-        return StoreInput(store, means, begun, opener)
+        return StoreInput(store, options, first_spec, opener)
 
 
 class StoreInput(Input):
     """The state after an episode: the number of the next one, its images known to be unusable, and what was lost."""
 
     def __init__(
-        self, store: Store, means: Means, begun: Begun | None = None, opener: Callable[[Path], Store] = open_store
+        self,
+        store: Store,
+        options: OpenOptions,
+        first_spec: DatasetSpec | None = None,
+        opener: Callable[[Path], Store] = open_store,
     ) -> None:
-        settings = means.settings if begun is None else begun.settings
+        settings = options.settings if first_spec is None else first_spec.settings
         self.path, self.size_bytes = store.path, store.size_bytes
-        self._store, self._means = store, means
+        self._store, self._options = store, options
         lengths = np.maximum(np.diff(store.episode_starts) - 2 * settings.sample_drop, 0)
         self._lengths = -(-lengths // (settings.stride or 1))
         if not self._lengths.any():
             raise StoreError(f"{self.path} has no rows", hint="it was recorded empty; leave it out")
-        self.fps = _rate(store, settings, means)
-        notes = self._rate_notes(settings, _USUAL if begun is not None else settings)
+        self.fps = _rate(store, settings, options)
+        notes = self._rate_notes(settings, _USUAL if first_spec is not None else settings)
         notes += self._lost_notes()
-        self.by_name = not settings.features if begun is None else begun.by_name
-        if self.by_name and begun is None:
+        self.by_name = not settings.features if first_spec is None else first_spec.by_name
+        if self.by_name and first_spec is None:
             settings, found_notes = self._by_name(settings)
             notes += found_notes
-        features = without_left_out(settings.features, settings, self.path, strict=begun is None)
+        features = without_left_out(settings.features, settings, self.path, strict=first_spec is None)
         settings = replace(settings, features=features)
-        self._columns = self._settle(settings, begun, opener)
-        if self.by_name and begun is not None:
-            notes += self._like_first(settings, begun)
+        self._columns = self._open_columns(settings, first_spec, opener)
+        if self.by_name and first_spec is not None:
+            notes += self._like_first(settings, first_spec)
         notes += self._success_notes(settings)
         unknown = settings.robot_type == _USUAL.robot_type
         self.robot_type = store.robot_type if unknown and store.robot_type else settings.robot_type
@@ -116,49 +125,51 @@ class StoreInput(Input):
         process_memory.give_back_freed()
 
     def _by_name(self, settings: Settings) -> tuple[Settings, Sequence[str]]:
-        """The settings with the features that names tell of, and notes."""
-        found = map_columns(self._store, with_depth=settings.depth != "off")
-        features = dict(found.features)
+        """The settings with the features found by name, and notes."""
+        mapped = map_columns(self._store, with_depth=settings.depth != "off")
+        features = dict(mapped.features)
         if SUCCESS not in features and any(success is not None for success in self._successes()):
-            features[SUCCESS] = FeatureSettings((Source("success"),))
+            features[SUCCESS] = FeatureSettings((TopicSource("success"),))
         settings = replace(settings, features=features)
-        after = next_features(self._store, settings, self._means)
-        return replace(settings, features=features | after.features), (*found.notes, *after.notes)
+        after = next_features(self._store, settings, self._options)
+        return replace(settings, features=features | after.features), (*mapped.notes, *after.notes)
 
-    def _like_first(self, settings: Settings, begun: Begun) -> Sequence[str]:
+    def _like_first(self, settings: Settings, first_spec: DatasetSpec) -> Sequence[str]:
         """Notes on what the first input of the data set left out; refused where this store needs it."""
-        after = next_features(self._store, settings, self._means)
-        refuse_new(self.path, after, settings, begun.source)
+        after = next_features(self._store, settings, self._options)
+        refuse_new(self.path, after, settings, first_spec.source)
         if after.features:
-            return [f"left out, as {begun.source} has none: {', '.join(after.features)}"]
+            return [f"left out, as {first_spec.source} has none: {', '.join(after.features)}"]
         return after.notes
 
-    def _settle(self, settings: Settings, begun: Begun | None, opener: Callable[[Path], Store]) -> StoreColumns:
+    def _open_columns(
+        self, settings: Settings, first_spec: DatasetSpec | None, opener: Callable[[Path], Store]
+    ) -> StoreColumns:
         first = int(np.flatnonzero(self._lengths)[0])
         try:
-            return settle_columns(self._store, int(self._store.episode_starts[first]), settings)
+            return open_store_columns(self._store, int(self._store.episode_starts[first]), settings)
         except StoreError as error:
             # What a file of another layout lacks says less than that it is one.
-            one, other = self._store.kind.rpartition(" · ")[2], _layout(begun, opener)
-            if begun is None or other in (None, one):
+            one, other = self._store.kind.rpartition(" · ")[2], _layout(first_spec, opener)
+            if first_spec is None or other in (None, one):
                 raise
             raise StoreError(
-                f"{self.path} holds {one}, {begun.source} holds {other}: files of "
+                f"{self.path} holds {one}, {first_spec.source} holds {other}: files of "
                 f"different layouts do not make one data set ({error.message.removeprefix(f'{self.path}: ')})",
                 hint=f"convert each layout on its own, this file with: penstock convert {self.path} OUT",
             ) from error
 
-    def _rate_notes(self, settings: Settings, asked: Settings) -> list[str]:
-        """`asked`: the user's own settings, or the usual ones where the first input has settled them."""
+    def _rate_notes(self, settings: Settings, requested: Settings) -> list[str]:
+        """`requested`: the user's own settings, or the defaults where the first input has chosen them."""
         store, fps = self._store, self.fps
         notes: list[str] = []
         if store.fps is not None and store.fps_from:
             same = abs(store.fps / (settings.stride or 1) - fps) < 1e-6
             notes.append(
                 f"{store.fps_from}: {store.fps:g} rows a second"
-                + ("" if same else f", taken as {fps} fps as asked: no row is left out or added for that")
+                + ("" if same else f", taken as {fps} fps as requested: no row is left out or added")
             )
-        notes += without_effect(asked, _NOT_ASKED, store.plural)
+        notes += without_effect(requested, _NOT_ASKED, store.plural)
         notes += self._too_long(int(self._lengths.max()) // fps)
         empty = int(np.count_nonzero(self._lengths == 0))
         if empty:
@@ -171,7 +182,7 @@ class StoreInput(Input):
             return []
         group, count = next(iter(lost)), len(lost)
         some = f"{sum(lost.values()):,} rows of {count:,} demonstration{'s' if count > 1 else ''} without actions"
-        if self._means.strict:
+        if self._options.strict:
             raise StoreError(
                 f"{self.path}: {some}, the first is {group}",
                 hint="without --strict they are left out and counted (exit code 3)",
@@ -209,45 +220,50 @@ class StoreInput(Input):
         state: State = plan.detail
         position, count = state["next"], self._store.episodes
         self._store.check_episode(position, self._columns.names())
-        before = self.size_bytes * position // count
-        share = self.size_bytes * (position + 1) // count - before
-        means = Pass(self.settings, self.memory, self.fps, before, share, run)
+        span_bytes = range(self.size_bytes * position // count, self.size_bytes * (position + 1) // count)
         try:
-            stream_episode(self._work(state), episode, means)
-        except BadImages as problem:
-            raise Again(self._without(state, problem.found)) from None
+            stream_episode(self._work(state, span_bytes), episode, run)
+        except UnusableImageFound as problem:
+            raise RetryEpisode(self._without(state, problem.images)) from None
         return {**state, "next": position + 1, "bad": {}, "attempts": 0}
 
-    def finish(self, state: State | None) -> Outcome:
+    def finish(self, state: State | None) -> InputOutcome:
         state = self._past_empty(state or _first_state())
         lost = {"demonstration without actions": len(self._store.lost)} if self._store.lost else {}
-        return Outcome({**lost, **state["lost"]}, tuple(state["notes"]))
+        return InputOutcome({**lost, **state["lost"]}, tuple(state["notes"]))
 
     def describe(self) -> dict[str, Any]:
         return self._columns.describe()
 
     def lines(self) -> list[tuple[str, str]]:
         store, rows = self._store, int(self._lengths.sum())
-        episodes = f"{store.episodes:,} episode{'s' if store.episodes != 1 else ''}"
-        told_by = f" · {store.episodes_from}" if store.episodes_from else ""
+        known_by = f" · {store.episodes_from}" if store.episodes_from else ""
         lines = [
             (self.path.name + " ", f"{units.format_size(self.size_bytes)} · {store.kind}"),
-            ("rows", f"{rows:,} at {self.fps} fps · {episodes}{told_by}"),
+            ("rows", f"{rows:,} at {self.fps} fps · {count_of(store.episodes, 'episode')}{known_by}"),
         ]
-        fates = [(camera.key, camera.fate, camera.to_encode(rows)) for camera in self._columns.cameras]
+        fates = [(camera.key, camera.image_treatment, camera.to_encode(rows)) for camera in self._columns.cameras]
         lines += video_lines(fates, self.settings.encoding, self.memory.threads)
         for column in self._columns.numbers:
             names = " + ".join(part.name for part in column.parts)
             lines.append(("numbers", f"{column.key} {column.size} ← {names}"))
         return lines
 
-    def _work(self, state: State) -> EpisodeWork:
+    def _work(self, state: State, span_bytes: range) -> EpisodeWork:
         rows = self._rows(state)
         success = self._columns.has_success and bool(self._store.success(state["next"]))
-        held = _bad_rows(state) if self.settings.missing == "hold" else {}
-        table = _Numbers(self._store, self._columns, rows, success)
-        cameras = self._columns.cameras
-        return EpisodeWork(self.path, rows, table, cameras, held=held, row_number=self._store.row_number)
+        return EpisodeWork(
+            self.path,
+            self.settings,
+            self.memory,
+            self.fps,
+            rows,
+            span_bytes,
+            _Numbers(self._store, self._columns, rows, success),
+            self._columns.cameras,
+            held=_bad_rows(state) if self.settings.missing == "hold" else {},
+            row_number=self._store.row_number,
+        )
 
     def _rows(self, state: State) -> NDArray[np.int64]:
         """The rows that are left when those with unusable images are gone, or show the image before."""
@@ -268,35 +284,31 @@ class StoreInput(Input):
         while state["next"] < self._store.episodes and not len(self._rows(state)):
             lost = dict(state["lost"])
             lost["episode without a usable row"] = lost.get("episode without a usable row", 0) + 1
-            note = f"{self._store.episode_label(state['next'])} has no usable row: it is no episode of the data set"
+            note = f"{self._store.episode_label(state['next'])} has no usable row and is left out"
             state = {**state, "next": state["next"] + 1, "bad": {}, "attempts": 0, "lost": lost}
             state["notes"] = _with_note(state["notes"], note)
         return state
 
-    def _without(self, state: State, found: Sequence[BadImage]) -> State:
+    def _without(self, state: State, unusable: Sequence[UnusableImage]) -> State:
         """The state in which broken images are left out, and counted."""
-        text = f"{found[0].name}: row {self._store.row_number(found[0].row):,}: {found[0].reason}"
+        text = f"{unusable[0].name}: row {self._store.row_number(unusable[0].number):,}: {unusable[0].reason}"
         last = state["attempts"] >= _RETRIES
         reject = self.settings.bad_messages == "reject" or self.settings.missing == "reject"
-        if reject or self._means.strict or last:
+        if reject or self._options.strict or last:
+            drop = "without --strict penstock" if self._options.strict else "bad_messages=drop"
+            hint = f"{drop} leaves their rows out and counts them (exit code 3), missing=hold shows the image before"
             raise StoreError(
-                f"{self.path}: {len(found)} unusable pictures, the first: {text}",
-                hint=None
-                if last
-                else f"{'without --strict penstock' if self._means.strict else 'bad_messages=drop'} leaves their rows "
-                "out and counts them (exit code 3), missing=hold shows the picture before",
+                f"{self.path}: {len(unusable)} unusable images, the first: {text}", hint=None if last else hint
             )
         bad = {key: set(rows) for key, rows in state["bad"].items()}
         lost = dict(state["lost"])
-        fresh = 0
-        for each in found:
-            if each.row not in bad.setdefault(each.camera, set()):
-                bad[each.camera].add(each.row)
-                fresh += 1
-                lost[f"unusable picture: {each.name}"] = lost.get(f"unusable picture: {each.name}", 0) + 1
+        fresh = {(each.owner, each.number): each for each in unusable if each.number not in bad.get(each.owner, ())}
+        for each in fresh.values():
+            bad.setdefault(each.owner, set()).add(each.number)
+            lost[f"unusable image: {each.name}"] = lost.get(f"unusable image: {each.name}", 0) + 1
         label = self._store.episode_label(state["next"])
         what = "show the one before" if self.settings.missing == "hold" else "are left out with their rows"
-        note = f"{label}: {fresh} unusable pictures {what}, the first: {text}"
+        note = f"{label}: {len(fresh)} unusable images {what}, the first: {text}"
         return {
             **state,
             "attempts": state["attempts"] + 1,
@@ -306,11 +318,11 @@ class StoreInput(Input):
         }
 
     def _plan_memory(self) -> MemoryPlan:
-        columns, store, means = self._columns, self._store, self._means
+        columns, store, options = self._columns, self._store, self._options
         two_rows = 2 * block_row_bytes(columns.cameras)
         largest = max((camera.source.largest_bytes for camera in columns.cameras), default=0)
         passing = store.scratch_bytes(columns.names()) + max(0, two_rows - max(FETCH_MIN_BYTES, 2 * largest))
-        child = CHILD_BYTES if means.inputs > 1 else 0
+        child = CHILD_BYTES if options.inputs > 1 else 0
         load = Load(
             cameras=tuple(camera.load for camera in columns.cameras),
             vectors=tuple(VectorLoad(each.key, each.size, each.dtype) for each in columns.numbers),
@@ -318,16 +330,16 @@ class StoreInput(Input):
             index_bytes=store.reading_bytes + child + _EPISODE_BYTES * store.episodes,
             reads=Reads(largest, 0, passing),
             chunk_size=self.settings.rosbag.chunk_size,
-            threads=means.threads,
+            threads=options.threads,
             # The rows of a flush are read at once: as they lie in the store, and joined to one column.
             row_copy_bytes=max((each.passing_bytes for each in columns.numbers), default=0),
-            rows_before=means.rows_before,
+            rows_before=options.rows_before,
             input_bytes=self.size_bytes if columns.cameras else 0,  # numbers need no buffers
-            rows_after=means.rows_before + int(self._lengths.sum()),
-            episodes=means.inputs * store.episodes,
+            rows_after=options.rows_before + int(self._lengths.sum()),
+            episodes=options.inputs * store.episodes,
             field_part="[0:1000]",
         )
-        return plan_memory(load, means.budget_bytes)
+        return plan_memory(load, options.budget_bytes)
 
 
 class _Numbers(Table):
@@ -351,11 +363,11 @@ def _bad_rows(state: State) -> dict[str, frozenset[int]]:
     return {key: frozenset(rows) for key, rows in state["bad"].items()}
 
 
-def _rate(store: Store, settings: Settings, means: Means) -> int:
+def _rate(store: Store, settings: Settings, options: OpenOptions) -> int:
     """Rows per second, as given or as the store says; stores have no times to measure it by."""
     stride = settings.stride or 1
-    if means.settings.fps is not None:
-        return means.settings.fps
+    if options.settings.fps is not None:
+        return options.settings.fps
     if store.fps is not None:
         rate = store.fps / stride
         if rate < 1 or abs(rate - round(rate)) > 1e-6:
@@ -370,12 +382,12 @@ def _rate(store: Store, settings: Settings, means: Means) -> int:
     raise ConfigError(f"{store.path} does not say how many rows a second has", hint=f"give {store.fps_hint}")
 
 
-def _layout(begun: Begun | None, opener: Callable[[Path], Store]) -> str | None:
+def _layout(first_spec: DatasetSpec | None, opener: Callable[[Path], Store]) -> str | None:
     """What the first input of the data set holds, in words; None where it is no store of this kind."""
-    if begun is None:
+    if first_spec is None:
         return None
     try:
-        with opener(Path(begun.source)) as store:
+        with opener(Path(first_spec.source)) as store:
             return store.kind.rpartition(" · ")[2]
     except PenstockError:
         return None

@@ -10,20 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.conversion.cameras.column import Camera
-from penstock.conversion.cameras.depth_camera import depth_mode, probe_depth, range_mm
-from penstock.conversion.inputs.derive import check_whole_numbers
+from penstock.conversion.cameras.camera import Camera, CameraImage, depth_mode, probe_depth, probe_image, range_mm
+from penstock.conversion.inputs.columns import check_whole_numbers
 from penstock.conversion.mapping.columns_by_name import BOOLEAN_KEYS, SUCCESS
-from penstock.conversion.mapping.first_messages import Picture, probe_picture
-from penstock.conversion.settings import FeatureSettings, Settings, Source, asked_video
+from penstock.conversion.settings import FeatureSettings, Settings, TopicSource, video_for
 from penstock.errors import ConfigError, DataSetError, ImageError, LimitExceeded, StoreError
 from penstock.lerobot.features import Feature
 from penstock.lerobot.stats import WIDEST_VALUES
 from penstock.plan.conversion_memory import CameraLoad
-from penstock.recordings.values.images import CompressedPicture, RawPicture
+from penstock.recordings.values.images import EncodedImage, RawImage
 from penstock.stores.roles import SUCCESSES, base_name
-from penstock.stores.store import Column, ImageSource, Store, aligned
-from penstock.stores.store import Picture as StoredImage
+from penstock.stores.store import Column, ImageArray, ImageSource, Store, aligned
 
 _SLICE = re.compile(r"\A\.?\[(\d*)(:?)(\d*)\]\Z")
 _FIRST_ROWS = 16
@@ -45,15 +42,14 @@ class StoreCamera(Camera):
 
     @property
     def load(self) -> CameraLoad:
-        """What its memory depends on."""
         height, width = max(self.recorded_px, self.size_px, key=lambda size_px: size_px[0] * size_px[1])
         encoded = self.source.largest_bytes if self.copied else 0
         return CameraLoad(width, height, self.stored_as, max(encoded, width * height // 3))
 
-    def image(self, stored: StoredImage) -> Picture:
+    def image(self, stored: ImageArray) -> CameraImage:
         """What the store gave for a row, as the cameras of all inputs take it; nothing is copied."""
         if stored.ndim == 1:
-            return CompressedPicture(self.column.encoding, stored.data)
+            return EncodedImage(self.column.encoding, stored.data)
         height, width = stored.shape[:2]
         if stored.ndim == 2:
             encoding = "32FC1" if stored.dtype.kind == "f" else "16UC1"
@@ -61,7 +57,7 @@ class StoreCamera(Camera):
             encoding = _COLOURS[stored.shape[2]].format(self.source.pixel_order)
         data = np.ascontiguousarray(stored).reshape(-1).view(np.uint8).data
         step = len(data) // height
-        return RawPicture(height, width, encoding, stored.dtype.byteorder == ">", step, data)
+        return RawImage(height, width, encoding, stored.dtype.byteorder == ">", step, data)
 
 
 @dataclass(frozen=True)
@@ -88,12 +84,11 @@ class NumberPart:
         return not (np.any(self.scale != 1.0) or np.any(self.offset != 0.0))
 
     def read(self, store: Store, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """These rows as (rows, size)."""
-        found = store.numbers(self.name, rows).reshape(len(rows), -1)[:, self.first : self.last]
+        values = store.numbers(self.name, rows).reshape(len(rows), -1)[:, self.first : self.last]
         if not self.is_plain:
-            scaled: NDArray[Any] = found.astype(np.float64) * self.scale + self.offset
+            scaled: NDArray[Any] = values.astype(np.float64) * self.scale + self.offset
             return scaled
-        return found
+        return values
 
 
 @dataclass(frozen=True)
@@ -123,7 +118,6 @@ class NumberColumn:
         return sum(part.column.row_bytes for part in self.parts) + 8 * self.size
 
     def read(self, store: Store, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """All parts as the column's own type; whole numbers must be whole."""
         pieces = [part.read(store, rows) for part in self.parts]
         values = pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=1)
         if self.dtype == "bool":
@@ -153,9 +147,9 @@ class StoreColumns:
 
     def names(self) -> list[str]:
         """Every column that is read, once."""
-        found = [camera.name for camera in self.cameras]
-        found += [part.name for column in self.numbers for part in column.parts]
-        return list(dict.fromkeys(found))
+        names = [camera.name for camera in self.cameras]
+        names += [part.name for column in self.numbers for part in column.parts]
+        return list(dict.fromkeys(names))
 
     def features(self) -> tuple[Feature, ...]:
         numbers = [Feature(each.key, each.dtype, (each.size,), each.names or None) for each in self.numbers]
@@ -176,7 +170,7 @@ class StoreColumns:
         return described
 
 
-def settle_columns(store: Store, first_row: int, settings: Settings) -> StoreColumns:
+def open_store_columns(store: Store, first_row: int, settings: Settings) -> StoreColumns:
     """Find every column, look at the first images, and settle sizes, names and encodings."""
     cameras: list[StoreCamera] = []
     numbers: list[NumberColumn] = []
@@ -188,7 +182,7 @@ def settle_columns(store: Store, first_row: int, settings: Settings) -> StoreCol
             has_success = True
             continue
         columns = [_column(store, key, name) for name in names]
-        if any(column.is_picture for column in columns):
+        if any(column.is_image for column in columns):
             if len(columns) != 1:
                 raise ConfigError(f"features.{key}: a camera is one data set, this one has {len(columns)}")
             cameras.append(_camera(store, first_row, key, feature, columns[0], settings))
@@ -202,7 +196,7 @@ def settle_columns(store: Store, first_row: int, settings: Settings) -> StoreCol
 def _refuse_pairing(store: Store, key: str, feature: FeatureSettings) -> None:
     """What pairs messages with rows has nothing to do here, and is not ignored silently."""
     for source in feature.sources:
-        plain = Source(source.topic, source.field, source.names, source.scale, source.offset, source.unit)
+        plain = TopicSource(source.topic, source.field, source.names, source.scale, source.offset, source.unit)
         if source not in (plain, replace(plain, policy="nearest")):
             raise ConfigError(
                 f"features.{key}: {source.topic} is a data set: only field, names, scale, offset and unit apply",
@@ -226,7 +220,7 @@ def _column(store: Store, key: str, name: str) -> Column:
 def _camera(
     store: Store, first_row: int, key: str, feature: FeatureSettings, column: Column, settings: Settings
 ) -> StoreCamera:
-    output, only_copied = asked_video(feature, settings)
+    output, only_copied = video_for(feature, settings)
     camera = StoreCamera(
         key=key,
         name=column.name,
@@ -239,7 +233,7 @@ def _camera(
         source=store.images(column.name),
     )
     image = _first_image(store, camera, range(first_row, min(first_row + _FIRST_ROWS, store.rows)))
-    kind, recorded_px = probe_picture(image)
+    kind, recorded_px = probe_image(image)
     depth = None
     depth_range_mm = None
     if column.kind == "depth":
@@ -253,26 +247,26 @@ def _camera(
         kind=kind,
         recorded_px=recorded_px,
         size_px=feature.resize or settings.resize or recorded_px,
-        encoding=image.encoding if isinstance(image, RawPicture) else "",
+        encoding=image.encoding if isinstance(image, RawImage) else "",
         depth=depth,
         depth_range_mm=depth_range_mm,
     )
 
 
-def _first_image(store: Store, camera: StoreCamera, rows: range) -> Picture:
+def _first_image(store: Store, camera: StoreCamera, rows: range) -> CameraImage:
     problem = "it has no rows"
     memory = np.empty(camera.row_bytes, np.uint8)
     for row in rows:
         try:
-            (found,) = camera.source.read_block([row], memory)
-            if isinstance(found, ImageError):
-                raise found
-            image = camera.image(found)
-            probe_picture(image)
+            (first,) = camera.source.read_block([row], memory)
+            if isinstance(first, ImageError):
+                raise first
+            image = camera.image(first)
+            probe_image(image)
             return image
         except (ImageError, LimitExceeded) as error:
             problem = error.message
-    raise ImageError(f"{store.path}: {camera.name} has no usable picture among its first rows: {problem}")
+    raise ImageError(f"{store.path}: {camera.name} has no usable image among its first rows: {problem}")
 
 
 def _numbers(key: str, feature: FeatureSettings, columns: list[Column]) -> NumberColumn:
@@ -280,7 +274,7 @@ def _numbers(key: str, feature: FeatureSettings, columns: list[Column]) -> Numbe
     names: list[str] = []
     slices = [_slice(key, source, column) for source, column in zip(feature.sources, columns, strict=True)]
     width = sum(last - first for first, last in slices)
-    is_named = width <= WIDEST_VALUES  # nobody reads so many names, and they take more memory than the values
+    is_named = width <= WIDEST_VALUES  # so many names are of no use, and take more memory than the values
     for source, column, (first, last) in zip(feature.sources, columns, slices, strict=True):
         base = base_name(column.name)
         single = math.prod(column.shape) == 1
@@ -292,8 +286,8 @@ def _numbers(key: str, feature: FeatureSettings, columns: list[Column]) -> Numbe
                 )
             labels = list(source.names)
         scale = np.asarray(source.scale) * (math.pi / 180 if source.unit == "deg" else 1.0)
-        for given in (scale, np.asarray(source.offset)):
-            if given.ndim and given.size != last - first:
+        for values in (scale, np.asarray(source.offset)):
+            if values.ndim and values.size != last - first:
                 raise ConfigError(f"features.{key}: scale and offset need 1 or {last - first} numbers")
         parts.append(NumberPart(column, first, last, scale, np.asarray(source.offset)))
         names += labels
@@ -309,14 +303,14 @@ def _numbers(key: str, feature: FeatureSettings, columns: list[Column]) -> Numbe
     return NumberColumn(key, dtype, tuple(parts), tuple(names))
 
 
-def _slice(key: str, source: Source, column: Column) -> tuple[int, int]:
+def _slice(key: str, source: TopicSource, column: Column) -> tuple[int, int]:
     values = math.prod(column.shape)
     if source.field is None or source.field == ".":
         return 0, values
     match = _SLICE.match(source.field)
     if match is None:
         raise ConfigError(
-            f"features.{key}.field: {source.field!r} is no part of a data set", hint="write it as [0:7] or [3]"
+            f"features.{key}.field: {source.field!r} is not a part of a data set", hint="write it as [0:7] or [3]"
         )
     first = int(match[1] or 0)
     last = (int(match[3]) if match[3] else values) if match[2] else first + 1

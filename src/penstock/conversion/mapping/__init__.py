@@ -1,1 +1,1 @@
-"""Which topic becomes which feature, when nobody says."""
+"""Which topic becomes which feature, when no configuration says so."""

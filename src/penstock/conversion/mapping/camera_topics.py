@@ -1,16 +1,19 @@
-"""Which topics are cameras: colour and depth told apart, of twins the better one, and a short name for each."""
+"""Which topics are cameras: colour or depth, of twins the better one, and a short name for each."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from penstock.conversion.cameras.depth_camera import COMPRESSED_DEPTH, peek
-from penstock.conversion.mapping.left_out import left_out
+from penstock.conversion.cameras.camera import COMPRESSED_DEPTH, peek
+from penstock.conversion.report import left_out
 from penstock.errors import PenstockError
-from penstock.media.image.depth import DepthInfo
 from penstock.recordings.recording import Recording, Topic
 from penstock.recordings.values.images import COMPRESSED_TYPES, RAW_TYPES, VIDEO_TYPES
+
+if TYPE_CHECKING:
+    from penstock.media.image.depth import DepthInfo
 
 _FILLER = frozenset(
     ("camera", "color", "colour", "compressed", "image", "raw", "rgb", "sensor", "sensors", "video")
@@ -30,13 +33,15 @@ def find_cameras(recording: Recording, notes: list[str], *, use_depth: bool) -> 
     colour: list[Topic] = []
     depth: dict[str, DepthInfo] = {}
     images = [topic for topic in recording.topics if is_image(topic) and topic.shared_name is None]
-    found = [topic for topic in images if topic.count and topic.problem is None]
-    for topic in found:
+    usable = [topic for topic in images if topic.count and topic.problem is None]
+    for topic in usable:
         try:
-            info = peek(recording, topic) if _may_be_depth(topic) else None
+            # Compressed images are depth only where their name says so; of others a message has to be read.
+            may_be = topic.type not in VIDEO_TYPES and (topic.type in RAW_TYPES or "depth" in topic.name.lower())
+            info = peek(recording, topic) if may_be else None
         except PenstockError as error:
             if topic.type in COMPRESSED_TYPES and not topic.name.endswith(COMPRESSED_DEPTH):
-                colour.append(topic)  # it is said where its pictures are read
+                colour.append(topic)  # reported where its images are read
             else:
                 notes.append(left_out(topic.name, error.message.split(f"{topic.name} ", 1)[-1]))
             continue
@@ -44,7 +49,7 @@ def find_cameras(recording: Recording, notes: list[str], *, use_depth: bool) -> 
             colour.append(topic)
         else:
             depth[topic.name] = info
-    deep = [topic for topic in found if topic.name in depth]
+    deep = [topic for topic in usable if topic.name in depth]
     if not use_depth:
         deep += [topic for topic in colour if "depth" in topic.name.lower()]
         if deep:
@@ -53,7 +58,7 @@ def find_cameras(recording: Recording, notes: list[str], *, use_depth: bool) -> 
     cameras = _without_colour_twins(colour, depth, notes)
     for topic in cameras:
         if "depth" in topic.name.lower():
-            notes.append(f"{topic.name} has ordinary pictures: the distances were lost before they were recorded")
+            notes.append(f"{topic.name} has ordinary images: the distances were lost before they were recorded")
     return cameras, _without_depth_twins(deep, depth, notes)
 
 
@@ -74,9 +79,9 @@ def camera_names(colour: Sequence[Topic], depth: Sequence[Topic] = ()) -> dict[s
     return names
 
 
-def distinct_name(name: str, topic: str, taken: Iterable[str]) -> str:
+def distinct_name(name: str, topic: str, used: Iterable[str]) -> str:
     """The name, with a mark of its topic where another one has it already: nothing replaces anything unseen."""
-    if name.casefold() not in {each.casefold() for each in taken}:
+    if name.casefold() not in {each.casefold() for each in used}:
         return name
     import hashlib
 
@@ -93,11 +98,6 @@ def _short_name(topic: Topic, filler: frozenset[str]) -> str:
     return safe_name("_".join(telling) or parts[0] if parts else "camera")
 
 
-def _may_be_depth(topic: Topic) -> bool:
-    """Whether a message has to be read to know; compressed pictures are depth only where their name says so."""
-    return topic.type not in VIDEO_TYPES and (topic.type in RAW_TYPES or "depth" in topic.name.lower())
-
-
 def _base(topic: Topic) -> str:
     """The camera's own topic, of which image_transport sends other forms beside it."""
     head, _, tail = topic.name.rpartition("/")
@@ -112,12 +112,12 @@ def _without_colour_twins(colour: Sequence[Topic], depth: dict[str, DepthInfo], 
     still = {_base(topic) for topic in colour if topic.type not in VIDEO_TYPES}
     streams = [topic for topic in colour if topic.type in VIDEO_TYPES and _base(topic) in still]
     if streams:
-        notes.append(f"video twins of picture topics left out: {', '.join(topic.name for topic in streams)}")
+        notes.append(f"video twins of image topics left out: {', '.join(topic.name for topic in streams)}")
         twins += streams
     of_depth = {name.removesuffix(f"/{COMPRESSED_DEPTH}").removesuffix("/compressed") for name in depth}
     shown = [topic for topic in colour if _base(topic) in of_depth and topic not in twins]
     if shown:
-        notes.append(f"pictures of depth topics left out: {', '.join(topic.name for topic in shown)}")
+        notes.append(f"images of depth topics left out: {', '.join(topic.name for topic in shown)}")
     return [topic for topic in colour if topic not in twins and topic not in shown]
 
 

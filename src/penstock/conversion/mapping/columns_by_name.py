@@ -1,4 +1,4 @@
-"""Columns of a store → features when nobody named them: by name and shape, explained in notes."""
+"""Columns of a store → features when none are configured: by name and shape, explained in notes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.conversion.mapping.left_out import left_out
-from penstock.conversion.settings import FeatureSettings, Source
+from penstock.conversion.report import left_out
+from penstock.conversion.settings import FeatureSettings, TopicSource
 from penstock.lerobot.features import safe_key
 from penstock.stores.roles import (
     ASIDE_GROUPS,
@@ -35,14 +35,14 @@ _CAMERA_TAIL = re.compile(r"_(?:images?|rgb|img)\Z")
 
 
 @dataclass(frozen=True)
-class Found:
+class MappedColumns:
     """The features, and what was left out and why."""
 
     features: dict[str, FeatureSettings]
     notes: tuple[str, ...]
 
 
-def map_columns(store: Store, *, with_depth: bool = True) -> Found:
+def map_columns(store: Store, *, with_depth: bool = True) -> MappedColumns:
     """Images, state, action and the rest, under the names that LeRobot uses.
 
     Columns of next observations are not among them: `next_columns` decides on those.
@@ -53,18 +53,18 @@ def map_columns(store: Store, *, with_depth: bool = True) -> Found:
         notes.append(f"depth left out: {listed([column.name for column in columns if column.kind == 'depth'])}")
         columns = [column for column in columns if column.kind != "depth"]
     features: dict[str, FeatureSettings] = {}
-    for key, column in camera_keys(column for column in columns if column.is_picture).items():
+    for key, column in camera_keys(column for column in columns if column.is_image).items():
         features[key] = feature_of(column)
     numbers = {column.name: column for column in columns if column.kind == "numbers"}
     roles = find_roles(numbers)
     for role in (*CENTRAL_ROLES, "success"):
         if role in roles:
-            features[LEROBOT[role][0]] = FeatureSettings(tuple(Source(name) for name in roles[role]))
-    taken = {source.topic for feature in features.values() for source in feature.sources}
+            features[LEROBOT[role][0]] = FeatureSettings(tuple(TopicSource(name) for name in roles[role]))
+    used = {source.topic for feature in features.values() for source in feature.sources}
     for column in numbers.values():
-        if column.name not in taken:
+        if column.name not in used:
             _add_other(features, column, any(is_observation(name) for name in numbers), notes)
-    return Found(features, tuple(notes))
+    return MappedColumns(features, tuple(notes))
 
 
 def _usable(store: Store, notes: list[str]) -> list[Column]:
@@ -92,7 +92,7 @@ def problem_of(store: Store, name: str) -> str | None:
     if column.kind == "text":
         return "text"
     values = int(np.prod(column.shape, dtype=np.int64))
-    if not column.is_picture and not 0 < values <= _WIDEST:
+    if not column.is_image and not 0 < values <= _WIDEST:
         return f"{values:,} numbers a row (features: may still name it)"
     return None
 
@@ -117,7 +117,7 @@ def observation_key(name: str) -> str:
 
 
 def feature_of(column: Column) -> FeatureSettings:
-    source = (Source(column.name),)
+    source = (TopicSource(column.name),)
     is_whole = column.kind == "numbers" and np.dtype(column.dtype).kind in "iub"
     return FeatureSettings(source, dtype="int64") if is_whole else FeatureSettings(source)
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.conversion.inputs.input import Means
+from penstock.conversion.inputs.input import OpenOptions
 from penstock.conversion.mapping.columns_by_name import camera_keys, feature_of, listed, observation_key, problem_of
-from penstock.conversion.mapping.left_out import left_out
+from penstock.conversion.report import left_out
 from penstock.conversion.settings import FeatureSettings, Settings
 from penstock.errors import BudgetExceeded, ImageError, StoreError
 from penstock.plan.conversion_memory import Load, Reads, plan_memory
@@ -32,16 +32,11 @@ _FIRST_ROWS = "of the first rows; converting compares all"
 class NextRows:
     """What comparing next observations with the rows after them gave."""
 
-    compared: int
-    """Rows with a row after them in their episode."""
-    equal: int
-    """Of those: rows whose next observation is the observation of the row after."""
-    open_ends: int
-    """Last rows of episodes that do not end terminal, with a next observation that is not their own observation."""
-    terminal_ends: int
-    """The same of episodes that end terminal."""
-    is_whole: bool = True
-    """Whether all rows were compared, not only the first ones."""
+    compared: int  # rows with a row after them in their episode
+    equal: int  # of those: rows whose next observation is the observation of the row after
+    open_ends: int  # last rows of episodes that do not end terminal, whose next observation is not their own
+    terminal_ends: int  # the same of episodes that end terminal
+    is_whole: bool = field(default=True, kw_only=True)  # whether all rows were compared, not only the first ones
 
     @property
     def is_row_after(self) -> bool:
@@ -81,46 +76,39 @@ def compare_next(
     for start in range(0, store.rows, step):
         rows = np.arange(start, min(start + step, store.rows), dtype=np.int64)
         own = _read(store, now, np.arange(start, min(start + step + 1, store.rows), dtype=np.int64))
-        told = _read(store, after, rows)
+        next_values = _read(store, after, rows)
         is_last = np.isin(rows, lasts)
-        is_terminal = np.zeros(len(rows), np.bool_) if terminal is None else _flags(store.numbers(terminal, rows))
+        is_terminal = np.zeros(len(rows), np.bool_)
+        if terminal is not None:
+            flags = store.numbers(terminal, rows).reshape(-1)
+            is_terminal = (flags != 0) & (flags == flags)  # a NaN says nothing
         inside = ~is_last[: len(own) - 1]
-        new = is_last & ~_equal(told, own[: len(rows)])
-        follows = _equal(told[: len(own) - 1], own[1:]) & inside
+        new = is_last & ~_equal(next_values, own[: len(rows)])
+        follows = _equal(next_values[: len(own) - 1], own[1:]) & inside
         counts += [np.count_nonzero(each) for each in (inside, follows, new & ~is_terminal, new & is_terminal)]
         if on_block is not None:
             on_block()
         if left is not None:
             left -= 2 * row_bytes * len(rows)
             if left <= 0 and rows[-1] + 1 < store.rows:
-                return _next_rows(counts, is_whole=False)
-    return _next_rows(counts, is_whole=True)
-
-
-def _next_rows(counts: NDArray[np.int64], is_whole: bool) -> NextRows:
-    compared, equal, open_ends, terminal_ends = counts.tolist()
-    return NextRows(compared, equal, open_ends, terminal_ends, is_whole)
+                return NextRows(*counts.tolist(), is_whole=False)
+    return NextRows(*counts.tolist())
 
 
 def _row_bytes(store: Store, name: str) -> int:
     column = store.column(name)
-    return max(aligned(store.images(name).largest_bytes) if column.is_picture else column.row_bytes, 1)
-
-
-def _flags(values: NDArray[Any]) -> NDArray[np.bool_]:
-    flat = values.reshape(-1)
-    return np.asarray((flat != 0) & (flat == flat), np.bool_)  # a NaN says nothing
+    return max(aligned(store.images(name).largest_bytes) if column.is_image else column.row_bytes, 1)
 
 
 def _read(store: Store, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
     """Numbers as they are; images as objects of bytes, of which one that cannot be read equals nothing."""
-    if not store.column(name).is_picture:
+    if not store.column(name).is_image:
         return store.numbers(name, rows)
     memory = np.empty(len(rows) * _row_bytes(store, name), np.uint8)
-    found = np.empty(len(rows), object)
+    values = np.empty(len(rows), object)
     for place, image in enumerate(store.images(name).read_block(rows.tolist(), memory)):
-        found[place] = object() if isinstance(image, ImageError) else image.tobytes()
-    return found
+        values[place] = object() if isinstance(image, ImageError) else image.tobytes()
+    return values
 
 
 def _equal(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
@@ -137,46 +125,46 @@ def _equal(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class NextColumns:
-    """The features that tell of next rows, and why others do not."""
+    """The features that hold next rows, and why others do not."""
 
     features: dict[str, FeatureSettings] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
-def next_features(store: Store, settings: Settings, means: Means) -> NextColumns:
+def next_features(store: Store, settings: Settings, options: OpenOptions) -> NextColumns:
     """Decide on every column of next observations that no feature takes yet.
 
     A column is left out only where `Transition` gives the same without it: every row equals the one after it in its
     episode, and no episode ends open. The row after the last of a terminal episode is masked by its terminal flag.
     """
-    taken = {source.topic for feature in settings.features.values() for source in feature.sources}
-    columns, notes = _columns(store, settings, taken)
+    used = {source.topic for feature in settings.features.values() for source in feature.sources}
+    columns, notes = _columns(store, settings, used)
     if columns and settings.hdf5.next_observations == "drop":
         notes.append(f"left out, as asked for: {listed(list(columns))}")
         columns = {}
-    found: dict[str, NextRows] = {}
+    compared: dict[str, NextRows] = {}
     if settings.hdf5.next_observations == "auto":
         for name, column in columns.items():
             now = store.columns.get(_now(name))
             if now is not None and is_comparable(now, column):
-                found[name] = _compared(store, now.name, name, means)
-    needed = [name for name in columns if name not in found or not found[name].is_row_after]
+                compared[name] = _compared(store, now.name, name, options)
+    needed = [name for name in columns if name not in compared or not compared[name].is_row_after]
     # Next columns of numbers stand for the state in a transition: one of them alone would leave the others without.
-    with_numbers = any(not columns[name].is_picture for name in needed)
-    kept = [name for name, each in columns.items() if name in needed or (with_numbers and not each.is_picture)]
+    with_numbers = any(not columns[name].is_image for name in needed)
+    kept = [name for name, each in columns.items() if name in needed or (with_numbers and not each.is_image)]
     features = _features(settings.features, columns, kept)
     by_name = {source.topic: key for key, feature in features.items() for source in feature.sources}
-    notes += _left_out_notes({name: each for name, each in found.items() if name not in by_name})
-    notes += [_kept_note(name, key, found.get(name), settings) for name, key in by_name.items()]
+    notes += _left_out_notes({name: each for name, each in compared.items() if name not in by_name})
+    notes += [_kept_note(name, key, compared.get(name), settings) for name, key in by_name.items()]
     return NextColumns(features, tuple(notes))
 
 
-def refuse_new(path: Path, found: NextColumns, settings: Settings, first: str) -> None:
+def refuse_new(path: Path, columns: NextColumns, settings: Settings, first: str) -> None:
     """A data set that an earlier file started without a next observation cannot take it from a later one."""
-    for key in (key for key in found.features if key.removeprefix("next.") in settings.features):
+    for key in (key for key in columns.features if key.removeprefix("next.") in settings.features):
         raise StoreError(
             f"{path}: the data set was started with {first}, without {key}, which this file needs: "
-            f"{'; '.join(found.notes)}",
+            f"{'; '.join(columns.notes)}",
             hint=f"{_KEEP} of all files, hdf5.next_observations=drop leaves them out; or convert the file on its own",
         )
 
@@ -186,11 +174,11 @@ def _now(name: str) -> str:
     return name.removeprefix("next_")
 
 
-def _columns(store: Store, settings: Settings, taken: Set[str]) -> tuple[dict[str, Column], list[str]]:
-    found: dict[str, Column] = {}
+def _columns(store: Store, settings: Settings, used: Set[str]) -> tuple[dict[str, Column], list[str]]:
+    columns: dict[str, Column] = {}
     notes: list[str] = []
     for name in dict.fromkeys([*store.columns, *store.left_out]):
-        if not is_next_observation(name) or name in taken:
+        if not is_next_observation(name) or name in used:
             continue
         problem = problem_of(store, name)
         if problem is not None:
@@ -198,57 +186,57 @@ def _columns(store: Store, settings: Settings, taken: Set[str]) -> tuple[dict[st
         elif store.columns[name].kind == "depth" and settings.depth == "off":
             notes.append(f"depth left out: {name}")
         else:
-            found[name] = store.columns[name]
-    return found, notes
+            columns[name] = store.columns[name]
+    return columns, notes
 
 
-def _compared(store: Store, now: str, after: str, means: Means) -> NextRows:
+def _compared(store: Store, now: str, after: str, options: OpenOptions) -> NextRows:
     load = Load(
         cameras=(),
         vectors=(),
         rows=0,
-        index_bytes=store.reading_bytes + (CHILD_BYTES if means.inputs > 1 else 0),
+        index_bytes=store.reading_bytes + (CHILD_BYTES if options.inputs > 1 else 0),
         reads=Reads(0, 0, comparing_bytes(store, now, after)),
         chunk_size="auto",
         threads=1,
     )
     try:
-        plan_memory(load, means.budget_bytes)
+        plan_memory(load, options.budget_bytes)
     except BudgetExceeded as error:
         error.message = f"comparing {after} with the rows after: {error.message}"
         error.hint = f"{error.hint}; hdf5.next_observations=keep compares nothing"
         raise
-    return compare_next(store, now, after, means.compared_bytes, means.check_stop)
+    return compare_next(store, now, after, options.compared_bytes, options.check_stop)
 
 
 def _features(
     features: Mapping[str, FeatureSettings], columns: Mapping[str, Column], kept: Sequence[str]
 ) -> dict[str, FeatureSettings]:
     """A next feature for every feature of which a part is kept, where the file has all its parts; else part by part."""
-    found: dict[str, FeatureSettings] = {}
-    taken: set[str] = set()
+    settings_of: dict[str, FeatureSettings] = {}
+    used: set[str] = set()
     for key, feature in features.items():
         names = [f"next_{source.topic}" for source in feature.sources]
         if any(name in kept for name in names) and all(name in columns for name in names):
             sources = tuple(replace(source, topic=name) for source, name in zip(feature.sources, names, strict=True))
-            found[f"next.{key}"] = replace(feature, sources=sources)
-            taken.update(names)
-    alone = [columns[name] for name in kept if name not in taken]
-    keys = {f"next.{key}": each for key, each in camera_keys(each for each in alone if each.is_picture).items()}
-    keys |= {f"next.{observation_key(_now(each.name))}": each for each in alone if not each.is_picture}
-    return found | {key: feature_of(column) for key, column in keys.items() if key not in found}
+            settings_of[f"next.{key}"] = replace(feature, sources=sources)
+            used.update(names)
+    alone = [columns[name] for name in kept if name not in used]
+    keys = {f"next.{key}": each for key, each in camera_keys(each for each in alone if each.is_image).items()}
+    keys |= {f"next.{observation_key(_now(each.name))}": each for each in alone if not each.is_image}
+    return settings_of | {key: feature_of(column) for key, column in keys.items() if key not in settings_of}
 
 
-def _left_out_notes(found: Mapping[str, NextRows]) -> list[str]:
+def _left_out_notes(compared: Mapping[str, NextRows]) -> list[str]:
     """One note for all that were compared alike."""
     alike: dict[NextRows, list[str]] = {}
-    for name, rows in found.items():
+    for name, rows in compared.items():
         alike.setdefault(replace(rows, terminal_ends=0), []).append(name)
     notes = [
         f"left out, as each is the observation of the row after ({_compared_text(rows)}): {listed(names)}"
         for rows, names in alike.items()
     ]
-    ends = max((rows.terminal_ends for rows in found.values()), default=0)
+    ends = max((rows.terminal_ends for rows in compared.values()), default=0)
     if ends:
         some = f"{ends:,} terminal episode{'s' if ends > 1 else ''}"
         notes.append(f"left out with them: what was observed after the last row of {some}; {_KEEP}")
@@ -259,8 +247,8 @@ def _kept_note(name: str, key: str, rows: NextRows | None, settings: Settings) -
     if key in settings.leave_out:
         return f"left out, as asked for: {name} ({key})"
     if rows is None:
-        asked = settings.hdf5.next_observations == "keep"
-        why = "as asked for" if asked else f"there is no {_now(name)} of its kind and shape to compare it with"
+        is_requested = settings.hdf5.next_observations == "keep"
+        why = "as asked for" if is_requested else f"there is no {_now(name)} of its kind and shape to compare it with"
         return f"{name} is kept as {key}: {why}"
     if rows.equal < rows.compared:
         share = 100 * rows.equal / rows.compared

@@ -1,28 +1,153 @@
-"""Which topics are numbers: the obvious field of each, which of them are commands, and what becomes of them."""
+"""Which topics are numbers: the obvious field of each, which are commands, which have a message for every row."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.align import measure_rate, usual_tolerance_ns
+from penstock.align.rate import LARGEST_DIFFERENCE, NS_PER_S, clock_of
+from penstock.conversion.cameras.camera import first_payloads
 from penstock.conversion.mapping.camera_topics import distinct_name, is_image, safe_name
-from penstock.conversion.mapping.density import Density
-from penstock.conversion.mapping.first_messages import first_payloads
-from penstock.conversion.mapping.left_out import left_out
-from penstock.conversion.settings import FeatureSettings, Source
+from penstock.conversion.report import left_out
+from penstock.conversion.settings import FIXED, FeatureSettings, Settings, TopicSource
 from penstock.errors import ConfigError, MessageError, PenstockError
 from penstock.recordings.messages.decoder import MessageDecoder
 from penstock.recordings.recording import Recording, Topic
-from penstock.recordings.values.obvious import (
+from penstock.recordings.values.default_fields import (
     NO_VECTOR,
     PER_JOINT,
     default_path,
+    default_paths,
     is_joint_vector,
-    obvious_paths,
 )
 from penstock.recordings.values.vectors import VectorReader
 from penstock.stores.roles import LEROBOT
+
+_FEWEST = 10  # messages of a topic with values for the rows; in short recordings one for every third row
+_SHARE = 0.5  # of the rows that must be left where a topic starts late or ends early
+_MOST_ROWS = 100_000  # of a fixed timeline that are looked at
+
+
+class Density(NamedTuple):
+    """What the rows find of one topic; rows outside of its own range are trimmed, those inside are lost."""
+
+    messages: int  # in the time of the rows
+    needed: int
+    rows: int
+    inside: range  # the rows in its own range
+    served: int  # of these
+
+    def is_enough(self, share: float) -> bool:
+        """Whether it is recorded for half of the rows, and has a message for a share of those."""
+        return self.messages >= self.needed and self.covers(self.inside) and self.served >= share * len(self.inside)
+
+    def covers(self, inside: range) -> bool:
+        return len(inside) > 0 and len(inside) >= _SHARE * self.rows
+
+    def reason(self, inside: range | None = None) -> str:
+        """Why it is not enough, or not with the rows that other topics leave."""
+        if self.messages < self.needed:
+            if self.messages < 2:
+                return "only 1 message" if self.messages else "no message between the first and the last row"
+            return f"too sparse for a row each: {self.messages:,} messages for {self.rows:,} rows"
+        left = self.inside if inside is None else inside
+        if not self.covers(left):
+            return f"it would leave only {len(left):,} of {self.rows:,} rows, as it starts late or ends early"
+        return f"too sparse for a row each: {len(self.inside) - self.served:,} of {len(self.inside):,} rows find none"
+
+
+class RowTimes(NamedTuple):
+    """When the rows of a recording will be, before it is known what they take."""
+
+    times_ns: NDArray[np.int64]
+    timeline: str | None  # the topic that makes them
+    tolerance_ns: int | None
+    arrival_ns: int  # the usual time between two of them
+    holds: bool = False  # whether a row that finds no message takes the last one
+
+    def density(self, recording: Recording, topic: Topic) -> Density:
+        """What these rows find of a topic, by its receive times."""
+        rows = int(self.times_ns.size)
+        needed = max(2, min(_FEWEST, -(-rows // 3)))
+        if topic.name == self.timeline:
+            return Density(topic.count, min(needed, topic.count), rows, range(rows), rows)
+        times_ns = np.sort(recording.times_ns(topic))
+        tolerance_ns = self._tolerance_ns(times_ns)
+        if tolerance_ns is None or not rows:
+            return Density(min(topic.count, 1), needed, rows, range(0), 0)
+        inside = _within(self.times_ns, times_ns, tolerance_ns)
+        row_ns = self.times_ns[inside.start : inside.stop]
+        after = np.minimum(np.searchsorted(times_ns, row_ns), times_ns.size - 1)
+        before = np.maximum(after - 1, 0)
+        away_ns = np.minimum(np.abs(times_ns[after] - row_ns), np.abs(row_ns - times_ns[before]))
+        served = len(inside) if self.holds else int(np.count_nonzero(away_ns <= tolerance_ns))
+        return Density(len(_within(times_ns, self.times_ns, tolerance_ns)), needed, rows, inside, served)
+
+    def _tolerance_ns(self, times_ns: NDArray[np.int64]) -> int | None:
+        """As the alignment will have it; None for a topic without a rate."""
+        rate = measure_rate(times_ns)
+        if rate is None or self.tolerance_ns is not None:
+            return None if rate is None else self.tolerance_ns
+        return usual_tolerance_ns(self.arrival_ns, rate)
+
+
+def _within(times_ns: NDArray[np.int64], others_ns: NDArray[np.int64], tolerance_ns: int) -> range:
+    """Which times lie between the first and the last of others, or close to these."""
+    first = np.searchsorted(times_ns, int(others_ns[0]) - tolerance_ns)
+    stop = np.searchsorted(times_ns, int(others_ns[-1]) + tolerance_ns, side="right")
+    return range(int(first), int(stop))
+
+
+def row_times(recording: Recording, settings: Settings, cameras: Iterable[Topic], numbers: Iterable[Topic]) -> RowTimes:
+    """The rows by the timeline that is set, by the first camera while all have images, or by the steadiest topic."""
+    timeline = None
+    if settings.timeline == FIXED:
+        times_ns = _fixed(recording, settings.fps)
+    elif settings.timeline is not None:
+        timeline = recording.topic(settings.timeline)
+    elif of_cameras := [np.sort(recording.times_ns(topic)) for topic in cameras]:
+        begin_ns, end_ns = max(int(each[0]) for each in of_cameras), min(int(each[-1]) for each in of_cameras)
+        first = of_cameras[0]
+        shared = first[(first >= begin_ns) & (first <= end_ns)]
+        times_ns = shared if shared.size else first
+    elif (timeline := steadiest(recording, numbers)) is None:
+        times_ns = _fixed(recording, settings.fps)
+    if timeline is not None:
+        times_ns = np.sort(recording.times_ns(timeline))
+    rate = measure_rate(times_ns)
+    name = None if timeline is None else timeline.name
+    arrival_ns = 0 if rate is None else rate.arrival_ns
+    return RowTimes(times_ns, name, settings.tolerance, arrival_ns, settings.missing == "hold")
+
+
+def _fixed(recording: Recording, fps: int | None) -> NDArray[np.int64]:
+    span_ns = max(recording.end_ns - recording.start_ns, 0)
+    count = min(_MOST_ROWS, span_ns * (fps or 10) // NS_PER_S + 1)
+    return np.linspace(recording.start_ns, recording.end_ns, count).astype(np.int64)
+
+
+def steadiest(recording: Recording, topics: Iterable[Topic]) -> Topic | None:
+    """The topic that makes the best rows: recorded the longest, without holes, at a whole rate, the most even."""
+    best: tuple[tuple[float, ...], Topic] | None = None
+    for topic in topics:
+        times_ns = np.sort(recording.times_ns(topic))
+        rate = measure_rate(times_ns)
+        if rate is None:
+            continue
+        clock = clock_of(times_ns, max(1, round(rate.hz)))
+        right = not clock.exceeds(LARGEST_DIFFERENCE, 0)
+        covered = clock.recorded_ns / max(recording.end_ns - recording.start_ns, 1)
+        uneven = float(np.abs(np.diff(times_ns) - rate.period_ns).mean()) / rate.period_ns
+        score = (float(right), round(covered, 1), -round(uneven, 2), rate.hz)
+        if best is None or score > best[0]:
+            best = score, topic
+    return None if best is None else best[1]
+
 
 STATE, ACTION = (LEROBOT[role][0] for role in ("state", "action"))
 
@@ -41,8 +166,7 @@ _FRAMES = "foxglove.FrameTransform"
 _POSES = ("Pose", "FrameTransform", "Transform", "Odometry")
 
 
-@dataclass(frozen=True)
-class NumericTopic:
+class NumericTopic(NamedTuple):
     """A topic whose messages hold one obvious vector."""
 
     topic: Topic
@@ -75,7 +199,7 @@ class NumericTopic:
         return _MOST_BEAMS if self.topic.type in _SCANS else _MOST_DIMENSIONS
 
     def feature(self) -> FeatureSettings:
-        return FeatureSettings((Source(self.topic.name, field=self.field),))
+        return FeatureSettings((TopicSource(self.topic.name, field=self.field),))
 
 
 def _last_name(type_name: str) -> str:
@@ -91,14 +215,14 @@ def _words(name: str) -> set[str]:
 
 def find_numbers(recording: Recording, aside: Collection[str], notes: list[str]) -> list[NumericTopic]:
     """All topics with an obvious vector but those `aside`, by name; what is left out stands in the notes."""
-    found: list[NumericTopic] = []
+    topics: list[NumericTopic] = []
     for topic in sorted(recording.topics, key=lambda each: each.name):
         if is_image(topic) or not topic.count or topic.problem is not None or topic.name in aside:
             continue
-        if topic.shared_name is not None:  # of another type than the topic's own: named by whoever wants it
+        if topic.shared_name is not None:  # of another type than the topic's own: used only where it is named
             continue
         try:
-            numbers = _look_at(recording, topic)
+            numbers = _numeric_topic(recording, topic)
         except PenstockError as error:
             notes.append(left_out(topic.name, error.message))
             continue
@@ -107,14 +231,14 @@ def find_numbers(recording: Recording, aside: Collection[str], notes: list[str])
         elif numbers is not None and numbers.size > numbers.most_dimensions:
             notes.append(left_out(topic.name, f"{numbers.size:,} numbers in a message (name it under features:)"))
         elif numbers is not None:
-            found.append(numbers)
-    return found
+            topics.append(numbers)
+    return topics
 
 
-def _look_at(recording: Recording, topic: Topic) -> NumericTopic | None:
+def _numeric_topic(recording: Recording, topic: Topic) -> NumericTopic | None:
     """Read a first message: fields that it leaves empty are not what is meant."""
     decoder = recording.decoder(topic)
-    paths: Sequence[str] = obvious_paths(topic.type, decoder.definitions)
+    paths: Sequence[str] = default_paths(topic.type, decoder.definitions)
     if not paths and topic.type not in PER_JOINT:
         return None
     if topic.type == _FRAMES:
@@ -163,7 +287,7 @@ def _check_frames(recording: Recording, topic: Topic) -> None:
 def choose(
     numeric: Sequence[NumericTopic],
     density: Callable[[Topic], Density],
-    taken: Sequence[str],
+    used: Sequence[str],
     notes: list[str],
 ) -> dict[str, FeatureSettings]:
     """The state, the action, and a feature of its own for whatever else has a value for every row."""
@@ -174,21 +298,21 @@ def choose(
     inside = _shared(dense[each.name].inside for each in (*state, *action))
     for key, chosen in ((STATE, state), (ACTION, action)):
         if chosen:
-            features[key] = FeatureSettings(tuple(Source(each.name, field=each.field) for each in chosen))
+            features[key] = FeatureSettings(tuple(TopicSource(each.name, field=each.field) for each in chosen))
     for each in numeric:
         if each in state or each in action:
             continue
-        found = dense[each.name]
-        left = _shared((inside, found.inside)) if inside is not None else found.inside
-        if not found.is_enough(_OTHER_SHARE) or left is None or not found.covers(left):
+        topic_density = dense[each.name]
+        left = _shared((inside, topic_density.inside)) if inside is not None else topic_density.inside
+        if not topic_density.is_enough(_OTHER_SHARE) or left is None or not topic_density.covers(left):
             held = " with policy: hold and missing: hold" if each.is_command else ""
-            notes.append(left_out(each.name, f"{found.reason(left)} (add it under features:{held} to keep it)"))
+            notes.append(left_out(each.name, f"{topic_density.reason(left)} (add it under features:{held} to keep it)"))
             continue
         inside = left
         if each.is_command:
             notes.append(f"{each.name} is a pose beside commands of joints: an observation, and no part of the action")
         key = f"observation.{safe_name(each.name.strip('/').replace('/', '_'))}"
-        features[distinct_name(key, each.name, (*taken, *features))] = each.feature()
+        features[distinct_name(key, each.name, (*used, *features))] = each.feature()
     if numeric and not action:
         words = "cmd, command, goal, target"
         notes.append(f"no action: no topic with a value for each row has a word like {words} in its name")
@@ -210,11 +334,11 @@ def _state(candidates: Sequence[NumericTopic], dense: Mapping[str, Density]) -> 
         lambda each: each.is_pose,
     )
     for is_kind in kinds:
-        found = [each for each in candidates if is_kind(each)]
-        if steady := [each for each in found if dense[each.name].is_enough(_STEADY_SHARE)]:
+        matching = [each for each in candidates if is_kind(each)]
+        if steady := [each for each in matching if dense[each.name].is_enough(_STEADY_SHARE)]:
             return steady
         # Joints with holes or on another clock are not left out without a word: rows are lost, or none is found.
-        if joints := [each for each in found if each.is_joints and each.topic.count >= dense[each.name].needed]:
+        if joints := [each for each in matching if each.is_joints and each.topic.count >= dense[each.name].needed]:
             return joints
     return []
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from penstock.align.report import count_of
 from penstock.conversion.inputs.recording import RecordingPlan
-from penstock.conversion.mapping.constants import find_constants
-from penstock.conversion.mapping.topics import find_features, proposed_fps
-from penstock.conversion.settings import FIXED, FeatureSettings, Settings, Source
+from penstock.conversion.mapping.topics import find_constants, find_features, proposed_fps
+from penstock.conversion.settings import FIXED, FeatureSettings, Settings, TopicSource
 from penstock.errors import PenstockError
 from penstock.recordings.recording import Recording, Topic
 from penstock.recordings.values.transforms import TRANSFORM_TYPES
@@ -17,7 +16,7 @@ from penstock.system import config
 
 _HEAD = """\
 # What `penstock convert` would do with {name}: keep this file, change what you like, and give it as --config.
-# rows: {rows:,} at {fps} fps · docs/configuration.md explains every key.
+# rows: {rows:,} at {fps} fps · docs/reference/configuration.md explains every key.
 """
 
 
@@ -25,7 +24,7 @@ _DRAFT_HEAD = """\
 # `penstock convert` cannot use {name} as it is:
 {reason}
 # Remove the '# ' before what you need, change it, and give this file as --config.
-# docs/configuration.md explains every key.
+# docs/reference/configuration.md explains every key.
 """
 
 
@@ -97,8 +96,8 @@ def _seconds(recording: Recording, topic: Topic) -> str:
     return f", {first:.2f} s to {last:.2f} s"
 
 
-def _written(feature: FeatureSettings, is_vector: bool) -> FeatureSettings | Source | tuple[Source, ...]:
-    """The shortest form that says it all; the policy of numbers is always said, as it is what people change first."""
+def _written(feature: FeatureSettings, is_vector: bool) -> FeatureSettings | TopicSource | tuple[TopicSource, ...]:
+    """The shortest complete form; the policy of numbers is always written, as it is what people change first."""
     sources = feature.sources
     if is_vector and sources[0].tf is None:
         sources = tuple(replace(source, policy=source.policy or "nearest") for source in sources)

@@ -1,28 +1,110 @@
-"""Topics → features when nobody said which: by type and by name, explained in notes, printable as a configuration."""
+"""Topics → features when none are configured: by type and by name, explained in notes; constants become metadata."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from penstock.align import measure_rate
-from penstock.align.clock import is_wrong
-from penstock.align.rate import NS_PER_S
+from penstock.align.rate import NS_PER_S, is_wrong
 from penstock.align.report import count_of
 from penstock.conversion.mapping.camera_topics import camera_names, find_cameras, is_image
-from penstock.conversion.mapping.constants import find_constants, is_rare
-from penstock.conversion.mapping.density import row_times, steadiest
-from penstock.conversion.mapping.left_out import group_left_out, left_out
-from penstock.conversion.mapping.numeric_topics import choose, find_numbers
-from penstock.conversion.settings import FeatureSettings, Settings, Source, without_left_out
-from penstock.errors import AlignError
+from penstock.conversion.mapping.numeric_topics import choose, find_numbers, row_times, steadiest
+from penstock.conversion.report import group_left_out, left_out
+from penstock.conversion.settings import FeatureSettings, Settings, TopicSource, without_left_out
+from penstock.errors import AlignError, PenstockError
 from penstock.recordings.recording import Recording, Topic
 from penstock.stores.roles import IMAGE_PREFIX
+
+_MOST_MESSAGES = 10  # of a topic that was latched, or sent again for those who came late
+# How many messages the busiest topic has for each of a rare one, and beside a single one: else the recording is short.
+_MUCH_RARER, _BESIDE_ONE = 30, 5
+_ALWAYS = frozenset(("sensor_msgs/msg/CameraInfo",))  # sent with every image, and the same each time
+_MOST_BYTES = 64 << 10  # a message that is larger is data
+_KEPT_CHARACTERS = 2_000  # of one value in the report; of all of them twice that
+
+
+def find_constants(recording: Recording, used: Collection[str]) -> dict[str, dict[str, Any]]:
+    """The constants of a recording by topic: type, number of messages, and the value where it is small.
+
+    Topics in `used` are columns or mark episodes. Only topics of few and small messages are read.
+    """
+    busiest = max((topic.count for topic in recording.topics), default=0)
+    constants: dict[str, dict[str, Any]] = {}
+    room = 2 * _KEPT_CHARACTERS
+    for topic in sorted(recording.topics, key=lambda each: each.name):
+        if topic.name in used or not _may_be_constant(recording, topic, busiest):
+            continue
+        try:
+            value = _only_value(recording, topic)
+        except PenstockError:
+            continue  # a topic without a feature, as any other that cannot be read
+        if value is None:
+            continue
+        constants[topic.name] = {"type": topic.type, "messages": topic.count}
+        size = len(json.dumps(value))
+        if size <= min(room, _KEPT_CHARACTERS):
+            constants[topic.name]["value"] = value
+            room -= size
+    return constants
+
+
+def is_rare(topic: Topic, busiest: int) -> bool:
+    """Whether a topic has next to no messages beside the busiest one."""
+    if topic.count == 1:
+        return busiest >= _BESIDE_ONE
+    return topic.count <= _MOST_MESSAGES and topic.count * _MUCH_RARER <= busiest
+
+
+def _may_be_constant(recording: Recording, topic: Topic, busiest: int) -> bool:
+    if not topic.count or is_image(topic) or topic.problem is not None:
+        return False
+    if not is_rare(topic, busiest) and topic.type not in _ALWAYS:
+        return False
+    return recording.largest_reads([topic]).message_bytes <= _MOST_BYTES
+
+
+def _only_value(recording: Recording, topic: Topic) -> Any:
+    """What all messages of a topic say, their headers aside; None where they differ."""
+    numbers = range(topic.count) if topic.count <= _MOST_MESSAGES else (0, topic.count // 2, topic.count - 1)
+    read = recording.decoder(topic).reader(["."])
+    first_value = None
+    for _, payload in recording.payloads(topic, numbers):
+        value = None if payload is None else _plain(read(payload)[0])
+        if value is None or (first_value is not None and first_value != value):
+            return None
+        first_value = value
+    return first_value
+
+
+def _plain(value: Any) -> Any:
+    """A decoded message as JSON has it, without the stamps and counters of headers."""
+    if isinstance(value, Mapping):
+        header = value.get("header")
+        frame = header.get("frame_id") if isinstance(header, Mapping) else None
+        plain = {name: _plain(each) for name, each in value.items() if name != "header"}
+        return plain | ({"frame_id": frame} if frame else {})
+    if isinstance(value, np.ndarray):
+        return _finite(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, (bytes, memoryview)):
+        return list(value)
+    return _finite(value.item() if isinstance(value, np.generic) else value)
+
+
+def _finite(value: Any) -> Any:
+    """NaN is not equal to itself and no JSON."""
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return str(value) if isinstance(value, float) and not np.isfinite(value) else value
+
 
 _LISTED = 3  # topics that were left out, in an error
 _STEADY_SHARE = 0.9  # of its rows that a depth camera must have an image for
@@ -30,27 +112,26 @@ _CONSTANT = "constant, kept in the report as metadata (policy: hold, missing: ho
 _NO_FIELD = "its type has no default field; name one under features: (penstock inspect --fields lists them)"
 
 
-@dataclass(frozen=True)
-class Mapping:
+class MappedTopics(NamedTuple):
     """The features that were found, and what was left out and why; `constants` by topic."""
 
     settings: Settings
     notes: tuple[str, ...]
-    constants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    constants: dict[str, dict[str, Any]]
 
 
-def map_topics(recording: Recording, settings: Settings) -> Mapping:
+def map_topics(recording: Recording, settings: Settings) -> MappedTopics:
     """Fill in `features` and `timeline` where the settings leave them open."""
     notes: list[str] = []
     features = without_left_out(settings.features, settings, recording.path, strict=bool(settings.features))
-    taken = {source.topic for feature in features.values() for source in feature.sources}
-    constants = find_constants(recording, taken | settings.episodes.topics | {str(settings.timeline)})
+    used = {source.topic for feature in features.values() for source in feature.sources}
+    constants = find_constants(recording, used | settings.episodes.topics | {str(settings.timeline)})
     if not features:
         features = find_features(recording, settings, constants, notes)
         features = without_left_out(features, settings, recording.path, strict=True)
         _check_some(recording, features, notes)
     timeline = settings.timeline or _first_camera(recording, features, is_whole=settings == Settings())
-    return Mapping(replace(settings, features=features, timeline=timeline), tuple(notes), constants)
+    return MappedTopics(replace(settings, features=features, timeline=timeline), tuple(notes), constants)
 
 
 def _first_camera(recording: Recording, features: dict[str, FeatureSettings], *, is_whole: bool) -> str:
@@ -115,27 +196,26 @@ def find_features(
             notes.append(left_out(topic.name, f"{density.reason()} (add it under features: to keep it)"))
             depth = [each for each in depth if each is not topic]
     features = {
-        IMAGE_PREFIX + name: FeatureSettings((Source(topic.name),))
+        IMAGE_PREFIX + name: FeatureSettings((TopicSource(topic.name),))
         for name, topic in camera_names(cameras, depth).items()
     }
     features |= choose(numeric, lambda topic: rows.density(recording, topic), list(features), notes)
-    taken = {source.topic for feature in features.values() for source in feature.sources} | aside
+    used = {source.topic for feature in features.values() for source in feature.sources} | aside
     notes += [left_out(name, _CONSTANT) for name in constants]
-    notes += _unexplained(recording, taken, notes)
+    notes += _unexplained(recording, used, notes)
     return features
 
 
-def _unexplained(recording: Recording, taken: Collection[str], notes: Sequence[str]) -> list[str]:
+def _unexplained(recording: Recording, used: Collection[str], notes: Sequence[str]) -> list[str]:
     """A note for each topic that becomes no feature and that no note names yet."""
-    named = {*taken, *re.split(r"[\s,:]+", "\n".join(notes))}
-    others = {topic.name: topic for topic in recording.topics if topic.name not in named and topic.count}
-    return [left_out(name, _why_no_feature(topic)) for name, topic in sorted(others.items())]
-
-
-def _why_no_feature(topic: Topic) -> str:
-    if topic.problem is None and topic.shared_name is not None:
-        return f"of another type than most messages of {topic.shared_name} (name it under features: to keep it)"
-    return topic.problem or _NO_FIELD
+    named = {*used, *re.split(r"[\s,:]+", "\n".join(notes))}
+    texts = []
+    for topic in sorted(recording.topics, key=lambda each: each.name):
+        if topic.name not in named and topic.count:
+            other = f"of another type than most messages of {topic.shared_name} (name it under features: to keep it)"
+            reason = _NO_FIELD if topic.shared_name is None else other
+            texts.append(left_out(topic.name, topic.problem or reason))
+    return texts
 
 
 def _without_single(

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import penstock
-from penstock import errors
 from penstock.conversion.commit.join import join, worker_output_of
 from penstock.conversion.inputs.input import Input
 from penstock.conversion.parallel.worker import Request
-from penstock.errors import DataSetError, Interrupted, PenstockError, RecordingError
+from penstock.errors import DataSetError, Interrupted, PenstockError, RecordingError, carried_error
 from penstock.profile.record.spans import joining
 from penstock.system import units
 
@@ -33,11 +32,11 @@ _WAIT_S = 0.2
 _WORKER = (
     "import sys; sys.path = [p for p in sys.path if p]; from penstock.conversion.parallel.worker import entry; entry()"
 )
-_LAST_WORDS_S = 20.0  # how long a process may take to put its files in order when it is told to stop
-_TOLD_LAST_S = 1.0
+_STOP_TIMEOUT_S = 20.0  # how long a process may take to close its files after SIGTERM
+_LATE_SIGNAL_S = 1.0
 # The process that joins: libraries, and the pieces in which it moves frames; besides that, the rows of one flush.
 JOINING_BYTES = 144 * 2**20
-_WORTH_IT_BYTES = 64 * 2**20  # starting processes takes longer than converting less than this
+_LEAST_PARALLEL_BYTES = 64 * 2**20  # starting processes takes longer than converting less than this
 
 
 def processes_for(job: Job, source: Input, inputs: int) -> int:
@@ -48,13 +47,13 @@ def processes_for(job: Job, source: Input, inputs: int) -> int:
     if not job.cores_given:
         if not source.encodes:
             return 1
-        left_bytes = sum(entry.size_bytes for entry in job.inputs.entries if not entry.is_through)
-        if left_bytes < _WORTH_IT_BYTES:
+        left_bytes = sum(entry.size_bytes for entry in job.inputs.entries if not entry.is_finished)
+        if left_bytes < _LEAST_PARALLEL_BYTES:
             return 1
     joining_bytes = JOINING_BYTES + source.memory.joining_bytes
     fitting = (job.budget.limit_bytes - joining_bytes) // max(source.memory.least_bytes, 1)
     if fitting < wanted:
-        # The same words for every input that finds it so, and said once.
+        # The same text for every input, so that it is shown once.
         wanted_first = min(job.cores, len(job.inputs.entries) - job.first_new)
         limit, least = (units.format_bytes(n) for n in (job.budget.limit_bytes, source.memory.least_bytes))
         job.note(
@@ -71,7 +70,7 @@ class _Process:
 
     popen: subprocess.Popen[bytes]
     number: int | None = None
-    heard: bytearray = field(default_factory=bytearray)
+    partial_line: bytearray = field(default_factory=bytearray)
 
     @property
     def output(self) -> int:
@@ -97,18 +96,18 @@ class Parallel:
         job = self._job
         try:
             while self._order:
-                self._employ()
-                self._listen()
-                if job.stop.asked:
+                self._assign_idle()
+                self._read_answers()
+                if job.stop.is_requested:
                     self._stop_all()
                 self._join_finished()
-                if job.stop.asked:
-                    self._join_begun()
+                if job.stop.is_requested:
+                    self._join_partial()
                     raise Interrupted("interrupted")
         finally:
             self._end_all()
 
-    def _employ(self) -> None:
+    def _assign_idle(self) -> None:
         """Give every idle process an input, and make processes as long as there is work for them."""
         while self._waiting:
             process = next((each for each in self._processes if each.number is None), None)
@@ -135,12 +134,12 @@ class Parallel:
 
     def _assign(self, process: _Process, number: int) -> None:
         job, entry = self._job, self._job.inputs.entries[number]
-        if job.begun is None:
+        if job.spec is None:
             raise RecordingError("no input could be converted")
         request = Request(
             number=number,
-            found=entry.found,
-            begun=job.begun,
+            ref=entry.ref,
+            spec=job.spec,
             root=worker_output_of(job.root, number),
             episodes=entry.episodes,
             state=entry.state,
@@ -150,27 +149,27 @@ class Parallel:
         )
         process.number = number
         if number != self._order[0]:  # the first one was shown when it was opened
-            job.progress.plan([(entry.found.path.name + " ", units.format_size(entry.size_bytes))])
-        # One that has died cannot be told; its output says so in a moment.
+            job.progress.plan([(entry.ref.path.name + " ", units.format_size(entry.size_bytes))])
+        # Writing to a dead process fails; the end of its output shows that next.
         with contextlib.suppress(BrokenPipeError):
             if process.popen.stdin is not None:
                 process.popen.stdin.write(json.dumps(request.to_json()).encode() + b"\n")
                 process.popen.stdin.flush()
 
-    def _listen(self) -> None:
+    def _read_answers(self) -> None:
         for key, _ in self._selector.select(_WAIT_S):
             process: _Process = key.data
-            said = os.read(process.output, 1 << 16)
-            if not said:
-                self._bury(process)
+            data = os.read(process.output, 1 << 16)
+            if not data:
+                self._remove(process)
                 continue
-            process.heard += said
-            *lines, rest = process.heard.split(b"\n")
-            process.heard = bytearray(rest)
+            process.partial_line += data
+            *lines, rest = process.partial_line.split(b"\n")
+            process.partial_line = bytearray(rest)
             for line in lines:
-                self._hear(process, json.loads(line))
+                self._take_answer(process, json.loads(line))
 
-    def _hear(self, process: _Process, answer: dict[str, Any]) -> None:
+    def _take_answer(self, process: _Process, answer: dict[str, Any]) -> None:
         if "moved" in answer:
             self._job.moved(answer["number"], answer["moved"])
         elif "done" in answer:
@@ -179,10 +178,10 @@ class Parallel:
             self._results[answer["done"]] = None
             process.number = None
         elif "failed" in answer:
-            self._results[answer["failed"]] = _error(answer)
+            self._results[answer["failed"]] = carried_error(answer)
             process.number = None
 
-    def _bury(self, process: _Process) -> None:
+    def _remove(self, process: _Process) -> None:
         """A process has ended: as asked, or in the middle of an input, which fails with it."""
         self._selector.unregister(process.output)
         self._processes.remove(process)
@@ -192,18 +191,18 @@ class Parallel:
         _close(process.popen.stdout)
         if process.number is None or self._is_stopping(code):
             return
-        path = self._job.inputs.entries[process.number].found.path
+        path = self._job.inputs.entries[process.number].ref.path
         self._results[process.number] = RecordingError(
             f"{path}: the process that converted it ended: {_cause(code)}",
-            hint="the system's log may say why; fewer --jobs or a smaller --memory take less",
+            hint="check the system log; fewer --jobs or a smaller --memory use less memory",
         )
 
     def _is_stopping(self, code: int) -> bool:
-        """Whether the job was told to stop. Who tells all processes of it may tell this one last, in a moment."""
-        end_s = time.monotonic() + _TOLD_LAST_S
-        while code == Interrupted.exit_code and not self._job.stop.asked and time.monotonic() < end_s:
+        """Whether the job was asked to stop. A signal to all processes may reach this one last."""
+        end_s = time.monotonic() + _LATE_SIGNAL_S
+        while code == Interrupted.exit_code and not self._job.stop.is_requested and time.monotonic() < end_s:
             time.sleep(0.01)
-        return self._job.stop.asked
+        return self._job.stop.is_requested
 
     def _join_finished(self) -> None:
         job = self._job
@@ -212,39 +211,41 @@ class Parallel:
             error = self._results[number]
             written = worker_output_of(job.root, number)
             # After Ctrl-C what is whole is still committed; only a second one stops that.
-            noted = join(written, job.writing().writer, job.inputs, number)
+            through = dict(join(written, job.writing().writer, job.inputs, number))
             job.stage(f"row {job.writing().writer.frames:,}")
             job.moved.done(number)
             entry = job.inputs.entries[number]
-            if error is None and not entry.is_through:  # nothing may be missing without a word
+            if error is None and not entry.is_finished:  # nothing may be missing without a word
                 error = DataSetError(
-                    f"{entry.found.path}: what its process wrote to {written} is damaged or gone",
+                    f"{entry.ref.path}: the output of its process in {written} is damaged or missing",
                     hint="check the disk; --resume converts it again",
                 )
             if error is not None:
                 job.give_up(number, error)
             else:
-                job.note_outcome(number, noted)
+                job.note_outcome(number, through.get(number, ()))
             shutil.rmtree(written, ignore_errors=True)
 
-    def _join_begun(self) -> None:
+    def _join_partial(self) -> None:
         """Of the input whose turn it is, what is committed comes next; those of the others wait for a resume."""
         if self._order:
             number = self._order[0]
-            join(worker_output_of(self._job.root, number), self._job.writing().writer, self._job.inputs, number)
+            written = worker_output_of(self._job.root, number)
+            for _ in join(written, self._job.writing().writer, self._job.inputs, number):
+                pass
 
     def _stop_all(self) -> None:
-        """Tell everybody to put their files in order, and wait for it."""
+        """Send SIGTERM to all workers, and wait until their files are closed."""
         for process in self._processes:
             process.popen.terminate()
-            _close(process.popen.stdin)  # who waits for work hears that there is none
+            _close(process.popen.stdin)  # an idle worker ends
         for process in list(self._processes):
             try:
-                process.popen.wait(_LAST_WORDS_S)
+                process.popen.wait(_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.popen.kill()
         while self._processes:
-            self._listen()
+            self._read_answers()
 
     def _end_all(self) -> None:
         for process in self._processes:
@@ -264,18 +265,9 @@ def _close(stream: IO[bytes] | None) -> None:
             stream.close()
 
 
-def _error(answer: dict[str, Any]) -> PenstockError:
-    """The error of another process, as far as words and kind can be carried over."""
-    kind = getattr(errors, answer["kind"], PenstockError)
-    error: PenstockError = kind.__new__(kind, answer["message"])
-    Exception.__init__(error, answer["message"])
-    error.message, error.hint = answer["message"], answer["hint"]
-    return error
-
-
 def _cause(code: int) -> str:
     if code == Interrupted.exit_code:
-        return "it was told to stop (SIGTERM)"
+        return "stopped by SIGTERM"
     if code >= 0:
         return f"exit code {code}"
     if -code == signal.SIGKILL:

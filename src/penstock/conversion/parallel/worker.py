@@ -18,25 +18,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from penstock.conversion.commit.input_progress import InputProgress, JobInputs
-from penstock.conversion.commit.writing import Writing
-from penstock.conversion.inputs.input import Begun, Found, Means, State, open_input
-from penstock.conversion.stop import Stop
+from penstock.conversion.commit.writing import InputProgress, JobInputs, SerialWriter
+from penstock.conversion.inputs.input import DatasetSpec, InputRef, OpenOptions, State, open_input
+from penstock.conversion.stop import StopSignals
 from penstock.errors import Interrupted, PenstockError
 from penstock.system.budget import Budget
 from penstock.system.memory import give_back_large_blocks
 
 _PR_SET_PDEATHSIG = 1
-_TELL_EVERY_S = 0.1
+_PROGRESS_EVERY_S = 0.1
 
 
 @dataclass(frozen=True)
 class Request:
-    """One input to convert: where to, from which state on, and with which means."""
+    """One input to convert: where to, from which state on, and with which resources."""
 
     number: int
-    found: Found
-    begun: Begun
+    ref: InputRef
+    spec: DatasetSpec
     root: Path  # of the worker output
     episodes: int  # of this input in the data set already,
     state: State | None  # and the state after the last of them
@@ -45,32 +44,32 @@ class Request:
     strict: bool
 
     def to_json(self) -> dict[str, Any]:
-        found = [self.found.kind, str(self.found.path)]
-        return {**vars(self), "found": found, "begun": self.begun.to_json(), "root": str(self.root)}
+        ref = [self.ref.kind, str(self.ref.path)]
+        return {**vars(self), "ref": ref, "spec": self.spec.to_json(), "root": str(self.root)}
 
     @staticmethod
     def from_json(tree: Mapping[str, Any]) -> Request:
-        kind, path = tree["found"]
-        begun = Begun.from_json(tree["begun"])
-        return Request(**{**tree, "found": Found(kind, Path(path)), "begun": begun, "root": Path(tree["root"])})
+        kind, path = tree["ref"]
+        spec = DatasetSpec.from_json(tree["spec"])
+        return Request(**{**tree, "ref": InputRef(kind, Path(path)), "spec": spec, "root": Path(tree["root"])})
 
 
 class _Answers:
-    """Lines to the parent; progress is told now and then, not at every block."""
+    """Lines to the parent; progress at intervals, not at every block."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
-        self._told = 0.0
+        self._sent_s = 0.0
 
-    def tell(self, **answer: Any) -> None:
+    def send(self, **answer: Any) -> None:
         self._stream.write(json.dumps(answer) + "\n")
         self._stream.flush()
 
     def moved(self, number: int, done_bytes: int) -> None:
         now = time.monotonic()
-        if now - self._told >= _TELL_EVERY_S:
-            self._told = now
-            self.tell(moved=done_bytes, number=number)
+        if now - self._sent_s >= _PROGRESS_EVERY_S:
+            self._sent_s = now
+            self.send(moved=done_bytes, number=number)
 
 
 def main(parent: int) -> int:
@@ -80,7 +79,7 @@ def main(parent: int) -> int:
     # Whatever a library prints must not get between the answers.
     answers = _Answers(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)
-    with Stop() as stop:
+    with StopSignals() as stop:
         for line in sys.stdin:
             request = Request.from_json(json.loads(line))
             try:
@@ -88,27 +87,27 @@ def main(parent: int) -> int:
             except Interrupted:
                 return Interrupted.exit_code
             except PenstockError as error:
-                answers.tell(failed=request.number, kind=type(error).__name__, message=error.message, hint=error.hint)
+                answers.send(failed=request.number, kind=type(error).__name__, message=error.message, hint=error.hint)
             except MemoryError as error:
-                answers.tell(failed=request.number, kind="PenstockError", message=f"out of memory: {error}", hint=None)
+                answers.send(failed=request.number, kind="PenstockError", message=f"out of memory: {error}", hint=None)
             else:
-                answers.tell(done=request.number, predicted_bytes=predicted_bytes)
+                answers.send(done=request.number, predicted_bytes=predicted_bytes)
     return 0
 
 
-def _convert(request: Request, stop: Stop, answers: _Answers) -> int:
-    own, stopping = request.begun.settings, stop.check
-    means = Means(own, request.budget_bytes, request.threads, request.strict, check_stop=stopping, inputs=2)
-    inputs = JobInputs([InputProgress(request.found, 0)], first=request.number)
-    with open_input(request.found, means, request.begun) as source:
+def _convert(request: Request, stop: StopSignals, answers: _Answers) -> int:
+    own, stopping = request.spec.settings, stop.check
+    options = OpenOptions(own, request.budget_bytes, request.threads, request.strict, check_stop=stopping, inputs=2)
+    inputs = JobInputs([InputProgress(request.ref, 0)], first=request.number)
+    with open_input(request.ref, options, request.spec) as source:
         from penstock.conversion.commit.join import open_worker_output
 
         writer = open_worker_output(request.root, source, inputs, request.episodes, request.state)
-        writing = Writing(
+        writing = SerialWriter(
             writer, inputs, Budget(request.budget_bytes), stop, on_moved=answers.moved, on_rows=lambda text: None
         )
         try:
-            if not inputs.entry(request.number).is_through:
+            if not inputs.entry(request.number).is_finished:
                 writing.take(source, request.number)
         finally:
             writer.leave()
@@ -116,7 +115,7 @@ def _convert(request: Request, stop: Stop, answers: _Answers) -> int:
 
 
 def _die_with_parent(parent: int) -> None:
-    """A parent that is killed tells nobody: the kernel does."""
+    """Let the kernel kill this process when its parent dies."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     except (AttributeError, OSError):
@@ -129,7 +128,7 @@ def entry() -> None:
     """The process: `main` with the parent's number, then out at once, like the command itself."""
     try:
         code = main(int(sys.argv[1]))
-    except KeyboardInterrupt:  # told twice: a batch system tells everybody, and so does the parent
+    except KeyboardInterrupt:  # signalled twice: by a batch system and by the parent
         code = Interrupted.exit_code
     sys.stdout.flush()
     os._exit(code)

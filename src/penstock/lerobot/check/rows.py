@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,7 @@ from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.read.frames import TOLERANCE_S
 from penstock.lerobot.read.reader import DataFile, DataSet, ReadRows
 from penstock.lerobot.stats import QUANTILES, STATISTICS, NumericStats
-from penstock.media.image import codec as image
-from penstock.media.image import depth
+from penstock.media.image import codec, depth
 
 _PLACE_KEYS = ("index", "episode_index", "frame_index", "timestamp", "task_index")
 
@@ -31,23 +30,23 @@ _QUANTILE_TOLERANCE = 0.05
 _FEWEST_ROWS_FOR_QUANTILES = 100
 
 _BATCH_ROWS = 4096
-_BATCH_PICTURES = 64
+_BATCH_IMAGES = 64
 
 
 @dataclass
-class _Rows:
+class _RowSurvey:
     """What one pass over the rows gathers."""
 
     stats: dict[str, NumericStats]
     rows_per_episode: NDArray[np.int64]
     rows: int = 0
-    pictures: dict[str, int] = field(default_factory=dict)
+    images: dict[str, int] = field(default_factory=dict)
 
 
 def check_rows(data: DataSet, findings: Findings, *, full: bool, samples: int) -> None:
     """Read every row once and hold it against the metadata."""
     numeric = [feature for feature in data.info.features.values() if feature.is_numeric]
-    seen = _Rows(
+    seen = _RowSurvey(
         stats={feature.key: NumericStats(feature.shape, feature.dtype) for feature in numeric},
         rows_per_episode=np.zeros(len(data.episodes), dtype=np.int64),
     )
@@ -69,12 +68,27 @@ def check_rows(data: DataSet, findings: Findings, *, full: bool, samples: int) -
     _check_stats(data, seen, findings)
 
 
-def _check_file(data: DataSet, file: DataFile, seen: _Rows, findings: Findings, *, full: bool, samples: int) -> None:
+def check_footers(data: DataSet, findings: Findings) -> None:
+    """What the footers of the tables tell: their columns, and how many rows there are."""
+    rows = 0
+    for file in data.data_files:
+        with open_parquet(file.path) as parquet:
+            check_row_columns(data, file.path, parquet.schema_arrow.names, findings)
+        rows += file.rows
+    findings.counted["rows"] = rows
+    if rows != data.info.total_frames:
+        message = f"total_frames is {data.info.total_frames:,}, the files have {rows:,} rows"
+        findings.error("totals", data.root / "data", message)
+
+
+def _check_file(
+    data: DataSet, file: DataFile, seen: _RowSurvey, findings: Findings, *, full: bool, samples: int
+) -> None:
     keys = [key for key, feature in data.info.features.items() if feature.dtype != "video" and not feature.is_text]
     images = [key for key in keys if data.info.features[key].dtype == "image"]
     with open_parquet(file.path) as parquet:
         check_row_columns(data, file.path, parquet.schema_arrow.names, findings)
-    for first_row, group in data.batches(file, keys, _BATCH_PICTURES if images else _BATCH_ROWS):
+    for first_row, group in data.batches(file, keys, _BATCH_IMAGES if images else _BATCH_ROWS):
         count = len(group["index"])
         _check_place(data, file.path, first_row, group, findings)
         episode = np.asarray(group["episode_index"])
@@ -83,9 +97,8 @@ def _check_file(data: DataSet, file: DataFile, seen: _Rows, findings: Findings, 
         for key, stats in seen.stats.items():
             stats.add(np.asarray(group[key]))
         for key in images:
-            _check_pictures(
-                data.info.features[key], file.path, first_row, list(group[key]), seen, findings, full, samples
-            )
+            feature, most = data.info.features[key], None if full else samples
+            _check_images(feature, file.path, first_row, list(group[key]), seen, findings, most)
         seen.rows += count
 
 
@@ -114,96 +127,68 @@ def check_places(data: DataSet, file: DataFile, findings: Findings) -> None:
 
 
 def _check_place(data: DataSet, path: Path, first_row: int, group: ReadRows, findings: Findings) -> None:
+    """One finding per batch and column: the first wrong row, and how many there are."""
     index, episode, frame, time_s, task = (np.asarray(group[key]) for key in _PLACE_KEYS)
     expected = np.arange(first_row, first_row + len(index))
-    _first_wrong(
-        findings, "index", path, first_row, index != expected, lambda i: f"index is {index[i]}, expected {expected[i]}",
-        "error" if data.is_v30 else "info",  # readers of v2.x go by the files alone
-    )  # fmt: skip
     ends = data.episodes.end_row
     number = np.searchsorted(ends, expected, side="right")
     place = np.minimum(number, max(len(ends) - 1, 0))
     owner = number if data.is_v30 or not len(ends) else data.episodes.index[place]
-    _first_wrong(
-        findings,
-        "episode_index",
-        path,
-        first_row,
-        episode != owner,
-        lambda i: f"episode_index is {episode[i]}, not {owner[i]}",
-    )
-    starts = data.episodes.first_row[place] if len(ends) else np.zeros_like(expected)
-    _first_wrong(
-        findings,
-        "frame_index",
-        path,
-        first_row,
-        frame != expected - starts,
-        lambda i: f"frame_index is {frame[i]}, expected {expected[i] - starts[i]}",
-    )
-    should_s = (frame / data.info.fps).astype(np.float32)
-    # A float32 cannot tell times apart finer than this, in long episodes more coarsely than LeRobot's tolerance.
+    frames = expected - (data.episodes.first_row[place] if len(ends) else 0)
+    fps = data.info.fps
+    should_s = (frame / fps).astype(np.float32)
+    # A float32 does not resolve times finer than this, in long episodes more coarsely than LeRobot's tolerance.
     allowed_s = np.maximum(TOLERANCE_S, np.spacing(np.abs(should_s)))
-    _first_wrong(
-        findings,
-        "timestamp",
-        path,
-        first_row,
-        ~(np.abs(time_s - should_s) <= allowed_s),
-        lambda i: f"timestamp is {time_s[i]:.6f} s, but frame {frame[i]} at {data.info.fps} fps is {should_s[i]:.6f} s",
-    )
-    _first_wrong(
-        findings,
-        "task_index",
-        path,
-        first_row,
-        (task < 0) | (task >= len(data.tasks)),
-        lambda i: f"task_index {task[i]} is out of range; there are {len(data.tasks)} tasks",
-    )
+    checks: dict[str, tuple[NDArray[np.bool_], Callable[[int], str]]] = {
+        "index": (index != expected, lambda i: f"is {index[i]}, expected {expected[i]}"),
+        "episode_index": (episode != owner, lambda i: f"is {episode[i]}, not {owner[i]}"),
+        "frame_index": (frame != frames, lambda i: f"is {frame[i]}, expected {frames[i]}"),
+        "timestamp": (
+            ~(np.abs(time_s - should_s) <= allowed_s),
+            lambda i: f"is {time_s[i]:.6f} s, but frame {frame[i]} at {fps} fps is {should_s[i]:.6f} s",
+        ),
+        "task_index": (
+            (task < 0) | (task >= len(data.tasks)),
+            lambda i: f"{task[i]} is out of range; there are {len(data.tasks)} tasks",
+        ),
+    }
+    for key, (wrong, say) in checks.items():
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            message = f"row {first_row + first}: {key} {say(first)} ({np.count_nonzero(wrong)} of {len(wrong)} rows)"
+            # Readers of v2.x go by the files alone.
+            findings.add("info" if key == "index" and not data.is_v30 else "error", key, path, message)
 
 
-def _first_wrong(
-    findings: Findings, kind: str, path: Path, first_row: int, wrong: NDArray[np.bool_], say: Any,
-    severity: Severity = "error",
-) -> None:  # fmt: skip
-    """One finding per batch: the first wrong row, and how many there are."""
-    places = np.flatnonzero(wrong)
-    if len(places):
-        first = int(places[0])
-        message = f"row {first_row + first}: {say(first)} ({len(places)} of {len(wrong)} rows)"
-        findings.add(severity, kind, path, message)
-
-
-def _check_pictures(
+def _check_images(
     feature: Feature,
     path: Path,
     first_row: int,
-    pictures: list[Any],
-    seen: _Rows,
+    images: list[Any],
+    seen: _RowSurvey,
     findings: Findings,
-    full: bool,
-    samples: int,
+    most: int | None,
 ) -> None:
-    for offset, picture in enumerate(pictures):
+    for offset, frame in enumerate(images):
         where = f"{path}: row {first_row + offset}, {feature.key!r}"
-        if picture is None:
-            findings.error("picture", where, "the picture is not in the file")
+        if frame is None:
+            findings.error("frame", where, "the frame is not in the file")
             continue
-        done = seen.pictures.get(feature.key, 0)
-        if not full and done >= samples:
+        done = seen.images.get(feature.key, 0)
+        if most is not None and done >= most:
             continue
-        seen.pictures[feature.key] = done + 1
-        findings.counted["pictures decoded"] += 1
+        seen.images[feature.key] = done + 1
+        findings.counted["images decoded"] += 1
         try:
-            height, width = (depth.decode if feature.is_depth else image.decode)(picture).shape[:2]
+            height, width = (depth.decode if feature.is_depth else codec.decode)(frame).shape[:2]
         except PenstockError as error:
-            findings.error("picture", where, error.message, error.hint)
+            findings.error("frame", where, error.message, error.hint)
             continue
         if (height, width) != feature.shape[:2]:
-            findings.error("picture", where, f"{width}×{height} px, but the feature is {feature.shape}")
+            findings.error("frame", where, f"{width}×{height} px, but the feature is {feature.shape}")
 
 
-def _check_bad_values(data: DataSet, seen: _Rows, findings: Findings) -> None:
+def _check_bad_values(data: DataSet, seen: _RowSurvey, findings: Findings) -> None:
     features = list(data.info.features.values())
     for key, dimensions in bad_values(features, dict(seen.stats)).items():
         shown = ", ".join(
@@ -213,7 +198,7 @@ def _check_bad_values(data: DataSet, seen: _Rows, findings: Findings) -> None:
         findings.add("loss", "values", data.root / "data", f"{key!r} holds unusable values: {shown}")
 
 
-def _check_stats(data: DataSet, seen: _Rows, findings: Findings) -> None:
+def _check_stats(data: DataSet, seen: _RowSurvey, findings: Findings) -> None:
     where = data.root / layout.STATS_PATH
     stored = data.stats
     if stored is None:
@@ -233,58 +218,58 @@ def _check_stats(data: DataSet, seen: _Rows, findings: Findings) -> None:
 def _compare(key: str, entry: Any, stats: NumericStats, where: Path, findings: Findings) -> None:
     real = {name: np.array(values, dtype=np.float64).reshape(-1) for name, values in stats.to_json().items()}
     try:
-        found = {name: np.array(entry[name], dtype=np.float64).reshape(-1) for name in STATISTICS if name in entry}
-        missing = [name for name in ("min", "max", "mean", "std", "count") if name not in found]
+        stored = {name: np.array(entry[name], dtype=np.float64).reshape(-1) for name in STATISTICS if name in entry}
+        missing = [name for name in ("min", "max", "mean", "std", "count") if name not in stored]
     except (TypeError, ValueError):
         missing = ["numbers"]
-        found = {}
+        stored = {}
     if missing:
         findings.error("stats", where, f"{key!r}: {', '.join(missing)} missing")
         return
-    if any(not np.isfinite(values).all() for values in found.values()):
+    if any(not np.isfinite(values).all() for values in stored.values()):
         findings.error("stats", where, f"{key!r}: NaN or Inf in the statistics")
         return
-    # LeRobot's aggregation leaves these as they were; nobody normalises with them.
+    # LeRobot's aggregation leaves these as they were; they are not used for normalisation.
     severity: Severity = "info" if key in ROW_KEYS else "error"
-    if found["count"].tolist() != [stats.rows]:
-        message = f"{key!r}: count is {found['count'].tolist()}, the data have {stats.rows:,} rows"
+    if stored["count"].tolist() != [stats.rows]:
+        message = f"{key!r}: count is {stored['count'].tolist()}, the data have {stats.rows:,} rows"
         findings.add(severity, "stats", where, message)
     # LeRobot reduces matrices to their last dimension; there only the shape can be compared with nothing.
-    if found["min"].shape != real["min"].shape:
+    if stored["min"].shape != real["min"].shape:
         findings.add(
-            "info", "stats", where, f"{key!r}: statistics of {found['min'].size} numbers, not {real['min'].size}"
+            "info", "stats", where, f"{key!r}: statistics of {stored['min'].size} numbers, not {real['min'].size}"
         )
         return
     size = np.maximum(np.abs(real["min"]), np.abs(real["max"]))
     allowed = _STATS_TOLERANCE * (real["max"] - real["min"]) + 1e-5 * size + 1e-9
     for name in ("min", "max", "mean", "std"):
-        wrong = np.flatnonzero(np.abs(found[name] - real[name]) > allowed)
+        wrong = np.flatnonzero(np.abs(stored[name] - real[name]) > allowed)
         if len(wrong):
             d = int(wrong[0])
-            message = f"{key!r}[{d}]: {name} is {found[name][d]:.6g}, the data have {real[name][d]:.6g}"
+            message = f"{key!r}[{d}]: {name} is {stored[name][d]:.6g}, the data have {real[name][d]:.6g}"
             findings.add(severity, "stats", where, message, "the statistics do not belong to these data")
             return
     if key not in ROW_KEYS and stats.rows >= _FEWEST_ROWS_FOR_QUANTILES:
-        _check_quantiles(key, found, stats, allowed, where, findings)
+        _check_quantiles(key, stored, stats, allowed, where, findings)
 
 
 def _check_quantiles(
     key: str,
-    found: dict[str, NDArray[np.float64]],
+    stored: dict[str, NDArray[np.float64]],
     stats: NumericStats,
     allowed: NDArray[np.float64],
     where: Path,
     findings: Findings,
 ) -> None:
     for name, fraction in QUANTILES.items():
-        if name not in found or found[name].shape != allowed.shape:
+        if name not in stored or stored[name].shape != allowed.shape:
             continue
         low, high = stats.quantile_range(fraction, _QUANTILE_TOLERANCE)
-        wrong = np.flatnonzero((found[name] < low - allowed) | (found[name] > high + allowed))
+        wrong = np.flatnonzero((stored[name] < low - allowed) | (stored[name] > high + allowed))
         if len(wrong):
             d = int(wrong[0])
             message = (
-                f"{key!r}[{d}]: {name} is {found[name][d]:.6g}, but the data have {low[d]:.6g}…{high[d]:.6g} there "
+                f"{key!r}[{d}]: {name} is {stored[name][d]:.6g}, but the data have {low[d]:.6g}…{high[d]:.6g} there "
                 "(LeRobot averages the quantiles of its episodes)"
             )
             findings.add("info", "quantiles", where, message)
@@ -293,13 +278,13 @@ def _check_quantiles(
 
 def _check_image_stats(key: str, entry: Any, where: Path, findings: Findings) -> None:
     try:
-        found = {name: np.array(entry[name], dtype=np.float64) for name in ("min", "max", "mean", "std")}
+        stored = {name: np.array(entry[name], dtype=np.float64) for name in ("min", "max", "mean", "std")}
     except (KeyError, TypeError, ValueError):
         findings.error("stats", where, f"{key!r}: min, max, mean or std missing")
         return
-    if any(values.shape not in ((3, 1, 1), (1, 1, 1)) for values in found.values()):
-        findings.error("stats", where, f"{key!r}: shape {found['mean'].shape}, LeRobot expects (3, 1, 1)")
-    elif not all(np.isfinite(values).all() for values in found.values()):
+    if any(values.shape not in ((3, 1, 1), (1, 1, 1)) for values in stored.values()):
+        findings.error("stats", where, f"{key!r}: shape {stored['mean'].shape}, LeRobot expects (3, 1, 1)")
+    elif not all(np.isfinite(values).all() for values in stored.values()):
         findings.error("stats", where, f"{key!r}: NaN or Inf in the statistics")
-    elif np.any(found["min"] > found["mean"] + 1e-6) or np.any(found["mean"] > found["max"] + 1e-6):
+    elif np.any(stored["min"] > stored["mean"] + 1e-6) or np.any(stored["mean"] > stored["max"] + 1e-6):
         findings.error("stats", where, f"{key!r}: the mean is not between min and max")

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RemoteError
 from penstock.formats.findings import Findings
 from penstock.lerobot.features import Feature
 from penstock.lerobot.layout import FilePosition
 from penstock.lerobot.read.frames import KNOWN_CODECS, TOLERANCE_S
 from penstock.lerobot.read.reader import DataSet
-from penstock.media.image import codec as image
-from penstock.media.image import jpeg
+from penstock.media.image import codec, jpeg
 from penstock.media.mp4.index import ERRORS, VideoIndex, read_index
 from penstock.media.video import decode
-from penstock.system.files import as_path, open_source
+from penstock.system.files import RemotePath, as_path, open_source, warm
 
+WARMED_FILES = 32  # whose ends are asked for together
 # From here on two neighbouring float32 are farther apart than the tolerance.
 _FLOAT32_LIMIT_S = 1024.0
 
@@ -46,11 +47,16 @@ def check_videos(data: DataSet, findings: Findings, *, full: bool, samples: int)
             length = int(data.episodes.length[episode])
             span = _Span(episode, float(place.from_s[episode]), float(place.to_s[episode]), length)
             files.setdefault(position, []).append(span)
-        for position, spans in sorted(files.items()):
+        places = sorted(files.items())
+        for number, (position, spans) in enumerate(places):
+            if not number % WARMED_FILES:
+                warm({data.video_path(key, each): 0 for each, _ in places[number : number + WARMED_FILES]})
             try:
                 path = data.video_path(key, position)
                 if path.is_file():
                     _check_file(data, key, path, spans, findings, full=full, samples=samples)
+            except RemoteError:
+                raise
             except PenstockError as error:
                 findings.error("video", f"{data.root}: camera {key!r}", error.message, error.hint)
 
@@ -82,7 +88,19 @@ def _check_file(
     wanted = (
         range(frames) if full else sorted(set(np.linspace(0, frames - 1, min(samples, frames)).astype(int).tolist()))
     )
-    _decode(index, feature, wanted, findings)
+    if len(wanted):
+        _decode(index, feature, wanted, findings)
+
+
+def warm_episodes(data: DataSet, numbers: Sequence[int]) -> None:
+    """Of a remote data set with a file per episode, ask at once for the ends of the files of some episodes."""
+    wanted: dict[Path, int] = {}
+    if isinstance(data.root, RemotePath):
+        for number in numbers:
+            with suppress(PenstockError):
+                wanted |= {span.path: 0 for span in data.row_spans(number)}
+                wanted |= {data.video_file(number, key): 0 for key in data.info.video_keys}
+    warm(wanted)
 
 
 def decode_all(index: VideoIndex, feature: Feature, findings: Findings) -> None:
@@ -149,13 +167,13 @@ def _decode_jpegs(path: Path, index: VideoIndex, feature: Feature, wanted: Seque
             piece = source.read(int(index.offsets[sample]), int(index.sizes[sample]))
             findings.counted["frames decoded"] += 1
             try:
-                found = probe.probe(piece)
-                image.decode(piece)
+                info = probe.probe(piece)
+                codec.decode(piece)
             except PenstockError as error:
                 findings.error("undecodable frame", path, f"frame {number}: {error.message}")
                 continue
-            if (found.height, found.width) != feature.shape[:2]:
-                message = f"frame {number} is {found.width}×{found.height} px, the feature is {feature.shape}"
+            if (info.height, info.width) != feature.shape[:2]:
+                message = f"frame {number} is {info.width}×{info.height} px, the feature is {feature.shape}"
                 findings.error("video size", path, message)
 
 

@@ -29,10 +29,8 @@ class EpisodeFrames:
     path: Path
     index: VideoIndex
     first: int
-    samples: NDArray[np.int64]
-    """The sample of every row, in the order of the rows."""
-    apart_s: float
-    """How far the frames lie from the times of their rows, at most; there is one for each all the same."""
+    samples: NDArray[np.int64]  # the sample of every row, in the order of the rows
+    apart_s: float  # how far the frames lie from the times of their rows, at most; there is one for each all the same
 
     def __repr__(self) -> str:
         return f"EpisodeFrames({str(self.path)!r}, {self.index.codec}, frames {self.first}…{self.first + self.count})"
@@ -48,7 +46,7 @@ class EpisodeFrames:
 
 
 @dataclass(frozen=True)
-class _Opened:
+class _OpenVideo:
     path: Path
     index: VideoIndex
     order: NDArray[np.int64]
@@ -60,7 +58,7 @@ class FrameFinder:
 
     def __init__(self, data: DataSet) -> None:
         self._data = data
-        self._last: dict[str, _Opened] = {}
+        self._last: dict[str, _OpenVideo] = {}
 
     def find(self, number: int, key: str) -> EpisodeFrames:
         """The frames of the episode at a place of the episodes table; raises what is wrong with them."""
@@ -79,7 +77,7 @@ class FrameFinder:
         apart = np.abs(video.times_s - np.arange(rows) / data.info.fps)
         return EpisodeFrames(path, video.index, 0, video.order, float(apart.max(initial=0.0)))
 
-    def _open(self, key: str, path: Path, where: str) -> _Opened:
+    def _open(self, key: str, path: Path, where: str) -> _OpenVideo:
         last = self._last.get(key)
         if last is not None and last.path == path:
             return last
@@ -98,7 +96,7 @@ class FrameFinder:
         order = index.presentation_order()
         # Times count from the first frame: some writers of B-frames leave out the edit that puts it at 0.
         ticks = index.pts[order]
-        self._last[key] = _Opened(path, index, order, (ticks - ticks[:1]) / index.timescale)
+        self._last[key] = _OpenVideo(path, index, order, (ticks - ticks[:1]) / index.timescale)
         return self._last[key]
 
     def _check(self, key: str, index: VideoIndex, path: Path, where: str) -> None:
@@ -114,7 +112,7 @@ class FrameFinder:
                 hint="correct the shape in meta/info.json",
             )
 
-    def _shared(self, number: int, key: str, video: _Opened, where: str) -> EpisodeFrames:
+    def _shared(self, number: int, key: str, video: _OpenVideo, where: str) -> EpisodeFrames:
         """v3.0: the frames of an episode are those at its times in a file that it may share."""
         rows, fps = int(self._data.episodes.length[number]), self._data.info.fps
         place = self._data.episodes.videos[key]

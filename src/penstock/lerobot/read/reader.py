@@ -16,10 +16,10 @@ from penstock.errors import DataSetCorrupt, DataSetError, ImageError, LimitExcee
 from penstock.lerobot import columns, layout, metadata, tables
 from penstock.lerobot.features import ROW_KEYS
 from penstock.lerobot.layout import FilePosition
-from penstock.lerobot.metadata import Episodes, Info, open_parquet
+from penstock.lerobot.metadata import EpisodeArrays, Info, open_parquet
 from penstock.lerobot.read import version21
 from penstock.media.image import depth
-from penstock.system.files import as_path
+from penstock.system.files import RemotePath, as_path, warm
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ReadRows = dict[str, "NDArray[Any] | list[Any]"]
 
+_WARMED_FILES, _WARMED_BYTES = 64, 2 << 20
 _BATCH_ROWS = 1024  # read at a time
 
 
@@ -84,7 +85,7 @@ class DataSet:
         return {"tasks": self.tasks, "subtasks": metadata.read_tasks(self.root, layout.SUBTASKS_PATH, "subtask")}
 
     @cached_property
-    def episodes(self) -> Episodes:
+    def episodes(self) -> EpisodeArrays:
         """The episodes table, without its statistics."""
         return metadata.read_episodes(self.root, self.info) if self.is_v30 else version21.read_episodes(self.root)
 
@@ -108,7 +109,7 @@ class DataSet:
         return files
 
     def rows(self, keys: Sequence[str], start: int, stop: int) -> ReadRows:
-        """Rows start…stop-1 of some columns: arrays (n, *shape), or lists for pictures (bytes) and strings."""
+        """Rows start…stop-1 of some columns: arrays (n, *shape), or lists for images (bytes) and strings."""
         self._needs_v30("reading rows")
         for key in keys:
             if key not in self.info.features or self.info.features[key].dtype == "video":
@@ -122,37 +123,39 @@ class DataSet:
                 for first_row, batch in self.batches(file, keys, _BATCH_ROWS):
                     part = slice(max(start - first_row, 0), max(stop - first_row, 0))
                     parts.append({key: values[part] for key, values in batch.items()})
-        found = sum(len(part[keys[0]]) for part in parts) if keys else 0
-        if keys and found != stop - start:
-            raise DataSetError(f"{self.root}: rows {start}…{stop} asked, {sum(f.rows for f in self.data_files)} exist")
+        count = sum(len(part[keys[0]]) for part in parts) if keys else 0
+        if keys and count != stop - start:
+            raise DataSetError(
+                f"{self.root}: rows {start}…{stop} were requested, {sum(f.rows for f in self.data_files)} exist"
+            )
         return {key: _join([part[key] for part in parts]) for key in keys}
 
     def depth(self, key: str, start: int, stop: int) -> NDArray[np.uint16] | NDArray[np.float32]:
-        """Depth pictures start…stop-1, (n, height, width), exactly as they were kept: uint16 in mm or float32 in m.
+        """Depth images start…stop-1, (n, height, width), exactly as they were kept: uint16 in mm or float32 in m.
 
         `info.features[key].depth_unit` says which.
         """
         feature = self.info.features.get(key)
         if feature is None or feature.dtype != "image" or not feature.is_depth:
             kept = [name for name, each in self.info.features.items() if each.dtype == "image" and each.is_depth]
-            raise DataSetError(f"{self.root}: {key!r} is no depth in the table; there are {kept}")
-        pictures: list[NDArray[Any]] = []
+            raise DataSetError(f"{self.root}: {key!r} is not a depth column of the table; there are {kept}")
+        images: list[NDArray[Any]] = []
         for row, data in enumerate(self.rows([key], start, stop)[key], start):
             if data is None:
-                raise DataSetCorrupt(f"{self.root}: row {row}, {key!r}: the picture is not in the file")
+                raise DataSetCorrupt(f"{self.root}: row {row}, {key!r}: the image is not in the file")
             try:
-                found = depth.decode(data)
+                values = depth.decode(data)
             except (ImageError, LimitExceeded) as error:
                 raise DataSetCorrupt(f"{self.root}: row {row}, {key!r}: {error.message}", hint=error.hint) from error
-            if found.shape != feature.shape[:2] or (pictures and found.dtype != pictures[0].dtype):
+            if values.shape != feature.shape[:2] or (images and values.dtype != images[0].dtype):
                 raise DataSetCorrupt(
-                    f"{self.root}: row {row}, {key!r} is {found.dtype} {found.shape}, the feature is {feature.shape}"
+                    f"{self.root}: row {row}, {key!r} is {values.dtype} {values.shape}, the feature is {feature.shape}"
                 )
-            pictures.append(found)
-        if not pictures:
+            images.append(values)
+        if not images:
             none: Any = np.empty((0, *feature.shape[:2]), np.float32 if feature.depth_unit == "m" else np.uint16)
             return none  # type: ignore[no-any-return]
-        whole: Any = np.stack(pictures)
+        whole: Any = np.stack(images)
         return whole  # type: ignore[no-any-return]
 
     def batches(self, file: DataFile, keys: Sequence[str], batch_rows: int) -> Iterator[tuple[int, ReadRows]]:
@@ -172,7 +175,7 @@ class DataSet:
         """Where the rows of the episode at a place of the episodes table lie; the files are opened by the reader."""
         episodes = self.episodes
         if not self.is_v30:
-            path = version21.data_path(self.root, self.info, int(episodes.index[number]))
+            path = self._episode_path(self.info.data_path, number)
             return [RowSpan(path, 0, int(episodes.length[number]), int(episodes.first_row[number]))]
         start, stop = int(episodes.first_row[number]), int(episodes.end_row[number])
         spans = []
@@ -193,7 +196,7 @@ class DataSet:
                 hint=self.elsewhere(key) or without,
             )
         if not self.is_v30:
-            return version21.video_path(self.root, self.info, int(self.episodes.index[number]), key)
+            return self._episode_path(self.info.video_path, number, key)
         place = self.episodes.videos.get(key)
         if place is None or place.chunk[number] < 0:
             raise DataSetCorrupt(
@@ -237,7 +240,7 @@ class DataSet:
 
     def elsewhere(self, key: str | None) -> str | None:
         """Where files lie that are not where info.json says, and what to change; looked for once per camera."""
-        from penstock.lerobot.read.elsewhere import find_elsewhere
+        from penstock.lerobot.read.moved_files import find_elsewhere
 
         if key not in self._elsewhere:
             self._elsewhere[key] = find_elsewhere(self, key)
@@ -259,17 +262,21 @@ class DataSet:
 
     def data_path(self, position: FilePosition) -> Path:
         """The path of a data file, confined to the root."""
-        filled = layout.fill_template(self.info.data_path, chunk_index=position.chunk, file_index=position.file)
-        return layout.path_in(self.root, filled)
+        return self._path(self.info.data_path, chunk_index=position.chunk, file_index=position.file)
 
     def video_path(self, key: str, position: FilePosition) -> Path:
         """The path of a video file, confined to the root."""
         if self.info.video_path is None:
             raise DataSetCorrupt(f"{self.root}: camera {key!r} is a video, but info.json has no video_path")
-        filled = layout.fill_template(
-            self.info.video_path, key=key, chunk_index=position.chunk, file_index=position.file
-        )
-        return layout.path_in(self.root, filled)
+        return self._path(self.info.video_path, key, chunk_index=position.chunk, file_index=position.file)
+
+    def _episode_path(self, template: str, number: int, key: str | None = None) -> Path:
+        """The path of a file of one episode, as v2.x has it."""
+        episode = int(self.episodes.index[number])
+        return self._path(template, key, episode_index=episode, episode_chunk=episode // self.info.chunks_size)
+
+    def _path(self, template: str, key: str | None = None, **numbers: int) -> Path:
+        return layout.path_in(self.root, layout.fill_template(template, key=key, **numbers))
 
     def stored_columns(self, path: Path, parquet: pq.ParquetFile, keys: Sequence[str]) -> list[str]:
         """The columns to read for `keys`; a file that lacks others than `frame_index` and the like is refused."""
@@ -281,7 +288,7 @@ class DataSet:
                 f"{path}: columns {missing} of info.json are missing",
                 hint=f"'leave_out=[{','.join(missing)}]' converts the data set without them",
             )
-        return [key for key in keys if key in present] or names[:1]  # without any column nobody knows how many rows
+        return [key for key in keys if key in present] or names[:1]  # without any column the number of rows is unknown
 
     def completed(self, read: Any, keys: Sequence[str], first_row: int) -> Any:
         """A table or batch from `first_row` of the data set on; row columns that the file lacks are derived."""
@@ -310,7 +317,7 @@ class DataSet:
     def _tasks_of_episodes(self) -> NDArray[np.int64]:
         """The one task of each episode, where the rows do not say theirs."""
         numbers = {text: number for number, text in enumerate(self.tasks)}
-        found = np.zeros(len(self.episodes), np.int64)
+        task_numbers = np.zeros(len(self.episodes), np.int64)
         for place, named in enumerate(self.episodes.tasks):
             if len(named) > 1 or (len(self.tasks) > 1 and not named) or any(text not in numbers for text in named):
                 raise DataSetCorrupt(
@@ -318,8 +325,8 @@ class DataSet:
                     f"{len(named)} tasks: {', '.join(named[:3]) or 'none'}",
                     hint="name one task of meta/tasks for each episode in meta/episodes",
                 )
-            found[place] = numbers[named[0]] if named else 0
-        return found
+            task_numbers[place] = numbers[named[0]] if named else 0
+        return task_numbers
 
     def columns_of(self, table: pa.Table, keys: Sequence[str], where: str) -> ReadRows:
         """Columns of a table that was read from one of the data files, as `rows` gives them."""
@@ -344,9 +351,22 @@ class DataSet:
 def open_data_set(root: Path | str) -> DataSet:
     """Open a LeRobot data set: v3.0 in full, v2.x for what a conversion needs."""
     folder = as_path(root)
+    _warm(folder)
     data = DataSet(folder, metadata.read_info(folder))
     data.check_paths()
     return data
+
+
+def _warm(root: Path) -> None:
+    """Of a remote data set, ask at once for what opening it reads one after the other."""
+    if not isinstance(root, RemotePath):
+        return
+    meta = [path for path in (root / "meta").rglob("*") if path.suffix in (".json", ".jsonl", ".parquet")]
+    tables = sorted((root / "data").glob("*/*.parquet"))[:_WARMED_FILES]
+    videos = [next(iter(sorted(camera.glob("*/*.mp4"))), None) for camera in (root / "videos").glob("*")]
+    others: list[Path] = [*tables, *(path for path in videos if path is not None)]
+    small: list[Path] = [*sorted(meta)[:_WARMED_FILES]]
+    warm({**dict.fromkeys(others, 0), **dict.fromkeys(small, _WARMED_BYTES)})
 
 
 def _join(parts: Sequence[NDArray[Any] | list[Any]]) -> NDArray[Any] | list[Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from penstock.errors import DataSetCorrupt, LimitExceeded
 from penstock.formats.content import foreign_content
 from penstock.lerobot import layout
-from penstock.lerobot.metadata import LARGEST_JSON_BYTES, Episodes, Info
+from penstock.lerobot.metadata import LARGEST_JSON_BYTES, EpisodeArrays
 
 TASKS_PATH = "meta/tasks.jsonl"
 EPISODES_PATH = "meta/episodes.jsonl"
@@ -21,22 +21,22 @@ LARGEST_LINE_BYTES = 4 * layout.MIB
 
 def read_tasks(root: Path) -> list[str]:
     """The texts of meta/tasks.jsonl; the position is the task_index."""
-    found: dict[int, str] = {}
+    tasks: dict[int, str] = {}
     for number, entry in json_lines(root, TASKS_PATH, "task_index"):
         text = entry.get("task")
         if not isinstance(text, str):
             raise _bad_line(root / TASKS_PATH, number, f"task is {text!r}, not a text")
-        if found.setdefault(entry["task_index"], text) != text:
+        if tasks.setdefault(entry["task_index"], text) != text:
             raise _bad_line(root / TASKS_PATH, number, f"task_index {entry['task_index']} has two texts")
-    if sorted(found) != list(range(len(found))):
+    if sorted(tasks) != list(range(len(tasks))):
         raise DataSetCorrupt(
-            f"{root / TASKS_PATH}: task_index is not 0…{len(found) - 1} but {sorted(found)[:10]}",
+            f"{root / TASKS_PATH}: task_index is not 0…{len(tasks) - 1} but {sorted(tasks)[:10]}",
             hint="number the lines from 0 without a gap",
         )
-    return [found[number] for number in range(len(found))]
+    return [tasks[number] for number in range(len(tasks))]
 
 
-def read_episodes(root: Path) -> Episodes:
+def read_episodes(root: Path) -> EpisodeArrays:
     """meta/episodes.jsonl; places in files stay zero, for every episode has files of its own."""
     index: list[int] = []
     length: list[int] = []
@@ -56,21 +56,9 @@ def read_episodes(root: Path) -> Episodes:
     lengths = np.array(length, dtype=np.int64)
     end_row = np.cumsum(lengths)
     zeros = np.zeros_like(lengths)
-    return Episodes(
+    return EpisodeArrays(
         np.array(index, dtype=np.int64), lengths, end_row - lengths, end_row, zeros, zeros, tasks=tasks, videos={}
     )
-
-
-def data_path(root: Path, info: Info, episode: int) -> Path:
-    """The file of an episode's rows, confined to the root."""
-    return layout.path_in(root, _filled(info, info.data_path, episode, None))
-
-
-def video_path(root: Path, info: Info, episode: int, key: str) -> Path:
-    """The file of an episode's frames, confined to the root."""
-    if info.video_path is None:
-        raise DataSetCorrupt(f"{root}: camera {key!r} is a video, but info.json has no video_path")
-    return layout.path_in(root, _filled(info, info.video_path, episode, key))
 
 
 def json_lines(root: Path, relative: str, *whole: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -116,8 +104,3 @@ def _parsed(path: Path, number: int, line: bytes, whole: tuple[str, ...]) -> dic
 
 def _bad_line(path: Path, number: int, problem: str) -> DataSetCorrupt:
     return DataSetCorrupt(f"{path}: line {number} cannot be used: {problem}")
-
-
-def _filled(info: Info, template: str, episode: int, key: str | None) -> str:
-    chunk = episode // info.chunks_size
-    return layout.fill_template(template, key=key, episode_index=episode, episode_chunk=chunk)

@@ -1,122 +1,108 @@
-"""Closing a data set: the tables and the metadata, streamed from the journal; meta/info.json comes last."""
+"""Closing a data set: tables and metadata, streamed from the journal; and going on with a closed one.
+
+A closed data set has the statistics of every episode in its metadata, and its journal has none. Whoever continues it
+moves them to penstock/episodes first (`keep_statistics`), and `close` writes them from there again.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DataSetCorrupt
 from penstock.lerobot import layout, tables
-from penstock.lerobot.features import ROW_FEATURES, Description, Feature
+from penstock.lerobot.features import Description
 from penstock.lerobot.layout import EpisodePlace, FreshNames
 from penstock.lerobot.stats import STATISTICS, Stats
-from penstock.lerobot.write import kept
 from penstock.system.closing import on_error
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-METADATA_PATHS = (layout.INFO_PATH, layout.STATS_PATH, layout.TASKS_PATH, layout.SUBTASKS_PATH)  # beside the episodes
+KEPT_DIR = f"{layout.OWN_DIR}/episodes"
 
 _BATCH_EPISODES = 128
 
 
-def write_metadata(
-    root: Path,
-    description: Description,
-    records: Iterable[Mapping[str, Any]],
-    *,
-    texts: Mapping[str, Sequence[str]],
-    stats: Mapping[str, Any],
-    info: Mapping[str, Any],
-    names: FreshNames,
-) -> None:
-    """Write meta/ of a data set whose rows and frames are in place; with info.json it becomes one."""
-    fsync = names.fsync
-    _write_episodes(root, description, records, fsync=fsync)
-    for _, path in layout.numbered_files(root / layout.EPISODES_DIR, ".parquet"):
-        names.add(path)
-    write_tasks(root / layout.TASKS_PATH, texts["tasks"], "task", fsync=fsync)
-    if texts["subtasks"]:
-        write_tasks(root / layout.SUBTASKS_PATH, texts["subtasks"], "subtask", fsync=fsync)
-    write_json(root / layout.STATS_PATH, stats, fsync=fsync)
-    names.add(root / layout.STATS_PATH)
-    with layout.writing(root / layout.SPOOL_DIR, "cannot remove the directory"):
-        if (root / layout.SPOOL_DIR).exists():
-            shutil.rmtree(root / layout.SPOOL_DIR)
-    names.sync()
-    write_json(root / layout.INFO_PATH, info, fsync=fsync)
-    names.add(root / layout.INFO_PATH)
-    names.sync()
-
-
-def described(description: Description, videos: Mapping[str, Mapping[str, Any] | None]) -> list[Feature]:
-    """The features, each camera with what is known of its videos."""
-    return [
-        replace(feature, info={**(feature.info or {}), **known}) if (known := videos.get(feature.key)) else feature
-        for feature in description.features
-    ]
-
-
-def info(
-    description: Description, features: Sequence[Feature], *, episodes: int, frames: int, tasks: int
-) -> dict[str, Any]:
-    """What info.json says, in LeRobot 0.6.1's order; `features` are described with their videos."""
-    return {
-        "codebase_version": layout.CODEBASE_VERSION,
-        "fps": description.fps,
-        "features": {feature.key: feature.to_json() for feature in (*features, *ROW_FEATURES)},
-        "total_episodes": episodes,
-        "total_frames": frames,
-        "total_tasks": tasks,
-        "chunks_size": description.chunks_size,
-        "data_files_size_in_mb": max(1, description.data_file_bytes // layout.MIB),
-        "video_files_size_in_mb": max(1, description.video_file_bytes // layout.MIB),
-        "data_path": layout.DATA_PATH,
-        "video_path": layout.VIDEO_PATH if any(feature.dtype == "video" for feature in features) else None,
-        "robot_type": description.robot_type,
-        "splits": {"train": f"0:{episodes}"},
-    }
-
-
-def remove_metadata(root: Path, names: FreshNames) -> None:
-    """Take meta/ away, info.json first: from then on the directory is no finished data set."""
-    kept.remove_info(root, names)
-    for relative in METADATA_PATHS:
-        layout.remove(root / relative)
-        layout.remove(root / f"{relative}.part")
-    for _, path in layout.numbered_files(root / layout.EPISODES_DIR, ".parquet"):
-        layout.remove(path)
-
-
-def _write_episodes(root: Path, description: Description, records: Iterable[Mapping[str, Any]], *, fsync: bool) -> None:
+def write_episodes(root: Path, description: Description, records: Iterable[Mapping[str, Any]], *, fsync: bool) -> None:
+    """Write meta/episodes; statistics that the journal has no more come from where they are kept."""
     table = EpisodesTable(root, description, fsync)
-    known = kept.kept_statistics(root)
+    known = _read_kept(root)
     with on_error(table.discard):
         for record in records:
             stats = record.get("stats")
             if stats is None:
-                stats = _kept_statistics(root, record["episode_index"], known)
+                stats = kept_statistics(root, record["episode_index"], known)
             table.add(episode_row(root, record, stats, description.fps))
         table.finish()
 
 
-def _kept_statistics(
-    root: Path, episode_index: int, known: Iterator[tuple[int, dict[str, Stats | None]]]
-) -> Mapping[str, Stats | None]:
+def kept_statistics(root: Path, episode_index: int, known: Iterator[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+    """Those of an episode among the ones that `keep_statistics` kept, in order."""
     for number, stats in known:
         if number == episode_index:
             return stats
     raise DataSetCorrupt(
-        f"{root / layout.JOURNAL_PATH}: the statistics of episode {episode_index} are missing; they belong into "
-        f"{kept.KEPT_DIR}",
+        f"{root / KEPT_DIR}: the statistics of episode {episode_index} are missing",
         hint="convert the recordings again into an empty directory",
     )
+
+
+def _read_kept(root: Path) -> Iterator[tuple[int, dict[str, Stats | None]]]:
+    """(episode, statistics by feature) of the kept table, a few at a time."""
+    from penstock.lerobot.metadata import open_parquet
+
+    for _, path in layout.numbered_files(root / KEPT_DIR, ".parquet"):
+        with open_parquet(path) as file, tables.arrow_errors(path, "cannot be read", DataSetCorrupt):
+            first = f"/{STATISTICS[0]}"
+            names = [name for name in file.schema_arrow.names if name.startswith("stats/") and name.endswith(first)]
+            keys = [name.removeprefix("stats/").removesuffix(first) for name in names]
+            wanted = ["episode_index", *(f"stats/{key}/{name}" for key in keys for name in STATISTICS)]
+            for batch in file.iter_batches(batch_size=_BATCH_EPISODES, columns=wanted, use_threads=False):
+                for row in batch.to_pylist():
+                    yield row["episode_index"], {key: _stats(row, key) for key in keys}
+
+
+def _stats(row: dict[str, Any], key: str) -> Stats | None:
+    stats = {name: row[f"stats/{key}/{name}"] for name in STATISTICS}
+    return None if stats["count"] is None else stats
+
+
+def keep_statistics(root: Path, names: FreshNames, source: str, target: str) -> None:
+    """Before a closed data set is continued: the statistics of its episodes move to where `close` finds them.
+
+    Killed within, this is done again: the journal says that the data set is closed until it is through.
+    """
+    remove_info(root, names)
+    if (root / source).exists():
+        drop_statistics(root)  # what an earlier continuation did not come to remove
+        with layout.writing(root / target, "cannot keep the statistics of the episodes"):
+            (root / target).parent.mkdir(exist_ok=True)
+            os.replace(root / source, root / target)
+        names.forget(root / source)
+        names.add(root / source)
+        names.add(root / target)
+        names.sync()
+
+
+def drop_statistics(root: Path) -> None:
+    """Remove what `keep_statistics` kept: the data set is closed, and has its own again."""
+    with layout.writing(root / KEPT_DIR, "cannot remove the directory"):
+        if (root / KEPT_DIR).is_dir():
+            shutil.rmtree(root / KEPT_DIR)
+
+
+def remove_info(root: Path, names: FreshNames) -> None:
+    """Remove meta/info.json for good, before anything else changes: the directory is no finished data set then."""
+    if (root / layout.INFO_PATH).exists():
+        layout.remove(root / layout.INFO_PATH)
+        names.add(root / layout.INFO_PATH)
+        names.sync()
 
 
 def episode_row(root: Path, record: Mapping[str, Any], stats: Mapping[str, Stats | None], fps: int) -> dict[str, Any]:
@@ -164,7 +150,6 @@ class EpisodesTable:
             self._flush()
 
     def finish(self) -> None:
-        """Write what waits, and the footer."""
         if self._waiting:
             self._flush()
         self._close()

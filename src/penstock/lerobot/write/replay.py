@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from penstock.lerobot import columns, layout, tables
 from penstock.lerobot.features import Feature
 from penstock.lerobot.layout import EpisodePlace
 from penstock.lerobot.metadata import open_parquet
-from penstock.lerobot.write.videos import Piece, table_from
+from penstock.lerobot.write.videos import table_from
 from penstock.media.mp4.writer import SampleTable
 from penstock.system.files import ReadErrors, open_source
 
@@ -29,23 +29,8 @@ if TYPE_CHECKING:
 PIECE_BYTES = 8 * layout.MIB
 
 
-class _Frames(Protocol):
-    """Where frames go: the video of an episode of any output."""
-
-    def set_codec(self, stsd: bytes, info: Mapping[str, Any]) -> None: ...
-    def append(
-        self,
-        pieces: Sequence[Piece],
-        keys: Sequence[bool] | None = None,
-        *,
-        shifts: Sequence[int] | None = None,
-        checked: bool = False,
-    ) -> None: ...
-    def repeat(self, count: int = 1) -> None: ...
-
-
 @dataclass(frozen=True)
-class Rows:
+class FlushedRows:
     """The rows of one flush, as they were given to it; `task_index` are numbers of the worker output."""
 
     values: dict[str, Any]
@@ -54,7 +39,7 @@ class Rows:
     where: str
 
 
-def read_rows(root: Path, episode_index: int, features: Sequence[Feature]) -> Iterator[Rows]:
+def read_rows(root: Path, episode_index: int, features: Sequence[Feature]) -> Iterator[FlushedRows]:
     """Each row group was one flush, and becomes one again."""
     path = layout.part_path(root, episode_index)
     stored = [feature for feature in features if feature.dtype != "video"]
@@ -64,7 +49,7 @@ def read_rows(root: Path, episode_index: int, features: Sequence[Feature]) -> It
                 table = file.read_row_group(number, use_threads=False)
             where = f"{path}: row group {number}"
             values = {feature.key: _values(feature, table, where) for feature in stored}
-            yield Rows(values, table.num_rows, columns.to_numpy(table.column("task_index"), (), where), where)
+            yield FlushedRows(values, table.num_rows, columns.to_numpy(table.column("task_index"), (), where), where)
 
 
 def _values(feature: Feature, table: pa.Table, where: str) -> Any:
@@ -77,8 +62,8 @@ def _values(feature: Feature, table: pa.Table, where: str) -> Any:
     return columns.to_numpy(column, feature.shape, f"{where}, {feature.key!r}")
 
 
-def copy_frames(root: Path, key: str, record: Mapping[str, Any], frames: Mapping[str, Any], sink: _Frames) -> None:
-    """Copy samples a few MiB at a time; one that several rows show is stored once there, too.
+def copy_frames(root: Path, key: str, record: Mapping[str, Any], frames: Mapping[str, Any], sink: Any) -> None:
+    """Copy samples to the video of an episode, a few MiB at a time; one that several rows show is stored once, too.
 
     `record` is the episode's in the journal, `frames` what was kept of it (`FinishedEpisode.kept`).
     """
@@ -120,7 +105,7 @@ def _runs(table: SampleTable) -> Iterator[tuple[int, int, bool]]:
     yield start, len(table.sizes), repeated[start]
 
 
-class _FrameErrors(ReadErrors):
+class _WorkerFrameErrors(ReadErrors):
     def cannot_open(self, path: Path, error: OSError) -> Exception:
         return DataSetCorrupt(f"{path}: the frames of the worker output cannot be read: {error.strerror}")
 
@@ -128,4 +113,4 @@ class _FrameErrors(ReadErrors):
         return DataSetCorrupt(f"{path}: ends at byte {offset + got_bytes:,}, samples up to {offset + n_bytes:,}")
 
 
-_ERRORS = _FrameErrors(DataSetCorrupt)
+_ERRORS = _WorkerFrameErrors(DataSetCorrupt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,54 +12,36 @@ from typing import Any
 from penstock.errors import DataSetCorrupt, DataSetError
 from penstock.lerobot import layout
 from penstock.lerobot.features import Description
-from penstock.lerobot.layout import EpisodePlace, FilePosition, FreshNames, VideoSpan
-from penstock.lerobot.metadata import open_parquet
-from penstock.lerobot.write.closing import remove_metadata
-from penstock.lerobot.write.spool import Part
+from penstock.lerobot.layout import EpisodePlace, FilePosition, VideoSpan
+from penstock.lerobot.write.spool import EpisodePart
 
 _SHOWN_FAULTS = 12
 # An episode that is committed fills at most two files: the one before it, and its own when it is large.
 _UNSETTLED_FILES = 2
 
 
-@dataclass(frozen=True)
-class Rows:
-    """What the journal says about the rows of one episode."""
-
-    episode_index: int
-    rows: int
-    part_bytes: int
-
-
 @dataclass
-class DataFileOf:
-    """A data file, and the episodes that were committed to it."""
-
-    position: FilePosition
-    episodes: list[Rows] = field(default_factory=list)
-
-
-@dataclass
-class Survey:
+class ResumeSurvey:
     """What the records of a data set name; every file of it was seen, in the length that was committed."""
 
     episodes: int = 0
     last: EpisodePlace | None = None
-    data_files: list[DataFileOf] = field(default_factory=list)
-    parts: list[tuple[FilePosition, Part]] = field(default_factory=list)
+    parts: list[tuple[FilePosition, EpisodePart]] = field(
+        default_factory=list
+    )  # of the files that may not be in place yet
 
 
 def survey(
     root: Path, description: Description, records: Iterable[Mapping[str, Any]], *, is_worker_output: bool
-) -> Survey:
+) -> ResumeSurvey:
     """Go through the records and look at every file that they name; changes nothing."""
-    videos_of = [f"videos/{feature.key}" for feature in description.cameras]
-    for relative in ("data", "meta", layout.EPISODES_DIR, layout.SPOOL_DIR, *videos_of):
+    cameras = {feature.key for feature in description.cameras}
+    for relative in ("data", "meta", layout.EPISODES_DIR, layout.SPOOL_DIR, *(f"videos/{key}" for key in cameras)):
         layout.check_directory(root, relative)
-    found = Survey()
+    result = ResumeSurvey()
     faults: list[str] = []
     videos: dict[str, VideoSpan] = {}
-    cameras = {feature.key for feature in description.cameras}
+    files: deque[tuple[FilePosition, list[EpisodePart]]] = deque()
     for record in records:
         place = EpisodePlace.from_json(record, root / layout.JOURNAL_PATH)
         if set(place.videos) != cameras:
@@ -66,20 +49,24 @@ def survey(
                 f"{root / layout.JOURNAL_PATH}: episode {record['episode_index']} has the cameras "
                 f"{sorted(place.videos)}, the data set has {sorted(cameras)}"
             )
-        rows = Rows(record["episode_index"], record["rows"], place.part_bytes)
         faults += _take_videos(root, videos, place)
+        part = EpisodePart(layout.part_path(root, record["episode_index"]), record["rows"], place.part_bytes)
         if is_worker_output:
-            _part(root, rows, faults)
+            faults += _part_faults(part)
         else:
-            faults += _take_rows(root, found.data_files, place.data, rows)
-        found.episodes += 1
-        found.last = place
+            if not files or files[-1][0] != place.data:
+                files.append((place.data, []))
+                if len(files) > _UNSETTLED_FILES:
+                    faults += _settled_faults(root, *files.popleft())
+            files[-1][1].append(part)
+        result.episodes += 1
+        result.last = place
     for key, span in videos.items():
         faults += _video_faults(layout.video_path(root, key, span.position), span.end_bytes)
-    for file in found.data_files:
-        found.parts += [(file.position, part) for part in _parts(root, file, faults)]
+    for position, parts in files:
+        result.parts += [(position, part) for part in _located(layout.data_path(root, position), parts, faults)]
     refuse_faults(root, faults)
-    return found
+    return result
 
 
 def refuse_faults(root: Path, faults: Sequence[str]) -> None:
@@ -111,59 +98,46 @@ def _video_faults(path: Path, least_bytes: int) -> Iterator[str]:
         yield f"{path}: {size_bytes:,} bytes, at least {least_bytes:,} were committed"
 
 
-def _take_rows(root: Path, files: list[DataFileOf], position: FilePosition, rows_of: Rows) -> Iterator[str]:
-    if not files or files[-1].position != position:
-        files.append(DataFileOf(position))
-        if len(files) > _UNSETTLED_FILES:
-            done = files.pop(0)
-            path = layout.data_path(root, done.position)
-            committed = sum(episode.rows for episode in done.episodes)
-            rows = sum(_group_rows(path))
-            if rows != committed:
-                yield f"{path}: {rows:,} rows, {committed:,} were committed" if rows else f"{path}: missing"
-    files[-1].episodes.append(rows_of)
+def _settled_faults(root: Path, position: FilePosition, parts: Sequence[EpisodePart]) -> Iterator[str]:
+    path, committed = layout.data_path(root, position), sum(part.rows for part in parts)
+    if (rows := sum(_group_rows(path))) != committed:
+        yield f"{path}: {rows:,} rows, {committed:,} were committed" if rows else f"{path}: missing"
 
 
-def _parts(root: Path, file: DataFileOf, faults: list[str]) -> list[Part]:
+def _located(path: Path, parts: Sequence[EpisodePart], faults: list[str]) -> Iterator[EpisodePart]:
     """Where the rows of a file's episodes lie: the first in the file itself, where it exists, the others in parts."""
-    path = layout.data_path(root, file.position)
     group_rows = _group_rows(path)
-    parts: list[Part] = []
     number = 0
-    for episode in file.episodes:
+    for part in parts:
         first, rows = number, 0
-        while number < len(group_rows) and rows < episode.rows:
+        while number < len(group_rows) and rows < part.rows:
             rows += group_rows[number]
             number += 1
         if rows == 0:
-            part = _part(root, episode, faults)
-            parts += [] if part is None else [part]
-        elif rows == episode.rows:
-            parts.append(Part(path, rows, episode.part_bytes, range(first, number)))
+            faults += _part_faults(part)
+            yield part
+        elif rows == part.rows:
+            yield part._replace(path=path, groups=range(first, number))
         else:
-            faults.append(f"{path}: {rows:,} rows of episode {episode.episode_index} instead of {episode.rows:,}")
-            return parts
+            faults.append(f"{path}: {rows:,} rows of {part.path.stem} instead of {part.rows:,}")
+            return
     if number != len(group_rows):
         faults.append(f"{path}: {sum(group_rows[number:]):,} rows more than were committed")
-    return parts
 
 
-def _part(root: Path, episode: Rows, faults: list[str]) -> Part | None:
-    path = layout.part_path(root, episode.episode_index)
-    size_bytes = size_of(path)
-    if size_bytes == episode.part_bytes:
-        return Part(path, episode.rows, episode.part_bytes)
-    faults.append(
-        f"{path}: missing"
-        if size_bytes is None
-        else f"{path}: {size_bytes:,} bytes, {episode.part_bytes:,} were committed"
-    )
-    return None
+def _part_faults(part: EpisodePart) -> Iterator[str]:
+    size_bytes = size_of(part.path)
+    if size_bytes is None:
+        yield f"{part.path}: missing"
+    elif size_bytes != part.size_bytes:
+        yield f"{part.path}: {size_bytes:,} bytes, {part.size_bytes:,} were committed"
 
 
 def _group_rows(path: Path) -> list[int]:
     if not path.is_file():
         return []
+    from penstock.lerobot.metadata import open_parquet
+
     with open_parquet(path) as file:
         return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
 
@@ -176,18 +150,19 @@ def size_of(path: Path) -> int | None:
         return None
 
 
-def clear(root: Path, description: Description, found: Survey, names: FreshNames, *, is_worker_output: bool) -> None:
-    """Remove what belongs to no committed episode, and the metadata, which `close` writes anew."""
-    remove_metadata(root, names)
-    last, none = found.last, FilePosition(-1, -1)
+def clear(root: Path, description: Description, survey: ResumeSurvey, *, is_worker_output: bool) -> None:
+    """Remove what belongs to no committed episode."""
+    for _, path in layout.numbered_files(root / layout.EPISODES_DIR, ".parquet"):
+        layout.remove(path)
+    last, none = survey.last, FilePosition(-1, -1)
     _remove_beyond(root / "data", ".parquet", none if last is None or is_worker_output else last.data)
     for feature in description.cameras:
         kept_video = none if last is None else last.videos[feature.key].position
         _remove_beyond(root / "videos" / feature.key, ".mp4", kept_video)
     if is_worker_output:
-        kept = {layout.part_path(root, number).name for number in range(found.episodes)}
+        kept = {layout.part_path(root, number).name for number in range(survey.episodes)}
     else:
-        kept = {part.path.name for _, part in found.parts if part.groups is None}
+        kept = {part.path.name for _, part in survey.parts if part.groups is None}
     spool = root / layout.SPOOL_DIR
     if spool.is_dir():
         for name in os.listdir(spool):

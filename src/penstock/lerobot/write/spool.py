@@ -15,9 +15,8 @@ import contextlib
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 
-@dataclass(frozen=True)
-class Part:
+class EpisodePart(NamedTuple):
     """The rows of one episode: a finished parquet file of their own, or some row groups of a data file (`groups`).
 
     `size_bytes` is the size that the episode's own file has or had; it decides what fits together.
@@ -66,14 +64,14 @@ class PartWriter:
             self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema()), row_group_size=count)
         self.rows += count
 
-    def finish(self) -> Part:
+    def finish(self) -> EpisodePart:
         """Write the footer; after this the part is a parquet file."""
         if self._writer is None:
             raise DataSetError(f"{self.path}: an episode without rows", hint="abort the episode instead")
         with tables.write_errors(self.path, "cannot finish the rows"):
             writer, self._writer = self._writer, None
             tables.close_writer(writer)
-            return Part(self.path, self.rows, self.path.stat().st_size)
+            return EpisodePart(self.path, self.rows, self.path.stat().st_size)
 
     def leave(self) -> None:
         """Close the file without caring for its contents; it stays where it is."""
@@ -81,7 +79,6 @@ class PartWriter:
         self._writer = None
 
     def discard(self) -> None:
-        """Leave nothing behind."""
         self.leave()
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
@@ -102,11 +99,11 @@ class DataFiles:
         self._root, self._schema, self._most_parts, self._names = root, schema, most_parts, names
         self._limit_bytes, self._chunks_size = description.data_file_bytes, description.chunks_size
         self._position = layout.FIRST_FILE
-        self._waiting: list[Part] = []
+        self._waiting: list[EpisodePart] = []
         self._waiting_bytes = 0
-        self._full: list[tuple[FilePosition, list[Part]]] = []
+        self._full: list[tuple[FilePosition, list[EpisodePart]]] = []
 
-    def place(self, part: Part) -> FilePosition:
+    def place(self, part: EpisodePart) -> FilePosition:
         """Take over the part of the next episode; returns the number of the file in which it will lie."""
         is_full = self._waiting_bytes + part.size_bytes > self._limit_bytes or len(self._waiting) >= self._most_parts
         if self._waiting and (is_full or self._is_large(part)):
@@ -114,7 +111,6 @@ class DataFiles:
         return self._add(part)
 
     def settle(self) -> None:
-        """Put the files that are full into place."""
         while self._full:
             position, parts = self._full[0]
             self._put(position, parts)
@@ -126,7 +122,7 @@ class DataFiles:
             self._end_file()
         self.settle()
 
-    def restore(self, parts: Sequence[tuple[FilePosition, Part]]) -> None:
+    def restore(self, parts: Sequence[tuple[FilePosition, EpisodePart]]) -> None:
         """Go on after episodes that were placed before: those of the last files, with the places they were given."""
         if parts:
             self._position = parts[0][0]
@@ -141,7 +137,7 @@ class DataFiles:
                 )
         self.settle()
 
-    def _add(self, part: Part) -> FilePosition:
+    def _add(self, part: EpisodePart) -> FilePosition:
         position = self._position
         self._waiting.append(part)
         self._waiting_bytes += part.size_bytes
@@ -149,7 +145,7 @@ class DataFiles:
             self._end_file()
         return position
 
-    def _is_large(self, part: Part) -> bool:
+    def _is_large(self, part: EpisodePart) -> bool:
         return 2 * part.size_bytes >= self._limit_bytes
 
     def _end_file(self) -> None:
@@ -157,7 +153,7 @@ class DataFiles:
         self._waiting, self._waiting_bytes = [], 0
         self._position = self._position.next(self._chunks_size)
 
-    def _put(self, position: FilePosition, parts: Sequence[Part]) -> None:
+    def _put(self, position: FilePosition, parts: Sequence[EpisodePart]) -> None:
         path = layout.data_path(self._root, position)
         if all(part.path == path for part in parts):
             return  # it lies there already, whole
@@ -177,7 +173,7 @@ class DataFiles:
             if part.path != path:
                 layout.remove(part.path)
 
-    def _merge(self, merged: Path, parts: Sequence[Part]) -> None:
+    def _merge(self, merged: Path, parts: Sequence[EpisodePart]) -> None:
         import pyarrow.parquet as pq
 
         with tables.data_file(merged, self._schema()) as target:

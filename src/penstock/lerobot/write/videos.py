@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,16 +15,20 @@ from penstock.lerobot.features import Description, Feature
 from penstock.lerobot.layout import FilePosition, FreshNames, VideoSpan
 from penstock.media.image import jpeg
 from penstock.media.mp4.writer import Mark, Mp4Writer, SampleTable, mjpeg_stsd
-from penstock.media.video.encode import EncodedSample, VideoEncoder
+
+if TYPE_CHECKING:
+    from penstock.media.video.encode import EncodedSample, VideoEncoder
 
 Piece = memoryview | bytes
 
 
 class VideoFiles:
-    """Takes the frames of one camera: JPEG pictures as they are, or samples of an encoder after `set_codec`.
+    """Takes the frames of one camera: JPEG images as they are, or samples of an encoder after `set_codec`.
 
     The files roll over between episodes only, so an episode always lies within one of them. A file that is full is
     finished when the first episode of its successor is committed: until then, that episode can still be taken back.
+    With a `group`, the files of the episodes that follow lie in the chunk of that number, and begin anew there. Files
+    that another process has finished under the same names are taken as they are (`adopt`).
     """
 
     def __init__(
@@ -32,12 +36,15 @@ class VideoFiles:
     ) -> None:
         self.key = feature.key
         self.info: dict[str, Any] | None = None
+        self.group: int | None = None
         self._path_of, self._names, self._fps = path_of, names, description.fps
         self._height, self._width = feature.shape[0], feature.shape[1]
         self._limit_bytes, self._chunks_size = description.video_file_bytes, description.chunks_size
-        self._position = layout.FIRST_FILE
+        self._position: FilePosition | None = None  # of the last file
+        self._position_before: FilePosition | None = None  # that of the full file, or of one that was adopted
         self._file: Mp4Writer | None = None
         self._full_file: Mp4Writer | None = None
+        self._adopted: VideoSpan | None = None  # the frames of the open episode, in a file of another process
         # What all samples of a file must share: the sample description, and for JPEG how the colours are sampled.
         self._file_kind: tuple[bytes, str] | None = None
         self._full_kind: tuple[bytes, str] | None = None
@@ -55,6 +62,8 @@ class VideoFiles:
     @property
     def frames(self) -> int:
         """Frames of the episode that is being written."""
+        if self._adopted is not None:
+            return self._adopted.frames
         return 0 if self._file is None or self._start is None else self._file.samples - self._start.samples
 
     def set_codec(self, stsd: bytes, info: Mapping[str, Any]) -> None:
@@ -80,7 +89,7 @@ class VideoFiles:
         """Append one frame per piece; `keys` marks the key frames of an encoder, a JPEG is always one.
 
         `shifts` are as `Mp4Writer.append` takes them; the frames of an episode are shown after those before it.
-        `checked` says that these JPEG pictures have passed through here before, after others of their episode.
+        `checked` says that these JPEG images have passed through here before, after others of their episode.
         """
         if not pieces:
             return
@@ -105,9 +114,34 @@ class VideoFiles:
             raise VideoError(f"camera {self.key!r}: there is no frame of this episode to repeat")
         self._file.repeat(count)
 
+    def adopt(self, source: Path, span: VideoSpan, kept: Mapping[str, Any]) -> bool:
+        """The frames of the open episode lie at `span` in the finished file `source`, which is taken over unchanged.
+
+        `kept` is what its writer kept of them (`episode_state`). False, and nothing is changed, where this writer has
+        begun the files of that chunk itself.
+        """
+        if self._file is not None and self._position is not None and self._position.chunk == span.position.chunk:
+            return False
+        if kept["pix_fmt"] == "":
+            self.set_codec(kept["stsd"], kept["info"])
+        elif self.info is None:
+            self.info = dict(kept["info"])
+        else:
+            self._check_codec("mjpeg")
+        if span.position != self._position:
+            path = self._path_of(span.position)
+            layout.take_over(source, path)
+            self._names.add(path)
+            if self._file is not None:
+                self._full_file, self._full_kind = self._file, self._file_kind
+            self._file, self._file_kind = None, None
+            self._position_before, self._position = self._position, span.position
+        self._adopted = span
+        return True
+
     def begin_episode(self, expected_rows: int | None) -> None:
-        """Called by the sink."""
         self._start = None
+        self._adopted = None
         self._kind = None
         self._is_jpeg = True
         self._expected_rows = expected_rows or 0
@@ -115,19 +149,30 @@ class VideoFiles:
 
     def commit_episode(self) -> VideoSpan:
         """Called by the sink: the frames stay."""
-        if self._file is None or self._start is None:
+        if self._adopted is not None:
+            self._finish_full_file()
+            adopted, self._adopted, self.committed_bytes = self._adopted, None, 0
+            return adopted
+        if self._file is None or self._start is None or self._position is None:
             raise DataSetError(f"camera {self.key!r}: the episode has no frame")
-        if self._full_file is not None:
-            self._full_file.close(self._names.fsync)
-            self._full_file = None
+        self._finish_full_file()
         span = VideoSpan(self._position, self._start.samples, self.frames, self._file.tell())
         self.committed_bytes = span.end_bytes - self._start.end_bytes
         self._start = None
         return span
 
+    def _finish_full_file(self) -> None:
+        if self._full_file is not None:
+            self._full_file.close(self._names.fsync)
+            self._full_file = None
+
     def abort_episode(self) -> None:
         """Called by the sink: no trace of the episode remains."""
         self.info = self._info_before
+        if self._adopted is not None and self._file is None and self._full_file is not None:
+            self._file, self._file_kind, self._position = self._full_file, self._full_kind, self._position_before
+            self._full_file = None
+        self._adopted = None  # the file stays beside its other name until `resume` clears it away
         if self._file is None or self._start is None:
             return
         if self._start.samples:
@@ -137,12 +182,10 @@ class VideoFiles:
         self._start = None
 
     def sync(self) -> None:
-        """Wait until the frames are on the disk."""
         if self._names.fsync and self._file is not None:
             self._file.sync()
 
     def close(self) -> None:
-        """Finish the last file."""
         if self._file is not None:
             self._file.close(self._names.fsync)
             self._file = None
@@ -155,10 +198,10 @@ class VideoFiles:
         self._file = self._full_file = None
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs besides the place of the last episode."""
-        if self._file is None:
+        """What `restore` needs besides the place of the last episode; nothing is open where that was adopted."""
+        if self._position is None:
             raise DataSetError(f"camera {self.key!r}: no episode was committed")
-        return self._state(self._file.table())
+        return {"info": self.info} if self._file is None else self._state(self._file.table())
 
     def episode_state(self) -> dict[str, Any]:
         """The frames of the open episode alone, as a copy of them needs them."""
@@ -172,13 +215,16 @@ class VideoFiles:
 
     def restore(self, state: Mapping[str, Any], last: VideoSpan) -> None:
         """Go on behind the last committed episode: whatever else the files hold is cut off."""
+        if "sizes" not in state:
+            self.info, self._position = state["info"], last.position
+            return
         table = table_from(state, last.end_bytes)
         if len(table.sizes) != last.first_frame + last.frames:
             raise DataSetCorrupt(f"camera {self.key!r}: {len(table.sizes)} frames known, {last} committed")
         self.info = state["info"]
         self._position = last.position
         self._file_kind = (state["stsd"], str(state["pix_fmt"]))
-        path = self._path_of(self._position)
+        path = self._path_of(last.position)
         layout.own_copy(path)
         self._file = Mp4Writer(
             path, stsd=state["stsd"], width=self._width, height=self._height, fps=self._fps, resume=table
@@ -186,22 +232,22 @@ class VideoFiles:
         self._names.add(path)
 
     def _check_jpeg(self, piece: Piece) -> None:
-        """One look per call; the caller has looked at every picture, this catches that it forgot."""
-        found = self._probe.probe(piece)
-        if (found.height, found.width) != (self._height, self._width):
+        """One look per call; the caller has looked at every image, this catches that it forgot."""
+        info = self._probe.probe(piece)
+        if (info.height, info.width) != (self._height, self._width):
             raise ImageError(
-                f"camera {self.key!r}: frame {self.frames} is {found.width}×{found.height} px, "
+                f"camera {self.key!r}: frame {self.frames} is {info.width}×{info.height} px, "
                 f"but the feature is {self._width}×{self._height}"
             )
-        kind = (mjpeg_stsd(self._width, self._height), found.pix_fmt)
+        kind = (mjpeg_stsd(self._width, self._height), info.pix_fmt)
         if self.frames and kind != self._kind:
             before = self._kind[1] if self._kind else "encoded"
-            raise ImageError(f"camera {self.key!r}: frame {self.frames} is {found.pix_fmt}, the frames before {before}")
+            raise ImageError(f"camera {self.key!r}: frame {self.frames} is {info.pix_fmt}, the frames before {before}")
         self._kind = kind
         if self.info is None:
-            self._describe("mjpeg", found.pix_fmt, {"video.channels": found.components, "video.g": 1})
+            self._describe("mjpeg", info.pix_fmt, {"video.channels": info.components, "video.g": 1})
         elif self.info["video.codec"] != "mjpeg":
-            self._describe("mjpeg", found.pix_fmt, {})
+            self._describe("mjpeg", info.pix_fmt, {})
 
     def _describe(self, codec: str, pix_fmt: str, more: Mapping[str, Any]) -> None:
         """What info.json says about the video, with LeRobot 0.6.1's keys; `more` adds or replaces some."""
@@ -222,12 +268,15 @@ class VideoFiles:
             "is_depth_map": False,
             **more,
         }
-        if self.info is not None and self.info["video.codec"] != info["video.codec"]:
+        self._check_codec(str(info["video.codec"]))
+        self.info = info
+
+    def _check_codec(self, codec: str) -> None:
+        if self.info is not None and self.info["video.codec"] != codec:
             raise VideoError(
                 f"camera {self.key!r}: this data set's video is {self.info['video.codec']}, not {codec}",
                 hint="LeRobot reads one codec per camera; convert both recordings with the same video setting",
             )
-        self.info = info
 
     def _open(self) -> Mp4Writer:
         """The file for this episode: the present one, or a new one when that is full, too long, or of another codec."""
@@ -235,17 +284,28 @@ class VideoFiles:
             return self._file
         if self._kind is None:
             raise VideoError(f"camera {self.key!r}: the codec of the samples is not known yet")
-        if self._file is None or self._is_full(self._file) or self._kind != self._file_kind:
-            position = self._position if self._file is None else self._position.next(self._chunks_size)
+        if self._file is None or self._is_full(self._file) or self._kind != self._file_kind or self._begins_group():
+            position = self._next_position()
             path = self._path_of(position)
             with layout.writing(path.parent, "cannot make the directory"):
                 path.parent.mkdir(parents=True, exist_ok=True)
             new = Mp4Writer(path, stsd=self._kind[0], width=self._width, height=self._height, fps=self._fps)
             self._full_file, self._full_kind = self._file, self._file_kind
-            self._file, self._file_kind, self._position = new, self._kind, position
+            self._file, self._file_kind = new, self._kind
+            self._position_before, self._position = self._position, position
             self._names.add(path)
         self._start = self._file.mark()
         return self._file
+
+    def _begins_group(self) -> bool:
+        return self.group is not None and (self._position is None or self._position.chunk != self.group)
+
+    def _next_position(self) -> FilePosition:
+        if self.group is not None:
+            if self._position is None or self._position.chunk != self.group:
+                return FilePosition(self.group, 0)
+            return FilePosition(self.group, self._position.file + 1)
+        return layout.FIRST_FILE if self._position is None else self._position.next(self._chunks_size)
 
     def _is_full(self, file: Mp4Writer) -> bool:
         longest = (file.samples + self._expected_rows) / self._fps
@@ -253,7 +313,7 @@ class VideoFiles:
 
     def _drop_file(self) -> None:
         """Remove the file of the open episode, which holds no other, and go back to the one before."""
-        if self._file is None:
+        if self._file is None or self._position is None:
             return
         dropped = self._path_of(self._position)
         self._file.abort()
@@ -262,10 +322,8 @@ class VideoFiles:
             for path in dropped.parents[:3]:
                 path.rmdir()
                 self._names.forget(path)
-        self._file, self._file_kind = self._full_file, self._full_kind
-        if self._full_file is not None:
-            self._position = self._position.before(self._chunks_size)
-            self._full_file = None
+        self._file, self._file_kind, self._position = self._full_file, self._full_kind, self._position_before
+        self._full_file = None
 
 
 def table_state(table: SampleTable) -> dict[str, Any]:
@@ -282,17 +340,7 @@ def table_state(table: SampleTable) -> dict[str, Any]:
 
 
 def table_from(state: Mapping[str, Any], end_bytes: int) -> SampleTable:
-    """The table that `table_state` described."""
-    if "offsets" in state:  # as states had it before: the place of every sample, a byte for every flag
-        offsets = np.asarray(state["offsets"], np.int64)
-        shifts = np.asarray(state.get("shifts", np.zeros(0, np.int32)))
-        whole = SampleTable(offsets, np.asarray(state["sizes"]), np.asarray(state["keys"]), end_bytes, shifts)
-        return table_from(table_state(whole), end_bytes)
     sizes, keys, apart, places = (np.asarray(state[name]) for name in ("sizes", "keys", "apart", "offsets_apart"))
-    if not (sizes.ndim == 1 and len(sizes) and len(keys) == (len(sizes) + 7) // 8 and apart.shape == places.shape):
-        raise DataSetCorrupt(f"a table of {sizes.shape} sizes, {keys.shape} key flags and {apart.shape} places")
-    if not len(apart) or int(apart[0]) != 0 or (np.diff(apart) < 1).any() or int(apart[-1]) >= len(sizes):
-        raise DataSetCorrupt(f"a table of {len(sizes):,} samples with places at {apart[:8].tolist()}")
     # Where each would lie if all followed each other, and how far its run lies from there.
     ends = np.cumsum(sizes.astype(np.int64))
     starts = ends - sizes
@@ -301,6 +349,4 @@ def table_from(state: Mapping[str, Any], end_bytes: int) -> SampleTable:
         raise DataSetCorrupt(f"a table of samples that lie beyond byte {end_bytes:,}")
     flags = np.unpackbits(keys.astype(np.uint8), count=len(sizes))
     shifts = np.asarray(state.get("shifts", np.zeros(0, np.int32)))
-    if len(shifts) and shifts.shape != sizes.shape:
-        raise DataSetCorrupt(f"a table of {sizes.shape} sizes and {shifts.shape} places in time")
     return SampleTable(offsets, sizes.astype(np.uint32), flags, end_bytes, shifts.astype(np.int32))

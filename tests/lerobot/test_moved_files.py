@@ -16,7 +16,7 @@ import penstock
 from penstock.errors import DataSetCorrupt
 from penstock.lerobot import layout
 from penstock.lerobot.check.dataset import check
-from penstock.lerobot.read import elsewhere
+from penstock.lerobot.read import moved_files
 from penstock.lerobot.read.reader import open_data_set
 from penstock.stores.opening import open_store
 from tests.conversion import version21
@@ -109,7 +109,7 @@ def test_files_that_are_nowhere_and_those_of_other_cameras_are_not_taken_for_the
 )
 def test_a_template_gives_the_path_that_it_was_made_of(episode: int, folders: list[str], name: str) -> None:
     path = "/".join([*(KEY if each == "KEY" else each for each in folders), name % episode + ".mp4"])
-    found = elsewhere._template(path, KEY, is_v30=False)
+    found = moved_files._template(path, KEY, is_v30=False)
     if "KEY" not in folders:
         assert found is None
         return

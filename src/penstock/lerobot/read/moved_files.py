@@ -32,9 +32,9 @@ def find_elsewhere(data: DataSet, key: str | None) -> str | None:
     others = {path for path in _files(data.root, suffix) if path not in named}
     setting = "data_path" if key is None else "video_path"
     for candidate, _ in Counter(_template(path, key, is_v30=data.is_v30) for path in sorted(others)).most_common(8):
-        found = sorted(_named(data, key, candidate) & others) if candidate is not None else []
-        if found:
-            where = f"{len(found):,} files lie elsewhere, e.g. {found[0]}"
+        files = sorted(_named(data, key, candidate) & others) if candidate is not None else []
+        if files:
+            where = f"{len(files):,} files lie elsewhere, e.g. {files[0]}"
             if key is None and data.is_v30:
                 return f"{where}: readers of v3.0 look for rows in data/ alone, so move them there"
             return f'{where}: in meta/info.json set "{setting}": "{candidate}"'
@@ -65,14 +65,14 @@ def _template(path: str, key: str | None, *, is_v30: bool) -> str | None:
     """The template of info.json that gives this path; None where none does."""
     *folders, name = PurePosixPath(path).parts
     chunk, number = ("chunk_index", "file_index") if is_v30 else ("episode_chunk", "episode_index")
-    parts = [_CHUNK.sub(lambda found: found[1] + _field(chunk, found[2]), each) for each in folders]
+    parts = [_CHUNK.sub(lambda match: match[1] + _field(chunk, match[2]), each) for each in folders]
     parts = ["{video_key}" if each == key else each for each in parts]
     stem, suffix = os.path.splitext(name)
     start = "{video_key}_" if key is not None and stem.startswith(f"{key}_") else ""
     if key is not None and not start and "{video_key}" not in parts:
         return None
     stem = stem.removeprefix(f"{key}_") if start else stem
-    made = "/".join([*parts, start + _LAST_NUMBER.sub(lambda found: _field(number, found[1]), stem) + suffix])
+    made = "/".join([*parts, start + _LAST_NUMBER.sub(lambda match: _field(number, match[1]), stem) + suffix])
     return made if f"{{{number}" in made else None
 
 

@@ -1,0 +1,62 @@
+"""What people see of a conversion by several machines: a line for each, groups that take long, rows of the report."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.cli.display import Lines
+from penstock.conversion.commit.groups import Group
+from penstock.conversion.commit.writing import InputProgress
+from penstock.conversion.inputs.input import InputRef
+from penstock.conversion.shards import ray_run
+from penstock.conversion.shards.nodes import NodeTable
+from penstock.conversion.shards.write import GroupResult
+
+MIB = 2**20
+
+
+def result(node: str, group: int, **more: Any) -> GroupResult:
+    known = {"seconds": 2.0, "bytes_in": 10 * MIB, "episodes": 1, "frames": 9, "peak_bytes": 90 * MIB}
+    known |= {"predicted_bytes": 100 * MIB, "budget_bytes": 128 * MIB, "failed": {}}
+    return GroupResult(group=group, node=node, **{**known, **more})
+
+
+def test_a_table_adds_up_what_each_node_did(capsys: pytest.CaptureFixture[str]) -> None:
+    table = NodeTable()
+    table.add(result("b", 0))
+    table.add(result("b", 1, peak_bytes=95 * MIB, failed={"3": {}}))
+    table.add(result("a", 2))
+    table.row("b").lost += 1
+    table.now({3: {"node": "b", "moved": {"7": 5 * MIB}, "bytes": 80 * MIB}})
+    first, second = table.rows()
+    assert (first["node"], first["groups"], first["bytes_in"]) == ("a", 1, 10 * MIB)
+    assert second == {
+        "node": "b", "groups": 2, "bytes_in": 20 * MIB, "seconds": 4.0, "peak_bytes": 95 * MIB,
+        "budget_bytes": 128 * MIB, "failed": 1, "lost": 1,
+    }  # fmt: skip
+    Lines(results=False).nodes(table.lines())
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0].startswith("a: 0 running · 1 groups done")
+    assert "b: 1 running · 2 groups done · 26.2 MB" in shown[1] and "80 MiB of 128 MiB · 1 failed · 1 lost" in shown[1]
+    table.now({})
+    assert "b: 0 running" in table.lines()[1]
+
+
+def test_a_group_that_takes_long_is_named_once_in_the_report() -> None:
+    notes: list[str] = []
+    entries = [InputProgress(InputRef("recording", f"run_{number}.bag"), 1) for number in range(2)]
+    job = SimpleNamespace(inputs=SimpleNamespace(entries=entries), note=notes.append)
+    run = ray_run._RayRun(SimpleNamespace(remote=lambda task: task), job, 1, None, [])  # type: ignore[arg-type]
+    now_s = time.monotonic()
+    usual = ray_run._Attempt(Group(0, 0, 1, 1), Path("a"), 1, "a", now_s - 100)
+    slow = ray_run._Attempt(Group(1, 1, 2, 1), Path("b"), 1, "b", now_s - 400)
+    run._running = {1: usual, 2: slow}
+    assert run._slow_lines(now_s) == []  # nobody knows yet what is usual
+    run._taken_s = [50.0, 60.0, 70.0]
+    assert run._slow_lines(now_s) == run._slow_lines(now_s) == ["slow: run_1.bag on b: 400 s, others took 60 s"]
+    assert notes == ["run_1.bag on b takes more than 180 s"]

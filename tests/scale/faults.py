@@ -1,0 +1,115 @@
+"""Ray tasks that misbehave, at one moment each: they stand in for `run_group` and are loaded by the workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from penstock.conversion.shards import place, write
+from penstock.conversion.shards.ray_task import run_group
+
+MIB = 2**20
+BAD_INPUT = 3
+
+
+def die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("still here")
+
+
+def once(tree: Mapping[str, Any], name: str = "fault") -> bool:
+    """Whether this is the first time, for all workers together; the marker lies beside the output."""
+    marker = Path(tree["request"]["attempt"]).parents[2] / name
+    try:
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def killed_before_publishing(tree: Mapping[str, Any]) -> dict[str, Any]:
+    if tree["request"]["group"][0] == 2 and once(tree):
+        place.publish = lambda *_: die()  # type: ignore[assignment]
+    return run_group(tree)
+
+
+def killed_after_publishing(tree: Mapping[str, Any]) -> dict[str, Any]:
+    answer = run_group(tree)
+    if tree["request"]["group"][0] == 2 and once(tree):
+        die()
+    return answer
+
+
+def killed_in_the_middle(tree: Mapping[str, Any]) -> dict[str, Any]:
+    if tree["request"]["group"][0] == 1 and once(tree):
+        real = write._GroupWriter.take
+
+        def take(self: Any, number: int, *words: Any) -> None:
+            real(self, number, *words)
+            die()
+
+        write._GroupWriter.take = take  # type: ignore[method-assign]
+    return run_group(tree)
+
+
+def over_memory(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Holds twice what it asked for, the first time: its own watch ends it."""
+    if tree["request"]["group"][0] == 1 and once(tree):
+        real = write._GroupWriter.take
+
+        def take(self: Any, *words: Any) -> None:
+            real(self, *words)
+            held = np.ones(2 * self.request.budget_bytes, np.uint8)
+            time.sleep(60)
+            assert held[0] == 0, "nobody ended this process"
+
+        write._GroupWriter.take = take  # type: ignore[method-assign]
+    return run_group(tree)
+
+
+def needs_more(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """An input that plans with more memory than the first one."""
+    if tree["request"]["group"][0] == 1 and tree["request"]["budget_bytes"] < 200 * MIB:
+        error = {"kind": "BudgetExceeded", "message": "not within this budget", "hint": None}
+        return {"error": error, "input": tree["request"]["group"][1], "needs_memory": True, "node": ""}
+    return run_group(tree)
+
+
+def always_dies(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """One input ends every worker that reads it."""
+    real = write._GroupWriter.take
+
+    def take(self: Any, number: int, found: Any, on_moved: Any) -> None:
+        on_moved(number, 0)
+        if number == BAD_INPUT:
+            time.sleep(1.5)  # it has been said by now where it is
+            die()
+        real(self, number, found, on_moved)
+
+    write._GroupWriter.take = take  # type: ignore[method-assign]
+    try:
+        return run_group(tree)
+    finally:
+        write._GroupWriter.take = real  # type: ignore[method-assign]
+
+
+def hangs_on_the_second_node(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Says where it is and waits for the end of that node."""
+    import ray
+
+    here = ray.get_runtime_context().get_node_id()
+    if here != (Path(tree["request"]["attempt"]).parents[2] / "head").read_text() and once(tree):
+        (Path(tree["request"]["attempt"]).parents[2] / "hangs").touch()
+        time.sleep(120)
+    return run_group(tree)
+
+
+def slow(tree: Mapping[str, Any]) -> dict[str, Any]:
+    time.sleep(0.7)
+    return run_group(tree)

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from penstock.conversion.job import convert
     from penstock.conversion.report import Report
     from penstock.errors import PenstockError
-    from penstock.load.build import build_view
+    from penstock.load.bench.planning import plan_loading
     from penstock.load.clips.dataset import SpikeClips
     from penstock.load.clips.loaders import clip_loaders
     from penstock.load.loader import Loader
-    from penstock.load.planning import plan_loading
-    from penstock.load.replay import AsyncSampleBuffer, MultimodalReplayBuffer
+    from penstock.load.replay.buffer import AsyncSampleBuffer, MultimodalReplayBuffer
+    from penstock.load.sampling.window import Clip, Transition, Window
     from penstock.load.settings import Mix
-    from penstock.load.view import View
+    from penstock.load.views.build import build_view
+    from penstock.load.views.view import View
     from penstock.load.vqa.dataset import LazyLoadVQADataset, VQADataset
     from penstock.load.vqa.streaming import StreamingVQADataset
-    from penstock.load.window import Clip, Transition, Window
     from penstock.media.spike.files import read_spikes
     from penstock.media.spike.intensity import spike_to_tfi, spike_to_tfp
     from penstock.media.spike.voxel import spike_to_voxel
@@ -33,27 +33,27 @@ if TYPE_CHECKING:
 
 # Loaded at first use: importing penstock imports no other package.
 _HOMES = {
-    "AsyncSampleBuffer": "penstock.load.replay",
+    "AsyncSampleBuffer": "penstock.load.replay.buffer",
     "Budget": "penstock.system.budget",
-    "Clip": "penstock.load.window",
+    "Clip": "penstock.load.sampling.window",
     "LazyLoadVQADataset": "penstock.load.vqa.dataset",
     "Loader": "penstock.load.loader",
     "Mix": "penstock.load.settings",
-    "MultimodalReplayBuffer": "penstock.load.replay",
+    "MultimodalReplayBuffer": "penstock.load.replay.buffer",
     "PenstockError": "penstock.errors",
     "Report": "penstock.conversion.report",
     "SpikeClips": "penstock.load.clips.dataset",
     "Store": "penstock.stores.store",
     "StreamingVQADataset": "penstock.load.vqa.streaming",
-    "Transition": "penstock.load.window",
+    "Transition": "penstock.load.sampling.window",
     "VQADataset": "penstock.load.vqa.dataset",
-    "View": "penstock.load.view",
-    "Window": "penstock.load.window",
-    "build_view": "penstock.load.build",
+    "View": "penstock.load.views.view",
+    "Window": "penstock.load.sampling.window",
+    "build_view": "penstock.load.views.build",
     "clip_loaders": "penstock.load.clips.loaders",
     "convert": "penstock.conversion.job",
     "open": "penstock.stores.opening:open_store",
-    "plan_loading": "penstock.load.planning",
+    "plan_loading": "penstock.load.bench.planning",
     "profile": "penstock.profile:",
     "read_spikes": "penstock.media.spike.files",
     "spike_to_tfi": "penstock.media.spike.intensity",

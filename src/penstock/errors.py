@@ -12,7 +12,7 @@ PenstockError                     exit 1; `hint` says what to do next
 │   ├── SchemaError               a message definition is missing, broken or hostile
 │   └── MessageError              one message does not match its definition
 ├── MediaError
-│   ├── ImageError                one picture: not a JPEG, cut, other size, unknown encoding
+│   ├── ImageError                one image: not a JPEG, cut, other size, unknown encoding
 │   ├── VideoError                a video file or codec
 │   └── SpikeError                a spike file: other size, more than one layout that fits, wrong number of bins
 ├── StoreError                    a store (HDF5 file) cannot be read (as asked)
@@ -23,13 +23,20 @@ PenstockError                     exit 1; `hint` says what to do next
 │   ├── OutputExists              the output is there already, or is not ours to replace
 │   ├── OutputFailed              the system refused to write: no space, a broken disk, no permission
 │   └── DataSetCorrupt            a data set contradicts itself
+├── RemoteError                   an object store or a web server (carries its URL)
+│   ├── RemoteMissing             no such object; also a FileNotFoundError
+│   ├── RemoteDenied              no rights, or credentials that are refused
+│   ├── RemoteThrottled           the store asks to slow down, and retries were not enough
+│   ├── RemoteChanged             replaced since it was opened (another ETag)
+│   ├── RemoteTaken               a conditional write came too late: somebody else wrote first
+│   └── RemoteUnavailable         cannot be reached, fails, or cuts its answers at every attempt
 └── Interrupted                   exit 130
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -55,6 +62,15 @@ class PenstockError(Exception):
 def _rebuild(kind: type[PenstockError], args: tuple[object, ...], state: dict[str, object]) -> PenstockError:
     error = kind.__new__(kind, *args)
     error.__dict__.update(state)
+    return error
+
+
+def carried_error(answer: Mapping[str, str | None]) -> PenstockError:
+    """The error of another process (`kind`, `message`, `hint`), as far as words and kind can be carried over."""
+    kind = globals().get(str(answer["kind"]), PenstockError)
+    error: PenstockError = kind.__new__(kind, answer["message"])
+    Exception.__init__(error, answer["message"])
+    error.message, error.hint = str(answer["message"]), answer["hint"]
     return error
 
 
@@ -121,7 +137,7 @@ class MediaError(PenstockError):
 
 
 class ImageError(MediaError):
-    """One picture cannot be used."""
+    """One image cannot be used."""
 
 
 class VideoError(MediaError):
@@ -187,6 +203,42 @@ class DataSetCorrupt(DataSetError):
     """A data set contradicts itself."""
 
 
+class RemoteError(PenstockError):
+    """Bytes behind a URL cannot be read or written; `url` names them."""
+
+    def __init__(self, message: str, *, url: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.url = url
+
+
+class RemoteMissing(RemoteError, FileNotFoundError):
+    """There is no such object; for whoever asks whether a file is there, it is a FileNotFoundError."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(f"{url}: there is no such object", url=url, hint="check its name")
+        self.errno, self.strerror, self.filename = errno.ENOENT, "there is no such object", url
+
+
+class RemoteDenied(RemoteError):
+    """No rights, or credentials that are refused."""
+
+
+class RemoteThrottled(RemoteError):
+    """The store asks to slow down, and all retries were spent."""
+
+
+class RemoteChanged(RemoteError):
+    """The object was replaced since it was opened."""
+
+
+class RemoteTaken(RemoteError):
+    """A conditional write came too late."""
+
+
+class RemoteUnavailable(RemoteError):
+    """The store cannot be reached, fails, or cuts its answers at every attempt."""
+
+
 class Interrupted(PenstockError):
     """The user asked to stop."""
 
@@ -199,4 +251,6 @@ def os_errors(kind: type[PenstockError], doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if isinstance(error, PenstockError):  # a remote file that is missing: it says more
+            raise
         raise kind(f"{doing}: {error.strerror or error}") from error

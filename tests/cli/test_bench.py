@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.conversion.bench import Bench, Trial, bench_conversion
+from penstock.conversion.bench import Bench, BenchRun, bench_conversion
 from penstock.demo.recording import Script, write_recording
 from penstock.errors import UsageError
 from penstock.lerobot.read.reader import open_data_set
@@ -56,7 +56,7 @@ def test_each_chunk_size_is_measured_in_a_process_of_its_own(bag: Path, tmp_path
     assert [line.split(":")[0] for line in ran.stderr.splitlines()] == [f"chunk_size {size}" for size in sizes]
 
 
-def test_words_reach_the_conversion_and_a_failure_is_told(bag: Path, tmp_path: Path) -> None:
+def test_words_reach_the_conversion_and_a_failure_is_reported(bag: Path, tmp_path: Path) -> None:
     common = (str(bag), "--output-dir", str(tmp_path), "split_episodes=true", "--chunk-sizes")
     ran = bench(*common, "10")
     assert ran.returncode == 0, ran.stderr
@@ -77,7 +77,7 @@ def test_words_reach_the_conversion_and_a_failure_is_told(bag: Path, tmp_path: P
         (["fps=10"], None),
     ],
 )
-def test_a_wrong_call_is_told_before_anything_runs(
+def test_a_wrong_call_is_reported_before_anything_runs(
     bag: Path, tmp_path: Path, words: list[str], message: str | None
 ) -> None:
     source = [str(bag)] if message else []
@@ -88,9 +88,9 @@ def test_a_wrong_call_is_told_before_anything_runs(
 
 
 def test_a_killed_conversion_is_a_failed_trial() -> None:
-    whole = Trial("0", "a", 0, 1.0, 100 * MIB, episodes=1, frames=10, lost=0)
-    lossy = Trial("5", "b", 3, 1.0, 100 * MIB, episodes=1, frames=9, lost=1)
-    killed = Trial("9", "c", -9, 1.0, 900 * MIB, error="ended by SIGKILL (out of memory?)")
+    whole = BenchRun("0", "a", 0, 1.0, 100 * MIB, episodes=1, frames=10, lost=0)
+    lossy = BenchRun("5", "b", 3, 1.0, 100 * MIB, episodes=1, frames=9, lost=1)
+    killed = BenchRun("9", "c", -9, 1.0, 900 * MIB, error="ended by SIGKILL (out of memory?)")
     assert [Bench((), trials).exit_code for trials in ((whole,), (whole, lossy), (whole, lossy, killed))] == [0, 3, 1]
     lines = Bench((), (whole, lossy, killed)).lines()
     assert len({len(line) for line in lines[:5]}) == 1  # a table
@@ -98,8 +98,8 @@ def test_a_killed_conversion_is_a_failed_trial() -> None:
 
 
 def test_a_trial_above_its_budget_is_named_below_the_table() -> None:
-    kept = Trial("0", "a", 0, 1.0, 100 * MIB, budget_bytes=128 * MIB, episodes=1, frames=10, lost=0)
-    over = Trial("5", "b", 0, 1.0, 157 * MIB, budget_bytes=132 * MIB, episodes=1, frames=10, lost=0)
+    kept = BenchRun("0", "a", 0, 1.0, 100 * MIB, budget_bytes=128 * MIB, episodes=1, frames=10, lost=0)
+    over = BenchRun("5", "b", 0, 1.0, 157 * MIB, budget_bytes=132 * MIB, episodes=1, frames=10, lost=0)
     assert Bench((), (kept,)).lines()[-1].startswith("|")
     assert Bench((), (kept, over)).lines()[-1] == "chunk_size 5: above the budget of 132 MiB"
 

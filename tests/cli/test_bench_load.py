@@ -17,9 +17,9 @@ import pytest
 import penstock
 from penstock.cli import main
 from penstock.errors import UsageError
-from penstock.load import page_cache
-from penstock.load.bench import bench_load
-from penstock.load.bench_plan import COLD, Plan, window_for
+from penstock.load.bench import page_cache
+from penstock.load.bench.measure import bench_load
+from penstock.load.bench.points import COLD, Plan, window_for
 from tests.lerobot import making
 from tests.stores import hdf5_files as files
 
@@ -82,24 +82,24 @@ def test_every_batch_size_is_measured_with_every_view(
 def test_the_table_for_people(replay: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--batch-sizes", "4,8", "64", "--view", "off,ram")
     assert main(["bench", "load", str(replay), *QUICK, *words]) == 0
-    said = capsys.readouterr()
-    lines = said.out.splitlines()
+    output = capsys.readouterr()
+    lines = output.out.splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert len({len(line) for line in table}) == 1 and len(table) == 2 + 4
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
     assert cells[0][:4] == ["view", "batch", "samples/s", "ms/batch"]
     assert [row[:2] for row in cells[2:]] == [["off", "4"], ["off", "8"], ["ram", "4"], ["ram", "8"]]
     assert [row[-1] for row in cells[2:]] == ["–", "–", "100%", "100%"]
-    assert "sample         Transition() · 13 samples · pictures 24×32" in said.out  # 15, less two ends
+    assert "sample         Transition() · 13 samples · images 24×32" in output.out  # 15, less two ends
     assert any(line.split()[:1] == ["observations/left_image"] and line.endswith(" file") for line in lines)
-    assert "left out       off, batch 64: 13 samples do not make a batch of 64" in said.out
-    assert "off, batch 4: " in said.err
+    assert "left out       off, batch 64: 13 samples do not make a batch of 64" in output.out
+    assert "off, batch 4: " in output.err
 
 
 def test_too_few_samples_are_not_called_too_little_memory(replay: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["bench", "load", str(replay), *QUICK, "--batch-sizes", "64", "--view", "ram"])
-    said = capsys.readouterr()
-    assert "ram: 13 samples do not make a batch of 64" in said.out + said.err and "hold no batch" not in said.out
+    output = capsys.readouterr()
+    assert "ram: 13 samples do not make a batch of 64" in output.out + output.err and "hold no batch" not in output.out
 
 
 def test_cold_says_that_the_page_cache_was_dropped(data_set: Path) -> None:
@@ -156,7 +156,7 @@ def test_numbers_alone_need_no_view(tmp_path: Path, capsys: pytest.CaptureFixtur
         file["actions"] = np.zeros((12, 2), np.float32)
     found = bench(capsys, tmp_path / "steps.hdf5", "--batch-sizes", "4", "--view", "off,ram")
     assert [point["view"] for point in found["points"]] == ["off"]
-    assert "no pictures" in found["left_out"][0]["reason"]
+    assert "no images" in found["left_out"][0]["reason"]
 
 
 def test_windows(data_set: Path, replay: Path) -> None:
@@ -172,10 +172,10 @@ def test_windows(data_set: Path, replay: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--batch-sizes", "many"], "'many' is no number"),
+        (["--batch-sizes", "many"], "'many' is not a number"),
         (["--batch-sizes", "4", "4"], "twice"),
         (["--view", "off,gpu"], "'gpu'"),
-        (["--image-size", "0x3"], "'0x3' is no size"),
+        (["--image-size", "0x3"], "'0x3' is not a size"),
         (["--memory", "lots"], "lots"),
         (["--seconds", "0"], "above 0"),
         (["--window", "frames"], "'frames'"),
@@ -187,8 +187,8 @@ def test_a_wrong_call_exits_2(
     words: list[str], message: str, data_set: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "load", str(data_set), *QUICK, "--view", "off", *words]) == 2
-    said = capsys.readouterr()
-    assert message in said.err and said.out == ""
+    output = capsys.readouterr()
+    assert message in output.err and output.out == ""
 
 
 def test_what_cannot_be_opened_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,8 +196,8 @@ def test_what_cannot_be_opened_exits_1(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "run.bag").write_bytes(b"#ROSBAG V2.0\n")
     for path in (tmp_path / "missing.hdf5", tmp_path / "empty", tmp_path / "run.bag"):
         assert main(["bench", "load", str(path)]) == 1
-        said = capsys.readouterr()
-        assert str(path) in said.err and said.out == ""
+        output = capsys.readouterr()
+        assert str(path) in output.err and output.out == ""
 
 
 def test_it_works_without_torch(data_set: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def bag(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    tape = change(bags.robot(0.6), CAM_H, 4, with_content(Jpeg(b"no picture")))
+    tape = change(bags.robot(0.6), CAM_H, 4, with_content(Jpeg(b"no image")))
     return bags.write(tmp_path_factory.mktemp("cli") / "broken.bag", tape)
 
 
@@ -54,11 +54,11 @@ def test_the_verb_and_the_function_do_the_same(bag: Path, tmp_path: Path) -> Non
     assert datasets.digests(tmp_path / "verb") == datasets.digests(tmp_path / "function")
 
 
-def test_a_loss_is_told_and_exits_3(broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_loss_is_reported_and_exits_3(broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", str(broken), str(tmp_path / "out")]) == 3
-    told = capsys.readouterr()
-    assert f"1 · unusable message: {CAM_H}" in told.out and "1 lost" in told.out
-    assert "note: broken.bag: 1 unusable message left out" in told.err
+    output = capsys.readouterr()
+    assert f"1 · unusable message: {CAM_H}" in output.out and "1 lost" in output.out
+    assert "note: broken.bag: 1 unusable message left out" in output.err
 
 
 def test_strict_turns_a_loss_into_a_failure(broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +114,7 @@ def test_a_path_with_an_equals_sign_is_a_path_when_it_exists(bag: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["SRC", "OUT", "fpss=30"], "did you mean 'fps'"),
         (["SRC", "OUT", "video=mpeg"], "did you mean 'mjpeg'"),
@@ -127,12 +127,12 @@ def test_a_path_with_an_equals_sign_is_a_path_when_it_exists(bag: Path, tmp_path
     ],
 )
 def test_a_wrong_call_exits_2_and_says_why(
-    words: list[str], told: str, bag: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, bag: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places = {"SRC": str(bag), "OUT": str(tmp_path / "out")}
     assert main(["convert", *(places.get(word, word) for word in words)]) == 2
     printed = capsys.readouterr()
-    assert told in printed.err and printed.out == ""
+    assert message in printed.err and printed.out == ""
     assert list(tmp_path.iterdir()) == []
 
 
@@ -176,8 +176,8 @@ def test_a_budget_that_is_too_small_exits_1_with_both_numbers(
     bag: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["convert", str(bag), str(tmp_path / "out"), "--memory", "64MiB"]) == 1
-    told = capsys.readouterr().err
-    assert "64 MiB" in told and "needs" in told and "give --memory" in told
+    stderr = capsys.readouterr().err
+    assert "64 MiB" in stderr and "needs" in stderr and "give --memory" in stderr
 
 
 def test_an_error_of_the_system_exits_1_without_a_traceback(

@@ -12,7 +12,7 @@ import yaml
 
 import penstock
 from penstock.cli import main
-from penstock.conversion.mapping.left_out import group_left_out, left_out
+from penstock.conversion.report import group_left_out, left_out
 from tests.conversion import bags
 from tests.conversion.bags import STATE
 
@@ -128,12 +128,12 @@ def test_fields_of_all_topics_are_paths_that_a_configuration_takes(
 
 
 def test_an_array_of_messages_lists_the_fields_of_its_first(tmp_path: Path) -> None:
-    from penstock.recordings.messages.decode import Decoder
+    from penstock.recordings.messages.decode import RosDecoder
     from penstock.recordings.messages.definitions import parse_msg
     from penstock.recordings.values.fields import list_fields
 
     text = "pkg/Item[] items\nuint8[] data\nbool on\n===\nMSG: pkg/Item\nfloat64 x\nstring name\n"
-    decoder = Decoder(parse_msg(text, "pkg/msg/List"), "pkg/msg/List", "ros1")
+    decoder = RosDecoder(parse_msg(text, "pkg/msg/List"), "pkg/msg/List", "ros1")
     item = np.float64(1.5).tobytes() + (2).to_bytes(4, "little") + b"ab"
     payload = (2).to_bytes(4, "little") + item * 2 + (6).to_bytes(4, "little") + bytes(range(6)) + b"\x01"
     found = {each.path: (each.type, each.shape, each.value) for each in list_fields(decoder, payload)}
@@ -168,15 +168,15 @@ def test_one_bad_file_of_several_names_keep_going(
     (tmp_path / "a.bag").write_bytes(bag.read_bytes())
     (tmp_path / "b.bag").write_bytes(bag.read_bytes()[:5000])
     assert main(["convert", str(tmp_path), str(tmp_path / "out")]) == 1
-    told = capsys.readouterr().err
-    assert "b.bag" in told and "--keep-going leaves out the inputs that fail" in told
+    stderr = capsys.readouterr().err
+    assert "b.bag" in stderr and "--keep-going leaves out the inputs that fail" in stderr
     assert main(["convert", str(tmp_path), str(tmp_path / "out2"), "--keep-going"]) == 3
     assert main(["convert", str(tmp_path / "b.bag"), str(tmp_path / "out3")]) == 1
     assert "--keep-going" not in capsys.readouterr().err.rsplit("b.bag", 1)[-1]
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [
         ("chunk_size=5", "did you mean 'rosbag.chunk_size'?"),
         ("crf=5", "did you mean 'encoding.crf'?"),
@@ -185,10 +185,10 @@ def test_one_bad_file_of_several_names_keep_going(
     ],
 )
 def test_a_word_of_another_tool_or_level_is_answered_with_the_right_one(
-    word: str, told: str, bag: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    word: str, message: str, bag: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["convert", str(bag), str(tmp_path / "out"), word]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_file_to_edit_proposes_the_rate_of_the_topics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,10 +216,10 @@ def test_notes_of_one_kind_are_grouped_unless_all_are_asked_for(
     extra = [bags.Message(f"/notes_{n}", bags.START_NS + n, bags.Text("x"), bags.START_NS) for n in range(12)]
     path = bags.write(tmp_path / "run.bag", [*bags.robot(0.6), *extra])
     assert main(["convert", str(path), str(tmp_path / "out")]) == 0
-    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note") and "/notes_" in line]
-    assert len(told) == 1 and "12 topics left out" in told[0] and "and 8 more" in told[0]
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note") and "/notes_" in line]
+    assert len(lines) == 1 and "12 topics left out" in lines[0] and "and 8 more" in lines[0]
     assert main(["convert", str(path), str(tmp_path / "all"), "--verbose"]) == 0
-    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note") and "/notes_" in line]
-    assert len(told) == 12
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note") and "/notes_" in line]
+    assert len(lines) == 12
     report = json.loads((tmp_path / "out/penstock/report.json").read_text())
     assert sum("/notes_" in note for note in report["notes"]) == 12, "the report lists all of them"

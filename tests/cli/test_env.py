@@ -69,7 +69,7 @@ def test_json_is_one_object_with_the_same_numbers(capsys: pytest.CaptureFixture[
     assert found["auto_workers"] == 1
 
 
-def test_versions_are_told_without_importing_the_libraries() -> None:
+def test_versions_are_reported_without_importing_the_libraries() -> None:
     code = (
         "import sys; from penstock.cli.env import library_versions; found = library_versions()\n"
         "assert found['numpy'] and found['pyarrow'], found\n"

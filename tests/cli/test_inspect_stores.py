@@ -19,7 +19,7 @@ from tests.stores import hdf5_files as files
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+def json_output(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     """What it says as JSON."""
     assert main(["inspect", "--json", *words]) == 0
     return json.loads(capsys.readouterr().out)
@@ -27,7 +27,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 def inspect(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str]:
     """What it says as JSON, and what it shows."""
-    found = told(capsys, *words)
+    found = json_output(capsys, *words)
     assert main(["inspect", *words]) == 0
     return found, capsys.readouterr().out
 
@@ -98,7 +98,7 @@ def test_an_hdf5_file(
 ) -> None:  # fmt: skip
     path = tmp_path / "episode_0.hdf5"
     getattr(files, layout)(path)
-    found = told(capsys, str(path))
+    found = json_output(capsys, str(path))
     assert (found["layout"], found["rows"], found["episodes"], found["files"]) == (layout, rows, episodes, 1)
     load = found["load"]
     assert (load["kind"], load["rows"], load["episodes"]) == (kind, rows, episodes)
@@ -116,8 +116,12 @@ def test_names_from_files_are_shown_not_obeyed(tmp_path: Path, capsys: pytest.Ca
     main(["inspect", str(path)])
     (tmp_path / "\x1b[2Jgone.hdf5").write_bytes(b"")
     main(["inspect", str(tmp_path / "\x1b[2Jgone.hdf5")])
-    told = capsys.readouterr()
-    assert "\x1b" not in told.out + told.err and "observations/\\x1b[31mred" in told.out and "\\x1b[2Jgone" in told.err
+    output = capsys.readouterr()
+    assert (
+        "\x1b" not in output.out + output.err
+        and "observations/\\x1b[31mred" in output.out
+        and "\\x1b[2Jgone" in output.err
+    )
 
 
 def test_an_hdf5_file_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,7 +141,7 @@ def test_a_directory_of_episodes_is_one_store(tmp_path: Path, capsys: pytest.Cap
     assert found["bytes"] == sum(path.stat().st_size for path in tmp_path.iterdir())
     assert found["conversion"]["of"] == str(tmp_path / "episode_0.hdf5") and found["conversion"]["possible"]
     assert shown.count("observations/qpos ") == 1 and "episode_0.hdf5 like this" in shown
-    named = told(capsys, *(str(tmp_path / f"episode_{number}.hdf5") for number in (2, 1)))
+    named = json_output(capsys, *(str(tmp_path / f"episode_{number}.hdf5") for number in (2, 1)))
     assert [each["rows"] for each in named] == [6, 7]  # files that are named are shown one by one
 
 
@@ -168,11 +172,11 @@ def test_a_broken_data_set_does_not_hide_the_others(tmp_path: Path, capsys: pyte
     making.make(tmp_path / "b", (6,))
     (tmp_path / "a" / "meta" / "info.json").write_text("{")
     assert main(["inspect", str(tmp_path)]) == 1
-    said = capsys.readouterr()
-    assert str(tmp_path / "b") in said.out and str(tmp_path / "a") in said.err
+    output = capsys.readouterr()
+    assert str(tmp_path / "b") in output.out and str(tmp_path / "a") in output.err
     assert main(["inspect", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
-    said = capsys.readouterr()
-    assert "1 episode · 6 rows" in said.out and "info.json" in said.err
+    output = capsys.readouterr()
+    assert "1 episode · 6 rows" in output.out and "info.json" in output.err
 
 
 def test_a_directory_with_one_data_set_shows_it_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,10 +187,10 @@ def test_a_directory_with_one_data_set_shows_it_whole(tmp_path: Path, capsys: py
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data are not here")
 def test_public_data(capsys: pytest.CaptureFixture[str]) -> None:
-    found = told(capsys, str(SHARED / "lerobot" / "g1_v21"))
+    found = json_output(capsys, str(SHARED / "lerobot" / "g1_v21"))
     assert (found["version"], found["episodes"]) == ("v2.1", 100) and not found["load"]["possible"]
     assert "episodes=[1, 2, 4, 5]" in found["load"]["hint"]  # those whose files are there
-    found = told(capsys, str(SHARED / "lerobot" / "g1_v21"), "--episodes", "1-2,4-5")
+    found = json_output(capsys, str(SHARED / "lerobot" / "g1_v21"), "--episodes", "1-2,4-5")
     assert found["load"]["episodes"] == 4 and columns(found)["observation.images.cam_high"]["encoding"] == "av1"
     expected = {
         "offline_rl_flat": ("replay HDF5", 20_000, 10),
@@ -194,5 +198,5 @@ def test_public_data(capsys: pytest.CaptureFixture[str]) -> None:
         "robosuite_lift_panda": ("robomimic HDF5", 412, 1),
     }
     for name, facts in expected.items():
-        load = told(capsys, str(SHARED / "hdf5" / f"{name}.hdf5"))["load"]
+        load = json_output(capsys, str(SHARED / "hdf5" / f"{name}.hdf5"))["load"]
         assert (load["kind"], load["rows"], load["episodes"]) == facts

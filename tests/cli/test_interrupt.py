@@ -18,9 +18,9 @@ from tests.conversion import datasets
 
 @pytest.fixture(scope="module")
 def bag(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """900 pictures that take an encoder far longer than this test waits."""
+    """900 images that take an encoder far longer than this test waits."""
     path = tmp_path_factory.mktemp("interrupt") / "run.bag"
-    write_recording(path, Script(seconds=10, distinct_pictures=8))
+    write_recording(path, Script(seconds=10, distinct_images=8))
     return path
 
 

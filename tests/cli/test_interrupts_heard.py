@@ -50,7 +50,7 @@ threading.Thread.start = slowly
     assert done.stderr == "penstock: interrupted\n"
 
 
-def test_other_faults_of_clearing_away_are_told_as_ever() -> None:
+def test_other_faults_of_clearing_away_are_reported_as_ever() -> None:
     code = _LOST_ONCE.replace("signal.raise_signal(signal.SIGINT)", "raise OSError('no disk')").replace("60", "0")
     done = subprocess.run([sys.executable, "-c", code, "env"], capture_output=True, text=True, timeout=50)
     assert done.returncode == 0 and "Exception ignored" in done.stderr and "no disk" in done.stderr

@@ -117,8 +117,8 @@ def test_a_broken_recording_does_not_hide_the_others_from_inspect(
     (tmp_path / "a.bag").write_bytes(b"")
     (tmp_path / "b.bag").write_bytes(bag.read_bytes())
     assert main(["inspect", str(tmp_path)]) == 1
-    told = capsys.readouterr()
-    assert "b.bag:" in told.out and "a.bag is empty: 0 bytes" in told.err
+    output = capsys.readouterr()
+    assert "b.bag:" in output.out and "a.bag is empty: 0 bytes" in output.err
     assert main(["inspect", str(tmp_path), "--json"]) == 1
     empty, whole = json.loads(capsys.readouterr().out)
     assert "empty" in empty["error"] and whole["conversion"]["possible"]
@@ -248,8 +248,8 @@ def test_demo_replaces_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (tmp_path / "demo.bag").write_bytes(b"precious")
     assert main(["demo", "--seconds", "0.5", "--out", str(tmp_path)]) == 1
     assert (tmp_path / "demo.bag").read_bytes() == b"precious"
-    told = capsys.readouterr()
-    assert "choose another --out" in told.err and told.out == ""
+    output = capsys.readouterr()
+    assert "choose another --out" in output.err and output.out == ""
 
 
 def test_demo_without_a_place_leaves_nothing(
@@ -261,7 +261,7 @@ def test_demo_without_a_place_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_env_tells_limits_and_versions(capsys: pytest.CaptureFixture[str]) -> None:
+def test_env_reports_limits_and_versions(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["env"]) == 0
     assert "memory" in capsys.readouterr().out
     assert main(["env", "--json"]) == 0
@@ -289,4 +289,4 @@ def test_a_truncated_message_does_not_hide_the_rest_from_inspect(
 def test_doctor_sends_an_hdf5_file_to_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n")
     assert main(["doctor", str(tmp_path / "a.hdf5")]) == 2
-    assert "is an HDF5 file" in (said := capsys.readouterr().err) and "penstock inspect" in said
+    assert "is an HDF5 file" in (stderr := capsys.readouterr().err) and "penstock inspect" in stderr

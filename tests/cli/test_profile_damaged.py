@@ -15,9 +15,9 @@ import pytest
 
 from penstock import profile
 from penstock.cli import main
-from penstock.profile.snapshot import Snapshot
+from penstock.profile.stats import Snapshot
 from tests.profile.made import stats
-from tests.profile.runs import loader_told, picture
+from tests.profile.runs import image, loader_told
 
 WRONG: tuple[Any, ...] = (
     "abc", "", None, [], [1, "x"], {}, {"a": None}, True, -1, -(10**30), 10**30, 10**400, 0, 0.5, 1e308, float("nan"),
@@ -34,7 +34,7 @@ def small_run() -> Snapshot:
     def load() -> None:
         for _ in range(3):
             with profile.span("00_TOTAL_getitem"), profile.span("03b_image_decode"):
-                profile.count("pictures_decoded", 2)
+                profile.count("images_decoded", 2)
 
     for _ in range(2):
         for _ in range(5):
@@ -55,7 +55,7 @@ def small_run() -> Snapshot:
 def of_penstock(tmp_path: Path) -> dict[str, Any]:
     store = {"path": str(tmp_path / "moved"), "kind": "ALOHA episodes", "words": {}, "weight": 1.0, "rows": 10}
     view = {"where": "ram", "capacity": 500, "filled": 20, "bytes": 1 << 20}
-    return loader_told(pictures=[picture("a", can_scale=True), picture("b", view=view)], stores=[store])
+    return loader_told(images=[image("a", can_scale=True), image("b", view=view)], stores=[store])
 
 
 def of_torch(tmp_path: Path) -> dict[str, Any]:
@@ -105,13 +105,13 @@ def test_any_one_value_may_be_wrong(
             path.write_text(json.dumps(with_value(whole, way, value)), encoding="utf-8")
             words = ways[(number + each) % len(ways)]
             codes.append(main(["profile", str(path), "--html", str(page), "--trace", str(trace), *words]))
-            said = capsys.readouterr()
+            output = capsys.readouterr()
             assert codes[-1] in ((0, 1, 2) if "--try" in words else (0, 2)), (way, value)
             if codes[-1] == 2:
-                (line,) = said.err.splitlines()
+                line = output.err.splitlines()[-1]
                 assert line.startswith(f"penstock: {path}"), (way, value)
             elif "--json" in words:
-                json.loads(said.out, parse_constant=pytest.fail)
+                json.loads(output.out, parse_constant=pytest.fail)
     assert codes.count(0) > 50 and codes.count(2) > 100
 
 
@@ -128,7 +128,7 @@ def test_numbers_that_contradict_each_other_are_a_damaged_run(
     def divide(*args: Any, **named: Any) -> Any:
         raise ZeroDivisionError("division\nby zero")
 
-    monkeypatch.setattr(importlib.import_module("penstock.profile.verdict.verdict"), "verdict", divide)
+    monkeypatch.setattr(importlib.import_module("penstock.profile.diagnosis.verdict"), "verdict", divide)
     path = small_run().save(tmp_path / "bad.json")
     assert main(["profile", str(path)]) == 2
     assert capsys.readouterr().err == f"penstock: {path} is damaged: ZeroDivisionError: division by zero\n"

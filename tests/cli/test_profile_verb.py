@@ -13,9 +13,9 @@ import pytest
 import penstock
 from penstock import profile
 from penstock.cli import main
-from penstock.profile.snapshot import Snapshot
+from penstock.profile.stats import Snapshot
 from tests.lerobot import making
-from tests.profile.runs import loader_told, picture, run
+from tests.profile.runs import image, loader_told, run
 
 DECODING = {"03b_image_decode": 100.0, "03c_fetch_bytes": 10.0}
 
@@ -28,8 +28,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     """A run whose loader nobody can make again."""
-    told = loader_told(kind="penstock.Loader", stores=[{"path": "arrays", "kind": "arrays", "words": None}])
-    return run(61, 38, DECODING, loader=told).save(tmp_path / "run.json")
+    description = loader_told(kind="penstock.Loader", stores=[{"path": "arrays", "kind": "arrays", "words": None}])
+    return run(61, 38, DECODING, loader=description).save(tmp_path / "run.json")
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +72,13 @@ def test_chinese_words(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def gone(tmp_path: Path) -> Path:
     """A run whose data was moved."""
     stores = [{"path": str(tmp_path / "moved"), "kind": "ALOHA episodes", "words": {}, "weight": 1.0}]
-    told = loader_told(kind="penstock.Loader", pictures=[picture("a"), picture("b")], stores=stores)
-    return run(61, 38, DECODING, loader=told).save(tmp_path / "run.json")
+    description = loader_told(kind="penstock.Loader", images=[image("a"), image("b")], stores=stores)
+    return run(61, 38, DECODING, loader=description).save(tmp_path / "run.json")
 
 
-def test_data_that_was_moved_is_told_once_and_with_its_place(gone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_that_was_moved_is_reported_once_and_with_its_place(
+    gone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = called(capsys, gone, "--try", code=1)
     assert f"nothing was tried: the data is not there (looked for {gone.parent / 'moved'})" in text
     assert "a view in RAM may make it shorter" in text and "no change" not in text
@@ -118,27 +120,27 @@ def test_what_is_no_run_is_refused(text: str, tmp_path: Path, capsys: pytest.Cap
     assert "run.json" in capsys.readouterr().err
 
 
-def saved_with(told: dict[str, Any], folder: Path) -> Path:
+def saved_with(description: dict[str, Any], folder: Path) -> Path:
     """A run whose file tells this of its loader."""
     path = folder / "run.json"
-    whole = {**run(61, 38, DECODING).to_dict(), "subjects": [told]}
+    whole = {**run(61, 38, DECODING).to_dict(), "subjects": [description]}
     path.write_text(json.dumps(whole), encoding="utf-8")
     return path
 
 
-@pytest.mark.parametrize("told", [{}, {"kind": "penstock.Loader"},
+@pytest.mark.parametrize("description", [{}, {"kind": "penstock.Loader"},
                                   {"kind": "torch.utils.data.DataLoader", "workers": 2}])  # fmt: skip
 def test_a_damaged_description_of_the_loader_costs_only_the_loader(
-    told: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    description: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = saved_with(told, tmp_path)
+    path = saved_with(description, tmp_path)
     text = called(capsys, path)
     assert "input-bound: the step takes 61 ms" in text and "note: the run's loader" in text
 
 
-def test_nonsense_about_the_pictures_is_a_damaged_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = loader_told(pictures=[{"column": "cam"}], stores=[])
-    saved_with(told, tmp_path)
+def test_nonsense_about_the_images_is_a_damaged_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    description = loader_told(images=[{"column": "cam"}], stores=[])
+    saved_with(description, tmp_path)
     assert main(["profile", str(tmp_path / "run.json")]) == 2
     assert "is damaged" in capsys.readouterr().err
 

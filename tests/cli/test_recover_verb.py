@@ -41,11 +41,11 @@ def test_a_loss_is_printed_with_its_bytes_and_its_number(tmp_path: Path, capsys:
     shown = capsys.readouterr().out
     assert "damage         a.mcap: bytes " in shown and " lost · " in shown
     assert main(["recover", str(source), str(tmp_path / "new.mcap"), "--json", "--overwrite"]) == 3
-    told = json.loads(capsys.readouterr().out)
-    assert told["messages"] + told["lost_messages"] == 30
-    assert f"{told['damages'][0]['begin']:,} … {told['damages'][0]['end']:,}" in shown
+    report = json.loads(capsys.readouterr().out)
+    assert report["messages"] + report["lost_messages"] == 30
+    assert f"{report['damages'][0]['begin']:,} … {report['damages'][0]['end']:,}" in shown
     assert main(["recover", str(source), str(tmp_path / "kept.mcap"), "--keep-suspect", "--json"]) == 3
-    assert json.loads(capsys.readouterr().out)["messages"] >= told["messages"]
+    assert json.loads(capsys.readouterr().out)["messages"] >= report["messages"]
 
 
 def test_refusals_go_to_stderr_with_their_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

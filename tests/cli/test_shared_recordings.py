@@ -19,8 +19,8 @@ pytestmark = pytest.mark.skipif(not ROOT.is_dir(), reason="the shared recordings
 
 NOTHING = "has nothing that becomes a feature"
 NO_CAMERA = "no feature is a camera"
-ONE_PICTURE = "its rate is unknown"
-CUT = "has no usable picture"
+ONE_IMAGE = "its rate is unknown"
+CUT = "has no usable image"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ OUTCOMES = {
     "ros1/embag/array_test.bag": Outcome(20, NOTHING),
     "ros1/embag/test_2.bag": Outcome(2, NOTHING),
     "ros1/embag/test_v1.bag": Outcome(3454, NO_CAMERA, ("timeline=fixed", "fps=10"), 1727, SCANNED),
-    "ros1/fiducials/aruco_images.bag": Outcome(16, ONE_PICTURE, ("fps=30",), 1, (IMAGE + "raspicam_node",)),
+    "ros1/fiducials/aruco_images.bag": Outcome(16, ONE_IMAGE, ("fps=30",), 1, (IMAGE + "raspicam_node",)),
     "ros1/pydtk/can.bag": Outcome(1121, NOTHING),
     "ros1/pydtk/records.bag": Outcome(
         91,
@@ -68,7 +68,7 @@ OUTCOMES = {
         15,
         (IMAGE + "compressed_image", IMAGE + "image", "observation.state"),
     ),
-    "ros2/rosbag2.js/sample.db3": Outcome(5, ONE_PICTURE, ("fps=30",), 1, (IMAGE + "image",)),
+    "ros2/rosbag2.js/sample.db3": Outcome(5, ONE_IMAGE, ("fps=30",), 1, (IMAGE + "image",)),
     "ros2/rosbag2/mcap/no_metadata/multiple_files_0.mcap": Outcome(3177, NOTHING),
     "ros2/rosbag2/mcap/service_events": Outcome(10, NOTHING),
     "ros2/rosbag2/mcap/talker": Outcome(20, NOTHING),

@@ -9,14 +9,10 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from penstock.errors import PenstockError, StoreError, UsageError
 from penstock.media.image.codec import encode_jpeg
 from penstock.plan import DatasetOptimizer
-from penstock.plan.files import json_records
-from penstock.plan.files.json_records import json_records as read_records
 from penstock.plan.files.measure import measure_files, object_bytes
 from penstock.system.units import GIB
 
@@ -93,11 +89,11 @@ def test_json_lines_are_counted_and_broken_ones_named(tmp_path: Path) -> None:
     lines = [json.dumps({"images": ["a.jpg", "a.jpg"], "text": "x"})] * 9 + ["{broken", ""]
     (tmp_path / "train.jsonl").write_text("\n".join(lines))
     found = measure_files(tmp_path / "train.jsonl")
-    assert (found.kind, found.samples, found.images, found.image_pixels) == ("JSON Lines", 10, 2.0, 48 * 64 * 3)
-    assert found.notes == ("1 of 10 lines that were looked at are no JSON",)
+    assert (found.kind, found.samples, found.images, found.image_pixels) == ("JSONL", 10, 2.0, 48 * 64 * 3)
+    assert found.notes == ("1 of 10 records checked are not JSON",)
 
 
-def test_the_longest_list_of_an_object_has_the_samples(tmp_path: Path) -> None:
+def test_the_list_of_an_object_has_the_samples(tmp_path: Path) -> None:
     path = tmp_path / "questions.json"
     questions = [{"image_id": n, "question": "why?", "question_id": n} for n in range(12)]
     path.write_text(json.dumps({"info": {"year": 2015}, "license": ["x"], "questions": questions}))
@@ -113,7 +109,7 @@ def test_a_folder_of_images_is_measured_by_its_headers(tmp_path: Path) -> None:
     found = measure_files(tmp_path)
     assert (found.kind, found.samples, found.images) == ("image folder", 7, 1.0)
     assert found.image_pixels == 3 * 20 * 12.5
-    assert found.notes[0].startswith("1 of 7 images that were looked at cannot be read")
+    assert found.notes[0].startswith("1 of 7 images checked cannot be read")
 
 
 def test_a_store_is_opened(tmp_path: Path) -> None:
@@ -136,8 +132,7 @@ def test_what_is_no_data_set_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         measure_files(tmp_path / "empty")
     (tmp_path / "cut.json").write_text('[{"a": 1}, {"b": ')
-    with pytest.raises(StoreError, match=r"cut\.json: a value is cut or broken"):
-        measure_files(tmp_path / "cut.json")
+    assert measure_files(tmp_path / "cut.json").notes == ("1 of 2 records checked are not JSON",)
     (tmp_path / "none.json").write_text("[]")
     with pytest.raises(StoreError, match="has no records"):
         measure_files(tmp_path / "none.json")
@@ -152,24 +147,3 @@ def test_chat_messages_with_images() -> None:
     assert found.images > 0
     assert found.image_pixels > 10_000
     assert found.notes == ()
-
-
-_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=12,
-)
-
-
-@given(st.lists(_VALUES, max_size=8), st.integers(1, 40), st.sampled_from([None, 2]))
-def test_records_come_as_json_reads_them_whatever_the_blocks(
-    tmp_path_factory: pytest.TempPathFactory, records: list[Any], block: int, indent: int | None
-) -> None:
-    path = tmp_path_factory.mktemp("json") / "list.json"
-    path.write_text(json.dumps(records, indent=indent, ensure_ascii=False), encoding="utf-8", errors="surrogatepass")
-    written = path.read_bytes()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_records, "_BLOCK_BYTES", block)
-        assert [record for _, record in read_records(path)] == json.loads(written.decode("utf-8", "replace"))
-        path.write_text(json.dumps({"info": 1, "a": records, "b": [5]}, indent=indent))
-        assert list(read_records(path)) == [*(("a", record) for record in records), ("b", 5)]

@@ -9,12 +9,12 @@ import pytest
 
 from penstock.cli import main
 from penstock.plan import history
-from penstock.plan.history import Outcome, read_history, record, summaries
+from penstock.plan.history import RunOutcome, read_history, record, summaries
 
 
 def test_runs_come_back_in_order(tmp_path: Path) -> None:
     for number in range(3):
-        record(Outcome("convert", f"run {number}", 110, 100), tmp_path)
+        record(RunOutcome("convert", f"run {number}", 110, 100), tmp_path)
     assert [each.what for each in read_history(tmp_path)] == ["run 0", "run 1", "run 2"]
     with (tmp_path / "predictions.jsonl").open("a") as file:
         file.write('{"half a li\n[]\n{"kind": "x"}\n')
@@ -24,20 +24,20 @@ def test_runs_come_back_in_order(tmp_path: Path) -> None:
 def test_the_newest_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "KEPT", 10)
     for number in range(25):
-        record(Outcome("convert", str(number), 1, 1), tmp_path)
+        record(RunOutcome("convert", str(number), 1, 1), tmp_path)
     found = [int(each.what) for each in read_history(tmp_path)]
     assert found == list(range(found[0], 25)) and 5 <= len(found) <= 10
 
 
 def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    record(Outcome("convert", "run", 1, 1), tmp_path / "file")
+    record(RunOutcome("convert", "run", 1, 1), tmp_path / "file")
     assert read_history(tmp_path / "file") == []
 
 
-def test_errors_are_told_by_kind() -> None:
-    runs = [Outcome("convert", "a", 110, 100), Outcome("convert", "b", 80, 100)]
-    runs.append(Outcome("load", "c", 100, 100, 90, 100))
+def test_errors_are_reported_by_kind() -> None:
+    runs = [RunOutcome("convert", "a", 110, 100), RunOutcome("convert", "b", 80, 100)]
+    runs.append(RunOutcome("load", "c", 100, 100, 90, 100))
     convert, load = summaries(runs)
     assert convert.runs == 2 and convert.memory_error == pytest.approx(0.15)
     assert convert.worst_memory_error == pytest.approx(0.2) and convert.rate_error is None
@@ -82,3 +82,30 @@ def test_what_cannot_be_converted_at_all_is_one_error(tmp_path: Path, capsys: py
     assert main(["plan", str(tmp_path / "words.bag")]) == 1
     shown = capsys.readouterr()
     assert shown.err.count("not a recording as its name says") == 1 and not shown.out
+
+
+def test_the_video_that_was_asked_for_is_the_one_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.stores import hdf5_files as files
+
+    files.aloha(tmp_path / "episode_0.hdf5", 6)
+    words = ["plan", str(tmp_path / "episode_0.hdf5"), "--convert", "fps=10", "--gpu-memory", "16GiB"]
+    words += ["--model-params", "110M"]
+    assert main([*words, "video=hevc", "--memory", "1GiB", "--html", str(tmp_path / "plan.html")]) == 0
+    shown = capsys.readouterr().out
+    assert "video=hevc fps=10 --memory 1GiB" in shown and "GPU " in shown
+    assert "then           penstock plan datasets/episode_0 --batch-size 64" in shown
+    page = (tmp_path / "plan.html").read_text(encoding="utf-8")
+    assert "video=hevc" in page and "110M parameters" in page
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["asked"] == "copy" and found["largest_batch_size"] > 0 and "video=copy" in found["commands"][0]
+
+
+def test_the_history_as_json_has_every_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    record(RunOutcome("load", "a", 110, 120, 50.0, 40.0, counted_bytes=100, waited=0.5), tmp_path)
+    assert main(["plan", "--history", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["kinds"][0]["rate_error"] == pytest.approx(0.25) and found["runs"][0]["waited"] == 0.5

@@ -189,7 +189,7 @@ def test_a_terminal_is_drawn_over_and_no_line_wraps(small_pod: Machine, monkeypa
 
     monkeypatch.setenv("COLUMNS", "30")
     shown = Terminal()
-    watch.Watch(None, every_s=0, count=2).run(shown)
+    watch.MemoryWatch(None, every_s=0, count=2).run(shown)
     first, second = shown.getvalue().split("\x1b[2F\x1b[J")
     assert first == second
     assert max(map(len, first.splitlines())) == 29
@@ -198,8 +198,8 @@ def test_a_terminal_is_drawn_over_and_no_line_wraps(small_pod: Machine, monkeypa
 def test_a_watch_ends_with_its_process(small_pod: Machine) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     shown = io.StringIO()
-    look = watch.Watch(child.pid, every_s=0)
-    look.look()
+    look = watch.MemoryWatch(child.pid, every_s=0)
+    look.read()
     child.communicate()
     look.run(shown)
     assert shown.getvalue().startswith(f"process {child.pid} has ended\n")

@@ -12,7 +12,7 @@ import pytest
 from penstock.cli import main
 from penstock.demo.spike import SpikeScript, write_spike_set
 from penstock.load.clips.config import load_clip_config
-from penstock.prepare.steps import StepTimes, advice
+from penstock.prepare.check import StepTimes, advice
 
 NO_STEPS = ["--only", "configuration,files,sample"]
 SEQUENCE = "train/DEMO0000_07_00"
@@ -162,14 +162,14 @@ def times(**changes: object) -> StepTimes:
     ],
 )  # fmt: skip
 def test_the_verdict_names_the_key_to_change(made: Path, changes: dict[str, object], verdict: str, knob: str) -> None:
-    said, change = advice(times(**changes), load_clip_config(made / "config.yaml"))
-    assert said.startswith(verdict)
+    text, change = advice(times(**changes), load_clip_config(made / "config.yaml"))
+    assert text.startswith(verdict)
     assert change is None if knob is None else knob in str(change)
 
 
 def test_voxels_of_a_sample_are_counts(made: Path) -> None:
-    from penstock.prepare.check import look_at_sample, whole_images
+    from penstock.prepare.check import first_sample, whole_images
 
-    clips, facts = look_at_sample(whole_images(load_clip_config(made / "config.yaml")))
+    clips, facts = first_sample(whole_images(load_clip_config(made / "config.yaml")))
     assert facts["blur"].shape == (5, 3, 48, 64) and len(clips) == 4
     assert facts["spike_vox"].high == np.ceil(facts["spike_vox"].high) <= 12

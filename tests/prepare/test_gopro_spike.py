@@ -165,12 +165,12 @@ def test_nothing_of_others_is_replaced(tmp_path: Path) -> None:
     assert prepare_gopro_spike([tmp_path / "raw"], tmp_path / "out", use_symlinks=True).exit_code == 0
     link.unlink()
     link.mkdir()
-    with pytest.raises(OutputExists, match="directory of its own"):
+    with pytest.raises(OutputExists, match="is not replaced by a link"):
         prepare_gopro_spike([tmp_path / "raw"], tmp_path / "out", use_symlinks=True)
 
 
 def test_nothing_to_prepare_says_what_was_expected(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no directory"):
+    with pytest.raises(UsageError, match="is not a directory"):
         prepare_gopro_spike([tmp_path / "nowhere"], tmp_path / "out", use_symlinks=True)
     (tmp_path / "empty").mkdir()
     with pytest.raises(StoreError, match="no sequences were found"):

@@ -1,4 +1,4 @@
-"""The commands of docs/spike.md, one after another, on the synthetic set."""
+"""The commands of docs/train/spike.md, one after another, on the synthetic set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from penstock.cli import main
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "spike.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "train" / "spike.md"
 
 
 def test_from_a_folder_to_a_training(

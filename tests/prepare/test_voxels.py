@@ -67,7 +67,7 @@ def test_a_second_run_makes_nothing_and_a_stopped_one_goes_on(
 
     monkeypatch.setattr(VoxelTask, "make", stopped)
     assert main(["prepare", "voxels", str(root), "--jobs", "1"]) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command continues" in capsys.readouterr().err
     monkeypatch.undo()
     there = voxels(root)
     assert 4 <= len(there) < FILES
@@ -93,10 +93,10 @@ def test_a_voxel_whose_spike_file_changed_is_refused_and_made_again(root: Path, 
         voxel.write_bytes(voxel.read_bytes()[:200])
     else:
         voxel.unlink()
-    if change in ("newer", "gone"):
-        words = "1 older than the spike file" if change == "newer" else "1 not there"
+    if change != "cut":
+        words = {"newer": "older than the spike file", "older": "not the counts of the spike file", "gone": "not there"}
         with pytest.raises(
-            StoreError, match=rf"of 12 voxel files {words}; first: .*000001\.npy\n.*penstock prepare voxels"
+            StoreError, match=rf"of 12 voxel files 1 {words[change]}; first: .*000001\.npy\n.*penstock prepare voxels"
         ):
             SpikeStore(root, voxel_dir="spike_vox")
     report = prepare_voxels([SpikeStore(root)], "spike_vox")
@@ -106,6 +106,23 @@ def test_a_voxel_whose_spike_file_changed_is_refused_and_made_again(root: Path, 
     np.testing.assert_array_equal(
         row.numbers("spike_vox", np.arange(12)), SpikeStore(root).numbers("spike_vox", np.arange(12))
     )
+
+
+def test_a_copied_data_set_that_lost_its_times_is_taken(root: Path) -> None:
+    prepare_voxels([SpikeStore(root)], "spike_vox")
+    for path in root.rglob("*.dat"):
+        os.utime(path, (1, 1))
+    stored = SpikeStore(root, voxel_dir="spike_vox")
+    np.testing.assert_array_equal(stored.voxel(3), SpikeStore(root).voxel(3))
+
+
+def test_voxels_of_others_are_not_compared(root: Path) -> None:
+    prepare_voxels([SpikeStore(root)], "spike_vox")
+    for path in root.rglob("penstock.json"):
+        path.unlink()
+    for path in root.rglob("*.npy"):
+        np.save(path, np.load(path).astype(np.float32) / 2)
+    assert SpikeStore(root, voxel_dir="spike_vox").voxel(3).dtype == np.float32
 
 
 @pytest.mark.parametrize("words", [{"num_bins": 7}, {"flip": False}])

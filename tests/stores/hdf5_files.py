@@ -12,22 +12,22 @@ import numpy as np
 HEIGHT, WIDTH = 48, 64
 
 
-def picture(seed: int) -> np.ndarray:
-    """A picture with something in it that JPEG keeps."""
+def image(seed: int) -> np.ndarray:
+    """An image with something in it that JPEG keeps."""
     rng = np.random.default_rng(seed)
     small = rng.integers(0, 256, (3, 4, 3), dtype=np.uint8)
     return cv2.resize(small, (WIDTH, HEIGHT), interpolation=cv2.INTER_CUBIC)
 
 
-def pictures(rows: int, seed: int = 0) -> np.ndarray:
+def images(rows: int, seed: int = 0) -> np.ndarray:
     found = np.empty((rows, HEIGHT, WIDTH, 3), np.uint8)
     for row in range(rows):
-        found[row] = picture(seed * 1000 + row)
+        found[row] = image(seed * 1000 + row)
     return found
 
 
 def encoded(rows: int, seed: int = 0, kind: str = ".jpg") -> list[np.ndarray]:
-    return [cv2.imencode(kind, each)[1].reshape(-1) for each in pictures(rows, seed)]
+    return [cv2.imencode(kind, each)[1].reshape(-1) for each in images(rows, seed)]
 
 
 def padded(rows: list[np.ndarray]) -> np.ndarray:
@@ -39,7 +39,7 @@ def aloha(path: Path, rows: int = 9, seed: int = 0, *, raw: bool = False, **attr
     """One episode of ACT / ALOHA: two cameras, joints and actions."""
     rng = np.random.default_rng(seed)
     cameras = {
-        name: pictures(rows, seed + i) if raw else encoded(rows, seed + i)
+        name: images(rows, seed + i) if raw else encoded(rows, seed + i)
         for i, name in enumerate(("cam_high", "cam_low"))
     }
     numbers = {name: rng.normal(size=(rows, 14)) for name in ("action", "qpos", "qvel", "effort")}
@@ -75,7 +75,7 @@ def robomimic(path: Path, lengths: tuple[int, ...] = (5, 7, 6)) -> dict[str, Any
                 "obs/robot0_eef_quat": rng.normal(size=(rows, 4)),
                 "obs/robot0_gripper_qpos": rng.normal(size=(rows, 2)),
                 "obs/object": rng.normal(size=(rows, 10)),
-                "obs/agentview_image": pictures(rows, i),
+                "obs/agentview_image": images(rows, i),
                 "next_obs/object": rng.normal(size=(rows, 10)),
             }
             group = data.create_group(name)
@@ -95,7 +95,7 @@ def replay(path: Path, ends: tuple[int, ...] = (4, 11), rows: int = 15, *, first
     timeouts = np.zeros(rows, bool)
     terminals[ends[0] - 1] = True
     timeouts[ends[1] - 1] = True
-    left = pictures(rows, 5)
+    left = images(rows, 5)
     written: dict[str, Any] = {
         "observations/left_image": left.transpose(0, 3, 1, 2) if first else left,
         "observations/joint": rng.normal(size=(rows, 16)).astype(np.float32),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.media.image import codec as image
+from penstock.media.image import codec
 from penstock.media.video import decode
 from penstock.stores.store import ImageSource, Scratch
 from tests.conversion import version21
@@ -37,11 +37,11 @@ def jpegs(lengths: Sequence[int] = LENGTHS) -> dict[tuple[int, int], bytes]:
     return {(e, row): data for e, n in enumerate(lengths) for row, data in enumerate(making.jpegs(n, e))}
 
 
-def pictures(source: ImageSource, rows: Sequence[int]) -> list[np.ndarray]:
+def images(source: ImageSource, rows: Sequence[int]) -> list[np.ndarray]:
     """Read in the order of the keys, as a loader does; returned in the order asked, decoded."""
     order = np.argsort(source.keys(np.asarray(rows, np.int64)), kind="stable")
     wanted = [int(rows[place]) for place in order]
     found: dict[int, Any] = {}
-    for place, picture in zip(order.tolist(), source.read(wanted, Scratch()), strict=True):
-        found[place] = image.decode(picture.tobytes()) if picture.ndim == 1 else picture.copy()
+    for place, frame in zip(order.tolist(), source.read(wanted, Scratch()), strict=True):
+        found[place] = codec.decode(frame.tobytes()) if frame.ndim == 1 else frame.copy()
     return [found[place] for place in range(len(rows))]

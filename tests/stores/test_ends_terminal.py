@@ -60,10 +60,10 @@ def test_terminal_rows_are_samples(tmp_path: Path, limits: dict[str, int]) -> No
 
 
 @pytest.mark.parametrize("episodes", [None, [2, 0]])
-def test_a_store_of_pictures_alone_knows_them_too(tmp_path: Path, episodes: list[int] | None) -> None:
+def test_a_store_of_images_alone_knows_them_too(tmp_path: Path, episodes: list[int] | None) -> None:
     root = version21.make(tmp_path / "set", (12, 9, 11))
     with LeRobotStore(root, episodes=episodes) as whole:
-        cameras = [name for name, column in whole.columns.items() if column.is_picture]
+        cameras = [name for name, column in whole.columns.items() if column.is_image]
         expected = whole.ends_terminal
     assert expected is not None and expected.any()
     with LeRobotStore(root, episodes=episodes, columns=cameras) as store:

@@ -59,9 +59,9 @@ def test_rows_are_those_of_h5py(tmp_path_factory: pytest.TempPathFactory, data: 
         assert np.array_equal(store.numbers("actions", wanted), np.concatenate(numbers)[wanted])
         source = store.images("obs/image")
         ordered = wanted[np.argsort(source.keys(wanted), kind="stable")]
-        found = [picture.copy() for picture in source.read(ordered.tolist(), Scratch())]
+        found = [image.copy() for image in source.read(ordered.tolist(), Scratch())]
         assert len(found) == len(ordered)
-        assert all(np.array_equal(picture, every[row]) for picture, row in zip(found, ordered, strict=True))
+        assert all(np.array_equal(image, every[row]) for image, row in zip(found, ordered, strict=True))
         size = data.draw(st.integers(1, 200))
         blocks = list(store.number_blocks(["actions"], size))
         assert np.array_equal(np.concatenate([block["actions"] for _, block in blocks]), np.concatenate(numbers))
@@ -77,7 +77,7 @@ def test_rows_out_of_order_are_right_too(tmp_path: Path) -> None:
     rows = [19, 3, 2, 3, 0, 17, 16]
     with open_hdf5(tmp_path / "one.hdf5", check=False) as store:
         for name in ("packed_image", "lzf_image"):
-            found = [picture.copy() for picture in store.images(name).read(rows, Scratch())]
+            found = [image.copy() for image in store.images(name).read(rows, Scratch())]
             assert np.array_equal(np.stack(found), pixels[rows]), name
 
 
@@ -130,7 +130,7 @@ def test_chunks_are_listed_by_one_walk(tmp_path: Path, monkeypatch: pytest.Monke
         assert walks == [], "opening lists nothing"
         for _ in range(3):
             rows = np.random.default_rng(1).integers(0, 5000, 500)
-            for row, picture in zip(rows, store.images("some_image").read(rows.tolist(), Scratch()), strict=True):
-                assert np.array_equal(picture, pixels[row])
+            for row, image in zip(rows, store.images("some_image").read(rows.tolist(), Scratch()), strict=True):
+                assert np.array_equal(image, pixels[row])
         assert walks == ["some_image"]
         assert store.index_bytes <= 32 * 5000

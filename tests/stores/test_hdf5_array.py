@@ -18,17 +18,17 @@ from penstock.stores.hdf5.array import Hdf5Array
 from penstock.stores.hdf5.file import Hdf5File
 
 RNG = np.random.default_rng(0)
-PICTURES = RNG.integers(0, 256, (37, 12, 16, 3), dtype=np.uint8)
+IMAGES = RNG.integers(0, 256, (37, 12, 16, 3), dtype=np.uint8)
 NUMBERS = RNG.normal(size=(37, 7))
 TRUTHS = RNG.random(37) > 0.5
 STORED = {
-    "plain": (PICTURES, {}, "file"),
+    "plain": (IMAGES, {}, "file"),
     "big_endian": (NUMBERS.astype(">f4"), {}, "file"),
     "truths": (TRUTHS, {}, "file"),
     "text": (np.array([b"one", b"three\0x"] * 5, dtype="S9"), {}, "file"),
     "half": (NUMBERS.astype(np.float16), {}, "file"),
-    "chunks": (PICTURES, {"chunks": (5, 12, 16, 3)}, "chunks"),
-    "parts": (PICTURES, {"chunks": (5, 7, 16, 2)}, "unpacked chunks"),
+    "chunks": (IMAGES, {"chunks": (5, 12, 16, 3)}, "chunks"),
+    "parts": (IMAGES, {"chunks": (5, 7, 16, 2)}, "unpacked chunks"),
     "wider": (NUMBERS, {"chunks": (16, 16), "maxshape": (None, None)}, "unpacked chunks"),
     "gzip": (NUMBERS, {"chunks": (5, 3), "compression": "gzip", "shuffle": True}, "unpacked chunks"),
     "shuffled": (NUMBERS, {"chunks": (5, 7), "shuffle": True}, "unpacked chunks"),
@@ -51,7 +51,7 @@ def test_every_way_gives_what_h5py_gives(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "all.h5") as oracle, Hdf5File(tmp_path / "all.h5", probed=True) as file:
         for name, way in ways.items():
             array = Hdf5Array(file, name)
-            assert array.path_taken.way == way and array.path_taken.why, name
+            assert array.way == way and array.why, name
             for start, stop in ((0, array.count), (3, 9), (5, 5), (array.count - 1, array.count)):
                 assert np.array_equal(array.rows(start, stop), oracle[name][start:stop]), (name, start, stop)
             for row in range(array.count):  # a chunk that is asked for again and again
@@ -76,7 +76,7 @@ def test_any_chunks_of_any_shape(tmp_path_factory: pytest.TempPathFactory, data:
     stop = data.draw(st.integers(start, shape[0]))
     with Hdf5File(path, probed=True) as file:
         array = Hdf5Array(file, "x")
-        assert array.path_taken.way in ("chunks", "unpacked chunks")
+        assert array.way in ("chunks", "unpacked chunks")
         assert np.array_equal(array.rows(start, stop), values[start:stop])
 
 
@@ -89,7 +89,7 @@ def test_rows_of_their_own_length_are_found_in_the_heap(tmp_path: Path, storage:
             data[i] = row
     with Hdf5File(tmp_path / "own.h5", probed=True) as file:
         array = Hdf5Array(file, "x")
-        assert array.path_taken.way == "heap"
+        assert array.way == "heap"
         found = list(array.ragged(0, array.count, 10**6))
         assert [each.tobytes() for each in found] == [*(row.tobytes() for row in rows), b""]
         with pytest.raises(LimitExceeded, match="row 4: 235 bytes, 100 were planned for"):
@@ -126,7 +126,7 @@ def test_more_chunks_than_any_file_has_are_refused_before_they_are_listed(tmp_pa
 def test_bytes_beyond_the_end_are_an_error(tmp_path: Path) -> None:
     path = tmp_path / "cut.h5"
     with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=PICTURES, chunks=(1, 12, 16, 3))
+        file.create_dataset("x", data=IMAGES, chunks=(1, 12, 16, 3))
     with Hdf5File(path, probed=True) as file:
         array = Hdf5Array(file, "x")
         os.truncate(path, path.stat().st_size - 2000)

@@ -32,8 +32,8 @@ def permuted(tmp_path_factory: pytest.TempPathFactory) -> Path:
             _write(made, values, order)
         texts = np.array([f"row {row}".encode() for row in range(ROWS)], "S8")
         _write(file.create_dataset("lang", (ROWS,), "S8", chunks=(STEP,)), texts, order)
-        pictures = np.random.default_rng(1).integers(0, 256, (ROWS, 8, 8, 3), dtype=np.uint8)
-        _write(file.create_dataset("image", pictures.shape, "u1", chunks=(STEP, 8, 8, 3)), pictures, order)
+        images = np.random.default_rng(1).integers(0, 256, (ROWS, 8, 8, 3), dtype=np.uint8)
+        _write(file.create_dataset("image", images.shape, "u1", chunks=(STEP, 8, 8, 3)), images, order)
     with h5py.File(path) as file:
         places: list[int] = []
         file["rewards"].id.chunk_iter(lambda info: places.append(info.byte_offset))
@@ -61,9 +61,9 @@ def test_any_rows_of_permuted_chunks(permuted: Path, store: Hdf5Store, rows: lis
             assert store.columns[name].way == "chunks"
             assert np.array_equal(store.numbers(name, wanted), file[name][()][wanted]), name
         assert store.texts("lang", wanted) == [text.decode() for text in file["lang"][()][wanted]]
-        pictures = file["image"][()]
-        for row, picture in zip(rows, store.images("image").read(rows, Scratch()), strict=True):
-            assert np.array_equal(picture, pictures[row])
+        images = file["image"][()]
+        for row, image in zip(rows, store.images("image").read(rows, Scratch()), strict=True):
+            assert np.array_equal(image, images[row])
 
 
 def test_all_rows_in_order_of_permuted_chunks(permuted: Path, store: Hdf5Store) -> None:

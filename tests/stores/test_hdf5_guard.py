@@ -15,7 +15,7 @@ import pytest
 
 import penstock
 from penstock.errors import ExternalRefused, LimitExceeded, StoreCorrupt
-from penstock.load import replay
+from penstock.load.replay import buffer
 from penstock.stores.hdf5 import guard
 from penstock.stores.hdf5.file import Hdf5File
 from tests.stores import hdf5_files as files
@@ -78,7 +78,7 @@ def test_healthy_files_start_no_process(tmp_path: Path, only_forks: None) -> Non
     with penstock.open(tmp_path) as store:
         assert store.rows == 9
     with Hdf5File(tmp_path / "episode_0.hdf5", texts=("task",)) as file:
-        assert file.said("/", "task") == "stack"
+        assert file.attribute("/", "task") == "stack"
 
 
 def test_a_fork_gives_many_lines(here: None, only_forks: None) -> None:
@@ -97,7 +97,7 @@ def test_what_fails_everywhere_is_an_error_in_the_name_of_the_file(monkeypatch: 
         guard.run_guarded(work("crash"), "always", PATHS)
     monkeypatch.setattr(guard, "FORK_TIMEOUT_S", 0.5)
     monkeypatch.setattr(guard, "TIMEOUT_S", 3.0)
-    with pytest.raises(StoreCorrupt, match=r"zero\.h5 cannot be read: HDF5 does not come back") as error:
+    with pytest.raises(StoreCorrupt, match=r"zero\.h5 cannot be read: HDF5 does not return") as error:
         guard.run_guarded(work("hang"), "always", PATHS, "copy it again")
     assert "copy it again" in str(error.value)
 
@@ -199,6 +199,6 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
 def test_the_forks_of_a_replay_buffer_are_counted_without_those_of_the_guard(tmp_path: Path) -> None:
     """Which child samples what must not depend on how many files were opened before, and by how many children."""
     files.aloha(tmp_path / "one.hdf5", 3)
-    before = replay._FORKS._count
+    before = buffer._FORKS._count
     penstock.open(tmp_path / "one.hdf5").close()
-    assert replay._FORKS._count == before
+    assert buffer._FORKS._count == before

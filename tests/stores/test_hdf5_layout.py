@@ -1,4 +1,4 @@
-"""What kind of file it is, said in words; channels first or last; what is a picture."""
+"""What kind of file it is, said in words; channels first or last; what is an image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.stores import hdf5_files as files
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "hdf5"
 
 
-def test_layouts_are_told_apart(tmp_path: Path) -> None:
+def test_layouts_are_distinguished(tmp_path: Path) -> None:
     files.aloha(tmp_path / "aloha.h5", rows=3)
     files.robomimic(tmp_path / "demos.h5")
     files.replay(tmp_path / "replay.h5", first=True)
@@ -45,8 +45,8 @@ def test_channels_that_may_be_first_or_last_are_not_guessed(tmp_path: Path) -> N
     with Hdf5File(tmp_path / "x.h5") as file:
         cam = recognise(file).member("images/cam")
         assert cam is not None and cam.content == "other" and "hdf5.channels=last" in cam.why
-        said = recognise(file, "first").member("images/cam")
-        assert said is not None and said.channels == "first"
+        text = recognise(file, "first").member("images/cam")
+        assert text is not None and text.channels == "first"
         deep = recognise(file, "first").member("images/deep")
         assert deep is not None and deep.channels == "last"
 

@@ -105,8 +105,8 @@ def test_hundreds_of_files_in_few_children_and_few_open_files(directory: Path, m
         assert 1 <= len(started) <= 5, "not one child for each file"
         assert store._files.n_open == 0
         assert store.numbers("action", np.array([750, 752, 0], np.int64))[:2].tolist() == [[250.0] * 14] * 2
-        for picture in store.images("observations/images/cam_high").read(range(0, 900, 3), Scratch()):
-            assert picture[:2].tolist() == [255, 216]
+        for image in store.images("observations/images/cam_high").read(range(0, 900, 3), Scratch()):
+            assert image[:2].tolist() == [255, 216]
         assert 1 < store._files.n_open <= hdf5_column.most_open() <= 128
         assert 1 < open_below(directory) <= 128
     assert store._files.n_open == open_below(directory) == 0

@@ -1,5 +1,5 @@
-"""HDF5 rows that are not what they seem at first: pictures with anything behind them, texts, NaN ends, floats in the
-shape of pictures; and chunks of one episode that must not be taken for those of the next."""
+"""HDF5 rows that are not what they seem at first: images with anything behind them, texts, NaN ends, floats in the
+shape of images; and chunks of one episode that must not be taken for those of the next."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_jpeg_ends_at_its_own_marker_whatever_follows(tmp_path: Path, tail: An
         assert store.notes == ()
         for name in ("cam", "packed", "own"):
             source = store.images(f"observations/images/{name}")
-            found = [picture.copy() for picture in source.read(range(6), Scratch())]
+            found = [image.copy() for image in source.read(range(6), Scratch())]
             assert all(np.array_equal(one, other) for one, other in zip(found, rows, strict=True)), name
 
 
@@ -56,7 +56,7 @@ def test_where_a_jpeg_ends() -> None:
     import cv2
 
     for options in ([], [cv2.IMWRITE_JPEG_PROGRESSIVE, 1], [cv2.IMWRITE_JPEG_RST_INTERVAL, 1]):
-        whole = cv2.imencode(".jpg", files.picture(3), options)[1].tobytes()
+        whole = cv2.imencode(".jpg", files.image(3), options)[1].tobytes()
         thumbnail = b"\xff\xe1" + (2 + 8).to_bytes(2, "big") + b"\xff\xd8\xff\xd9\xff\xd9ab"
         for data in (whole, whole[:2] + thumbnail + whole[2:]):
             for behind in (b"", b"\0\0", b"\xff" * 9, b"abc\xff\xd9", data):
@@ -130,9 +130,9 @@ def test_texts_are_read_row_by_row(tmp_path: Path, storage: dict[str, Any]) -> N
             assert store.texts(name, np.zeros(0, np.int64)) == []
         assert store.columns["observations/own"].way == ("library" if "lzf" in storage.values() else "heap")
         assert store.texts("next_observations/lang", np.arange(5)) == expected[:5][::-1] and not store.notes
-        with pytest.raises(StoreError, match="no row 15"):
+        with pytest.raises(StoreError, match="row 15 was requested"):
             store.texts("observations/lang", np.array([15]))
-        with pytest.raises(StoreError, match="is no text column"):
+        with pytest.raises(StoreError, match="is not a text column"):
             store.texts("action", rows)
         with penstock.Loader(store, batch_size=5, shuffle=False, output="numpy") as loader:
             assert [text for batch in loader for text in batch["observations/own"]] == expected
@@ -158,12 +158,12 @@ def test_a_text_that_claims_too_much_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "one.hdf5", "w") as file:
         file["action"] = np.zeros((20, 2))
         file.create_dataset("lang", data=["short"] * 19 + ["x" * (1 << 20) + "y"], dtype=h5py.string_dtype())
-    said = r"row 19 claims 1,048,577 bytes, a text may have 1,048,576"
-    with open_hdf5(tmp_path / "one.hdf5", check=False) as store, pytest.raises(StoreCorrupt, match=said):
+    message = r"row 19 claims 1,048,577 bytes, a text may have 1,048,576"
+    with open_hdf5(tmp_path / "one.hdf5", check=False) as store, pytest.raises(StoreCorrupt, match=message):
         store.texts("lang", np.array([19]))
 
 
-def test_numbers_in_the_shape_of_pictures_are_noted(tmp_path: Path) -> None:
+def test_numbers_in_the_shape_of_images_are_noted(tmp_path: Path) -> None:
     shapes: dict[str, tuple[tuple[int, ...], str]] = {
         "floats": ((24, 32, 3), "f4"), "turned": ((3, 24, 32), "f4"), "stack": ((24, 32, 9), "u1"),
         "two": ((2, 24, 32, 3), "u1"), "gray_image": ((24, 32), "f4"),
@@ -174,9 +174,9 @@ def test_numbers_in_the_shape_of_pictures_are_noted(tmp_path: Path) -> None:
             file[f"observations/{name}"] = np.zeros((4, *shape), dtype)
         file["action"] = np.zeros((4, 2))
     with open_hdf5(tmp_path / "one.hdf5", check=False) as store:
-        noted = {note.split()[0] for note in store.notes if "looks like pictures, taken as numbers" in note}
+        noted = {note.split()[0] for note in store.notes if "looks like images, taken as numbers" in note}
         assert noted == {f"observations/{name}" for name in shapes}
-        assert any("float32 24×32×3; uint8 (H, W, 1|3|4) is a picture" in note for note in store.notes)
+        assert any("float32 24×32×3; uint8 (H, W, 1|3|4) is an image" in note for note in store.notes)
 
 
 def test_episodes_are_whole_numbers_and_at_least_one(tmp_path: Path) -> None:

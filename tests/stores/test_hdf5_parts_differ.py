@@ -33,9 +33,9 @@ def test_padded_jpegs_have_the_width_of_their_own_file(tmp_path: Path, opaque: b
     with open_hdf5(tmp_path) as store:
         assert store.columns["observations/images/cam"].encoding == "jpeg"
         source = store.images("observations/images/cam")
-        for row, picture in enumerate(source.read(range(25), Scratch())):
-            assert picture[: len(expected[row])].tobytes() == expected[row].tobytes(), row
-            assert len(expected[row]) or not picture.any()
+        for row, image in enumerate(source.read(range(25), Scratch())):
+            assert image[: len(expected[row])].tobytes() == expected[row].tobytes(), row
+            assert len(expected[row]) or not image.any()
 
 
 def steps(path: Path, *ends: str) -> Path:
@@ -97,8 +97,8 @@ def test_columns_that_the_first_file_lacks_are_noted_once(tmp_path: Path) -> Non
     demos(tmp_path / "b.hdf5", 2, {1: ["obs/wrist"]})
     demos(tmp_path / "c.hdf5", 2, {0: ["obs/wrist"], 1: ["obs/wrist"]})
     with open_hdf5(tmp_path, check=False) as store:
-        said = "obs/wrist is left out: data/demo_0 of a.hdf5 has none, data/demo_1 of b.hdf5 and 2 more have"
-        assert store.notes == (said,)
+        message = "obs/wrist is left out: data/demo_0 of a.hdf5 has none, data/demo_1 of b.hdf5 and 2 more have"
+        assert store.notes == (message,)
     root = tmp_path / "aloha"
     root.mkdir()
     for number in range(3):
@@ -120,16 +120,16 @@ def test_what_nobody_reads_may_lead_out_of_the_file(tmp_path: Path) -> None:
 
 def test_demonstrations_without_actions_are_noted(tmp_path: Path) -> None:
     path = demos(tmp_path / "demos.hdf5", 9, {}, (1, 4, 5, 7, 8))
-    said = "5 groups without actions left out: data/demo_1, data/demo_4, data/demo_5 and 2 more"
+    message = "5 groups without actions left out: data/demo_1, data/demo_4, data/demo_5 and 2 more"
     with open_hdf5(path) as store:
-        assert store.episodes == 4 and store.notes == (said,)
+        assert store.episodes == 4 and store.notes == (message,)
     demos(tmp_path / "more.hdf5", 2, {}, (1,))
     with open_hdf5(tmp_path, check=False) as store:
-        assert store.notes == (f"demos.hdf5: {said}", "more.hdf5: 1 group without actions left out: data/demo_1")
+        assert store.notes == (f"demos.hdf5: {message}", "more.hdf5: 1 group without actions left out: data/demo_1")
     notes: list[str] = []
     with Hdf5File(path, probed=True) as file:
         assert len(episode_spans(file, recognise(file), None, notes)) == 4
-    assert notes == [said], "as conversions tell it"
+    assert notes == [message], "as conversions tell it"
     with h5py.File(path, "a") as file:
         file["mask/train"] = np.array([b"demo_0", b"demo_4"])
     with pytest.raises(StoreError, match=r"mask/train names data/demo_4, which is not there, or has no actions"):

@@ -24,9 +24,9 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "hdf5"
 
 
 def assert_rows(store: Hdf5Store, name: str, expected: Any, rows: np.ndarray) -> None:
-    """The rows of a column, in this order, are those of `expected` (pixels, bytes of pictures, or numbers)."""
+    """The rows of a column, in this order, are those of `expected` (pixels, bytes of images, or numbers)."""
     column = store.column(name)
-    if not column.is_picture:
+    if not column.is_image:
         found = store.numbers(name, rows)
         assert found.dtype == column.dtype and found.shape == (len(rows), *column.shape)
         assert np.array_equal(found, np.asarray(expected)[rows], equal_nan=True), name
@@ -36,10 +36,10 @@ def assert_rows(store: Hdf5Store, name: str, expected: Any, rows: np.ndarray) ->
     ordered = rows[order]
     assert len(source.runs(ordered)) == len(rows)
     count = 0
-    for row, picture in zip(ordered.tolist(), source.read(ordered.tolist(), Scratch()), strict=True):
-        assert np.array_equal(picture, expected[row]), (name, row)
+    for row, image in zip(ordered.tolist(), source.read(ordered.tolist(), Scratch()), strict=True):
+        assert np.array_equal(image, expected[row]), (name, row)
         if column.encoding == "raw" and column.kind == "image":
-            assert picture.shape == column.shape and picture.dtype == np.uint8
+            assert image.shape == column.shape and image.dtype == np.uint8
         count += 1
     assert count == len(rows)
 
@@ -61,9 +61,9 @@ def test_replay_steps_are_cut_after_terminals_and_timeouts(tmp_path: Path, first
             "action": "actions", "state": "observations/joint", "reward": "rewards", "terminal": "terminals",
             "timeout": "timeouts",
         }  # fmt: skip
-        picture = store.columns["observations/left_image"]
-        assert picture.shape == (files.HEIGHT, files.WIDTH, 3) and picture.way == "file"
-        assert ("transposed view" in picture.why) == first
+        image = store.columns["observations/left_image"]
+        assert image.shape == (files.HEIGHT, files.WIDTH, 3) and image.way == "file"
+        assert ("transposed view" in image.why) == first
         assert store.columns["rewards"].shape == ()
         assert_rows(store, "observations/left_image", written["left"], any_order(15))
         for name in ("actions", "rewards", "terminals", "timeouts", "observations/joint"):
@@ -190,7 +190,7 @@ def test_files_that_do_not_agree_are_named(tmp_path: Path) -> None:
         open_hdf5(tmp_path, check=False)
 
 
-def test_pictures_of_another_size_are_named(tmp_path: Path) -> None:
+def test_images_of_another_size_are_named(tmp_path: Path) -> None:
     files.aloha(tmp_path / "episode_0.hdf5", 3)
     files.aloha(tmp_path / "episode_1.hdf5", 3)
     with h5py.File(tmp_path / "episode_1.hdf5", "r+") as file:
@@ -238,9 +238,9 @@ def test_depth_gray_ragged_and_odd_columns(tmp_path: Path) -> None:
             with pytest.raises(StoreError, match="is no"):
                 call()
         for wrong in (-1, 6):
-            with pytest.raises(StoreError, match=f"no row {wrong}, it has 6"):
+            with pytest.raises(StoreError, match=f"row {wrong} was requested, there are 6"):
                 store.numbers("action", np.array([0, wrong]))
-            with pytest.raises(StoreError, match=f"no row {wrong}, it has 6"):
+            with pytest.raises(StoreError, match=f"row {wrong} was requested, there are 6"):
                 list(store.images("observations/depth/front").read([0, wrong], Scratch()))
         with pytest.raises(StoreError, match="did you mean 'action'"):
             store.numbers("actio", np.zeros(1, np.int64))
@@ -264,12 +264,12 @@ def test_channels_that_may_be_first_or_last_are_asked_for(tmp_path: Path) -> Non
 
 
 def _sums(store: Hdf5Store, name: str, rows: np.ndarray) -> list[int]:
-    return [int(picture.sum(dtype=np.int64)) for picture in store.images(name).read(rows.tolist(), Scratch())]
+    return [int(image.sum(dtype=np.int64)) for image in store.images(name).read(rows.tolist(), Scratch())]
 
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np.ndarray]]:
-    """The same pictures in every kind of storage."""
+    """The same images in every kind of storage."""
     path = tmp_path_factory.mktemp("mixed") / "mixed.hdf5"
     pixels = np.random.default_rng(1).integers(0, 256, (41, 12, 16, 3), dtype=np.uint8)
     storages: dict[str, dict[str, Any]] = {
@@ -291,7 +291,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np.
 def test_four_threads_read_every_kind_of_storage_at_once(mixed: tuple[Path, dict[str, np.ndarray]]) -> None:
     path, written = mixed
     with open_hdf5(path) as store:
-        names = [name for name, column in store.columns.items() if column.is_picture]
+        names = [name for name, column in store.columns.items() if column.is_image]
         ways = {name.split("/")[1].split("_")[0]: store.columns[name].way for name in names}
         assert ways == {
             "file": "file", "chunks": "chunks", "parts": "unpacked chunks", "gzip": "unpacked chunks",
@@ -329,7 +329,7 @@ def test_rows_of_one_packed_chunk_are_one_run(mixed: tuple[Path, dict[str, np.nd
 
 def _child(store: Hdf5Store, pipe: Any) -> None:
     rows = np.arange(41)
-    pipe.send({name: _sums(store, name, rows) for name, column in store.columns.items() if column.is_picture})
+    pipe.send({name: _sums(store, name, rows) for name, column in store.columns.items() if column.is_image})
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
@@ -354,7 +354,7 @@ def test_a_pickle_is_small_and_refuses_other_data(tmp_path: Path) -> None:
         files.aloha(tmp_path / f"episode_{number}.hdf5", 4, seed=number)
     store = open_hdf5(tmp_path, episodes=[0, 2], check=False)
     held = pickle.dumps(store)
-    assert len(held) < 600
+    assert len(held) < 3000
     with pickle.loads(held) as other:
         assert other.rows == 8 and other.fingerprint("action") == store.fingerprint("action")
         assert other.fingerprint("action") != other.fingerprint("observations/qpos")
@@ -363,8 +363,8 @@ def test_a_pickle_is_small_and_refuses_other_data(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="closed already"):
         store.numbers("action", np.zeros(1, np.int64))
     files.aloha(tmp_path / "episode_2.hdf5", 4, seed=9)
-    with pytest.raises(StoreCorrupt, match="was changed"):
-        pickle.loads(held)
+    with pytest.raises(StoreCorrupt, match="was changed"), pickle.loads(held) as other:
+        other.numbers("action", np.arange(8))
 
 
 def test_fingerprints_follow_files_and_their_part(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def read_all(store: Hdf5Store) -> None:
     rows = np.arange(store.rows, dtype=np.int64)
     for name, column in store.columns.items():
-        if column.is_picture:
+        if column.is_image:
             for _ in store.images(name).read(rows.tolist(), Scratch()):
                 pass
         else:
@@ -108,7 +108,7 @@ def test_flipped_and_cut_files_are_read_or_refused(
         assert "damaged.h5" in error.message
 
 
-def test_a_file_left_open_for_writing_is_said_to_be(tmp_path: Path) -> None:
+def test_a_file_left_open_for_writing_is_reported_to_be(tmp_path: Path) -> None:
     path = tmp_path / "open.hdf5"
     script = (
         "import h5py, os, sys\nfile = h5py.File(sys.argv[1], 'w', libver='latest')\n"
@@ -123,7 +123,7 @@ def test_a_file_left_open_for_writing_is_said_to_be(tmp_path: Path) -> None:
     ("harm", "text"),
     [
         ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n", r"it crashes HDF5 \(SIGSEGV\)"),
-        ("import time\ntime.sleep(600)\n", "does not come back"),
+        ("import time\ntime.sleep(600)\n", "does not return"),
         ("raise SystemExit(4)\n", "cannot be read: exit code 4"),
     ],
 )
@@ -187,11 +187,11 @@ def test_a_file_that_is_cut_while_it_is_read_is_an_error(tmp_path: Path, name: s
     path = tmp_path / "one.hdf5"
     storages(path)
     with open_hdf5(path, check=False) as store:
-        pictures = store.images(name).read(range(20), Scratch())
-        next(pictures)
+        images = store.images(name).read(range(20), Scratch())
+        next(images)
         os.truncate(path, 3000)
         with pytest.raises(StoreCorrupt, match="beyond the end of the file"):
-            list(pictures)
+            list(images)
 
 
 def test_files_that_are_dropped_while_others_read_stay_open_for_them(
@@ -212,8 +212,8 @@ def test_files_that_are_dropped_while_others_read_stay_open_for_them(
             for turn in range(6):
                 rows = rng.integers(0, 60, 25)
                 name = "ab"[turn % 2] + "_image"
-                for row, picture in zip(rows, store.images(name).read(rows.tolist(), Scratch()), strict=True):
-                    assert (picture == row // 5).all()
+                for row, image in zip(rows, store.images(name).read(rows.tolist(), Scratch()), strict=True):
+                    assert (image == row // 5).all()
                 assert np.array_equal(store.numbers("action", rows)[:, 0], rows // 5)
         except BaseException as error:
             failures.append(error)

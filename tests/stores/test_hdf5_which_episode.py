@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock.errors import StoreCorrupt, StoreError
-from penstock.load.replay import MultimodalReplayBuffer
+from penstock.load.replay.buffer import MultimodalReplayBuffer
 
 
 def demonstrations(place: Path, files: int = 2, demos: int = 4) -> Path:
@@ -92,7 +92,7 @@ def test_a_replay_buffer_without_terminals_says_so(tmp_path: Path) -> None:
         assert not any("not_done" in note for note in buffer.notes)
 
 
-def pictures(path: Path, *, broken: int = -1) -> None:
+def images(path: Path, *, broken: int = -1) -> None:
     with h5py.File(path, "w") as file:
         file["action"] = np.zeros((4, 2))
         rows = file.create_dataset("observations/images/a", (4,), dtype=h5py.vlen_dtype(np.uint8))
@@ -104,7 +104,7 @@ def pictures(path: Path, *, broken: int = -1) -> None:
 def test_an_error_names_file_and_episode_as_they_can_be_asked_for(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     for number in range(3):
-        pictures(tmp_path / "set" / f"episode_{number}.hdf5", broken=3 if number == 2 else -1)
+        images(tmp_path / "set" / f"episode_{number}.hdf5", broken=3 if number == 2 else -1)
     with (
         penstock.open(tmp_path / "set", episodes=[2]) as store,
         penstock.Loader(store, None, 2, 8, output="numpy") as loader,

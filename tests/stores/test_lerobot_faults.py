@@ -14,13 +14,13 @@ import pytest
 
 from penstock.errors import DataSetCorrupt, PenstockError
 from penstock.load.loader import Loader
-from penstock.load.window import Window
+from penstock.load.sampling.window import Window
 from penstock.stores.opening import open_store
 from penstock.stores.store import Scratch
 from tests.conversion import version21
 from tests.conversion.version21 import CAMERA, Video
 from tests.lerobot import making
-from tests.stores.lerobot_sets import LENGTHS, V21_LENGTHS, jpegs, pictures, v21_frames
+from tests.stores.lerobot_sets import LENGTHS, V21_LENGTHS, images, jpegs, v21_frames
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +47,10 @@ def shared(tmp_path: Path, made: dict[str, Path]) -> Path:
     return Path(shutil.copytree(made["shared"], tmp_path / "shared"))
 
 
-def refused(root: Path, said: str, **options: object) -> None:
+def refused(root: Path, message: str, **options: object) -> None:
     with pytest.raises(DataSetCorrupt) as caught:
         open_store(root, **options)  # type: ignore[arg-type]
-    assert said in caught.value.message
+    assert message in caught.value.message
 
 
 # 14: metadata that disagrees
@@ -70,9 +70,9 @@ def test_numbers_that_the_declared_type_cannot_hold_are_refused(
         column = pa.array([*numbers, last], stored)
         pq.write_table(table.set_column(table.schema.get_field_index("counter"), "counter", column), path)
         information = old / "meta/info.json"
-        told = json.loads(information.read_text())
-        told["features"]["counter"]["dtype"] = declared
-        information.write_text(json.dumps(told))
+        info = json.loads(information.read_text())
+        info["features"]["counter"]["dtype"] = declared
+        information.write_text(json.dumps(info))
         store = open_store(old, episodes=[1])
         if is_held:
             assert store.numbers("counter", np.array([0, 8])).tolist() == [7, 9]
@@ -85,15 +85,15 @@ def test_numbers_that_the_declared_type_cannot_hold_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [({"total_episodes": 4}, "total_episodes is 4, the episodes table has 3"), ({"total_frames": 33}, "is 33")],
 )
-def test_totals_that_disagree_are_refused(old: Path, new: Path, change: dict[str, int], said: str) -> None:
+def test_totals_that_disagree_are_refused(old: Path, new: Path, change: dict[str, int], message: str) -> None:
     for root in (old, new):
         version21.edit_info(root, **({"total_frames": 34} if root is old and "total_frames" in change else change))
         with pytest.raises(DataSetCorrupt):
             open_store(root, episodes=[1])
-    refused(new, said)
+    refused(new, message)
 
 
 def replace(path: Path, name: str, change: dict[int, float], **options: object) -> None:
@@ -227,12 +227,12 @@ def cut(path: Path) -> None:
 
 def one_frame_less(path: Path) -> None:
     path.unlink()
-    version21.encode(path, [version21.picture(1, row) for row in range(8)], Video())
+    version21.encode(path, [version21.image(1, row) for row in range(8)], Video())
 
 
 def another_size(path: Path) -> None:
     path.unlink()
-    version21.encode(path, [version21.picture(1, row)[:32, :32] for row in range(9)], Video())
+    version21.encode(path, [version21.image(1, row)[:32, :32] for row in range(9)], Video())
 
 
 def nonsense(path: Path) -> None:
@@ -240,11 +240,13 @@ def nonsense(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [(cut, "claims"), (one_frame_less, "8 frames for 9 rows"), (another_size, "32×32 px, info.json says 64×48"),
      (nonsense, "")],
 )  # fmt: skip
-def test_a_damaged_video_is_named_and_the_others_are_read(old: Path, damage: Callable[[Path], None], said: str) -> None:
+def test_a_damaged_video_is_named_and_the_others_are_read(
+    old: Path, damage: Callable[[Path], None], message: str
+) -> None:
     frames = v21_frames(old)
     damage(version21.video_path(old, 1))
     source = open_store(old).images(CAMERA)
@@ -253,10 +255,10 @@ def test_a_damaged_video_is_named_and_the_others_are_read(old: Path, damage: Cal
     for _ in range(2):
         with pytest.raises(DataSetCorrupt) as caught:
             next(source.read([14], Scratch()))
-        assert f"episode 1, camera {CAMERA!r}" in caught.value.message and said in caught.value.message
+        assert f"episode 1, camera {CAMERA!r}" in caught.value.message and message in caught.value.message
         assert "episodes=[…] without 1" in str(caught.value.hint)
-    assert np.array_equal(pictures(source, [3])[0], frames[0, 3])
-    assert np.array_equal(pictures(source, [31])[0], frames[2, 10])
+    assert np.array_equal(images(source, [3])[0], frames[0, 3])
+    assert np.array_equal(images(source, [31])[0], frames[2, 10])
 
 
 def test_a_frame_that_does_not_decode_is_named_and_the_others_are_read(old: Path) -> None:
@@ -272,7 +274,7 @@ def test_a_frame_that_does_not_decode_is_named_and_the_others_are_read(old: Path
     source = open_store(old).images(CAMERA)
     with pytest.raises(DataSetCorrupt, match=r"episode 1, camera .*, frame 4 of the episode"):
         list(source.read([12 + 4], Scratch()))
-    assert np.array_equal(pictures(source, [12 + 6])[0], frames[1, 6])
+    assert np.array_equal(images(source, [12 + 6])[0], frames[1, 6])
 
 
 def test_only_the_episode_whose_frames_are_missing_fails(shared: Path) -> None:
@@ -281,8 +283,8 @@ def test_only_the_episode_whose_frames_are_missing_fails(shared: Path) -> None:
     replace(path, "videos/" + making.CAMERA + "/to_timestamp", {1: 25 / 30})
     replace(path, "videos/" + making.CAMERA + "/from_timestamp", {1: 13 / 30})
     source = open_store(shared).images(making.CAMERA)
-    said = r"episode 1, camera .* are 12.00 frames at 30 fps, and the file has 6 until the next episode, for 7 rows"
-    with pytest.raises(DataSetCorrupt, match=said):
+    message = r"episode 1, camera .* are 12.00 frames at 30 fps, and the file has 6 until the next episode, for 7 rows"
+    with pytest.raises(DataSetCorrupt, match=message):
         next(source.read([13], Scratch()))
     assert [each.tobytes() for each in source.read([3, 27], Scratch())] == [written[0, 3], written[2, 8]]
 

@@ -16,12 +16,12 @@ from penstock.cli import main
 from penstock.errors import DataSetCorrupt, StoreError, UsageError
 from penstock.lerobot.check.dataset import check
 from penstock.load.loader import Loader
-from penstock.load.window import Window
+from penstock.load.sampling.window import Window
 from penstock.stores.opening import open_store
 from tests.conversion import version21
 from tests.conversion.version21 import CAMERA, Video
 from tests.lerobot import making
-from tests.stores.lerobot_sets import LENGTHS, jpegs, pictures
+from tests.stores.lerobot_sets import LENGTHS, images, jpegs
 
 SHARED = Path(__file__).resolve().parents[3] / "shared/data/lerobot/g1_v21"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
@@ -98,7 +98,7 @@ def test_rows_that_are_absent_count_too_and_nothing_whole_is_an_error(root: Path
 
 
 def test_whole_is_a_word_of_data_sets_and_the_only_one(tmp_path: Path, root: Path) -> None:
-    with pytest.raises(UsageError, match="episodes='all' is no list of numbers"):
+    with pytest.raises(UsageError, match="episodes='all' is not a list of numbers"):
         open_store(root, episodes="all")
     (tmp_path / "file.hdf5").write_bytes(b"")
     with pytest.raises(StoreError, match="is no LeRobot data set"):
@@ -162,7 +162,7 @@ def test_an_episode_of_which_the_table_names_no_video_is_not_whole(
     with pytest.raises(DataSetCorrupt, match=r"the metadata names no video of .* \(episode 1\)"):
         open_store(root)
     store = open_store(root, episodes="whole")
-    assert np.array_equal(pictures(store.images(making.CAMERA), [0])[0].shape, (32, 48, 3))
+    assert np.array_equal(images(store.images(making.CAMERA), [0])[0].shape, (32, 48, 3))
     assert next(store.images(making.CAMERA).read([12], _scratch())).tobytes() == jpegs()[2, 0]
 
 

@@ -24,7 +24,7 @@ from penstock.stores.opening import open_store
 from penstock.stores.store import Scratch
 from tests.conversion import version21
 from tests.lerobot import making
-from tests.stores.lerobot_sets import LENGTHS, V21_LENGTHS, pictures, rows_of, v21_frames
+from tests.stores.lerobot_sets import LENGTHS, V21_LENGTHS, images, rows_of, v21_frames
 
 TASKS = ("lift the cup", "打开抽屉")
 ROLLED = {"data_file_bytes": 1, "video_file_bytes": 1}
@@ -137,7 +137,7 @@ def test_columns_leave_the_others_out_and_their_files_alone(tmp_path: Path, new:
     assert caught.value.hint == "did you mean 'action'?"
     shutil.rmtree(tmp_path / "set/data")
     shutil.copytree(new / "videos", root / "videos")
-    assert len(pictures(open_store(root, columns=[making.CAMERA]).images(making.CAMERA), [0, 27])) == 2
+    assert len(images(open_store(root, columns=[making.CAMERA]).images(making.CAMERA), [0, 27])) == 2
 
 
 def test_wrong_episodes_and_rows_are_named(new: Path) -> None:
@@ -150,14 +150,14 @@ def test_wrong_episodes_and_rows_are_named(new: Path) -> None:
         open_store(new, episodes=[])
     with pytest.raises(StoreError, match="'1' is not the number of an episode"):
         open_store(new, episodes=["1"])  # type: ignore[list-item]
-    with pytest.raises(StoreError, match="row 28 asked, there are 28"):
+    with pytest.raises(StoreError, match="row 28 was requested, there are 28"):
         open_store(new).numbers("action", np.array([0, 28]))
-    with pytest.raises(StoreError, match="holds no numbers but text"):
+    with pytest.raises(StoreError, match="does not hold numbers but text"):
         open_store(new).numbers("task", np.array([0]))
-    with pytest.raises(StoreError, match="is no picture but numbers"):
+    with pytest.raises(StoreError, match="is not an image but numbers"):
         open_store(new).images("action")
     for row in (-1, 28):
-        with pytest.raises(StoreError, match=f"row {row} asked, there are 28"):
+        with pytest.raises(StoreError, match=f"row {row} was requested, there are 28"):
             list(open_store(new).images(making.CAMERA).read([0, row], Scratch()))
 
 
@@ -171,7 +171,7 @@ def test_part_of_a_data_set_opens_where_other_files_are_absent(tmp_path: Path, o
     store = LeRobotStore(tmp_path / "old", episodes=[2])
     check_numbers(store, V21_LENGTHS, [2], "v2.1")
     frames = v21_frames(old)
-    shown = pictures(store.images(version21.CAMERA), [10, 0])
+    shown = images(store.images(version21.CAMERA), [10, 0])
     assert np.array_equal(shown[0], frames[2, 10]) and np.array_equal(shown[1], frames[2, 0])
     shutil.copytree(rolled, tmp_path / "new")
     (tmp_path / "new/data/chunk-000/file-000.parquet").unlink()
@@ -243,8 +243,8 @@ def test_language_is_json(tmp_path: Path) -> None:
     entry = language.subtask("reach", 0.0)
     with DataSetWriter(tmp_path / "set", fps=10, features=features, robot_type="t", fsync=False) as writer:
         with writer.episode(rows=3, task="task") as episode:
-            said = [[entry], [entry], []]
-            episode.write_rows({"action": np.zeros((3, 2), np.float32), language.PERSISTENT: said})
+            text = [[entry], [entry], []]
+            episode.write_rows({"action": np.zeros((3, 2), np.float32), language.PERSISTENT: text})
             episode.commit()
         writer.close()
     store = open_store(tmp_path / "set")

@@ -23,7 +23,7 @@ from penstock.stores.store import Scratch
 from tests.conversion import version21
 from tests.conversion.version21 import CAMERA, Video
 from tests.lerobot import making
-from tests.stores.lerobot_sets import LENGTHS, V21_LENGTHS, jpegs, pictures, rows_of, v21_frames
+from tests.stores.lerobot_sets import LENGTHS, V21_LENGTHS, images, jpegs, rows_of, v21_frames
 
 VIDEOS = {
     "h264": Video(gop=4), "h264 with b-frames": Video(gop=12, b_frames=2), "hevc": Video("hevc", gop=5, b_frames=1),
@@ -59,7 +59,7 @@ def test_packets_are_the_jpegs_that_were_written(packed: Path, data: st.DataObje
     source = source_of(packed, making.CAMERA, episodes=episodes)
     written = jpegs()
     scratch = Scratch()
-    found = [picture.tobytes() for picture in source.read(rows, scratch)]
+    found = [image.tobytes() for image in source.read(rows, scratch)]
     assert found == [written[places[row]] for row in rows]
     assert source.scratch_bytes >= max(map(len, found)) and source.runs(np.array(rows)).tolist() == [*range(len(rows))]
 
@@ -71,7 +71,7 @@ def test_every_frame_is_the_one_that_ffmpeg_decodes(tmp_path: Path, name: str) -
     shared = next((tmp_path / "new/videos").rglob("*.mp4"))
     places = rows_of(V21_LENGTHS, None)
     shared.unlink()  # one file for all, encoded in one go
-    version21.encode(shared, [version21.picture(*place) for place in places], VIDEOS[name])
+    version21.encode(shared, [version21.image(*place) for place in places], VIDEOS[name])
     together = {places[number]: rgb for number, rgb in decode.frames(shared, range(32))}
     for root, frames in ((old, v21_frames(old)), (tmp_path / "new", together)):
         for episodes in (None, [2, 0]):
@@ -79,7 +79,7 @@ def test_every_frame_is_the_one_that_ffmpeg_decodes(tmp_path: Path, name: str) -
             source = source_of(root, episodes=episodes)
             order = np.random.default_rng(5).integers(0, len(places), 25).tolist()
             for rows in (order, list(range(len(places)))):
-                for row, shown in zip(rows, pictures(source, rows), strict=True):
+                for row, shown in zip(rows, images(source, rows), strict=True):
                     if name == "mjpeg":  # another decoder of the same packet
                         assert version21.psnr(shown, frames[places[row]]) > 35
                     else:
@@ -95,7 +95,7 @@ def test_moved_b_frames_are_read_at_random_as_the_source_shows_them(tmp_path: Pa
     order = np.random.default_rng(3).permutation(len(places)).tolist()
     for root in (old, tmp_path / "new"):
         for rows in (order, list(range(len(places)))):
-            for row, shown in zip(rows, pictures(source_of(root), rows), strict=True):
+            for row, shown in zip(rows, images(source_of(root), rows), strict=True):
                 assert np.array_equal(shown, frames[places[row]]), (root.name, row)
 
 
@@ -107,9 +107,9 @@ def test_reading_on_needs_no_seek(long_gop: Path) -> None:
             assert np.array_equal(shown, frames[0, row])
     (decoder,) = source._decoders._idle
     assert decoder.seeks == 0 and decoder.frames_to(40) == 0 and decoder.frames_to(39) is None
-    assert np.array_equal(pictures(source, [3])[0], frames[0, 3])
+    assert np.array_equal(images(source, [3])[0], frames[0, 3])
     assert [decoder.seeks for decoder in source._decoders._idle] == [1]
-    assert np.array_equal(pictures(source, [9])[0], frames[0, 9])  # no key frame lies between: it goes on
+    assert np.array_equal(images(source, [9])[0], frames[0, 9])  # no key frame lies between: it goes on
     assert [decoder.seeks for decoder in source._decoders._idle] == [1]
 
 
@@ -131,7 +131,7 @@ def test_decoders_are_bounded_and_closed(long_gop: Path, tmp_path: Path) -> None
     store = open_store(many)
     source = store.images(CAMERA)
     assert isinstance(source, VideoSource)
-    pictures(source, list(range(24)))
+    images(source, list(range(24)))
     assert source._decoders.n_open <= 2
     unfinished = source.read([0, 1, 2], Scratch())
     next(unfinished)
@@ -141,7 +141,7 @@ def test_decoders_are_bounded_and_closed(long_gop: Path, tmp_path: Path) -> None
     assert source._decoders.n_open == 0
     wide = source_of(long_gop)
     wide.decoder_threads = 3
-    assert np.array_equal(pictures(wide, [33])[0], v21_frames(long_gop, (40, 30))[0, 33])
+    assert np.array_equal(images(wide, [33])[0], v21_frames(long_gop, (40, 30))[0, 33])
     assert [decoder.threads for decoder in wide._decoders._idle] == [3]
     wide.close()
 
@@ -153,7 +153,7 @@ def test_what_closed_decoders_leave_in_the_heap_is_given_back(tmp_path: Path, mo
     with open_store(many) as store:
         source = store.images(CAMERA)
         for episode in range(20):  # one file each, two decoders at a time: 18 are closed here, two at the end
-            pictures(source, [2 * episode])
+            images(source, [2 * episode])
     assert len(given) in (2, 3)
 
 
@@ -175,12 +175,12 @@ def test_four_threads_at_once_get_the_right_frames(packed: Path, long_gop: Path)
         rows = random.integers(0, 28, 60).tolist()
         scratch = Scratch()
         same = all(
-            picture.tobytes() == written[places[row]]
-            for row, picture in zip(rows, packets.read(rows, scratch), strict=True)
+            image.tobytes() == written[places[row]]
+            for row, image in zip(rows, packets.read(rows, scratch), strict=True)
         )
         rows = sorted(random.integers(0, 70, 12).tolist())
         shown = zip(rows, video.read(rows, scratch), strict=True)
-        return same and all(np.array_equal(picture, frames[long_places[row]]) for row, picture in shown)
+        return same and all(np.array_equal(image, frames[long_places[row]]) for row, image in shown)
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(work, range(8)))
@@ -191,8 +191,8 @@ def _child(store: LeRobotStore, answers: Any) -> None:
     source = store.images(CAMERA)
     assert isinstance(source, VideoSource)
     before = source._decoders.n_open
-    shown = pictures(source, [39, 0, 20])
-    answers.put((before, [int(picture.sum()) for picture in shown], store.numbers("counter", np.array([5])).tolist()))
+    shown = images(source, [39, 0, 20])
+    answers.put((before, [int(image.sum()) for image in shown], store.numbers("counter", np.array([5])).tolist()))
     store.close()
 
 
@@ -237,8 +237,8 @@ def test_open_files_are_bounded_and_given_back(tmp_path: Path) -> None:
     written = jpegs((2,) * 6)
     reading = source.read(range(12), Scratch())
     assert next(reading).tobytes() == written[0, 0]
-    assert [picture.tobytes() for picture in source.read(range(12), Scratch())] == list(written.values())
-    assert [picture.tobytes() for picture in reading] == list(written.values())[1:]  # its file left the cache meanwhile
+    assert [image.tobytes() for image in source.read(range(12), Scratch())] == list(written.values())
+    assert [image.tobytes() for image in reading] == list(written.values())[1:]  # its file left the cache meanwhile
     assert open_below(root) <= 2
     del reading
     store.close()
@@ -251,21 +251,21 @@ def test_indexes_take_8_bytes_per_frame_and_are_bounded(tmp_path: Path) -> None:
     store = LeRobotStore(root)
     source = store.images(making.CAMERA)
     assert store.index_bytes == 0
-    assert len(pictures(source, [0])) == 1
+    assert len(images(source, [0])) == 1
     one = store.index_bytes
     assert one <= 40 * 8 + 512
     store._indexes._limit = 2 * one
-    assert len(pictures(source, [*range(120)])) == 120
+    assert len(images(source, [*range(120)])) == 120
     assert store.index_bytes <= 2 * one
 
 
 def test_a_file_of_another_codec_is_read_as_what_it_is(tmp_path: Path) -> None:
     root = version21.make(tmp_path / "set", (6, 6), Video("mjpeg"))
     version21.video_path(root, 1).unlink()
-    version21.encode(version21.video_path(root, 1), [version21.picture(1, row) for row in range(6)], Video())
-    shown = pictures(source_of(root), [7, 2])
+    version21.encode(version21.video_path(root, 1), [version21.image(1, row) for row in range(6)], Video())
+    shown = images(source_of(root), [7, 2])
     expected = dict(decode.frames(version21.video_path(root, 1), [1]))
-    assert np.array_equal(shown[0], expected[1]) and version21.psnr(shown[1], version21.picture(0, 2)) > 25
+    assert np.array_equal(shown[0], expected[1]) and version21.psnr(shown[1], version21.image(0, 2)) > 25
 
 
 @settings(max_examples=30)

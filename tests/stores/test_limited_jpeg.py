@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.media.image import codec as image
-from penstock.media.image import jpeg
+from penstock.media.image import codec, jpeg
 from penstock.stores.store import Scratch
 from tests.lerobot import making
 from tests.media.clips import HEIGHT, WIDTH, blocks, middles, tagged_clip
@@ -21,14 +20,14 @@ from tests.stores.lerobot_sets import jpegs
 def test_colours_are_those_of_the_original(tmp_path: Path, is_full: bool) -> None:
     making.make(tmp_path / "set", (5,))
     information = tmp_path / "set/meta/info.json"
-    told = json.loads(information.read_text())
-    told["features"][making.CAMERA]["shape"] = [HEIGHT, WIDTH, 3]
-    information.write_text(json.dumps(told))
+    info = json.loads(information.read_text())
+    info["features"][making.CAMERA]["shape"] = [HEIGHT, WIDTH, 3]
+    information.write_text(json.dumps(info))
     tagged_clip(next((tmp_path / "set").rglob("*.mp4")), "mjpeg", None, is_full=is_full)
     with penstock.open(tmp_path / "set") as store:
-        for number, picture in enumerate(store.images(making.CAMERA).read(range(5), Scratch())):
-            assert picture.ndim == (1 if is_full else 3)
-            pixels = image.decode(picture.tobytes()) if is_full else picture
+        for number, frame in enumerate(store.images(making.CAMERA).read(range(5), Scratch())):
+            assert frame.ndim == (1 if is_full else 3)
+            pixels = codec.decode(frame.tobytes()) if is_full else frame
             assert np.median(np.abs(middles(pixels) - middles(blocks(number)))) <= 3
 
 

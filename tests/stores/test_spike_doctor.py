@@ -50,7 +50,7 @@ def test_what_cannot_be_found_is_declared_to_inspect(tmp_path: Path, capsys: pyt
     made = make_sequence(tmp_path / "s", rows=1)
     (made.folder / "spike" / "000001.dat").write_bytes(packed_bytes(random_spikes(16, 24, 32)))
     assert main(["inspect", str(tmp_path)]) == 1
-    assert "16×24×32 packed" in (told := capsys.readouterr().err) and "layout=packed height=" in told
+    assert "16×24×32 packed" in (stderr := capsys.readouterr().err) and "layout=packed height=" in stderr
     code, found = _json(capsys, "inspect", str(tmp_path), "height=24", "width=32", "num_bins=4")
     assert code == 0 and found["load"]["columns"][2]["shape"] == [4, 24, 32]
     assert main(["inspect", str(tmp_path), "hight=24"]) == 2
@@ -87,12 +87,12 @@ def test_every_damage_is_found_and_named(tmp_path: Path, capsys: pytest.CaptureF
     image.write_bytes(image.read_bytes()[:50])
     code, found = _json(capsys, "doctor", str(tmp_path), "--full")
     assert code == 1
-    told = {(each["severity"], Path(each["where"]).name): each["message"] for each in found["problems"]}
+    reported = {(each["severity"], Path(each["where"]).name): each["message"] for each in found["problems"]}
     told_all = " ".join(each["message"] for each in found["problems"])
     assert "no sharp file of that name" in told_all and "000002.dat: cannot reshape 3 bytes" in told_all
-    assert "every bit is 0" in told["loss", "000003.dat"] and "camera was off" in told["loss", "000003.dat"]
-    assert "every bit is 1" in told["loss", "000004.dat"] and "over-exposed" in told["loss", "000004.dat"]
-    assert ("error", "000012.png") in told
+    assert "every bit is 0" in reported["loss", "000003.dat"] and "camera was off" in reported["loss", "000003.dat"]
+    assert "every bit is 1" in reported["loss", "000004.dat"] and "over-exposed" in reported["loss", "000004.dat"]
+    assert ("error", "000012.png") in reported
 
 
 def test_a_set_that_cannot_be_opened_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

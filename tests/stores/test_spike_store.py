@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock import formats
 from penstock.errors import ImageError, SpikeError, StoreError
-from penstock.media.spike.layout import Box, SpikeLayout
+from penstock.media.spike.layout import PlaneRegion, SpikeLayout
 from penstock.media.spike.voxel import spike_to_voxel
 from penstock.stores.spike.store import SpikeStore
 from penstock.stores.store import Scratch
@@ -46,7 +46,7 @@ def test_a_row_is_a_blurred_image_a_sharp_image_and_counts(tmp_path: Path) -> No
         assert store.episode_label(1) == "sequence b" and store.row_number(4) == 1
 
 
-def test_the_layout_is_found_for_all_and_said(tmp_path: Path) -> None:
+def test_the_layout_is_found_for_all_and_reported(tmp_path: Path) -> None:
     make_set(tmp_path)
     store = SpikeStore(tmp_path)
     assert [each.layout for each in store.sequences] == [SpikeLayout("packed", 24, 32, 16, flip=True)] * 2
@@ -60,7 +60,7 @@ def test_the_layout_is_found_for_all_and_said(tmp_path: Path) -> None:
 
 def test_a_crop_is_a_part_of_the_whole(tmp_path: Path) -> None:
     make_set(tmp_path)
-    store, box = SpikeStore(tmp_path, num_bins=4), Box(3, 5, 10, 20)
+    store, box = SpikeStore(tmp_path, num_bins=4), PlaneRegion(3, 5, 10, 20)
     np.testing.assert_array_equal(store.voxel(2, box), store.voxel(2)[:, 3:13, 5:25])
     packed, offset = store.packed(2, box)
     bits = np.unpackbits(packed, axis=-1, bitorder="little")[:, :, offset : offset + 20]
@@ -200,7 +200,7 @@ def test_a_link_that_leads_nowhere_is_a_missing_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [b"", b"too long"])
-def test_a_spike_file_of_another_size_is_told_with_the_numbers(tmp_path: Path, change: bytes) -> None:
+def test_a_spike_file_of_another_size_is_reported_with_the_numbers(tmp_path: Path, change: bytes) -> None:
     made = make_set(tmp_path)
     path = made[1].folder / "spike" / "000011.dat"
     data = path.read_bytes()
@@ -213,7 +213,7 @@ def test_a_spike_file_of_another_size_is_told_with_the_numbers(tmp_path: Path, c
     assert store.sequences[1].spike.names == ("000012.dat", "000013.dat")
 
 
-def test_a_file_that_changes_later_is_told_when_it_is_read(tmp_path: Path) -> None:
+def test_a_file_that_changes_later_is_reported_when_it_is_read(tmp_path: Path) -> None:
     make_set(tmp_path)
     with penstock.open(tmp_path) as store:
         store.spike_path(1).write_bytes(b"short")
@@ -221,7 +221,7 @@ def test_a_file_that_changes_later_is_told_when_it_is_read(tmp_path: Path) -> No
             store.numbers("spike_vox", np.array([1]))
 
 
-def test_what_is_wrong_with_a_call_is_told(tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_call_is_reported(tmp_path: Path) -> None:
     make_set(tmp_path)
     with pytest.raises(SpikeError, match="17 bins of 16 frames"):
         penstock.open(tmp_path, num_bins=17)
@@ -230,9 +230,9 @@ def test_what_is_wrong_with_a_call_is_told(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="on_missing='drop'"):
         penstock.open(tmp_path, on_missing="drop")
     with penstock.open(tmp_path) as store:
-        with pytest.raises(StoreError, match="row 6 asked, there are 6"):
+        with pytest.raises(StoreError, match="row 6 was requested, there are 6"):
             store.numbers("spike_vox", np.array([6]))
-        with pytest.raises(StoreError, match="holds no numbers"):
+        with pytest.raises(StoreError, match="does not hold numbers"):
             store.numbers("blur", np.array([0]))
         with pytest.raises(StoreError, match="holds no images"):
             store.images("spike_vox")
@@ -285,7 +285,9 @@ def test_precomputed_voxels_are_taken_and_checked(tmp_path: Path) -> None:
     with penstock.open(tmp_path, voxel_dir="spike_vox") as store:
         assert store.columns["spike_vox"].dtype == "uint8"
         _check_voxels(store, made)
-        np.testing.assert_array_equal(store.voxel(4, Box(1, 2, 3, 4)), counted.voxel(4, Box(1, 2, 3, 4)))
+        np.testing.assert_array_equal(
+            store.voxel(4, PlaneRegion(1, 2, 3, 4)), counted.voxel(4, PlaneRegion(1, 2, 3, 4))
+        )
         np.save(store.voxel_path(1), np.zeros((5, 24, 30), np.uint8))
         with pytest.raises(StoreError, match=r"uint8 \(5, 24, 30\), \(5, 24, 32\) of 16×24×32 packed"):
             store.voxel(1)

@@ -14,7 +14,7 @@ import pytest
 from penstock.errors import VideoError
 from penstock.media.mp4.index import read_index
 from penstock.media.video import decode
-from penstock.media.video.decode import Decoder
+from penstock.media.video.decode import VideoDecoder
 from penstock.media.video.frame_times import FrameTimes
 from tests.conversion import version21
 from tests.conversion.version21 import Video
@@ -24,7 +24,7 @@ AV1_GOP_10 = Video("av1", gop=10)
 H264_GOP_2 = Video(gop=2, options={"bf": "0", "crf": "5"})
 
 
-def picture(number: int) -> np.ndarray:
+def image(number: int) -> np.ndarray:
     """Blocks that wander, with a cut now and then."""
     colours = np.random.default_rng(number // 11).integers(0, 256, (HEIGHT // 16, WIDTH // 16, 3), np.uint8)
     return np.roll(np.kron(colours, np.ones((16, 16, 1), np.uint8)), number * 2, axis=1)
@@ -32,16 +32,16 @@ def picture(number: int) -> np.ndarray:
 
 def clip(path: Path, video: Video) -> tuple[Path, list[np.ndarray]]:
     """A file, and its frames as FFmpeg shows them from end to end."""
-    version21.encode(path, [picture(number) for number in range(COUNT)], video)
+    version21.encode(path, [image(number) for number in range(COUNT)], video)
     shown = version21.decoded(path)
     assert len(shown) == COUNT
     return path, shown
 
 
-def opened(path: Path) -> Decoder:
+def opened(path: Path) -> VideoDecoder:
     index = read_index(path)
     order = index.presentation_order()
-    return Decoder(str(path), FrameTimes.of(index.pts[order], index.key[order]), 1)
+    return VideoDecoder(str(path), FrameTimes.of(index.pts[order], index.key[order]), 1)
 
 
 def by_store(path: Path) -> Callable[[int], np.ndarray]:
@@ -102,7 +102,7 @@ REFRESHED = ["keyint=2:bframes=0", "keyint=10:bframes=0", "keyint=30"]
 
 @pytest.mark.parametrize("way", [by_store, by_decode])
 @pytest.mark.parametrize("params", REFRESHED)
-def test_pictures_refreshed_piece_by_piece_are_whole_after_a_seek(tmp_path: Path, params: str, way: Any) -> None:
+def test_images_refreshed_piece_by_piece_are_whole_after_a_seek(tmp_path: Path, params: str, way: Any) -> None:
     video = Video(gop=30, b_frames=2, options={"x264-params": f"intra-refresh=1:{params}", "preset": "veryfast"})
     path, shown = clip(tmp_path / "a.mp4", video)
     for number in ORDERS["anyhow"]:
@@ -141,7 +141,7 @@ def test_uneven_times_are_no_gaps(tmp_path: Path, way: Any) -> None:
         stream: Any = container.add_stream("libx264", rate=100, options={"g": "10", "bf": "2"})
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         for number, time in enumerate(times.tolist()):
-            frame = av.VideoFrame.from_ndarray(picture(number), format="rgb24")
+            frame = av.VideoFrame.from_ndarray(image(number), format="rgb24")
             frame.pts, frame.time_base = time, Fraction(1, 100)
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))

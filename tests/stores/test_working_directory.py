@@ -28,7 +28,7 @@ def hdf5(root: Path, value: int, count: int) -> None:
             file.create_dataset("packed", data=np.full((6, 2), value), chunks=(2, 2), compression="lzf")
 
 
-@pytest.mark.parametrize("count", [1, 20], ids=["surveyed again", "survey pickled"])
+@pytest.mark.parametrize("count", [1, 20], ids=["one file", "many files"])
 @pytest.mark.parametrize("check", [True, False])
 def test_hdf5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, check: bool) -> None:
     for place, value in (("here", 1), ("there", 2)):

@@ -33,10 +33,10 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize("rows", [np.array([0.5]), [1.0], np.ones(3, bool), np.array(["1"])])
 def test_rows_are_whole_numbers(store: Any, rows: Any) -> None:
     name = store.roles["action"]
-    with pytest.raises(StoreError, match="whole numbers") as told:
+    with pytest.raises(StoreError, match="whole numbers") as caught:
         store.numbers(name, rows)
     if np.asarray(rows).dtype == bool:
-        assert "flatnonzero" in str(told.value)
+        assert "flatnonzero" in str(caught.value)
 
 
 def test_rows_of_every_kind_of_whole_number(store: Any) -> None:
@@ -56,7 +56,7 @@ def test_an_empty_list_of_columns_is_refused(store: Any) -> None:
 
 @pytest.mark.parametrize("path", [None, 5, b"run.hdf5", ""])
 def test_what_is_no_path(path: Any) -> None:
-    with pytest.raises(UsageError, match="is no path"):
+    with pytest.raises(UsageError, match="is not a path"):
         penstock.open(path)
 
 
@@ -86,6 +86,6 @@ def test_a_file_without_rows_says_where_to_look(tmp_path: Path) -> None:
 
     path = tmp_path / "nothing.hdf5"
     h5py.File(path, "w").close()
-    with pytest.raises(StoreError, match="no data set with rows") as told:
+    with pytest.raises(StoreError, match="no data set with rows") as caught:
         penstock.open(path)
-    assert "penstock inspect" not in str(told.value) and "actions" in str(told.value)
+    assert "penstock inspect" not in str(caught.value) and "actions" in str(caught.value)

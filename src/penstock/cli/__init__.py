@@ -15,7 +15,7 @@ from penstock import __version__
 from penstock.errors import PenstockError
 
 VERBS = (
-    "convert", "inspect", "doctor", "recover", "plan", "bench", "profile", "prepare", "check", "demo", "env",
+    "convert", "commit", "inspect", "doctor", "recover", "plan", "bench", "profile", "prepare", "check", "demo", "env",
 )  # fmt: skip
 
 _EPILOG = """\
@@ -47,14 +47,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PenstockError as error:
         if args.traceback:
             raise
-        from penstock.cli.display import say
+        from penstock.cli.display import print_text
 
-        say(f"penstock: {error}", sys.stderr)
+        print_text(f"penstock: {error}", sys.stderr)
         return _refused(args, error.message, error.hint, error.exit_code)
     except KeyboardInterrupt:
         flags = "--append --resume" if getattr(args, "append", False) else "--resume"
-        kept = f"; what was committed stays: {flags} goes on" if args.verb == "convert" else ""
-        kept = "; what is whole stays: the same command goes on" if args.verb == "prepare" else kept
+        kept = f"; committed episodes are kept, {flags} continues" if args.verb == "convert" else ""
+        if args.verb in ("prepare", "commit") or getattr(args, "shard", None) is not None:
+            kept = "; finished files are kept, the same command continues"
         print(f"penstock: interrupted{kept}", file=sys.stderr)
         return 130
     except BrokenPipeError:
@@ -84,14 +85,14 @@ def entry() -> None:
     sys.unraisablehook = _resend_sigint
     try:
         code = main()
-    except KeyboardInterrupt:  # one more, while the first was being told
+    except KeyboardInterrupt:  # one more, while the first is being reported
         code = 130
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)  # it ends anyway
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except (OSError, ValueError):  # nobody reads any more
+    except (OSError, ValueError):  # the reader has gone
         code = code or 1
     os._exit(code)
 
@@ -108,9 +109,9 @@ def _resend_sigint(lost: Any) -> None:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Words may follow options (`convert run.bag out --json video=h264`), which argparse alone refuses."""
-    asked = list(sys.argv[1:] if argv is None else argv)
-    parser = build_parser(asked[0] if asked and asked[0] in VERBS else None)
-    args, rest = parser.parse_known_args(asked)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = build_parser(arguments[0] if arguments and arguments[0] in VERBS else None)
+    args, rest = parser.parse_known_args(arguments)
     rest = [word for word in rest if word != "--"]
     words = getattr(args, "words", None)
     unknown = [word for word in rest if word.startswith("-")]

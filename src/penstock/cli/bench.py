@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import __version__
-from penstock.cli.display import count, row, say_json
+from penstock.cli.display import count, print_json, row
 from penstock.errors import RecordingError, StoreError, UsageError
 from penstock.system import units
+from penstock.system.budget import Budget
+from penstock.system.files import as_path
 
 if TYPE_CHECKING:
-    from penstock.conversion.bench import Trial
-    from penstock.load.bench_plan import LoadBench, Plan, Point
+    from penstock.conversion.bench import BenchRun
+    from penstock.load.bench.points import LoadBench, Plan, Point
 
 _EPILOG = """\
 examples:
@@ -95,12 +97,12 @@ def run(args: argparse.Namespace) -> int:
         if value is not None:
             options += [f"--{name.replace('_', '-')}", value]
     options += ["--overwrite"] if args.overwrite else []
-    bench = bench_conversion(sources, Path(args.output_dir), args.chunk_sizes, [*options, *overrides], _say)
+    bench = bench_conversion(sources, Path(args.output_dir), args.chunk_sizes, [*options, *overrides], _print)
     sys.stdout.write(bench.dumps() if args.json else "\n".join(bench.lines()) + "\n")
     return bench.exit_code
 
 
-def _say(trial: Trial) -> None:
+def _print(trial: BenchRun) -> None:
     """One line per trial while they run: a large recording takes its time."""
     ended = "failed" if trial.error is not None else f"{trial.seconds:.1f} s"
     print(f"chunk_size {trial.chunk_size}: {ended}", file=sys.stderr, flush=True)
@@ -120,17 +122,21 @@ def _add_load(kinds: Any) -> None:
         "--batch-sizes", nargs="+", default=["64", "128", "256", "512"], metavar="N",
         help="samples of a batch (default 64 128 256 512)",
     )  # fmt: skip
-    parser.add_argument("--image-size", default="224x224", metavar="HxW", help="pictures in a batch: 224x224, or full")
+    parser.add_argument("--image-size", default="224x224", metavar="HxW", help="images in a batch: 224x224, or full")
     parser.add_argument(
         "--window", default="auto", metavar="KIND",
         help="what a sample is: row, transition, chunk:20 (of the action), or auto: transition where the data have "
         "rewards or ends, else row",
     )  # fmt: skip
-    parser.add_argument("--memory", default="2GiB", metavar="SIZE", help="the budget of each loader (2GiB)")
-    parser.add_argument("--threads", default="auto", metavar="N", help="a number, cpu*0.5 or auto")
-    parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="of each point (3)")
-    parser.add_argument("--view", default="off,ram,disk", metavar="LIST", help="of off, ram and disk (off,ram,disk)")
-    parser.add_argument("--fill-seconds", type=float, default=120.0, metavar="S", help="a view may take to fill (120)")
+    parser.add_argument("--memory", default="auto", metavar="SIZE", help="the budget of each loader: 2GiB, or auto")
+    parser.add_argument("--threads", default="auto", metavar="N", help="threads: a number, cpu*0.5 or auto")
+    parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="seconds to measure each point (3)")
+    parser.add_argument(
+        "--view", default="off,ram,disk", metavar="LIST", help="views to measure, of off, ram and disk (off,ram,disk)"
+    )
+    parser.add_argument(
+        "--fill-seconds", type=float, default=120.0, metavar="S", help="seconds that filling a view may take (120)"
+    )
     parser.add_argument("--cold", action="store_true", help="measure without the page cache, too: it is dropped first")
     parser.add_argument(
         "--episodes", metavar="NUMBERS", help="open only these episodes: 0-9,12; whole: those with all files"
@@ -141,17 +147,17 @@ def _add_load(kinds: Any) -> None:
 
 
 def _run_load(args: argparse.Namespace) -> int:
-    from penstock.cli.inspect_store import describe_store
-    from penstock.load.bench import bench_load
+    from penstock.cli.inspect.stores import describe_store
+    from penstock.load.bench.measure import bench_load
 
     plan = _plan_of(args)
-    store = describe_store(Path(plan.path), episodes=plan.episodes, **(plan.options or {}))
+    store = describe_store(as_path(plan.path), episodes=plan.episodes, **(plan.options or {}))
     if not store["possible"]:
         raise StoreError(store["reason"], hint=store["hint"])
     bench = bench_load(plan, lambda text: print(text, file=sys.stderr, flush=True))
     if args.json:
         whole = {"exit_code": bench.exit_code, "path": plan.path, "store": store, **_plain(bench, plan)}
-        say_json(whole)
+        print_json(whole)
     else:
         print("\n".join(_load_lines(bench, plan, store)))
     return bench.exit_code
@@ -159,15 +165,14 @@ def _run_load(args: argparse.Namespace) -> int:
 
 def _plan_of(args: argparse.Namespace) -> Plan:
     """The words of a call, checked before anything is opened."""
-    from penstock.cli.inspect_store import parse_episodes
+    from penstock.cli.inspect.stores import parse_episodes
     from penstock.formats import by_directory
-    from penstock.load.bench_plan import Plan
+    from penstock.load.bench.points import Plan
 
     sizes = [word for words in args.batch_sizes for word in words.split(",") if word]
     for size in sizes:
         if not size.isdecimal() or int(size) < 1:
-            raise UsageError(f"--batch-sizes: {size!r} is no number of samples", hint="--batch-sizes 64 128")
-    units.parse_bytes(args.memory)
+            raise UsageError(f"--batch-sizes: {size!r} is not a number of samples", hint="--batch-sizes 64 128")
     return Plan(
         path=args.path,
         batch_sizes=tuple(int(size) for size in sizes),
@@ -175,12 +180,12 @@ def _plan_of(args: argparse.Namespace) -> Plan:
         cold=args.cold,
         window=args.window,
         image_size=parse_image_size(args.image_size),
-        memory=args.memory,
+        memory=Budget.parse(args.memory).limit_bytes,
         threads=int(args.threads) if args.threads.isdecimal() else args.threads,
         seconds=args.seconds,
         fill_seconds=args.fill_seconds,
         episodes=None if args.episodes is None else parse_episodes(args.episodes),
-        options={"allow_external": True} if args.allow_external and by_directory(Path(args.path)) is None else None,
+        options={"allow_external": True} if args.allow_external and by_directory(as_path(args.path)) is None else None,
     )
 
 
@@ -189,24 +194,27 @@ def parse_image_size(text: str) -> tuple[int, int] | None:
         return None
     parts = text.lower().replace("×", "x").split("x")
     if not 1 <= len(parts) <= 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UsageError(f"--image-size: {text!r} is no size", hint="--image-size 224x224 (height, width), 224 or full")
+        raise UsageError(
+            f"--image-size: {text!r} is not a size", hint="--image-size 224x224 (height, width), 224 or full"
+        )
     return int(parts[0]), int(parts[-1])
 
 
 def _load_lines(bench: LoadBench, plan: Plan, store: dict[str, Any]) -> list[str]:
     """What was measured, with which settings; the table is Markdown, so that it can be kept."""
-    from penstock.cli.inspect_store import load_lines
+    from penstock.cli.inspect.stores import load_lines
 
     size = "full size" if plan.image_size is None else f"{plan.image_size[0]}×{plan.image_size[1]}"
     text = [f"{plan.path}: {store['kind']}", *load_lines(store)]
-    text.append(row("sample", f"{bench.sample} · {count(bench.samples, 'samples')} · pictures {size}"))
+    text.append(row("sample", f"{bench.sample} · {count(bench.samples, 'samples')} · images {size}"))
     threads = f"{count(bench.threads, 'threads')} · " if bench.threads else ""
     text.append(row("loader", f"{threads}budget {units.format_bytes(bench.memory_bytes)}"))
     for each in bench.fillings:
         rate = each.rows / max(each.seconds, 1e-9)
-        filled = f"{each.view}: {units.format_size(each.n_bytes)} in {each.seconds:.1f} s · {rate:,.0f} pictures/s"
+        filled = f"{each.view}: {units.format_size(each.n_bytes)} in {each.seconds:.1f} s · {rate:,.0f} images/s"
         text.append(row("view filled", filled))
     text += _table(bench.points) if bench.points else []
+    text += [row("remote", _remote_line(point)) for point in bench.points if point.remote_requests]
     for gone in bench.left_out:
         which = gone.view if gone.batch_size is None else f"{gone.view}, batch {gone.batch_size}"
         text.append(row("left out", f"{which}: {gone.reason}"))
@@ -214,6 +222,18 @@ def _load_lines(bench: LoadBench, plan: Plan, store: dict[str, Any]) -> list[str
         most = 1 << max(bench.samples // 2, 1).bit_length() - 1  # two batches at least, where there are two samples
         text.append(row("next", f"penstock bench load {shlex.quote(plan.path)} --batch-sizes {most}"))
     return text + [row("note", note) for note in bench.notes]
+
+
+def _remote_line(point: Point) -> str:
+    """What came over the network, and whether waiting for answers or their bytes took the time."""
+    mean_ms = 1e3 * point.remote_wait_s / point.remote_requests
+    latency = point.remote_latency_s / max(point.remote_wait_s, 1e-9)
+    bound = "latency" if latency > 0.5 else "bandwidth"
+    return (
+        f"{point.view}, batch {point.batch_size}: {point.requests_per_s:,.0f} requests/s · "
+        f"{point.remote_mb_per_s:,.1f} MB/s · {units.format_size(int(point.remote_bytes_per_sample))} per sample · "
+        f"{mean_ms:.0f} ms per request, {latency:.0%} of it until the answer begins ({bound})"
+    )
 
 
 def _table(points: tuple[Point, ...]) -> list[str]:
@@ -233,6 +253,9 @@ def _plain(bench: LoadBench, plan: Plan) -> dict[str, Any]:
             "samples_per_s": point.samples_per_s,
             "ms_per_batch": point.ms_per_batch,
             "mb_per_s": point.mb_per_s,
+            "requests_per_s": point.requests_per_s,
+            "remote_mb_per_s": point.remote_mb_per_s,
+            "remote_bytes_per_sample": point.remote_bytes_per_sample,
         }
         for point in bench.points
     ]

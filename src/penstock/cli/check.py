@@ -37,7 +37,7 @@ def add_parser(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.cli.display import problem_lines, say
+    from penstock.cli.display import print_text, problem_lines
     from penstock.errors import PenstockError, UsageError
     from penstock.formats.findings import Findings
     from penstock.load.clips.config import load_clip_config
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         for part in checked:
             values[part.name] = part.values
             if not args.json:
-                say("\n".join([part.name, *(f"  {line}" for line in part.lines)]))
+                print_text("\n".join([part.name, *(f"  {line}" for line in part.lines)]))
                 sys.stdout.flush()
     except PenstockError:
         if not args.json:

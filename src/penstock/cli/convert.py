@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import gc
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import UsageError
-from penstock.system.memory import give_back_large_blocks
+from penstock.system.memory import give_back_large_blocks, resume_collection
+
+if TYPE_CHECKING:
+    from penstock.cli.display import Lines
 
 _OVERRIDE = re.compile(r"^[A-Za-z_](?:[\w.\-/]|\[[^\]=]+\])*=")
 
@@ -27,6 +31,8 @@ examples:
   penstock convert episodes/*.hdf5 datasets/aloha fps=50
   penstock convert datasets/run datasets/run_av1 video=av1     (copy now, compress tonight)
   penstock convert run.bag datasets/run_v21 output=v2.1        (LeRobot v2.1 in H.264, for GR00T and openpi)
+  penstock convert day1/ datasets/days --shard 3/8             (one of 8 machines; then `penstock commit datasets/days`)
+  penstock convert day1/ datasets/days --on ray                (the nodes of a Ray cluster)
   penstock convert --config-path configs/data --config-name KuavoRosbag2Lerobot rosbag.rosbag_dir=… rosbag.lerobot_dir=…
 The last path is the output. Words with '=' change the configuration (`penstock inspect BAG --suggest-config`).
 """
@@ -50,7 +56,13 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument("--config-name", metavar="NAME", help="a Kuavo configuration, which names source and output")
     parser.add_argument("--memory", default="auto", metavar="SIZE", help="peak memory, all processes, e.g. 512MiB")
     parser.add_argument("--jobs", default="auto", metavar="N", help="cores that may encode: a number, cpu*0.5 or auto")
-    parser.add_argument("--resume", action="store_true", help="go on with a conversion that did not end")
+    parser.add_argument(
+        "--on", metavar="ray[://HOST:PORT]", help="convert on a Ray cluster; --memory, --jobs: per task"
+    )
+    parser.add_argument(
+        "--shard", metavar="I/N", help="convert the I-th of N parts, from 0; `penstock commit` joins them"
+    )
+    parser.add_argument("--resume", action="store_true", help="resume a conversion that did not finish")
     parser.add_argument("--append", action="store_true", help="add the inputs to a data set that penstock wrote")
     parser.add_argument("--keep-going", action="store_true", help="leave out inputs that fail (exit code 3)")
     parser.add_argument("--overwrite", action="store_true", help="replace an output that penstock wrote before")
@@ -78,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         return _run(args)
     finally:
-        gc.enable()
+        resume_collection()
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -100,12 +112,15 @@ def _run(args: argparse.Namespace) -> int:
     try:
         for note in notes:
             shown.note(note)
+        if args.shard is not None:
+            return _shard(args, paths, overrides, values, shown)
         report = convert(
             paths[:-1],
             paths[-1],
             config=args.config,
             memory=args.memory,
             jobs=args.jobs,
+            on=args.on,
             resume=args.resume,
             append=args.append,
             keep_going=args.keep_going,
@@ -119,6 +134,49 @@ def _run(args: argparse.Namespace) -> int:
         shown.close()
     sys.stdout.write(report.dumps() if args.json else "\n".join(report_lines(report)) + "\n")
     return report.exit_code
+
+
+def _shard(
+    args: argparse.Namespace, paths: list[str], overrides: list[str], values: Mapping[str, Any], shown: Lines
+) -> int:
+    """One part of a conversion by several machines."""
+    from penstock.cli.display import print_json, shard_lines
+    from penstock.conversion.job import new_job, shared_settings
+    from penstock.conversion.settings import read_settings
+    from penstock.conversion.shards.shard import convert_shard, parse_shard
+
+    if args.on is not None:
+        raise UsageError("--shard and --on are two ways to share the work", hint="give one of them")
+    parse_shard(args.shard)
+    settings = read_settings(args.config, [*overrides, *(["bad_messages=reject"] if args.strict else [])], values)
+    job = new_job(
+        paths[:-1],
+        paths[-1],
+        settings if args.append else shared_settings(settings),
+        memory=args.memory,
+        jobs=args.jobs,
+        strict=args.strict,
+        keep_going=args.keep_going,
+        progress=shown,
+    )
+    report = convert_shard(
+        job, args.shard, append=args.append, overwrite=args.overwrite, command=_without_shard(sys.argv[1:])
+    )
+    if args.json:
+        print_json(report.to_json())
+    else:
+        sys.stdout.write("\n".join(shard_lines(report, paths[-1])) + "\n")
+    return report.exit_code
+
+
+def _without_shard(words: list[str]) -> str:
+    """The command that the user gave, for a shell, without the shard that it names."""
+    kept, names = [], False
+    for word in words:
+        if not (names or word == "--shard" or word.startswith("--shard=")):
+            kept.append(word)
+        names = word == "--shard"
+    return shlex.join(["penstock", *kept])
 
 
 def _kuavo(

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock.cli.demo_vqa import add_vqa
 from penstock.errors import DataSetError, OutputExists, UsageError
 from penstock.system import units
 
@@ -38,7 +37,7 @@ def add_parser(verbs: Any) -> None:
     )
     _add_act(kinds)
     _add_spike(kinds)
-    add_vqa(kinds)
+    _add_vqa(kinds)
 
 
 def _add_act(kinds: Any) -> None:
@@ -46,13 +45,17 @@ def _add_act(kinds: Any) -> None:
         "act",
         help="make episodes of a two-armed reaching task with four cameras, for examples/imitate_episodes.py",
         description="Write ALOHA-style HDF5 episodes (four JPEG cameras, qpos, qvel, action of 14 numbers) in which "
-        "two arms reach for targets that only the pictures show.",
+        "two arms reach for targets that only the images show.",
     )
     parser.add_argument("--out", metavar="DIR", required=True, help="where episode_0.hdf5, … are written")
-    parser.add_argument("--episodes", type=int, default=24, metavar="N", help="how many (24)")
-    parser.add_argument("--rows", type=int, default=40, metavar="N", help="of each episode, at 50 a second (40)")
-    parser.add_argument("--size", default="120x160", metavar="HxW", help="of the pictures (120x160); ALOHA has 480x640")
-    parser.add_argument("--seed", type=int, default=0, help="other targets and postures (0)")
+    parser.add_argument("--episodes", type=int, default=24, metavar="N", help="number of episodes (24)")
+    parser.add_argument(
+        "--rows", type=int, default=40, metavar="N", help="rows of each episode, at 50 rows a second (40)"
+    )
+    parser.add_argument(
+        "--size", default="120x160", metavar="HxW", help="size of the images (120x160); ALOHA has 480x640"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="another seed gives other targets and postures (0)")
     parser.set_defaults(run=run_act)
 
 
@@ -68,12 +71,12 @@ def _add_spike(kinds: Any) -> None:
     parser.add_argument("--test", type=int, default=2, metavar="N", help="sequences to validate on (2)")
     parser.add_argument("--images", type=int, default=12, metavar="N", help="blurred images of each sequence (12)")
     parser.add_argument(
-        "--size", default="192x256", metavar="HxW", help="of the images; the spike plane has half of it (192x256)"
+        "--size", default="192x256", metavar="HxW", help="size of the images; the spike plane has half of it (192x256)"
     )
     parser.add_argument(
         "--travel", type=float, default=12.0, metavar="PX", help="how far things move during one exposure (12)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="other scenes and paths (0)")
+    parser.add_argument("--seed", type=int, default=0, help="another seed gives other scenes and paths (0)")
     parser.set_defaults(run=run_spike)
 
 
@@ -86,7 +89,7 @@ def run_spike(args: argparse.Namespace) -> int:
     began = time.perf_counter()
     size = write_spike_set(Path(args.out), script)
     plane = "×".join(map(str, script.plane))
-    _say(
+    _print(
         "make",
         time.perf_counter() - began,
         f"{args.out} · {script.train:,} + {script.test:,} sequences of {script.images:,} images {height}×{width} · "
@@ -114,7 +117,7 @@ def run_act(args: argparse.Namespace) -> int:
     script = ReachScript(args.episodes, args.rows, height, width, seed=args.seed)
     began = time.perf_counter()
     size = write_episodes(Path(args.out), script)
-    _say(
+    _print(
         "make",
         time.perf_counter() - began,
         f"{args.out} · {script.episodes:,} episodes of {script.rows:,} rows · {units.format_size(size)} · "
@@ -129,15 +132,15 @@ def run(args: argparse.Namespace) -> int:
 
     if not _SHORTEST_S <= args.seconds <= _LONGEST_S:
         raise UsageError(f"--seconds {args.seconds:g} is outside {_SHORTEST_S:g}…{_LONGEST_S:g}")
-    Budget.parse(args.memory)  # a wrong word is told before the recording is made
+    Budget.parse(args.memory)  # a wrong word is reported before the recording is made
     with _directory(args.out) as directory:
         return _walk(directory, args)
 
 
 @contextmanager
-def _directory(asked: str | None) -> Iterator[Path]:
-    if asked is not None:
-        path = Path(asked)
+def _directory(out: str | None) -> Iterator[Path]:
+    if out is not None:
+        path = Path(out)
         path.mkdir(parents=True, exist_ok=True)
         _check_free(path)
         yield path
@@ -153,7 +156,7 @@ def _check_free(directory: Path) -> None:
             raise OutputExists(f"{path} exists: it is left alone", hint="choose another --out, or remove it yourself")
 
 
-def _say(title: str, seconds: float, text: str) -> None:
+def _print(title: str, seconds: float, text: str) -> None:
     print(f"{title:<9}{seconds:6.2f} s   {text}", flush=True)
 
 
@@ -169,7 +172,7 @@ def _walk(directory: Path, args: argparse.Namespace) -> int:
     with memory.PeakMeter() as meter:
         began = time.perf_counter()
         size = write_recording(bag, Script(seconds=args.seconds))
-        _say(
+        _print(
             "make",
             time.perf_counter() - began,
             f"{bag} · {units.format_size(size)} · ROS 1, three JPEG cameras, joints",
@@ -179,12 +182,12 @@ def _walk(directory: Path, args: argparse.Namespace) -> int:
         with recordings.open(bag) as recording:
             messages = sum(topic.count for topic in recording.topics)
             topics = len(recording.topics)
-        _say("inspect", time.perf_counter() - began, f"{topics} topics · {messages:,} messages")
+        _print("inspect", time.perf_counter() - began, f"{topics} topics · {messages:,} messages")
 
         report = convert(bag, out, memory=args.memory, task="move the arm over the table")
         rate = units.format_size(int(report.bytes_in / report.seconds))
         peak, predicted = (units.format_bytes(n) for n in (report.peak_rss_bytes, report.predicted_peak_bytes))
-        _say(
+        _print(
             "convert",
             report.seconds,
             f"{out} · {report.frames:,} rows at {report.fps} fps · JPEG bytes copied · {report.lost_count} lost · "
@@ -193,20 +196,18 @@ def _walk(directory: Path, args: argparse.Namespace) -> int:
 
         began = time.perf_counter()
         findings = check(out)
-        _say("check", time.perf_counter() - began, count(len(findings.problems), "problems"))
+        _print("check", time.perf_counter() - began, count(len(findings.problems), "problems"))
         began = time.perf_counter()
         read = _read_back(bag, out)
-        _say("read", time.perf_counter() - began, read)
-    print(
-        f"peak memory of the whole demo {units.format_bytes(meter.tree_peak_bytes)} (its making and checking included)"
-    )
+        _print("read", time.perf_counter() - began, read)
+    print(f"peak memory of the whole demo {units.format_bytes(meter.tree_peak_bytes)} (generation and check included)")
     if args.out is not None:
         print(f"next: penstock inspect {out} · penstock doctor {out} · LeRobotDataset('demo', root='{out}')")
     return findings.exit_code or report.exit_code
 
 
 def _read_back(bag: Path, out: Path) -> str:
-    """The last row's picture, out of the video file, is the very JPEG that the camera sent."""
+    """The last row's image, out of the video file, is the very JPEG that the camera sent."""
     import numpy as np
 
     from penstock import recordings
@@ -222,8 +223,42 @@ def _read_back(bag: Path, out: Path) -> str:
         topic = recording.topic(CAMERA_TOPIC.format(CAMERAS[0]))
         sent = [bytes(payload or b"") for _, payload in recording.payloads(topic, [topic.count - 1])]
     if not sent[0].endswith(stored):
-        raise DataSetError("the last picture of the data set is not the last picture of the recording")
+        raise DataSetError("the last image of the data set is not the last image of the recording")
     return (
         f"row {row:,}: state [{state[0]:.3f}, {state[1]:.3f}, …] · "
         f"its JPEG of {len(stored):,} bytes is the recorded one, byte for byte"
     )
+
+
+def _add_vqa(kinds: Any) -> None:
+    parser = kinds.add_parser(
+        "vqa",
+        help="make questions about images of coloured shapes, for examples/train_vqa.py",
+        description="Write OUT/images/*.jpg, OUT/train.jsonl and OUT/val.jsonl: scenes of circles, squares and "
+        "triangles, and questions about their colours, shapes, counts and positions.",
+    )
+    parser.add_argument("--out", metavar="DIR", required=True, help="where images/, train.jsonl and val.jsonl go")
+    parser.add_argument(
+        "--scenes", type=int, default=2000, metavar="N", help="number of images (2000), a tenth for validation"
+    )
+    parser.add_argument("--questions", type=int, default=6, metavar="N", help="most questions about one image (6)")
+    parser.add_argument("--size", default="64x64", metavar="HxW", help="size of the images (64x64)")
+    parser.add_argument("--seed", type=int, default=0, help="another seed gives other scenes (0)")
+    parser.set_defaults(run=_run_vqa)
+
+
+def _run_vqa(args: argparse.Namespace) -> int:
+    """Write the images and the records."""
+    from penstock.demo.vqa import ShapeScript, write_vqa_set
+
+    height, width = _parse_size(args.size)
+    script = ShapeScript(args.scenes, args.questions, height, width, seed=args.seed)
+    began = time.perf_counter()
+    size = write_vqa_set(Path(args.out), script)
+    seconds = time.perf_counter() - began
+    print(
+        f"make {seconds:.2f} s · {args.out} · {script.scenes:,} images {height}×{width}, up to {script.questions} "
+        f"questions each · {units.format_size(size)}"
+    )
+    print(f"next: penstock inspect {args.out}/train.jsonl · python examples/train_vqa.py --data {args.out}")
+    return 0

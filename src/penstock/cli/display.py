@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 from penstock.system import memory, units
 
 if TYPE_CHECKING:
-    from penstock.conversion.report import Report, Stage
+    from penstock.conversion.report import MemoryStage, Report
+    from penstock.conversion.shards.shard import ShardReport
     from penstock.formats.findings import Problem
 
 _LINE_EVERY_S = 5.0
 _BAR_EVERY_S = 0.1
-_STAGE_EVERY_S = 0.5  # flushes may follow one another faster than anybody reads
+_STAGE_EVERY_S = 0.5  # flushes may come faster than a person reads
 
 
 class Lines:
@@ -41,33 +42,40 @@ class Lines:
             rate = done_bytes / max(now - self._began, 1e-9)
             left_s = (total_bytes - done_bytes) / max(rate, 1.0)
             done, total, speed = (units.format_size(int(n)) for n in (done_bytes, total_bytes, rate))
-            self._say(f"{done} of {total} · {speed}/s · {left_s:.0f} s left · {units.format_bytes(memory.rss_bytes())}")
+            self._print(
+                f"{done} of {total} · {speed}/s · {left_s:.0f} s left · {units.format_bytes(memory.rss_bytes())}"
+            )
 
-    def stage(self, stage: Stage) -> None:
+    def stage(self, stage: MemoryStage) -> None:
         if stage.at.startswith("row"):  # everything is loaded by now
-            gc.enable()
+            memory.resume_collection()
         now = time.monotonic()
         if not stage.at.startswith("row") or now - self._stage_shown >= _STAGE_EVERY_S:
             self._stage_shown = now
-            self._say(f"memory at {stage.at}: {units.format_bytes(stage.rss_bytes)}")
+            self._print(f"memory at {stage.at}: {units.format_bytes(stage.rss_bytes)}")
 
     def note(self, text: str) -> None:
-        self._say(f"note: {text}")
+        self._print(f"note: {text}")
 
     def notes(self, source: str, notes: Sequence[str]) -> None:
         """Of one input: like ones are grouped."""
-        from penstock.conversion.mapping.left_out import group_left_out
+        from penstock.conversion.report import group_left_out
 
         for note in notes if self._verbose else group_left_out(notes):
             self.note(f"{source}: {note}")
 
+    def nodes(self, lines: Sequence[str]) -> None:
+        """Of a conversion by several machines: what each of them does."""
+        for line in lines:
+            self._print(line)
+
     def close(self) -> None: ...
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-class Bar(Lines):
+class ProgressBar(Lines):
     """Progress as one moving bar (rich), for terminals."""
 
     def __init__(self, *, results: bool, verbose: bool = False) -> None:
@@ -84,9 +92,9 @@ class Bar(Lines):
             self._open(total_bytes)
         self._progress.update(self._task, completed=done_bytes, rss=units.format_bytes(memory.rss_bytes()))
 
-    def stage(self, stage: Stage) -> None:
+    def stage(self, stage: MemoryStage) -> None:
         if stage.at.startswith("row"):
-            gc.enable()
+            memory.resume_collection()
         if self._progress is not None:
             self._progress.update(self._task, rss=units.format_bytes(stage.rss_bytes))
 
@@ -117,24 +125,24 @@ class Bar(Lines):
         self._progress.start()
         self._task = self._progress.add_task("convert", total=total_bytes, rss="")
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if self._progress is None:
-            super()._say(text)
+            super()._print(text)
         else:
             self._progress.console.print(text, highlight=False, markup=False)
 
 
 def display(*, results: bool, verbose: bool = False) -> Lines:
     """The display that fits where stderr goes."""
-    return (Bar if sys.stderr.isatty() else Lines)(results=results, verbose=verbose)
+    return (ProgressBar if sys.stderr.isatty() else Lines)(results=results, verbose=verbose)
 
 
-def say(text: str, file: TextIO | None = None) -> None:
+def print_text(text: str, file: TextIO | None = None) -> None:
     """Print lines that hold names from files: a terminal shows them and does not obey them."""
     print("\n".join(units.plain(line) for line in text.split("\n")), file=file)
 
 
-def say_json(tree: Any) -> None:
+def print_json(tree: Any) -> None:
     """The result of a command for programs."""
     sys.stdout.write(json.dumps(tree, indent=2, ensure_ascii=False) + "\n")
 
@@ -158,6 +166,22 @@ def problem_lines(problems: Sequence[Problem], path: str = "") -> list[str]:
         if problem.hint:
             lines.append(units.plain(f"       → {problem.hint}"))
     return lines
+
+
+def shard_lines(report: ShardReport, out: str) -> list[str]:
+    """What one shard did, and what comes next."""
+    there = report.groups - report.converted
+    return [
+        row(
+            "shard",
+            f"{report.shard} · {count(report.groups, 'groups')}, {there:,} were there already · "
+            f"{count(report.episodes, 'episodes')} · {count(report.frames, 'rows')} · "
+            f"{units.format_size(report.bytes_in)} in {report.seconds:.2f} s · "
+            f"peak {units.format_bytes(report.peak_rss_bytes)}",
+        ),
+        *(row("failed", f"{source}: {reason}") for source, reason in report.failed.items()),
+        row("next", f"when all shards are through: penstock commit {shlex.quote(out)}"),
+    ]
 
 
 def report_lines(report: Report) -> list[str]:

@@ -6,12 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.display import count, problem_lines, say_json
+from penstock.cli.display import count, print_json, problem_lines
 from penstock.system import units
 from penstock.system.files import as_path
 
 if TYPE_CHECKING:
-    from penstock.formats.findings import Report
+    from penstock.formats.findings import CheckReport
 
 
 def add_parser(verbs: Any) -> None:
@@ -23,12 +23,14 @@ def add_parser(verbs: Any) -> None:
         "or a recording: index, checksums, message definitions and clocks; every message is read.",
     )
     parser.add_argument("path", help="the data set's directory, or a .bag, .db3 or .mcap recording")
-    parser.add_argument("--full", action="store_true", help="data set: decode every frame, not a sample")
+    parser.add_argument(
+        "--full", action="store_true", help="decode every frame, not a sample; read all of remote data, not only ends"
+    )
     parser.add_argument(
         "--max-skew",
         default="1s",
         metavar="DURATION",
-        help="recording: tell header stamps that are further from the receive time (1s)",
+        help="recording: report header stamps further than this from the receive time (1s)",
     )
     parser.add_argument("--memory", default="auto", metavar="SIZE", help="peak memory of the process, e.g. 512MiB")
     parser.add_argument("--json", action="store_true", help="print the findings as one JSON object")
@@ -58,33 +60,35 @@ def run(args: argparse.Namespace) -> int:
 def _doctor_of(path: Path) -> Any:
     """What checks a path; an error where nothing does."""
     from penstock import formats
-    from penstock.conversion.find import what_is
+    from penstock.conversion.find import identify_input
     from penstock.errors import DataSetError, RecordingError, UsageError
     from penstock.formats.format import RECORDING_DOCTOR, load
 
-    found = formats.by_directory(path, "store")
-    if found is None:
+    store_format = formats.by_directory(path, "store")
+    if store_format is None:
         try:
-            first = what_is(path)
+            first = identify_input(path)
         except RecordingError as error:
             if path.is_dir():
-                raise DataSetError(f"{path} is no LeRobot data set and holds no recording") from error
+                raise DataSetError(f"{path} is not a LeRobot data set and holds no recording") from error
             raise
         if first.is_recording:
             return load(RECORDING_DOCTOR)
-        found = formats.get(first.kind)
-    if found.doctor:
-        return found.load("doctor")
-    what = f"is {found.noun}" if path.is_file() or found.marks(path) else f"holds {found.label} files"
+        store_format = formats.get(first.kind)
+    if store_format.doctor:
+        return store_format.load("doctor")
+    what = (
+        f"is {store_format.noun}" if path.is_file() or store_format.marks(path) else f"holds {store_format.label} files"
+    )
     raise UsageError(
         f"{path} {what}: doctor checks data sets and recordings",
         hint=f"penstock inspect {path} shows what it holds; convert looks at every row",
     )
 
 
-def _show(report: Report, args: argparse.Namespace) -> None:
+def _show(report: CheckReport, args: argparse.Namespace) -> None:
     if args.json:
-        say_json(report.to_json())
+        print_json(report.to_json())
         return
     for line in problem_lines(report.problems, args.path):
         print(line)

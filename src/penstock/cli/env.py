@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from penstock import __version__
-from penstock.cli.display import say_json
+from penstock.cli.display import print_json
 from penstock.system.units import format_bytes, format_size, parse_duration_ns, parse_workers
 
 LIBRARIES = ("av", "h5py", "numpy", "opencv-python-headless", "psutil", "pyarrow", "pyyaml", "rich", "rosbags")
@@ -27,8 +28,8 @@ def add_parser(verbs: Any) -> None:
         "--watch", nargs="?", type=int, const=0, metavar="PID",
         help="show memory and GPUs live, with PID also what that process and its workers hold, until Ctrl-C",
     )  # fmt: skip
-    parser.add_argument("--every", default="1s", metavar="TIME", help="between two looks of --watch (1s)")
-    parser.add_argument("--count", type=int, metavar="N", help="end --watch after N looks")
+    parser.add_argument("--every", default="1s", metavar="TIME", help="interval of --watch (1s)")
+    parser.add_argument("--count", type=int, metavar="N", help="end --watch after N readings")
     parser.set_defaults(run=run)
 
 
@@ -36,19 +37,19 @@ def run(args: argparse.Namespace) -> int:
     """Print what the machine grants; 0."""
     if args.watch is not None:
         return _watch(args)
-    found = describe()
+    facts = describe()
     if args.json:
-        say_json(found)
+        print_json(facts)
     else:
-        _show(found)
+        _show(facts)
     return 0
 
 
 def _watch(args: argparse.Namespace) -> int:
-    from penstock.plan.memory.watch import Watch
+    from penstock.plan.memory.watch import MemoryWatch
 
     every_s = max(parse_duration_ns(args.every), 0) / 1e9
-    Watch(args.watch or None, every_s=every_s, count=args.count).run(as_json=args.json)
+    MemoryWatch(args.watch or None, every_s=every_s, count=args.count).run(as_json=args.json)
     return 0
 
 
@@ -61,7 +62,10 @@ def describe() -> dict[str, Any]:
 
     limits = read_limits(gpus=True)
     return {
-        **asdict(limits),
+        **limits._asdict(),
+        "memory": _with_candidates(limits.memory._asdict()),
+        "cpus": _with_candidates(vars(limits.cpus)),
+        "gpus": [asdict(gpu) for gpu in limits.gpus],
         "auto_budget_bytes": Budget.parse("auto").limit_bytes,
         "auto_workers": parse_workers("auto", limits.cpus.granted),
         "python": platform.python_version(),
@@ -71,11 +75,15 @@ def describe() -> dict[str, Any]:
     }
 
 
+def _with_candidates(limit: Mapping[str, Any]) -> dict[str, Any]:
+    return {**limit, "candidates": [each._asdict() for each in limit["candidates"]]}
+
+
 def video_encoders() -> list[dict[str, Any]]:
-    """Every video encoder that PyAV brings, and whether it works here: each encodes a few pictures."""
+    """Every video encoder that PyAV brings, and whether it works here: each encodes a few images."""
     from penstock.media.video.hardware import survey
 
-    return [asdict(each) for each in survey()]
+    return [each._asdict() for each in survey()]
 
 
 def library_versions() -> dict[str, str | None]:
@@ -94,34 +102,34 @@ def library_versions() -> dict[str, str | None]:
     return versions
 
 
-def _show(found: dict[str, Any]) -> None:
-    memory, cpus = found["memory"], found["cpus"]
+def _show(facts: dict[str, Any]) -> None:
+    memory, cpus = facts["memory"], facts["cpus"]
     rows = [("memory", f"{format_bytes(memory['bytes'])} · ruled by {memory['ruled_by']}")]
     rows.append(("", f"{format_bytes(memory['available_bytes'])} available · ruled by {memory['available_ruled_by']}"))
     for each in memory["candidates"]:
         numbers = f"{format_bytes(each['limit_bytes'])}, {format_bytes(each['available_bytes'])} available"
         rows.append(("", f"  {each['name']}: {numbers}"))
-    rows.append(("budget", f"{format_bytes(found['auto_budget_bytes'])} (--memory auto)"))
+    rows.append(("budget", f"{format_bytes(facts['auto_budget_bytes'])} (--memory auto)"))
     rows.append(("CPUs", f"{cpus['granted']:g} · ruled by {cpus['ruled_by']}"))
     rows += [("", f"  {each['name']}: {each['cpus']:g}") for each in cpus["candidates"]]
-    rows.append(("workers", f"{found['auto_workers']} (auto: 0.8 × the CPUs granted)"))
-    rows.append(("/dev/shm", _shared_memory(found)))
-    rows.append(("disk", f"{format_size(found['disk_free_bytes'])} free at {found['disk_path']}"))
-    rows += [("GPU" if n == 0 else "", _gpu(each)) for n, each in enumerate(found["gpus"])] or [("GPU", "none found")]
-    rows.append(("Python", f"{found['python']} · {found['platform']}"))
-    for n, each in enumerate(found["video_encoders"]):
+    rows.append(("workers", f"{facts['auto_workers']} (auto: 0.8 × the CPUs granted)"))
+    rows.append(("/dev/shm", _shared_memory(facts)))
+    rows.append(("disk", f"{format_size(facts['disk_free_bytes'])} free at {facts['disk_path']}"))
+    rows += [("GPU" if n == 0 else "", _gpu(each)) for n, each in enumerate(facts["gpus"])] or [("GPU", "none found")]
+    rows.append(("Python", f"{facts['python']} · {facts['platform']}"))
+    for n, each in enumerate(facts["video_encoders"]):
         fate = "works" if each["works"] else f"– {each['reason']}"
         rows.append(("encoders" if n == 0 else "", f"{each['codec']} on {each['device']}: {fate}"))
-    for n, (name, version) in enumerate(found["versions"].items()):
+    for n, (name, version) in enumerate(facts["versions"].items()):
         rows.append(("libraries" if n == 0 else "", f"{name} {version or '– (not installed)'}"))
     for label, text in rows:
         print(f"{label:<15}{text}")
 
 
-def _shared_memory(found: dict[str, Any]) -> str:
-    if found["shm_bytes"] is None:
+def _shared_memory(facts: dict[str, Any]) -> str:
+    if facts["shm_bytes"] is None:
         return "none"
-    return f"{format_bytes(found['shm_free_bytes'])} free of {format_bytes(found['shm_bytes'])} · charged to memory"
+    return f"{format_bytes(facts['shm_free_bytes'])} free of {format_bytes(facts['shm_bytes'])} · charged to memory"
 
 
 def _gpu(gpu: dict[str, Any]) -> str:

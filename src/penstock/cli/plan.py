@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli.bench import parse_image_size
 from penstock.cli.convert import split_words
-from penstock.cli.display import row, say
+from penstock.cli.display import print_text, row
 from penstock.errors import OutputFailed, UsageError
 from penstock.system import units
 from penstock.system.files import as_path
 
 if TYPE_CHECKING:
-    from penstock.plan.conversion_plan import ConversionPlan
-    from penstock.plan.history import Outcome
+    from penstock.plan.conversion_plan import ConversionOption, ConversionPlan
+    from penstock.plan.history import RunOutcome
     from penstock.plan.load_plan import LoadPlan
 
 _BAR = 48
@@ -26,9 +26,10 @@ _EPILOG = """\
 examples:
   penstock plan datasets/run --batch-size 64
   penstock plan replay.hdf5 --memory 4GiB --image-size 224x224 --html plan.html
+  penstock plan train.jsonl --batch-size 32 --gpu-memory 16GiB --model-params 110M
   penstock plan run.bag video=h264
   penstock plan --history
-A plan of a data set measures some episodes for a few seconds. A plan of a recording reads its index only.
+A plan of a data set measures its first rows for a few seconds. A plan of a recording reads its index only.
 """
 
 
@@ -45,13 +46,18 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="samples of a batch (64)")
     parser.add_argument("--image-size", default="224x224", metavar="HxW", help="images in a batch: 224x224, or full")
     parser.add_argument(
-        "--window", default="auto", metavar="KIND", help="what a sample is: row, transition, chunk:20 or auto"
+        "--window", default="auto", metavar="KIND", help="what a sample is: row, transition, chunk:20, clip:5 or auto"
+    )
+    parser.add_argument(
+        "--episodes", metavar="NUMBERS", help="open only these episodes: 0-9,12; whole: those with all files"
     )
     parser.add_argument("--memory", metavar="SIZE", help="the budget (default: half of what is available)")
-    parser.add_argument("--threads", default="auto", metavar="N", help="a number, cpu*0.5 or auto")
-    parser.add_argument("--epochs", type=int, default=10, metavar="N", help="passes that a view has to pay within (10)")
-    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="that each way is measured for (1)")
-    parser.add_argument("--gpu-memory", metavar="SIZE", help="also the batch that fits such a GPU, by arithmetic")
+    parser.add_argument("--threads", default="auto", metavar="N", help="threads: a number, cpu*0.5 or auto")
+    parser.add_argument(
+        "--epochs", type=int, default=10, metavar="N", help="epochs within which a view must pay off (10)"
+    )
+    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="seconds to measure each way (1)")
+    parser.add_argument("--gpu-memory", metavar="SIZE", help="also estimate the batch size for a GPU with this memory")
     parser.add_argument("--model-params", metavar="N", help="parameters of the model: 110M, 1.5B (with --gpu-memory)")
     parser.add_argument("--config", metavar="FILE", help="YAML configuration of the conversion")
     parser.add_argument("--convert", action="store_true", help="plan the conversion of a data set, not its loading")
@@ -66,22 +72,24 @@ def run(args: argparse.Namespace) -> int:
     if args.history:
         return _history(args)
     if len(paths) != 1:
-        raise UsageError("plan takes one path", hint="penstock plan datasets/run")
+        raise UsageError(f"plan takes one path, not {len(paths)}", hint="penstock plan datasets/run")
     if args.convert or overrides or args.config or _is_recording(paths[0]):
         return _conversion(paths[0], overrides, args)
     return _loading(paths[0], args)
 
 
 def _is_recording(path: str) -> bool:
-    from penstock.conversion.find import what_is
+    from penstock.conversion.find import identify_input
 
-    return what_is(as_path(path)).is_recording
+    return identify_input(as_path(path)).is_recording
 
 
 def _loading(path: str, args: argparse.Namespace) -> int:
+    from penstock.cli.inspect.stores import parse_episodes
     from penstock.cli.plan_page import loading_page
-    from penstock.load.planning import plan_loading
+    from penstock.load.bench.planning import plan_loading
 
+    batch = _largest_batch(args)
     plan = plan_loading(
         path,
         args.batch_size,
@@ -91,11 +99,11 @@ def _loading(path: str, args: argparse.Namespace) -> int:
         threads=int(args.threads) if args.threads.isdecimal() else args.threads,
         epochs=args.epochs,
         seconds=args.seconds,
+        **({} if args.episodes is None else {"episodes": parse_episodes(args.episodes)}),
     )
-    batch = _largest_batch(args)
-    lines = loading_lines(plan) + ([] if batch is None else batch_lines(batch, args))
-    plain = plan.to_json() if batch is None else {**plan.to_json(), "largest_batch_size": batch}
-    _finish(args, plain, lines, loading_page(plan))
+    facts = _batch_facts(batch, args)
+    lines = loading_lines(plan) + [row(*fact) for fact in facts]
+    _finish(args, {**plan.to_json(), **_batch_json(batch)}, lines, loading_page(plan, facts))
     return 0
 
 
@@ -117,6 +125,18 @@ def _largest_batch(args: argparse.Namespace) -> int | None:
     return size
 
 
+def _batch_json(batch: int | None) -> dict[str, Any]:
+    return {} if batch is None else {"largest_batch_size": batch}
+
+
+def _batch_facts(batch: int | None, args: argparse.Namespace) -> list[tuple[str, str]]:
+    if batch is None:
+        return []
+    probe = "penstock.plan.find_max_batch_size measures it with the model"
+    text = f"a batch of about {batch:,} for {args.model_params} parameters in {args.gpu_memory}, by arithmetic; {probe}"
+    return [("GPU", text if batch else f"{args.gpu_memory} do not hold {args.model_params} parameters in training")]
+
+
 def parse_parameters(text: str) -> float:
     """`110M`, `1.5B` or a plain number."""
     scale = {"K": 1e3, "M": 1e6, "B": 1e9}.get(text[-1:].upper(), 1.0)
@@ -124,12 +144,7 @@ def parse_parameters(text: str) -> float:
     try:
         return float(number) * scale
     except ValueError:
-        raise UsageError(f"--model-params: {text!r} is no number", hint="--model-params 110M") from None
-
-
-def batch_lines(batch: int, args: argparse.Namespace) -> list[str]:
-    probe = "penstock.plan.find_max_batch_size measures it with the model"
-    return [row("GPU", f"about {batch:,} samples for {args.model_params} parameters in {args.gpu_memory}; {probe}")]
+        raise UsageError(f"--model-params: {text!r} is not a number", hint="--model-params 110M") from None
 
 
 def loading_lines(plan: LoadPlan) -> list[str]:
@@ -139,37 +154,52 @@ def loading_lines(plan: LoadPlan) -> list[str]:
     for each in plan.options:
         mark = "← chosen" if each is plan.chosen else (f"not possible: {each.why_not}" if each.why_not else "")
         sizes = units.format_bytes(each.peak_bytes), units.format_size(each.disk_bytes)
-        cells.append((each.name, *sizes, f"{each.fill_s:,.0f} s", f"{each.samples_per_s:,.0f}", mark))
+        cells.append((each.name, *sizes, each.fill_text, f"{each.samples_per_s:,.0f}", mark))
     lines += table(cells)
     lines += bar(plan.chosen.memory_bytes, plan.budget_bytes)
-    lines.append(row("run", plan.code))
-    return lines
+    lines += [row("store", plan.opening), row("run", plan.code)]
+    return lines + [row("or", each.code) for each in plan.options if each.code]
 
 
 def _conversion(path: str, overrides: Sequence[str], args: argparse.Namespace) -> int:
     from penstock.cli.plan_page import conversion_page
     from penstock.conversion.planning import plan_conversion
 
+    batch = _largest_batch(args)
     plan = plan_conversion(path, memory=args.memory or "auto", config=args.config, overrides=overrides)
-    _finish(args, plan.to_json(), conversion_lines(plan, overrides), conversion_page(plan))
-    return 0 if plan.usable else 1
+    commands = [] if plan.chosen is None else _commands(plan, plan.chosen, overrides, args)
+    facts = _batch_facts(batch, args)
+    lines = conversion_lines(plan, commands) + [row(*fact) for fact in facts]
+    plain = {**plan.to_json(), "commands": commands, **_batch_json(batch)}
+    _finish(args, plain, lines, conversion_page(plan, facts, commands))
+    return 0 if plan.chosen is not None else 1
 
 
-def conversion_lines(plan: ConversionPlan, overrides: Sequence[str]) -> list[str]:
+def _commands(
+    plan: ConversionPlan, chosen: ConversionOption, overrides: Sequence[str], args: argparse.Namespace
+) -> list[str]:
+    """To convert, and then to plan the loading of what was made."""
+    words = [word for word in overrides if not word.startswith("video=")]
+    words += [] if args.config is None else ["--config", args.config]
+    words += [] if args.memory is None else ["--memory", args.memory]
+    out = f"datasets/{Path(plan.path).resolve().name.split('.')[0]}"
+    return [
+        shlex.join(["penstock", "convert", plan.path, out, f"video={chosen.video}", *words]),
+        shlex.join(["penstock", "plan", out, "--batch-size", str(args.batch_size)]),
+    ]
+
+
+def conversion_lines(plan: ConversionPlan, commands: Sequence[str]) -> list[str]:
     lines = [plan.path, *(row(label, text) for label, text in plan.lines)]
     cells = [("video", "peak memory", "")]
     for each in plan.options:
-        note = f"not possible: {each.why_not}" if each.why_not else ""
+        note = f"not possible: {each.why_not}" if each.why_not else "← chosen" if each is plan.chosen else ""
         cells.append((each.video, units.format_bytes(each.peak_bytes) if not each.why_not else "–", note))
     lines += table(cells)
-    for each in plan.usable[:1]:
-        lines += bar(each.memory_bytes, plan.budget_bytes)
-        words = [word for word in overrides if not word.startswith("video=")]
-        out = Path(plan.path).name.split(".")[0]
-        command = ["penstock", "convert", plan.path, f"datasets/{out}", f"video={each.video}", *words]
-        lines.append(row("run", shlex.join(command)))
-    hints = [f"{each.video}: {each.hint}" for each in plan.options if each.hint]
-    return lines + [row("", f"→ {hint}") for hint in hints]
+    if plan.chosen is not None:
+        lines += bar(plan.chosen.memory_bytes, plan.budget_bytes)
+    lines += [row(label, command) for label, command in zip(("run", "then"), commands, strict=False)]
+    return lines + [row("", f"→ {each.video}: {each.hint}") for each in plan.options if each.hint]
 
 
 def table(cells: Sequence[Sequence[str]]) -> list[str]:
@@ -208,9 +238,9 @@ def _finish(args: argparse.Namespace, plain: dict[str, Any], lines: Sequence[str
         print(json.dumps(plain, indent=2, ensure_ascii=False))
         return
     for line in lines:
-        say(line)
+        print_text(line)
     if args.html:
-        say(row("page", args.html))
+        print_text(row("page", args.html))
 
 
 def _history(args: argparse.Namespace) -> int:
@@ -218,21 +248,20 @@ def _history(args: argparse.Namespace) -> int:
     from penstock.system.cache_directory import cache_directory
 
     history = read_history(cache_directory())
-    found = summaries(history)
+    entries = summaries(history)
     if args.json:
-        from dataclasses import asdict
-
-        print(json.dumps([asdict(each) for each in found], indent=2))
+        kinds, runs = ([each._asdict() for each in values] for values in (entries, history))
+        print(json.dumps({"kinds": kinds, "runs": runs}))
         return 0
     if not history:
-        print("no run was predicted yet on this machine; convert and bench load record theirs")
+        print("no run was predicted yet on this machine; convert records its runs, and so does a Loader with plan=")
         return 0
     for line in history_lines(history):
-        say(line)
+        print_text(line)
     return 0
 
 
-def history_lines(history: Sequence[Outcome], shown: int = 20) -> list[str]:
+def history_lines(history: Sequence[RunOutcome], shown: int = 20) -> list[str]:
     from penstock.plan.history import summaries
 
     cells = [("kind", "runs", "memory: median error", "largest", "samples/s: median error")]

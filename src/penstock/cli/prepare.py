@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.formats.findings import Report
+    from penstock.formats.findings import CheckReport
 
 DEFAULT_SOURCE = "data/raw"
 DEFAULT_OUT = "data/processed/gopro_spike_unified"
@@ -143,9 +143,9 @@ def run_gopro_spike(args: argparse.Namespace) -> int:
     return report.exit_code
 
 
-def _show_gopro_spike(report: Report, args: argparse.Namespace) -> None:
+def _show_gopro_spike(report: CheckReport, args: argparse.Namespace) -> None:
     from penstock.cli.display import count, problem_lines, row
-    from penstock.prepare.spike_folders import SPLITS
+    from penstock.prepare.gopro_spike import SPLITS
     from penstock.system import units
 
     for line in problem_lines(report.problems):

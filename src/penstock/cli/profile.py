@@ -12,8 +12,8 @@ from penstock.errors import PenstockError, UsageError
 
 if TYPE_CHECKING:
     from penstock.load.loader import Loader
-    from penstock.profile.snapshot import Snapshot
-    from penstock.profile.verdict.verdict import Verdict
+    from penstock.profile.diagnosis.verdict import Verdict
+    from penstock.profile.stats import Snapshot
 
 _EPILOG = """\
 examples:
@@ -42,9 +42,11 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument(
         "--trace", metavar="OUT", help="write a trace for Perfetto (ui.perfetto.dev) or chrome://tracing"
     )
-    parser.add_argument("--seconds", type=_seconds, default=1.5, metavar="S", help="of each window of --try (1.5)")
+    parser.add_argument(
+        "--seconds", type=_seconds, default=1.5, metavar="S", help="seconds of each window of --try (1.5)"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    parser.add_argument("--lang", choices=["en", "zh"], default="en", help="of the table and the verdict (en)")
+    parser.add_argument("--lang", choices=["en", "zh"], default="en", help="language of the table and the verdict (en)")
     parser.set_defaults(run=run)
 
 
@@ -56,27 +58,27 @@ def _seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.profile.snapshot import Snapshot
+    from penstock.profile.stats import Snapshot
 
     snapshot = Snapshot.load(args.run_file)
     try:
-        found, notes, has_data = judged(snapshot, check=args.check, seconds=args.seconds)
-        _write(snapshot, found, args)
+        verdict, notes, has_data = verdict_of(snapshot, check=args.check, seconds=args.seconds)
+        _write(snapshot, verdict, args)
         if args.json:
-            _print_json(args.run_file, snapshot, found, notes)
+            _print_json(args.run_file, snapshot, verdict, notes)
         else:
-            _print_text(snapshot, found, notes, args.lang)
+            _print_text(snapshot, verdict, notes, args.lang)
     except _NONSENSE as error:  # what the run says of its loader, or numbers that contradict each other
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(f"{args.run_file} is damaged: {what}") from error
     return 1 if args.check and not has_data else 0
 
 
-def _write(snapshot: Snapshot, found: Verdict | None, args: argparse.Namespace) -> None:
+def _write(snapshot: Snapshot, verdict: Verdict | None, args: argparse.Namespace) -> None:
     if args.html:
         from penstock.profile.report.page import export_html
 
-        export_html(args.html, snapshot, verdict=found)
+        export_html(args.html, snapshot, verdict=verdict)
         print(f"wrote {args.html}", file=sys.stderr)
     if args.trace:
         from penstock.profile.report.trace import export_trace
@@ -85,13 +87,13 @@ def _write(snapshot: Snapshot, found: Verdict | None, args: argparse.Namespace) 
         print(f"wrote {args.trace}", file=sys.stderr)
 
 
-def judged(snapshot: Snapshot, *, check: bool, seconds: float) -> tuple[Verdict | None, list[str], bool]:
+def verdict_of(snapshot: Snapshot, *, check: bool, seconds: float) -> tuple[Verdict | None, list[str], bool]:
     """The verdict, why it is less than it could be, and False where that is because data cannot be opened.
 
     The verdict is None where nothing marked a step.
     """
+    from penstock.profile.diagnosis.verdict import verdict
     from penstock.profile.messages import message
-    from penstock.profile.verdict.verdict import verdict
 
     if not snapshot.steps.count:
         return None, [message("no step")], True
@@ -104,11 +106,11 @@ def judged(snapshot: Snapshot, *, check: bool, seconds: float) -> tuple[Verdict 
 
 def _loader(snapshot: Snapshot) -> tuple[Loader | None, list[str], bool]:
     """The loader of the run made again, where its data lies on this machine; False where data cannot be opened."""
-    from penstock.load.remake import from_description
+    from penstock.load.recreate import from_description
+    from penstock.profile.diagnosis.model_inputs import leading
+    from penstock.profile.diagnosis.verdict import missing_data
     from penstock.profile.loader_info import PENSTOCK_LOADER
     from penstock.profile.messages import message
-    from penstock.profile.verdict.model_inputs import leading
-    from penstock.profile.verdict.verdict import missing_data
 
     described = leading(snapshot.loaders)
     if not snapshot.loaders:
@@ -124,18 +126,18 @@ def _loader(snapshot: Snapshot) -> tuple[Loader | None, list[str], bool]:
         return None, [message("not made again", error=str(error))], not (is_opening or missing_data(described))
 
 
-def _print_text(snapshot: Snapshot, found: Verdict | None, notes: list[str], lang: Any) -> None:
+def _print_text(snapshot: Snapshot, verdict: Verdict | None, notes: list[str], lang: Any) -> None:
+    from penstock.profile.diagnosis.texts import note_text
     from penstock.profile.report.table import epoch_lines, table
-    from penstock.profile.verdict.texts import note_text
 
     print("\n".join([table(snapshot, lang=lang), *epoch_lines(snapshot, lang=lang)]))
-    if found is not None:
-        print("\n" + "\n".join(found.lines(lang)))
+    if verdict is not None:
+        print("\n" + "\n".join(verdict.lines(lang)))
     for note in notes:
         print(note_text(note, lang))
 
 
-def _print_json(path: str, snapshot: Snapshot, found: Verdict | None, notes: list[str]) -> None:
+def _print_json(path: str, snapshot: Snapshot, verdict: Verdict | None, notes: list[str]) -> None:
     stages = [
         {"name": each.name, "calls": each.count, "total_ns": each.total_ns, "self_ns": each.self_ns,
          "p50_ns": each.p50_ns, "p95_ns": each.p95_ns, "p99_ns": each.p99_ns}
@@ -143,7 +145,7 @@ def _print_json(path: str, snapshot: Snapshot, found: Verdict | None, notes: lis
     ]  # fmt: skip
     whole = {
         "run": path,
-        "verdict": found.to_dict() if found is not None else None,
+        "verdict": verdict.to_dict() if verdict is not None else None,
         "steps": {"count": snapshot.steps.count, "mean_ns": snapshot.steps.mean_ns,
                   "wait_share": snapshot.steps.wait_share},
         "stages": stages,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.display import count, say_json
+from penstock.cli.display import count, print_json
 from penstock.system import units
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
     report = recover(args.broken, args.new, overwrite=args.overwrite, keep_suspect=args.keep_suspect)
     if args.json:
-        say_json(report.to_json())
+        print_json(report.to_json())
     else:
         print("\n".join(report_lines(report)))
     return report.exit_code

@@ -1,4 +1,4 @@
-"""Two arms that reach for targets which only pictures show: ALOHA-style episodes for imitation learning, and the task.
+"""Two arms that reach for targets which only images show: ALOHA-style episodes for imitation learning, and the task.
 
 write_episodes(Path("reach"), ReachScript(episodes=50))      # episode_0.hdf5 …: 4 JPEG cameras, qpos, qvel, action
 task = ReachTask(ReachScript(), seed=7)                      # the same task, to try a policy on
@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import OutputExists, UsageError
-from penstock.formats.builtin import HDF5
+from penstock.demo import check_ranges
+from penstock.errors import OutputExists
+from penstock.formats.registry import HDF5
 from penstock.media.image.codec import encode_jpeg
 
 CAMERAS = ("cam_high", "cam_low", "cam_left_wrist", "cam_right_wrist")
 
-TABLE_M = (-0.7, 0.7, -0.1, 0.7)
-"""The part of the plane that is table: least and greatest x, least and greatest y."""
+TABLE_M = (-0.7, 0.7, -0.1, 0.7)  # the part of the plane that is table: least and greatest x, least and greatest y
 TARGET_RADIUS_M = 0.045
 
 _TEXTURE_PX_PER_M = 256
@@ -31,14 +31,10 @@ _WRIST_SPAN_M = 0.55  # what a wrist camera sees across
 _COLOURS = {"left": (205, 45, 40), "right": (35, 80, 210)}  # of targets, RGB
 _ARM, _FOREARM, _HAND_OPEN, _HAND_CLOSED = (60, 62, 70), (110, 114, 124), (235, 235, 230), (245, 200, 60)
 
-Points = NDArray[np.float64]
-Matrix = NDArray[np.float64]
-
 SIDES = ("left", "right")
 JOINTS = 7  # of one arm: shoulder, elbow, lift, wrist turn, tilt, roll, gripper (1 is open)
 FPS = 50.0
-REACHED_M = 0.05
-"""A hand has reached its target when it is this near."""
+REACHED_M = 0.05  # a hand has reached its target when it is this near
 
 _LINK_M = 0.32
 _SHOULDER_M = {"left": np.array([-0.35, 0.0]), "right": np.array([0.35, 0.0])}
@@ -46,9 +42,11 @@ _TARGET_BOX_M = {"left": ((-0.55, -0.08), (0.18, 0.50)), "right": ((0.08, 0.55),
 _HOME = {"left": (2.87, -2.6, 0.6, 0.0, 0.0, 0.0, 1.0), "right": (0.27, 2.6, 0.6, 0.0, 0.0, 0.0, 1.0)}
 _HOME_SPREAD_RAD = 0.2
 _GAIN, _STEP_RAD = 0.3, 0.06  # of the way to the goal in one row; at most
-_SHAKE_RAD = 0.004  # arms do not go quite where they are told
+_SHAKE_RAD = 0.004  # arms do not follow commands exactly
 _MOST_EPISODES, _MOST_ROWS = 100_000, 100_000
 
+Points = NDArray[np.float64]
+Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 
 
@@ -64,7 +62,7 @@ class ArmPose:
 
 
 class Scene:
-    """Pictures of one size; `draw(camera, arms, targets)` is RGB. The table is the same in all of them."""
+    """Images of one size; `draw(camera, arms, targets)` is RGB. The table is the same in all of them."""
 
     def __init__(self, height: int, width: int) -> None:
         self.height, self.width = height, width
@@ -73,21 +71,20 @@ class Scene:
         self._backgrounds = {name: self._background(matrix) for name, matrix in self._fixed.items()}
 
     def draw(self, camera: str, arms: Mapping[str, ArmPose], targets: Mapping[str, Points]) -> NDArray[np.uint8]:
-        """What a camera sees."""
         fixed = self._fixed.get(camera)
         if fixed is not None:
-            matrix, picture = fixed, np.array(self._backgrounds[camera])
+            matrix, image = fixed, np.array(self._backgrounds[camera])
         else:
             arm = arms["left" if "left" in camera else "right"]
             matrix = _wrist_camera(arm, self.height, self.width)
-            picture = self._background(matrix)
+            image = self._background(matrix)
         for arm in arms.values():
-            _fill(picture, matrix, _bar(arm.shoulder, arm.elbow, 0.035), _ARM)
-            _fill(picture, matrix, _bar(arm.elbow, arm.hand, 0.026), _FOREARM)
-            _fill(picture, matrix, _disc(arm.hand, 0.06), _HAND_OPEN if arm.opening > 0.5 else _HAND_CLOSED)
+            _fill(image, matrix, _bar(arm.shoulder, arm.elbow, 0.035), _ARM)
+            _fill(image, matrix, _bar(arm.elbow, arm.hand, 0.026), _FOREARM)
+            _fill(image, matrix, _disc(arm.hand, 0.06), _HAND_OPEN if arm.opening > 0.5 else _HAND_CLOSED)
         for side, place in targets.items():  # on top of the hands: a target is never hidden
-            _fill(picture, matrix, _disc(place, TARGET_RADIUS_M), _COLOURS[side])
-        return picture
+            _fill(image, matrix, _disc(place, TARGET_RADIUS_M), _COLOURS[side])
+        return image
 
     def _background(self, matrix: Matrix) -> NDArray[np.uint8]:
         import cv2
@@ -143,17 +140,17 @@ def _homography(source: Points, target: Points) -> Matrix:
     rows: list[list[float]] = []
     for (x, y), (u, v) in zip(source.tolist(), target.tolist(), strict=True):
         rows += [[x, y, 1, 0, 0, 0, -u * x, -u * y], [0, 0, 0, x, y, 1, -v * x, -v * y]]
-    found = np.linalg.solve(np.array(rows), target.reshape(-1))
-    return np.append(found, 1.0).reshape(3, 3)
+    solution = np.linalg.solve(np.array(rows), target.reshape(-1))
+    return np.append(solution, 1.0).reshape(3, 3)
 
 
-def _fill(picture: NDArray[np.uint8], matrix: Matrix, outline: Points, colour: Sequence[int]) -> None:
+def _fill(image: NDArray[np.uint8], matrix: Matrix, outline: Points, colour: Sequence[int]) -> None:
     import cv2
 
     seen = np.column_stack([outline, np.ones(len(outline))]) @ matrix.T
     pixels = seen[:, :2] / seen[:, 2:]
-    fine = np.round(pixels * 16).astype(np.int32)  # sixteenths of a pixel: small pictures stay exact
-    cv2.fillConvexPoly(picture, fine, tuple(int(value) for value in colour), cv2.LINE_AA, 4)
+    fine = np.round(pixels * 16).astype(np.int32)  # sixteenths of a pixel: small images stay exact
+    cv2.fillConvexPoly(image, fine, tuple(int(value) for value in colour), cv2.LINE_AA, 4)
 
 
 def _bar(start: Points, end: Points, half_width_m: float) -> Points:
@@ -169,7 +166,7 @@ def _disc(centre: Points, radius_m: float) -> Points:
 
 @dataclass(frozen=True)
 class ReachScript:
-    """How many episodes, how long, and how large the pictures are."""
+    """How many episodes, how long, and how large the images are."""
 
     episodes: int = 24
     rows: int = 40
@@ -179,13 +176,13 @@ class ReachScript:
     seed: int = 0
 
     def check(self) -> None:
-        """Refuse what makes no data."""
-        for name, value, least, most in (
-            ("episodes", self.episodes, 1, _MOST_EPISODES), ("rows", self.rows, 2, _MOST_ROWS),
-            ("height", self.height, 16, 4096), ("width", self.width, 16, 4096), ("quality", self.quality, 1, 100),
-        ):  # fmt: skip
-            if not least <= value <= most:
-                raise UsageError(f"{name} {value:,} is outside {least:,}…{most:,}")
+        check_ranges(
+            episodes=(self.episodes, 1, _MOST_EPISODES),
+            rows=(self.rows, 2, _MOST_ROWS),
+            height=(self.height, 16, 4096),
+            width=(self.width, 16, 4096),
+            quality=(self.quality, 1, 100),
+        )
 
 
 class ReachTask:
@@ -204,14 +201,12 @@ class ReachTask:
         self.qpos: Vector = home + spread
         self.qvel: Vector = np.zeros_like(self.qpos)
 
-    def pictures(self) -> dict[str, NDArray[np.uint8]]:
-        """RGB by camera."""
+    def images(self) -> dict[str, NDArray[np.uint8]]:
         arms = {side: arm_pose(side, self._arm(number)) for number, side in enumerate(SIDES)}
         return {camera: self._scene.draw(camera, arms, self.targets) for camera in CAMERAS}
 
     def jpegs(self) -> dict[str, bytes]:
-        """The pictures as they are stored."""
-        return {camera: encode_jpeg(picture, self.script.quality) for camera, picture in self.pictures().items()}
+        return {camera: encode_jpeg(image, self.script.quality) for camera, image in self.images().items()}
 
     def expert(self) -> Vector:
         """What the demonstrator does now: towards the target, slower when near; the gripper closes there."""
@@ -222,7 +217,7 @@ class ReachTask:
         return np.asarray(self.qpos + np.clip(_GAIN * (np.concatenate(goals) - self.qpos), -_STEP_RAD, _STEP_RAD))
 
     def step(self, action: Vector) -> None:
-        """The arms go where they are told, but for a little shaking."""
+        """The arms follow the commands, but for a little shaking."""
         shake = self._rng.normal(0, _SHAKE_RAD, len(self.qpos))
         reached = np.asarray(action, np.float64) + shake
         reached[JOINTS - 1 :: JOINTS] = np.clip(reached[JOINTS - 1 :: JOINTS], 0, 1)
@@ -236,7 +231,6 @@ class ReachTask:
 
     @property
     def reached(self) -> bool:
-        """Whether both hands are at their targets."""
         return all(self.distance_m(side) < REACHED_M for side in SIDES)
 
     def _arm(self, number: int) -> Vector:
@@ -244,7 +238,6 @@ class ReachTask:
 
 
 def arm_pose(side: str, joints: Vector) -> ArmPose:
-    """Where an arm is, by its joints."""
     shoulder = _SHOULDER_M[side]
     upper, lower = float(joints[0]), float(joints[0] + joints[1])
     elbow = shoulder + _LINK_M * np.array([np.cos(upper), np.sin(upper)])

@@ -5,6 +5,7 @@ write_kuavo_recording(Path("kuavo.bag"), KuavoScript(seconds=20, end_effector="l
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.demo.scene import Camera, joint_angles
+from penstock.demo.scene import Jpegs, joint_angles
 
 CAMERAS = ("cam_h", "cam_l", "cam_r")
 BODY_JOINTS = 28  # 12 of the legs, 14 of the arms, 2 of the head
@@ -58,23 +59,7 @@ _TYPES = {
         "std_msgs/Header header\nuint8[] left_hand_position\nuint8[] right_hand_position\n"
     ),
 }
-_PARTS = {
-    "geometry_msgs/Twist": ("geometry_msgs/Vector3",),
-    "geometry_msgs/TwistStamped": ("std_msgs/Header", "geometry_msgs/Twist"),
-    "sensor_msgs/CompressedImage": ("std_msgs/Header",),
-    "sensor_msgs/JointState": ("std_msgs/Header",),
-    "kuavo_msgs/imuData": ("geometry_msgs/Vector3", "geometry_msgs/Quaternion"),
-    "kuavo_msgs/sensorsData": (
-        "std_msgs/Header",
-        "kuavo_msgs/jointData",
-        "kuavo_msgs/imuData",
-        "kuavo_msgs/endEffectorData",
-    ),
-    "kuavo_msgs/jointCmd": ("std_msgs/Header",),
-    "kuavo_msgs/lejuClawState": ("std_msgs/Header", "kuavo_msgs/endEffectorData"),
-    "kuavo_msgs/lejuClawCommand": ("std_msgs/Header", "kuavo_msgs/endEffectorData"),
-    "kuavo_msgs/robotHandPosition": ("std_msgs/Header",),
-}
+_INNER_TYPE = re.compile(r"^(\w+/\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -92,7 +77,7 @@ class KuavoScript:
     arm_trajectory: bool = True  # else the arms' commands are in /joint_cmd alone
     base_pose: bool = False
     silent: tuple[str, float, float] | None = None  # a topic that says nothing from one second to another
-    distinct_pictures: int | None = None  # pictures are repeated after so many (for long recordings made quickly)
+    distinct_images: int | None = None  # images are repeated after so many (for long recordings made quickly)
     start_s: int = 1_700_000_000
     seed: int = 0
 
@@ -132,10 +117,10 @@ def write_kuavo_recording(path: Path, script: KuavoScript | None = None) -> int:
 
 def definition(type_name: str) -> str:
     """The text that a bag carries for a type: its own fields, then those of every type inside it."""
-    found = [type_name]
-    for name in found:
-        found += [inner for inner in _PARTS.get(name, ()) if inner not in found]
-    inner = "".join(f"{_RULE}\nMSG: {name}\n{_TYPES[name]}" for name in found[1:])
+    texts = [type_name]
+    for name in texts:
+        texts += [inner for inner in dict.fromkeys(_INNER_TYPE.findall(_TYPES[name])) if inner not in texts]
+    inner = "".join(f"{_RULE}\nMSG: {name}\n{_TYPES[name]}" for name in texts[1:])
     return _TYPES[type_name] + inner
 
 
@@ -149,13 +134,13 @@ def _times_ns(script: KuavoScript, topic: _Topic, rng: np.random.Generator) -> N
 
 def _topics(script: KuavoScript) -> Iterator[_Topic]:
     for i, name in enumerate(CAMERAS):
-        pictures = _Pictures(script, script.seed * 8 + i)
+        images = _CameraImages(script, script.seed * 8 + i)
         topic = f"/{name}/color/image_raw/compressed"
-        yield _Topic(topic, "sensor_msgs/CompressedImage", script.fps, 0.003 * i, pictures.colour)
+        yield _Topic(topic, "sensor_msgs/CompressedImage", script.fps, 0.003 * i, images.colour)
         if script.depth:
             kind = "image_raw" if name == "cam_h" else "image_rect_raw"
             topic = f"/{name}/depth/{kind}/compressedDepth"
-            yield _Topic(topic, "sensor_msgs/CompressedImage", script.fps, 0.003 * i + 0.001, pictures.depth)
+            yield _Topic(topic, "sensor_msgs/CompressedImage", script.fps, 0.003 * i + 0.001, images.depth)
     hz = script.joint_hz
     yield _Topic("/sensors_data_raw", "kuavo_msgs/sensorsData", hz, 0.0, _sensors)
     yield _Topic("/joint_cmd", "kuavo_msgs/jointCmd", hz, 0.002, _joint_command)
@@ -238,57 +223,38 @@ def _gripper_command(seconds: float, header: bytes) -> bytes:
     return header + named((), np.round(255 * closing(seconds)))
 
 
-class _Pictures:
+class _CameraImages:
     """One camera: JPEGs, and the depth behind them as 16-bit PNGs in millimetres."""
 
     def __init__(self, script: KuavoScript, seed: int) -> None:
         self._script = script
-        self._camera = Camera(script.width, script.height, seed)
+        self._jpegs = Jpegs(script.width, script.height, script.fps, script.quality, seed, script.distinct_images)
         rows, columns = np.mgrid[0 : script.height, 0 : script.width]
         self._floor_mm = (400 + 1200 * rows / script.height + 5 * (columns % 7)).astype(np.uint16)
-        self._jpegs: dict[int, bytes] = {}
-        self._pngs: dict[int, bytes] = {}
 
     def colour(self, seconds: float, header: bytes) -> bytes:
-        from penstock.media.image.codec import encode_jpeg
-
-        number = self._number(seconds)
-        jpeg = self._jpegs.get(number)
-        if jpeg is None:
-            jpeg = encode_jpeg(self._camera.frame(number / self._script.fps), self._script.quality)
-            if self._script.distinct_pictures is not None:
-                self._jpegs[number] = jpeg
+        jpeg = self._jpegs.at(int(seconds * self._script.fps))
         return header + text("jpeg") + struct.pack("<I", len(jpeg)) + jpeg
 
     def depth(self, seconds: float, header: bytes) -> bytes:
-        number = self._number(seconds)
-        png = self._pngs.get(number)
-        if png is None:
-            png = _png(depth_mm(self._floor_mm, number))
-            if self._script.distinct_pictures is not None:
-                self._pngs[number] = png
+        import cv2
+
+        number = int(seconds * self._script.fps)
+        if self._script.distinct_images is not None:
+            number %= self._script.distinct_images
+        pixels = depth_mm(self._floor_mm, number)
+        png = cv2.imencode(".png", pixels, [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes()
         data = struct.pack("<iff", 0, 0.0, 0.0) + png
         return header + text("16UC1; compressedDepth png") + struct.pack("<I", len(data)) + data
 
-    def _number(self, seconds: float) -> int:
-        number = int(seconds * self._script.fps)
-        distinct = self._script.distinct_pictures
-        return number if distinct is None else number % distinct
-
 
 def depth_mm(floor_mm: NDArray[np.uint16], number: int) -> NDArray[np.uint16]:
-    """The depth picture of a number: the floor with something that moves over it, and pixels without a reading."""
+    """The depth image of a number: the floor with something that moves over it, and pixels without a reading."""
     depth: NDArray[np.uint16] = floor_mm.copy()
     left = (7 * number) % max(depth.shape[1] - 8, 1)
     depth[4:12, left : left + 8] = 350 + number % 1000
     depth[::9, ::11] = 0
     return depth
-
-
-def _png(pixels: NDArray[np.uint16]) -> bytes:
-    import cv2
-
-    return bytes(cv2.imencode(".png", pixels, [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes())
 
 
 # Bytes as ROS 1 lays them out

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.demo import kuavo
-from penstock.demo.scene import Camera, joint_angles
+from penstock.demo.scene import Jpegs, joint_angles
 
 CAMERAS = ("cam_h", "cam_l", "cam_r")
 CAMERA_TOPIC = "/{}/color/image_raw/compressed"
@@ -40,13 +40,13 @@ class Script:
     height: int = 480
     quality: int = 90
     start_s: int = 1_700_000_000
-    distinct_pictures: int | None = None  # pictures are repeated after so many (for long recordings made quickly)
+    distinct_images: int | None = None  # images are repeated after so many (for long recordings made quickly)
     compression: Literal["none", "lz4", "bz2"] = "none"
     seed: int = 0
 
 
 @dataclass(frozen=True)
-class Event:
+class DemoMessage:
     """One message to be recorded."""
 
     time_ns: int
@@ -59,17 +59,19 @@ def write_recording(path: Path, script: Script | None = None) -> int:
     from penstock.recordings.ros1.writer import BagWriter
 
     script = script or Script()
-    pictures = {
-        CAMERA_TOPIC.format(name): _Pictures(script, seed) for seed, name in enumerate(CAMERAS, script.seed * 8)
+    look = (script.width, script.height, script.fps, script.quality)
+    images = {
+        CAMERA_TOPIC.format(name): Jpegs(*look, seed, script.distinct_images)
+        for seed, name in enumerate(CAMERAS, script.seed * 8)
     }
     with BagWriter(path, compression=script.compression) as bag:
         ids = {}
-        for topic in (*pictures, STATE_TOPIC, COMMAND_TOPIC):
-            kind, definition = COMPRESSED_IMAGE if topic in pictures else JOINT_STATE
+        for topic in (*images, STATE_TOPIC, COMMAND_TOPIC):
+            kind, definition = COMPRESSED_IMAGE if topic in images else JOINT_STATE
             ids[topic] = bag.add_topic(topic, kind, definition, _MD5[kind])
         for event in events(script):
-            if event.topic in pictures:
-                payload = image_payload(event.time_ns, event.sequence, pictures[event.topic].jpeg(event.sequence))
+            if event.topic in images:
+                payload = image_payload(event.time_ns, event.sequence, images[event.topic].at(event.sequence))
             else:
                 late_s = 0.04 if event.topic == STATE_TOPIC else 0.0
                 angles = joint_angles(event.time_ns / 1e9 - script.start_s - late_s, JOINTS)
@@ -78,7 +80,7 @@ def write_recording(path: Path, script: Script | None = None) -> int:
     return path.stat().st_size
 
 
-def events(script: Script) -> Iterator[Event]:
+def events(script: Script) -> Iterator[DemoMessage]:
     """All messages in the order of time; every stream has its own rate, offset and jitter."""
     rng = np.random.default_rng(script.seed)
     streams = [(CAMERA_TOPIC.format(name), script.fps, 0.003 * i) for i, name in enumerate(CAMERAS)]
@@ -93,7 +95,7 @@ def events(script: Script) -> Iterator[Event]:
         sequence.append(np.arange(count))
     merged, who, number = np.concatenate(times), np.concatenate(owners), np.concatenate(sequence)
     for i in np.lexsort((number, who, merged)).tolist():
-        yield Event(int(merged[i]), streams[int(who[i])][0], int(number[i]))
+        yield DemoMessage(int(merged[i]), streams[int(who[i])][0], int(number[i]))
 
 
 def image_payload(stamp_ns: int, sequence: int, jpeg: bytes) -> bytes:
@@ -104,23 +106,3 @@ def image_payload(stamp_ns: int, sequence: int, jpeg: bytes) -> bytes:
 def joint_payload(stamp_ns: int, sequence: int, angles: NDArray[np.float64]) -> bytes:
     """sensor_msgs/JointState as ROS 1 writes it."""
     return kuavo.header(stamp_ns, sequence) + kuavo.named([f"joint_{i}" for i in range(len(angles))], angles)
-
-
-class _Pictures:
-    """A camera's JPEGs by number; only the distinct ones are kept, and only when they are asked to repeat."""
-
-    def __init__(self, script: Script, seed: int) -> None:
-        self._script = script
-        self._camera = Camera(script.width, script.height, seed)
-        self._kept: list[bytes] = []
-
-    def jpeg(self, number: int) -> bytes:
-        from penstock.media.image.codec import encode_jpeg
-
-        distinct = self._script.distinct_pictures
-        if distinct is not None and number >= distinct:
-            return self._kept[number % distinct]
-        data = encode_jpeg(self._camera.frame(number / self._script.fps), self._script.quality)
-        if distinct is not None:
-            self._kept.append(data)
-        return data

@@ -1,4 +1,4 @@
-"""Pictures that look like a robot's: a textured table, a moving two-link arm, sensor noise."""
+"""Images that look like a robot's: a textured table, a moving two-link arm, sensor noise."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-_MARGIN = 1.5  # the table is larger than the picture, so that the camera can sway
+_MARGIN = 1.5  # the table is larger than the image, so that the camera can sway
 
 
-class Camera:
-    """One camera's view of the scene; `frame(t)` is its RGB picture at a time."""
+class SceneCamera:
+    """One camera's view of the scene; `frame(t)` is its RGB image at a time."""
 
     def __init__(self, width: int, height: int, seed: int) -> None:
         self.width, self.height = width, height
@@ -27,7 +27,7 @@ class Camera:
         rows, columns = self._table.shape[:2]
         x = int((columns - self.width) * (0.5 + 0.5 * np.sin(0.7 * time_s + self._phase)))
         y = int((rows - self.height) * (0.5 + 0.5 * np.sin(0.5 * time_s + 2 * self._phase)))
-        picture = self._table[y : y + self.height, x : x + self.width].copy()
+        image = self._table[y : y + self.height, x : x + self.width].copy()
         scale = min(self.width, self.height) / 480
         base = np.array([self.width / 2, self.height * 0.95])
         first = joint_angles(time_s)[0] - np.pi / 2
@@ -36,10 +36,10 @@ class Camera:
         hand = elbow + 160 * scale * np.array([np.cos(second), np.sin(second)])
         for start, end, colour, thickness in ((base, elbow, (60, 62, 70), 34), (elbow, hand, (200, 120, 40), 24)):
             ends = [tuple(int(v) for v in point) for point in (start, end)]
-            cv2.line(picture, ends[0], ends[1], colour, max(int(thickness * scale), 1), cv2.LINE_AA)
-        cv2.circle(picture, (int(hand[0]), int(hand[1])), max(int(20 * scale), 1), (230, 230, 225), -1, cv2.LINE_AA)
+            cv2.line(image, ends[0], ends[1], colour, max(int(thickness * scale), 1), cv2.LINE_AA)
+        cv2.circle(image, (int(hand[0]), int(hand[1])), max(int(20 * scale), 1), (230, 230, 225), -1, cv2.LINE_AA)
         a, b = (int(self._rng.integers(0, n)) for n in (self.height, self.width))
-        noisy = picture.astype(np.int16) + self._noise[a : a + self.height, b : b + self.width]
+        noisy = image.astype(np.int16) + self._noise[a : a + self.height, b : b + self.width]
         clipped: NDArray[np.uint8] = np.clip(noisy, 0, 255).astype(np.uint8)
         return clipped
 
@@ -48,6 +48,29 @@ class Camera:
 
         for i in range(count):
             yield encode_jpeg(self.frame(i / fps), quality)
+
+
+class Jpegs:
+    """A camera's JPEGs by number, asked for in order; after `distinct` of them they are repeated."""
+
+    def __init__(self, width: int, height: int, fps: float, quality: int, seed: int, distinct: int | None) -> None:
+        self._camera, self._fps, self._quality, self._distinct = (
+            SceneCamera(width, height, seed),
+            fps,
+            quality,
+            distinct,
+        )
+        self._kept: dict[int, bytes] = {}
+
+    def at(self, number: int) -> bytes:
+        from penstock.media.image.codec import encode_jpeg
+
+        if self._distinct is None:
+            return encode_jpeg(self._camera.frame(number / self._fps), self._quality)
+        number %= self._distinct
+        if number not in self._kept:
+            self._kept[number] = encode_jpeg(self._camera.frame(number / self._fps), self._quality)
+        return self._kept[number]
 
 
 def joint_angles(time_s: float, joints: int = 16) -> NDArray[np.float64]:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.demo import check_ranges
 from penstock.errors import OutputExists, UsageError
 from penstock.media.image.codec import encode_jpeg
 
@@ -42,13 +43,13 @@ class ShapeScript:
     seed: int = 0
 
     def check(self) -> None:
-        """Refuse what makes no data."""
-        for name, value, least, most in (
-            ("scenes", self.scenes, 2, _MOST_SCENES), ("questions", self.questions, 1, 100),
-            ("height", self.height, 32, 4096), ("width", self.width, 32, 4096), ("seed", self.seed, 0, 1 << 62),
-        ):  # fmt: skip
-            if not least <= value <= most:
-                raise UsageError(f"{name} {value:,} is outside {least:,}…{most:,}")
+        check_ranges(
+            scenes=(self.scenes, 2, _MOST_SCENES),
+            questions=(self.questions, 1, 100),
+            height=(self.height, 32, 4096),
+            width=(self.width, 32, 4096),
+            seed=(self.seed, 0, 1 << 62),
+        )
         if not 0 < self.val_share < 1:
             raise UsageError(f"val_share {self.val_share:g} is not between 0 and 1")
 
@@ -58,7 +59,7 @@ class ShapeScript:
 
 
 @dataclass(frozen=True)
-class Thing:
+class SceneShape:
     """One shape of a scene; its place as parts of the image, from the left and from the top."""
 
     colour: str
@@ -69,7 +70,7 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Asked:
+class SceneQuestion:
     """A question about a scene."""
 
     question: str
@@ -77,7 +78,7 @@ class Asked:
     kind: str
 
 
-def scene_of(script: ShapeScript, number: int) -> tuple[list[Thing], list[Asked]]:
+def scene_of(script: ShapeScript, number: int) -> tuple[list[SceneShape], list[SceneQuestion]]:
     """The shapes of a scene and the questions about it: the same for the same seed and number."""
     rng = np.random.default_rng([script.seed, number])
     cells = rng.permutation(_GRID * _GRID)[: rng.integers(1, _MOST_SHAPES + 1)]
@@ -85,60 +86,64 @@ def scene_of(script: ShapeScript, number: int) -> tuple[list[Thing], list[Asked]
     for cell in cells.tolist():
         radius = rng.uniform(0.26, 0.4) / _GRID
         x, y = ((place + 0.5 + rng.uniform(-0.1, 0.1)) / _GRID for place in (cell % _GRID, cell // _GRID))
-        things.append(Thing(str(rng.choice(list(COLOURS))), str(rng.choice(SHAPES)), x, y, radius))
+        things.append(SceneShape(str(rng.choice(list(COLOURS))), str(rng.choice(SHAPES)), x, y, radius))
     kinds = (_colour, _shape, _count, _position, _presence)
-    asked: dict[str, Asked] = {}
+    questions: dict[str, SceneQuestion] = {}
     for _ in range(20 * script.questions):
-        found = kinds[rng.integers(len(kinds))](things, rng)
-        if found is not None:
-            asked.setdefault(found.question, found)
-        if len(asked) == script.questions:
+        question = kinds[rng.integers(len(kinds))](things, rng)
+        if question is not None:
+            questions.setdefault(question.question, question)
+        if len(questions) == script.questions:
             break
-    return things, list(asked.values())
+    return things, list(questions.values())
 
 
-def _only(things: list[Thing], name: str, value: str) -> Thing | None:
-    found = [thing for thing in things if getattr(thing, name) == value]
-    return found[0] if len(found) == 1 else None
+def _only_match(things: list[SceneShape], name: str, value: str) -> SceneShape | None:
+    matching = [thing for thing in things if getattr(thing, name) == value]
+    return matching[0] if len(matching) == 1 else None
 
 
-def _colour(things: list[Thing], rng: np.random.Generator) -> Asked | None:
+def _colour(things: list[SceneShape], rng: np.random.Generator) -> SceneQuestion | None:
     shape = str(rng.choice(SHAPES))
-    found = _only(things, "shape", shape)
-    return None if found is None else Asked(f"What colour is the {shape}?", found.colour, "colour")
+    shape_found = _only_match(things, "shape", shape)
+    return None if shape_found is None else SceneQuestion(f"What colour is the {shape}?", shape_found.colour, "colour")
 
 
-def _shape(things: list[Thing], rng: np.random.Generator) -> Asked | None:
+def _shape(things: list[SceneShape], rng: np.random.Generator) -> SceneQuestion | None:
     colour = str(rng.choice(list(COLOURS)))
-    found = _only(things, "colour", colour)
-    return None if found is None else Asked(f"What shape is the {colour} object?", found.shape, "shape")
+    shape_found = _only_match(things, "colour", colour)
+    return (
+        None
+        if shape_found is None
+        else SceneQuestion(f"What shape is the {colour} object?", shape_found.shape, "shape")
+    )
 
 
-def _count(things: list[Thing], rng: np.random.Generator) -> Asked:
+def _count(things: list[SceneShape], rng: np.random.Generator) -> SceneQuestion:
     if rng.random() < 0.5:
         colour = str(rng.choice(list(COLOURS)))
         count = sum(thing.colour == colour for thing in things)
-        return Asked(f"How many {colour} objects are there?", str(count), "count")
+        return SceneQuestion(f"How many {colour} objects are there?", str(count), "count")
     shape = str(rng.choice(SHAPES))
     count = sum(thing.shape == shape for thing in things)
-    return Asked(f"How many {shape}s are there?", str(count), "count")
+    return SceneQuestion(f"How many {shape}s are there?", str(count), "count")
 
 
-def _position(things: list[Thing], rng: np.random.Generator) -> Asked | None:
+def _position(things: list[SceneShape], rng: np.random.Generator) -> SceneQuestion | None:
     shape = str(rng.choice(SHAPES))
-    found = _only(things, "shape", shape)
-    if found is None:
+    shape_found = _only_match(things, "shape", shape)
+    if shape_found is None:
         return None
     if rng.random() < 0.5:
-        names, place = ("left", "right"), found.x
+        names, place = ("left", "right"), shape_found.x
     else:
-        names, place = ("top", "bottom"), found.y
+        names, place = ("top", "bottom"), shape_found.y
     if abs(place - 0.5) < 0.5 / _GRID:  # in the middle: neither
         return None
-    return Asked(f"Is the {shape} at the {names[0]} or at the {names[1]}?", names[place > 0.5], "position")
+    return SceneQuestion(f"Is the {shape} at the {names[0]} or at the {names[1]}?", names[place > 0.5], "position")
 
 
-def _presence(things: list[Thing], rng: np.random.Generator) -> Asked:
+def _presence(things: list[SceneShape], rng: np.random.Generator) -> SceneQuestion:
     there = {(thing.colour, thing.shape) for thing in things}
     if rng.random() < 0.5:
         thing = things[rng.integers(len(things))]
@@ -146,10 +151,10 @@ def _presence(things: list[Thing], rng: np.random.Generator) -> Asked:
     else:  # a colour and a shape that are there, though perhaps not together
         colour, shape = things[rng.integers(len(things))].colour, str(rng.choice(SHAPES))
     answer = "yes" if (colour, shape) in there else "no"
-    return Asked(f"Is there a {colour} {shape}?", answer, "yes or no")
+    return SceneQuestion(f"Is there a {colour} {shape}?", answer, "yes or no")
 
 
-def draw(script: ShapeScript, number: int, things: list[Thing]) -> NDArray[np.uint8]:
+def draw(script: ShapeScript, number: int, things: list[SceneShape]) -> NDArray[np.uint8]:
     """RGB of a scene: shapes on a light ground with some noise."""
     import cv2
 
@@ -202,12 +207,12 @@ def _records(
     """(lines, bytes of the image) of one scene after the other."""
 
     def make(number: int) -> tuple[bytes, int]:
-        things, asked = scene_of(script, number)
+        things, questions = scene_of(script, number)
         name = f"images/{number:07d}.jpg"
         data = encode_jpeg(draw(script, number, things), quality=92, subsampling="4:4:4")
         (directory / name).write_bytes(data)
         lines = []
-        for place, each in enumerate(asked):
+        for place, each in enumerate(questions):
             numbers = {"question_id": number * script.questions + place, "image_id": number}
             record = {**numbers, "image": name, "question": each.question, "answer": each.answer, "type": each.kind}
             lines.append(json.dumps(record).encode() + b"\n")

@@ -56,14 +56,16 @@ class BatchSizeCalculator:
         autocast, where weights stay float32. `rounding` is "none", "multiple_of_8" or "power_of_two", always down.
         """
         _check(model_params, available_gpu_memory_gb, safety_factor, hidden_size, dtype, optimizer, rounding)
-        found = _estimate(
+        estimate = _estimate(
             model_params * 1e6, image_size, sequence_length, available_gpu_memory_gb, safety_factor, hidden_size, dtype,
             optimizer,
         )  # fmt: skip
-        size = _rounded(found.batch_size, rounding)
+        size = _rounded(estimate.batch_size, rounding)
         if verbose:
             print(
-                _text(found, size, model_params, available_gpu_memory_gb, safety_factor, hidden_size, dtype, optimizer)
+                _text(
+                    estimate, size, model_params, available_gpu_memory_gb, safety_factor, hidden_size, dtype, optimizer
+                )
             )
         return size
 
@@ -92,7 +94,8 @@ def _rounded(size: int, rounding: str) -> int:
 
 
 def _text(
-    found: BatchEstimate, size: int, model_params: float, available_gb: float, safety_factor: float, hidden_size: int,
+    estimate: BatchEstimate, size: int, model_params: float, available_gb: float, safety_factor: float,
+    hidden_size: int,
     dtype: str, optimizer: str,
 ) -> str:  # fmt: skip
     weights = (
@@ -103,12 +106,12 @@ def _text(
     return "\n".join(
         [
             f"batch size {size} by a formula, which assumes:",
-            f"  training state  {found.state_bytes / GIB:.2f} GB: {model_params:g} M parameters, "
+            f"  training state  {estimate.state_bytes / GIB:.2f} GB: {model_params:g} M parameters, "
             f"{weights} ({optimizer})",
-            f"  a sample        {found.sample_bytes / MIB:.0f} MiB: {found.tokens} tokens (text, and patches of "
-            f"{PATCH_PX}×{PATCH_PX} pixels), {found.layers:.1f} transformer layers of width {hidden_size}, {dtype}, "
+            f"  a sample        {estimate.sample_bytes / MIB:.0f} MiB: {estimate.tokens} tokens (text, and patches of "
+            f"{PATCH_PX}×{PATCH_PX} pixels), {estimate.layers:.1f} transformer layers of width {hidden_size}, {dtype}, "
             "attention not written out, no checkpointing",
-            f"  left for them   {found.free_bytes / GIB:.2f} GB: {safety_factor:g} × ({available_gb:g} − state − "
+            f"  left for them   {estimate.free_bytes / GIB:.2f} GB: {safety_factor:g} × ({available_gb:g} − state − "
             f"{WORKSPACE_GB:g} workspace)",
             "  other models need several times more or less: penstock.plan.find_max_batch_size measures yours",
         ]
@@ -126,7 +129,7 @@ def _check(
     if not 0 < safety_factor <= 1:
         raise UsageError(f"safety_factor={safety_factor!r}: above 0, at most 1")
     floats = ("float32", "bfloat16", "float16")
-    for word, given, known in (("dtype", dtype, floats), ("optimizer", optimizer, tuple(OPTIMIZER_BYTES)),
+    for word, option, known in (("dtype", dtype, floats), ("optimizer", optimizer, tuple(OPTIMIZER_BYTES)),
                                ("rounding", rounding, ROUNDINGS)):  # fmt: skip
-        if given not in known:
-            raise UsageError(f"{word}={given!r}: one of {', '.join(known)}")
+        if option not in known:
+            raise UsageError(f"{word}={option!r}: one of {', '.join(known)}")

@@ -11,7 +11,7 @@ from typing import Any
 from penstock.errors import LimitExceeded, UsageError
 from penstock.plan.probe.caching_allocator import Trace
 from penstock.plan.probe.device_memory import DeviceMemory, is_out_of_memory, memory_of
-from penstock.plan.probe.fit import MOST_SAMPLES, Climb, Fit, ProbePoint, climb, largest_batch, scaled_trace
+from penstock.plan.probe.fit import MOST_SAMPLES, LinearFit, ProbeFit, ProbePoint, climb, largest_batch, scaled_trace
 from penstock.plan.probe.host_plan import HostPlan
 from penstock.plan.probe.training_state import TrainingState, same_random_numbers, to_device
 from penstock.system.units import format_bytes, parse_bytes
@@ -38,8 +38,8 @@ class BatchSizeReport:
     """How far replays of the last two points were from what was measured; infinite where nothing was recorded."""
     predicted_bytes: int
     """The peak of reserved memory at this batch, predicted."""
-    allocated: Fit
-    reserved: Fit
+    allocated: LinearFit
+    reserved: LinearFit
     linearity_error: float
     """How far a third point was from the line through two others."""
     points: tuple[ProbePoint, ...]
@@ -158,16 +158,16 @@ class _Step:
 def _own_loss(model: Any, batch: Any) -> Any:
     """What the model returns: a scalar, or something with a `loss`; else the mean, which needs as much memory."""
     if isinstance(batch, Mapping):
-        found = model(**batch)
+        output = model(**batch)
     else:
-        found = model(*batch) if isinstance(batch, (list, tuple)) else model(batch)
-    found = found["loss"] if isinstance(found, Mapping) and "loss" in found else getattr(found, "loss", found)
-    if not hasattr(found, "backward"):
+        output = model(*batch) if isinstance(batch, (list, tuple)) else model(batch)
+    output = output["loss"] if isinstance(output, Mapping) and "loss" in output else getattr(output, "loss", output)
+    if not hasattr(output, "backward"):
         raise UsageError(
-            f"the model returns a {type(found).__name__}, not a loss",
+            f"the model returns a {type(output).__name__}, not a loss",
             hint="loss=lambda model, batch: …, a scalar tensor",
         )
-    return found if found.dim() == 0 else found.float().mean()
+    return output if output.dim() == 0 else output.float().mean()
 
 
 class _Steps:
@@ -195,7 +195,7 @@ class _Search:
         self._traces: list[Trace | None] = []
         self._given_bytes = None if limit is None else parse_bytes(limit)
         held = memory.held_bytes()
-        self._climb: Climb = climb(self._measure, self._limit_bytes(), start, most, held)
+        self._climb: ProbeFit = climb(self._measure, self._limit_bytes(), start, most, held)
         self._limit = self._limit_bytes()  # now that all kernels are loaded
         self._scaled, self._replay_error = scaled_trace(self._traces)
 
@@ -228,12 +228,12 @@ class _Search:
         """The largest batch that fits device and host, less the margin."""
         known = self._climb.points[-1].batch_size
         high = min(self._most, max(known, self._climb.allocated.largest(self._usable_bytes)))
-        found = largest_batch(lambda size: self._host_fits(size) and self._device_fits(size), known, high)
-        if not found:
-            found = largest_batch(lambda size: self._host_fits(size) and self._device_fits(size), 1, known)
-        if not found:
+        largest = largest_batch(lambda size: self._host_fits(size) and self._device_fits(size), known, high)
+        if not largest:
+            largest = largest_batch(lambda size: self._host_fits(size) and self._device_fits(size), 1, known)
+        if not largest:
             raise self._too_small()
-        return found // multiple_of * multiple_of or found
+        return largest // multiple_of * multiple_of or largest
 
     def _too_small(self) -> LimitExceeded:
         needed, limit = self._climb.reserved.at(1), self._usable_bytes

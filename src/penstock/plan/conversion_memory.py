@@ -1,9 +1,9 @@
-"""How much memory a conversion will need, said before it starts; the report sets it beside what was measured."""
+"""How much memory a conversion will need, predicted before it starts; the report compares it with the measured peak."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,16 +16,16 @@ MIB = 2**20
 # inputs in one job leave some MiB more behind than one.
 LIBRARIES_BYTES = 82 * MIB
 IMAGE_LIBRARY_BYTES = 18 * MIB
-VIDEO_LIBRARY_BYTES = 32 * MIB
-# One open encoder, by codec: a part that does not depend on the picture, and picture buffers per frame held.
-ENCODER_BYTES = {"h264": 4 * MIB, "hevc": 28 * MIB, "av1": 16 * MIB}
-ENCODER_FRAMES = {"h264": 14, "hevc": 40, "av1": 50}
-# One open decoder: what does not depend on the picture, and the frames that it keeps, with one thread.
+VIDEO_LIBRARY_BYTES = 20 * MIB
+# One open encoder, by codec: a part that does not depend on the image, and image buffers per frame held.
+ENCODER_BYTES = {"h264": 4 * MIB, "hevc": 28 * MIB, "av1": 21 * MIB}
+ENCODER_FRAMES = {"h264": 14, "hevc": 40, "av1": 27}
+# One open decoder: what does not depend on the image, and the frames that it keeps, with one thread.
 DECODER_BYTES = 8 * MIB
 DECODER_FRAMES = 8
-STATISTICS_FRAMES = 3  # decoded pictures alive in the statistics lane
-STATISTICS_WAITING = 10  # recorded pictures that wait for that lane, or are in its hands
-PREPARED_PER_THREAD = 2  # pictures that are decoded ahead of their encoders
+STATISTICS_FRAMES = 3  # decoded images alive in the statistics thread
+STATISTICS_WAITING = 10  # recorded images that wait for that thread, or are in use by it
+PREPARED_PER_THREAD = 2  # images that are decoded ahead of their encoders
 FETCH_MAX_BYTES = 16 * MIB
 FETCH_MIN_BYTES = 4 * MIB
 # Rows between two flushes hold at most this much: a fixed measure, since the row groups of a data set must not depend
@@ -65,23 +65,21 @@ EPISODES_MOST_BYTES = 28 * MIB
 WIDE_VALUES = 1024  # so many numbers in a row are worth a word where memory is short
 
 
-@dataclass(frozen=True)
-class Reads:
-    """What reading may have to hold at once, whatever memory it is told to keep to."""
+class Reads(NamedTuple):
+    """What reading may have to hold at once, whatever its memory limit."""
 
     message_bytes: int  # the largest message or image
     chunk_bytes: int = 0  # a chunk that is unpacked or checked as a whole; 0 where messages are read by themselves
     passing_bytes: int = 0  # held besides while one is read: the stored chunk, a database's own copies
 
 
-@dataclass(frozen=True)
-class CameraLoad:
+class CameraLoad(NamedTuple):
     """What the memory of a camera depends on."""
 
     width: int
     height: int
     stored_as: str  # copy, images, mjpeg, h264, hevc, av1
-    picture_bytes: int  # one encoded picture as recorded
+    image_bytes: int  # one encoded image as recorded
     pixel_bytes: int = 3  # what decoding takes for each pixel
 
     @property
@@ -89,8 +87,7 @@ class CameraLoad:
         return self.width * self.height * self.pixel_bytes
 
 
-@dataclass(frozen=True)
-class VectorLoad:
+class VectorLoad(NamedTuple):
     """What the memory of a numeric feature depends on."""
 
     key: str
@@ -108,23 +105,22 @@ class VectorLoad:
         return kept * (4 if self.dtype in ("float16", "float32") else 8)
 
 
-@dataclass(frozen=True)
-class MemoryPlan:
+class MemoryPlan(NamedTuple):
     """The parts of the predicted peak; `peak_bytes` is their sum."""
 
     interpreter_bytes: int
-    fetch_bytes: int  # what the reader is told to keep to
+    fetch_bytes: int  # the memory limit of the reader
     read_bytes: int  # what it will hold: one message or chunk larger than that has to pass, too
     index_bytes: int
     rows_bytes: int
-    pictures_bytes: int
+    images_bytes: int
     encoders_bytes: int
     rows_per_flush: int
     rows_per_read: int
     rows_per_split: int  # of an episode that split_episodes cuts: as `rows_per_flush`, whatever the budget
     threads: int
     least_bytes: int = 0  # the peak with the smallest buffers and one thread
-    decoders_bytes: int = 0  # of videos that are read, not of pictures
+    decoders_bytes: int = 0  # of videos that are read, not of images
     statistics_bytes: int = 0
     episodes_bytes: int = 0
 
@@ -137,7 +133,7 @@ class MemoryPlan:
             "rows": self.rows_bytes,
             "statistics": self.statistics_bytes,
             "episodes": self.episodes_bytes,
-            "pictures": self.pictures_bytes,
+            "images": self.images_bytes,
             "encoders": self.encoders_bytes,
             "decoders": self.decoders_bytes,
         }
@@ -153,8 +149,7 @@ class MemoryPlan:
         return self.rows_bytes + self.statistics_bytes
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     """What a conversion holds at once, as far as its input says.
 
     `streams`: topics that rows take messages of; `decoded`: the videos that are read, with their codecs as `stored_as`;
@@ -188,7 +183,7 @@ class Load:
     @property
     def in_table_bytes(self) -> int:
         """A row besides its numbers, while it waits to be written."""
-        images = sum(2 * camera.picture_bytes for camera in self.cameras if camera.stored_as == "images")
+        images = sum(2 * camera.image_bytes for camera in self.cameras if camera.stored_as == "images")
         return images + self.row_extra_bytes
 
 
@@ -213,7 +208,7 @@ def _shared(load: Load, budget_bytes: int) -> MemoryPlan:
             low = middle
         else:
             high = middle - 1
-    return replace(_with_rows(load, budget_bytes, low), rows_per_split=measured)
+    return _with_rows(load, budget_bytes, low)._replace(rows_per_split=measured)
 
 
 def _with_rows(load: Load, budget_bytes: int, rows_per_flush: int) -> MemoryPlan:
@@ -234,7 +229,7 @@ def _with_rows(load: Load, budget_bytes: int, rows_per_flush: int) -> MemoryPlan
         read_bytes=_read_bytes(FETCH_MIN_BYTES, load.reads),
         index_bytes=_index_bytes(load),
         rows_bytes=rows_bytes,
-        pictures_bytes=images,
+        images_bytes=images,
         encoders_bytes=encoders,
         rows_per_flush=rows_per_flush,
         rows_per_read=rows_per_read,
@@ -249,12 +244,12 @@ def _with_rows(load: Load, budget_bytes: int, rows_per_flush: int) -> MemoryPlan
         room = budget_bytes - plan.peak_bytes
         threads = max(1, min(load.threads, room // (PREPARED_PER_THREAD * decoded)))
         more = decoded * max(PREPARED_PER_THREAD * threads, len(load.cameras))
-        plan = replace(plan, threads=threads, pictures_bytes=images + more, least_bytes=plan.peak_bytes + ahead)
+        plan = plan._replace(threads=threads, images_bytes=images + more, least_bytes=plan.peak_bytes + ahead)
     else:
-        plan = replace(plan, threads=load.threads, least_bytes=plan.peak_bytes)
+        plan = plan._replace(threads=load.threads, least_bytes=plan.peak_bytes)
     spare = budget_bytes - plan.peak_bytes + plan.read_bytes
     fetch = _fetch_bytes(spare, load.reads, load.input_bytes)
-    return replace(plan, fetch_bytes=fetch, read_bytes=_read_bytes(fetch, load.reads))
+    return plan._replace(fetch_bytes=fetch, read_bytes=_read_bytes(fetch, load.reads))
 
 
 def _index_bytes(load: Load) -> int:
@@ -262,7 +257,7 @@ def _index_bytes(load: Load) -> int:
     frames = 0
     for camera in load.cameras:
         if camera.stored_as != "images":
-            in_file = VIDEO_FILE_BYTES // max(camera.picture_bytes, 1)
+            in_file = VIDEO_FILE_BYTES // max(camera.image_bytes, 1)
             frames += max(load.rows, min(load.rows_before + load.rows, in_file))
     return load.index_bytes + load.rows * (ROW_BYTES + PICK_BYTES * load.streams) + frames * FRAME_BYTES
 
@@ -309,8 +304,8 @@ def _too_large(load: Load, plan: MemoryPlan, budget_bytes: int) -> BudgetExceede
     about = ""
     ways = [f"give --memory {_rounded_up(needs) // MIB}MiB or more"]
     smaller = {
-        "rosbag.chunk_size=auto": replace(load, chunk_size="auto"),
-        "video=copy": replace(load, cameras=tuple(_copied(camera) for camera in load.cameras)),
+        "rosbag.chunk_size=auto": load._replace(chunk_size="auto"),
+        "video=copy": load._replace(cameras=tuple(_copied(camera) for camera in load.cameras)),
     }
     ways += [word for word, less in smaller.items() if _shared(less, budget_bytes).peak_bytes <= budget_bytes]
     if wide is not None and wide.values >= WIDE_VALUES:
@@ -328,7 +323,7 @@ def _too_large(load: Load, plan: MemoryPlan, budget_bytes: int) -> BudgetExceede
 
 def _copied(camera: CameraLoad) -> CameraLoad:
     """The camera with video=copy; what was not recorded as JPEG becomes that."""
-    return replace(camera, stored_as="mjpeg" if camera.stored_as != "copy" else "copy")
+    return camera._replace(stored_as="mjpeg" if camera.stored_as != "copy" else "copy")
 
 
 def decoder_bytes(video: CameraLoad) -> int:
@@ -345,7 +340,7 @@ def _fetch_bytes(spare_bytes: int, reads: Reads, input_bytes: int) -> int:
 
 
 def _read_bytes(fetch_bytes: int, reads: Reads) -> int:
-    """What fetch holds when told to keep to `fetch_bytes`: two messages and one chunk always pass."""
+    """What fetch holds with the limit `fetch_bytes`: two messages and one chunk always pass."""
     if not reads.chunk_bytes:
         return max(fetch_bytes, 2 * reads.message_bytes) + reads.passing_bytes
     half = fetch_bytes // 2
@@ -353,10 +348,10 @@ def _read_bytes(fetch_bytes: int, reads: Reads) -> int:
 
 
 def flush_rows(chunk_size: int | str, rows: int, row_bytes: int) -> int:
-    """Rows between two flushes: as asked, but earlier where pictures in tables make the rows large."""
+    """Rows between two flushes: as asked, but earlier where images in tables make the rows large."""
     fitting = max(1, min(FLUSH_ROWS, FLUSH_BYTES // max(row_bytes, 1)))
-    asked = fitting if chunk_size == "auto" else int(chunk_size) or max(rows, 1)
-    return max(1, min(asked, max(rows, 1), max(fitting, 1) if chunk_size else asked))
+    wanted = fitting if chunk_size == "auto" else int(chunk_size) or max(rows, 1)
+    return max(1, min(wanted, max(rows, 1), max(fitting, 1) if chunk_size else wanted))
 
 
 def _rounded_up(size: int) -> int:

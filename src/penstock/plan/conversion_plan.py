@@ -32,10 +32,14 @@ class ConversionPlan:
     lines: tuple[tuple[str, str], ...]
     """(label, text): what becomes of each column."""
     options: tuple[ConversionOption, ...]
+    asked: str = "copy"
+    """How the configuration stores cameras."""
 
     @property
-    def usable(self) -> tuple[ConversionOption, ...]:
-        return tuple(each for each in self.options if not each.why_not)
+    def chosen(self) -> ConversionOption | None:
+        """What was asked for; where that is not possible, the first that is."""
+        usable = [each for each in self.options if not each.why_not]
+        return next((each for each in usable if each.video == self.asked), usable[0] if usable else None)
 
     def to_json(self) -> dict[str, Any]:
         plain = asdict(self)

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.errors import UsageError
 from penstock.plan.estimate import DTYPE_BYTES, DatasetSizeEstimator
-from penstock.plan.files.measure import Measured, measure_files
+from penstock.plan.files.measure import MeasuredFiles, measure_files
 from penstock.plan.probe.host_plan import pinned_bytes
 from penstock.system.limits import read_cpu_limit, read_gpus, read_memory_limit
 from penstock.system.units import GIB, parse_workers
@@ -104,7 +104,7 @@ class DatasetOptimizer:
         sample_bytes = image_bytes + measured.record_bytes
         batch, flight_gb = _batch(batch_size, sample_bytes, available_gb)
         cpus = read_cpu_limit().granted
-        found = {
+        result = {
             "data_path": str(data_path),
             "kind": measured.kind,
             "num_samples": measured.samples,
@@ -125,8 +125,8 @@ class DatasetOptimizer:
             "lang": lang,
             "notes": list(measured.notes),
         }
-        found["recommendations"] = _recommendations(found, measured, image_size is not None)
-        return found
+        result["recommendations"] = _recommendations(result, measured, image_size is not None)
+        return result
 
     @staticmethod
     def print_recommendations(recommendations: dict[str, Any]) -> None:
@@ -150,9 +150,9 @@ class DatasetOptimizer:
 def _check(batch_size: int, image_dtype: str, lang: str) -> None:
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise UsageError(f"batch_size={batch_size!r}: a whole number, 1 or more")
-    for name, given, known in (("image_dtype", image_dtype, DTYPE_BYTES), ("lang", lang, _TEXTS)):
-        if given not in known:
-            raise UsageError(f"{name}={given!r}: one of {', '.join(known)}")
+    for name, value, known in (("image_dtype", image_dtype, DTYPE_BYTES), ("lang", lang, _TEXTS)):
+        if value not in known:
+            raise UsageError(f"{name}={value!r}: one of {', '.join(known)}")
 
 
 def _batch(batch_size: int, sample_bytes: float, available_gb: float) -> tuple[int, float]:
@@ -165,23 +165,25 @@ def _batch(batch_size: int, sample_bytes: float, available_gb: float) -> tuple[i
         batch //= 2
 
 
-def _recommendations(found: dict[str, Any], measured: Measured, at_training_size: bool) -> list[str]:
-    texts = _TEXTS[found["lang"]]
-    strategy = found["recommended_strategy"]
-    is_vqa = measured.kind in ("JSON", "JSON Lines", "image folder")
-    memory = f"{max(1, int(found['estimated_memory_gb'] if strategy == 'small_dataset' else found['cache_gb']) + 1)}GiB"
+def _recommendations(result: dict[str, Any], measured: MeasuredFiles, at_training_size: bool) -> list[str]:
+    texts = _TEXTS[result["lang"]]
+    strategy = result["recommended_strategy"]
+    is_vqa = measured.kind in ("JSON", "JSONL", "image folder")
+    memory = (
+        f"{max(1, int(result['estimated_memory_gb'] if strategy == 'small_dataset' else result['cache_gb']) + 1)}GiB"
+    )
     names = {
-        key: text.format(path=found["data_path"], batch=found["batch_size"], memory=memory)
+        key: text.format(path=result["data_path"], batch=result["batch_size"], memory=memory)
         for key, text in (_VQA if is_vqa else _STORE).items()
     }
     lines = [texts[strategy].format(**names)]
-    lines.append(texts["batch"].format(batch=found["batch_size"], batches=_BATCHES, flight=found["batches_gb"]))
+    lines.append(texts["batch"].format(batch=result["batch_size"], batches=_BATCHES, flight=result["batches_gb"]))
     if measured.images:
         cache = {"small_dataset": "all", "medium_dataset": "cache", "large_dataset": "no_cache"}[strategy]
-        lines.append(texts[cache].format(cache=found["cache_gb"]))
-    lines.append(texts["workers"].format(workers=found["num_workers"], cpus=found["cpus"]))
-    lines.append(texts["amp" if found["use_amp"] else "no_gpu"])
-    if found["use_amp"]:
+        lines.append(texts[cache].format(cache=result["cache_gb"]))
+    lines.append(texts["workers"].format(workers=result["num_workers"], cpus=result["cpus"]))
+    lines.append(texts["amp" if result["use_amp"] else "no_gpu"])
+    if result["use_amp"]:
         lines.append(texts["probe"])
     if measured.images and not at_training_size:
         lines.append(texts["image_size"])

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from penstock.system.units import format_bytes, format_size
+from penstock.plan.view_choice import ViewKind
+from penstock.system.units import format_bytes, format_duration_ns, format_size
 
 Strategy = Literal["small_dataset", "medium_dataset", "large_dataset"]
-ViewKind = Literal["off", "ram", "disk"]
 
 PRELOAD_SHARE = 0.5
 STREAM_FACTOR = 2.0
 ABOUT_AS_FAST = 1.25
 
 _STRATEGY_TEXT = {
-    "small_dataset": "preload: every image is decoded once and kept in memory",
+    "small_dataset": "preload: all of it is decoded once and kept in memory",
     "medium_dataset": "load lazily, and keep what fits in memory",
     "large_dataset": "stream, or keep decoded images on disk",
 }
@@ -45,15 +45,25 @@ class LoadOption:
     """Once the view is filled."""
     why_not: str = ""
     """Why it cannot be used; empty where it can."""
+    label: str = ""
+    """What it is, where it is no view of a `Loader`."""
+    code: str = ""
+    """What to write for it then."""
 
     @property
     def peak_bytes(self) -> int:
         return sum(self.memory_bytes.values())
 
     @property
+    def fill_text(self) -> str:
+        return "–" if not self.fill_s else format_duration_ns(int(self.fill_s * 1e9))
+
+    @property
     def name(self) -> str:
+        if self.label:
+            return self.label
         if self.view == "off":
-            return "no view: decode every time"
+            return "no view"
         if self.view == "disk":
             return "view on disk"
         return "view in memory" if self.share >= 1 else f"view in memory of {self.share:.0%}"
@@ -75,6 +85,10 @@ class LoadPlan:
     decoded_bytes: int
     """All images of the window's columns at the size of a batch, and all numbers."""
     batch_bytes: int
+    pinned_bytes: int
+    """All batches in memory, pinned for a GPU: torch rounds each up to a power of two."""
+    engine_bytes: int
+    """What an engine process takes at most; the predictions are those of threads."""
     budget_bytes: int
     available_bytes: int
     memory_limit: str
@@ -88,6 +102,8 @@ class LoadPlan:
     chosen: LoadOption
     options: tuple[LoadOption, ...]
     reasons: tuple[str, ...]
+    opening: str = ""
+    """What to write for the store."""
 
     @property
     def peak_bytes(self) -> int:
@@ -115,7 +131,8 @@ class LoadPlan:
         """What to write instead of `plan=`."""
         chosen = {**self.loader_options, "memory": f"{self.budget_bytes >> 20}MiB"}
         words = ", ".join(f"{name}={value!r}" for name, value in chosen.items())
-        return f"penstock.Loader(store, {words})"
+        window = "" if self.window == "Window()" else f"penstock.{self.window}, "
+        return f"penstock.Loader(store, {window}{words})"
 
     def to_json(self) -> dict[str, Any]:
         derived = {"peak_bytes": self.peak_bytes, "samples_per_s": self.samples_per_s, "code": self.code}
@@ -124,17 +141,19 @@ class LoadPlan:
     def lines(self) -> list[tuple[str, str]]:
         """(label, text) for people: what it is, what it costs, what fits, what to run."""
         size = "full size" if self.image_size is None else f"{self.image_size[0]}×{self.image_size[1]}"
-        found = [
+        lines = [
             ("data", f"{self.kind}, {self.rows:,} rows, episodes: {self.episodes:,}, {format_size(self.stored_bytes)}"),
             ("sample", f"{self.window} · {self.samples:,} samples · images {size}"),
             ("decoded", f"{format_bytes(self.decoded_bytes)} at that size"),
             ("memory", f"{format_bytes(self.available_bytes)} available ({self.memory_limit}), budget "
              f"{format_bytes(self.budget_bytes)}"),
             ("strategy", f"{self.strategy}: {_STRATEGY_TEXT[self.strategy]}"),
-            ("threads", f"{self.threads}, {self.slots} batches of {format_bytes(self.batch_bytes)} in memory"),
+            ("threads", f"{self.threads}, {self.slots} batches of {format_bytes(self.batch_bytes)} in memory "
+             f"({format_bytes(self.pinned_bytes)} where they are pinned for a GPU)"),
+            ("engine", f"torch tensors come from a process of its own, which takes {format_bytes(self.engine_bytes)}"),
         ]  # fmt: skip
-        found += [("because", reason) for reason in self.reasons]
-        return found
+        lines += [("because", reason) for reason in self.reasons]
+        return lines
 
     def __repr__(self) -> str:
         return (
@@ -144,8 +163,11 @@ class LoadPlan:
 
 
 def choose(options: Sequence[LoadOption], samples: int, epochs: int) -> LoadOption:
-    """The option that ends `epochs` passes first, filling its view included; of two that are about as fast the one that
-    comes first: no view before one in memory before one on disk."""
+    """The option that ends `epochs` passes first, filling its view included; of those that are about as fast the one
+    that comes first. Behind a view in memory that holds all images nothing else is looked at: what comes there is a new
+    view on disk, which could only be slower."""
     usable = [each for each in options if not each.why_not]
+    whole = next((n for n, each in enumerate(usable) if each.view == "ram" and each.share >= 1), len(usable))
+    usable = usable[: whole + 1]
     seconds = [each.fill_s + epochs * samples / max(each.samples_per_s, 1e-9) for each in usable]
     return next(each for each, own in zip(usable, seconds, strict=True) if own <= ABOUT_AS_FAST * min(seconds))

@@ -142,9 +142,9 @@ def _sizes(pid: int) -> dict[str, int]:
     """RSS, VMS, PSS and USS of a process; PSS is RSS where the system does not tell."""
     import psutil
 
-    found = psutil.Process(pid).memory_full_info()
-    pss = getattr(found, "pss", found.rss)
-    return {"rss": found.rss, "vms": found.vms, "pss": pss, "uss": found.uss}
+    info = psutil.Process(pid).memory_full_info()
+    pss = getattr(info, "pss", info.rss)
+    return {"rss": info.rss, "vms": info.vms, "pss": pss, "uss": info.uss}
 
 
 def _worker(pid: int) -> dict[str, Any] | None:

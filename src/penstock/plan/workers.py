@@ -45,20 +45,20 @@ def split_workers(
     process per GPU leave, at least one worker per GPU and no more than training has.
     """
     gpus = max(1, gpus)
-    asked = _count(total, cpus, "DATALOADER.TOTAL_WORKERS")
-    train_workers = _per_gpu(asked, gpus) if train is None else _own(train, cpus, gpus, "DATALOADER.TRAIN_WORKERS")
-    if train is not None and isinstance(total, int) and train_workers * gpus > asked:
+    wanted = _count(total, cpus, "DATALOADER.TOTAL_WORKERS")
+    train_workers = _per_gpu(wanted, gpus) if train is None else _own(train, cpus, gpus, "DATALOADER.TRAIN_WORKERS")
+    if train is not None and isinstance(total, int) and train_workers * gpus > wanted:
         raise ConfigError(
             f"DATALOADER.TRAIN_WORKERS: {train} is {train_workers * gpus} workers on {gpus} GPUs, "
-            f"and DATALOADER.TOTAL_WORKERS: {total} allows {asked} in all",
-            hint=f"remove one of them, or write TRAIN_WORKERS: {asked // gpus}",
+            f"and DATALOADER.TOTAL_WORKERS: {total} allows {wanted} in all",
+            hint=f"remove one of them, or write TRAIN_WORKERS: {wanted // gpus}",
         )
     if val is None:
         left = int(cpus) - train_workers * gpus - gpus
         val_workers = min(train_workers, _per_gpu(max(left, 1), gpus))
     else:
         val_workers = _own(val, cpus, gpus, "DATALOADER.VAL_WORKERS")
-    return WorkerPlan(cpus, gpus, asked, train_workers, val_workers, _warnings(cpus, gpus, train_workers, val_workers))
+    return WorkerPlan(cpus, gpus, wanted, train_workers, val_workers, _warnings(cpus, gpus, train_workers, val_workers))
 
 
 def _warnings(cpus: float, gpus: int, train: int, val: int) -> tuple[str, ...]:

@@ -1,4 +1,3 @@
 """Before a training: one folder from several layouts, voxels made in advance, a check of the whole."""
 
-CHECK_PARTS = ("configuration", "files", "sample", "steps")
-"""Of `penstock check`, in their order."""
+CHECK_PARTS = ("configuration", "files", "sample", "steps")  # of `penstock check`, in their order

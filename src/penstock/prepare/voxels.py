@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.errors import OutputExists, OutputFailed, SpikeError
-from penstock.formats.findings import Findings, Report
+from penstock.formats.findings import CheckReport, Findings
 from penstock.media.spike.files import read_voxel
 from penstock.media.spike.frames import count_dtype
 from penstock.media.spike.layout import SpikeLayout
@@ -36,7 +36,6 @@ class VoxelTask:
 
     @property
     def n_bytes(self) -> int:
-        """Of the voxel file."""
         layout = self.layout
         return (
             _HEADER_BYTES + self.num_bins * layout.height * layout.width * count_dtype(layout, self.num_bins).itemsize
@@ -45,10 +44,10 @@ class VoxelTask:
     def is_current(self) -> bool:
         """Whether the file is there, whole, and made from the spike file as it is."""
         try:
-            found = self.voxel.stat()
+            stat = self.voxel.stat()
         except FileNotFoundError:
             return False
-        return (found.st_size, found.st_mtime_ns) == (self.n_bytes, self.spike.stat().st_mtime_ns)
+        return (stat.st_size, stat.st_mtime_ns) == (self.n_bytes, self.spike.stat().st_mtime_ns)
 
     def make(self) -> int:
         """Write the file; returns its bytes."""
@@ -67,7 +66,7 @@ def prepare_voxels(
     *,
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
-) -> Report:
+) -> CheckReport:
     """Make the voxels of stores in `SEQ/voxel_dir`; the report counts them, and names what could not be read.
 
     `jobs`: threads. `progress` is called with the bytes written so far and in all.

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Literal
+
+ChannelOrder = Literal["auto", "first", "last"]
+"""Where raw images have their channels: (3, height, width) or (height, width, 3); auto: as the shape says."""
 
 OBSERVATION_GROUPS = ("observations", "obs", "observation")
 NEXT_GROUPS = tuple(f"next_{group}" for group in OBSERVATION_GROUPS)
@@ -80,14 +84,14 @@ def find_roles(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
     for name in known:
         if is_observation(name):
             observed.setdefault(base_name(name), name)
-    found: dict[str, tuple[str, ...]] = {"action": _action(known), "state": _state(known, observed)}
+    roles: dict[str, tuple[str, ...]] = {"action": _action(known), "state": _state(known, observed)}
     for role in ("reward", "terminal", "timeout", "success"):
-        found[role] = tuple(name for name in NAMES[role] if name in known)[:1]
+        roles[role] = tuple(name for name in NAMES[role] if name in known)[:1]
     for role, base in OBSERVATION_ROLES.items():
-        found[role] = (observed[base],) if base in observed else ()
+        roles[role] = (observed[base],) if base in observed else ()
     if SIMULATOR in known and not observed:
-        found["environment_state"] = (SIMULATOR,)
-    return {role: columns for role, columns in found.items() if columns}
+        roles["environment_state"] = (SIMULATOR,)
+    return {role: columns for role, columns in roles.items() if columns}
 
 
 def is_observation(name: str) -> bool:
@@ -107,7 +111,7 @@ def base_name(name: str) -> str:
 def next_columns(names: Iterable[str], action: str | None = None) -> dict[str, str]:
     """Columns whose next row is a column of its own: "obs/joint" → "next_obs/joint", "a.b" → "next.a.b"."""
     known = dict.fromkeys(names)
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     for name in known:
         places = [match.start() for match in re.finditer(r"(?:(?<=[/.])|^)(?=[^/.])", name)]
         candidates = [f"{name[:place]}next_{name[place:]}" for place in places]
@@ -117,8 +121,8 @@ def next_columns(names: Iterable[str], action: str | None = None) -> dict[str, s
             candidates += NEXT_ACTIONS
         stored = next((each for each in candidates if each in known), None)
         if stored is not None:
-            found[name] = stored
-    return found
+            columns[name] = stored
+    return columns
 
 
 def _action(known: tuple[str, ...]) -> tuple[str, ...]:
@@ -135,7 +139,7 @@ def _state(known: tuple[str, ...], observed: Mapping[str, str]) -> tuple[str, ..
             return (observed[name],)
     robots = sorted({match[1] for name in observed if (match := _ROBOT.match(name))}) or [""]
     for parts in _STATE_PARTS:
-        found = tuple(observed[robot + part] for robot in robots for part in parts if robot + part in observed)
-        if found:
-            return found
+        parts_found = tuple(observed[robot + part] for robot in robots for part in parts if robot + part in observed)
+        if parts_found:
+            return parts_found
     return next(((name,) for name in STATE_NAMES if name in known), ())

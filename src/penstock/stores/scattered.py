@@ -20,9 +20,9 @@ def gather_bytes(source: ByteSource, offsets: NDArray[np.int64], row_bytes: int,
     steps = offsets[1:] - offsets[:-1]
     if steps.min(initial=0) < 0:  # chunks lie where the file had room for them
         order = np.argsort(offsets, kind="stable")
-        found = np.empty_like(out)
-        gather_bytes(source, offsets[order], row_bytes, found)
-        out[order] = found
+        gathered = np.empty_like(out)
+        gather_bytes(source, offsets[order], row_bytes, gathered)
+        out[order] = gathered
         return
     flat = out.reshape(len(out), -1).view(np.uint8) if out.ndim > 1 else out.view(np.uint8).reshape(len(out), -1)
     gaps = steps != row_bytes
@@ -35,11 +35,11 @@ def gather_bytes(source: ByteSource, offsets: NDArray[np.int64], row_bytes: int,
         return
     target = flat.reshape(-1).data
     source.read_many(
-        [(int(offsets[begin]), target[begin * row_bytes : end * row_bytes]) for begin, end in stretches(gaps)]
+        [(int(offsets[begin]), target[begin * row_bytes : end * row_bytes]) for begin, end in runs_between(gaps)]
     )
 
 
-def stretches(changes: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+def runs_between(changes: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """[begin, end) of the runs between changes from one element to the next."""
     begin = 0
     for end in (np.flatnonzero(changes) + 1).tolist():

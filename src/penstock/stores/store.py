@@ -1,4 +1,4 @@
-"""What every store offers, whatever lies on disk: columns by row number, pictures as bytes or pixels, episodes as runs.
+"""What every store offers, whatever lies on disk: columns by row number, images as bytes or pixels, episodes as runs.
 
     store = penstock.open("datasets/run")
     store.columns["observation.images.cam_h"]         # Column(image, 480×640×3, mjpeg, by packets)
@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 
 from penstock.errors import ImageError, StoreError
 from penstock.system.closing import Closing
-from penstock.system.units import format_bytes
+from penstock.system.files import Prefetch
+from penstock.system.units import format_bytes, name_hint
 
 ColumnKind = Literal["image", "depth", "numbers", "text"]
-ChannelOrder = Literal["auto", "first", "last"]
-"""Where raw images have their channels: (3, height, width) or (height, width, 3); auto: as the shape says."""
 
-Picture = NDArray[Any]
+ImageArray = NDArray[Any]
 """One row of an image column. One dimension: the bytes of a JPEG or PNG. Three: RGB pixels (height, width, channels).
 Depth has two: (height, width), uint16 or float32. Valid until the next one is asked for."""
 
@@ -39,7 +38,7 @@ class Column:
     name: str
     kind: ColumnKind
     shape: tuple[int, ...]
-    """Of one row; pictures are (height, width, channels), whatever the order on disk."""
+    """Of one row; images are (height, width, channels), whatever the order on disk."""
     dtype: str
     encoding: str
     """"raw", "jpeg", "png", a video codec ("mjpeg", "av1", …), "numbers" or "text"."""
@@ -58,10 +57,10 @@ class Column:
         return math.prod(self.shape) * (np.dtype(self.dtype).itemsize if self.kind != "text" else 0)
 
     @property
-    def is_picture(self) -> bool:
+    def is_image(self) -> bool:
         return self.kind in ("image", "depth")
 
-    # What `way` means for whoever reads rows. A word of another store promises none of it.
+    # What `way` means for reading rows. Other words promise nothing.
 
     @property
     def is_read_directly(self) -> bool:
@@ -112,7 +111,7 @@ class Scratch:
 
 
 class ImageSource(ABC):
-    """The pictures of one column. Any number of threads may read at a time, each with a scratch of its own."""
+    """The images of one column. Any number of threads may read at a time, each with a scratch of its own."""
 
     scratch_bytes: int
     """What one thread holds while it reads: the largest row as it is stored, decoders, chunks that are unpacked."""
@@ -121,8 +120,8 @@ class ImageSource(ABC):
     """The order of the colours of raw pixels: "rgb" or "bgr"."""
 
     @abstractmethod
-    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
-        """The pictures of these rows, in this order, each valid until the next. `rows` comes sorted by `keys`."""
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
+        """The images of these rows, in this order, each valid until the next. `rows` comes sorted by `keys`."""
 
     def keys(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """What to sort rows by so that reading goes forward: file, then place in the file. Default: their numbers."""
@@ -133,32 +132,35 @@ class ImageSource(ABC):
         serves, those of one packed chunk. Default: every row by itself."""
         return np.arange(len(rows), dtype=np.int64)
 
+    def prefetch(self, rows: Sequence[int]) -> Prefetch | None:
+        """These rows (sorted by `keys`) are read next: where a read takes long, their bytes are asked for now, many at
+        once. Default: nothing is asked for ahead."""
+        return None
+
     @property
     def largest_bytes(self) -> int:
         """What one row takes at most in the memory of `read_block`."""
         return self.scratch_bytes
 
-    def read_block(self, rows: Sequence[int], memory: NDArray[np.uint8]) -> list[Picture | ImageError]:
-        """The pictures of these rows in `memory`, which has `largest_bytes` for each of them, rounded up to 64.
+    def read_block(self, rows: Sequence[int], memory: NDArray[np.uint8]) -> list[ImageArray | ImageError]:
+        """The images of these rows in `memory`, which has `largest_bytes` for each of them, rounded up to 64.
 
         A row that alone cannot be used is its error; any other error is raised.
         """
-        scratch, found = Scratch(), list[Picture | ImageError]()
+        scratch, images = Scratch(), list[ImageArray | ImageError]()
         room = aligned(self.largest_bytes)
-        while len(found) < len(rows):
+        while len(images) < len(rows):
             try:
-                for picture in self.read(rows[len(found) :], scratch):
-                    if picture.nbytes > room:
-                        row = rows[len(found)]
-                        raise StoreError(
-                            f"row {row:,}: an image of {picture.nbytes:,} bytes, {room:,} were planned for"
-                        )
-                    kept = memory[len(found) * room :][: picture.nbytes].view(picture.dtype).reshape(picture.shape)
-                    kept[...] = picture
-                    found.append(kept)
+                for image in self.read(rows[len(images) :], scratch):
+                    if image.nbytes > room:
+                        row = rows[len(images)]
+                        raise StoreError(f"row {row:,}: an image of {image.nbytes:,} bytes, {room:,} were planned for")
+                    kept = memory[len(images) * room :][: image.nbytes].view(image.dtype).reshape(image.shape)
+                    kept[...] = image
+                    images.append(kept)
             except ImageError as error:
-                found.append(error)
-        return found
+                images.append(error)
+        return images
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,7 @@ class Store(Closing, ABC):
     """In words: "LeRobot v3.0", "replay HDF5", "robomimic HDF5", "ALOHA episodes"."""
     fps: float | None
     columns: Mapping[str, Column]
-    """In the order of the file; numbers, pictures and texts."""
+    """In the order of the file; numbers, images and texts."""
     episode_starts: NDArray[np.int64]
     """The first row of every episode, and at the end the number of rows: one more than episodes."""
     ends_terminal: NDArray[np.bool_] | None = None
@@ -220,7 +222,7 @@ class Store(Closing, ABC):
     has_doctor = False
     """Whether `penstock doctor` knows such data."""
     declares_index = False
-    """Whether `index` is a column of the format, as in LeRobot: then nobody takes it for the row of the store."""
+    """Whether `index` is a column of the format, as in LeRobot: then it is not the row of the store."""
     roles: Mapping[str, str] = {}
     """What columns are for, where that is known: "action", "state", "reward", "terminal", "success", … → column."""
     joined_roles: Mapping[str, tuple[str, ...]] = {}
@@ -235,7 +237,7 @@ class Store(Closing, ABC):
     fps_hint: str = "fps=20, or what it was recorded at"
     """What to try where nothing says the rate."""
     episodes_from: str = ""
-    """How the episodes were told apart, in words."""
+    """How the episodes were found, in words."""
     plural: str = "stores"
     left_out: Mapping[str, str] = {}
     """Names of what is no feature unless a user names it, and why: other numbers of rows, contents of no known kind."""
@@ -254,7 +256,7 @@ class Store(Closing, ABC):
 
     @abstractmethod
     def images(self, name: str) -> ImageSource:
-        """The pictures of a column (image or depth)."""
+        """The images of a column (image or depth)."""
 
     @abstractmethod
     def numbers(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
@@ -269,7 +271,7 @@ class Store(Closing, ABC):
 
     def texts(self, name: str, rows: NDArray[np.int64]) -> list[str]:
         """Rows of a text column."""
-        raise StoreError(f"{self.path}: {name!r} is no text column")
+        raise StoreError(f"{self.path}: {name!r} is not a text column")
 
     @abstractmethod
     def fingerprint(self, name: str) -> str:
@@ -290,14 +292,11 @@ class Store(Closing, ABC):
 
     def column(self, name: str) -> Column:
         """A column by name; what is there, where it is not."""
-        found = self.columns.get(name)
-        if found is None:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, list(self.columns), 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"columns: {', '.join(self.columns) or 'none'}"
+        column = self.columns.get(name)
+        if column is None:
+            hint = name_hint(name, list(self.columns), "columns:")
             raise StoreError(f"{self.path} has no column {name!r}", hint=hint)
-        return found
+        return column
 
     def columns_for(self, role: str) -> tuple[str, ...]:
         """The columns that have a role, to be joined in this order; none where nothing is known."""
@@ -332,7 +331,7 @@ class Store(Closing, ABC):
 
     def scratch_bytes(self, names: Sequence[str]) -> int:
         """What reading these columns in order holds besides the rows that are asked for."""
-        return max((self.images(name).scratch_bytes for name in names if self.columns[name].is_picture), default=0)
+        return max((self.images(name).scratch_bytes for name in names if self.columns[name].is_image), default=0)
 
     def packets(self, name: str, position: int) -> Packets | None:
         """The frames of an image column in the episode at this position, where they can be given as they are stored."""
@@ -364,14 +363,14 @@ class Store(Closing, ABC):
         )
         lines = [head]
         width = max((len(name) for name in self.columns), default=0)
-        told: set[tuple[str, str]] = set()
+        shown: set[tuple[str, str]] = set()
         for name, column in self.columns.items():
             shape = "×".join(str(size) for size in column.shape) or "1"
             coded = "" if column.encoding in ("numbers", "text") else f", {column.encoding}"
             what = f"{column.kind:<8}{'' if column.kind == 'text' else f'{shape} {column.dtype}{coded}'}"
-            said = (column.way, column.why)
-            why = "" if said in told else f": {column.why}"  # once: what follows is read alike
-            told.add(said)
+            way = (column.way, column.why)
+            why = "" if way in shown else f": {column.why}"  # once: what follows is read alike
+            shown.add(way)
             lines.append(f"  {name:<{width}}  {what:<32}  {column.way}{why}")
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
@@ -390,10 +389,19 @@ def aligned(size_bytes: int) -> int:
     return -(-size_bytes // 64) * 64
 
 
-def row_numbers(rows: Any, where: str) -> NDArray[np.int64]:
-    """Rows as an array of one dimension; a mask or a fraction would be taken for other rows, and is refused."""
-    found = np.asarray(rows).reshape(-1)
-    if len(found) and found.dtype.kind not in "iu":
-        hint = "np.flatnonzero(mask) gives the rows of a mask" if found.dtype.kind == "b" else None
-        raise StoreError(f"{where}: rows are whole numbers, not {found.dtype}", hint=hint)
-    return found.astype(np.int64, copy=False)
+def row_numbers(rows: Any, where: str, count: int | None = None) -> NDArray[np.int64]:
+    """Rows as an array of one dimension; a mask or a fraction would be taken for other rows, and is refused.
+
+    `count`: how many there are. A row that is not there is refused, too.
+    """
+    numbers = np.asarray(rows).reshape(-1)
+    if len(numbers) and numbers.dtype.kind not in "iu":
+        hint = "np.flatnonzero(mask) gives the rows of a mask" if numbers.dtype.kind == "b" else None
+        raise StoreError(f"{where}: rows are whole numbers, not {numbers.dtype}", hint=hint)
+    if (
+        count is not None
+        and len(numbers)
+        and not 0 <= (least := int(numbers.min())) <= (most := int(numbers.max())) < count
+    ):
+        raise StoreError(f"{where}: row {least if least < 0 else most:,} was requested, there are {count:,}")
+    return numbers.astype(np.int64, copy=False)

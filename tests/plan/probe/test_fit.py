@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import LimitExceeded
-from penstock.plan.probe.fit import Climb, Fit, ProbePoint, climb, largest_batch
+from penstock.plan.probe.fit import LinearFit, ProbeFit, ProbePoint, climb, largest_batch
 from penstock.system.units import GIB, MIB
 
 
@@ -29,7 +29,7 @@ class Machine:
         assert peak <= self.limit, f"batch {batch} runs out of memory"
         return ProbePoint(batch, peak, peak)
 
-    def climb(self, start: int = 2, most: int = 1 << 20, held: int = 0) -> Climb:
+    def climb(self, start: int = 2, most: int = 1 << 20, held: int = 0) -> ProbeFit:
         return climb(self.measure, self.limit, start, most, held)
 
 
@@ -63,7 +63,7 @@ def test_only_a_few_steps_are_needed() -> None:
     assert 0.3 < max(machine.tried) / ((24 - 2) * 1024 / 85) < 0.7
 
 
-def test_a_model_that_is_too_large_is_told_with_both_numbers() -> None:
+def test_a_model_that_is_too_large_is_reported_with_both_numbers() -> None:
     def measure(batch: int) -> ProbePoint:
         return ProbePoint(batch, 3 * GIB, 3 * GIB)
 
@@ -100,5 +100,5 @@ def test_bisection_finds_the_last_that_fits(last: int, high: int) -> None:
 
 
 def test_a_line_knows_the_largest_batch() -> None:
-    line = Fit(100.0, 10.0)
+    line = LinearFit(100.0, 10.0)
     assert (line.at(3), line.largest(135), line.largest(109)) == (130, 3, 0)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from penstock.media.image import codec
-from tests.media.pictures import picture
+from tests.media.images import rgb_image
 
 SIZES = ((48, 64), (30, 90), (64, 40))
 
 
 def jpeg(number: int) -> bytes:
     height, width = SIZES[number % len(SIZES)]
-    return codec.encode_jpeg(picture(number, height, width))
+    return codec.encode_jpeg(rgb_image(number, height, width))
 
 
 def records(count: int) -> list[dict[str, Any]]:

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.stores.vqa.record import Malformed, Record, keys_for, parse
+from penstock.stores.vqa.record import MalformedRecord, VQARecord, keys_for, parse
 
 
-def _parsed(record: Any, annotation: Any = None) -> Record:
+def _parsed(record: Any, annotation: Any = None) -> VQARecord:
     return parse(json.dumps(record).encode(), b"" if annotation is None else json.dumps(annotation).encode())
 
 
 def test_plain_keys() -> None:
     found = _parsed({"question": "Q?", "answer": 3, "image": "a.jpg", "question_id": 7, "image_id": 9})
-    assert found == Record("Q?", "3", ("a.jpg",), (), (), 7, 9)
+    assert found == VQARecord("Q?", "3", ("a.jpg",), (), (), 7, 9)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_question_with_its_annotation() -> None:
         {"question": "Q?", "question_id": 4, "image_id": 2},
         {"question_id": 4, "multiple_choice_answer": "net", "answers": answers},
     )
-    assert found == Record("Q?", "net", (), ("net", "nets"), (), 4, 2)
+    assert found == VQARecord("Q?", "net", (), ("net", "nets"), (), 4, 2)
 
 
 def test_a_conversation_of_llava() -> None:
@@ -68,8 +68,8 @@ def test_chat_messages_with_images_inside() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b'{"question": ', "no JSON"),
-        (b'{"question": "\xff"}', "no UTF-8"),
+        (b'{"question": ', "not JSON"),
+        (b'{"question": "\xff"}', "not UTF-8"),
         (b"[1, 2]", "this is a list"),
         (b"17", "this is a number"),
         (b'{"a": 1}', "neither a question nor an answer among 'a'"),
@@ -79,11 +79,11 @@ def test_chat_messages_with_images_inside() -> None:
         (b'{"messages": [{"role": "tool", "content": "x"}]}', "of 'tool'"),
         (b'{"messages": [{"role": "assistant", "content": "x"}]}', "no turn of a user"),
         (b'{"messages": [{"role": "user", "content": [{"type": "audio"}]}]}', "neither a text nor an image"),
-        (b"[" * 100_000, "brackets within brackets"),
+        (b"[" * 100_000, "nested too deeply"),
     ],
 )
 def test_what_cannot_be_used_says_why(data: bytes, reason: str) -> None:
-    with pytest.raises(Malformed, match=reason):
+    with pytest.raises(MalformedRecord, match=reason):
         parse(data)
 
 
@@ -98,7 +98,7 @@ def test_what_cannot_be_used_says_why(data: bytes, reason: str) -> None:
 def test_any_bytes_are_a_record_or_malformed(data: bytes) -> None:
     try:
         found = parse(data)
-    except Malformed:
+    except MalformedRecord:
         return
     assert isinstance(found.question, str) and isinstance(found.answer, str)
     assert all(isinstance(name, str) for name in found.images)

@@ -105,7 +105,7 @@ def test_texts_numbers_and_stored_bytes(tmp_path: Path) -> None:
         assert store.image_bytes(3) == making.jpeg(1)
         assert store.image_key(2) == store.image_key(3) != store.image_key(4)
         assert store.record(4).answer == "4"
-    with pytest.raises(StoreError, match="row 6 asked, there are 6"):
+    with pytest.raises(StoreError, match="row 6 was requested, there are 6"):
         store.record(6)
 
 
@@ -204,7 +204,7 @@ def test_a_malformed_record_is_named_by_file_line_and_byte(tmp_path: Path) -> No
     with _open(path) as store:
         assert store.rows == 8
         offset = path.read_bytes().index(b'{"question": "cut')
-        with pytest.raises(StoreCorrupt, match=rf"train.jsonl: line 3 \(byte {offset}\): no JSON: .*"):
+        with pytest.raises(StoreCorrupt, match=rf"train.jsonl: line 3 \(byte {offset}\): not JSON: .*"):
             store.record(1)
         assert store.record(2).question == making.records(6)[1]["question"]
 

@@ -6,8 +6,8 @@ import json
 import os
 import random
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,19 @@ import numpy as np
 
 from penstock.errors import ImageError, PenstockError, StoreError
 from penstock.media.image.codec import size_of
-from penstock.plan.files.json_records import json_lines, json_records
 from penstock.stores.opening import open_store
 from penstock.stores.store import Store
+from penstock.stores.vqa.files import JSON_SUFFIXES, JsonFile
 
 _RECORDS = 256  # that are looked at
 _IMAGES = 64
 _TEXTS = 64
-_JSON_LINES = (".jsonl", ".ndjson")
 _IMAGE_NAMES = (".jpg", ".jpeg", ".png")
 _IMAGE_KEYS = ("image", "images", "image_path", "image_file", "img", "img_path", "file_name")
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredFiles:
     """Samples on disk: how many, and what one of them takes when it is in memory."""
 
     kind: str
@@ -44,10 +43,10 @@ class Measured:
     notes: tuple[str, ...] = ()
 
 
-def measure_files(path: str | os.PathLike[str]) -> Measured:
+def measure_files(path: str | os.PathLike[str]) -> MeasuredFiles:
     """A JSON or JSON Lines file, a folder of images, or whatever `penstock.open` opens."""
     place = Path(path)
-    if place.is_file() and place.suffix.lower() in (".json", *_JSON_LINES):
+    if place.is_file() and place.suffix.lower() in JSON_SUFFIXES:
         return _json_file(place)
     try:
         store = open_store(place)
@@ -63,17 +62,17 @@ def measure_files(path: str | os.PathLike[str]) -> Measured:
 # Stores
 
 
-def _store(store: Store) -> Measured:
-    images = [column for column in store.columns.values() if column.is_picture]
-    numbers = sum(column.row_bytes for column in store.columns.values() if not column.is_picture)
+def _store(store: Store) -> MeasuredFiles:
+    images = [column for column in store.columns.values() if column.is_image]
+    numbers = sum(column.row_bytes for column in store.columns.values() if not column.is_image)
     pixels = sum(column.row_bytes for column in images) / max(len(images), 1)
     rows = np.unique(np.linspace(0, max(store.rows - 1, 0), _TEXTS).astype(np.int64))
     texts = 0.0
     for name, column in store.columns.items():
         if column.kind == "text" and store.rows:
-            found = store.texts(name, rows)
-            texts += sum(map(sys.getsizeof, found)) / max(len(found), 1)
-    return Measured(
+            found_texts = store.texts(name, rows)
+            texts += sum(map(sys.getsizeof, found_texts)) / max(len(found_texts), 1)
+    return MeasuredFiles(
         store.kind, store.rows, store.stored_bytes, float(len(images)), pixels, numbers + texts, tuple(store.notes)
     )
 
@@ -81,7 +80,7 @@ def _store(store: Store) -> Measured:
 # Folders of images
 
 
-def _image_folder(place: Path) -> Measured:
+def _image_folder(place: Path) -> MeasuredFiles:
     chosen, count, stored = _Reservoir(_IMAGES), 0, 0
     for file in _image_files(place):
         count += 1
@@ -89,7 +88,7 @@ def _image_folder(place: Path) -> Measured:
         chosen.add(Path(file.path))
     pixels, notes = _mean_pixels(chosen.items)
     names = sum(sys.getsizeof(str(each)) for each in chosen.items) / max(len(chosen.items), 1)
-    return Measured("image folder", count, stored, 1.0, pixels, names, notes)
+    return MeasuredFiles("image folder", count, stored, 1.0, pixels, names, notes)
 
 
 def _image_files(place: Path) -> Iterator[os.DirEntry[str]]:
@@ -112,60 +111,38 @@ def _mean_pixels(files: list[Any]) -> tuple[float, tuple[str, ...]]:
             sizes.append(3 * height * width)
         except (OSError, ImageError) as error:
             failed.append(f"{file}: {getattr(error, 'strerror', None) or getattr(error, 'message', error)}")
-    notes = (
-        (f"{len(failed)} of {len(files)} images that were looked at cannot be read, as {failed[0]}",) if failed else ()
-    )
+    notes = (f"{len(failed)} of {len(files)} images checked cannot be read, such as {failed[0]}",) if failed else ()
     return (sum(sizes) / len(sizes) if sizes else 0.0), notes
 
 
 # JSON
 
 
-def _json_file(place: Path) -> Measured:
-    records, samples, notes = _lines(place) if place.suffix.lower() in _JSON_LINES else _list(place)
-    if not samples:
-        raise StoreError(f"{place} has no records", hint="a list of objects, or one object a line (.jsonl)")
+def _json_file(place: Path) -> MeasuredFiles:
+    with closing(JsonFile(place)) as file:
+        samples, label = len(file), file.label
+        if not samples:
+            raise StoreError(f"{place} has no records", hint="a list of objects, or one object a line (.jsonl)")
+        looked_at = np.unique(np.linspace(0, samples - 1, _RECORDS).astype(np.int64)).tolist()
+        records = [record for number in looked_at if (record := _parsed(file.read(number)[0])) is not None]
+    broken = len(looked_at) - len(records)
+    notes = (f"{broken} of {len(looked_at)} records checked are not JSON",) if broken else ()
     names = [_image_names(record) for record in records]
     images = sum(map(len, names)) / max(len(names), 1)
-    chosen = _Reservoir(_IMAGES)
-    for name in (name for each in names for name in each):
-        chosen.add(_image_path(place, name))
-    pixels, image_notes = _mean_pixels(chosen.items)
+    files = [_image_path(place, name) for each in names for name in each]
+    pixels, image_notes = _mean_pixels(files[:: -(-len(files) // _IMAGES) or 1])
     if not images and records and isinstance(records[0], Mapping) and "image_id" in records[0]:
         images = 1.0
         image_notes = ("images are named by image_id: their sizes are not known here",)
     held = sum(object_bytes(record) for record in records) / max(len(records), 1)
-    kind = "JSON Lines" if place.suffix.lower() in _JSON_LINES else "JSON"
-    return Measured(kind, samples, place.stat().st_size, images, pixels, held, (*notes, *image_notes))
+    return MeasuredFiles(label, samples, place.stat().st_size, images, pixels, held, (*notes, *image_notes))
 
 
-def _list(place: Path) -> tuple[list[Any], int, tuple[str, ...]]:
-    """Records that are looked at, and how many there are in the longest list."""
-    counts: Counter[str] = Counter()
-    chosen: dict[str, _Reservoir] = {}
-    for name, record in json_records(place):
-        counts[name] += 1
-        chosen.setdefault(name, _Reservoir(_RECORDS)).add(record)
-    if not counts:
-        return [], 0, ()
-    longest = max(counts, key=lambda name: counts[name])
-    return chosen[longest].items, counts[longest], ()
-
-
-def _lines(place: Path) -> tuple[list[Any], int, tuple[str, ...]]:
-    chosen, count = _Reservoir(_RECORDS), 0
-    for _, line in json_lines(place):
-        count += 1
-        chosen.add(line)
-    records: list[Any] = []
-    broken = 0
-    for line in chosen.items:
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            broken += 1
-    notes = (f"{broken} of {len(chosen.items)} lines that were looked at are no JSON",) if broken else ()
-    return records, count, notes
+def _parsed(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        return None
 
 
 def _image_names(record: Any) -> list[str]:

@@ -111,25 +111,25 @@ class MemorySampler:
     def sample(self) -> MemorySample:
         """Look now."""
         sizes = [pss_bytes(pid) for pid in descendants(self._pid)]
-        found = MemorySample(
+        sample = MemorySample(
             time.monotonic() - self._began, pss_bytes(self._pid), sum(sizes), len(sizes), self._gpu_bytes()
         )
         with self._lock:
             peaks = self._peaks
             self._peaks = MemoryPeaks(
-                max(peaks.own_bytes, found.own_bytes),
-                max(peaks.tree_bytes, found.tree_bytes),
+                max(peaks.own_bytes, sample.own_bytes),
+                max(peaks.tree_bytes, sample.tree_bytes),
                 max([peaks.worker_bytes, *sizes]),
-                max(peaks.workers, found.workers),
-                max(peaks.gpu_bytes, found.gpu_bytes),
+                max(peaks.workers, sample.workers),
+                max(peaks.gpu_bytes, sample.gpu_bytes),
             )
             if self._seen % self._keep_every == 0:
-                self._samples.append(found)
+                self._samples.append(sample)
             self._seen += 1
             if len(self._samples) >= _MOST_SAMPLES:
                 self._samples = self._samples[::2]
                 self._keep_every *= 2
-        return found
+        return sample
 
     @property
     def samples(self) -> tuple[MemorySample, ...]:
@@ -142,9 +142,9 @@ class MemorySampler:
         """The most so far."""
         own = self._meter.peak_bytes if self._meter is not None else 0
         with self._lock:
-            found = self._peaks
+            peaks = self._peaks
         return MemoryPeaks(
-            max(found.own_bytes, own), max(found.tree_bytes, own), found.worker_bytes, found.workers, found.gpu_bytes
+            max(peaks.own_bytes, own), max(peaks.tree_bytes, own), peaks.worker_bytes, peaks.workers, peaks.gpu_bytes
         )
 
     def describe(self) -> str:

@@ -33,27 +33,27 @@ class Reading:
         used = self.memory.bytes - min(self.memory.available_bytes, self.memory.bytes)
         share = used / self.memory.bytes
         full = round(share * _BAR_WIDTH)
-        found = [f"memory  {'█' * full}{'░' * (_BAR_WIDTH - full)} {share:.0%} · {describe_memory(self.memory)}"]
+        lines = [f"memory  {'█' * full}{'░' * (_BAR_WIDTH - full)} {share:.0%} · {describe_memory(self.memory)}"]
         if self.tree is not None:
-            found.append(
+            lines.append(
                 f"process {format_bytes(self.tree.own_bytes)} · {self.tree.workers} workers "
                 f"{format_bytes(self.tree.workers_bytes)} · peak {format_bytes(self.peak_bytes)}"
             )
         for gpu in self.gpus:
             if gpu.memory_bytes and gpu.free_bytes is not None:
                 held = format_bytes(gpu.memory_bytes - gpu.free_bytes)
-                found.append(f"GPU {gpu.index}   {held} of {format_bytes(gpu.memory_bytes)} · {gpu.name}")
-        return found
+                lines.append(f"GPU {gpu.index}   {held} of {format_bytes(gpu.memory_bytes)} · {gpu.name}")
+        return lines
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        memory = {name: value for name, value in asdict(self.memory).items() if name != "candidates"}
+        memory = {name: value for name, value in self.memory._asdict().items() if name != "candidates"}
         gpus = [asdict(gpu) for gpu in self.gpus]
         tree = None if self.tree is None else {**asdict(self.tree), "tree_bytes": self.tree.tree_bytes}
         return {"memory": memory, "gpus": gpus, "tree": tree, "peak_bytes": self.peak_bytes}
 
 
-class Watch:
+class MemoryWatch:
     """Looks again and again until it is interrupted, or `count` times."""
 
     def __init__(self, pid: int | None, *, every_s: float = 1.0, count: int | None = None) -> None:
@@ -65,7 +65,7 @@ class Watch:
         self._gpus_due_s = 0.0
         self._height = 0
 
-    def look(self) -> Reading:
+    def read(self) -> Reading:
         """One reading."""
         if time.monotonic() >= self._gpus_due_s:
             self._gpus = read_gpus()
@@ -86,7 +86,7 @@ class Watch:
                 if self._pid is not None and not Path(f"/proc/{self._pid}").exists():
                     print(f"process {self._pid} has ended", file=target)
                     break
-                reading = self.look()
+                reading = self.read()
                 if is_live and shown:
                     target.write(f"\x1b[{self._height}F\x1b[J")
                 text = [json.dumps(reading.as_dict())] if as_json else reading.lines()

@@ -43,7 +43,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayResult:
     """How a replay ended: whether it fits, and the peak of the memory reserved."""
 
     fits: bool
@@ -73,7 +73,7 @@ class CachingAllocator:
 
     def hold(self, segment: Segment) -> list[_Block | None]:
         """Start with a segment; the blocks in use are returned in place of their addresses."""
-        found: list[_Block | None] = []
+        blocks: list[_Block | None] = []
         before: _Block | None = None
         for n_bytes, address in segment.blocks:
             block = self._make(n_bytes, segment.is_small)
@@ -86,10 +86,10 @@ class CachingAllocator:
                 self._put(block)
             else:
                 self.allocated_bytes += n_bytes
-            found.append(None if address is None else block)
+            blocks.append(None if address is None else block)
         self._next_address += 1
         self._note()
-        return found
+        return blocks
 
     def allocate(self, n_bytes: int) -> _Block | None:
         """A block of at least so many bytes, or None where the limit forbids it."""
@@ -187,7 +187,9 @@ def _segment_bytes(size: int) -> int:
     return -(-size // _LARGE_ROUND_BYTES) * _LARGE_ROUND_BYTES
 
 
-def replay(segments: Iterable[Segment], events: Iterable[tuple[int, int]], limit_bytes: int | None = None) -> Replayed:
+def replay(
+    segments: Iterable[Segment], events: Iterable[tuple[int, int]], limit_bytes: int | None = None
+) -> ReplayResult:
     """Run the events of a trace from its first segments on."""
     allocator = CachingAllocator(limit_bytes)
     blocks: dict[int, _Block] = {}
@@ -199,7 +201,7 @@ def replay(segments: Iterable[Segment], events: Iterable[tuple[int, int]], limit
             if block is not None and address is not None
         )
     if limit_bytes is not None and allocator.reserved_bytes > limit_bytes:
-        return Replayed(False, allocator.peak_reserved_bytes)
+        return ReplayResult(False, allocator.peak_reserved_bytes)
     for address, n_bytes in events:
         if not n_bytes:
             if (freed := blocks.pop(address, None)) is not None:
@@ -207,9 +209,9 @@ def replay(segments: Iterable[Segment], events: Iterable[tuple[int, int]], limit
             continue
         block = allocator.allocate(n_bytes)
         if block is None:
-            return Replayed(False, allocator.peak_reserved_bytes)
+            return ReplayResult(False, allocator.peak_reserved_bytes)
         blocks[address] = block
-    return Replayed(True, allocator.peak_reserved_bytes)
+    return ReplayResult(True, allocator.peak_reserved_bytes)
 
 
 class ScaledTrace:
@@ -239,7 +241,7 @@ class ScaledTrace:
             for address, n_bytes in self._large.events
         ]
 
-    def replay(self, batch_size: int, limit_bytes: int | None = None) -> Replayed:
+    def replay(self, batch_size: int, limit_bytes: int | None = None) -> ReplayResult:
         """Steps at this batch size, as a process takes them that starts with it."""
         return replay(self._large.segments, self.events(batch_size), limit_bytes)
 
@@ -248,7 +250,7 @@ class ScaledTrace:
         pairs = (
             (self.replay(each.batch_size).reserved_bytes, each.reserved_bytes) for each in (self._small, self._large)
         )
-        return max(abs(found - measured) / max(measured, 1) for found, measured in pairs)
+        return max(abs(predicted - measured) / max(measured, 1) for predicted, measured in pairs)
 
 
 def _pairs(small: Sequence[int], large: Sequence[int], small_batch: int, large_batch: int) -> list[int | None]:
@@ -258,25 +260,25 @@ def _pairs(small: Sequence[int], large: Sequence[int], small_batch: int, large_b
     def are_alike(position: int, other: int) -> bool:
         if position >= len(large) or other >= len(small):
             return False
-        mine, theirs = large[position], small[other]
-        slack = _ROUND_BYTES * ratio + _SAME_SIZE * mine
-        return mine == theirs or abs(mine - theirs * ratio) <= slack
+        one, two = large[position], small[other]
+        slack = _ROUND_BYTES * ratio + _SAME_SIZE * one
+        return one == two or abs(one - two * ratio) <= slack
 
-    found: list[int | None] = []
+    pairs: list[int | None] = []
     other = 0
     position = 0
     while position < len(large):
         if are_alike(position, other):
-            found.append(small[other])
+            pairs.append(small[other])
             position, other = position + 1, other + 1
             continue
         skip_large, skip_small = _resume(are_alike, position, other)
         if skip_large == skip_small:  # as many in both: other sizes, in the same places
-            found += [small[other + n] if other + n < len(small) else None for n in range(skip_large)]
+            pairs += [small[other + n] if other + n < len(small) else None for n in range(skip_large)]
         else:
-            found += [None] * skip_large
+            pairs += [None] * skip_large
         position, other = position + skip_large, other + skip_small
-    return found[: len(large)]
+    return pairs[: len(large)]
 
 
 def _resume(are_alike: Callable[[int, int], bool], position: int, other: int) -> tuple[int, int]:

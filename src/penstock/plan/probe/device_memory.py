@@ -152,10 +152,10 @@ class _History:
         return Trace(batch_size, self._segments, self._events, reserved_bytes)
 
 
-def _segments(found: list[dict[str, Any]], device_index: int) -> tuple[Segment, ...]:
+def _segments(entries: list[dict[str, Any]], device_index: int) -> tuple[Segment, ...]:
     """Segments of a snapshot; a block's address follows from where its segment starts."""
     segments = []
-    for each in found:
+    for each in entries:
         if each.get("device", device_index) != device_index:
             continue
         blocks, address = [], int(each["address"])

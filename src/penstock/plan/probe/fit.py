@@ -28,7 +28,7 @@ class ProbePoint:
 
 
 @dataclass(frozen=True)
-class Fit:
+class LinearFit:
     """peak(b) = fixed_bytes + sample_bytes · b."""
 
     fixed_bytes: float
@@ -47,23 +47,25 @@ class Fit:
         return min(MOST_SAMPLES, int((limit_bytes - self.fixed_bytes) / self.sample_bytes))
 
 
-def fit_line(first: tuple[int, int], second: tuple[int, int]) -> Fit:
+def fit_line(first: tuple[int, int], second: tuple[int, int]) -> LinearFit:
     """The line through two (batch size, bytes); memory does not fall with the batch."""
     slope = max(0.0, (second[1] - first[1]) / (second[0] - first[0]))
-    return Fit(second[1] - slope * second[0], slope)
+    return LinearFit(second[1] - slope * second[0], slope)
 
 
 @dataclass(frozen=True)
-class Climb:
+class ProbeFit:
     """The points measured, the lines through the last two, and how far a third point was from the line."""
 
     points: tuple[ProbePoint, ...]
-    allocated: Fit
-    reserved: Fit
+    allocated: LinearFit
+    reserved: LinearFit
     linearity_error: float
 
 
-def climb(measure: Callable[[int], ProbePoint], limit_bytes: int, start: int, most: int, held_bytes: int = 0) -> Climb:
+def climb(
+    measure: Callable[[int], ProbePoint], limit_bytes: int, start: int, most: int, held_bytes: int = 0
+) -> ProbeFit:
     """Measure rising batches up to about half of what fits. `held_bytes`: what is held before any step.
 
     A batch is tried only if it fits even where all that steps take grows in proportion to it, its fixed part too. So
@@ -89,13 +91,13 @@ def climb(measure: Callable[[int], ProbePoint], limit_bytes: int, start: int, mo
         # No room above for a third point: one between the two checks the line as well.
         points.insert(1, measure((points[0].batch_size + points[1].batch_size) // 2))
         error = _off_line(reserved, points[1])
-    return Climb(tuple(points), allocated, reserved, error)
+    return ProbeFit(tuple(points), allocated, reserved, error)
 
 
 def _next(points: Sequence[ProbePoint], limit_bytes: int, most: int, held_bytes: int) -> int | None:
     last = points[-1]
-    taken, room = max(last.reserved_bytes - held_bytes, 1), max(limit_bytes - held_bytes, 0)
-    safe = min(most, last.batch_size * room // taken)
+    used, room = max(last.reserved_bytes - held_bytes, 1), max(limit_bytes - held_bytes, 0)
+    safe = min(most, last.batch_size * room // used)
     if len(points) == 1:
         wanted = 2 * last.batch_size
     else:
@@ -109,9 +111,9 @@ def _next(points: Sequence[ProbePoint], limit_bytes: int, most: int, held_bytes:
     return following if following >= _APART * last.batch_size else None
 
 
-def _last_line(points: Sequence[ProbePoint], name: str) -> Fit:
+def _last_line(points: Sequence[ProbePoint], name: str) -> LinearFit:
     if len(points) == 1:  # nothing else fits: in proportion
-        return Fit(0.0, getattr(points[0], name) / points[0].batch_size)
+        return LinearFit(0.0, getattr(points[0], name) / points[0].batch_size)
     first, second = points[-2:]
     return fit_line((first.batch_size, getattr(first, name)), (second.batch_size, getattr(second, name)))
 
@@ -123,7 +125,7 @@ def _linearity_error(points: Sequence[ProbePoint]) -> float:
     return _off_line(_last_line(points[:-1], "reserved_bytes"), points[-1])
 
 
-def _off_line(line: Fit, point: ProbePoint) -> float:
+def _off_line(line: LinearFit, point: ProbePoint) -> float:
     return abs(line.at(point.batch_size) - point.reserved_bytes) / max(point.reserved_bytes, 1)
 
 
@@ -135,9 +137,9 @@ def scaled_trace(traces: Sequence[Trace | None]) -> tuple[ScaledTrace | None, fl
     known = sorted((each for each in traces if each is not None), key=lambda each: each.batch_size)
     if len(known) < 2:
         return None, math.inf
-    found = ScaledTrace(known[-2], known[-1])
-    error = found.error()
-    return (found if error <= _REPLAY_ERROR else None), error
+    trace = ScaledTrace(known[-2], known[-1])
+    error = trace.error()
+    return (trace if error <= _REPLAY_ERROR else None), error
 
 
 def largest_batch(fits: Callable[[int], bool], low: int, high: int) -> int:

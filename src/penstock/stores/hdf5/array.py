@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -40,17 +39,6 @@ _SCANNED_ROWS = 1 << 16
 _MOST_ROWS = 1 << 40  # a header that claims more is damaged or hostile
 
 
-@dataclass(frozen=True)
-class PathTaken:
-    """How rows are read, and why so."""
-
-    way: Way
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.way}: {self.why}"
-
-
 class Hdf5Array:
     """A data set whose first dimension counts rows; `rows` gives a run of them.
 
@@ -71,7 +59,7 @@ class Hdf5Array:
             """Where the first row lies, when all lie in one piece."""
             self.stored_bytes = 0
             """On disk; of ragged rows, the references alone."""
-            self.reader, self.path_taken = self._choose(data)
+            self.reader, self.way, self.why = self._choose(data)
         self._last = LastChunk()
         if not self.shape:
             raise StoreError(f"{file.path}: {name} is a single value, it has no rows")
@@ -79,7 +67,7 @@ class Hdf5Array:
             raise LimitExceeded(f"{file.path}: {name} claims {self.count:,} rows", size=self.count, limit=_MOST_ROWS)
 
     def __repr__(self) -> str:
-        return f"Hdf5Array({self.name!r}, {self.dtype} {self.shape}, {self.path_taken.way})"
+        return f"Hdf5Array({self.name!r}, {self.dtype} {self.shape}, {self.way})"
 
     @property
     def count(self) -> int:
@@ -149,7 +137,7 @@ class Hdf5Array:
     def _where(self) -> str:
         return f"{self.file.path}: {self.name}"
 
-    def _choose(self, data: h5py.Dataset) -> tuple[RowReader | RaggedReader, PathTaken]:
+    def _choose(self, data: h5py.Dataset) -> tuple[RowReader | RaggedReader, Way, str]:
         """The reader of the rows, and why it is this one."""
         filters = self.file.filters(data) if self.chunks is not None else ()
         plain_bytes = math.prod(self.shape) * self._stored.itemsize
@@ -157,25 +145,21 @@ class Hdf5Array:
         reason = self._library_reason(data, filters)
         if reason is not None:
             reader = LibraryRows(self.name, self._stored, self.shape, self.chunks)
-            return RaggedLibraryRows(self.name) if self.is_ragged else reader, PathTaken("library", reason)
-        found: RowReader
-        if self.chunks is None:
-            found = self._contiguous(data)
-            taken = PathTaken("file", "contiguous: one run of bytes, read where it lies")
+            return RaggedLibraryRows(self.name) if self.is_ragged else reader, "library", reason
+        if self.chunks is not None:
+            rows_reader, way, why = self._in_chunks(self.chunks, filters)
         else:
-            found, taken = self._in_chunks(self.chunks, filters)
-        if self.is_ragged:
-            return HeapRows(found), PathTaken("heap", _HEAP)
-        return found, taken
+            rows_reader, way, why = self._contiguous(data), "file", "contiguous: one run of bytes, read where it lies"
+        return (HeapRows(rows_reader), "heap", _HEAP) if self.is_ragged else (rows_reader, way, why)
 
-    def _in_chunks(self, chunks: tuple[int, ...], filters: tuple[int, ...]) -> tuple[RowReader, PathTaken]:
+    def _in_chunks(self, chunks: tuple[int, ...], filters: tuple[int, ...]) -> tuple[RowReader, Way, str]:
         text = f"chunks of {'×'.join(str(size) for size in chunks)}"
         if not filters and chunks[1:] == self.row_shape:
-            taken = PathTaken("chunks", f"{text}, unfiltered: rows read where they lie")
-            return PlainChunkRows(self.name, self.shape, chunks, self._stored), taken
+            rows = PlainChunkRows(self.name, self.shape, chunks, self._stored)
+            return rows, "chunks", f"{text}, unfiltered: rows read where they lie"
         names = " + ".join(map(filter_name, filters)) or "unfiltered, but each holds a part of a row"
-        taken = PathTaken("unpacked chunks", f"{text}, {names}: read and unpacked beside the lock")
-        return PackedChunkRows(self.name, self.shape, chunks, self._stored, filters), taken
+        packed = PackedChunkRows(self.name, self.shape, chunks, self._stored, filters)
+        return packed, "unpacked chunks", f"{text}, {names}: read and unpacked beside the lock"
 
     def _contiguous(self, data: h5py.Dataset) -> ContiguousRows:
         offset, stored = int(data.id.get_offset()), int(data.id.get_storage_size())
@@ -227,7 +211,7 @@ def _has_references(data: h5py.Dataset) -> bool:
 def _is_ragged(data: h5py.Dataset, texts: bool) -> bool:
     import h5py
 
-    if texts and (found := h5py.check_string_dtype(data.dtype)) is not None:
-        return found.length is None
+    if texts and (string_type := h5py.check_string_dtype(data.dtype)) is not None:
+        return string_type.length is None
     base = h5py.check_vlen_dtype(data.dtype)
     return base is not None and base is not str and base is not bytes and np.dtype(base).itemsize == 1

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, StoreCorrupt
 from penstock.stores.hdf5.file import library_errors, library_lock
-from penstock.stores.hdf5.rows import REFERENCE, BandReader, LastChunk, OpenFile, RowFile, RowReader, as_bytes, each_at
+from penstock.stores.hdf5.rows import REFERENCE, BandReader, LastChunk, RowFile, RowReader, as_bytes, iter_at
 from penstock.stores.scattered import gather_bytes
 from penstock.stores.store import Scratch
 
@@ -56,7 +56,7 @@ class ChunkTable:
         return self._offsets
 
     def blank(self, row_bytes: int) -> NDArray[np.uint8]:
-        """A row that nobody wrote."""
+        """A row that was never written."""
         return as_bytes(np.full(row_bytes // self._dtype.itemsize, self.fill, self._dtype))
 
     def _list(self, file: RowFile) -> None:
@@ -129,13 +129,13 @@ class PlainChunkRows(RowReader):
         gather_bytes(file.source, offsets[is_written], self._row_bytes, written)
         out[is_written], out[~is_written] = written, self._table.fill
 
-    def each(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+    def iter_rows(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
         offsets = self._row_offsets(file, np.asarray(rows, np.int64)).tolist()
         fill = None if min(offsets, default=0) >= 0 else self._table.blank(self._row_bytes)
-        return each_at(file, offsets, scratch.take(self._row_bytes), fill)
+        return iter_at(file, offsets, scratch.take(self._row_bytes), fill)
 
     def _row_offsets(self, file: RowFile, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The bytes where rows lie, -1 where nobody wrote them."""
+        """The byte offsets of rows, -1 where they were never written."""
         numbers, inside = np.divmod(rows, self._table.chunks[0])
         offsets = self._table.offsets(file)[numbers]
         return np.where(offsets < 0, offsets, offsets + inside * self._row_bytes)
@@ -157,9 +157,9 @@ class PackedChunkRows(BandReader):
     def index_bytes(self) -> int:
         return self._table.n_bytes
 
-    def each(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+    def iter_rows(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
         if self._table.chunks[1:] != self._row_shape:
-            yield from super().each(file, rows, scratch)
+            yield from super().iter_rows(file, rows, scratch)
             return
         held, step = -1, self.together
         for row in rows:  # whole rows: they are given where they were unpacked
@@ -208,10 +208,10 @@ class PackedChunkRows(BandReader):
             raise StoreCorrupt(f"{self._where(file, number)} unpacks to {len(data):,} of {chunk_bytes:,} bytes")
         return np.frombuffer(data, self._dtype).reshape(table.chunks)
 
-    def _inflate(self, data: Any, file: OpenFile, number: int) -> bytes:
+    def _inflate(self, data: Any, file: RowFile, number: int) -> bytes:
         unpacker, chunk_bytes = zlib.decompressobj(), self._table.chunk_bytes
         try:
-            found = unpacker.decompress(data, chunk_bytes)
+            unpacked = unpacker.decompress(data, chunk_bytes)
             more = b"" if unpacker.eof else unpacker.decompress(unpacker.unconsumed_tail, 1)
         except zlib.error as error:
             raise StoreCorrupt(
@@ -219,9 +219,9 @@ class PackedChunkRows(BandReader):
             ) from error
         if more or not unpacker.eof:
             raise StoreCorrupt(f"{self._where(file, number)} is not {chunk_bytes:,} bytes when unpacked")
-        return found
+        return unpacked
 
-    def _where(self, file: OpenFile, number: int) -> str:
+    def _where(self, file: RowFile, number: int) -> str:
         at = zip(np.unravel_index(number, self._table.grid), self._table.chunks, strict=True)
         return f"{file.path}: {self._table.name}: the chunk at {tuple(int(cell) * step for cell, step in at)}"
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, StoreCorrupt, StoreError
 from penstock.profile.record.spans import span
+from penstock.stores.caches import FILE_CACHE, Lru
 from penstock.stores.hdf5.array import Hdf5Array
 from penstock.stores.hdf5.columns import LONGEST_TEXT_BYTES
 from penstock.stores.hdf5.file import Hdf5File, library_lock
@@ -28,12 +29,11 @@ from penstock.stores.hdf5.rows import (
     LastChunk,
     RaggedReader,
     RowReader,
-    picture_bytes,
+    image_bytes,
 )
-from penstock.stores.hdf5.survey import Survey
-from penstock.stores.held import FILE_CACHE, Lru
-from penstock.stores.scattered import stretches
-from penstock.stores.store import ImageSource, Picture, Scratch, row_numbers
+from penstock.stores.hdf5.survey import Hdf5Survey
+from penstock.stores.scattered import runs_between
+from penstock.stores.store import ImageArray, ImageSource, Scratch, row_numbers
 from penstock.system.files import ReadErrors, open_source
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class _HandleErrors(ReadErrors):
 _ERRORS = _HandleErrors(StoreError, StoreCorrupt)
 
 
-class Handle:
-    """One open file; closed when the last one who reads from it lets go."""
+class OpenFile:
+    """One open file; closed with its last reader."""
 
     def __init__(self, path: Path, stamp: tuple[int, int], allow_external: bool) -> None:
         self.path = path
@@ -94,31 +94,31 @@ class Handle:
             self._library.close()
 
 
-class Files:
+class OpenFiles:
     """The files of a store by number."""
 
     def __init__(self, paths: Sequence[Path], stamps: Any, allow_external: bool) -> None:
         self.paths, self.stamps = tuple(paths), stamps
         self._allow_external = allow_external
         self._closed = False
-        self._open: Lru[Handle] = Lru(most_open())
+        self._open: Lru[OpenFile] = Lru(most_open())
 
     @property
     def n_open(self) -> int:
         return len(self._open)
 
-    def handle(self, number: int) -> Handle:
+    def handle(self, number: int) -> OpenFile:
         """The file, open and unchanged. Who holds the handle may read from its source."""
         if self._closed:
             raise StoreError(f"{self.paths[number]}: the store is closed already")
-        found = self._open.get(number, lambda: self._opened(number))
-        found.check()
-        return found
+        file = self._open.get(number, lambda: self._opened(number))
+        file.check()
+        return file
 
-    def _opened(self, number: int) -> Handle:
+    def _opened(self, number: int) -> OpenFile:
         size, time_ns = (int(value) for value in self.stamps[number])
         with span(FILE_CACHE):
-            return Handle(self.paths[number], (size, time_ns), self._allow_external)
+            return OpenFile(self.paths[number], (size, time_ns), self._allow_external)
 
     def close(self) -> None:
         self._closed = True
@@ -181,8 +181,8 @@ class RowMap:
             parts = [int(self.parts[run]) for run in runs]
             local = [int(row) + int(self.shifts[run]) for row, run in zip(rows, runs, strict=True)]
         else:
-            found, numbers = self.locate(np.asarray(rows, np.int64))
-            parts, local = found.tolist(), numbers.tolist()
+            part_numbers, numbers = self.locate(np.asarray(rows, np.int64))
+            parts, local = part_numbers.tolist(), numbers.tolist()
         begin = 0
         for end in range(1, len(parts) + 1):
             if end == len(parts) or parts[end] != parts[begin]:
@@ -193,14 +193,14 @@ class RowMap:
         """Each row once, as (part, rows of the part) that rise; and for each of `rows` its place among them."""
         keys, places = np.unique(self.keys(rows), return_inverse=True)
         parts, local = keys >> _LOCAL_BITS, keys & _LOCAL_MASK
-        runs = stretches(parts[1:] != parts[:-1]) if len(keys) else ()
+        runs = runs_between(parts[1:] != parts[:-1]) if len(keys) else ()
         return [(int(parts[begin]), local[begin:end]) for begin, end in runs], places.reshape(-1)
 
 
 class ColumnRows:
     """One column over all parts of a store, as its rows are stored; any thread may read."""
 
-    def __init__(self, survey: Survey, files: Files, number: int) -> None:
+    def __init__(self, survey: Hdf5Survey, files: OpenFiles, number: int) -> None:
         self.facts = survey.columns[number]
         self.dtype: np.dtype[Any] = np.dtype(self.facts.stored_dtype) if not self.facts.ragged else np.dtype("u1")
         self._files, self._part_file, self._groups = files, survey.part_file, survey.part_group
@@ -211,19 +211,19 @@ class ColumnRows:
         self._last: tuple[int, RowReader | RaggedReader | None] = (-1, None)  # replaced as one, never changed
         self._heaps: Lru[NDArray[np.int64]] = Lru(_HEAP_BYTES, lambda places: places.nbytes)
 
-    def file(self, part: int) -> Handle:
+    def file(self, part: int) -> OpenFile:
         return self._files.handle(int(self._part_file[part]))
 
-    def _reader(self, part: int, file: Handle) -> RowReader | RaggedReader:
+    def _reader(self, part: int, file: OpenFile) -> RowReader | RaggedReader:
         """What reads the rows of a part: known from the survey where they lie in one piece, else asked for once."""
         held, reader = self._last
         if held == part and reader is not None:
             return reader
         offset = int(self._offsets[part])
         if offset >= 0:
-            found = ContiguousRows(offset, REFERENCE.itemsize if self.facts.ragged else int(self.row_bytes[part]))
+            row_reader = ContiguousRows(offset, REFERENCE.itemsize if self.facts.ragged else int(self.row_bytes[part]))
             known = self._heaps if self.facts.kind == "text" else None
-            reader = HeapRows(found, known) if self.facts.ragged else found
+            reader = HeapRows(row_reader, known) if self.facts.ragged else row_reader
         else:
             reader = self._readers.get(part)
             if reader is None:
@@ -232,7 +232,7 @@ class ColumnRows:
         self._last = (part, reader)
         return reader
 
-    def _opened_reader(self, part: int, file: Handle) -> RowReader | RaggedReader:
+    def _opened_reader(self, part: int, file: OpenFile) -> RowReader | RaggedReader:
         is_text = self.facts.kind == "text"
         reader = Hdf5Array(file.library(), join(self._groups[part], self.facts.name), texts=is_text).reader
         if is_text and isinstance(reader, HeapRows):
@@ -240,11 +240,11 @@ class ColumnRows:
         self._readers[part] = reader
         return reader
 
-    def _fixed(self, part: int, file: Handle) -> RowReader:
-        found = self._reader(part, file)
-        if isinstance(found, RaggedReader):
+    def _fixed(self, part: int, file: OpenFile) -> RowReader:
+        reader = self._reader(part, file)
+        if isinstance(reader, RaggedReader):
             raise StoreCorrupt(f"{file.path}: {self.facts.name} was changed: its rows have different lengths now")
-        return found
+        return reader
 
     @property
     def index_bytes(self) -> int:
@@ -260,28 +260,28 @@ class ColumnRows:
     def gather(self, row_map: RowMap, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Rows of the store in any order and with repeats, in the byte order of this machine."""
         pieces, places = row_map.by_place(rows)
-        found = np.empty((sum(len(local) for _, local in pieces), *self.facts.stored_shape), self.dtype)
+        values = np.empty((sum(len(local) for _, local in pieces), *self.facts.stored_shape), self.dtype)
         done = 0
         for part, local in pieces:
             file = self.file(part)
-            self._fixed(part, file).gather(file, local, found[done : done + len(local)])
+            self._fixed(part, file).gather(file, local, values[done : done + len(local)])
             done += len(local)
-        return as_native(found, self.facts.dtype)[places]
+        return as_native(values, self.facts.dtype)[places]
 
     def texts(self, row_map: RowMap, rows: NDArray[np.int64], where: str) -> list[str]:
         """Rows of a text column in any order and with repeats."""
         pieces, places = row_map.by_place(rows)
-        found: list[bytes] = []
+        encoded: list[bytes] = []
         for part, local in pieces:
             if self.facts.ragged:
                 texts = self.ragged(part, local.tolist(), LONGEST_TEXT_BYTES, where)
-                found += [each.tobytes() for each in texts]
+                encoded += [each.tobytes() for each in texts]
                 continue
             file = self.file(part)
             fixed = np.empty(len(local), f"S{int(self.row_bytes[part])}")  # parts may be of different widths
             self._fixed(part, file).gather(file, local, fixed)
-            found += fixed.tolist()
-        return [found[place].decode("utf-8", "replace") for place in places.tolist()]
+            encoded += fixed.tolist()
+        return [encoded[place].decode("utf-8", "replace") for place in places.tolist()]
 
     def ragged(self, part: int, local: Sequence[int], longest_bytes: int, where: str) -> Iterator[NDArray[np.uint8]]:
         """Rows of a part that have their own lengths."""
@@ -291,21 +291,21 @@ class ColumnRows:
             raise StoreCorrupt(f"{file.path}: {self.facts.name} was changed: its rows have one length now")
         done = 0
         try:
-            for found in reader.rows(file, local, longest_bytes):
-                yield found
+            for value in reader.rows(file, local, longest_bytes):
+                yield value
                 done += 1
         except LimitExceeded as error:
-            most = "a text may have" if self.facts.kind == "text" else "a picture of this column has"
+            most = "a text may have" if self.facts.kind == "text" else "an image of this column has"
             unpacked = "" if self.facts.kind == "text" else " when it is not encoded"
             raise StoreCorrupt(
                 f"{where}: row {local[done]:,} claims {error.size:,} bytes, {most} {longest_bytes:,}{unpacked}",
                 hint="the file is damaged",
             ) from None
 
-    def each(self, part: int, local: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+    def iter_rows(self, part: int, local: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
         """The bytes of rows of a part, each valid until the next."""
         file = self.file(part)
-        return self._fixed(part, file).each(file, local, scratch)
+        return self._fixed(part, file).iter_rows(file, local, scratch)
 
 
 class Hdf5Images(ImageSource):
@@ -348,25 +348,25 @@ class Hdf5Images(ImageSource):
         changed = (parts[1:] != parts[:-1]) | (bands[1:] != bands[:-1]) | alone
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(changed, dtype=np.int64)])
 
-    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
         if len(rows) and (min(rows) < 0 or max(rows) >= self._map.rows):
-            checked_rows(rows, self._map.rows, self._where)
+            row_numbers(rows, self._where, self._map.rows)
         column, is_copied = self._column, self._is_copied
         memory: NDArray[np.uint8] | None = None
         for part, local in self._map.by_part(rows):
             if column.facts.ragged:
                 for row in column.ragged(part, local, self._longest_bytes, self._where):
-                    yield row[: picture_bytes(row.data)]
+                    yield row[: image_bytes(row.data)]
             elif self._is_encoded:
-                for row in column.each(part, local, scratch):
-                    yield row[: picture_bytes(row.data)]
+                for row in column.iter_rows(part, local, scratch):
+                    yield row[: image_bytes(row.data)]
             else:
-                for row in column.each(part, local, scratch):
+                for row in column.iter_rows(part, local, scratch):
                     if row is not memory or is_copied:  # most readers give the same memory again
-                        memory, picture = row, self._pixels(row)
-                    yield picture
+                        memory, image = row, self._pixels(row)
+                    yield image
 
-    def _pixels(self, row: NDArray[np.uint8]) -> Picture:
+    def _pixels(self, row: NDArray[np.uint8]) -> ImageArray:
         """The bytes of a row as what they show."""
         facts = self._column.facts
         stored = row.view(self._column.dtype).reshape(facts.stored_shape)
@@ -381,12 +381,3 @@ def as_native(values: NDArray[Any], dtype: str) -> NDArray[Any]:
     if dtype == "bool":
         return np.asarray(values.view(np.uint8) != 0)
     return values if values.dtype.isnative else values.astype(dtype)
-
-
-def checked_rows(rows: Any, count: int, where: str) -> NDArray[np.int64]:
-    """Row numbers as an array, all of them there."""
-    found = row_numbers(rows, where)
-    if len(found) and (int(found.min()) < 0 or int(found.max()) >= count):
-        wrong = int(found.min()) if int(found.min()) < 0 else int(found.max())
-        raise StoreError(f"{where}: there is no row {wrong:,}, it has {count:,}")
-    return found

@@ -12,26 +12,26 @@ from penstock.errors import ImageError, LimitExceeded, StoreCorrupt, StoreError
 from penstock.media.image import jpeg, png
 from penstock.stores.hdf5.array import LARGEST_IMAGE_BYTES, Hdf5Array
 from penstock.stores.hdf5.file import Hdf5File
-from penstock.stores.hdf5.layout import Layout, Member, join, row_count
-from penstock.stores.hdf5.probe import look_at, look_at_chunks, quietly
-from penstock.stores.hdf5.rows import picture_bytes
+from penstock.stores.hdf5.layout import Hdf5Layout, Member, join, row_count
+from penstock.stores.hdf5.probe import probe_chunks, probe_data_set, quietly
+from penstock.stores.hdf5.rows import image_bytes
 from penstock.stores.roles import ACTIONS, BOOKKEEPING, ENDS
 
 LONGEST_TEXT_BYTES = 1 << 20  # of one row
-ENDS_DIFFER = "files that tell the ends of episodes by other columns are no one store: open them one by one"
+ENDS_DIFFER = "files that mark the ends of episodes in different columns are not one store: open them one by one"
 
 _SMALLEST_DEPTH_PX = 8
 _SMALLEST_SIDE_PX = 16
-_MOST_STACKED = 12  # channels: four colour pictures
-_FIRST_ROWS = 16  # looked at for whether strings are text, and for one whose picture is whole
-_DOUBT = "{} looks like pictures, taken as numbers: {} {}; uint8 (H, W, 1|3|4) is a picture"
+_MOST_STACKED = 12  # channels: four colour images
+_FIRST_ROWS = 16  # looked at for whether strings are text, and for one whose image is whole
+_DOUBT = "{} looks like images, taken as numbers: {} {}; uint8 (H, W, 1|3|4) is an image"
 _LEAVE_OUT = "episodes=[…] opens the others, columns=[…] does without the column"
 _WORDS = re.compile("[/_.]")
 
 
 @dataclass(frozen=True)
-class OpenOptions:
-    """What the user said when the store was opened."""
+class Hdf5Options:
+    """The user's options when the store was opened."""
 
     channels: Any = "auto"
     mask: str | None = None
@@ -110,14 +110,14 @@ def place_column(file: Hdf5File, group: str, facts: StoredColumn, rows: int, lik
             hint=f"the recording is incomplete; {_LEAVE_OUT}",
         )
     _check_fit(file, array, facts, like)
-    reader, taken = array.reader, array.path_taken
+    reader = array.reader
     # Whatever crashes here does not crash the parent.
     if reader.is_by_library:
-        quietly(look_at, file.opened(name).id)
+        quietly(probe_data_set, file.opened(name).id)
     elif array.chunks is not None and not array.is_ragged:
-        quietly(look_at_chunks, file.opened(name))
+        quietly(probe_chunks, file.opened(name))
     return Placement(
-        array.offset, array.row_bytes, reader.together, reader.unpacked_bytes, array.stored_bytes, taken.way, taken.why
+        array.offset, array.row_bytes, reader.together, reader.unpacked_bytes, array.stored_bytes, array.way, array.why
     )
 
 
@@ -129,7 +129,7 @@ def _check_fit(file: Hdf5File, array: Hdf5Array, facts: StoredColumn, like: Firs
         if not isinstance(size, str) and size[:2] != facts.shape[:2]:
             shape, wanted = (facts.encoding, size[:2]), (facts.encoding, facts.shape[:2])
         elif array.is_ragged == facts.ragged and array.dtype.kind == np.dtype(facts.stored_dtype).kind:
-            shape = wanted  # the padding may differ: it is no part of the picture
+            shape = wanted  # the padding may differ: it is no part of the image
     if facts.kind == "text" and array.is_ragged == facts.ragged and array.dtype.kind in "SO" and not array.row_shape:
         shape = wanted  # the longest may be longer here
     if shape != wanted:
@@ -138,7 +138,7 @@ def _check_fit(file: Hdf5File, array: Hdf5Array, facts: StoredColumn, like: Firs
 
 
 def find_columns(
-    file: Hdf5File, layout: Layout, group: str, options: OpenOptions
+    file: Hdf5File, layout: Hdf5Layout, group: str, options: Hdf5Options
 ) -> tuple[list[StoredColumn], list[str]]:
     """The columns that can be used, by the first group with rows; and why the others cannot."""
     rows = row_count(file, group)
@@ -182,7 +182,7 @@ def _facts(array: Hdf5Array, member: Member) -> StoredColumn | str:
     stored = member.row_shape
     dtype = array.dtype
 
-    def found(kind: str, shape: tuple[int, ...], name: str, encoding: str, turned: bool = False) -> StoredColumn:
+    def as_column(kind: str, shape: tuple[int, ...], name: str, encoding: str, turned: bool = False) -> StoredColumn:
         return StoredColumn(member.name, kind, shape, name, encoding, stored, dtype.str, turned, array.is_ragged)
 
     if member.content == "other":
@@ -193,7 +193,7 @@ def _facts(array: Hdf5Array, member: Member) -> StoredColumn | str:
     if member.content == "pixels":
         turned = member.channels == "first"
         shape = (*stored[1:], stored[0]) if turned else stored if len(stored) == 3 else (*stored, 1)
-        return found("image", shape, "uint8", "raw", turned)
+        return as_column("image", shape, "uint8", "raw", turned)
     native = dtype.newbyteorder("=").name
     if member.content == "depth" or (
         "depth" in member.name.lower()
@@ -202,16 +202,16 @@ def _facts(array: Hdf5Array, member: Member) -> StoredColumn | str:
         and min(stored[:2]) >= _SMALLEST_DEPTH_PX
         and stored[2:] in ((), (1,))
     ):
-        return found("depth", (*stored[:2], 1), native, "raw")
+        return as_column("depth", (*stored[:2], 1), native, "raw")
     if member.content in ("jpeg", "png"):
         size = _image_size(array)
         if isinstance(size, str):
             return size
         height, width, is_depth = size
         if is_depth:
-            return found("depth", (height, width, 1), "uint16", "png")
-        return found("image", (height, width, 3), "uint8", member.content)
-    return found("numbers", stored, native, "numbers")
+            return as_column("depth", (height, width, 1), "uint16", "png")
+        return as_column("image", (height, width, 3), "uint8", member.content)
+    return as_column("numbers", stored, native, "numbers")
 
 
 def _text_facts(array: Hdf5Array, member: Member) -> StoredColumn | str | None:
@@ -237,14 +237,14 @@ def _text_facts(array: Hdf5Array, member: Member) -> StoredColumn | str | None:
 
 
 def _is_odd(facts: StoredColumn) -> bool:
-    """Numbers in the shape of pictures: sizes and views do not apply to them."""
+    """Numbers in the shape of images: sizes and views do not apply to them."""
     shape = facts.stored_shape
     if facts.kind != "numbers" or not shape or min(shape) < 1:
         return False
     if len(shape) == 2:
         named = {"image", "images", "rgb"} & set(_WORDS.split(facts.name.lower()))
         return bool(named) and min(shape) >= _SMALLEST_SIDE_PX
-    frame = shape[-3:]  # of (K, H, W, C), which is several pictures in a row
+    frame = shape[-3:]  # of (K, H, W, C), which is several images in a row
     sides = ((frame[:2], frame[-1]), (frame[-2:], frame[0]))
     return len(shape) in (3, 4) and any(min(side) >= _SMALLEST_SIDE_PX and n <= _MOST_STACKED for side, n in sides)
 
@@ -262,7 +262,7 @@ def _image_size(array: Hdf5Array) -> tuple[int, int, bool] | str:
                 data = next(array.ragged(row, row + 1, LARGEST_IMAGE_BYTES)).data
             else:
                 data = array.rows(row, row + 1).reshape(-1).view(np.uint8).data
-            data = data[: picture_bytes(data)]
+            data = data[: image_bytes(data)]
             if png.is_png(data):
                 header = png.probe(data)
                 return header.height, header.width, header.is_depth
@@ -270,4 +270,4 @@ def _image_size(array: Hdf5Array) -> tuple[int, int, bool] | str:
             return info.height, info.width, False
         except (ImageError, LimitExceeded, StoreCorrupt) as error:
             problem = error.message
-    return f"no picture among its first rows is whole: {problem}"
+    return f"no image among its first rows is whole: {problem}"

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.errors import ExternalRefused, MissingExtra, StoreCorrupt, StoreError
-from penstock.formats.builtin import HDF5_MAGIC
 from penstock.formats.content import foreign_content
+from penstock.formats.registry import HDF5_MAGIC
 from penstock.recordings.split import natural_key
 from penstock.stores.hdf5.probe import Texts, probe_file
 from penstock.system.closing import Closing
@@ -80,7 +80,7 @@ class Hdf5File(Closing):
             return
         self._closed = True
         if self._owner != os.getpid():
-            _leave_to_parent((self._file, self._opened, self._groups))
+            _disown_handles((self._file, self._opened, self._groups))
             return
         self._opened.clear()
         self._groups.clear()
@@ -134,12 +134,12 @@ class Hdf5File(Closing):
     def opened(self, name: str) -> h5py.Dataset:
         """As `dataset`; it stays open, for the rows that follow."""
         self._root()  # a child of a fork forgets what its parent held
-        found = self._opened.get(name)
-        if found is None:
+        dataset = self._opened.get(name)
+        if dataset is None:
             if len(self._opened) >= _MOST_OPENED:
                 self._opened.pop(next(iter(self._opened)), None)
-            found = self._opened[name] = self.dataset(name)
-        return found
+            dataset = self._opened[name] = self.dataset(name)
+        return dataset
 
     def is_local(self, dataset: h5py.Dataset) -> bool:
         """Whether the data set lies in this very file, as a whole."""
@@ -152,22 +152,22 @@ class Hdf5File(Closing):
         own = os.fsencode(self._root().filename)
         return bool(h5py.h5f.get_name(dataset.id) == own) and not dataset.id.get_create_plist().get_external_count()
 
-    def said(self, node: str, name: str) -> Any:
+    def attribute(self, node: str, name: str) -> Any:
         """An attribute as plain data: a number or numbers, or one of the texts asked for at the beginning; or None."""
         import h5py
 
         text = self._texts.get((node, name))
         if text is not None:
             return text
-        found = self.find(node)
+        node_found = self.find(node)
         with library_errors(self.path, f"attribute {name} of {node} cannot be read"):
-            if found is None or not h5py.h5a.exists(found, name.encode()):
+            if node_found is None or not h5py.h5a.exists(node_found, name.encode()):
                 return None
-            handle = h5py.h5a.open(found, name.encode())
+            handle = h5py.h5a.open(node_found, name.encode())
             numeric = (h5py.h5t.TypeIntegerID, h5py.h5t.TypeFloatID, h5py.h5t.TypeEnumID)
             if not isinstance(handle.get_type(), numeric) or handle.get_storage_size() > _LARGEST_ATTRIBUTE_BYTES:
                 return None
-            owner = h5py.Dataset(found) if _kind(found) == "dataset" else h5py.Group(found)
+            owner = h5py.Dataset(node_found) if _kind(node_found) == "dataset" else h5py.Group(node_found)
             value = owner.attrs[name]
         return value.tolist() if hasattr(value, "tolist") else value
 
@@ -192,7 +192,7 @@ class Hdf5File(Closing):
             raise StoreError(f"{self.path} is closed already")
         if self._owner != os.getpid() or self._file is None:
             # A child of a fork: the library's handle and its caches are the parent's, so they are left alone.
-            _leave_to_parent((self._file, self._opened, self._groups))
+            _disown_handles((self._file, self._opened, self._groups))
             self._file, self._opened, self._groups = None, {}, {}
             self._open()
         if self._file is None:
@@ -218,7 +218,7 @@ class Hdf5File(Closing):
                 self._groups[above] = group
             return self._walk(root, group, base, name, 0)
 
-    def _walk(self, root: Any, start: Any, path: str, asked: str, hops: int) -> Any:
+    def _walk(self, root: Any, start: Any, path: str, requested: str, hops: int) -> Any:
         import h5py
 
         node = h5py.h5g.open(root, b"/") if path.startswith("/") or start is root else start
@@ -233,28 +233,32 @@ class Hdf5File(Closing):
                 node = h5py.h5o.open(node, name)
             elif link == h5py.h5l.TYPE_SOFT:
                 if hops >= _MOST_LINKS:
-                    raise StoreCorrupt(f"{self.path}: {asked}: more than {_MOST_LINKS} soft links follow one another")
+                    raise StoreCorrupt(
+                        f"{self.path}: {requested}: more than {_MOST_LINKS} soft links follow one another"
+                    )
                 target = bytes(node.links.get_val(name)).decode("utf-8", "surrogateescape")
-                node = self._walk(root, node, target, asked, hops + 1)
+                node = self._walk(root, node, target, requested, hops + 1)
                 if node is None:
                     return None
             else:
-                node = self._leave(node, name, link == h5py.h5l.TYPE_EXTERNAL, asked)
+                node = self._external_node(node, name, link == h5py.h5l.TYPE_EXTERNAL, requested)
                 root = h5py.h5i.get_file_id(node)
         return node
 
-    def _leave(self, node: Any, name: bytes, is_external: bool, asked: str) -> Any:
-        """An external link, or one whose class only a program of somebody else's knows."""
+    def _external_node(self, node: Any, name: bytes, is_external: bool, requested: str) -> Any:
+        """An external link, or one of a class that only another program knows."""
         import h5py
 
         if not is_external:
             raise ExternalRefused(
-                f"{self.path}: {asked} is a link of a class that HDF5 itself does not know", target="unknown"
+                f"{self.path}: {requested} is a link of a class that HDF5 itself does not know", target="unknown"
             )
         file, inner = (os.fsdecode(bytes(part)) for part in node.links.get_val(name))
         target = f"{file}:{inner}"
         if not self.allow_external:
-            raise ExternalRefused(f"{self.path}: {asked} is an external link to {target}", target=target, hint=_ALLOW)
+            raise ExternalRefused(
+                f"{self.path}: {requested} is an external link to {target}", target=target, hint=_ALLOW
+            )
         self.followed[file] = None
         return h5py.h5o.open(node, name)
 
@@ -318,7 +322,7 @@ def library_lock() -> threading.RLock:
 _strangers: list[Any] = []
 
 
-def _leave_to_parent(handles: object) -> None:
+def _disown_handles(handles: object) -> None:
     """In a child of a fork: the library's handles here are the parent's, and are never closed."""
     _strangers.append(handles)
 
@@ -359,7 +363,7 @@ def _open_library(path: Path, size_bytes: int) -> h5py.File:
             raise StoreCorrupt(f"{path} is cut: its {size_bytes:,} bytes end inside the header of an HDF5 file")
         if (foreign := foreign_content(path, "hdf5")) is not None:
             raise StoreError(f"{path} is {foreign.what}, not an HDF5 file", hint=foreign.hint)
-        raise StoreError(f"{path} is no HDF5 file: its {size_bytes:,} bytes start with {start.hex(' ')}")
+        raise StoreError(f"{path} is not an HDF5 file: its {size_bytes:,} bytes start with {start.hex(' ')}")
     try:
         return h5py.File(file, "r", locking="best-effort")
     except LIBRARY_ERRORS as error:

@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ImageError, LimitExceeded, StoreCorrupt, StoreError
+from penstock.stores.caches import content_sample
 from penstock.stores.hdf5.array import LARGEST_IMAGE_BYTES, Hdf5Array
 from penstock.stores.hdf5.file import Hdf5File
 from penstock.stores.hdf5.layout import (
     NO_TIMEOUTS,
     RATE_NAMES,
-    Layout,
+    Hdf5Layout,
     Member,
     episode_spans,
     episode_success,
@@ -32,10 +33,9 @@ from penstock.stores.hdf5.layout import (
     lost_demonstrations,
     recognise,
 )
-from penstock.stores.hdf5.rows import picture_bytes
-from penstock.stores.held import content_sample
+from penstock.stores.hdf5.rows import image_bytes
 from penstock.stores.roles import ACTIONS, CENTRAL_ROLES, ENDS, SUCCESSES, TERMINALS, TIMEOUTS, find_roles
-from penstock.stores.store import Column, ImageSource, Picture, Scratch, Store
+from penstock.stores.store import Column, ImageArray, ImageSource, Scratch, Store
 from penstock.system.closing import on_error
 
 _KINDS = {"aloha": "one episode (ALOHA / ACT)", "robomimic": "demonstrations (robomimic)", "replay": "replay steps"}
@@ -69,7 +69,7 @@ class Hdf5FileStore(Store):
         self._again = partial(type(self), **options)  # type: ignore[arg-type]
         self._file = Hdf5File(path, allow_external=allow_external, texts=TEXT_NAMES)
         self._arrays: dict[str, Hdf5Array] = {}
-        self._sources: dict[str, _Images] = {}
+        self._sources: dict[str, _FileImages] = {}
         with on_error(self.close):
             self._open(channels, pixels, mask)
 
@@ -107,9 +107,9 @@ class Hdf5FileStore(Store):
         self._members = {member.name: member for member in self.layout.members if member.name not in flags}
         self.columns = {name: self._column(each) for name, each in self._members.items() if each.content != "other"}
         self.left_out = self._left_out()
-        found = find_roles(name for name, column in self.columns.items() if column.kind == "numbers")
-        self.roles = {role: names[0] for role, names in found.items() if len(names) == 1}
-        self.joined_roles = {role: names for role, names in found.items() if len(names) > 1}
+        roles = find_roles(name for name, column in self.columns.items() if column.kind == "numbers")
+        self.roles = {role: names[0] for role, names in roles.items() if len(names) == 1}
+        self.joined_roles = {role: names for role, names in roles.items() if len(names) > 1}
 
     def _column(self, member: Member) -> Column:
         shape = member.row_shape
@@ -125,13 +125,13 @@ class Hdf5FileStore(Store):
         roles = find_roles(member.name for member in self._members.values() if member.content == "numbers")
         needed = {name for role in CENTRAL_ROLES for name in roles.get(role, ())} | set(ENDS)
         rows = self._array(self._first, self._central).count
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         for name, member in self._members.items():
             if member.content == "other":
-                found[name] = member.why
-            elif member.rows != rows and not member.is_picture and name not in needed:
-                found[name] = f"it has {member.rows:,} rows, the episode {rows:,}"
-        return found
+                reasons[name] = member.why
+            elif member.rows != rows and not member.is_image and name not in needed:
+                reasons[name] = f"it has {member.rows:,} rows, the episode {rows:,}"
+        return reasons
 
     @property
     def _central(self) -> str:
@@ -186,7 +186,7 @@ class Hdf5FileStore(Store):
         arrays = [self._array(self._first, name) for name in names]
         scratch = max((array.scratch_bytes for array in arrays), default=0)
         # Each column keeps the chunk that it unpacked last, where the next rows lie in it, too.
-        scratch += sum(array.chunk_bytes for array in arrays if array.path_taken.way == "unpacked chunks")
+        scratch += sum(array.chunk_bytes for array in arrays if array.way == "unpacked chunks")
         return scratch + max((array.row_bytes for array in arrays if not array.is_ragged), default=0)
 
     def chunk_rows(self, name: str) -> int:
@@ -194,21 +194,21 @@ class Hdf5FileStore(Store):
         return self._array(self._first, name).chunk_rows
 
     def images(self, name: str) -> ImageSource:
-        if not self.column(name).is_picture:
-            raise StoreError(f"{self.path}: {name!r} is no image column", hint="store.numbers gives its rows")
+        if not self.column(name).is_image:
+            raise StoreError(f"{self.path}: {name!r} is not an image column", hint="store.numbers gives its rows")
         if name not in self._sources:
-            self._sources[name] = _Images(self._members[name], self._longest_bytes(name), self)
+            self._sources[name] = _FileImages(self._members[name], self._longest_bytes(name), self)
         return self._sources[name]
 
     def numbers(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         column = self.column(name)
-        found = [array.rows(low, high) for array, low, high in self.pieces(name, rows)]
-        return found[0] if len(found) == 1 else np.concatenate(found or [np.empty((0, *column.shape), column.dtype)])
+        pieces = [array.rows(low, high) for array, low, high in self.pieces(name, rows)]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces or [np.empty((0, *column.shape), column.dtype)])
 
     def fingerprint(self, name: str) -> str:
-        found = hashlib.sha256(f"{self.kind} {self.column(name)} {self.size_bytes}".encode())
-        found.update(content_sample(self.path, self.size_bytes))
-        return found.hexdigest()
+        digest = hashlib.sha256(f"{self.kind} {self.column(name)} {self.size_bytes}".encode())
+        digest.update(content_sample(self.path, self.size_bytes))
+        return digest.hexdigest()
 
     def close(self) -> None:
         self._arrays, self._sources = {}, {}  # with the chunks that they unpacked last
@@ -273,7 +273,7 @@ class Hdf5FileStore(Store):
             )
 
 
-class _Images(ImageSource):
+class _FileImages(ImageSource):
     """The images of one column."""
 
     def __init__(self, member: Member, longest_bytes: int, store: Hdf5FileStore) -> None:
@@ -286,12 +286,12 @@ class _Images(ImageSource):
     def largest_bytes(self) -> int:
         return self._longest_bytes
 
-    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
         for row in rows:
-            (found,) = self.read_block([row], scratch.take(self._longest_bytes))
-            if isinstance(found, ImageError):
-                raise found
-            yield found
+            (image,) = self.read_block([row], scratch.take(self._longest_bytes))
+            if isinstance(image, ImageError):
+                raise image
+            yield image
 
     def runs(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._chunk_rows == 1 or not len(rows):
@@ -299,12 +299,12 @@ class _Images(ImageSource):
         local = rows - int(rows[0]) + self._store.row_number(int(rows[0]))  # of one episode
         return local // self._chunk_rows
 
-    def read_block(self, rows: Sequence[int], memory: NDArray[np.uint8]) -> list[Picture | ImageError]:
-        found: list[Picture | ImageError] = []
+    def read_block(self, rows: Sequence[int], memory: NDArray[np.uint8]) -> list[ImageArray | ImageError]:
+        images: list[ImageArray | ImageError] = []
         at = 0
         for array, first, last in self._store.pieces(self._member.name, rows):
             if array.is_ragged:
-                found += [self._ragged(array, row) for row in range(first, last)]
+                images += [self._ragged(array, row) for row in range(first, last)]
                 continue
             # A later group may have padded its rows less or more than the first.
             if array.row_bytes > self._longest_bytes:
@@ -316,14 +316,14 @@ class _Images(ImageSource):
             size = (last - first) * array.row_bytes
             block = memory[at : at + size].reshape(last - first, array.row_bytes)
             array.rows(first, last, block.reshape(-1).view(array.dtype).reshape(last - first, *array.row_shape))
-            found += [self._image(row, array) for row in block]
+            images += [self._image(row, array) for row in block]
             at += size
-        return found
+        return images
 
-    def _image(self, row: NDArray[np.uint8], array: Hdf5Array) -> Picture:
+    def _image(self, row: NDArray[np.uint8], array: Hdf5Array) -> ImageArray:
         """The bytes of a row as what they show; those of planes are put in the order of pixels first."""
         if self._member.content in ("jpeg", "png"):
-            return row[: picture_bytes(row.data)]
+            return row[: image_bytes(row.data)]
         shape = array.row_shape
         if self._member.content == "depth":
             return row.view(array.dtype).reshape(shape[:2])
@@ -332,22 +332,22 @@ class _Images(ImageSource):
             shape = (*shape[1:], shape[0])
         return row.reshape(shape if len(shape) == 3 else (*shape, 1))
 
-    def _ragged(self, array: Hdf5Array, row: int) -> Picture | ImageError:
+    def _ragged(self, array: Hdf5Array, row: int) -> ImageArray | ImageError:
         try:
             data = next(iter(array.ragged(row, row + 1, self._longest_bytes)))
         except (ImageError, LimitExceeded, StoreCorrupt) as error:  # one row of its own length is lost alone
             return ImageError(error.message)
-        return data[: picture_bytes(data.data)]
+        return data[: image_bytes(data.data)]
 
 
-def _label(layout: Layout) -> str:
+def _label(layout: Hdf5Layout) -> str:
     if layout.kind == "robomimic" and layout.first_of(ACTIONS) is None:
         return "demonstrations without actions (old robosuite)"
     return _KINDS[layout.kind] if layout.is_known else "one episode (layout not known)"
 
 
 @dataclass(frozen=True)
-class Facts:
+class RecordingFacts:
     """Rate, task and robot, where the file names them; tasks of single demonstrations by their group."""
 
     rate_hz: float | None = None
@@ -357,7 +357,7 @@ class Facts:
     tasks: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_facts(file: Hdf5File, layout: Layout) -> Facts:
+def read_facts(file: Hdf5File, layout: Hdf5Layout) -> RecordingFacts:
     """From the attributes that recorders write, and from the JSON that robomimic and robosuite keep in some."""
     nodes = ["/", "data"] if layout.groups[0].startswith("data/") else ["/", "observations"]
     groups = [group for group in layout.groups if group]
@@ -378,7 +378,7 @@ def read_facts(file: Hdf5File, layout: Layout) -> Facts:
     tasks = {group: text for group in groups if (text := _task(known[group])) is not None}
     if task is None and isinstance(environment, str):
         task = environment
-    return Facts(rate_hz, rate_from, task, str(robot) if robot else None, tasks)
+    return RecordingFacts(rate_hz, rate_from, task, str(robot) if robot else None, tasks)
 
 
 def _task(known: Mapping[str, Any]) -> str | None:
@@ -398,7 +398,7 @@ def _known(file: Hdf5File, nodes: list[str], groups: list[str]) -> dict[str, dic
         wanted = (*_TASK_NAMES, "ep_meta") if node in groups else (*RATE_NAMES, *TEXT_NAMES)
         held = known.setdefault(node, {})
         for name in wanted:
-            value = file.said(node, name)
+            value = file.attribute(node, name)
             if value is None and name in _TASK_NAMES:
                 value = file.text(f"{node.strip('/')}/{name}".strip("/"))
             if value is None:

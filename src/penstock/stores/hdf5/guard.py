@@ -43,11 +43,11 @@ _MOST_MEMORY_BYTES = 8 << 30  # besides what the process has mapped already
 _DAMAGED = "the file is damaged"
 
 
-class _Forking(threading.local):
+class _ForkState(threading.local):
     now = False
 
 
-_forking = _Forking()
+_forking = _ForkState()
 _one_at_a_time = threading.Lock()  # what warnings are shown is known to a whole process
 
 
@@ -61,8 +61,8 @@ def run_guarded(work: str, arguments: Any, paths: Mapping[int, Path], hint: str 
 
     `paths` are the files by the numbers that the work's lines give them: a crash is an error in the name of one.
     """
-    found = _in_fork(work, arguments) if can_fork() else None
-    return list(_in_fresh_process(work, arguments, paths, hint)) if found is None else found
+    lines = _in_fork(work, arguments) if can_fork() else None
+    return list(_in_fresh_process(work, arguments, paths, hint)) if lines is None else lines
 
 
 def can_fork() -> bool:
@@ -163,12 +163,12 @@ def _in_fresh_process(work: str, arguments: Any, paths: Mapping[int, Path], hint
                 env=environment, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            raise StoreError(f"{path} cannot be looked at: no child could be started: {error}") from error
+            raise StoreError(f"{path} cannot be checked: no child process could be started: {error}") from error
         assert child.stdout is not None
         try:
             for text in _texts(child.stdout.fileno(), TIMEOUT_S):
                 if text is None:
-                    raise _never_came_back(path, hint)
+                    raise _timed_out(path, hint)
                 line = json.loads(text)
                 if "end" in line:
                     return
@@ -203,7 +203,7 @@ def _texts(pipe: int, timeout_s: float) -> Iterator[bytes | None]:
 
 def _why_ended(code: int, complaints: IO[bytes], path: Path, hint: str) -> PenstockError:
     if code == -signal.SIGXCPU:
-        return _never_came_back(path, hint)
+        return _timed_out(path, hint)
     if code < 0:
         return StoreCorrupt(f"{path} cannot be read: it crashes HDF5 ({signal.Signals(-code).name})", hint=hint)
     complaints.seek(0)
@@ -211,8 +211,8 @@ def _why_ended(code: int, complaints: IO[bytes], path: Path, hint: str) -> Penst
     return StoreCorrupt(f"{path} cannot be read: {text[-1]}", hint=hint)
 
 
-def _never_came_back(path: Path, hint: str) -> StoreCorrupt:
-    return StoreCorrupt(f"{path} cannot be read: HDF5 does not come back from it", hint=hint)
+def _timed_out(path: Path, hint: str) -> StoreCorrupt:
+    return StoreCorrupt(f"{path} cannot be read: HDF5 does not return from it (endless loop or deadlock)", hint=hint)
 
 
 def _error_from(plain: Line) -> PenstockError:
@@ -225,8 +225,8 @@ def _error_from(plain: Line) -> PenstockError:
 
 def _function(work: str) -> Work:
     module, _, name = work.partition(":")
-    found: Work = getattr(importlib.import_module(module), name)
-    return found
+    function: Work = getattr(importlib.import_module(module), name)
+    return function
 
 
 def _serve(function: Work, arguments: Any, out: IO[bytes]) -> None:

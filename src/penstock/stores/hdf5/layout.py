@@ -1,4 +1,4 @@
-"""What an HDF5 file of a robot holds: ALOHA/ACT episodes, robomimic demonstrations or replay steps; said in words."""
+"""What an HDF5 file of a robot holds: ALOHA/ACT episodes, robomimic demonstrations or replay steps."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from penstock.errors import StoreCorrupt, StoreError
 from penstock.recordings.split import natural_key
 from penstock.stores.hdf5.array import Hdf5Array
 from penstock.stores.hdf5.file import Hdf5File, library_errors
-from penstock.stores.roles import ACTIONS, ENDS, REWARDS, SUCCESSES
-from penstock.stores.store import ChannelOrder
+from penstock.stores.roles import ACTIONS, ENDS, REWARDS, SUCCESSES, ChannelOrder
 
 LayoutKind = Literal["aloha", "robomimic", "replay"]
 Content = Literal["pixels", "jpeg", "png", "depth", "numbers", "other"]
@@ -31,7 +30,7 @@ RATE_NAMES = ("fps", "hz", "control_freq", "control_frequency", "frequency")
 _DEMO = re.compile(r"demo_?\d+\Z")
 _NUMBER = re.compile(r"\d+\Z")
 _CHANNEL_COUNTS = (1, 3, 4)
-_PICTURE_WORDS = ("image", "images", "rgb", "camera", "cam")
+_IMAGE_WORDS = ("image", "images", "rgb", "camera", "cam")
 _MOST_MEMBERS = 4096
 _DEEPEST = 8
 _SCAN_ROWS = 1 << 16
@@ -66,7 +65,7 @@ class Member:
         return math.prod(self.row_shape)
 
     @property
-    def is_picture(self) -> bool:
+    def is_image(self) -> bool:
         return self.content in ("pixels", "jpeg", "png", "depth")
 
     @property
@@ -75,7 +74,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Span:
+class EpisodeRows:
     """One episode: rows of the data sets in a group."""
 
     group: str
@@ -85,7 +84,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Hdf5Layout:
     """What was recognised, and by what."""
 
     kind: LayoutKind
@@ -108,25 +107,25 @@ class Layout:
         return next((member for name in names if (member := self.member(name)) is not None), None)
 
 
-def recognise(file: Hdf5File, channels: ChannelOrder = "auto") -> Layout:
-    """Look at names, shapes and the first rows of pictures."""
+def recognise(file: Hdf5File, channels: ChannelOrder = "auto") -> Hdf5Layout:
+    """Look at names, shapes and the first rows of images."""
     demos, without = demonstrations(file)
     if demos:
         filled = next((group for group in demos if row_count(file, group)), demos[0])
         members, singles = list_members(file, filled, channels)
         why = _why_demonstrations(demos, any(member.name in ACTIONS for member in members))
-        return Layout("robomimic", why, demos, members, tuple(file.names("mask")), singles, without, filled)
+        return Hdf5Layout("robomimic", why, demos, members, tuple(file.names("mask")), singles, without, filled)
     members, singles = list_members(file, "", channels)
     names = {member.name for member in members}
     ends = [name for name in ENDS if name in names]
     action = next((name for name in ACTIONS if name in names), None)
     if ends or any(name in names for name in REWARDS):
-        said = f"{', '.join(ends)} say where episodes end" if ends else "rewards, but nothing says where episodes end"
-        return Layout("replay", f"flat steps: {said}", ("",), members, singles=singles)
+        text = f"{', '.join(ends)} say where episodes end" if ends else "rewards, but nothing says where episodes end"
+        return Hdf5Layout("replay", f"flat steps: {text}", ("",), members, singles=singles)
     if action is not None:
         beside = " beside observations" if any(name.startswith("observations") for name in names) else ""
         why = f"{action}{beside}, and no ends of episodes: the file is one episode"
-        return Layout("aloha", why, ("",), members, singles=singles)
+        return Hdf5Layout("aloha", why, ("",), members, singles=singles)
     groups = list(dict.fromkeys(name.split("/")[0] for name in names if name.rpartition("/")[2] in ACTIONS))
     if len(groups) > 1:
         raise StoreError(
@@ -135,10 +134,10 @@ def recognise(file: Hdf5File, channels: ChannelOrder = "auto") -> Layout:
             hint=_NAME_GROUPS,
         )
     if not members:
-        hint = "rows lie in data sets such as actions and observations/…: docs/stores.md"
+        hint = "rows lie in data sets such as actions and observations/…: docs/reference/stores.md"
         raise StoreError(f"{file.path} holds no data set with rows", hint=hint)
     _refuse_repeated(file, members)
-    return Layout("aloha", f"{UNKNOWN}: the file is taken as one episode", ("",), members, singles=singles)
+    return Hdf5Layout("aloha", f"{UNKNOWN}: the file is taken as one episode", ("",), members, singles=singles)
 
 
 def _why_demonstrations(demos: Sequence[str], with_actions: bool) -> str:
@@ -187,43 +186,43 @@ def classify(array: Hdf5Array, name: str, channels: ChannelOrder = "auto") -> Me
     """What the rows of a data set are."""
     shape, kind, size = array.shape, array.dtype.kind, array.dtype.itemsize
 
-    def found(content: Content, order: Channels = "none", why: str = "") -> Member:
+    def as_member(content: Content, order: Channels = "none", why: str = "") -> Member:
         return Member(name, shape, str(array.dtype), content, order, array.is_ragged, why)
 
     if array.is_ragged or (kind in "SV" and len(shape) == 1) or (kind == "u" and size == 1 and len(shape) == 2):
         encoded = _encoded_as(array)
         if encoded is not None:
-            return found(encoded)
+            return as_member(encoded)
         if array.is_ragged or kind in "SV":
-            return found("other", why="neither JPEG nor PNG")
-        return found("numbers")
+            return as_member("other", why="neither JPEG nor PNG")
+        return as_member("numbers")
     if kind not in "biuf":
-        return found("other", why=f"elements of {array.dtype}")
+        return as_member("other", why=f"elements of {array.dtype}")
     if kind == "u" and size == 1 and len(shape) == 4:
-        return found(*_pixels(shape, channels))
-    looks = any(word in _words(name) for word in _PICTURE_WORDS)
+        return as_member(*_pixels(shape, channels))
+    looks = any(word in _words(name) for word in _IMAGE_WORDS)
     if kind == "u" and size == 1 and len(shape) == 3 and looks:
-        return found("pixels", "none", "one channel")
+        return as_member("pixels", "none", "one channel")
     if kind == "u" and size == 2 and "depth" in name.lower() and (len(shape) == 3 or shape[3:] == (1,)):
-        return found("depth")
-    return found("numbers")
+        return as_member("depth")
+    return as_member("numbers")
 
 
-def _pixels(shape: tuple[int, ...], asked: ChannelOrder) -> tuple[Content, Channels, str]:
-    """(N, H, W, C) and (N, C, H, W) told apart by where a number of channels stands."""
+def _pixels(shape: tuple[int, ...], order: ChannelOrder) -> tuple[Content, Channels, str]:
+    """(N, H, W, C) and (N, C, H, W) distinguished by the axis that has a number of channels."""
     last, first = shape[3] in _CHANNEL_COUNTS, shape[1] in _CHANNEL_COUNTS
-    if (asked == "last" and last) or (asked == "first" and first):
-        return "pixels", asked, f"channels {asked}, as asked"
+    if (order == "last" and last) or (order == "first" and first):
+        return "pixels", order, f"channels {order}, as asked"
     if last and first:
-        return "other", "none", "channels may be first or last: say hdf5.channels=last"
+        return "other", "none", "channels may be first or last: set hdf5.channels=last"
     if last:
         return "pixels", "last", f"{shape[3]} channels, last"
     return ("pixels", "first", f"{shape[1]} channels, first") if first else ("numbers", "none", "")
 
 
 def episode_spans(
-    file: Hdf5File, layout: Layout, mask: str | None = None, notes: list[str] | None = None
-) -> list[Span]:
+    file: Hdf5File, layout: Hdf5Layout, mask: str | None = None, notes: list[str] | None = None
+) -> list[EpisodeRows]:
     """All episodes, also those without rows, in order; flat steps are cut after every row that one of `ENDS` ends.
 
     A NaN there says nothing; how many there are is added to `notes`, and which groups are no demonstrations.
@@ -236,17 +235,19 @@ def episode_spans(
         return [_whole_group(file, group) for group in layout.groups]
     rows = row_count(file, "")
     if layout.kind != "replay" or not rows:
-        return [Span("", 0, rows, "the file")]
+        return [EpisodeRows("", 0, rows, "the file")]
     stops = _stops(file, layout, rows, notes)
     starts = [0, *stops[:-1]]
-    return [Span("", start, stop, f"rows {start:,}–{stop - 1:,}") for start, stop in zip(starts, stops, strict=True)]
+    return [
+        EpisodeRows("", start, stop, f"rows {start:,}–{stop - 1:,}") for start, stop in zip(starts, stops, strict=True)
+    ]
 
 
 def join(group: str, name: str) -> str:
     return f"{group}/{name.strip('/')}" if group else name.strip("/")
 
 
-def _stops(file: Hdf5File, layout: Layout, rows: int, notes: list[str]) -> list[int]:
+def _stops(file: Hdf5File, layout: Hdf5Layout, rows: int, notes: list[str]) -> list[int]:
     stops: set[int] = {rows}
     for member in (member for name in ENDS if (member := layout.member(name)) is not None):
         array = Hdf5Array(file, member.name)
@@ -260,17 +261,17 @@ def _stops(file: Hdf5File, layout: Layout, rows: int, notes: list[str]) -> list[
 
 def end_rows(name: str, read: Callable[[int, int], NDArray[Any]], count: int, notes: list[str]) -> NDArray[np.int64]:
     """The rows after which a column says that an episode ends, each plus one; a NaN says nothing, and is noted."""
-    found, unknown = [np.empty(0, np.int64)], 0
+    rows, unknown = [np.empty(0, np.int64)], 0
     for start in range(0, count, _SCAN_ROWS):
         values = read(start, min(start + _SCAN_ROWS, count)).reshape(-1)
         unknown += int(np.count_nonzero(values != values))
-        found.append(np.flatnonzero((values != 0) & (values == values)) + start + 1)
+        rows.append(np.flatnonzero((values != 0) & (values == values)) + start + 1)
     if unknown:
         notes.append(f"{name} is NaN in {unknown:,} of {count:,} rows: taken as no end of an episode")
-    return np.concatenate(found)
+    return np.concatenate(rows)
 
 
-def masked_groups(file: Hdf5File, layout: Layout, mask: str) -> list[str]:
+def masked_groups(file: Hdf5File, layout: Hdf5Layout, mask: str) -> list[str]:
     if mask not in layout.masks:
         known = ", ".join(layout.masks) or "none"
         raise StoreError(f"{file.path} has no mask/{mask}", hint=f"masks in this file: {known}")
@@ -287,8 +288,8 @@ def _text(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _whole_group(file: Hdf5File, group: str) -> Span:
-    return Span(group, 0, row_count(file, group), group)
+def _whole_group(file: Hdf5File, group: str) -> EpisodeRows:
+    return EpisodeRows(group, 0, row_count(file, group), group)
 
 
 def demonstrations(file: Hdf5File) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -299,15 +300,15 @@ def demonstrations(file: Hdf5File) -> tuple[tuple[str, ...], tuple[str, ...]]:
     for above in ("data", ""):
         named = [name for name in file.names(above or "/") if above or _DEMO.match(name)]
         groups = [join(above, name) for name in named if file.kind(join(above, name)) == "group"]
-        found = [group for group in groups if any(file.kind(f"{group}/{name}") == "dataset" for name in ACTIONS)]
-        if not found:
-            found = [group for group in groups if _DEMO.match(group.rpartition("/")[2]) and row_count(file, group)]
-        if found:
-            return tuple(found), tuple(group for group in groups if group not in set(found))
+        demos = [group for group in groups if any(file.kind(f"{group}/{name}") == "dataset" for name in ACTIONS)]
+        if not demos:
+            demos = [group for group in groups if _DEMO.match(group.rpartition("/")[2]) and row_count(file, group)]
+        if demos:
+            return tuple(demos), tuple(group for group in groups if group not in set(demos))
     return (), ()
 
 
-def without_actions_note(layout: Layout) -> list[str]:
+def without_actions_note(layout: Hdf5Layout) -> list[str]:
     """One note about the groups beside the demonstrations, where there are any."""
     lacking = layout.without_actions
     if not lacking:
@@ -317,7 +318,7 @@ def without_actions_note(layout: Layout) -> list[str]:
     return [f"{len(lacking):,} group{'s' if len(lacking) > 1 else ''} without actions left out: {named}"]
 
 
-def lost_demonstrations(file: Hdf5File, layout: Layout) -> dict[str, int]:
+def lost_demonstrations(file: Hdf5File, layout: Hdf5Layout) -> dict[str, int]:
     """Rows by group, of those that are named like the demonstrations and hold rows, but lack the actions."""
     stems = {_NUMBER.sub("", group) for group in layout.groups}
     named = [group for group in layout.without_actions if _NUMBER.sub("", group) in stems]
@@ -333,7 +334,7 @@ def episode_success(file: Hdf5File, group: str) -> bool | None:
         value, path = None, join(group, name)
         with library_errors(file.path, f"{path} cannot be read"):
             if h5py.h5a.exists(node, name.encode()):
-                value = file.said(group or "/", name)
+                value = file.attribute(group or "/", name)
             elif node.links.exists(name.encode()) and file.kind(path) == "dataset" and file.dataset(path).size == 1:
                 value = file.dataset(path)[()]
         numbers = np.asarray(value).reshape(-1)
@@ -383,8 +384,8 @@ def _encoded_as(array: Hdf5Array) -> Literal["jpeg", "png"] | None:
 
 def first_bytes(array: Hdf5Array, row: int, count: int = 8) -> bytes:
     if array.is_ragged:
-        found = next(array.ragged(row, row + 1, array.file.size_bytes), np.empty(0, np.uint8))
-        return found[:count].tobytes()
+        data = next(array.ragged(row, row + 1, array.file.size_bytes), np.empty(0, np.uint8))
+        return data[:count].tobytes()
     return array.rows(row, row + 1).tobytes()[:count]
 
 

@@ -62,7 +62,7 @@ def _walk(path: str, names: Sequence[str]) -> Iterator[Line]:
                 if isinstance(child, h5py.h5g.GroupID):
                     waiting.append((place, child))
                 elif isinstance(child, h5py.h5d.DatasetID):
-                    text = quietly(look_at, child, name in names)
+                    text = quietly(probe_data_set, child, name in names)
                     if text is not None:
                         yield {"node": place, "name": None, "text": text}
 
@@ -78,7 +78,7 @@ def text_attribute(node: Any, name: str) -> Any:
     return quietly(lambda: _plain(h5py.Group(node).attrs[name]))
 
 
-def look_at(node: Any, wanted: bool = False) -> Any:
+def probe_data_set(node: Any, wanted: bool = False) -> Any:
     """Everything that the parent will ask of a data set; its text where that is wanted."""
     import h5py
 
@@ -96,7 +96,7 @@ def look_at(node: Any, wanted: bool = False) -> Any:
     rows = data.shape[0]
     row_bytes = data.nbytes // rows
     if data.chunks is not None:
-        look_at_chunks(data)
+        probe_chunks(data)
         row_bytes = max(row_bytes, 2 * data.dtype.itemsize * math.prod(data.chunks))
     else:
         data.fillvalue  # noqa: B018 - a damaged one crashes the library
@@ -105,7 +105,7 @@ def look_at(node: Any, wanted: bool = False) -> Any:
     return None
 
 
-def look_at_chunks(data: Any) -> None:
+def probe_chunks(data: Any) -> None:
     """The fill value, and where the first chunk and the last one lie."""
     data.fillvalue  # noqa: B018 - a damaged one crashes the library
     for row in {0, data.shape[0] - 1}:

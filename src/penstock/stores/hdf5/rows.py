@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from penstock.errors import LimitExceeded, StoreCorrupt
 from penstock.media.image import jpeg
+from penstock.stores.caches import Lru
 from penstock.stores.hdf5.file import library_errors
-from penstock.stores.held import Lru
-from penstock.stores.scattered import gather_bytes, stretches
+from penstock.stores.scattered import gather_bytes, runs_between
 from penstock.stores.store import Scratch
 from penstock.system.files import ByteSource
 
@@ -37,11 +37,10 @@ _COLLECTION = struct.Struct("<4sB3xQ")
 _OBJECT = struct.Struct("<HHIQ")
 _MOST_OBJECTS = 1 << 16  # an index has 16 bits
 _WINDOW_BYTES = 4096  # read at a time where objects are listed: texts are short, and there are many
-_TAIL_STEP_BYTES = 4096
 
 
-class OpenFile(Protocol):
-    """A file whose bytes can be read at any place."""
+class RowFile(Protocol):
+    """A file whose bytes can be read at any place, and whose data sets the library can open."""
 
     @property
     def path(self) -> Path: ...
@@ -51,10 +50,6 @@ class OpenFile(Protocol):
 
     @property
     def size_bytes(self) -> int: ...
-
-
-class RowFile(OpenFile, Protocol):
-    """A file whose bytes can be read at any place, and whose data sets the library can open."""
 
     def opened(self, name: str) -> h5py.Dataset: ...
 
@@ -96,7 +91,7 @@ class RowReader(Reader, ABC):
         """Some rows, each once and rising."""
 
     @abstractmethod
-    def each(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+    def iter_rows(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
         """The bytes of some rows in any order, each valid until the next one is asked for."""
 
 
@@ -122,11 +117,11 @@ class BandReader(RowReader):
 
     def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         bands = rows // self.together
-        for begin, end in stretches(bands[1:] != bands[:-1]):
+        for begin, end in runs_between(bands[1:] != bands[:-1]):
             band = int(bands[begin])
             self.pick(file, band, rows[begin:end] - band * self.together, out[begin:end], LastChunk())
 
-    def each(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+    def iter_rows(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
         most = max(1, HELD_BYTES // max(self._row_bytes, 1))
         step, last, begin = self.together, LastChunk(), 0
         for end in range(1, len(rows) + 1):
@@ -152,9 +147,9 @@ class ContiguousRows(RowReader):
     def gather(self, file: RowFile, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         gather_bytes(file.source, self._offset + rows * self._row_bytes, self._row_bytes, out)
 
-    def each(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+    def iter_rows(self, file: RowFile, rows: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
         offset, row_bytes = self._offset, self._row_bytes
-        return each_at(file, [offset + row * row_bytes for row in rows], scratch.take(row_bytes))
+        return iter_at(file, [offset + row * row_bytes for row in rows], scratch.take(row_bytes))
 
 
 class LibraryRows(BandReader):
@@ -185,9 +180,9 @@ class LibraryRows(BandReader):
             for place, row in enumerate(wanted):
                 self.read(file, begin + row, begin + row + 1, out[place : place + 1], last)
             return
-        found = np.empty((beyond - first, *self._row_shape), self._dtype)
-        self.read(file, begin + first, begin + beyond, found, last)
-        out[...] = found[inside - first]
+        values = np.empty((beyond - first, *self._row_shape), self._dtype)
+        self.read(file, begin + first, begin + beyond, values, last)
+        out[...] = values[inside - first]
 
 
 class RaggedReader(Reader, ABC):
@@ -271,9 +266,9 @@ class RaggedLibraryRows(RaggedReader):
         for row in rows:
             with library_errors(file.path, f"{self._name}: row {row:,} cannot be read"):
                 value = file.opened(self._name)[row]
-            found = np.frombuffer(value if isinstance(value, bytes) else np.ascontiguousarray(value), np.uint8)
-            check_length(row, found.nbytes, longest_bytes)
-            yield found
+            value_bytes = np.frombuffer(value if isinstance(value, bytes) else np.ascontiguousarray(value), np.uint8)
+            check_length(row, value_bytes.nbytes, longest_bytes)
+            yield value_bytes
 
     def lengths(self, file: RowFile, start: int, stop: int) -> NDArray[np.int64]:
         return np.array([len(row) for row in self.rows(file, range(start, stop), file.size_bytes)], np.int64)
@@ -289,21 +284,26 @@ def as_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
     return values.reshape(-1).view(np.uint8)
 
 
-def each_at(
-    file: OpenFile, offsets: Sequence[int], memory: NDArray[np.uint8], fill: NDArray[np.uint8] | None = None
+def iter_at(
+    file: RowFile, offsets: Sequence[int], memory: NDArray[np.uint8], fill: NDArray[np.uint8] | None = None
 ) -> Iterator[NDArray[np.uint8]]:
-    """Rows that lie as they are: one read for each, into the same memory; -1 is a row that nobody wrote."""
+    """Rows that lie as they are: one read for each, into the same memory; -1 is a row that was never written."""
     target = memory.data
     read_into = file.source.read_into
-    for offset in offsets:
-        if offset < 0 and fill is not None:
-            memory[:] = fill
-        else:
-            read_into(target, offset)
-        yield memory
+    # Of a remote file, all of them are asked for at once.
+    ahead = file.source.prefetch([(offset, len(target)) for offset in offsets if offset >= 0])
+    try:
+        for offset in offsets:
+            if offset < 0 and fill is not None:
+                memory[:] = fill
+            else:
+                read_into(target, offset)
+            yield memory
+    finally:
+        ahead.close()
 
 
-def _list_objects(file: OpenFile, address: int) -> NDArray[np.int64]:
+def _list_objects(file: RowFile, address: int) -> NDArray[np.int64]:
     """Where the objects of one collection of a heap lie: offset and size by index, 0 where there is none."""
     begin = address
     read, unpack_from = file.source.read_exactly, _OBJECT.unpack_from
@@ -328,28 +328,16 @@ def _list_objects(file: OpenFile, address: int) -> NDArray[np.int64]:
             raise StoreCorrupt(f"{file.path}: byte {position:,}: an object of the heap leads out of it")
         objects[index] = (position, length)
         position += -(-length // 8) * 8
-    found = np.zeros((max(objects, default=0) + 1, 2), np.int64)
+    objects_at = np.zeros((max(objects, default=0) + 1, 2), np.int64)
     if objects:
-        found[list(objects)] = list(objects.values())
-    return found
+        objects_at[list(objects)] = list(objects.values())
+    return objects_at
 
 
-def end_of_picture(row: memoryview) -> int:
-    """Where the picture ends in a row that is padded with zeros: a JPEG ends in ff d9, a PNG in the 82 of its IEND."""
-    end = len(row)
-    while end > 0:
-        start = max(0, end - _TAIL_STEP_BYTES)
-        kept = bytes(row[start:end]).rstrip(b"\0")
-        if kept:
-            return start + len(kept)
-        end = start
-    return 0
-
-
-def picture_bytes(row: memoryview) -> int:
-    """How many bytes of a padded row are its picture; other padding than zeros is told by the JPEG's own markers."""
-    end = end_of_picture(row)
+def image_bytes(row: memoryview) -> int:
+    """How many bytes of a padded row are its image; padding other than zeros is found by the JPEG's own markers."""
+    end = jpeg.without_padding(row)  # a JPEG ends in ff d9, a PNG in the 82 of its IEND
     if bytes(row[end - 2 : end]) == b"\xff\xd9" or bytes(row[:2]) != b"\xff\xd8":
         return end
-    found = jpeg.end_of(row[:end])
-    return end if found is None else found
+    jpeg_end = jpeg.end_of(row[:end])
+    return end if jpeg_end is None else jpeg_end

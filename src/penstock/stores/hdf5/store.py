@@ -18,24 +18,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import StoreCorrupt, StoreError
-from penstock.formats.builtin import HDF5
+from penstock.errors import StoreError
+from penstock.formats.registry import HDF5
 from penstock.recordings.split import natural_key
-from penstock.stores.hdf5.column import ColumnRows, Files, Hdf5Images, RowMap, as_native, checked_rows
-from penstock.stores.hdf5.columns import OpenOptions, StoredColumn
+from penstock.stores.caches import content_sample
+from penstock.stores.hdf5.column import ColumnRows, Hdf5Images, OpenFiles, RowMap, as_native
+from penstock.stores.hdf5.columns import Hdf5Options, StoredColumn
 from penstock.stores.hdf5.layout import NO_TIMEOUTS, UNKNOWN, end_rows
 from penstock.stores.hdf5.rows import LastChunk
-from penstock.stores.hdf5.survey import Survey, survey_files, unpacked
-from penstock.stores.held import content_sample
+from penstock.stores.hdf5.survey import Hdf5Survey, survey_files, unpacked
 from penstock.stores.opening import whole_numbers
-from penstock.stores.roles import TERMINALS, TIMEOUTS, find_roles
-from penstock.stores.store import ChannelOrder, Column, ImageSource, Store
+from penstock.stores.roles import TERMINALS, TIMEOUTS, ChannelOrder, find_roles
+from penstock.stores.store import Column, ImageSource, Store, row_numbers
 from penstock.system.files import as_path
 
 _KINDS = {"aloha": "ALOHA episodes", "robomimic": "robomimic HDF5", "replay": "replay HDF5"}
 _MOST_NOTES = 20
-_FEW_FILES = 16  # surveyed again where the store is unpickled
-
 _MOST_NAMED = 8
 _NONE: NDArray[np.int64] = np.empty(0, np.int64)
 
@@ -66,7 +64,7 @@ def open_hdf5(
     if numbers is not None and any(number < 0 for number in numbers):
         raise StoreError(f"{place}: episode {min(numbers)} does not exist; they are counted from 0")
     only = tuple(numbers) if numbers is not None and len(files) == 1 else None
-    options = OpenOptions(channels, mask, names, allow_external, only)
+    options = Hdf5Options(channels, mask, names, allow_external, only)
     chosen = files
     if numbers is not None and len(files) > 1:
         # Where a file is an episode, the others are not even looked at.
@@ -88,12 +86,12 @@ class Hdf5Store(Store):
     """One HDF5 file or a directory of them; see `open_hdf5`."""
 
     def __init__(
-        self, path: Path, survey: Survey, options: OpenOptions, numbers: Sequence[int] | None, words: dict[str, Any]
+        self, path: Path, survey: Hdf5Survey, options: Hdf5Options, numbers: Sequence[int] | None, words: dict[str, Any]
     ) -> None:
         self.path, self._absolute = path, path.absolute()
         self._words, self._options, self._numbers_asked = words, options, numbers
         self._survey = survey
-        self._files = Files(survey.paths, survey.stamps, options.allow_external)
+        self._files = OpenFiles(survey.paths, survey.stamps, options.allow_external)
         episodes = find_episodes(survey, self._files).chosen(numbers, path)
         self._map = RowMap(episodes.parts, episodes.firsts, episodes.lengths)
         self.kind = "HDF5 episodes" if survey.why.startswith(UNKNOWN) else _KINDS[survey.kind]
@@ -114,15 +112,15 @@ class Hdf5Store(Store):
         }
         roles = find_roles(name for name, column in self.columns.items() if column.kind == "numbers")
         self.roles: Mapping[str, str] = {
-            role: found[0] for role, found in roles.items() if len(found) == 1 and self._fits(role, found[0])
+            role: names[0] for role, names in roles.items() if len(names) == 1 and self._fits(role, names[0])
         }
-        self.joined_roles = {role: found for role, found in roles.items() if len(found) > 1}
+        self.joined_roles = {role: names for role, names in roles.items() if len(names) > 1}
         self.notes = _notes(survey, episodes)
         self._rows = {name: ColumnRows(survey, self._files, number) for name, number in self._numbers.items()}
-        self._pictures = {
+        self._images = {
             name: Hdf5Images(self._rows[name], self._map, f"{path}: {name}")
             for name, column in self.columns.items()
-            if column.is_picture
+            if column.is_image
         }
 
     def _fits(self, role: str, name: str) -> bool:
@@ -137,13 +135,13 @@ class Hdf5Store(Store):
         return sum(int(each.nbytes) for each in own) + sum(rows.index_bytes for rows in self._rows.values())
 
     def images(self, name: str) -> ImageSource:
-        if not self.column(name).is_picture:
-            raise StoreError(f"{self.path}: {name!r} is no picture column", hint="store.numbers gives its rows")
-        return self._pictures[name]
+        if not self.column(name).is_image:
+            raise StoreError(f"{self.path}: {name!r} is not an image column", hint="store.numbers gives its rows")
+        return self._images[name]
 
     def numbers(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        found = self._numbers_of(name)
-        return found.gather(self._map, checked_rows(rows, self.rows, f"{self.path}: {name}"))
+        column = self._numbers_of(name)
+        return column.gather(self._map, row_numbers(rows, f"{self.path}: {name}", self.rows))
 
     def number_blocks(self, names: Sequence[str], block_bytes: int) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
         columns = {name: self._numbers_of(name) for name in names}
@@ -166,12 +164,12 @@ class Hdf5Store(Store):
         if self.column(name).kind != "text":
             return super().texts(name, rows)
         where = f"{self.path}: {name}"
-        return self._rows[name].texts(self._map, checked_rows(rows, self.rows, where), where)
+        return self._rows[name].texts(self._map, row_numbers(rows, where, self.rows), where)
 
     def _numbers_of(self, name: str) -> ColumnRows:
         if self.column(name).kind != "numbers":
             hint = f"store.{'texts' if self.column(name).kind == 'text' else 'images'} gives its rows"
-            raise StoreError(f"{self.path}: {name!r} is no numbers column", hint=hint)
+            raise StoreError(f"{self.path}: {name!r} is not a numbers column", hint=hint)
         return self._rows[name]
 
     def file_of(self, row: int, name: str = "") -> Path:
@@ -180,60 +178,45 @@ class Hdf5Store(Store):
 
     def fingerprint(self, name: str) -> str:
         self.column(name)
-        fields = vars(self._survey.columns[self._numbers[name]])
-        # This text is part of the name of every view that was ever built: it never changes.
-        return self._digest(f"Facts({', '.join(f'{key}={value!r}' for key, value in fields.items())})")
-
-    def _digest(self, of: str) -> str:
         survey = self._survey
-        found = hashlib.sha256(f"hdf5 {survey.kind} {of}".encode())
+        facts = ", ".join(f"{key}={value!r}" for key, value in vars(survey.columns[self._numbers[name]]).items())
+        # This text is part of the name of every view that was ever built: it never changes.
+        digest = hashlib.sha256(f"hdf5 {survey.kind} Facts({facts})".encode())
         for path, (size, time_ns) in zip(survey.paths, survey.stamps.tolist(), strict=True):
-            found.update(f"\n{path.name}\0{size} {time_ns}".encode("utf-8", "surrogateescape"))
-        found.update("\n".join(survey.part_group).encode("utf-8", "surrogateescape"))
-        found.update(self._contents)
+            digest.update(f"\n{path.name}\0{size} {time_ns}".encode("utf-8", "surrogateescape"))
+        digest.update("\n".join(survey.part_group).encode("utf-8", "surrogateescape"))
+        digest.update(self._contents)
         for values in (self._map.starts, self._map.parts, self._map.shifts, self.episode_starts):
-            found.update(values.tobytes())
-        return found.hexdigest()
+            digest.update(values.tobytes())
+        return digest.hexdigest()
 
     @cached_property
     def _contents(self) -> bytes:
         """A digest of a few KiB of every file: size and time of change alone are kept by some ways of replacing one."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for path, size in zip(self._survey.paths, self._survey.stamps[:, 0].tolist(), strict=True):
             try:
-                found.update(content_sample(path, size))
+                digest.update(content_sample(path, size))
             except OSError as error:
                 raise StoreError(
                     f"{path} cannot be read any more: {error.strerror or error}",
                     hint="it was there when the store was opened; open the store again",
                 ) from error
-        return found.digest()
+        return digest.digest()
 
     def close(self) -> None:
         self._files.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        place = str(self._absolute)
-        if len(self._survey.paths) <= _FEW_FILES:
-            return _reopen, (place, self._words, self._digest(""))
         # To survey thousands of files again takes each process seconds; what was found is some 100 bytes a file.
-        return _rebuilt, (place, self._survey.packed(), self._options, self._numbers_asked, self._words)
+        return _rebuilt, (str(self._absolute), self._survey.packed(), self._options, self._numbers_asked, self._words)
 
     def reopening(self) -> tuple[Path, dict[str, Any]]:
         return self._absolute, dict(self._words)
 
 
-def _reopen(path: str, words: dict[str, Any], digest: str) -> Hdf5Store:
-    """In another process; the files were looked at by the first one, and must be the same."""
-    store = open_hdf5(path, **words, check=False)
-    if store._digest("") != digest:
-        store.close()
-        raise StoreCorrupt(f"{path} was changed since the store was opened", hint="open the store again")
-    return store
-
-
 def _rebuilt(
-    place: str, packed: dict[str, Any], options: OpenOptions, numbers: Any, words: dict[str, Any]
+    place: str, packed: dict[str, Any], options: Hdf5Options, numbers: Any, words: dict[str, Any]
 ) -> Hdf5Store:
     """In another process, from the survey of the first one; each file is compared with it when it is opened."""
     return Hdf5Store(as_path(place), unpacked(packed), options, numbers, words)
@@ -242,19 +225,19 @@ def _rebuilt(
 def _files(place: Path) -> list[Path]:
     if not place.is_dir():
         return [place]
-    found = [each for each in place.iterdir() if HDF5.is_named(each.name) and each.name[0] != "."]
-    if not found:
+    files = [each for each in place.iterdir() if HDF5.is_named(each.name) and each.name[0] != "."]
+    if not files:
         raise StoreError(f"{place} holds no HDF5 files", hint=f"they end in {', '.join(HDF5.suffixes)}")
-    return sorted(found, key=lambda each: natural_key(each.name))
+    return sorted(files, key=lambda each: natural_key(each.name))
 
 
-def _shares(survey: Survey, episodes: Episodes) -> NDArray[np.float64]:
+def _shares(survey: Hdf5Survey, episodes: EpisodeSpans) -> NDArray[np.float64]:
     """Which share of its rows every part gives to the store."""
     opened = np.bincount(episodes.parts, weights=episodes.lengths, minlength=len(survey.part_rows))
     return np.asarray(opened / np.maximum(survey.part_rows, 1), np.float64)
 
 
-def _column(survey: Survey, number: int, share: NDArray[np.float64]) -> Column:
+def _column(survey: Hdf5Survey, number: int, share: NDArray[np.float64]) -> Column:
     facts = survey.columns[number]
     (way, why), count = survey.ways[number].most_common(1)[0] if survey.ways[number] else (("library", "no rows"), 0)
     others = sum(survey.ways[number].values()) - count
@@ -269,7 +252,7 @@ def _column(survey: Survey, number: int, share: NDArray[np.float64]) -> Column:
     return Column(facts.name, facts.kind, facts.shape, facts.dtype, facts.encoding, way, why, stored_bytes)
 
 
-def _heap_bytes(survey: Survey, facts: StoredColumn) -> NDArray[np.float64]:
+def _heap_bytes(survey: Hdf5Survey, facts: StoredColumn) -> NDArray[np.float64]:
     """What rows of their own lengths take in each part: what no other column explains of the files, shared out."""
     ragged = sum(each.ragged and each.kind != "text" for each in survey.columns)
     explained = np.maximum(survey.placements[:, :, 4], 0).sum(axis=1)
@@ -279,7 +262,7 @@ def _heap_bytes(survey: Survey, facts: StoredColumn) -> NDArray[np.float64]:
     return np.asarray(left[survey.part_file] * survey.part_rows, np.float64)
 
 
-def _notes(survey: Survey, episodes: Episodes) -> tuple[str, ...]:
+def _notes(survey: Hdf5Survey, episodes: EpisodeSpans) -> tuple[str, ...]:
     notes = [*survey.notes, *episodes.notes]
     if survey.why.startswith(UNKNOWN):
         notes.insert(0, survey.why)
@@ -293,7 +276,7 @@ def _notes(survey: Survey, episodes: Episodes) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Episodes:
+class EpisodeSpans:
     """All episodes in order, as flat arrays: part, first row of the part, rows; 20 bytes each."""
 
     parts: NDArray[np.int32]
@@ -304,7 +287,7 @@ class Episodes:
     numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     """Of those that were chosen."""
 
-    def chosen(self, numbers: Sequence[int] | None, path: Path) -> Episodes:
+    def chosen(self, numbers: Sequence[int] | None, path: Path) -> EpisodeSpans:
         """Those with these numbers, in this order; without the ones that have no rows."""
         picked = np.arange(len(self.parts)) if numbers is None else check_numbers(numbers, len(self.parts), path)
         empty = picked[self.lengths[picked] == 0]
@@ -315,7 +298,7 @@ class Episodes:
             notes.append(f"without rows, and left out: episode{'s' if len(empty) > 1 else ''} {named}{more}")
         kept = picked[self.lengths[picked] > 0]
         terminal = None if self.terminal is None else self.terminal[kept]
-        return Episodes(self.parts[kept], self.firsts[kept], self.lengths[kept], terminal, tuple(notes), kept)
+        return EpisodeSpans(self.parts[kept], self.firsts[kept], self.lengths[kept], terminal, tuple(notes), kept)
 
     def starts(self) -> NDArray[np.int64]:
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths, dtype=np.int64)])
@@ -323,18 +306,18 @@ class Episodes:
 
 def check_numbers(numbers: Sequence[int], count: int, path: Path) -> NDArray[np.int64]:
     """Numbers of episodes, each there and named once."""
-    found = np.asarray(list(numbers), np.int64).reshape(-1)
-    wrong = found[(found < 0) | (found >= count)]
+    checked = np.asarray(list(numbers), np.int64).reshape(-1)
+    wrong = checked[(checked < 0) | (checked >= count)]
     if len(wrong):
         hint = f"its episodes are 0 to {count - 1:,}"
         raise StoreError(f"{path}: there is no episode {int(wrong[0]):,}, it has {count:,}", hint=hint)
-    if len(np.unique(found)) != len(found):
-        values, counts = np.unique(found, return_counts=True)
+    if len(np.unique(checked)) != len(checked):
+        values, counts = np.unique(checked, return_counts=True)
         raise StoreError(f"{path}: episode {int(values[counts > 1][0]):,} is named more than once")
-    return found
+    return checked
 
 
-def find_episodes(survey: Survey, files: Files) -> Episodes:
+def find_episodes(survey: Hdf5Survey, files: OpenFiles) -> EpisodeSpans:
     """Every episode of the parts that were surveyed."""
     terminals, timeouts = (_columns(survey, files, names) for names in (TERMINALS, TIMEOUTS))
     if survey.kind == "replay":
@@ -348,19 +331,19 @@ def find_episodes(survey: Survey, files: Files) -> Episodes:
         whole = RowMap(parts[filled], np.zeros(len(filled), np.int64), rows[filled])
         last = terminals[0].gather(whole, np.cumsum(rows[filled]) - 1).reshape(-1)
         flags[filled] = (last != 0) & (last == last)  # a NaN says nothing
-    return Episodes(parts, np.zeros(len(parts), np.int64), rows, flags)
+    return EpisodeSpans(parts, np.zeros(len(parts), np.int64), rows, flags)
 
 
-def _cut_steps(rows: NDArray[np.int64], terminals: list[ColumnRows], timeouts: list[ColumnRows]) -> Episodes:
+def _cut_steps(rows: NDArray[np.int64], terminals: list[ColumnRows], timeouts: list[ColumnRows]) -> EpisodeSpans:
     """Flat steps, cut after every row that a column of ends ends; the first of `terminals` says which are terminal."""
     notes: list[str] = []
-    found: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]] = []
+    pieces: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]] = []
     unconfirmed = 0
     for part, count in enumerate(rows.tolist()):
         ended, *others = [_ends(column, part, count, notes) for column in terminals] or [_NONE]
-        told = np.concatenate([ended, *(_ends(column, part, count, notes) for column in timeouts)])
-        stops = np.unique(np.concatenate([told, *others]))
-        unconfirmed += len(stops) - len(np.unique(told))
+        claimed = np.concatenate([ended, *(_ends(column, part, count, notes) for column in timeouts)])
+        stops = np.unique(np.concatenate([claimed, *others]))
+        unconfirmed += len(stops) - len(np.unique(claimed))
         if count and (not len(stops) or stops[-1] != count):
             begin = int(stops[-1]) if len(stops) else 0
             if len(stops):
@@ -370,14 +353,14 @@ def _cut_steps(rows: NDArray[np.int64], terminals: list[ColumnRows], timeouts: l
         firsts = starts[:-1] if count else np.zeros(1, np.int64)
         lengths = np.diff(starts) if count else np.zeros(1, np.int64)
         ending = np.isin(firsts + lengths, ended) & (lengths > 0)
-        found.append((np.full(len(firsts), part, np.int32), firsts, lengths, ending))
-    columns = [np.concatenate(each) for each in zip(*found, strict=True)]
+        pieces.append((np.full(len(firsts), part, np.int32), firsts, lengths, ending))
+    columns = [np.concatenate(each) for each in zip(*pieces, strict=True)]
     notes += _ends_notes([each.facts.name for each in terminals], bool(timeouts), unconfirmed)
-    return Episodes(columns[0], columns[1], columns[2], columns[3] if terminals else None, tuple(notes))
+    return EpisodeSpans(columns[0], columns[1], columns[2], columns[3] if terminals else None, tuple(notes))
 
 
 def _ends_notes(terminals: Sequence[str], timeouts: bool, unconfirmed: int) -> list[str]:
-    """What the columns of ends leave open; `unconfirmed` ends are told by none but the further ones of `terminals`."""
+    """What the columns of ends leave open; `unconfirmed` ends are only in the further ones of `terminals`."""
     if not terminals:
         none = "no column says where episodes end: all rows of a file are one episode"
         return ["no 'terminals' column: every episode is taken as cut off by a time limit" if timeouts else none]
@@ -387,7 +370,7 @@ def _ends_notes(terminals: Sequence[str], timeouts: bool, unconfirmed: int) -> l
     return [] if timeouts else [NO_TIMEOUTS]
 
 
-def _columns(survey: Survey, files: Files, names: tuple[str, ...]) -> list[ColumnRows]:
+def _columns(survey: Hdf5Survey, files: OpenFiles, names: tuple[str, ...]) -> list[ColumnRows]:
     """The columns of numbers under these names that are there, in the order of the names."""
     numbers = {facts.name: number for number, facts in enumerate(survey.columns) if facts.kind == "numbers"}
     return [ColumnRows(survey, files, numbers[name]) for name in names if name in numbers]

@@ -24,7 +24,7 @@ from penstock.recordings.split import natural_key
 from penstock.stores.hdf5.columns import (
     ENDS_DIFFER,
     FirstFile,
-    OpenOptions,
+    Hdf5Options,
     StoredColumn,
     find_columns,
     first_file_from,
@@ -34,7 +34,7 @@ from penstock.stores.hdf5.file import Hdf5File
 from penstock.stores.hdf5.guard import Line, run_guarded
 from penstock.stores.hdf5.layout import (
     RATE_NAMES,
-    Layout,
+    Hdf5Layout,
     data_sets,
     demonstrations,
     join,
@@ -55,7 +55,7 @@ _ALLOW = "if you trust the file, penstock.open(…, allow_external=True) reads i
 
 
 @dataclass(frozen=True)
-class Survey:
+class Hdf5Survey:
     """The files of a store, and its parts: the groups that are or hold episodes, in order."""
 
     kind: str
@@ -81,14 +81,14 @@ class Survey:
         return {**vars(self), "paths": [str(path.absolute()) for path in self.paths], "placements": held}
 
 
-def unpacked(packed: Line) -> Survey:
+def unpacked(packed: Line) -> Hdf5Survey:
     """The survey of another process."""
     shape, held = packed["placements"]
     placements = np.frombuffer(zlib.decompress(held), np.int64).reshape(shape)
-    return Survey(**{**packed, "paths": tuple(as_path(path) for path in packed["paths"]), "placements": placements})
+    return Hdf5Survey(**{**packed, "paths": tuple(as_path(path) for path in packed["paths"]), "placements": placements})
 
 
-def survey_files(paths: Sequence[Path], options: OpenOptions, *, check: bool = True) -> Survey:
+def survey_files(paths: Sequence[Path], options: Hdf5Options, *, check: bool = True) -> Hdf5Survey:
     """Survey files in children, so that none can hurt this process; `check=False` trusts them, and does it here."""
     stamps = [_stamp(path) for path in paths]
     numbered = list(enumerate(paths))
@@ -105,15 +105,15 @@ def survey_files(paths: Sequence[Path], options: OpenOptions, *, check: bool = T
     return _assembled(paths, stamps, lines)
 
 
-def _in_children(numbered: list[tuple[int, Path]], options: OpenOptions) -> list[Line]:
+def _in_children(numbered: list[tuple[int, Path]], options: Hdf5Options) -> list[Line]:
     """Several children at a time, once the files up to the first that has rows are known: the others are like it."""
     lines: list[Line] = []
     like: FirstFile | None = None
     while numbered and like is None:
-        found = _in_child(numbered[:1], options, None)
-        if any(line.get("rows") for line in found):
-            like = next(first_file_from(line["like"]) for line in found if line.get("like"))
-        lines += found
+        first_lines = _in_child(numbered[:1], options, None)
+        if any(line.get("rows") for line in first_lines):
+            like = next(first_file_from(line["like"]) for line in first_lines if line.get("like"))
+        lines += first_lines
         del numbered[0]
     children = max(1, min(_MOST_CHILDREN, len(os.sched_getaffinity(0)), -(-len(numbered) // _FEW_FILES)))
     step = max(1, -(-len(numbered) // children))
@@ -124,7 +124,7 @@ def _in_children(numbered: list[tuple[int, Path]], options: OpenOptions) -> list
     return lines
 
 
-def _in_child(files: list[tuple[int, Path]], options: OpenOptions, like: FirstFile | None) -> list[Line]:
+def _in_child(files: list[tuple[int, Path]], options: Hdf5Options, like: FirstFile | None) -> list[Line]:
     arguments = [
         [(number, str(path.absolute())) for number, path in files],
         asdict(options),
@@ -138,7 +138,7 @@ def survey_in_child(arguments: Any) -> Iterator[Line]:
     """What a child does: the lines of some files, from plain data."""
     files, plain, like = arguments
     tuples = {key: None if plain[key] is None else tuple(plain[key]) for key in ("columns", "only")}
-    return _survey(files, Surveyor(OpenOptions(**{**plain, **tuples}), first_file_from(like) if like else None))
+    return _survey(files, Surveyor(Hdf5Options(**{**plain, **tuples}), first_file_from(like) if like else None))
 
 
 def _survey(files: Sequence[tuple[int, Path | str]], surveyor: Surveyor) -> Iterator[Line]:
@@ -152,7 +152,7 @@ def _survey(files: Sequence[tuple[int, Path | str]], surveyor: Surveyor) -> Iter
 class Surveyor:
     """Surveys one file after the other; the first with rows is what the others are compared with."""
 
-    def __init__(self, options: OpenOptions, like: FirstFile | None = None) -> None:
+    def __init__(self, options: Hdf5Options, like: FirstFile | None = None) -> None:
         self.options, self._like = options, like
 
     def survey(self, file: Hdf5File) -> Iterator[Line]:
@@ -179,24 +179,24 @@ class Surveyor:
         """A group: its rows, where those of each column lie, and what it has besides the columns of the first one."""
         if not rows:
             return {"group": group, "rows": 0, "placements": []}
-        more = _besides(file, group, like.tree)
+        more = _extra_data_sets(file, group, like.tree)
         ends = [name for name in ENDS if name in more]
         if ends and like.kind == "replay":
             raise StoreError(f"{file.path}: {ends[0]} says where episodes end, {like.path} has none", hint=ENDS_DIFFER)
         placements = [place_column(file, group, facts, rows, like) for facts in like.columns]
-        found: Line = {"group": group, "rows": rows, "placements": placements}
+        line: Line = {"group": group, "rows": rows, "placements": placements}
         if self.options.columns is None:
-            found["besides"] = [name for name in more if name.rpartition("/")[2] not in BOOKKEEPING]
-        return found
+            line["besides"] = [name for name in more if name.rpartition("/")[2] not in BOOKKEEPING]
+        return line
 
 
-def _besides(file: Hdf5File, group: str, tree: dict[str, list[str]]) -> list[str]:
+def _extra_data_sets(file: Hdf5File, group: str, tree: dict[str, list[str]]) -> list[str]:
     """The data sets under a group that a tree has not; of those that it has, the names alone are listed."""
-    found: list[str] = []
+    names: list[str] = []
     for under, known in tree.items():
         for name in sorted(set(file.names(join(group, under) or "/")).difference(known), key=natural_key):
-            found += _below(file, group, join(under, name))
-    return found
+            names += _below(file, group, join(under, name))
+    return names
 
 
 def _below(file: Hdf5File, group: str, name: str) -> list[str]:
@@ -204,10 +204,10 @@ def _below(file: Hdf5File, group: str, name: str) -> list[str]:
         kind = file.kind(join(group, name))
         return list(data_sets(file, group, name)) if kind == "group" else [name] if kind == "dataset" else []
     except (ExternalRefused, StoreCorrupt):
-        return [name]  # it is not read, so what it leads to is nobody's business
+        return [name]  # it is not read, so its target does not matter
 
 
-def _wanted(file: Hdf5File, layout: Layout, groups: list[str], options: OpenOptions) -> set[str]:
+def _wanted(file: Hdf5File, layout: Hdf5Layout, groups: list[str], options: Hdf5Options) -> set[str]:
     if options.only is None or layout.kind != "robomimic":
         return set(groups)
     beyond = [number for number in options.only if not 0 <= number < len(groups)]
@@ -217,26 +217,26 @@ def _wanted(file: Hdf5File, layout: Layout, groups: list[str], options: OpenOpti
     return {groups[number] for number in options.only}
 
 
-def _layout(file: Hdf5File, options: OpenOptions, like: FirstFile | None) -> Layout:
+def _layout(file: Hdf5File, options: Hdf5Options, like: FirstFile | None) -> Hdf5Layout:
     """Of files that look like the first, only the groups are looked up."""
     if like is None:
         return recognise(file, options.channels)
     demos, without = demonstrations(file)
     masks = tuple(file.names("mask"))
-    found = Layout("robomimic", "", demos, (), masks, without_actions=without) if demos else None
+    layout = Hdf5Layout("robomimic", "", demos, (), masks, without_actions=without) if demos else None
     if (
-        found is None
+        layout is None
         and like.kind != "robomimic"
         and all(file.names(group or "/") == names for group, names in like.tree.items())
     ):
-        found = Layout(like.kind, "", ("",), ())  # type: ignore[arg-type]  # checked where it was made
-    found = found or recognise(file, options.channels)
-    if found.kind != like.kind:
+        layout = Hdf5Layout(like.kind, "", ("",), ())  # type: ignore[arg-type]  # checked where it was made
+    layout = layout or recognise(file, options.channels)
+    if layout.kind != like.kind:
         raise StoreError(
-            f"{file.path} is laid out as {found.kind}, {like.path} as {like.kind}",
+            f"{file.path} is laid out as {layout.kind}, {like.path} as {like.kind}",
             hint="one store has one layout: open the files one by one",
         )
-    return found
+    return layout
 
 
 def _tree(file: Hdf5File, group: str) -> dict[str, list[str]]:
@@ -251,11 +251,11 @@ def _tree(file: Hdf5File, group: str) -> dict[str, list[str]]:
     return tree
 
 
-def _rate(file: Hdf5File, layout: Layout) -> float | None:
+def _rate(file: Hdf5File, layout: Hdf5Layout) -> float | None:
     """Rows a second, where an attribute says so; robomimic's lies in the arguments of its environment."""
     for node in ("/", "data") if layout.kind == "robomimic" else ("/", "observations"):
         for name in RATE_NAMES:
-            value = file.said(node, name)
+            value = file.attribute(node, name)
             if isinstance(value, (int, float)) and 0 < value < 100_000:
                 return float(value)
     if layout.kind != "robomimic":
@@ -269,11 +269,11 @@ def _rate(file: Hdf5File, layout: Layout) -> float | None:
 
 def _stamp(path: Path) -> tuple[int, int]:
     with os_errors(StoreError, f"{path} cannot be read"):
-        found = path.stat()
-    return found.st_size, found.st_mtime_ns
+        stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns
 
 
-def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list[Line]) -> Survey:
+def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list[Line]) -> Hdf5Survey:
     """Lines as arrays; the columns are those of the first file that has rows."""
     heads = [line for line in lines if "kind" in line]
     filled = {line["file"] for line in lines if line.get("rows")}
@@ -281,7 +281,7 @@ def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list
     model = next((head for head in models if head["file"] in filled), models[0])
     like = first_file_from(model["like"])
     parts = [line for line in lines if "group" in line]
-    notes = [*model["notes"], *_besides_notes(paths, parts, like)]
+    notes = [*model["notes"], *_extra_notes(paths, parts, like)]
     for head in heads:  # groups that are no episodes
         notes += [note if len(paths) == 1 else f"{paths[head['file']].name}: {note}" for note in head["lost"]]
     ways: list[Counter[tuple[str, str]]] = [Counter() for _ in like.columns]
@@ -290,7 +290,7 @@ def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list
         for column, (*numbers, way, why) in enumerate(part["placements"]):
             placements[number, column] = numbers
             ways[column][way, why] += 1
-    return Survey(
+    return Hdf5Survey(
         model["kind"], model["why"], model["fps"], tuple(notes), tuple(model["masks"]), like.columns, tuple(ways),
         tuple(paths), np.array(stamps, np.int64).reshape(-1, 2),
         np.array([part["file"] for part in parts], np.int32), tuple(sys.intern(part["group"]) for part in parts),
@@ -298,7 +298,7 @@ def _assembled(paths: Sequence[Path], stamps: list[tuple[int, int]], lines: list
     )  # fmt: skip
 
 
-def _besides_notes(paths: Sequence[Path], parts: Sequence[Line], like: FirstFile) -> list[str]:
+def _extra_notes(paths: Sequence[Path], parts: Sequence[Line], like: FirstFile) -> list[str]:
     """A note for each data set that some parts have and the first one lacks."""
     having: dict[str, list[Line]] = {}
     for part in parts:
@@ -306,14 +306,14 @@ def _besides_notes(paths: Sequence[Path], parts: Sequence[Line], like: FirstFile
             having.setdefault(name, []).append(part)
     lacking = _place(paths, as_path(like.path), like.group)
     return [
-        f"{name} is left out: {lacking} has none, {_place(paths, paths[found[0]['file']], found[0]['group'])} "
-        + (f"and {len(found) - 1:,} more have" if len(found) > 1 else "has")
-        for name, found in having.items()
+        f"{name} is left out: {lacking} has none, {_place(paths, paths[having_it[0]['file']], having_it[0]['group'])} "
+        + (f"and {len(having_it) - 1:,} more have" if len(having_it) > 1 else "has")
+        for name, having_it in having.items()
     ]
 
 
 def _place(paths: Sequence[Path], path: Path, group: str) -> str:
-    """An episode in words, as short as tells it from the others."""
+    """An episode in words, as short as is distinct."""
     if not group:
         return path.name
     return group if len(paths) == 1 else f"{group} of {path.name}"

@@ -14,9 +14,10 @@ from penstock.lerobot.features import ROW_FEATURES, Feature
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.read.frames import KNOWN_CODECS, ends_note, file_codec
 from penstock.lerobot.read.reader import DataSet
-from penstock.stores.lerobot.part import WHOLE, ColumnFiles, EpisodeFiles, Spans, check_metadata, choose, row_spans
+from penstock.stores.lerobot.part import WHOLE, ColumnFiles, EpisodeFileTable, Spans, check_metadata, choose, row_spans
 from penstock.stores.lerobot.videos import decoder_bytes
 from penstock.stores.store import Column
+from penstock.system.units import name_hint
 
 TASK = "task"
 _WHY_TABLE = "parquet: a block of rows is unpacked at a time; loaders read all numbers once, in order"
@@ -25,7 +26,7 @@ _WHY_VIDEO = "frames depend on others: a seek decodes from the key frame before,
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenPart:
     """The part of a data set that is open: its episodes, and where their rows and frames lie."""
 
     numbers: NDArray[np.int64]
@@ -53,14 +54,14 @@ class Opened:
         return sum(decoder_bytes(data.info.features[key]) for key in others)
 
 
-def open_part(data: DataSet, episodes: Iterable[int] | str | None, columns: Sequence[str] | None) -> Opened:
+def open_part(data: DataSet, episodes: Iterable[int] | str | None, columns: Sequence[str] | None) -> OpenPart:
     """Check the metadata, choose episodes and columns, and find their files; no row and no frame is read."""
     check_metadata(data)
     names = _names(data, columns)
     features = data.info.features
     keys = [name for name in names if name in features and features[name].dtype == "video"]
     with_rows = len(keys) < len(names)
-    files = EpisodeFiles(data, keys, with_rows)
+    files = EpisodeFileTable(data, keys, with_rows)
     notes: list[str] = []
     if columns is None:
         empty = _cameras_without_files(data, keys, files)
@@ -87,10 +88,10 @@ def open_part(data: DataSet, episodes: Iterable[int] | str | None, columns: Sequ
     codecs = {key: _codec(data, key, cameras[key][0], notes) for key in keys}
     notes += [note for key in keys if (note := ends_note(data, key, numbers)) is not None]
     starts = np.concatenate([[0], np.cumsum(data.episodes.length[numbers])]).astype(np.int64)
-    return Opened(numbers, starts, tuple(names), spans, cameras, shares, codecs, is_whole, tuple(notes))
+    return OpenPart(numbers, starts, tuple(names), spans, cameras, shares, codecs, is_whole, tuple(notes))
 
 
-def _cameras_without_files(data: DataSet, keys: Sequence[str], files: EpisodeFiles) -> list[str]:
+def _cameras_without_files(data: DataSet, keys: Sequence[str], files: EpisodeFileTable) -> list[str]:
     """Cameras that are declared, and of which no file is there; refused where their files lie elsewhere."""
     empty = [key for key in keys if len(data.episodes) and not (files.of(key).sizes >= 0).any()]
     for key in empty:
@@ -103,15 +104,15 @@ def _cameras_without_files(data: DataSet, keys: Sequence[str], files: EpisodeFil
 def _codec(data: DataSet, key: str, relatives: Sequence[str], notes: list[str]) -> str:
     """What the first file is; where that cannot be read, what info.json says: reading a row gives the error."""
     claimed = (data.info.features[key].info or {}).get("video.codec")
-    found = file_codec(data, key, relatives[:1])
-    if found is None:
+    codec = file_codec(data, key, relatives[:1])
+    if codec is None:
         return str(claimed) if claimed in KNOWN_CODECS else "video"
-    if claimed is not None and claimed != found:
-        notes.append(f"{key} is {found}, as its files say; meta/info.json says {claimed}")
-    return found
+    if claimed is not None and claimed != codec:
+        notes.append(f"{key} is {codec}, as its files say; meta/info.json says {claimed}")
+    return codec
 
 
-def column_of(data: DataSet, name: str, feature: Feature | None, part: Opened, stored_bytes: int) -> Column:
+def column_of(data: DataSet, name: str, feature: Feature | None, part: OpenPart, stored_bytes: int) -> Column:
     """The column of a feature; `task` is one without."""
     if feature is None:
         return Column(name, "text", (), "str", "text", "table", "task_index of the row, text of meta/tasks", 0)
@@ -140,11 +141,7 @@ def _names(data: DataSet, columns: Sequence[str] | None) -> tuple[str, ...]:
         raise StoreError(f"columns={columns!r} is a text", hint=f"columns=[{columns!r}]")
     for name in columns:
         if name not in known:
-            from difflib import get_close_matches
-
-            near = get_close_matches(str(name), known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"columns: {', '.join(known)}"
-            raise StoreError(f"{data.root} has no column {name!r}", hint=hint)
+            raise StoreError(f"{data.root} has no column {name!r}", hint=name_hint(str(name), known, "columns:"))
     return tuple(name for name in known if name in set(columns))
 
 

@@ -38,15 +38,15 @@ class EpisodeTable:
 
     def take(self, rows: int) -> ReadRows:
         """The next rows: numbers as arrays, texts and images as lists; each stands where it belongs."""
-        taken = self._rows.take(rows)
-        self._check_place(taken)
-        self._check_tasks(taken)
+        values = self._rows.take(rows)
+        self._check_place(values)
+        self._check_tasks(values)
         self._at += rows
-        return taken
+        return values
 
-    def _check_place(self, taken: ReadRows) -> None:
+    def _check_place(self, values: ReadRows) -> None:
         data, episode = self._data, self._episode
-        frame, owner, index = (np.asarray(taken[key]) for key in ("frame_index", "episode_index", "index"))
+        frame, owner, index = (np.asarray(values[key]) for key in ("frame_index", "episode_index", "index"))
         expected = np.arange(self._at, self._at + len(frame))
         self._refuse("frame_index", frame, expected)
         self._refuse("episode_index", owner, np.full(len(owner), episode))
@@ -54,23 +54,23 @@ class EpisodeTable:
             self._refuse("index", index, expected + int(data.episodes.first_row[self._number]))
         should_s = (expected / data.info.fps).astype(np.float32)
         allowed_s = np.maximum(TOLERANCE_S, np.spacing(np.abs(should_s)))
-        apart_s = np.abs(np.asarray(taken["timestamp"], np.float64) - should_s)
+        apart_s = np.abs(np.asarray(values["timestamp"], np.float64) - should_s)
         wrong = ~(apart_s <= allowed_s)
         self.retimed += int(np.count_nonzero(wrong))
         self.apart_s = max(self.apart_s, float(np.max(apart_s[wrong & np.isfinite(apart_s)], initial=0.0)))
 
-    def _refuse(self, key: str, found: NDArray[Any], expected: NDArray[Any]) -> None:
-        wrong = np.flatnonzero(found != expected)
+    def _refuse(self, key: str, values: NDArray[Any], expected: NDArray[Any]) -> None:
+        wrong = np.flatnonzero(values != expected)
         if len(wrong):
             at = int(wrong[0])
             raise DataSetCorrupt(
-                f"{self._data.root}: episode {self._episode}, row {self._at + at:,}: {key} is {found[at]}, not "
+                f"{self._data.root}: episode {self._episode}, row {self._at + at:,}: {key} is {values[at]}, not "
                 f"{expected[at]}",
                 hint=f"its rows would be paired with the wrong frames; {_DOCTOR}",
             )
 
-    def _check_tasks(self, taken: ReadRows) -> None:
-        used, count = np.unique(np.asarray(taken["task_index"])), len(self._data.tasks)
+    def _check_tasks(self, values: ReadRows) -> None:
+        used, count = np.unique(np.asarray(values["task_index"])), len(self._data.tasks)
         if int(used[0]) < 0 or int(used[-1]) >= count:
             raise DataSetCorrupt(
                 f"{self._data.root}: episode {self._episode}: task_index {int(used[-1])}, there are {count} tasks",
@@ -111,7 +111,7 @@ class RowStream:
             if not self._spans:
                 raise DataSetCorrupt(f"{self._path or self._data.root}: the episode has {missing:,} rows fewer")
             span = self._spans[0]
-            self._stand_at(span)
+            self._seek(span)
             where = where or f"{span.path}: row {span.start:,}"
             with tables.arrow_errors(span.path, "cannot read rows", DataSetCorrupt):
                 part = self._next(min(missing, span.stop - span.start))
@@ -128,7 +128,7 @@ class RowStream:
             self._file.close()
         self._file = self._path = None
 
-    def _stand_at(self, span: RowSpan) -> None:
+    def _seek(self, span: RowSpan) -> None:
         if self._path == span.path and self._at == span.start:
             return
         self.close()

@@ -1,4 +1,4 @@
-"""Pictures in the rows of a LeRobot data set: by byte offset where parquet holds them plainly, else by blocks."""
+"""Images in the rows of a LeRobot data set: by byte offset where parquet holds them plainly, else by blocks."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 from penstock.errors import DataSetCorrupt, ImageError, LimitExceeded, StoreCorrupt, StoreError
 from penstock.lerobot.features import Feature
 from penstock.media.image import depth, tiff
-from penstock.stores.held import Lru, open_file
+from penstock.stores.caches import Lru, open_file, prefetch_all
 from penstock.stores.lerobot.parquet_pages import NotPlain, value_places
 from penstock.stores.lerobot.rows import BLOCK_BYTES, BLOCKS_KEPT, Footer, RowTable
-from penstock.stores.store import ImageSource, Picture, Scratch
-from penstock.system.files import ByteSource
+from penstock.stores.store import ImageArray, ImageSource, Scratch
+from penstock.system.files import ByteSource, Prefetch
 from penstock.system.units import format_bytes
 
-_PAGE_ROWS = 1024  # Arrow looks at the size of a page that often, so a page may hold so many pictures
+_PAGE_ROWS = 1024  # Arrow looks at the size of a page that often, so a page may hold so many images
 FILE_SHIFT = 40  # a key: the number of the file above, the place in it below
 
 
 def check_rows(rows: Sequence[int], count: int, where: str) -> None:
     """Refuse rows that do not exist: a negative one would be counted from the end."""
     if len(rows) and not 0 <= (least := min(rows)) <= (most := max(rows)) < count:
-        raise StoreError(f"{where}: row {least if least < 0 else most:,} asked, there are {count:,}")
+        raise StoreError(f"{where}: row {least if least < 0 else most:,} was requested, there are {count:,}")
 
 
 def read_packet(file: ByteSource, offset: int, size: int, scratch: Scratch, row: int, column: str) -> NDArray[np.uint8]:
@@ -46,7 +46,7 @@ def read_packet(file: ByteSource, offset: int, size: int, scratch: Scratch, row:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the pictures of one row group lie in their file; without offsets, only the library finds them."""
+    """Where the images of one row group lie in their file; without offsets, only the library finds them."""
 
     offsets: NDArray[Any] | None
     sizes: NDArray[np.uint32] | None
@@ -56,8 +56,8 @@ class Places:
         return 64 + (0 if self.offsets is None or self.sizes is None else self.offsets.nbytes + self.sizes.nbytes)
 
 
-class PictureSource(ImageSource):
-    """The pictures of one image feature."""
+class ImageFileSource(ImageSource):
+    """The images of one image feature."""
 
     def __init__(
         self, table: RowTable, feature: Feature, dtype: str, indexes: Lru[Any], files: Lru[ByteSource], mean_bytes: int
@@ -71,7 +71,7 @@ class PictureSource(ImageSource):
         self._mean_bytes = mean_bytes
         self.scratch_bytes = 4 * mean_bytes
 
-    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
         check_rows(rows, int(self._table.spans.starts[-1]), f"{self._key!r}")
         files, places = self._table.spans.locate(np.asarray(rows, np.int64))
         held, start, stop = -1, 0, 0
@@ -79,15 +79,34 @@ class PictureSource(ImageSource):
             if file != held or not start <= place < stop:
                 footer = self._table.footer(file)
                 group = footer.group_of(place)
-                found = self._places(file, footer, group)
+                values_at = self._places(file, footer, group)
                 held, start, stop = file, footer.group_start(group), int(footer.ends[group])
                 opened = self._opened(str(footer.path))
-            if found.offsets is None or found.sizes is None:
+            if values_at.offsets is None or values_at.sizes is None:
                 data = self._from_block(row, file, place)
             else:
-                offset, size = found.offsets.item(place - start), found.sizes.item(place - start)
+                offset, size = values_at.offsets.item(place - start), values_at.sizes.item(place - start)
                 data = read_packet(opened, offset, size, scratch, row, repr(self._key))
             yield data if self._depth_dtype is None else self._depth(row, data)
+
+    def prefetch(self, rows: Sequence[int]) -> Prefetch | None:
+        files, places = self._table.spans.locate(np.asarray(rows, np.int64))
+        asked: dict[int, tuple[ByteSource, list[tuple[int, int]]]] = {}
+        for file, place in zip(files.tolist(), places.tolist(), strict=True):
+            try:
+                footer = self._table.footer(file)
+                source = self._opened(str(footer.path))
+                if not source.is_remote:
+                    return None
+                group = footer.group_of(place)
+                found = self._places(file, footer, group)
+            except DataSetCorrupt:
+                continue  # said when the row is read
+            if found.offsets is not None and found.sizes is not None:
+                within = place - footer.group_start(group)
+                wanted = asked.setdefault(file, (source, []))[1]
+                wanted.append((found.offsets.item(within), found.sizes.item(within)))
+        return prefetch_all(list(asked.values()))
 
     def keys(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         files, places = self._table.spans.locate(rows)
@@ -102,7 +121,7 @@ class PictureSource(ImageSource):
             try:
                 footer = self._table.footer(file)
             except DataSetCorrupt:
-                continue  # said when a row of it is read
+                continue  # reported when a row of it is read
             groups = np.searchsorted(footer.ends, places[here], side="right")
             packed = np.array([not leaf.is_plain for leaf in footer.leaves.get(self._key, ())], np.bool_)
             if len(packed) == len(footer.ends):
@@ -110,30 +129,30 @@ class PictureSource(ImageSource):
         new = (group < 0) | (np.diff(group, prepend=-2) != 0) | (np.diff(files, prepend=-1) != 0)
         return np.asarray(np.cumsum(new) - 1, np.int64)
 
-    def look(self) -> tuple[str, str, str]:
-        """(encoding, way, why) by the footer of the first file and the first bytes of a picture in it."""
+    def probe(self) -> tuple[str, str, str]:
+        """(encoding, way, why) by the footer of the first file and the first bytes of an image in it."""
         file, place = int(self._table.spans.file[0]), int(self._table.spans.first[0])
         footer = self._table.footer(file)
         group = footer.group_of(place)
-        found = self._places(file, footer, group)
-        if found.offsets is not None:
-            offset = int(found.offsets[place - footer.group_start(group)])
+        places = self._places(file, footer, group)
+        if places.offsets is not None:
+            offset = int(places.offsets[place - footer.group_start(group)])
             begin = self._opened(str(footer.path)).read(offset, 4)
-            return _encoding(begin), "file", "pictures lie in parquet as they are; each is read by its byte offset"
+            return _encoding(begin), "file", "images lie in parquet as they are; each is read by its byte offset"
         try:
             first = self._table.peek(self._key, file, footer.group_start(group))
         except DataSetCorrupt:
-            first = None  # said when a row is read
+            first = None  # reported when a row is read
         size = format_bytes(footer.leaves[self._key][group].n_bytes)
-        why = f"packed in row groups of {size} or so: a picture unpacks those before it"
+        why = f"packed in row groups of {size} or so: an image unpacks those before it"
         return _encoding(first if isinstance(first, bytes) else b""), "table", why
 
     def _opened(self, path: str) -> ByteSource:
         return self._files.get(path, lambda: open_file(path))
 
     def _places(self, file: int, footer: Footer, group: int) -> Places:
-        found: Places = self._indexes.get((self._key, file, group), lambda: self._find(footer, group))
-        return found
+        places: Places = self._indexes.get((self._key, file, group), lambda: self._find(footer, group))
+        return places
 
     def _find(self, footer: Footer, group: int) -> Places:
         leaves = footer.leaves.get(self._key)
@@ -159,12 +178,10 @@ class PictureSource(ImageSource):
         first, values = self._table.block(self._key, file, place)
         data = values[place - first]
         if data is None:
-            raise DataSetCorrupt(
-                f"{self._table.path(file)}: row {row:,}, {self._key!r}: the picture is not in the file"
-            )
+            raise DataSetCorrupt(f"{self._table.path(file)}: row {row:,}, {self._key!r}: the image is not in the file")
         return np.frombuffer(data, np.uint8)
 
-    def _depth(self, row: int, data: NDArray[np.uint8]) -> Picture:
+    def _depth(self, row: int, data: NDArray[np.uint8]) -> ImageArray:
         try:
             pixels: NDArray[Any] = depth.decode(data.data)
         except (ImageError, LimitExceeded) as error:
@@ -178,5 +195,5 @@ class PictureSource(ImageSource):
 
 
 def _encoding(begin: bytes) -> str:
-    """What a picture is, by its first bytes; LeRobot itself writes PNG."""
+    """What an image is, by its first bytes; LeRobot itself writes PNG."""
     return "jpeg" if begin[:2] == b"\xff\xd8" else "tiff" if tiff.is_tiff(begin[:4]) else "png"

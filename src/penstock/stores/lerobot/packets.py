@@ -151,7 +151,7 @@ def _block_end(offsets: NDArray[np.int64], sizes: NDArray[np.int64], at: int, bl
     return stop
 
 
-class _FrameErrors(ReadErrors):
+class _PacketErrors(ReadErrors):
     def cannot_read(self, path: Path, offset: int, error: Exception) -> Exception:
         why = error.strerror if isinstance(error, OSError) else error
         return VideoError(f"{path}: byte {offset:,}: cannot be read: {why}")
@@ -163,7 +163,7 @@ class _FrameErrors(ReadErrors):
         )
 
 
-_ERRORS = _FrameErrors(VideoError)
+_ERRORS = _PacketErrors(VideoError)
 
 
 def _read(source: ByteSource, offsets: list[int], sizes: list[int]) -> list[memoryview]:

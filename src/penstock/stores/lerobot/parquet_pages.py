@@ -18,7 +18,7 @@ from penstock.system.files import ByteSource, open_source
 _HEADER_BYTES = (256, 16 * 1024, 256 * 1024)  # statistics may make a header long; most are short
 _DATA_PAGE, _DATA_PAGE_V2 = 0, 3
 _PLAIN = 0
-_SMALL_BYTES = 64 << 10  # whoever wants to know more may read such a footer whole
+_SMALL_BYTES = 64 << 10  # larger footers are read whole
 _READ_BYTES = (64 << 10, 1 << 20)  # of a footer: its schema and the first row group
 _MAGIC = b"PAR1"
 _MOST_DEPTH = 16
@@ -38,12 +38,12 @@ def value_places(
     """
     offsets = np.empty(count, np.int64)
     sizes = np.empty(count, np.uint32)
-    position, end, found = start, start + n_bytes, 0
-    while found < count:
+    position, end, n_found = start, start + n_bytes, 0
+    while n_found < count:
         values, position, first = _page(source, position, end, levels)
-        if values > count - found or values < 1:
-            raise NotPlain(f"a page of {values} values, {count - found} are left")
-        for number in range(found, found + values):
+        if values > count - n_found or values < 1:
+            raise NotPlain(f"a page of {values} values, {count - n_found} are left")
+        for number in range(n_found, n_found + values):
             head = source.read(first, 4)
             size = int.from_bytes(head, "little")
             if len(head) < 4 or first + 4 + size > position:
@@ -51,29 +51,29 @@ def value_places(
             offsets[number] = first + 4
             sizes[number] = size
             first += 4 + size
-        found += values
+        n_found += values
     return offsets, sizes
 
 
 def _page(source: ByteSource, position: int, end: int, levels: int) -> tuple[int, int, int]:
     """(values, end of the page, first value) of the data page at a position."""
     header, body = _header(source, position, end)
-    page_bytes = _whole(header.get(3))
+    page_bytes = _whole_number(header.get(3))
     stop = body + page_bytes
     if stop > end:
         raise NotPlain("a page leaves its column chunk")
     kind = header.get(1)
     if kind == _DATA_PAGE:
         described = _inner(header.get(5))
-        values = _whole(described.get(1))
+        values = _whole_number(described.get(1))
         first = body + _levels_v1(source, body, stop, values, levels)
     elif kind == _DATA_PAGE_V2:
         described = _inner(header.get(8))
-        values = _whole(described.get(1))
-        if _whole(described.get(2)):
+        values = _whole_number(described.get(1))
+        if _whole_number(described.get(2)):
             raise NotPlain("values are missing")
         described[2] = described.get(4, -1)
-        first = body + _whole(described.get(5)) + _whole(described.get(6))
+        first = body + _whole_number(described.get(5)) + _whole_number(described.get(6))
     else:
         raise NotPlain(f"a page of kind {kind}")
     if described.get(2) != _PLAIN or first > stop:
@@ -166,7 +166,7 @@ def zigzag(data: bytes, at: int) -> tuple[int, int]:
     return (value >> 1) ^ -(value & 1), at
 
 
-def _whole(value: object) -> int:
+def _whole_number(value: object) -> int:
     if not isinstance(value, int) or value < 0:
         raise NotPlain(f"{value!r} is not a size")
     return value
@@ -195,7 +195,7 @@ def beginning_of_large(path: Path, column: str) -> tuple[int, int] | None:
         for n_bytes in _READ_BYTES:
             data = source.read(size - 8 - length, min(length, n_bytes))
             try:
-                return _look(data, column)
+                return _row_range(data, column)
             except (IndexError, struct.error):
                 if len(data) == length:
                     return None
@@ -204,7 +204,7 @@ def beginning_of_large(path: Path, column: str) -> tuple[int, int] | None:
     return None
 
 
-def _look(data: bytes, column: str) -> tuple[int, int] | None:
+def _row_range(data: bytes, column: str) -> tuple[int, int] | None:
     rows = -1
     at, number = 0, 0
     while True:
@@ -263,14 +263,14 @@ def _field(data: bytes, at: int, before: int) -> tuple[int, int, int]:
 
 def _struct(data: bytes, at: int, wanted: Sequence[int], depth: int) -> tuple[dict[int, tuple[int, int]], int]:
     """(place, kind) of the wanted fields of a struct, and where it ends."""
-    found: dict[int, tuple[int, int]] = {}
+    fields: dict[int, tuple[int, int]] = {}
     number = 0
     while True:
         number, kind, at = _field(data, at, number)
         if kind == 0:
-            return found, at
+            return fields, at
         if number in wanted:
-            found[number] = at, kind
+            fields[number] = at, kind
         at = _skip(data, at, kind, depth)
 
 

@@ -47,7 +47,7 @@ class ColumnFiles:
         return np.asarray(present[self.of_episode], np.bool_)
 
 
-class EpisodeFiles:
+class EpisodeFileTable:
     """The files of the episodes, of some cameras (`keys`) and of the rows."""
 
     def __init__(self, data: DataSet, keys: Sequence[str], with_rows: bool) -> None:
@@ -97,7 +97,7 @@ class EpisodeFiles:
 
     def _message(self, number: int) -> tuple[str, str | None]:
         key, column = self._first_absent(number)
-        what, remedy = _what_is_wrong(self._data.root, column, number, key)
+        what, remedy = _file_problem(self._data.root, column, number, key)
         return f"{self._data.root}: {what} (episode {int(self._data.episodes.index[number])})", remedy
 
     def note(self, numbers: NDArray[np.int64]) -> str:
@@ -109,7 +109,7 @@ class EpisodeFiles:
         return f"{len(left):,} of {every:,} episodes {verb} left out: {names}; {self._message(int(left[0]))[0]}"
 
 
-def _what_is_wrong(root: Path, column: ColumnFiles, number: int, key: str | None) -> tuple[str, str | None]:
+def _file_problem(root: Path, column: ColumnFiles, number: int, key: str | None) -> tuple[str, str | None]:
     """Of the file of an episode; and what to do about it, where its content shows that."""
     place = int(column.of_episode[number])
     if place < 0:
@@ -189,10 +189,10 @@ def check_metadata(data: DataSet) -> None:
         twice = int(numbers[int(np.argmax(counts > 1))])
         raise DataSetCorrupt(f"{data.root}: episode {twice} stands in the episodes table more than once", hint=_DOCTOR)
     if data.is_v30:
-        _check_places(data)
+        check_places(data)
 
 
-def _check_places(data: DataSet) -> None:
+def check_places(data: DataSet) -> None:
     """v3.0 says of every episode which rows it has; together they are all rows, in order."""
     episodes = data.episodes
     wrong = np.flatnonzero(episodes.end_row - episodes.first_row != episodes.length)
@@ -220,16 +220,16 @@ def choose(data: DataSet, episodes: Iterable[int] | None) -> NDArray[np.int64]:
     known = data.episodes.index
     if episodes is None:
         return np.arange(len(known), dtype=np.int64)
-    asked = whole_numbers(episodes, data.root) or []
+    requested = whole_numbers(episodes, data.root) or []
     places = {int(number): place for place, number in enumerate(known.tolist())}
     seen: set[int] = set()
-    for number in asked:
+    for number in requested:
         if number not in places:
             raise StoreError(f"{data.root}: no episode {number}", hint=f"there are {_numbers(known.tolist())}")
         if number in seen:
             raise StoreError(f"{data.root}: episode {number} is asked for twice", hint="each episode once")
         seen.add(number)
-    return np.array([places[number] for number in asked], np.int64)
+    return np.array([places[number] for number in requested], np.int64)
 
 
 def _numbers(values: Sequence[int]) -> str:
@@ -244,19 +244,19 @@ def row_spans(data: DataSet, numbers: NDArray[np.int64], files: ColumnFiles, who
         return _spans_of_shared(data, numbers, files, whole)
     places, lengths = files.of_episode[numbers], data.episodes.length[numbers]
     rows = zip(lengths.tolist(), files.sizes[places].tolist(), data.episodes.first_row[numbers].tolist(), strict=True)
-    found = [TableFile(files.relatives[place], *each) for place, each in zip(places.tolist(), rows, strict=True)]
+    files_used = [TableFile(files.relatives[place], *each) for place, each in zip(places.tolist(), rows, strict=True)]
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return Spans(found, starts, np.arange(len(found), dtype=np.int32), np.zeros(len(found), np.int64))
+    return Spans(files_used, starts, np.arange(len(files_used), dtype=np.int32), np.zeros(len(files_used), np.int64))
 
 
 def _spans_of_shared(data: DataSet, numbers: NDArray[np.int64], named: ColumnFiles, whole: bool) -> Spans:
     present = [path.relative_to(data.root).as_posix() for path in sorted((data.root / "data").glob("*/*.parquet"))]
     used = {named.relatives[place] for place in np.unique(named.of_episode[numbers]).tolist()}
     wanted = [relative for relative in present if relative in used] if not whole else present
-    first_rows, files = _line_up(data, wanted, named, whole)
+    first_rows, files = _ordered_files(data, wanted, named, whole)
     spans, missing = _cut(data, numbers, first_rows, files)
     if missing is not None and not whole:  # an episode that goes on in the next file, which is named by no other
-        first_rows, files = _line_up(data, present, named, whole)
+        first_rows, files = _ordered_files(data, present, named, whole)
         spans, missing = _cut(data, numbers, first_rows, files)
     if missing is not None:
         number, row = missing
@@ -268,7 +268,7 @@ def _spans_of_shared(data: DataSet, numbers: NDArray[np.int64], named: ColumnFil
     return spans
 
 
-def _line_up(
+def _ordered_files(
     data: DataSet, relatives: Sequence[str], named: ColumnFiles, whole: bool
 ) -> tuple[NDArray[np.int64], list[TableFile]]:
     """The files with the number of their first row; they must not overlap, and all of them leave no gap."""

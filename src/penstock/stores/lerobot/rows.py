@@ -14,9 +14,10 @@ from penstock.errors import DataSetCorrupt
 from penstock.lerobot import layout
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.read.reader import DataSet, RowSpan
-from penstock.stores.held import Lru, Pool
+from penstock.stores.caches import Lru, Pool
 from penstock.stores.lerobot.episode_table import RowStream
 from penstock.stores.lerobot.part import Spans, TableFile
+from penstock.system.closing import Closing
 
 EPISODE, FRAME = "episode_index", "frame_index"
 BLOCK_BYTES = 2 << 20
@@ -46,7 +47,7 @@ class Footer:
     ends: NDArray[np.int64]
     row_bytes: dict[str, float]
     leaves: dict[str, tuple[Leaf, ...]]
-    """Of the picture columns: one per row group."""
+    """Of the image columns: one per row group."""
 
     def group_of(self, place: int) -> int:
         return int(np.searchsorted(self.ends, place, side="right"))
@@ -60,7 +61,7 @@ class Footer:
 
 
 class RowPlaces:
-    """Whether rows lie where the metadata says, block by block and in order: pictures are found by place alone."""
+    """Whether rows lie where the metadata says, block by block and in order: images are found by place alone."""
 
     def __init__(self, where: Path, starts: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
         self._where, self._starts, self._numbers = where, starts, numbers
@@ -74,8 +75,8 @@ class RowPlaces:
             wrong = np.flatnonzero(values[EPISODE].reshape(-1) != self._numbers[places])
             if len(wrong):
                 at = int(wrong[0])
-                found, expected = values[EPISODE].reshape(-1)[at], int(self._numbers[places[at]])
-                self._refuse(first + at, f"is of episode {found}, the episodes table has {expected} there")
+                actual, expected = values[EPISODE].reshape(-1)[at], int(self._numbers[places[at]])
+                self._refuse(first + at, f"is of episode {actual}, the episodes table has {expected} there")
         if FRAME in values:
             frames = values[FRAME].reshape(-1)
             before = np.concatenate([[frames[0] - 1 if self._before is None else self._before], frames[:-1]])
@@ -87,12 +88,12 @@ class RowPlaces:
 
     def _refuse(self, row: int, what: str) -> NoReturn:
         raise DataSetCorrupt(
-            f"{self._where}: row {row:,} {what}: rows are out of order, and would be paired with the wrong pictures",
+            f"{self._where}: row {row:,} {what}: rows are out of order, and would be paired with the wrong images",
             hint="`penstock doctor` lists what disagrees",
         )
 
 
-class _Stand:
+class _ColumnStream(Closing):
     """A stream of one column, and the row of the file that it gives next."""
 
     def __init__(self, data: DataSet, key: str, batch_rows: int) -> None:
@@ -112,10 +113,10 @@ class RowTable:
     def __init__(self, data: DataSet, spans: Spans) -> None:
         self._data = data
         self.spans = spans
-        self._pictures = [key for key, feature in data.info.features.items() if feature.dtype == "image"]
+        self._images = [key for key, feature in data.info.features.items() if feature.dtype == "image"]
         self._footers: Lru[Footer] = Lru(_FOOTER_BYTES, lambda footer: footer.n_bytes)
         self._blocks: dict[str, Lru[Any]] = {}
-        self._stands: Pool[_Stand] = Pool(fewest=4)
+        self._streams: Pool[_ColumnStream] = Pool(fewest=4)
 
     @property
     def files(self) -> Sequence[TableFile]:
@@ -161,21 +162,21 @@ class RowTable:
             end = at
             while end < len(order) and files[order[end]] == file and places[order[end]] < first + len(values):
                 end += 1
-            taken = order[at:end]
+            part = order[at:end]
             if out is None:
                 out = np.empty((len(rows), *shape), values.dtype)
-            out[taken] = values[places[taken] - first]
+            out[part] = values[places[part] - first]
             at = end
         return np.empty((0, *shape), self._data.info.features[key].dtype) if out is None else out
 
     def objects(self, key: str, rows: NDArray[np.int64]) -> list[Any]:
         """Rows of a column of texts."""
-        found: list[Any] = []
+        objects: list[Any] = []
         files, places = self.spans.locate(rows)
         for file, place in zip(files.tolist(), places.tolist(), strict=True):
             first, values = self.block(key, file, place)
-            found.append(values[place - first])
-        return found
+            objects.append(values[place - first])
+        return objects
 
     def batches(self, keys: Sequence[str], batch_rows: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """All rows in order, at most `batch_rows` at a time."""
@@ -195,7 +196,7 @@ class RowTable:
             stream.close()
 
     def close(self) -> None:
-        self._stands.close()
+        self._streams.close()
         self._footers.clear()
         self._blocks.clear()
 
@@ -206,14 +207,14 @@ class RowTable:
         end = min(first + rows, self.files[file].rows)
         footer = self.footer(file)
 
-        def away(stand: _Stand) -> float | None:
+        def away(stand: _ColumnStream) -> float | None:
             """In rows, where going on is no longer than beginning the row group anew."""
             if stand.key != key or stand.file != file or stand.batch_rows != rows or stand.at > first:
                 return None
             begin = footer.group_start(footer.group_of(first))
             return first - stand.at if stand.at >= begin or stand.at == first else None
 
-        stand = self._stands.take(away, lambda: _Stand(self._data, key, rows))
+        stand = self._streams.take(away, lambda: _ColumnStream(self._data, key, rows))
         whole = False
         try:
             if stand.file == file and stand.at < first:
@@ -228,7 +229,7 @@ class RowTable:
             whole = True
             return values
         finally:
-            self._stands.give(stand, whole=whole)
+            self._streams.give(stand, whole=whole)
 
     def _read_footer(self, file: int) -> Footer:
         path, expected = self.path(file), self.files[file].rows
@@ -239,17 +240,17 @@ class RowTable:
                     f"{path}: {rows:,} rows, the metadata says {expected:,}",
                     hint="fetch the file again; `penstock doctor` lists what else disagrees",
                 )
-            return _described(path, parquet, self._pictures)
+            return _described(path, parquet, self._images)
 
 
-def _described(path: Path, parquet: Any, pictures: Sequence[str]) -> Footer:
+def _described(path: Path, parquet: Any, images: Sequence[str]) -> Footer:
     """The footer of an open file, as far as reading rows needs it."""
     meta = parquet.metadata
     leaf_paths = [parquet.schema.column(number).path for number in range(len(parquet.schema))]
     counts, sizes = [], dict.fromkeys(parquet.schema_arrow.names, 0)
     owner = {number: _owner(leaf, sizes) for number, leaf in enumerate(leaf_paths)}
-    leaves: dict[str, list[Leaf]] = {key: [] for key in pictures}
-    numbers = {key: leaf_paths.index(f"{key}.bytes") for key in pictures if f"{key}.bytes" in leaf_paths}
+    leaves: dict[str, list[Leaf]] = {key: [] for key in images}
+    numbers = {key: leaf_paths.index(f"{key}.bytes") for key in images if f"{key}.bytes" in leaf_paths}
     for group_number in range(meta.num_row_groups):
         group = meta.row_group(group_number)
         counts.append(group.num_rows)
@@ -261,7 +262,7 @@ def _described(path: Path, parquet: Any, pictures: Sequence[str]) -> Footer:
             leaves[key].append(_leaf(group.column(number), parquet.schema.column(number)))
     row_bytes = {name: size / max(counts[0], 1) for name, size in sizes.items()} if counts else {}
     ends = np.cumsum(np.array(counts, np.int64), dtype=np.int64)
-    return Footer(path, ends, row_bytes, {key: tuple(found) for key, found in leaves.items() if found})
+    return Footer(path, ends, row_bytes, {key: tuple(places) for key, places in leaves.items() if places})
 
 
 def _leaf(chunk: Any, column: Any) -> Leaf:

@@ -26,14 +26,14 @@ from penstock.lerobot.features import ROW_KEYS, Feature
 from penstock.lerobot.read import version21
 from penstock.lerobot.read.frames import FrameFinder
 from penstock.lerobot.read.reader import DataSet, open_data_set
-from penstock.stores.held import Lru
-from penstock.stores.lerobot.columns import TASK, Opened, column_of, open_part
+from penstock.stores.caches import Lru
+from penstock.stores.lerobot.columns import TASK, OpenPart, column_of, open_part
 from penstock.stores.lerobot.episode_table import PLACE_KEYS, EpisodeTable, RowStream
-from penstock.stores.lerobot.images import PictureSource
+from penstock.stores.lerobot.images import ImageFileSource
 from penstock.stores.lerobot.packets import EpisodePackets
-from penstock.stores.lerobot.part import EpisodeFiles, row_spans
+from penstock.stores.lerobot.part import EpisodeFileTable, row_spans
 from penstock.stores.lerobot.rows import EPISODE, FRAME, RowPlaces, RowTable
-from penstock.stores.lerobot.survey import Survey
+from penstock.stores.lerobot.survey import DataSetSurvey
 from penstock.stores.lerobot.videos import CameraFiles, VideoSource
 from penstock.stores.roles import LEROBOT
 from penstock.stores.store import Column, ImageSource, Packets, Store, row_numbers
@@ -41,7 +41,7 @@ from penstock.system.files import ByteSource, as_path, open_source
 
 OPEN_FILES = 128
 INDEX_BYTES = 64 << 20
-"""What the indexes of videos and of plain pictures may hold together: eight million frames."""
+"""What the indexes of videos and of plain images may hold together: eight million frames."""
 _TASK_ROWS = 65_536
 _LIBRARY_BYTES = 8 << 20  # the part of Arrow that reads rows
 
@@ -63,7 +63,7 @@ class LeRobotStore(Store):
         self._open(as_path(path), data, open_part(data, episodes, columns))
 
     @classmethod
-    def in_order(cls, data: DataSet, survey: Survey) -> LeRobotStore:
+    def in_order(cls, data: DataSet, survey: DataSetSurvey) -> LeRobotStore:
         """The usable episodes of a data set that was surveyed, for `begin` and `packets` alone: nothing more is opened,
         and what is wrong with other episodes is no matter."""
         store = cls.__new__(cls)
@@ -72,11 +72,11 @@ class LeRobotStore(Store):
         names = tuple(key for key in data.info.features if key not in ROW_KEYS)
         codecs = {key: camera.codec for key, camera in survey.cameras.items()}
         store._columns_asked = list(names)
-        store._open(data.root, data, Opened(numbers, starts, names, None, {}, {}, codecs, False, ()))
+        store._open(data.root, data, OpenPart(numbers, starts, names, None, {}, {}, codecs, False, ()))
         store.reading_bytes = _LIBRARY_BYTES
         return store
 
-    def _open(self, path: Path, data: DataSet, part: Opened) -> None:
+    def _open(self, path: Path, data: DataSet, part: OpenPart) -> None:
         self.path, self.data, self._part = path, data, part
         self.notes = part.notes
         self.robot_type = data.info.robot_type
@@ -127,12 +127,12 @@ class LeRobotStore(Store):
         table = self._rows() if self._table is not None else self._table_of_ends()
         if table is None:
             return None
-        found = table.values(name, self._part.starts[1:] - 1, ())
-        return np.asarray((found != 0) & (found == found), np.bool_)  # a NaN says nothing
+        values = table.values(name, self._part.starts[1:] - 1, ())
+        return np.asarray((values != 0) & (values == values), np.bool_)  # a NaN says nothing
 
     def _table_of_ends(self) -> RowTable | None:
-        """Of a store that has pictures alone, and perhaps was fetched without its tables."""
-        files = EpisodeFiles(self.data, (), with_rows=True)
+        """Of a store that has images alone, and perhaps was fetched without its tables."""
+        files = EpisodeFileTable(self.data, (), with_rows=True)
         if not files.whole[self._part.numbers].all():
             return None
         return RowTable(self.data, row_spans(self.data, self._part.numbers, files.of(None), self._part.is_whole))
@@ -160,14 +160,14 @@ class LeRobotStore(Store):
 
     def images(self, name: str) -> ImageSource:
         column = self.column(name)
-        if not column.is_picture:
-            known = ", ".join(name for name, each in self.columns.items() if each.is_picture) or "none"
-            raise StoreError(f"{self.path}: {name!r} is no picture but {column.kind}", hint=f"pictures: {known}")
+        if not column.is_image:
+            known = ", ".join(name for name, each in self.columns.items() if each.is_image) or "none"
+            raise StoreError(f"{self.path}: {name!r} is not an image but {column.kind}", hint=f"images: {known}")
         return self._source(name, column.encoding, column.dtype, column.stored_bytes)
 
     def numbers(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         column = self._numbers_column(name)
-        wanted = self._checked(rows)
+        wanted = row_numbers(rows, str(self.path), self.rows)
         return self._declared(column, self._rows().values(name, wanted, column.shape))
 
     def number_blocks(self, names: Sequence[str], block_bytes: int) -> Iterator[tuple[int, dict[str, NDArray[Any]]]]:
@@ -185,7 +185,7 @@ class LeRobotStore(Store):
         column = self.column(name)
         if column.kind != "text":
             return super().texts(name, rows)
-        wanted = self._checked(rows)
+        wanted = row_numbers(rows, str(self.path), self.rows)
         if name != TASK or TASK in self.data.info.features:
             return [_text(value) for value in self._rows().objects(name, wanted)]
         tasks = self.tasks
@@ -210,8 +210,8 @@ class LeRobotStore(Store):
         digest.update(self.episode_starts.tobytes())
         for relative in relatives:
             with os_errors(DataSetCorrupt, f"{self.path / relative}"), open_source(self.data.root / relative) as source:
-                found, sample = source.identity(), source.sample()
-            digest.update(f"{relative}\0{found.size_bytes}\0{found.mtime_ns}\0".encode())
+                identity, sample = source.identity(), source.sample()
+            digest.update(f"{relative}\0{identity.size_bytes}\0{identity.mtime_ns}\0".encode())
             digest.update(sample)
         return digest.hexdigest()
 
@@ -241,14 +241,14 @@ class LeRobotStore(Store):
         count = len(self.tasks)
         numbers = np.empty(self.rows, np.min_scalar_type(max(count - 1, 0)))
         for first, block in self._rows().batches(["task_index"], _TASK_ROWS):
-            found = np.asarray(block["task_index"])
-            bad = np.flatnonzero((found < 0) | (found >= count))
+            task_numbers = np.asarray(block["task_index"])
+            bad = np.flatnonzero((task_numbers < 0) | (task_numbers >= count))
             if len(bad):
                 raise DataSetCorrupt(
-                    f"{self.path}: row {first + int(bad[0]):,} has task_index {int(found[bad[0]])}, there are "
+                    f"{self.path}: row {first + int(bad[0]):,} has task_index {int(task_numbers[bad[0]])}, there are "
                     f"{count} tasks"
                 )
-            numbers[first : first + len(found)] = found
+            numbers[first : first + len(task_numbers)] = task_numbers
         return numbers
 
     def _column(self, name: str) -> Column:
@@ -256,23 +256,23 @@ class LeRobotStore(Store):
         stored = self._part.stored_bytes(name)
         column = column_of(self.data, name, feature, self._part, stored)
         if column.encoding == "png" and feature is not None and feature.dtype == "image" and self.rows and self._table:
-            return self._looked_at(column, feature)
+            return self._image_column(column, feature)
         return column
 
-    def _looked_at(self, column: Column, feature: Feature) -> Column:
-        """Pictures in the table: one footer and a few bytes tell what they are, and whether each lies by itself."""
+    def _image_column(self, column: Column, feature: Feature) -> Column:
+        """Images in the table: one footer and a few bytes tell what they are, and whether each lies by itself."""
         source = self._source(feature.key, column.encoding, column.dtype, column.stored_bytes)
-        if not isinstance(source, PictureSource):
+        if not isinstance(source, ImageFileSource):
             return column
-        encoding, way, why = source.look()
+        encoding, way, why = source.probe()
         return Column(column.name, column.kind, column.shape, column.dtype, encoding, way, why, column.stored_bytes)
 
     def _source(self, name: str, encoding: str, dtype: str, stored_bytes: int) -> ImageSource:
         if self._is_closed:
             raise StoreError(f"{self.path} is closed")
-        found = self._sources.get(name)
-        if found is not None:
-            return found
+        source = self._sources.get(name)
+        if source is not None:
+            return source
         feature = self.data.info.features[name]
         mean_bytes = stored_bytes // max(self.rows, 1)
         made: ImageSource
@@ -284,7 +284,7 @@ class LeRobotStore(Store):
             made = VideoSource(camera, feature, encoding, self._files, mean_bytes)
             made.scratch_bytes += self._part.decoder_bytes_beside(self.data, name)
         else:
-            made = PictureSource(self._rows(), feature, dtype, self._indexes, self._files, mean_bytes)
+            made = ImageFileSource(self._rows(), feature, dtype, self._indexes, self._files, mean_bytes)
         return self._sources.setdefault(name, made)
 
     def _rows(self) -> RowTable:
@@ -297,7 +297,7 @@ class LeRobotStore(Store):
     def _numbers_column(self, name: str) -> Column:
         column = self.column(name)
         if column.kind != "numbers":
-            raise StoreError(f"{self.path}: {name!r} holds no numbers but {column.kind}")
+            raise StoreError(f"{self.path}: {name!r} does not hold numbers but {column.kind}")
         return column
 
     def _declared(self, column: Column, values: NDArray[Any]) -> NDArray[Any]:
@@ -319,13 +319,6 @@ class LeRobotStore(Store):
                 hint="correct the dtype in meta/info.json",
             )
         return made
-
-    def _checked(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        wanted = row_numbers(rows, str(self.path))
-        if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < self.rows:
-            bad = int(wanted.min()) if int(wanted.min()) < 0 else int(wanted.max())
-            raise StoreError(f"{self.path}: row {bad:,} asked, there are {self.rows:,}")
-        return wanted
 
 
 def _opened(path: str, episodes: Sequence[int] | None, columns: Sequence[str] | None) -> LeRobotStore:

@@ -8,20 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from penstock.errors import DataSetCorrupt, PenstockError
 from penstock.lerobot.features import ROW_KEYS
 from penstock.lerobot.metadata import open_parquet
 from penstock.lerobot.read.frames import FETCH_OR_DROP, FrameFinder
 from penstock.lerobot.read.reader import DataSet
 from penstock.stores.lerobot.packets import why_not_movable
-from penstock.stores.lerobot.part import check_totals
+from penstock.stores.lerobot.part import check_places, check_totals
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-# Arrow's writer looks at the size of a page only after so many values: a page of pictures may hold that many.
+# Arrow's writer looks at the size of a page only after so many values: a page of images may hold that many.
 _VALUES_PER_PAGE = 1024
 
 
@@ -44,14 +42,14 @@ class CameraSurvey:
 
 
 @dataclass
-class Survey:
+class DataSetSurvey:
     """What a data set holds, by what its files say; episodes are named by their place in the episodes table."""
 
     usable: list[int] = field(default_factory=list)
     bad: int = 0
     first_problem: str = ""
     cameras: dict[str, CameraSurvey] = field(default_factory=dict)
-    picture_bytes: dict[str, int] = field(default_factory=dict)  # one picture in the table, by feature
+    image_bytes: dict[str, int] = field(default_factory=dict)  # one image in the table, by feature
     page_bytes: int = 0
     undeclared: list[str] = field(default_factory=list)
     derived: list[str] = field(default_factory=list)  # columns of the row's place that files lack
@@ -59,51 +57,41 @@ class Survey:
     size_bytes: int = 0
 
 
-def survey(data: DataSet, *, drop: bool) -> Survey:
+def survey(data: DataSet, *, drop: bool) -> DataSetSurvey:
     """Look at every episode; the first that cannot be used is raised with a count, or with `drop` left out."""
     check_metadata(data)
     features = data.info.features
     declared = {key: (features[key].info or {}).get("video.codec") for key in data.info.video_keys}
-    found = Survey(cameras={key: CameraSurvey(str(codec or "")) for key, codec in declared.items()})
+    result = DataSetSurvey(cameras={key: CameraSurvey(str(codec or "")) for key, codec in declared.items()})
     finder = FrameFinder(data)
     files: set[Path] = set()
     problem: PenstockError | None = None
     columns = [key for key, feature in data.info.features.items() if feature.dtype != "video"]
     for number in range(len(data.episodes)):
         try:
-            _look_at_rows(data, number, columns, files, found)
-            _look_at_videos(data, number, finder, files, found)
-            found.usable.append(number)
+            _survey_rows(data, number, columns, files, result)
+            _survey_videos(data, number, finder, files, result)
+            result.usable.append(number)
         except DataSetCorrupt as error:
             problem = problem or error
-            found.bad += 1
+            result.bad += 1
     if problem is not None:
-        found.first_problem = problem.message
+        result.first_problem = problem.message
         if not drop:
-            more = f" ({found.bad:,} of {len(data.episodes):,} episodes cannot be used)" if found.bad > 1 else ""
+            more = f" ({result.bad:,} of {len(data.episodes):,} episodes cannot be used)" if result.bad > 1 else ""
             raise DataSetCorrupt(problem.message + more, hint=problem.hint)
-    found.size_bytes = sum(path.stat().st_size for path in files if path.is_file())
-    return found
+    result.size_bytes = sum(path.stat().st_size for path in files if path.is_file())
+    return result
 
 
 def check_metadata(data: DataSet) -> None:
     """Refuse a data set whose metadata contradicts itself: rows would be paired with the wrong frames."""
     doctor = "`penstock doctor` lists what else disagrees; correct meta/info.json, or fetch the data set again"
     check_totals(data, doctor)
-    episodes, rows = data.episodes, int(data.episodes.length.sum())
     if not data.is_v30:
         return
-    expected = np.concatenate(([0], np.cumsum(episodes.length)))
-    wrong = np.flatnonzero((episodes.first_row != expected[:-1]) | (episodes.end_row != expected[1:]))
-    if len(wrong):
-        number = int(wrong[0])
-        raise DataSetCorrupt(
-            f"{data.root}: episode {int(episodes.index[number])} has the rows {int(episodes.first_row[number]):,}…"
-            f"{int(episodes.end_row[number]):,}, by the lengths before it they are {int(expected[number]):,}…"
-            f"{int(expected[number + 1]):,}",
-            hint="its rows would be paired with the wrong frames; `penstock doctor` lists what else disagrees",
-        )
-    held = sum(file.rows for file in data.data_files)
+    check_places(data)
+    held, rows = sum(file.rows for file in data.data_files), int(data.episodes.length.sum())
     if held != rows:
         raise DataSetCorrupt(
             f"{data.root}: the files of rows have {held:,} rows, the episodes together {rows:,}",
@@ -111,7 +99,7 @@ def check_metadata(data: DataSet) -> None:
         )
 
 
-def _look_at_rows(data: DataSet, number: int, columns: Sequence[str], files: set[Path], found: Survey) -> None:
+def _survey_rows(data: DataSet, number: int, columns: Sequence[str], files: set[Path], result: DataSetSurvey) -> None:
     where = f"{data.root}: episode {int(data.episodes.index[number])}"
     rows = int(data.episodes.length[number])
     if rows < 1:
@@ -129,31 +117,31 @@ def _look_at_rows(data: DataSet, number: int, columns: Sequence[str], files: set
                     f"{where}: {held:,} rows in {span.path}, meta/episodes.jsonl says {rows:,}", hint=FETCH_OR_DROP
                 )
             data.stored_columns(span.path, parquet, columns)
-            _look_at_columns(data, parquet, found)
+            _survey_columns(data, parquet, result)
         files.add(span.path)
 
 
-def _look_at_columns(data: DataSet, parquet: pq.ParquetFile, found: Survey) -> None:
+def _survey_columns(data: DataSet, parquet: pq.ParquetFile, result: DataSetSurvey) -> None:
     names = parquet.schema_arrow.names
-    found.derived += [key for key in sorted(ROW_KEYS) if key not in names and key not in found.derived]
+    result.derived += [key for key in sorted(ROW_KEYS) if key not in names and key not in result.derived]
     declared = data.info.raw["features"]
     for column in parquet.schema_arrow:
         feature = data.info.features.get(column.name)
         is_known = column.name in declared or column.name in ROW_KEYS
-        if not is_known and column.name not in found.undeclared:
-            found.undeclared.append(column.name)
+        if not is_known and column.name not in result.undeclared:
+            result.undeclared.append(column.name)
         if feature is not None and feature.is_numeric and column.name not in ROW_KEYS:
             stored = _leaf_type(column.type)
             if stored != feature.dtype:
-                found.recast[column.name] = stored
+                result.recast[column.name] = stored
     images = [key for key, feature in data.info.features.items() if feature.dtype == "image"]
-    for key, rows, size_bytes in _picture_columns(parquet, images):
+    for key, rows, size_bytes in _image_columns(parquet, images):
         one = -(-size_bytes // max(rows, 1))
-        found.picture_bytes[key] = max(found.picture_bytes.get(key, 0), one)
-        found.page_bytes = max(found.page_bytes, min(size_bytes, one * _VALUES_PER_PAGE))
+        result.image_bytes[key] = max(result.image_bytes.get(key, 0), one)
+        result.page_bytes = max(result.page_bytes, min(size_bytes, one * _VALUES_PER_PAGE))
 
 
-def _picture_columns(parquet: pq.ParquetFile, images: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+def _image_columns(parquet: pq.ParquetFile, images: Sequence[str]) -> Iterator[tuple[str, int, int]]:
     if not images:
         return
     wanted = {f"{key}.bytes": key for key in images}
@@ -174,9 +162,9 @@ def _leaf_type(kind: Any) -> str:
         return str(kind)
 
 
-def _look_at_videos(data: DataSet, number: int, finder: FrameFinder, files: set[Path], found: Survey) -> None:
+def _survey_videos(data: DataSet, number: int, finder: FrameFinder, files: set[Path], result: DataSetSurvey) -> None:
     looked = []
-    for key, camera in found.cameras.items():
+    for key, camera in result.cameras.items():
         frames = finder.find(number, key)
         looked.append((camera, frames, why_not_movable(frames)))
     for camera, frames, reason in looked:  # after all cameras of the episode turned out to be usable

@@ -18,17 +18,38 @@ from penstock.lerobot.read.frames import FrameFinder
 from penstock.lerobot.read.reader import DataSet
 from penstock.media.image import jpeg
 from penstock.media.mp4.index import VideoIndex
-from penstock.media.video.decode import NEAR_FRAMES, Decoder
+from penstock.media.video.decode import NEAR_FRAMES, VideoDecoder
 from penstock.media.video.frame_times import FrameTimes
 from penstock.profile.record.spans import span
-from penstock.stores.held import ERRORS, FILE_CACHE, Lru, Pool, open_file
+from penstock.stores.caches import ERRORS, FILE_CACHE, Lru, Pool, open_file, prefetch_all
 from penstock.stores.lerobot.images import FILE_SHIFT, check_rows, read_packet
-from penstock.stores.store import ImageSource, Picture, Scratch
-from penstock.system.files import ByteSource, open_source
+from penstock.stores.store import ImageArray, ImageSource, Scratch
+from penstock.system.files import ByteSource, Prefetch, RemotePath, open_source
 
 _HEAD_BYTES = 4096  # of a JPEG: its comments lie before its tables
+_DECODER_DELAY = 3  # packets that a decoder takes beyond a frame before it gives that frame
 _DECODER_FRAMES = 8  # that a decoder keeps for reference
 _DECODER_BYTES = 2 << 20  # and what it takes beside them
+
+
+@dataclass(frozen=True, eq=False)
+class PacketRanges:
+    """Where the packets of a file lie, in the order in which they are stored, and the packet of each shown frame."""
+
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int32]
+    order: NDArray[np.int64]
+
+    @property
+    def n_bytes(self) -> int:
+        return int(self.offsets.nbytes + self.sizes.nbytes + self.order.nbytes)
+
+    def of_frames(self, key: int, frame: int) -> tuple[int, int]:
+        """(offset, bytes) from a key frame to a frame, with those that the decoder takes before it gives that one."""
+        first = int(self.order[key])
+        last = min(max(int(self.order[frame]), first) + _DECODER_DELAY, len(self.offsets) - 1)
+        begin = int(self.offsets[first])
+        return begin, int(self.offsets[last] + self.sizes[last]) - begin
 
 
 @dataclass(frozen=True)
@@ -44,10 +65,13 @@ class FileIndex:
     """Of JPEG packets, 8 bytes per frame together (12 in files above 4 GiB)."""
     times: FrameTimes | None
     """Of other codecs, and of JPEGs of limited range, which only FFmpeg decodes right."""
+    packets: PacketRanges | None = None
+    """Of remote files that are decoded: which bytes a frame takes."""
 
     @property
     def n_bytes(self) -> int:
         held = 256 + 128 * len(self.firsts) + (self.times.n_bytes if self.times is not None else 0)
+        held += 0 if self.packets is None else self.packets.n_bytes
         return held + sum(each.nbytes for each in (self.offsets, self.sizes) if each is not None)
 
 
@@ -73,10 +97,15 @@ class CameraFiles:
             self._claimed_firsts = np.rint(np.clip(from_s * data.info.fps, 0, 2**38)).astype(np.int64)
         self._indexes = indexes
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether a read of a frame takes long."""
+        return isinstance(self.data.root, RemotePath)
+
     def index(self, file: int) -> FileIndex:
         """The index of a file; raises what is wrong with the file."""
-        found: FileIndex = self._indexes.get((self.key, file), lambda: self._opened(file))
-        return found
+        index: FileIndex = self._indexes.get((self.key, file), lambda: self._opened(file))
+        return index
 
     def frame(self, index: FileIndex, row: int) -> int:
         """The number of a row's frame in its file."""
@@ -102,24 +131,25 @@ class CameraFiles:
         index: VideoIndex | None = None
         for episode in np.flatnonzero(self._file_of == file).tolist():
             try:
-                found = finder.find(int(self.numbers[episode]), self.key)
+                frames = finder.find(int(self.numbers[episode]), self.key)
             except DataSetCorrupt as error:
                 number = int(self.data.episodes.index[self.numbers[episode]])
                 hint = f"fetch the file again, or open the other episodes: episodes=[…] without {number}"
                 firsts[episode] = DataSetCorrupt(error.message, hint=hint)
             else:
-                firsts[episode], index = found.first, found.index
+                firsts[episode], index = frames.first, frames.index
         if index is None:
             broken = next(each for each in firsts.values() if not isinstance(each, int))
             raise DataSetCorrupt(broken.message, hint=broken.hint)
-        return _compact(index, firsts)
+        return _compact(index, firsts, self.is_remote)
 
 
-def _compact(index: VideoIndex, firsts: dict[int, int | DataSetCorrupt]) -> FileIndex:
+def _compact(index: VideoIndex, firsts: dict[int, int | DataSetCorrupt], is_remote: bool) -> FileIndex:
     order = index.presentation_order()
     if index.codec != "mjpeg" or _is_limited_range(index, order):
         times = FrameTimes.of(index.pts[order], index.key[order])
-        return FileIndex(index.path, index.codec, firsts, None, None, times)
+        packets = PacketRanges(index.offsets, index.sizes, order) if is_remote else None
+        return FileIndex(index.path, index.codec, firsts, None, None, times, packets)
     offsets: NDArray[Any] = index.offsets[order]
     if not len(offsets) or int(offsets.max()) < 1 << 32:
         offsets = offsets.astype(np.uint32)
@@ -146,7 +176,7 @@ class VideoSource(ImageSource):
         self._files = files
         self._shape = feature.shape[:2]
         self._depth = _depth_scale(feature) if feature.is_depth else None
-        self._decoders: Pool[Decoder] = Pool(fewest=2)
+        self._decoders: Pool[VideoDecoder] = Pool(fewest=2)
         self.decoder_threads = 1
         pixels = feature.shape[0] * feature.shape[1]
         self._is_packets = codec == "mjpeg"
@@ -156,7 +186,7 @@ class VideoSource(ImageSource):
         else:
             self.scratch_bytes = self._decoding_bytes
 
-    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
         camera = self._camera
         wanted: list[int] = rows.tolist() if isinstance(rows, np.ndarray) else list(rows)
         starts, file_of = camera.starts, camera.file_of
@@ -188,7 +218,7 @@ class VideoSource(ImageSource):
             try:
                 times = self._camera.index(file).times
             except PenstockError:
-                continue  # said when a row of it is read
+                continue  # reported when a row of it is read
             here = np.flatnonzero(files == file)
             if times is not None and len(here) > 1:
                 before, ahead = frames[here[:-1]], frames[here[1:]]
@@ -196,10 +226,27 @@ class VideoSource(ImageSource):
                 goes_on[here[1:]] = (ahead >= before) & is_near & (np.diff(here) == 1)
         return np.asarray(np.cumsum(~goes_on) - 1, np.int64)
 
+    def prefetch(self, rows: Sequence[int]) -> Prefetch | None:
+        if not self._camera.is_remote:
+            return None
+        camera, by_file = self._camera, dict[int, list[int]]()
+        for row in rows:
+            by_file.setdefault(camera.file_of[bisect_right(camera.starts, row) - 1], []).append(row)
+        asked = []
+        for file, wanted in by_file.items():
+            try:
+                index = camera.index(file)
+                frames = [camera.frame(index, row) for row in wanted]
+            except DataSetCorrupt:
+                continue  # said when a row of it is read
+            source = self._files.get(index.path, lambda path=index.path: open_file(path))  # type: ignore[misc]
+            asked.append((source, _ranges(index, frames)))
+        return prefetch_all(asked)
+
     def close(self) -> None:
         self._decoders.close()
 
-    def _packets(self, index: FileIndex, rows: list[int], scratch: Scratch) -> Iterator[Picture]:
+    def _packets(self, index: FileIndex, rows: list[int], scratch: Scratch) -> Iterator[ImageArray]:
         source = self._files.get(index.path, lambda: open_file(index.path))
         offsets, sizes = index.offsets, index.sizes
         if offsets is None or sizes is None:
@@ -213,7 +260,7 @@ class VideoSource(ImageSource):
                 self.scratch_bytes = size
             yield data
 
-    def _decoded(self, file: int, index: FileIndex, rows: list[int]) -> Iterator[Picture]:
+    def _decoded(self, file: int, index: FileIndex, rows: list[int]) -> Iterator[ImageArray]:
         times = index.times
         if times is None:
             raise VideoError(f"{index.path}: {index.codec} needs no decoder")
@@ -222,16 +269,16 @@ class VideoSource(ImageSource):
         threads = self.decoder_threads
         row, frame = rows[0], self._camera.frame(index, rows[0])
 
-        def away(decoder: Decoder) -> float | None:
+        def away(decoder: VideoDecoder) -> float | None:
             """Rather one that goes on, then any of this file."""
             if decoder.file != file or decoder.threads != threads:
                 return None
             ahead = decoder.frames_to(frame)
             return 1e9 if ahead is None else ahead
 
-        def opened() -> Decoder:
+        def opened() -> VideoDecoder:
             with span(FILE_CACHE):
-                return Decoder(index.path, times, threads, file)
+                return VideoDecoder(index.path, times, threads, file)
 
         decoder = self._decoders.take(away, opened)
         whole = False
@@ -251,7 +298,7 @@ class VideoSource(ImageSource):
         finally:
             self._decoders.give(decoder, whole=whole)
 
-    def _shaped(self, decoder: Decoder, frame: Any, pixel_format: str, row: int) -> NDArray[Any]:
+    def _shaped(self, decoder: VideoDecoder, frame: Any, pixel_format: str, row: int) -> NDArray[Any]:
         pixels = decoder.pixels(frame, pixel_format)
         if pixels.shape[:2] != self._shape:
             raise VideoError(
@@ -269,6 +316,15 @@ class VideoSource(ImageSource):
             f"the episode: {error.message}",
             hint="the file is damaged: fetch it again, or leave the episode out",
         )
+
+
+def _ranges(index: FileIndex, frames: Sequence[int]) -> list[tuple[int, int]]:
+    """The bytes that frames take: a JPEG each, or all from the key frame before."""
+    if index.offsets is not None and index.sizes is not None:
+        return [(index.offsets.item(frame), index.sizes.item(frame)) for frame in frames]
+    if index.packets is None or index.times is None:
+        return []
+    return [index.packets.of_frames(index.times.key_of(frame), frame) for frame in frames]
 
 
 def decoder_bytes(feature: Feature) -> int:
@@ -316,5 +372,5 @@ def _depth_scale(feature: Feature) -> DepthScale:
         bool(info.get("video.use_log", plain.is_log)),
     )  # fmt: skip
     if scale.high_m <= scale.low_m or (scale.is_log and scale.low_m + scale.shift_m <= 0):
-        raise DataSetCorrupt(f"camera {feature.key!r}: depth from {scale.low_m} m to {scale.high_m} m is no range")
+        raise DataSetCorrupt(f"camera {feature.key!r}: depth from {scale.low_m} m to {scale.high_m} m is not a range")
     return scale

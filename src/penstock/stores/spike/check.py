@@ -44,13 +44,13 @@ def check_row(sequence: SpikeSequence, place: int, findings: Findings) -> None:
         if files is None:
             continue
         try:
-            found = codec.decode(files[place].read_bytes()).shape[:2]
+            actual = codec.decode(files[place].read_bytes()).shape[:2]
         except (PenstockError, OSError) as error:
             findings.error("images", files[place], getattr(error, "message", str(error)))
             continue
         findings.counted["images decoded"] += 1
-        if found != size:
-            message = f"{found[0]}×{found[1]} pixels, the first image of {sequence.name} has {size[0]}×{size[1]}"
+        if actual != size:
+            message = f"{actual[0]}×{actual[1]} pixels, the first image of {sequence.name} has {size[0]}×{size[1]}"
             findings.error("image sizes", files[place], message)
     try:
         odd = odd_spikes(read_rows(sequence.spike[place], sequence.layout), sequence.layout)

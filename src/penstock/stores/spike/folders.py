@@ -28,7 +28,7 @@ _HINT = (
 
 
 @dataclass(frozen=True)
-class Files(Sequence[Path]):
+class FrameFiles(Sequence[Path]):
     """Files of one folder, in order; kept as their names."""
 
     folder: Path
@@ -41,11 +41,11 @@ class Files(Sequence[Path]):
     def __getitem__(self, index: int) -> Path: ...
 
     @overload
-    def __getitem__(self, index: slice) -> Files: ...
+    def __getitem__(self, index: slice) -> FrameFiles: ...
 
-    def __getitem__(self, index: int | slice) -> Path | Files:
+    def __getitem__(self, index: int | slice) -> Path | FrameFiles:
         if isinstance(index, slice):
-            return Files(self.folder, self.names[index])
+            return FrameFiles(self.folder, self.names[index])
         return self.folder / self.names[index]
 
     def __repr__(self) -> str:
@@ -64,13 +64,13 @@ class Folders:
 
 def find_sequences(root: Path, split: str | None, spike_dir: str) -> list[Folders]:
     """The sequences below a directory, by name; an error that says what was looked for where there are none."""
-    found: dict[str, Folders] = {}
+    folders: dict[str, Folders] = {}
     for each in _sequences(root, split, spike_dir):
-        found.setdefault(each.name, each)
-    if not found:
+        folders.setdefault(each.name, each)
+    if not folders:
         there = f"{root}/{split}" if split else str(root)
         raise StoreError(f"{there}: no sequence with images and {spike_dir}/*.dat was found", hint=_HINT)
-    return sorted(found.values(), key=lambda each: natural_key(each.name))
+    return sorted(folders.values(), key=lambda each: natural_key(each.name))
 
 
 def is_spike_set(root: Path) -> bool:
@@ -112,9 +112,9 @@ def _in_place(images: Path, spikes: Path, spike_dir: str) -> Iterator[Folders]:
             if blur.is_dir():
                 yield Folders(each.name, blur, sharp if sharp.is_dir() else None, each)
     for each in _directories(spikes):
-        found = _sequence(each.name, images / each.name, each / spike_dir, is_gamma_first=images != spikes)
-        if found is not None:
-            yield found
+        sequence = _sequence(each.name, images / each.name, each / spike_dir, is_gamma_first=images != spikes)
+        if sequence is not None:
+            yield sequence
 
 
 def _sequence(name: str, images: Path, spike: Path, is_gamma_first: bool = False) -> Folders | None:
@@ -135,14 +135,14 @@ def list_files(folder: Path | None, suffixes: Sequence[str]) -> dict[str, tuple[
     """Stem → (name, size in bytes) of the files with these suffixes, in order."""
     if folder is None:
         return {}
-    found: dict[str, tuple[str, int]] = {}
+    files: dict[str, tuple[str, int]] = {}
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 stem, suffix = os.path.splitext(entry.name)
                 # A link that leads nowhere is no file: its partner misses it.
                 if suffix.lower() in suffixes and not entry.name.startswith(".") and entry.is_file():
-                    found[stem] = (entry.name, entry.stat().st_size)
+                    files[stem] = (entry.name, entry.stat().st_size)
     except OSError as error:
         raise StoreError(f"{folder} cannot be read: {error.strerror}") from error
-    return dict(sorted(found.items(), key=lambda item: natural_key(item[0])))
+    return dict(sorted(files.items(), key=lambda item: natural_key(item[0])))

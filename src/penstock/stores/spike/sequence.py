@@ -12,7 +12,7 @@ from typing import Literal
 from penstock.errors import MediaError, SpikeError, StoreError
 from penstock.media.spike.detect import find_layout, image_size, size_error
 from penstock.media.spike.layout import SpikeLayout, SpikeSettings
-from penstock.stores.spike.folders import IMAGE_SUFFIXES, SPIKE_SUFFIX, Files, Folders, list_files
+from penstock.stores.spike.folders import IMAGE_SUFFIXES, SPIKE_SUFFIX, Folders, FrameFiles, list_files
 
 OnMissing = Literal["raise", "skip"]
 Listing = dict[str, tuple[str, int]]
@@ -24,9 +24,9 @@ class SpikeSequence:
     """Rows that belong together in time: a blurred image, a sharp one and a spike file each."""
 
     name: str
-    blur: Files
-    sharp: Files | None
-    spike: Files
+    blur: FrameFiles
+    sharp: FrameFiles | None
+    spike: FrameFiles
     image_height: int
     image_width: int
     layout: SpikeLayout
@@ -42,7 +42,7 @@ class SpikeSequence:
 
 
 @dataclass
-class Skipped:
+class SkippedRows:
     """Rows that cannot be used: raised at once, or counted by reason."""
 
     on_missing: OnMissing
@@ -63,7 +63,7 @@ class Skipped:
 
 
 def open_sequence(
-    folders: Folders, settings: SpikeSettings, needs_sharp: bool, skipped: Skipped
+    folders: Folders, settings: SpikeSettings, needs_sharp: bool, skipped: SkippedRows
 ) -> SpikeSequence | None:
     """The rows of a sequence that are whole; None where there are none. `settings.flip` None stays undecided here."""
     listings = {
@@ -91,9 +91,9 @@ def open_sequence(
     files = {kind: tuple(each[kind][0] for each in whole) for kind in listings}
     return SpikeSequence(
         folders.name,
-        Files(folders.blur, files["blur"]),
-        Files(folders.sharp, files["sharp"]) if needs_sharp and folders.sharp is not None else None,
-        Files(folders.spike, files["spike"]),
+        FrameFiles(folders.blur, files["blur"]),
+        FrameFiles(folders.sharp, files["sharp"]) if needs_sharp and folders.sharp is not None else None,
+        FrameFiles(folders.spike, files["spike"]),
         height,
         width,
         layout,
@@ -117,7 +117,9 @@ def _find_layout(
     raise first or SpikeError(f"{folders.name}: no spike files")
 
 
-def pair_files(folders: Folders, listings: Mapping[str, Listing], skipped: Skipped) -> list[dict[str, tuple[str, int]]]:
+def pair_files(
+    folders: Folders, listings: Mapping[str, Listing], skipped: SkippedRows
+) -> list[dict[str, tuple[str, int]]]:
     """Rows as {kind: (name, bytes)}: files of one stem belong together; where no stem is shared, those in one place."""
     stems = {kind: list(listing) for kind, listing in listings.items()}
     shared = set(stems["blur"]).intersection(*map(set, stems.values()))
@@ -142,7 +144,7 @@ def pair_files(folders: Folders, listings: Mapping[str, Listing], skipped: Skipp
     return [{kind: listing[stem] for kind, listing in listings.items()} for stem in stems["blur"] if stem in shared]
 
 
-def _has_size(folder: Path, file: tuple[str, int], layout: SpikeLayout, skipped: Skipped) -> bool:
+def _has_size(folder: Path, file: tuple[str, int], layout: SpikeLayout, skipped: SkippedRows) -> bool:
     name, n_bytes = file
     if n_bytes == layout.n_bytes:
         return True
@@ -151,5 +153,5 @@ def _has_size(folder: Path, file: tuple[str, int], layout: SpikeLayout, skipped:
 
 
 def _folder(folders: Folders, kind: str) -> str:
-    found: Path | None = getattr(folders, kind)
-    return f"{kind}/, which is not there" if found is None else str(found)
+    folder: Path | None = getattr(folders, kind)
+    return f"{kind}/, which is not there" if folder is None else str(folder)

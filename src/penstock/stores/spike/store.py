@@ -21,13 +21,13 @@ from penstock.errors import StoreError
 from penstock.media.spike.detect import find_flip
 from penstock.media.spike.files import read_packed, read_voxel
 from penstock.media.spike.frames import count_dtype
-from penstock.media.spike.layout import Box, SpikeLayout, SpikeSettings
-from penstock.stores.held import ERRORS, content_sample
+from penstock.media.spike.layout import PlaneRegion, SpikeLayout, SpikeSettings
+from penstock.stores.caches import ERRORS, content_sample
 from penstock.stores.spike.folders import Folders, find_sequences
-from penstock.stores.spike.sequence import OnMissing, Skipped, SpikeSequence, open_sequence
+from penstock.stores.spike.sequence import OnMissing, SkippedRows, SpikeSequence, open_sequence
 from penstock.stores.spike.voxel_files import read_voxel_file, voxel_facts
 from penstock.stores.spike.voxel_record import check_voxels
-from penstock.stores.store import Column, ImageSource, Picture, Scratch, Store, row_numbers
+from penstock.stores.store import Column, ImageArray, ImageSource, Scratch, Store, row_numbers
 from penstock.system.files import as_path, open_source
 
 VOXEL = "spike_vox"
@@ -72,7 +72,7 @@ class SpikeStore(Store):
             "layout": layout, "height": height, "width": width, "frames": frames, "voxel_dir": voxel_dir,
             "on_missing": on_missing,
         }  # fmt: skip
-        skipped = Skipped(on_missing)
+        skipped = SkippedRows(on_missing)
         folders = self._chosen(find_sequences(self.path, split, spike_dir), episodes)
         self.sequences: Sequence[SpikeSequence] = self._open(folders, skipped)
         lengths = [each.frames for each in self.sequences]
@@ -101,26 +101,26 @@ class SpikeStore(Store):
         self.episode_numbers = np.array(episodes, np.int64)
         return [folders[each] for each in episodes]
 
-    def _open(self, folders: Sequence[Folders], skipped: Skipped) -> list[SpikeSequence]:
+    def _open(self, folders: Sequence[Folders], skipped: SkippedRows) -> list[SpikeSequence]:
         needs_sharp = any(each.sharp is not None for each in folders)
         opened = [open_sequence(each, self.settings, needs_sharp, skipped) for each in folders]
         if self.episode_numbers is not None:
             there = np.array([each is not None for each in opened], np.bool_)
             self.episode_numbers = self.episode_numbers[there]
-        found = [each for each in opened if each is not None]
-        if not found:
+        sequences = [each for each in opened if each is not None]
+        if not sequences:
             first = next(iter(skipped.first.values()), "")
             raise StoreError(f"{self.path}: no valid samples were found", hint=f"first: {first}" if first else None)
         flip, self.flip_why = self.settings.flip, "declared"
         if flip is None:
-            step = -(-len(found) // _COMPARED_SEQUENCES)
-            flip, self.flip_why = find_flip(_middle(each) for each in found[::step])
+            step = -(-len(sequences) // _COMPARED_SEQUENCES)
+            flip, self.flip_why = find_flip(_middle(each) for each in sequences[::step])
         self.flip = bool(flip)
-        return [replace(each, layout=replace(each.layout, flip=self.flip)) for each in found]
+        return [replace(each, layout=replace(each.layout, flip=self.flip)) for each in sequences]
 
     def _columns(self, chosen: Sequence[str] | None) -> dict[str, Column]:
         first = self.sequences[0]
-        found = {}
+        columns = {}
         for name in _IMAGES:
             if getattr(first, name) is None:
                 continue
@@ -128,14 +128,14 @@ class SpikeStore(Store):
             encoding = "png" if suffix == ".png" else "jpeg"
             why = "a file per row, given as it is stored"
             shape = (first.image_height, first.image_width, 3)
-            found[name] = Column(name, "image", shape, "uint8", encoding, "file", why, self._stored(name))
+            columns[name] = Column(name, "image", shape, "uint8", encoding, "file", why, self._stored(name))
         voxel, dtype, why = self._voxel_facts()
-        found[VOXEL] = Column(VOXEL, "numbers", voxel, dtype, "numbers", "file", why, self._stored("spike"))
+        columns[VOXEL] = Column(VOXEL, "numbers", voxel, dtype, "numbers", "file", why, self._stored("spike"))
         if chosen is None:
-            return found
-        self.columns = found
+            return columns
+        self.columns = columns
         names = [chosen] if isinstance(chosen, str) else chosen
-        return {self.column(name).name: found[name] for name in names}
+        return {self.column(name).name: columns[name] for name in names}
 
     def _voxel_facts(self) -> tuple[tuple[int, ...], str, str]:
         """Shape, dtype and way of `spike_vox`: that of the first sequence, in numbers that hold those of all."""
@@ -172,7 +172,7 @@ class SpikeStore(Store):
     def sequence_of(self, row: int) -> tuple[SpikeSequence, int]:
         """The sequence of a row, and its place there."""
         if not 0 <= row < self.rows:
-            raise StoreError(f"{self.path}: row {row:,} asked, there are {self.rows:,}")
+            raise StoreError(f"{self.path}: row {row:,} was requested, there are {self.rows:,}")
         number = int(np.searchsorted(self.episode_starts, row, side="right")) - 1
         return self.sequences[number], row - int(self.episode_starts[number])
 
@@ -187,8 +187,8 @@ class SpikeStore(Store):
         files = getattr(sequence, name) if name in _IMAGES else None
         if files is None:
             raise StoreError(f"{self.path} has no images {name!r}", hint='there are "blur" and, where known, "sharp"')
-        found: Path = files[place]
-        return found
+        path: Path = files[place]
+        return path
 
     def voxel_path(self, row: int, voxel_dir: str | None = None) -> Path:
         """Where the precomputed voxel of a row lies: in a folder beside that of the spike file."""
@@ -200,32 +200,32 @@ class SpikeStore(Store):
             beside = folder.parent.parent / voxels / folder.name
         return beside / f"{os.path.splitext(sequence.spike.names[place])[0]}.npy"
 
-    def voxel(self, row: int, box: Box | None = None, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def voxel(self, row: int, box: PlaneRegion | None = None, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """The counts of a row, (bins, height, width), or of a crop: from its spike file, or precomputed; in `out` where
         one is given."""
         sequence, place = self.sequence_of(row)
         if self.voxel_dir is None:
             return read_voxel(sequence.spike[place], sequence.layout, self.num_bins, box, out)
-        found = read_voxel_file(self.voxel_path(row), sequence.layout, self.num_bins, box)
+        voxel = read_voxel_file(self.voxel_path(row), sequence.layout, self.num_bins, box)
         if out is None:
-            return found
-        out[...] = found
+            return voxel
+        out[...] = voxel
         return out
 
-    def packed(self, row: int, box: Box | None = None) -> tuple[NDArray[np.uint8], int]:
+    def packed(self, row: int, box: PlaneRegion | None = None) -> tuple[NDArray[np.uint8], int]:
         """The packed bytes of a row or of a crop, for `packed_to_voxel`, and the bit at which it begins."""
         sequence, place = self.sequence_of(row)
         return read_packed(sequence.spike[place], sequence.layout, box)
 
     def images(self, name: str) -> ImageSource:
-        if not self.column(name).is_picture:
+        if not self.column(name).is_image:
             raise StoreError(f"{self.path}: {name!r} holds no images", hint="images: blur, sharp")
-        return _Images(self, name)
+        return _SpikeImages(self, name)
 
     def numbers(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         column = self.column(name)
         if column.kind != "numbers":
-            raise StoreError(f"{self.path}: {name!r} holds no numbers but {column.kind}")
+            raise StoreError(f"{self.path}: {name!r} does not hold numbers but {column.kind}")
         wanted = row_numbers(rows, str(self.path))
         made = np.empty((len(wanted), *column.shape), column.dtype)
         for place, row in enumerate(wanted.tolist()):
@@ -256,7 +256,7 @@ class SpikeStore(Store):
         column = self.column(name)
         digest = hashlib.sha256(f"{name} {column.shape} {column.dtype} {self.num_bins}".encode())
         for row in range(self.rows):
-            path = self.image_path(name, row) if column.is_picture else self.spike_path(row)
+            path = self.image_path(name, row) if column.is_image else self.spike_path(row)
             if column.name == VOXEL:
                 digest.update(repr((self.sequence_of(row)[0].layout, self.voxel_dir)).encode())
                 path = path if self.voxel_dir is None else self.voxel_path(row)
@@ -282,10 +282,10 @@ class SpikeStore(Store):
 
     def __reduce__(self) -> tuple[Any, ...]:
         path, words = self.reopening()
-        return _open_again, (str(path), words)
+        return _reopen, (str(path), words)
 
 
-class _Images(ImageSource):
+class _SpikeImages(ImageSource):
     """The images of one column, as their files hold them."""
 
     def __init__(self, store: SpikeStore, name: str) -> None:
@@ -295,7 +295,7 @@ class _Images(ImageSource):
             1 << 20
         )  # no PNG or JPEG is larger than its pixels and a header
 
-    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
         for row in rows:
             with open_source(self._store.image_path(self._name, row), ERRORS) as source:
                 data = scratch.take(source.size_bytes)
@@ -308,5 +308,5 @@ def _middle(sequence: SpikeSequence) -> tuple[Path, SpikeLayout, Path]:
     return sequence.spike[place], sequence.layout, sequence.blur[place]
 
 
-def _open_again(path: str, words: dict[str, Any]) -> SpikeStore:
+def _reopen(path: str, words: dict[str, Any]) -> SpikeStore:
     return SpikeStore(path, **words)

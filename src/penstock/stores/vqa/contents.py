@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from penstock import formats
 from penstock.errors import StoreError
-from penstock.stores.held import Lru
+from penstock.stores.caches import Lru
 from penstock.stores.vqa.files import JSON_SUFFIXES, JsonFile, RecordFile, SourceFile, open_json
 from penstock.stores.vqa.folder import ImageFolder, has_images
 from penstock.stores.vqa.index import Index, kept_index

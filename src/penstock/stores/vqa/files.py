@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import StoreCorrupt, StoreError
-from penstock.stores.held import Lru, open_file
+from penstock.stores.caches import Lru, open_file
 from penstock.stores.vqa.index import Index, kept_index
-from penstock.stores.vqa.record import Malformed
+from penstock.stores.vqa.record import MalformedRecord
 from penstock.stores.vqa.scanning import element_spans, line_number, line_spans
 from penstock.system.files import ByteSource
 
@@ -166,16 +166,16 @@ class QuestionFile(RecordFile):
     def _join(self, facts: dict[str, Any]) -> Iterator[NDArray[np.int64]]:
         """Questions with the annotation of the same question_id: 24 bytes per record while it is made."""
         assert self._answers is not None
-        asked, answered = _ids(self._questions, -1), _ids(self._answers, -2)
-        order = np.argsort(answered, kind="stable")
-        places = np.minimum(np.searchsorted(answered, asked, sorter=order), len(order) - 1)
+        question_ids, answer_ids = _ids(self._questions, -1), _ids(self._answers, -2)
+        order = np.argsort(answer_ids, kind="stable")
+        places = np.minimum(np.searchsorted(answer_ids, question_ids, sorter=order), len(order) - 1)
         matches = order[places] if len(order) else places
-        found = answered[matches] == asked if len(order) else np.zeros(len(asked), np.bool_)
-        facts["without"] = int(np.count_nonzero(~found))
-        facts["unused"] = len(answered) - len(np.unique(matches[found]))
-        spans = np.full((len(asked), 4), _NOWHERE, np.int64)
+        has_answer = answer_ids[matches] == question_ids if len(order) else np.zeros(len(question_ids), np.bool_)
+        facts["without"] = int(np.count_nonzero(~has_answer))
+        facts["unused"] = len(answer_ids) - len(np.unique(matches[has_answer]))
+        spans = np.full((len(question_ids), 4), _NOWHERE, np.int64)
         spans[:, :2] = self._questions.index.values
-        spans[found, 2:] = self._answers.index.values[matches[found]]
+        spans[has_answer, 2:] = self._answers.index.values[matches[has_answer]]
         yield spans
 
     def read(self, number: int) -> tuple[bytes, bytes]:
@@ -204,18 +204,18 @@ class QuestionFile(RecordFile):
 
 def open_json(path: Path, annotations: Path | None) -> RecordFile:
     """The records of a file of JSON; VQAv2 questions come with their annotations."""
-    found = JsonFile(path)
-    if found.layout != "questions":
+    file = JsonFile(path)
+    if file.layout != "questions":
         if annotations is not None:
-            found.close()
-            raise StoreError(f"{path} is no file of VQAv2 questions: annotations= belongs to those")
-        return found
-    found.close()
+            file.close()
+            raise StoreError(f"{path} is not a file of VQAv2 questions: annotations= belongs to those")
+        return file
+    file.close()
     return QuestionFile(path, annotations or _annotations_beside(path))
 
 
 def json_layout(path: Path, source: ByteSource) -> str:
-    """"lines", "array", or the key of the array that the file's object holds."""
+    """ "lines", "array", or the key of the array that the file's object holds."""
     if path.suffix.lower() != ".json":
         return "lines"
     head = source.read(0, _PEEK_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -230,36 +230,36 @@ def json_layout(path: Path, source: ByteSource) -> str:
     if not newline and _is_record(first):
         return "lines"
     raise StoreCorrupt(
-        f"{path}: no array of records and no lines of them: it begins with {head[:40]!r}",
+        f"{path}: neither an array of records nor one record per line: it begins with {head[:40]!r}",
         hint=f"an array, an object with one at {', '.join(ARRAY_KEYS)}, or one record on each line",
     )
 
 
 def _is_record(line: bytes) -> bool:
     try:
-        found = json.loads(line)
+        record = json.loads(line)
     except ValueError:
         return False
-    return isinstance(found, dict) and not any(isinstance(found.get(key), list) for key in ARRAY_KEYS)
+    return isinstance(record, dict) and not any(isinstance(record.get(key), list) for key in ARRAY_KEYS)
 
 
 def _ids(records: JsonFile, none: int) -> NDArray[np.int64]:
     """The question_id of every record; `none` where there is none, or the record is malformed."""
-    found = np.full(len(records), none, np.int64)
+    ids = np.full(len(records), none, np.int64)
     for number in range(len(records)):
         try:
-            found[number] = json.loads(records.read(number)[0])["question_id"]
+            ids[number] = json.loads(records.read(number)[0])["question_id"]
         except (ValueError, TypeError, KeyError, OverflowError):
             continue  # reported when the record is asked for
-    return found
+    return ids
 
 
 def _subtype(path: Path) -> str:
     """Which part of COCO the images are of: the file says it, or its name."""
     with open_file(str(path)) as source:
         for place in (0, max(0, source.size_bytes - 4096)):
-            if found := _SUBTYPE.search(source.read(place, 4096)):
-                return found[1].decode()
+            if match := _SUBTYPE.search(source.read(place, 4096)):
+                return match[1].decode()
     named = _SUBTYPE_OF_NAME.search(path.name)
     return named[1] if named else ""
 
@@ -285,4 +285,4 @@ def text_record(data: bytes) -> bytes:
     try:
         return json.dumps({"answer": data.decode("utf-8").strip()}).encode()
     except UnicodeDecodeError as error:
-        raise Malformed(f"no UTF-8: {error.reason} at byte {error.start:,}") from None
+        raise MalformedRecord(f"not UTF-8: {error.reason} at byte {error.start:,}") from None

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import UsageError
-from penstock.stores.held import open_file
+from penstock.stores.caches import open_file
 from penstock.stores.vqa.files import RecordFile, text_record
 from penstock.stores.vqa.index import Index, kept_index
 from penstock.stores.vqa.scanning import line_spans

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from penstock.errors import ExternalRefused, ImageError, StoreError
 from penstock.media.image.codec import size_of
-from penstock.stores.store import ImageSource, Picture, Scratch
-from penstock.stores.vqa.record import Record
+from penstock.stores.store import ImageArray, ImageSource, Scratch
+from penstock.stores.vqa.record import VQARecord
 from penstock.system.files import open_source
 
 _DATA_URL = "data:"
 _NETWORK = ("http://", "https://")
 
 
-def image_name(record: Record, number: int, subtype: str) -> str | None:
+def image_name(record: VQARecord, number: int, subtype: str) -> str | None:
     """What names an image of a record; COCO's are named by their numbers. None: there is no such image."""
     if number < len(record.images):
         return record.images[number]
@@ -41,7 +41,7 @@ class ImageRoot:
     def path_of(self, name: str) -> Path:
         """The file of a name; one that leads out of the folder is refused unless that was allowed."""
         if name.startswith(_NETWORK):
-            raise ImageError(f"{name} lies in the network", hint="download the images, and give their folder")
+            raise ImageError(f"{name} is a URL", hint="download the images, and give their folder")
         if not self.allow_external and not self._is_inside(name):
             raise ExternalRefused(
                 f"the image {name!r} lies outside {self.folder}",
@@ -75,14 +75,16 @@ class ImageRoot:
 
 
 def find_root(
-    path: Path, asked: Path | None, first: str | None, subtype: str, allow_external: bool
+    path: Path, image_root: Path | None, first: str | None, subtype: str, allow_external: bool
 ) -> ImageRoot | None:
     """The folder in which the first image is found; None where none was asked for and none is found."""
     beside = path if path.is_dir() else path.parent
-    if asked is not None:
-        root = ImageRoot(asked, allow_external)
+    if image_root is not None:
+        root = ImageRoot(image_root, allow_external)
         if first is not None and not root.has(first):
-            raise StoreError(f"image_root={str(asked)!r}: there is no {first}", hint="which folder holds that file?")
+            raise StoreError(
+                f"image_root={str(image_root)!r}: there is no {first}", hint="which folder holds that file?"
+            )
         return root
     if first is None:
         return None
@@ -120,7 +122,7 @@ class ImageFacts:
     largest_bytes: int = 0
 
 
-def look_at(images: Sequence[bytes]) -> ImageFacts:
+def image_facts(images: Sequence[bytes]) -> ImageFacts:
     """The facts of these images, by their headers; those that cannot be used count for nothing."""
     sizes, lengths, kinds = [], [], set()
     for data in images:
@@ -148,7 +150,7 @@ class RecordImages(ImageSource):
         self._read = read
         self.scratch_bytes = 2 * facts.largest_bytes
 
-    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
         for row in rows:
             data: NDArray[np.uint8] = np.frombuffer(self._read(row), np.uint8)
             yield data

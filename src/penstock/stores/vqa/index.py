@@ -49,26 +49,26 @@ Build = Callable[[dict[str, Any]], Iterable[NDArray[np.int64]]]
 
 
 def identity(path: Path) -> list[Any]:
-    """What tells that a file is still the same: size, time of change, and a few KiB of it."""
+    """What shows that a file is still the same: size, time of change, and a few KiB of it."""
     with open_source(path) as source:
-        found = source.identity()
-        return [found.size_bytes, found.mtime_ns, hashlib.sha256(source.sample()).hexdigest()]
+        identity = source.identity()
+        return [identity.size_bytes, identity.mtime_ns, hashlib.sha256(source.sample()).hexdigest()]
 
 
 def kept_index(name: str, paths: Sequence[Path], width: int, build: Build) -> Index:
     """The index called `name` of some files: as it was kept, or built, and kept for the next time."""
     made_of = hashlib.sha256(json.dumps([identity(path) for path in paths]).encode()).hexdigest()
     place = _place(name, paths) if paths else None
-    if place is not None and (found := _read(place, made_of, width)) is not None:
-        return found
+    if place is not None and (index := _read(place, made_of, width)) is not None:
+        return index
     facts: dict[str, Any] = {}
     if place is not None:
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             with replacing(place) as fresh:
                 _write(fresh, made_of, width, build(facts), facts)
-            if (found := _read(place, made_of, width)) is not None:
-                return found
+            if (index := _read(place, made_of, width)) is not None:
+                return index
         except OSError:
             facts = {}  # no room or no right to write there: it is held in memory
     blocks = list(build(facts))
@@ -85,9 +85,7 @@ def _place(name: str, paths: Sequence[Path]) -> Path | None:
         return None
 
 
-def _write(
-    path: Path, made_of: str, width: int, blocks: Iterable[NDArray[np.int64]], facts: Mapping[str, Any]
-) -> None:
+def _write(path: Path, made_of: str, width: int, blocks: Iterable[NDArray[np.int64]], facts: Mapping[str, Any]) -> None:
     rows = 0
     with path.open("wb") as file:
         file.write(bytes(_HEADER_BYTES))

@@ -27,11 +27,11 @@ _MOST = 1 << 63
 _decode = json.JSONDecoder().decode  # a third of the time of json.loads(bytes) goes into guessing the encoding
 
 
-class Malformed(ValueError):
+class MalformedRecord(ValueError):
     """A record that cannot be used; the reason is its text."""
 
 
-class Record(NamedTuple):
+class VQARecord(NamedTuple):
     """A question about images."""
 
     question: str
@@ -59,83 +59,83 @@ def keys_for(fields: Mapping[str, str] | None) -> Mapping[str, tuple[str, ...]]:
     return {**_KEYS, **{name: (key,) for name, key in fields.items()}}
 
 
-def parse(data: bytes, annotation: bytes = b"", keys: Mapping[str, tuple[str, ...]] = _KEYS) -> Record:
+def parse(data: bytes, annotation: bytes = b"", keys: Mapping[str, tuple[str, ...]] = _KEYS) -> VQARecord:
     """The record that these bytes are. `annotation`: the other half of a VQAv2 question."""
-    found = _mapping(data)
+    fields = _mapping(data)
     if annotation:
-        found = {**found, **_mapping(annotation)}
+        fields = {**fields, **_mapping(annotation)}
     for chat in _CHATS:
-        if chat in found:
-            return _conversation(found, chat, keys)
-    return _plain(found, keys)
+        if chat in fields:
+            return _conversation(fields, chat, keys)
+    return _plain(fields, keys)
 
 
 def _mapping(data: bytes) -> dict[str, Any]:
     try:
-        found = _decode(str(data, "utf-8").removeprefix("\ufeff"))
+        record = _decode(str(data, "utf-8").removeprefix("\ufeff"))
     except UnicodeDecodeError as error:
-        raise Malformed(f"no UTF-8: {error.reason} at byte {error.start:,} of the record") from None
+        raise MalformedRecord(f"not UTF-8: {error.reason} at byte {error.start:,} of the record") from None
     except json.JSONDecodeError as error:
-        raise Malformed(f"no JSON: {error.msg} at byte {error.pos:,} of the record") from None
+        raise MalformedRecord(f"not JSON: {error.msg} at byte {error.pos:,} of the record") from None
     except RecursionError:
-        raise Malformed("no JSON that could be read: brackets within brackets without end") from None
-    if not isinstance(found, dict):
-        raise Malformed(f"a record is an object with keys, this is {_kind(found)}")
-    return found
+        raise MalformedRecord("not readable JSON: brackets are nested too deeply") from None
+    if not isinstance(record, dict):
+        raise MalformedRecord(f"a record is an object with keys, this is {_kind(record)}")
+    return record
 
 
-def _plain(found: dict[str, Any], keys: Mapping[str, tuple[str, ...]]) -> Record:
-    answers = _answers(found.get("answers"))
-    question = _first(found, keys["question"])
-    answer = _first(found, keys["answer"])
-    images = _images(_first(found, keys["image"]))
+def _plain(record: dict[str, Any], keys: Mapping[str, tuple[str, ...]]) -> VQARecord:
+    answers = _answers(record.get("answers"))
+    question = _first(record, keys["question"])
+    answer = _first(record, keys["answer"])
+    images = _images(_first(record, keys["image"]))
     if answer is None and answers:
         answer = Counter(answers).most_common(1)[0][0]
     if question is None and answer is None:
-        raise Malformed(f"neither a question nor an answer among {_listed(found)}")
-    return Record(
+        raise MalformedRecord(f"neither a question nor an answer among {_listed(record)}")
+    return VQARecord(
         _text(question, "question"),
         _text(answer, "answer"),
         images,
         answers,
         (),
-        _number(found, "question_id"),
-        _number(found, "image_id"),
+        _number(record, "question_id"),
+        _number(record, "image_id"),
     )
 
 
-def _conversation(found: dict[str, Any], chat: str, keys: Mapping[str, tuple[str, ...]]) -> Record:
-    if not isinstance(found[chat], list):
-        raise Malformed(f"{chat!r} is a list of turns, not {_kind(found[chat])}")
+def _conversation(record: dict[str, Any], chat: str, keys: Mapping[str, tuple[str, ...]]) -> VQARecord:
+    if not isinstance(record[chat], list):
+        raise MalformedRecord(f"{chat!r} is a list of turns, not {_kind(record[chat])}")
     inside: list[str] = []
-    turns = tuple(_turn(turn, chat, inside) for turn in found[chat])
+    turns = tuple(_turn(turn, chat, inside) for turn in record[chat])
     question = next((place for place, (role, _) in enumerate(turns) if role == "user"), None)
     if question is None:
-        raise Malformed(f"{chat!r} has no turn of a user among {len(turns)}")
+        raise MalformedRecord(f"{chat!r} has no turn of a user among {len(turns)}")
     answer = next((text for role, text in turns[question:] if role == "assistant"), "")
-    return Record(
+    return VQARecord(
         turns[question][1].replace(IMAGE_TOKEN, "").strip(),
         answer,
-        _images(_first(found, keys["image"])) or tuple(inside),
+        _images(_first(record, keys["image"])) or tuple(inside),
         (),
         turns,
-        _number(found, "question_id"),
-        _number(found, "image_id"),
+        _number(record, "question_id"),
+        _number(record, "image_id"),
     )
 
 
 def _turn(turn: Any, chat: str, images: list[str]) -> tuple[str, str]:
     """Role and text of one turn; images that are a part of it go to `images`."""
     if not isinstance(turn, dict):
-        raise Malformed(f"a turn of {chat!r} is an object, not {_kind(turn)}")
+        raise MalformedRecord(f"a turn of {chat!r} is an object, not {_kind(turn)}")
     role = turn.get("role", turn.get("from"))
     content = turn.get("content", turn.get("value"))
     if role not in _ROLES:
-        raise Malformed(f"a turn of {chat!r} is of {role!r}, not of {', '.join(_ROLES)}")
+        raise MalformedRecord(f"a turn of {chat!r} is of {role!r}, not of {', '.join(_ROLES)}")
     if isinstance(content, list):
         content = "".join(_part(part, images) for part in content)
     if not isinstance(content, str):
-        raise Malformed(f"a turn of {chat!r} has {_kind(content)} for a text")
+        raise MalformedRecord(f"a turn of {chat!r} has {_kind(content)} for a text")
     return _ROLES[role], content
 
 
@@ -147,30 +147,30 @@ def _part(part: Any, images: list[str]) -> str:
     if isinstance(image, dict):
         image = image.get("url")
     if not isinstance(image, str):
-        raise Malformed("a part of a turn is neither a text nor an image")
+        raise MalformedRecord("a part of a turn is neither a text nor an image")
     images.append(image)
     return IMAGE_TOKEN
 
 
-def _answers(given: Any) -> tuple[str, ...]:
-    if given is None:
+def _answers(answers: Any) -> tuple[str, ...]:
+    if answers is None:
         return ()
-    listed = given if isinstance(given, list) else [given]
+    listed = answers if isinstance(answers, list) else [answers]
     return tuple(_text(each.get("answer") if isinstance(each, dict) else each, "answers") for each in listed)
 
 
-def _images(given: Any) -> tuple[str, ...]:
-    if given is None or given == "":
+def _images(images: Any) -> tuple[str, ...]:
+    if images is None or images == "":
         return ()
-    listed = given if isinstance(given, list) else [given]
+    listed = images if isinstance(images, list) else [images]
     if wrong := [each for each in listed if not isinstance(each, str) or not each]:
-        raise Malformed(f"an image is the name of a file, not {_kind(wrong[0])}")
+        raise MalformedRecord(f"an image is the name of a file, not {_kind(wrong[0])}")
     return tuple(listed)
 
 
-def _first(found: dict[str, Any], keys: tuple[str, ...]) -> Any:
+def _first(record: dict[str, Any], keys: tuple[str, ...]) -> Any:
     for key in keys:
-        if (value := found.get(key)) is not None:
+        if (value := record.get(key)) is not None:
             return value
     return None
 
@@ -182,11 +182,11 @@ def _text(value: Any, what: str) -> str:
         return ""
     if isinstance(value, (bool, int, float)):
         return json.dumps(value) if isinstance(value, bool) else str(value)
-    raise Malformed(f"{what!r} is a text, not {_kind(value)}")
+    raise MalformedRecord(f"{what!r} is a text, not {_kind(value)}")
 
 
-def _number(found: dict[str, Any], key: str) -> int:
-    value = found.get(key)
+def _number(record: dict[str, Any], key: str) -> int:
+    value = record.get(key)
     return value if type(value) is int and -_MOST <= value < _MOST else _NO_NUMBER
 
 
@@ -195,5 +195,5 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def _listed(found: dict[str, Any]) -> str:
-    return ", ".join(map(repr, list(found)[:8])) or "no keys"
+def _listed(record: dict[str, Any]) -> str:
+    return ", ".join(map(repr, list(record)[:8])) or "no keys"

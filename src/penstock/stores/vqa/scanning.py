@@ -80,8 +80,8 @@ def element_spans(source: ByteSource, keys: Sequence[str] = ()) -> Iterator[Span
 def key_before(source: ByteSource, place: int) -> str | None:
     """The key whose value begins at a byte; None where none is right before it."""
     start = max(0, place - _KEY_BYTES)
-    found = _KEY.search(source.read(start, place - start))
-    return None if found is None else found[1].decode("utf-8", "replace")
+    match = _KEY.search(source.read(start, place - start))
+    return None if match is None else match[1].decode("utf-8", "replace")
 
 
 def line_number(source: ByteSource, offset: int) -> int:

@@ -1,8 +1,8 @@
 """`VQAStore`: questions, answers and images by row, whatever they are written in.
 
-    store = penstock.open("train.jsonl", image_root="coco/train2017")
-    store.record(17)                          # Record(question=…, answer=…, images=(…,))
-    store.texts("question", np.array([3, 5]))
+store = penstock.open("train.jsonl", image_root="coco/train2017")
+store.record(17)                          # Record(question=…, answer=…, images=(…,))
+store.texts("question", np.array([3, 5]))
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ImageError, StoreCorrupt, StoreError, UsageError
-from penstock.stores.held import Lru
+from penstock.stores.caches import Lru
 from penstock.stores.store import Column, ImageSource, Store, row_numbers
 from penstock.stores.vqa.contents import open_files
 from penstock.stores.vqa.files import RecordFile
-from penstock.stores.vqa.images import ImageFacts, RecordImages, find_root, image_name, look_at
+from penstock.stores.vqa.images import ImageFacts, RecordImages, find_root, image_facts, image_name
 from penstock.stores.vqa.index import Index, identity, kept_index
-from penstock.stores.vqa.record import Malformed, Record, keys_for, parse
+from penstock.stores.vqa.record import MalformedRecord, VQARecord, keys_for, parse
 from penstock.system.files import RemotePath, as_path
 
 ON_ERROR = ("raise", "skip")
@@ -55,7 +55,7 @@ class VQAStore(Store):
         if on_error not in ON_ERROR:
             raise UsageError(f"on_error={on_error!r}", hint=f"one of {', '.join(ON_ERROR)}")
         self.path = path
-        self._asked = {
+        self._options = {
             "episodes": None if episodes is None else list(episodes),
             "columns": None if columns is None else list(columns),
             "annotations": None if annotations is None else str(_absolute(as_path(annotations))),
@@ -74,25 +74,25 @@ class VQAStore(Store):
         ]
         self.episode_starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         self._starts: list[int] = self.episode_starts.tolist()
-        self._recent: Lru[Record] = Lru(_KEPT_RECORDS)
-        self._look(image_root, allow_external)
+        self._recent: Lru[VQARecord] = Lru(_KEPT_RECORDS)
+        self._sample_records(image_root, allow_external)
         self.columns = self._columns(columns)
         self.notes = self._notes()
 
     # Records
 
-    def record(self, row: int) -> Record:
+    def record(self, row: int) -> VQARecord:
         """The record of a row; a malformed one is an error that names its file and place."""
         return self._recent.get(row, lambda: self._parsed(*self._located(row)))
 
-    def parsed(self, row: int) -> Record:
+    def parsed(self, row: int) -> VQARecord:
         """As `record`, for who asks for each row once."""
         return self._parsed(*self._located(row))
 
-    def _parsed(self, file: RecordFile, number: int) -> Record:
+    def _parsed(self, file: RecordFile, number: int) -> VQARecord:
         try:
             return parse(*file.read(number), self._keys)
-        except Malformed as error:
+        except MalformedRecord as error:
             raise StoreCorrupt(
                 f"{file.where(number)}: {error}", hint='on_error="skip" leaves malformed records out'
             ) from error
@@ -100,7 +100,7 @@ class VQAStore(Store):
     def _located(self, row: int) -> tuple[RecordFile, int]:
         starts = self._starts
         if not 0 <= row < starts[-1]:
-            raise StoreError(f"{self.path}: row {row:,} asked, there are {starts[-1]:,}")
+            raise StoreError(f"{self.path}: row {row:,} was requested, there are {starts[-1]:,}")
         place = 0
         if len(starts) > 2:
             place = int(np.searchsorted(self.episode_starts, row, side="right")) - 1
@@ -119,7 +119,7 @@ class VQAStore(Store):
             for number in range(len(file)):
                 try:
                     parse(*file.read(number), self._keys)
-                except Malformed as error:
+                except MalformedRecord as error:
                     if len(reasons) < _REASONS:
                         reasons.append(f"{file.where(number)}: {error}"[:_REASON_CHARACTERS])
                     yield np.array([[number, number - count]], np.int64)
@@ -127,15 +127,15 @@ class VQAStore(Store):
             facts["reasons"] = reasons
 
         spelled = json.dumps(sorted((name, list(keys)) for name, keys in self._keys.items()))
-        found = kept_index(f"malformed {spelled}", file.paths, 2, build)
-        return Index(np.array(found.values), found.facts)  # few, and a mapping would keep a descriptor for each file
+        index = kept_index(f"malformed {spelled}", file.paths, 2, build)
+        return Index(np.array(index.values), index.facts)  # few, and a mapping would keep a descriptor for each file
 
     # Columns
 
-    def _look(self, asked: str | os.PathLike[str] | None, allow_external: bool) -> None:
+    def _sample_records(self, image_root: str | os.PathLike[str] | None, allow_external: bool) -> None:
         """Read some records spread over the store: which columns there are, and what images are like."""
         rows = np.unique(np.linspace(0, max(self.rows - 1, 0), min(_SAMPLES, self.rows)).astype(np.int64)).tolist()
-        self._samples: list[Record] = []
+        self._samples: list[VQARecord] = []
         names = []
         has_stored = False
         for row in rows:
@@ -152,7 +152,7 @@ class VQAStore(Store):
             elif (name := image_name(record, 0, file.subtype)) is not None:
                 names.append(name)
         first, subtype = (names[0] if names else None), self._files[0].subtype
-        root = None if asked is None else as_path(asked)
+        root = None if image_root is None else as_path(image_root)
         self._root = find_root(self.path, root, first, subtype, allow_external)
         self._missing = first if first is not None and self._root is None and not has_stored else None
         self._has_images = has_stored or self._root is not None
@@ -162,31 +162,29 @@ class VQAStore(Store):
                 images.append(self.image_bytes(row))
             except (ImageError, StoreError):
                 continue  # reported when it is asked for
-        self._facts = look_at(images)
+        self._facts = image_facts(images)
         self._seen_images = hashlib.sha256(b"".join(hashlib.sha256(data).digest() for data in images)).hexdigest()
         self._has_images = self._has_images and self._facts != ImageFacts()
 
-    def _columns(self, asked: Sequence[str] | None) -> dict[str, Column]:
+    def _columns(self, requested: Sequence[str] | None) -> dict[str, Column]:
         seen = self._samples
-        numbers = [
-            name for name in ("question_id", "image_id") if any(getattr(record, name) >= 0 for record in seen)
-        ]
+        numbers = [name for name in ("question_id", "image_id") if any(getattr(record, name) >= 0 for record in seen)]
         texts = ["question", "answer", *(["conversation"] if any(record.turns for record in seen) else [])]
         share_bytes = sum(file.stored_bytes for file in self._files) // len(texts + numbers)
         why = f"one read at its place in {'the file' if len(self._files) == 1 else 'its file'}, parsed when asked for"
-        found = {name: Column(name, "text", (), "str", "text", "record", why, share_bytes) for name in texts}
+        columns = {name: Column(name, "text", (), "str", "text", "record", why, share_bytes) for name in texts}
         for name in numbers:
-            found[name] = Column(name, "numbers", (), "int64", "numbers", "record", why, share_bytes)
+            columns[name] = Column(name, "numbers", (), "int64", "numbers", "record", why, share_bytes)
         if self._has_images:
             facts = self._facts
             shape = (facts.height, facts.width, 3)
             size = int(facts.mean_bytes * self.rows)
             why_images = f"one read of the stored bytes; the size is the largest of {len(seen)} that were looked at"
-            found["image"] = Column("image", "image", shape, "uint8", facts.encoding, "file", why_images, size, True)
-        if isinstance(asked, str):
-            raise StoreError(f"columns={asked!r} is one text", hint=f"columns=[{asked!r}]")
-        self.columns = found
-        return found if asked is None else {name: self.column(name) for name in asked}
+            columns["image"] = Column("image", "image", shape, "uint8", facts.encoding, "file", why_images, size, True)
+        if isinstance(requested, str):
+            raise StoreError(f"columns={requested!r} is one text", hint=f"columns=[{requested!r}]")
+        self.columns = columns
+        return columns if requested is None else {name: self.column(name) for name in requested}
 
     def _notes(self) -> tuple[str, ...]:
         notes = [note for file in self._files for note in file.notes]
@@ -211,10 +209,10 @@ class VQAStore(Store):
 
     def images(self, name: str) -> ImageSource:
         if self.column(name).kind != "image":
-            raise StoreError(f"{self.path}: {name!r} is no image column")
+            raise StoreError(f"{self.path}: {name!r} is not an image column")
         return RecordImages(self.image_bytes, self._facts)
 
-    def image_bytes(self, row: int, number: int = 0, record: Record | None = None) -> bytes:
+    def image_bytes(self, row: int, number: int = 0, record: VQARecord | None = None) -> bytes:
         """An image of a row as it is stored; `record`: that of the row, where it is parsed already."""
         file, place = self._located(row)
         if number == 0 and file.has_stored_image(place):
@@ -226,8 +224,8 @@ class VQAStore(Store):
             raise ImageError(f"{file.where(place)}: {name} was not found", hint="image_root=FOLDER names the folder")
         return self._root.read(name)
 
-    def image_key(self, row: int, number: int = 0, record: Record | None = None) -> str | None:
-        """What tells the images of rows apart: equal keys are the same image. None: there is none."""
+    def image_key(self, row: int, number: int = 0, record: VQARecord | None = None) -> str | None:
+        """The key of a row's image: equal keys are the same image. None: there is none."""
         file, place = self._located(row)
         if number == 0 and file.has_stored_image(place):
             return f"{file.path}:{place}"
@@ -254,8 +252,8 @@ class VQAStore(Store):
             facts["images"] = int(numbers.max(initial=-1)) + 1
             yield numbers.astype(np.int64)
 
-        asked = json.dumps([most, self._asked["fields"], self._asked["on_error"], self._asked["episodes"]])
-        return kept_index(f"images {asked}", [path for file in self._files for path in file.paths], most, build)
+        option_key = json.dumps([most, self._options["fields"], self._options["on_error"], self._options["episodes"]])
+        return kept_index(f"images {option_key}", [path for file in self._files for path in file.paths], most, build)
 
     def _key_of(self, row: int, number: int) -> str | None:
         try:
@@ -265,7 +263,7 @@ class VQAStore(Store):
 
     def texts(self, name: str, rows: NDArray[np.int64]) -> list[str]:
         if self.column(name).kind != "text":
-            raise StoreError(f"{self.path}: {name!r} is no text column")
+            raise StoreError(f"{self.path}: {name!r} is not a text column")
         records = [self.record(row) for row in row_numbers(rows, f"{self.path}: {name}").tolist()]
         if name == "conversation":
             return [
@@ -276,14 +274,14 @@ class VQAStore(Store):
 
     def numbers(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         if self.column(name).kind != "numbers":
-            raise StoreError(f"{self.path}: {name!r} is no numbers column")
+            raise StoreError(f"{self.path}: {name!r} is not a numbers column")
         chosen = row_numbers(rows, f"{self.path}: {name}").tolist()
         return np.array([getattr(self.record(row), name) for row in chosen], np.int64)
 
     def fingerprint(self, name: str) -> str:
         root = None if self._root is None else str(self._root.folder)
         files = [identity(path) for file in self._files for path in file.paths]
-        made_of = [name, self._asked, root, self._seen_images, files]
+        made_of = [name, self._options, root, self._seen_images, files]
         return hashlib.sha256(json.dumps(made_of, default=str).encode()).hexdigest()
 
     def file_of(self, row: int, name: str = "") -> Path:
@@ -295,10 +293,10 @@ class VQAStore(Store):
 
     def __reduce__(self) -> tuple[Any, ...]:
         path, words = self.reopening()
-        return _open_again, (str(path), words)
+        return _reopen, (str(path), words)
 
     def reopening(self) -> tuple[Path, dict[str, Any]]:
-        return _absolute(self.path), dict(self._asked)
+        return _absolute(self.path), dict(self._options)
 
 
 def _absolute(path: Path) -> Path:
@@ -313,5 +311,5 @@ def _chosen(files: list[RecordFile], episodes: Sequence[int] | None, path: Path)
     return [files[number] for number in episodes]
 
 
-def _open_again(path: str, words: dict[str, Any]) -> VQAStore:
+def _reopen(path: str, words: dict[str, Any]) -> VQAStore:
     return VQAStore(as_path(path), **words)

@@ -28,10 +28,10 @@ class TarShard(SourceFile):
     width = 4
 
     def _make_index(self) -> Index:
-        found = kept_index("tar", [self.path], self.width, self._scan)
-        if left := found.facts["left"]:
+        index = kept_index("tar", [self.path], self.width, self._scan)
+        if left := index.facts["left"]:
             self.notes = (f"{self.path.name}: {left:,} members are neither images nor texts and are left out",)
-        return found
+        return index
 
     def _scan(self, facts: dict[str, Any]) -> Iterator[NDArray[np.int64]]:
         """(text, image) of every sample: the members that follow each other under one name."""
@@ -94,4 +94,4 @@ def _no_tar(path: Path, error: Exception) -> StoreCorrupt:
     foreign = foreign_content(path, "tar")
     if foreign is not None:
         return StoreCorrupt(f"{path} is {foreign.what}, not a tar file", hint=foreign.hint)
-    return StoreCorrupt(f"{path}: no tar file that could be read: {error}", hint="the file is cut or damaged")
+    return StoreCorrupt(f"{path}: not a readable tar file: {error}", hint="the file is cut or damaged")

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from penstock.cli.display import row, say
-from penstock.cli.inspect_store import load_lines, refuse_fields, show_each, store_facts
+from penstock.cli.display import print_text, row
+from penstock.cli.inspect.stores import load_lines, refuse_fields, show_each, store_facts
 from penstock.errors import UsageError
 from penstock.system import config, units
 
@@ -36,11 +36,6 @@ class _SetWords(_LayoutWords):
     on_missing: Literal["raise", "skip"] = "raise"
 
 
-def is_spike_file(path: Path) -> bool:
-    """Whether a path is a file that is named as spike files are."""
-    return path.suffix.lower() == ".dat" and path.is_file()
-
-
 def inspect_spike_files(paths: Sequence[Path], args: argparse.Namespace) -> int:
     """Single `.dat` files."""
     words = _words(_LayoutWords, paths[0], args)
@@ -65,14 +60,14 @@ def inspect_spike_files(paths: Sequence[Path], args: argparse.Namespace) -> int:
     return show_each(paths, describe, _show_file, args)
 
 
-def _show_file(found: Mapping[str, Any]) -> None:
-    turned = ", upside down" if found["flip"] else ""
-    shape = f"{found['frames']}×{found['height']}×{found['width']}"
-    say(f"{found['path']}: {units.format_size(found['bytes'])} · spike file")
-    say(row("layout", f"{shape} {found['packing']}{turned}"))
-    say(row("why", found["why"]))
-    if found["odd"]:
-        say(row("note", found["odd"]))
+def _show_file(description: Mapping[str, Any]) -> None:
+    turned = ", upside down" if description["flip"] else ""
+    shape = f"{description['frames']}×{description['height']}×{description['width']}"
+    print_text(f"{description['path']}: {units.format_size(description['bytes'])} · spike file")
+    print_text(row("layout", f"{shape} {description['packing']}{turned}"))
+    print_text(row("why", description["why"]))
+    if description["odd"]:
+        print_text(row("note", description["odd"]))
 
 
 def inspect_spike_sets(paths: Sequence[Path], args: argparse.Namespace) -> int:
@@ -86,9 +81,9 @@ def inspect_spike_sets(paths: Sequence[Path], args: argparse.Namespace) -> int:
             load = store_facts(store)
         return {"path": str(path), "bytes": load["stored_bytes"], "kind": "spike", "load": load}
 
-    def show(found: Mapping[str, Any]) -> None:
-        say(f"{found['path']}: {units.format_size(found['bytes'])} · spike data set")
-        say("\n".join(load_lines(found["load"])))
+    def show(description: Mapping[str, Any]) -> None:
+        print_text(f"{description['path']}: {units.format_size(description['bytes'])} · spike data set")
+        print_text("\n".join(load_lines(description["load"])))
 
     return show_each(paths, describe, show, args)
 

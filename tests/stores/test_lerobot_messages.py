@@ -1,4 +1,4 @@
-"""What a LeRobot store tells of data that others wrote: columns nobody declared, and what packed pictures are."""
+"""What a LeRobot store tells of data that others wrote: columns nobody declared, and what packed images are."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_columns_that_info_does_not_declare_are_noted(tmp_path: Path, version: s
         table = pq.ParquetFile(path).read()
         pq.write_table(table.append_column("force", pa.array([0.5] * table.num_rows)), path)
     with open_store(root) as store:
-        said = "force is left out: it is a column of the data files that meta/info.json does not declare"
-        assert store.notes == (said,)
+        message = "force is left out: it is a column of the data files that meta/info.json does not declare"
+        assert store.notes == (message,)
         assert "note: force is left out" in store.describe() and "force" not in store.columns
     with open_store(root, columns=["action"]) as store:
         assert store.notes == ()
@@ -56,14 +56,14 @@ def test_packed_jpegs_are_called_so(packed: Path) -> None:
     expected = jpegs()
     for episodes in (None, [1]):
         with LeRobotStore(packed, episodes=episodes) as store:
-            column = store.columns[making.PICTURE]
+            column = store.columns[making.IMAGE]
             assert (column.encoding, column.way) == ("jpeg", "table") and "packed in row groups of" in column.why
             assert store._table is not None and not store._table._blocks, "nothing is kept of the look"
-            found = next(iter(store.images(making.PICTURE).read([0], Scratch()))).tobytes()
+            found = next(iter(store.images(making.IMAGE).read([0], Scratch()))).tobytes()
             assert found == expected[0 if episodes is None else 1, 0]
 
 
-def test_a_damaged_first_picture_is_told_when_it_is_read(packed: Path) -> None:
+def test_a_damaged_first_image_is_reported_when_it_is_read(packed: Path) -> None:
     (path,) = data_files(packed)
     group = pq.ParquetFile(path).metadata.row_group(0)
     leaf = next(group.column(i) for i in range(group.num_columns) if group.column(i).path_in_schema.endswith(".bytes"))
@@ -71,6 +71,6 @@ def test_a_damaged_first_picture_is_told_when_it_is_read(packed: Path) -> None:
         file.seek(leaf.data_page_offset)
         file.write(bytes([0xFF]) * leaf.total_compressed_size)
     with LeRobotStore(packed) as store:
-        assert store.columns[making.PICTURE].way == "table"
+        assert store.columns[making.IMAGE].way == "table"
         with pytest.raises(DataSetCorrupt):
-            next(iter(store.images(making.PICTURE).read([0], Scratch())))
+            next(iter(store.images(making.IMAGE).read([0], Scratch())))

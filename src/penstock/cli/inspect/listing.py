@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import formats
-from penstock.cli.display import count, say, say_json
-from penstock.cli.inspect_store import describe_store, episode_directory, refuse_configuration, stored_size
+from penstock.cli.display import count, print_json, print_text
+from penstock.cli.inspect.stores import describe_store, episode_directory, refuse_configuration, stored_size
 from penstock.errors import PenstockError
-from penstock.formats.builtin import LEROBOT
+from penstock.formats.registry import LEROBOT
 from penstock.system import units
 
 if TYPE_CHECKING:
-    from penstock.conversion.inputs.input import Found
+    from penstock.conversion.inputs.input import InputRef
 
 
 Description = dict[str, Any] | Callable[[Path], dict[str, Any]]
 
 
-def list_contents(found: Sequence[Found], args: argparse.Namespace) -> int:
+def list_contents(refs: Sequence[InputRef], args: argparse.Namespace) -> int:
     """One line each, with what `penstock inspect` of it alone begins with; 1 where one of them cannot be read."""
-    refuse_configuration(found[0].path, args)
-    return _listed(_places(found, args.allow_external), args.json)
+    refuse_configuration(refs[0].path, args)
+    return _listed(_places(refs, args.allow_external), args.json)
 
 
 def list_stores(stores: Iterable[tuple[Path, dict[str, Any]]]) -> int:
@@ -37,33 +37,33 @@ def _listed(places: Iterable[tuple[Path, Description]], as_json: bool) -> int:
     described = [_described(path, load) for path, load in places]
     failed = [each for each in described if "error" in each]
     if as_json:
-        say_json(described)
+        print_json(described)
     else:
         for each in described:
             if "error" not in each:
-                say(_line(each))
+                print_text(_line(each))
         for each in failed:
             hint = f"\n  → {each['hint']}" if each["hint"] else ""
-            say(f"penstock: {each['error']}{hint}", file=sys.stderr)
-        say(f"{count(len(described) - len(failed), 'inputs')}; `penstock inspect PATH` shows one of them whole")
+            print_text(f"penstock: {each['error']}{hint}", file=sys.stderr)
+        print_text(f"{count(len(described) - len(failed), 'inputs')}; `penstock inspect PATH` shows one of them whole")
     return 1 if failed else 0
 
 
-def _places(found: Sequence[Found], allow_external: bool) -> Iterable[tuple[Path, Description]]:
+def _places(refs: Sequence[InputRef], allow_external: bool) -> Iterable[tuple[Path, Description]]:
     """(path, how it is loaded, or who says what it is); files of a directory that is one store count once."""
-    told: dict[tuple[str, Path], bool] = {}
-    for each in found:
+    is_whole: dict[tuple[str, Path], bool] = {}
+    for each in refs:
         if each.is_recording or each.kind == LEROBOT.kind:
             yield each.path, _recording if each.is_recording else _data_set
             continue
         of, parent = formats.get(each.kind), each.path.parent
         options = {"allow_external": True} if allow_external and "allow_external" in of.options else {}
-        if of.is_directory_of_files and (each.kind, parent) not in told:
+        if of.is_directory_of_files and (each.kind, parent) not in is_whole:
             whole = episode_directory(parent, of, **options)
-            told[each.kind, parent] = whole is not None
+            is_whole[each.kind, parent] = whole is not None
             if whole is not None:
                 yield parent, whole
-        if not told.get((each.kind, parent)):
+        if not is_whole.get((each.kind, parent)):
             yield each.path, describe_store(each.path, **options)
 
 
@@ -108,11 +108,11 @@ def _data_set(path: Path) -> dict[str, Any]:
     }
 
 
-def _line(found: dict[str, Any]) -> str:
-    words = [units.format_size(found["bytes"]), found["kind"]]
-    if "topics" in found:
-        words += [count(found["topics"], "topics"), units.format_duration_ns(int(found["seconds"] * 1e9))]
+def _line(entry: dict[str, Any]) -> str:
+    words = [units.format_size(entry["bytes"]), entry["kind"]]
+    if "topics" in entry:
+        words += [count(entry["topics"], "topics"), units.format_duration_ns(int(entry["seconds"] * 1e9))]
     else:
-        words += [count(found["episodes"], "episodes"), count(found["rows"], "rows")]
-        words += [f"{found['fps']:g} fps"] if found["fps"] else []
-    return f"{found['path']}: {' · '.join(words)}"
+        words += [count(entry["episodes"], "episodes"), count(entry["rows"], "rows")]
+        words += [f"{entry['fps']:g} fps"] if entry["fps"] else []
+    return f"{entry['path']}: {' · '.join(words)}"

@@ -1,7 +1,4 @@
-"""penstock inspect STORE: rows, episodes and columns, how rows are read and why, and what converting it would take.
-
-Of LeRobot data sets also metadata and tasks.
-"""
+"""penstock inspect STORE: rows, episodes and columns, how rows are read and why, and what converting it would take."""
 
 from __future__ import annotations
 
@@ -12,25 +9,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.display import count, row, say, say_json
+from penstock.cli.display import count, print_json, print_text, row
 from penstock.errors import PenstockError, UsageError
 from penstock.system import units
 
 if TYPE_CHECKING:
-    from penstock.conversion.inputs.input import Input, Means
+    from penstock.conversion.inputs.input import Input, OpenOptions
     from penstock.formats import Format
     from penstock.stores.store import Store
 
 COMPARED_BYTES = 256 << 20  # of every column of next observations, where nothing is converted yet
 _HEAD = """\
 # What `penstock convert` would do with {name}: keep this file, change what you like, and give it as --config.
-# docs/hdf5.md explains what is particular to HDF5 files, docs/configuration.md every key.
+# docs/convert/hdf5.md explains what is particular to HDF5 files, docs/reference/configuration.md every key.
 """
 _MOST_COLUMNS = 200
 _MOST_EPISODES = 10_000_000
 _SIZE = 4  # the cell of bytes on disk
-
-_MOST_TASKS = 10
 
 
 def inspect_stores(paths: Sequence[Path], args: argparse.Namespace) -> int:
@@ -39,20 +34,20 @@ def inspect_stores(paths: Sequence[Path], args: argparse.Namespace) -> int:
     from penstock.stores.opening import format_of, open_store
 
     refuse_fields(paths[0], args)
-    means = means_of(args)
+    options = open_options(args)
     if args.suggest_config:
-        return suggest(format_of(paths[0]), paths[0], means)
+        return suggest(format_of(paths[0]), paths[0], options)
 
     def describe(path: Path) -> dict[str, Any]:
         with open_store(path, episodes=args.episodes) as store:
             load = store_facts(store)
         of = format_of(path)
-        found = {"path": str(path), "bytes": stored_size(path), "kind": of.kind, "load": load}
-        return {**found, "conversion": predict(of, path, means)}
+        description = {"path": str(path), "bytes": stored_size(path), "kind": of.kind, "load": load}
+        return {**description, "conversion": predict(of, path, options)}
 
-    def show(found: dict[str, Any]) -> None:
-        say(f"{found['path']}: {units.format_size(found['bytes'])} · {formats.get(found['kind']).label}")
-        say("\n".join([*load_lines(found["load"]), *conversion_lines(found["conversion"])]))
+    def show(info: dict[str, Any]) -> None:
+        print_text(f"{info['path']}: {units.format_size(info['bytes'])} · {formats.get(info['kind']).label}")
+        print_text("\n".join([*load_lines(info["load"]), *conversion_lines(info["conversion"])]))
 
     return show_each(paths, describe, show, args)
 
@@ -68,20 +63,20 @@ def show_each(
     described: list[dict[str, Any]] = []
     for path in paths:
         try:
-            found = describe(path)
+            description = describe(path)
         except PenstockError as error:
             if len(paths) == 1 or args.traceback:
                 raise
-            say(f"penstock: {error}", file=sys.stderr)
+            print_text(f"penstock: {error}", file=sys.stderr)
             codes.add(error.exit_code)
             described.append({"path": str(path), "error": error.message, "hint": error.hint})
             continue
-        codes.add(3 if found.get("losses") else 0)
-        described.append(found)
+        codes.add(3 if description.get("losses") else 0)
+        described.append(description)
         if not args.json:
-            show(found)
+            show(description)
     if args.json:
-        say_json(described[0] if len(described) == 1 else described)
+        print_json(described[0] if len(described) == 1 else described)
     return 1 if 1 in codes else max(codes)
 
 
@@ -89,16 +84,16 @@ def parse_episodes(text: str) -> list[int] | str:
     """`0-9,12` as numbers, in the order given; `whole` as it is."""
     if text.strip() == "whole":
         return "whole"
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise UsageError(f"--episodes: {part.strip()!r} is no number and no range", hint="--episodes 0-9,12")
+            raise UsageError(f"--episodes: {part.strip()!r} is neither a number nor a range", hint="--episodes 0-9,12")
         stop = int(last) if dash else int(first)
         if stop - int(first) >= _MOST_EPISODES:
             raise UsageError(f"--episodes: {part.strip()!r} are more than {_MOST_EPISODES:,}")
-        found += range(int(first), stop + 1)
-    return found
+        numbers += range(int(first), stop + 1)
+    return numbers
 
 
 def describe_store(path: Path, **options: Any) -> dict[str, Any]:
@@ -116,8 +111,8 @@ def episode_directory(path: Path, of: Format, **options: Any) -> dict[str, Any] 
     """The store that the files of a format right in a directory are together, described; None where they are none."""
     if len(of.files_in(path)) < 2:
         return None
-    found = describe_store(path, **options)
-    return found if found["possible"] else None
+    description = describe_store(path, **options)
+    return description if description["possible"] else None
 
 
 def stored_size(path: Path) -> int:
@@ -196,12 +191,12 @@ def column_lines(columns: Sequence[dict[str, Any]]) -> list[str]:
     table = [_cells(column) for column in columns]
     widths = [max((len(line[i]) for line in table), default=0) for i in range(_SIZE + 1)]
     lines = []
-    told: set[str] = set()
+    explained: set[str] = set()
     for column, line in zip(columns, table, strict=True):
         padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
         padded[_SIZE] = line[_SIZE].rjust(widths[_SIZE])
-        way = column["way"] if f"{column['way']}{column['why']}" in told else f"{column['way']}: {column['why']}"
-        told.add(f"{column['way']}{column['why']}")
+        way = column["way"] if f"{column['way']}{column['why']}" in explained else f"{column['way']}: {column['why']}"
+        explained.add(f"{column['way']}{column['why']}")
         lines.append("  " + "  ".join([*(cell for cell in padded if cell), way]))
     return lines
 
@@ -217,31 +212,31 @@ def _cells(column: dict[str, Any]) -> tuple[str, ...]:
 # What converting it would take
 
 
-def means_of(args: argparse.Namespace) -> Means:
+def open_options(args: argparse.Namespace) -> OpenOptions:
     """What a conversion as it is asked for would be opened with."""
-    from penstock.conversion.inputs.input import Means
+    from penstock.conversion.inputs.input import OpenOptions
     from penstock.conversion.settings import read_settings
     from penstock.system.budget import Budget
     from penstock.system.limits import read_cpu_limit
 
-    return Means(
+    return OpenOptions(
         settings=read_settings(args.config, args.words),
         budget_bytes=Budget.parse(args.memory).limit_bytes,
         threads=read_cpu_limit().count,
     )
 
 
-def predict(of: Format, path: Path, means: Means) -> dict[str, Any]:
+def predict(of: Format, path: Path, options: OpenOptions) -> dict[str, Any]:
     """What converting would give, or why it cannot be."""
-    from penstock.conversion.inputs.input import Found, open_input
+    from penstock.conversion.inputs.input import InputRef, open_input
 
     try:
-        with open_input(Found(of.kind, path), replace(means, compared_bytes=COMPARED_BYTES)) as planned:
+        with open_input(InputRef(of.kind, path), options._replace(compared_bytes=COMPARED_BYTES)) as planned:
             return {
                 "possible": True,
                 "fps": planned.fps,
                 "predicted_peak_bytes": planned.memory.peak_bytes,
-                "budget_bytes": means.budget_bytes,
+                "budget_bytes": options.budget_bytes,
                 "features": planned.describe(),
                 "lines": [list(line) for line in planned.lines()[1:]],
                 "notes": list(planned.notes),
@@ -261,22 +256,22 @@ def conversion_lines(plan: dict[str, Any]) -> list[str]:
     return lines + [row("note", note) for note in plan["notes"]]
 
 
-def suggest(of: Format, path: Path, means: Means) -> int:
+def suggest(of: Format, path: Path, options: OpenOptions) -> int:
     """Print the configuration that a conversion would use."""
-    from penstock.conversion.inputs.input import Found, open_input
+    from penstock.conversion.inputs.input import InputRef, open_input
     from penstock.conversion.mapping.suggest import comment, draft_head
 
-    found = Found(of.kind, path)
+    ref = InputRef(of.kind, path)
     try:
-        with open_input(found, means) as planned:
+        with open_input(ref, options) as planned:
             text = _HEAD.format(name=path.name) + comment(planned.notes) + _settings_yaml(planned)
     except PenstockError as error:
-        if means.settings.fps is not None:
+        if options.settings.fps is not None:
             raise
         # The rate is what files leave out: all else is shown with one that has to be changed.
-        with open_input(found, replace(means, settings=replace(means.settings, fps=30))) as planned:
+        with open_input(ref, options._replace(settings=replace(options.settings, fps=30))) as planned:
             text = draft_head(path.name, error) + _settings_yaml(planned).replace("fps: 30\n", "# fps: 30\n", 1)
-        say(f"penstock: not convertible as it is: {error}", file=sys.stderr)
+        print_text(f"penstock: not convertible as it is: {error}", file=sys.stderr)
     sys.stdout.write(text)
     return 0
 
@@ -288,63 +283,3 @@ def _settings_yaml(planned: Input) -> str:
     rest = config.dump_yaml(replace(planned.settings, features={})).replace("features: {}\n", "")
     features = {"features": dict(planned.settings.features)}
     return rest + config.dump_yaml(features, skip_defaults=True)
-
-
-def inspect_data_sets(paths: Sequence[Path], args: argparse.Namespace) -> int:
-    refuse_configuration(paths[0], args)
-    return show_each(
-        paths,
-        lambda path: describe_data_set(path, args.episodes),
-        lambda found: say("\n".join(_lines(found))),
-        args,
-    )
-
-
-def describe_data_set(path: Path, episodes: Sequence[int] | str | None = None) -> dict[str, Any]:
-    """What inspect shows of a LeRobot data set, as plain data; reads its metadata alone."""
-    from penstock.lerobot.read.frames import file_codec
-    from penstock.lerobot.read.reader import open_data_set
-
-    data = open_data_set(path)
-    load = describe_store(path, episodes=episodes)
-    codecs = {column["name"]: column["encoding"] for column in load.get("columns", ())}
-    features = {
-        key: {
-            "dtype": feature.dtype,
-            "shape": list(feature.shape),
-            "codec": (codecs.get(key) or file_codec(data, key)) if feature.dtype == "video" else None,
-            "names": feature.names,
-        }
-        for key, feature in data.info.features.items()
-    }
-    return {
-        "path": str(path),
-        "version": data.info.version,
-        "robot_type": data.info.robot_type,
-        "fps": data.info.fps,
-        "episodes": data.info.total_episodes,
-        "rows": data.info.total_frames,
-        "bytes": stored_size(path),
-        "tasks": data.tasks,
-        "features": features,
-        "load": load,
-    }
-
-
-def _lines(found: dict[str, Any]) -> list[str]:
-    counts = f"{count(found['episodes'], 'episodes')} · {count(found['rows'], 'rows')} · {found['fps']} fps"
-    lines = [
-        f"{found['path']}: LeRobot {found['version']} · {counts}",
-        row("robot", found["robot_type"] or "–"),
-        row("on disk", units.format_size(found["bytes"])),
-        *load_lines(found["load"]),
-    ]
-    if not found["load"]["possible"]:  # then at least what its metadata declare
-        width = max((len(key) for key in found["features"]), default=0)
-        for key, feature in found["features"].items():
-            shape = "×".join(str(n) for n in feature["shape"])
-            lines.append(f"  {key:<{width}}  {feature['dtype']:<8} {shape:<12} {feature['codec'] or ''}".rstrip())
-    lines += [f"  task {index}: {task}" for index, task in enumerate(found["tasks"][:_MOST_TASKS])]
-    if len(found["tasks"]) > _MOST_TASKS:
-        lines.append(f"  … and {len(found['tasks']) - _MOST_TASKS} more tasks")
-    return lines

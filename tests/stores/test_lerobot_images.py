@@ -1,4 +1,4 @@
-"""Pictures in the rows of a LeRobot data set: plain and packed parquet, JPEG, PNG and depth."""
+"""Images in the rows of a LeRobot data set: plain and packed parquet, JPEG, PNG and depth."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.system.files import open_source
 from tests.conversion import version21
 from tests.lerobot import making
 from tests.media import depths
-from tests.stores.lerobot_sets import LENGTHS, jpegs, pictures, rows_of
+from tests.stores.lerobot_sets import LENGTHS, images, jpegs, rows_of
 
 V21 = (12, 9, 11)
 
@@ -46,9 +46,9 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=15)
 @given(data=st.data())
-def test_pictures_are_the_bytes_that_were_written(plain: Path, packed: Path, data: st.DataObject) -> None:
+def test_images_are_the_bytes_that_were_written(plain: Path, packed: Path, data: st.DataObject) -> None:
     episodes = data.draw(st.none() | st.sampled_from([[0], [2, 1], [1, 0, 2]]))
-    for root, name, lengths in ((plain, making.PICTURE, LENGTHS), (packed, version21.STILL, V21)):
+    for root, name, lengths in ((plain, making.IMAGE, LENGTHS), (packed, version21.STILL, V21)):
         places = rows_of(lengths, episodes)
         rows = data.draw(st.lists(st.integers(0, len(places) - 1), min_size=1, max_size=20))
         source = LeRobotStore(root, episodes=episodes).images(name)
@@ -57,8 +57,8 @@ def test_pictures_are_the_bytes_that_were_written(plain: Path, packed: Path, dat
         assert source.scratch_bytes >= max(len(written[places[row]]) for row in rows)
 
 
-def test_the_way_is_said(plain: Path, packed: Path) -> None:
-    column = open_store(plain).columns[making.PICTURE]
+def test_the_way_is_reported(plain: Path, packed: Path) -> None:
+    column = open_store(plain).columns[making.IMAGE]
     assert (column.encoding, column.way) == ("jpeg", "file") and "byte offset" in column.why
     column = open_store(packed).columns[version21.STILL]
     assert (column.encoding, column.way) == ("png", "table") and "packed in row groups of" in column.why
@@ -67,7 +67,7 @@ def test_the_way_is_said(plain: Path, packed: Path) -> None:
 def test_rows_of_a_packed_group_are_one_run(plain: Path, packed: Path) -> None:
     source = open_store(packed).images(version21.STILL)
     assert source.runs(np.array([0, 4, 5, 9, 11, 12, 13])).tolist() == [0, 0, 1, 1, 2, 3, 3]
-    assert open_store(plain).images(making.PICTURE).runs(np.arange(4)).tolist() == [0, 1, 2, 3]
+    assert open_store(plain).images(making.IMAGE).runs(np.arange(4)).tolist() == [0, 1, 2, 3]
 
 
 def test_blocks_are_small_however_large_the_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,12 +82,12 @@ def test_blocks_are_small_however_large_the_row_group(tmp_path: Path, monkeypatc
         assert found == [version21.still(0, row) for row in rows]
     assert store._table is not None
     blocks = store._table._blocks[version21.STILL]
-    assert len(blocks) <= lerobot_rows.BLOCKS_KEPT and store._table._stands.n_open <= 4
+    assert len(blocks) <= lerobot_rows.BLOCKS_KEPT and store._table._streams.n_open <= 4
     assert max(len(values) for values in blocks._held.values()) <= 4
 
 
-def test_four_threads_at_once_get_the_right_pictures(plain: Path, packed: Path) -> None:
-    sources = [(open_store(packed).images(version21.STILL), V21), (open_store(plain).images(making.PICTURE), LENGTHS)]
+def test_four_threads_at_once_get_the_right_images(plain: Path, packed: Path) -> None:
+    sources = [(open_store(packed).images(version21.STILL), V21), (open_store(plain).images(making.IMAGE), LENGTHS)]
     written = [{place: version21.still(*place) for place in rows_of(V21, None)}, jpegs()]
 
     def work(seed: int) -> bool:
@@ -117,11 +117,11 @@ def test_depth_comes_as_it_was_kept(tmp_path: Path, unit: str, made: Any) -> Non
     store = open_store(tmp_path / "set")
     column = store.columns["observation.images.depth"]
     assert (column.kind, column.shape, column.dtype) == ("depth", (48, 64, 1), kept[0].dtype)
-    for row, shown in zip((5, 0, 6), pictures(store.images(column.name), [5, 0, 6]), strict=True):
+    for row, shown in zip((5, 0, 6), images(store.images(column.name), [5, 0, 6]), strict=True):
         assert shown.dtype == kept[row].dtype and np.array_equal(shown, kept[row], equal_nan=unit == "m")
 
 
-def test_a_picture_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_image_that_is_not_there_is_named(tmp_path: Path) -> None:
     root = version21.make(tmp_path / "set", (5,), None, stills=True)
     path = version21.data_path(root, 0)
     table = pq.ParquetFile(path).read()
@@ -133,7 +133,7 @@ def test_a_picture_that_is_not_there_is_named(tmp_path: Path) -> None:
         pq.write_table(table, path, **options)
         source = open_store(root).images(version21.STILL)
         assert next(source.read([2], Scratch())).tobytes() == version21.still(0, 2)
-        with pytest.raises(DataSetCorrupt, match=r"row 3, 'observation.images.still': the picture is not in the file"):
+        with pytest.raises(DataSetCorrupt, match=r"row 3, 'observation.images.still': the image is not in the file"):
             next(source.read([3], Scratch()))
 
 

@@ -1,4 +1,4 @@
-"""What is dear to open and kept open a while: descriptors, indexes, decoders; bounded, for threads and across forks."""
+"""Bounded caches of what is costly to open: descriptors, indexes, decoders; for threads and across forks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic, TypeVar
 
 from penstock.errors import StoreCorrupt, StoreError
 from penstock.profile.record.spans import span
-from penstock.system.files import ByteSource, ReadErrors, open_source
+from penstock.system.closing import Closing
+from penstock.system.files import ByteSource, Prefetch, ReadErrors, open_source
 
 FILE_CACHE = "01_file_cache"
 """The stage of a profile in which something is opened that was not held."""
@@ -20,18 +21,12 @@ FILE_CACHE = "01_file_cache"
 V = TypeVar("V")
 
 
-class _Forked(Protocol):
-    def after_fork(self) -> None:
-        """Called in the child, before anything else of it runs."""
-
-
-_alive: weakref.WeakSet[Any] = weakref.WeakSet()
+_alive: weakref.WeakSet[Lru[Any] | Pool[Any]] = weakref.WeakSet()
 
 
 def _in_child() -> None:
     for each in list(_alive):
-        held: _Forked = each
-        held.after_fork()
+        each.after_fork()
 
 
 os.register_at_fork(after_in_child=_in_child)
@@ -41,9 +36,23 @@ ERRORS = ReadErrors(StoreError, StoreCorrupt)
 
 
 def open_file(path: str) -> ByteSource:
-    """A file open for reading at any place by any thread; closed when the last one who holds it lets go."""
+    """A file open for reading at any place by any thread; closed with the last reference."""
     with span(FILE_CACHE):
         return open_source(path, ERRORS)
+
+
+class _Together(Prefetch):
+    def __init__(self, parts: Sequence[Prefetch]) -> None:
+        self._parts = parts
+
+    def close(self) -> None:
+        for part in self._parts:
+            part.close()
+
+
+def prefetch_all(asked: Sequence[tuple[ByteSource, Sequence[tuple[int, int]]]]) -> Prefetch:
+    """Ranges of several files, asked for ahead."""
+    return _Together([source.prefetch(ranges) for source, ranges in asked])
 
 
 def content_sample(path: str | os.PathLike[str], n_bytes: int) -> bytes:
@@ -69,15 +78,15 @@ class Lru(Generic[V]):
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
         """The value of a key; where there is none, `make` is called (by two threads, if both come first)."""
         with self._lock:
-            found = self._held.get(key)
-            if found is not None:
+            value = self._held.get(key)
+            if value is not None:
                 self._held.move_to_end(key)
-                return found
+                return value
         made = make()
         with self._lock:
-            found = self._held.get(key)
-            if found is not None:
-                return found
+            value = self._held.get(key)
+            if value is not None:
+                return value
             self._held[key] = made
             self.total += self._cost(made)
             while self.total > self._limit and len(self._held) > 1:
@@ -97,17 +106,13 @@ class Lru(Generic[V]):
         self._lock = threading.Lock()  # another thread of the parent may have held the old one
 
 
-class Standing(Protocol):
-    """A reader that stands somewhere in a file: going on from there is cheap, going elsewhere is not."""
-
-    def close(self) -> None: ...
-
-
-R = TypeVar("R", bound=Standing)
+R = TypeVar("R", bound=Closing)
 
 
 class Pool(Generic[R]):
     """Readers between two uses, each of which one thread takes, reads with and gives back.
+
+    A reader stands somewhere in a file: going on from there is cheap, going elsewhere is not.
 
     There are never more than were in use at the same time, but at least `fewest`.
     """
@@ -144,7 +149,7 @@ class Pool(Generic[R]):
         return made
 
     def give(self, reader: R, *, whole: bool = True) -> None:
-        """Back after use; not `whole`: something failed, nobody shall go on with it."""
+        """Return it after use; not `whole`: something failed, and it is not used again."""
         with self._lock:
             if reader not in self._in_use:  # taken before a fork or before the pool was closed
                 return

@@ -1,4 +1,4 @@
-"""Writes docs/cli.md from the command line's own parser: `python docs/make_cli_reference.py`.
+"""Writes docs/reference/cli.md from the command line's own parser: `python docs/make_cli_reference.py`.
 
 The text is that of `--help`; the layout is made here, because argparse's own differs between versions of Python.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.cli import build_parser
 
-TARGET = Path(__file__).resolve().parent / "cli.md"
+TARGET = Path(__file__).resolve().parent / "reference" / "cli.md"
 
 _HEAD = """\
 # The command line

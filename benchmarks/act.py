@@ -4,19 +4,25 @@
     python benchmarks/act.py [--device cuda] [--episodes 40] [--rows 100] [--size 480x640] [--epochs 5] [--keep DIR]
 
 Makes the dual-arm task of `penstock demo act` (four 480×640 JPEG cameras), trains `examples/imitate_episodes.py` on it
-with hidden 512, feed-forward 3200, chunk 20 and batch 64, bfloat16: once as the loader chooses by itself (pictures
+with hidden 512, feed-forward 3200, chunk 20 and batch 64, bfloat16: once as the loader chooses by itself (images
 decoded on the device), once with a view in RAM. Prints table and verdict of both, and checks trace and page. The data
-wait is that of all training steps, the first ones included.
+wait is that of all training steps, the first ones included. Then the same step in turns, on a batch that stays on the
+device and with the loader.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 # Last, not first: torch asks for the standard library's `profile`, and a script beside this one has that name.
@@ -41,6 +47,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--memory", default="40GiB")
+    parser.add_argument("--steps", type=int, default=12, help="of a turn")
+    parser.add_argument("--only", choices=("training", "beside"), help="one of the two parts alone")
     parser.add_argument("--keep", type=Path, help="a directory for data, profiles, pages and traces")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
@@ -73,6 +81,8 @@ def measured(name: str, work: Path, args: argparse.Namespace) -> list[Claim]:
     if not data.exists():
         penstock("demo", "act", "--out", data, "--episodes", str(args.episodes), "--rows", str(args.rows),
                  "--size", args.size)  # fmt: skip
+    if args.only == "beside":
+        return beside(name, work, args)
     run, page, trace = (work / f"{short}.{end}" for end in ("json", "html", "trace.json"))
     print(f"\n━━━ {name} ━━━")
     shown([
@@ -82,17 +92,68 @@ def measured(name: str, work: Path, args: argparse.Namespace) -> list[Claim]:
         "--table_every", str(args.epochs), "--lang", "en", "--profile-out", str(run), "--overwrite",
     ])  # fmt: skip
     penstock("profile", run, "--html", page, "--trace", trace)
-    told = profile.load(run)
+    reported = profile.load(run)
     tracks = {event["args"]["name"] for event in json.loads(trace.read_text())["traceEvents"]
               if event["name"] == "thread_name"}  # fmt: skip
     print(f"tracks of the trace: {', '.join(sorted(tracks))}; page of {page.stat().st_size / 1e3:.0f} KB")
-    steps = told.steps
+    steps = reported.steps
     rate = 4 * args.batch_size / max(steps.mean_ns, 1) * 1e9
     print(f"{name}: {steps.count} steps of {steps.mean_ns / 1e6:.1f} ms, {rate:,.0f} images/s")
     found = [Claim(f"data wait of all training steps, {name}", steps.wait_share, "<= 0.02")]
     if args.device.startswith("cuda"):
         found.append(Claim(f"a track of the GPU in the trace, {name}", float("GPU" in tracks), ">= 1"))
-    return found
+    return found if args.only == "training" else [*found, *beside(name, work, args)]
+
+
+def beside(name: str, work: Path, args: argparse.Namespace) -> list[Claim]:
+    """The example's step with the loader over the same step alone: turns of some steps, waits for data included."""
+    sys.path.insert(0, str(HERE.parent / "examples"))  # before this folder, which has an act.py as well
+    import torch
+    from act.options import build_parser, settings_from
+    from act.train import Pace, Trainer
+    from imitate_episodes import open_data
+
+    words = [*USUAL, *WAYS[name], "--ckpt_dir", str(work / "beside"), "--dataset", str(work / "reach"), "--amp",
+             "--device", args.device, "--memory", args.memory, "--batch_size", str(args.batch_size)]  # fmt: skip
+    settings = settings_from(build_parser().parse_args(words))
+    with open_data(settings) as data:
+        trainer = Trainer(settings, data)
+
+        def turn(batches: Iterator[dict[str, Any]]) -> float:
+            pace = Pace(trainer.device)
+            for number in range(args.steps + 3):
+                if number == 3:
+                    synchronize(trainer.device)
+                    began = time.perf_counter()
+                trainer._train_step(next(batches))
+                pace.step()
+            synchronize(trainer.device)
+            return 1e3 * (time.perf_counter() - began) / args.steps
+
+        def endless() -> Iterator[dict[str, Any]]:
+            while True:
+                yield from data.train
+
+        batches = endless()
+        for _ in range(len(data.train) + 1):
+            batch = next(batches)  # the first epoch fills the view; its last batch may be a short one
+        resident = {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in batch.items()}
+        turn(itertools.repeat(resident))  # cuDNN chooses its algorithms
+        alone, there = [], []
+        for _ in range(5):
+            alone.append(turn(itertools.repeat(resident)))
+            there.append(turn(batches))
+    ratio = statistics.median(one / other for one, other in zip(there, alone, strict=True))
+    print(f"{name}: step alone {statistics.median(alone):.1f} ms, with the loader {statistics.median(there):.1f} ms, "
+          f"{ratio:.3f} of it (median of 5 turns)")  # fmt: skip
+    return [Claim(f"ACT: step with loader over step alone, {name}", ratio, "<= 1.03")]
+
+
+def synchronize(device: Any) -> None:
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ def _cameras(
             seconds=seconds,
             width=width,
             height=height,
-            distinct_pictures=300,
+            distinct_images=300,
             compression=compression,  # type: ignore[arg-type]
             seed=seed,
         )

@@ -59,10 +59,10 @@ class Contender:
         return bool(self.about.get("workers"))
 
     def line(self, unit: str = "samples") -> str:
-        said = f"{len(self.rates)} rounds: {_rate(min(self.rates))}–{_rate(max(self.rates))}"
+        message = f"{len(self.rates)} rounds: {_rate(min(self.rates))}–{_rate(max(self.rates))}"
         if not self.has_workers:  # what they take is not seen from here
-            said += f"; {1e3 * self.cpu_s:.2f} ms of CPU each"
-        return f"{self.name:<52} {_rate(self.per_s):>10} {unit}/s   ({said})"
+            message += f"; {1e3 * self.cpu_s:.2f} ms of CPU each"
+        return f"{self.name:<52} {_rate(self.per_s):>10} {unit}/s   ({message})"
 
     def close(self) -> None:
         if self._process.stdin is not None:

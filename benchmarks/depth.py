@@ -28,7 +28,7 @@ from penstock.recordings.ros1.writer import BagWriter
 from tests.media import depths
 
 HEIGHT, WIDTH, FPS = 480, 640, 30
-DISTINCT = 20  # pictures that are made; the recording repeats them
+DISTINCT = 20  # images that are made; the recording repeats them
 KEY = "observation.images.cam_depth"
 _HEADER = "std_msgs/Header header\n"
 _HEADER_TEXT = "\n" + "=" * 80 + "\nMSG: std_msgs/Header\nuint32 seq\ntime stamp\nstring frame_id\n"

@@ -14,10 +14,9 @@ import pyarrow.parquet as pq
 from penstock.demo.recording import Script, write_recording
 from penstock.lerobot import layout, tables
 from penstock.lerobot.features import ROW_FEATURES, Description, Feature
-from penstock.lerobot.layout import FilePosition
+from penstock.lerobot.layout import FilePosition, FreshNames
 from penstock.lerobot.stats import STATISTICS, NumericStats
-from penstock.lerobot.write.closing import info
-from penstock.lerobot.write.videos import video_info
+from penstock.lerobot.write.sink import LeRobotSink
 from penstock.media.image.codec import encode_jpeg
 from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
 
@@ -26,11 +25,12 @@ ROWS = 500
 CAMERA = "observation.images.front"
 SIDE_PX = 16
 _GROUP_EPISODES = 128
+_CHUNKS_SIZE = 1000  # files in a directory
 _PER_VIDEO = int(layout.LONGEST_SHARED_VIDEO_S * FPS) // ROWS
 
 
 def make_recordings(directory: Path, count: int) -> list[Path]:
-    """Recordings of one second with small pictures; each has a name and bytes of its own."""
+    """Recordings of one second with small images; each has a name and bytes of its own."""
     directory.mkdir(parents=True, exist_ok=True)
     paths = [directory / f"run-{number:06d}.bag" for number in range(count)]
     for number, path in enumerate(paths):
@@ -42,7 +42,7 @@ def make_recordings(directory: Path, count: int) -> list[Path]:
 def make_data_set(root: Path, episodes: int) -> Path:
     """A LeRobot v3.0 data set of `episodes` × 500 rows, one row group per episode, as penstock writes it.
 
-    Its videos are small: every episode shows one picture of 16×16 px, and all video files are links to one.
+    Its videos are small: every episode shows one image of 16×16 px, and all video files are links to one.
     """
     if (root / layout.INFO_PATH).exists():
         return root
@@ -54,18 +54,21 @@ def make_data_set(root: Path, episodes: int) -> Path:
     for first in range(0, episodes, per_file):
         _write_rows(root, features, first, min(first + per_file, episodes), _position(first // per_file))
     _write_videos(root, episodes)
-    described = info(Description(FPS, features, "made"), features, episodes=episodes, frames=episodes * ROWS, tasks=1)
+    counts = {"total_episodes": episodes, "total_frames": episodes * ROWS, "total_tasks": 1}
+    sink = LeRobotSink(root, Description(FPS, features, "made"), FreshNames(root, fsync=False))
+    described = sink.info({each.key: each.to_json() for each in (*features, *ROW_FEATURES)}, counts)
     pq.write_table(tables.tasks_table(["move the cup to the shelf"]), root / layout.TASKS_PATH)
     (root / layout.INFO_PATH).write_text(json.dumps(described))
     return root
 
 
 def _position(number: int) -> FilePosition:
-    return FilePosition(number // layout.CHUNKS_SIZE, number % layout.CHUNKS_SIZE)
+    return FilePosition(number // _CHUNKS_SIZE, number % _CHUNKS_SIZE)
 
 
 def _video_info() -> dict[str, object]:
-    return video_info(height=SIDE_PX, width=SIDE_PX, codec="mjpeg", pix_fmt="yuvj420p", fps=FPS)
+    size = {"video.height": SIDE_PX, "video.width": SIDE_PX, "video.fps": FPS}
+    return {**size, "video.codec": "mjpeg", "video.pix_fmt": "yuvj420p", "video.channels": 3, "has_audio": False}
 
 
 def _write_episodes(root: Path, features: tuple[Feature, ...], episodes: int, per_file: int) -> None:
@@ -75,24 +78,24 @@ def _write_episodes(root: Path, features: tuple[Feature, ...], episodes: int, pe
     places = {
         "episode_index": np.arange(episodes), "dataset_from_index": np.arange(episodes) * ROWS,
         "dataset_to_index": np.arange(1, episodes + 1) * ROWS,
-        "data/chunk_index": np.arange(episodes) // per_file // layout.CHUNKS_SIZE,
-        "data/file_index": np.arange(episodes) // per_file % layout.CHUNKS_SIZE,
-        f"videos/{CAMERA}/chunk_index": np.arange(episodes) // _PER_VIDEO // layout.CHUNKS_SIZE,
-        f"videos/{CAMERA}/file_index": np.arange(episodes) // _PER_VIDEO % layout.CHUNKS_SIZE,
+        "data/chunk_index": np.arange(episodes) // per_file // _CHUNKS_SIZE,
+        "data/file_index": np.arange(episodes) // per_file % _CHUNKS_SIZE,
+        f"videos/{CAMERA}/chunk_index": np.arange(episodes) // _PER_VIDEO // _CHUNKS_SIZE,
+        f"videos/{CAMERA}/file_index": np.arange(episodes) // _PER_VIDEO % _CHUNKS_SIZE,
         f"videos/{CAMERA}/from_timestamp": np.arange(episodes) % _PER_VIDEO * ROWS / FPS,
         f"videos/{CAMERA}/to_timestamp": (np.arange(episodes) % _PER_VIDEO + 1) * ROWS / FPS,
     }  # fmt: skip
     most = _GROUP_EPISODES * tables.most_row_groups(len(schema))
     for number, first in enumerate(range(0, episodes, most)):
         rows = range(first, min(first + most, episodes))
-        row["meta/episodes/chunk_index"], row["meta/episodes/file_index"] = divmod(number, layout.CHUNKS_SIZE)
+        row["meta/episodes/chunk_index"], row["meta/episodes/file_index"] = divmod(number, _CHUNKS_SIZE)
         columns = [
             pa.array(places[field.name][rows.start : rows.stop], field.type)
             if field.name in places
             else pa.array([row[field.name]], field.type).take(pa.array(np.zeros(len(rows), np.int64)))
             for field in schema
         ]
-        chunk, file = divmod(number, layout.CHUNKS_SIZE)
+        chunk, file = divmod(number, _CHUNKS_SIZE)
         path = root / layout.fill_template(layout.EPISODES_PATH, chunk_index=chunk, file_index=file)
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_arrays(columns, schema=schema), path, row_group_size=_GROUP_EPISODES)
@@ -140,10 +143,10 @@ def _write_videos(root: Path, episodes: int) -> None:
         if whole is not None and held == _PER_VIDEO:
             os.link(whole, path)
             continue
-        picture = encode_jpeg(np.full((SIDE_PX, SIDE_PX, 3), 90, np.uint8), 80)
+        image = encode_jpeg(np.full((SIDE_PX, SIDE_PX, 3), 90, np.uint8), 80)
         video = Mp4Writer(path, stsd=mjpeg_stsd(SIDE_PX, SIDE_PX), width=SIDE_PX, height=SIDE_PX, fps=FPS)
         for _ in range(held):
-            video.append([picture])
+            video.append([image])
             video.repeat(ROWS - 1)
         video.close(False)
         whole = path if held == _PER_VIDEO else whole

@@ -31,15 +31,16 @@ def main() -> None:
     parser.add_argument("--view", choices=("off", "ram"), default="off", help="ram: filled before the first round")
     parser.add_argument("--memory", default="2GiB")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--engine", choices=("thread", "process"), default="thread")
     args = parser.parse_args()
     store = penstock.open(args.path)
     serve_build(args, store) if args.what == "build" else serve_load(args, store)
 
 
 def views_of(args: argparse.Namespace, store: Any) -> dict[str, Any]:
-    pictures = [name for name, column in store.columns.items() if column.is_picture]
+    images = [name for name, column in store.columns.items() if column.is_image]
     found: dict[str, Any] = penstock.build_view(
-        store, pictures, tuple(args.size), where="ram", memory=args.memory, threads=args.threads
+        store, images, tuple(args.size), where="ram", memory=args.memory, threads=args.threads
     )
     return found
 
@@ -69,7 +70,7 @@ def serve_load(args: argparse.Namespace, store: Any) -> None:
     def play() -> dict[str, Any]:
         loader = penstock.Loader(
             data, window, args.batch, image_size=tuple(args.size), memory=args.memory, view=views,
-            threads=args.threads, dtype=args.dtype,
+            threads=args.threads, dtype=args.dtype, engine=args.engine,
         )  # fmt: skip
         with loader:
             found = timed(iter(loader), warmup=args.warmup, count=args.batches, samples=args.batch)

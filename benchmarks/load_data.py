@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from penstock.demo.recording import Script, write_recording
-from penstock.demo.scene import Camera, joint_angles
+from penstock.demo.scene import SceneCamera, joint_angles
 
 CAMERAS = ("left_image", "right_image", "global_image")
 HEIGHT, WIDTH, FPS = 480, 640, 30
 EPISODE_ROWS = 250
-DISTINCT_PICTURES = 200  # per camera; making them takes longer than writing them, and a resize costs the same
+DISTINCT_IMAGES = 200  # per camera; making them takes longer than writing them, and a resize costs the same
 
 
 def replay_file(directory: Path, rows: int) -> Path:
@@ -29,20 +29,20 @@ def replay_file(directory: Path, rows: int) -> Path:
         with h5py.File(half_done, "w") as file:
             _write_numbers(file, rows)
             for seed, name in enumerate(CAMERAS):
-                pictures = file.create_dataset(f"observations/{name}", (rows, HEIGHT, WIDTH, 3), np.uint8)
-                scene = Camera(WIDTH, HEIGHT, seed)
-                distinct = np.stack([scene.frame(k / FPS) for k in range(min(rows, DISTINCT_PICTURES))])
+                images = file.create_dataset(f"observations/{name}", (rows, HEIGHT, WIDTH, 3), np.uint8)
+                scene = SceneCamera(WIDTH, HEIGHT, seed)
+                distinct = np.stack([scene.frame(k / FPS) for k in range(min(rows, DISTINCT_IMAGES))])
                 for first in range(0, rows, len(distinct)):
                     last = min(first + len(distinct), rows)
-                    pictures[first:last] = distinct[: last - first]
+                    images[first:last] = distinct[: last - first]
         half_done.rename(path)
-    said = f"{path.stat().st_size / 1e9:.1f} GB, {rows:,} rows, three raw {HEIGHT}×{WIDTH} cameras, contiguous"
-    print(f"replay file {path.name}: {said}")
+    message = f"{path.stat().st_size / 1e9:.1f} GB, {rows:,} rows, three raw {HEIGHT}×{WIDTH} cameras, contiguous"
+    print(f"replay file {path.name}: {message}")
     return path
 
 
 def sparse_file(directory: Path, rows: int) -> Path:
-    """The same layout without anything written into the pictures: the file system keeps no blocks and reads zeros."""
+    """The same layout without anything written into the images: the file system keeps no blocks and reads zeros."""
     import h5py
 
     path = directory / f"sparse-{rows}.hdf5"
@@ -57,8 +57,8 @@ def sparse_file(directory: Path, rows: int) -> Path:
                 space = h5py.h5s.create_simple((rows, HEIGHT, WIDTH, 3))
                 h5py.h5d.create(file["observations"].id, name.encode(), h5py.h5t.NATIVE_UINT8, space, properties)
     status = path.stat()
-    said = f"{status.st_size / 1e9:.1f} GB in {status.st_blocks * 512 / 1e6:.1f} MB of blocks, {rows:,} rows"
-    print(f"sparse file {path.name}: {said}")
+    message = f"{status.st_size / 1e9:.1f} GB in {status.st_blocks * 512 / 1e6:.1f} MB of blocks, {rows:,} rows"
+    print(f"sparse file {path.name}: {message}")
     return path
 
 
@@ -78,7 +78,7 @@ def data_set(directory: Path, seconds: float, video: str | None) -> Path:
     out = directory / f"set-{seconds:.0f}s-{video or 'default'}"
     if not (out / "meta" / "info.json").exists():
         bag = directory / f"run-{seconds:.0f}s.bag"
-        write_recording(bag, Script(seconds=seconds, quality=95, distinct_pictures=DISTINCT_PICTURES))
+        write_recording(bag, Script(seconds=seconds, quality=95, distinct_images=DISTINCT_IMAGES))
         words = [f"video={video}"] if video else []
         shutil.rmtree(out, ignore_errors=True)
         command = [sys.executable, "-m", "penstock", "convert", str(bag), str(out), "--json", *words]
@@ -108,7 +108,7 @@ def jpeg_frames(data: Path, most: int = 1200) -> Path:
 
 
 def demonstrations(directory: Path, source: Path, rows: int) -> Path:
-    """Some rows of a replay file in robomimic's layout; `next_obs` are the same pictures under a second name."""
+    """Some rows of a replay file in robomimic's layout; `next_obs` are the same images under a second name."""
     import h5py
 
     path = directory / f"demonstrations-{rows}.hdf5"

@@ -108,10 +108,11 @@ def memory_claims(path: Path, directory: Path, *, batches: int, batch: int = 32,
         shutil.rmtree(cache, ignore_errors=True)
         shown = [watch.baseline.private_bytes, *map(watch.peak, ("private_bytes", "pss_bytes", "held_bytes"))]
         shown.append(watch.peak("memory_file_bytes"))
-        said = f"{watch.batches:,} batches of {batch} in {watch.seconds:.0f} s, {len(watch.samples):,} looks"
-        said += f", {on_disk / 1e9:.1f} GB in the cache directory" if on_disk else ""
+        message = f"{watch.batches:,} batches of {batch} in {watch.seconds:.0f} s, {len(watch.samples):,} looks"
+        message += f", {on_disk / 1e9:.1f} GB in the cache directory" if on_disk else ""
         print(
-            f"{view:<6} " + " ".join(f"{n / 2**20:{w}.0f}" for n, w in zip(shown, (8, 9, 9, 9, 13), strict=True)), said
+            f"{view:<6} " + " ".join(f"{n / 2**20:{w}.0f}" for n, w in zip(shown, (8, 9, 9, 9, 13), strict=True)),
+            message,
         )
         print(f"       {watch.last_words}", flush=True)
         above = (watch.peak("private_bytes") - watch.baseline.private_bytes) / 2**20
@@ -147,9 +148,7 @@ def child() -> None:
                     if done == int(batches):
                         break
             counts = loader.stats()
-            print(
-                f"{counts['view_hits']:,} pictures from the view, {counts['pictures_made']:,} decoded;", *loader.notes
-            )
+            print(f"{counts['view_hits']:,} images from the view, {counts['images_made']:,} decoded;", *loader.notes)
 
 
 if __name__ == "__main__":

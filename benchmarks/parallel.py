@@ -1,4 +1,4 @@
-"""One process against several on recordings whose pictures are encoded: speed, memory, and that the bytes are the same.
+"""One process against several on recordings whose images are encoded: speed, memory, and that the bytes are the same.
 
     python benchmarks/parallel.py [--quick] [--keep DIR] [--video h264] [--rounds N]
 
@@ -32,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="shorter recordings, under a minute")
     parser.add_argument("--keep", metavar="DIR", help="make the recordings here and keep them")
-    parser.add_argument("--video", default="h264", help="what the pictures become")
+    parser.add_argument("--video", default="h264", help="what the images become")
     parser.add_argument("--rounds", type=int, default=None, help="how often the commands take turns")
     args = parser.parse_args()
     directory = Path(args.keep) if args.keep else Path(tempfile.mkdtemp(prefix="penstock-bench-"))

@@ -71,7 +71,7 @@ def main() -> None:
 def _parts(directory: Path, seconds: float) -> list[Part]:
     bag = directory / "run.bag"
     if not bag.exists():
-        write_recording(bag, Script(seconds=seconds, quality=90, distinct_pictures=120))
+        write_recording(bag, Script(seconds=seconds, quality=90, distinct_images=120))
     db3, mcap = (_ros2(bag, directory / f"run_{kind}", kind) for kind in ("SQLITE3", "MCAP"))
     jpegs = _jpegs(bag, directory / "frames.bin")
     video = _h264(directory / "frames.mp4", int(seconds * FPS))

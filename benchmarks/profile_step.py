@@ -86,13 +86,13 @@ class Turns:
 def step_claims(directory: Path, quick: bool) -> list[Claim]:
     """A small model over a loader that decodes, and over one that copies from a view; then ACT by its example."""
     processes, pairs = (3, 10) if quick else (9, 24)
-    told: dict[str, list[dict[str, Any]]] = {name: [] for name in RUNS}
+    reported: dict[str, list[dict[str, Any]]] = {name: [] for name in RUNS}
     for _ in range(processes):
         for name in RUNS:
-            told[name].append(_in_process(name, directory, pairs))
+            reported[name].append(_in_process(name, directory, pairs))
     print(f"\n{'training step':<32}{'ms':>8}{'pairs':>8}{'overhead':>10}{'ms':>7}{'of processes':>18}{'CPU time':>10}")
     claims = []
-    for name, found in told.items():
+    for name, found in reported.items():
         wall, cpu = (_percent([ratio for each in found for ratio in each[key]]) for key in ("wall", "cpu"))
         step_ms = statistics.median(each["step_ms"] for each in found)
         of_each = [_percent(each["wall"]) for each in found]
@@ -143,7 +143,7 @@ def _episodes(directory: Path) -> Path:
 
 
 def _small(directory: Path, view: str, turns: Turns) -> None:
-    """A convolution net on the pictures of the demo's four cameras."""
+    """A convolution net on the images of the demo's four cameras."""
     import torch
     from torch import nn
 
@@ -160,8 +160,8 @@ def _small(directory: Path, view: str, turns: Turns) -> None:
         while True:
             for batch in loader:
                 turns.step()
-                pictures = torch.cat([batch[name] for name in cameras], 1).float().div_(255)
-                found = model(pictures)
+                images = torch.cat([batch[name] for name in cameras], 1).float().div_(255)
+                found = model(images)
                 optimizer = optimizer or torch.optim.AdamW(model.parameters(), 1e-4)
                 loss = nn.functional.l1_loss(found, batch["action"].flatten(1).float())
                 optimizer.zero_grad()

@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _run(args: argparse.Namespace, work: Path) -> None:
-    cases = [(name, words) for name, words in _cases(Path(args.data), work) if _asked(name, args.cases)]
+    cases = [(name, words) for name, words in _cases(Path(args.data), work) if _is_selected(name, args.cases)]
     if args.list:
         print("\n".join(f"{name:<44} {' '.join(words)}" for name, words in cases))
         return
@@ -78,7 +78,7 @@ def _run(args: argparse.Namespace, work: Path) -> None:
     finish([Claim("conversions that give the same bytes, losses and notes", equal, f">= {len(cases)}")])
 
 
-def _asked(name: str, wanted: list[str]) -> bool:
+def _is_selected(name: str, wanted: list[str]) -> bool:
     return not wanted or any(name.startswith(each) for each in wanted)
 
 
@@ -97,8 +97,8 @@ def _converted_into(out: Path, src: str, words: list[str], work: Path) -> dict[s
         if path.is_file() and path.name not in _NOT_COMPARED:
             files[path.relative_to(out).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()[:20]
     report = _json(done.stdout.replace(str(out), "OUT"))
-    told = {key: report.get(key) for key in ("lost", "notes", "error", "hint", "rows", "episodes") if key in report}
-    return {"exit": done.returncode, "files": files, "told": told}
+    notes = {key: report.get(key) for key in ("lost", "notes", "error", "hint", "rows", "episodes") if key in report}
+    return {"exit": done.returncode, "files": files, "told": notes}
 
 
 def _json(text: str) -> Mapping[str, Any]:
@@ -125,7 +125,7 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def _cases(data: Path, work: Path) -> Iterator[Case]:
     if data.is_dir():
-        yield from _found(data)
+        yield from _data_cases(data)
     for name, make, variants in _MADE:
         path = work / name
         if not path.exists():
@@ -134,7 +134,7 @@ def _cases(data: Path, work: Path) -> Iterator[Case]:
             yield f"{name.split('.')[0]}-{variant}", [str(path), *words]
 
 
-def _found(data: Path) -> Iterator[Case]:
+def _data_cases(data: Path) -> Iterator[Case]:
     for path in sorted(data.glob("recordings/*/*/**/*")):
         if path.suffix in (".bag", ".mcap", ".db3") and path.is_file():
             yield f"recording-{path.relative_to(data / 'recordings')}", [str(path)]

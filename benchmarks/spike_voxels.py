@@ -21,10 +21,10 @@ def voxel_claims(directory: Path, rounds: int) -> list[Claim]:
     """The bars: 20 times the usual way, and 70 % of what unpacking and adding up the crop's own bytes reaches."""
     from penstock.media.spike.files import read_voxel
     from penstock.media.spike.frames import crop_packed
-    from penstock.media.spike.layout import Box, SpikeLayout
+    from penstock.media.spike.layout import PlaneRegion, SpikeLayout
 
     layout = SpikeLayout("packed", HEIGHT, WIDTH, FRAMES, False)
-    box = Box(TOP, LEFT, CROP_PX, CROP_PX)
+    box = PlaneRegion(TOP, LEFT, CROP_PX, CROP_PX)
     path = directory / "one.dat"
     np.random.default_rng(0).integers(0, 256, layout.n_bytes, dtype=np.uint8).tofile(path)
     cropped, bit_offset = crop_packed(path.read_bytes(), layout, box)

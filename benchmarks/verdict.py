@@ -31,9 +31,9 @@ from measure import Claim, finish
 
 import penstock
 from penstock import profile
-from penstock.profile.verdict.trial import Replay, Trial, try_fix
-from penstock.profile.verdict.verdict import Verdict, verdict
-from penstock.stores.store import ImageSource, Picture, Scratch, Store
+from penstock.profile.diagnosis.trial import FixTrial, Replay, try_fix
+from penstock.profile.diagnosis.verdict import Verdict, verdict
+from penstock.stores.store import ImageArray, ImageSource, Scratch, Store
 
 PARTS = ("decode", "compute", "storage")
 ATTEMPTS = 4
@@ -120,7 +120,7 @@ def judge(situation: Situation, amounts: Amounts, all_fixes: bool) -> list[Claim
     return claims
 
 
-def tried(found: Verdict, loader: penstock.Loader, situation: Situation, amounts: Amounts) -> list[Trial]:
+def tried(found: Verdict, loader: penstock.Loader, situation: Situation, amounts: Amounts) -> list[FixTrial]:
     """Every other change that the loader itself can make."""
     step = situation.step if situation.gives_step else Replay(found.now.compute_ms)
     results = []
@@ -158,7 +158,7 @@ def decode_bound(path: Path) -> Situation:
 def compute_bound(path: Path) -> Situation:
     def loader() -> penstock.Loader:
         store = penstock.open(path)
-        camera = next(name for name, column in store.columns.items() if column.is_picture)
+        camera = next(name for name, column in store.columns.items() if column.is_image)
         window = penstock.Window(columns=[camera, "action"])
         return penstock.Loader(store, window, batch_size=8, view="off", output="numpy", threads=1)
 
@@ -204,7 +204,7 @@ def matmul_step() -> Step:
 
 
 class Throttled(Store):
-    """A store whose pictures come at so many bytes per second, for all threads together."""
+    """A store whose images come at so many bytes per second, for all threads together."""
 
     def __init__(self, store: Store, bytes_per_s: float) -> None:
         self._store, self._bytes_per_s = store, bytes_per_s
@@ -256,10 +256,10 @@ class _ThrottledSource(ImageSource):
         self._source, self._line = source, line
         self.scratch_bytes = source.scratch_bytes
 
-    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[Picture]:
-        for picture in self._source.read(rows, scratch):
-            self._line.send(picture.nbytes)
-            yield picture
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
+        for image in self._source.read(rows, scratch):
+            self._line.send(image.nbytes)
+            yield image
 
     def keys(self, rows: Any) -> Any:
         return self._source.keys(rows)

@@ -1,10 +1,10 @@
-"""What each way of keeping camera pictures costs: size, write speed, random-read speed, fidelity, memory.
+"""What each way of keeping camera images costs: size, write speed, random-read speed, fidelity, memory.
 
     python benchmarks/video.py [--quick] [--compat PYTHON]
 
-`--compat` names a Python that has lerobot and torchcodec; its reader then gets a column of its own. The pictures are a
+`--compat` names a Python that has lerobot and torchcodec; its reader then gets a column of its own. The images are a
 camera's view wandering over photographs (scikit-image's, when it is installed; else a made texture) with sensor noise.
-Speeds are per thread: every encoder gets one. The table ends with one line of JSON, the claims of docs/video.md.
+Speeds are per thread: every encoder gets one. The table ends with one line of JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 from measure import Claim, finish
 from numpy.typing import NDArray
 
-from penstock.media.image import codec as image
+from penstock.media.image import codec
 from penstock.media.mp4.index import read_index
 from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
 from penstock.media.video import decode
@@ -44,7 +44,7 @@ Rgb = NDArray[np.uint8]
 
 @dataclass
 class Row:
-    """One way of keeping pictures, measured."""
+    """One way of keeping images, measured."""
 
     name: str
     path: Path
@@ -63,16 +63,16 @@ def canvas() -> Rgb:
     names = ["coffee.png", "astronaut.png", "chelsea.png", "motorcycle_left.png", "rocket.jpg", "hubble_deep_field.jpg"]
     found = [folder / name for name in names if (folder / name).exists()]
     if len(found) == len(names):
-        print("pictures: photographs of scikit-image, with sensor noise", file=sys.stderr)
-        tiles = [cv2.resize(image.decode(path.read_bytes()), (WIDTH, HEIGHT)) for path in found]
+        print("images: photographs of scikit-image, with sensor noise", file=sys.stderr)
+        tiles = [cv2.resize(codec.decode(path.read_bytes()), (WIDTH, HEIGHT)) for path in found]
         return np.asarray(np.vstack([np.hstack(tiles[:3]), np.hstack(tiles[3:])]), np.uint8)
-    print("pictures: a made texture, with sensor noise (install scikit-image for photographs)", file=sys.stderr)
+    print("images: a made texture, with sensor noise (install scikit-image for photographs)", file=sys.stderr)
     rng = np.random.default_rng(0)
     layers = [cv2.resize(rng.normal(0, s**0.7, (1 + 960 // s, 1 + 1920 // s, 3)), (1920, 960)) for s in (2, 6, 20, 90)]
     return np.asarray(np.clip(128 + 4 * np.sum(layers, axis=0), 0, 255), np.uint8)
 
 
-def pictures(count: int) -> list[Rgb]:
+def images(count: int) -> list[Rgb]:
     """A camera that moves over the canvas; the noise differs in every frame, as a sensor's does."""
     rng = np.random.default_rng(1)
     background = canvas()
@@ -100,7 +100,7 @@ def mean_psnr_db(path: Path, frames: list[Rgb]) -> float:
 
 
 def write_jpegs(name: str, path: Path, frames: list[Rgb], encode: Callable[[Rgb], bytes] | None) -> Row:
-    copied = [] if encode else [image.encode_jpeg(rgb, CAMERA_QUALITY) for rgb in frames]
+    copied = [] if encode else [codec.encode_jpeg(rgb, CAMERA_QUALITY) for rgb in frames]
 
     def work() -> None:
         with Mp4Writer(path, stsd=mjpeg_stsd(WIDTH, HEIGHT), width=WIDTH, height=HEIGHT, fps=FPS) as video:
@@ -141,7 +141,7 @@ def write_encoded(codec: str, path: Path, frames: list[Rgb], crf: int | None = N
                 count += len(batch)
 
     wall_s, cpu_s = timed(work)
-    assert count == len(frames), f"{codec}: {count} samples for {len(frames)} pictures"
+    assert count == len(frames), f"{codec}: {count} samples for {len(frames)} images"
     label = {"h264": "H.264", "hevc": "HEVC", "av1": "AV1"}[codec]
     name = f"{label} crf {settings.crf} g {settings.g}"
     row = Row(name, path, path.stat().st_size / count, count / wall_s, 1e3 * cpu_s / count, None)
@@ -159,7 +159,7 @@ def write_parquet(path: Path, frames: list[Rgb]) -> Row:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    jpegs = [image.encode_jpeg(rgb, CAMERA_QUALITY) for rgb in frames]
+    jpegs = [codec.encode_jpeg(rgb, CAMERA_QUALITY) for rgb in frames]
 
     def work() -> None:
         schema = pa.schema({"image": pa.struct({"bytes": pa.binary(), "path": pa.string()})})
@@ -200,7 +200,7 @@ def pread_ms(path: Path, rows: list[int]) -> float:
     with open(path, "rb") as file:
         start = time.perf_counter()
         for row in rows:
-            image.decode(os.pread(file.fileno(), int(index.sizes[row]), int(index.offsets[row])))
+            codec.decode(os.pread(file.fileno(), int(index.sizes[row]), int(index.offsets[row])))
         return 1e3 * (time.perf_counter() - start) / len(rows)
 
 
@@ -210,7 +210,7 @@ def parquet_ms(path: Path, rows: list[int]) -> float:
     table = pq.read_table(path, memory_map=True)["image"]
     start = time.perf_counter()
     for row in rows:
-        image.decode(table[row]["bytes"].as_py())
+        codec.decode(table[row]["bytes"].as_py())
     return 1e3 * (time.perf_counter() - start) / len(rows)
 
 
@@ -315,12 +315,12 @@ def show(rows: list[Row]) -> None:
 
 
 def measure(folder: Path, quick: bool, compat: str | None) -> list[Claim]:
-    frames = pictures(60 if quick else 300)
+    frames = images(60 if quick else 300)
     reads = random_rows(len(frames), 40 if quick else 200)
     rows = [
         write_jpegs(f"MJPEG, copied (camera q{CAMERA_QUALITY})", folder / "copied.mp4", frames, None),
-        write_jpegs("MJPEG q95 4:2:0", folder / "q95.mp4", frames, lambda rgb: image.encode_jpeg(rgb, 95)),
-        write_jpegs("MJPEG q95 4:4:4", folder / "q95_444.mp4", frames, lambda rgb: image.encode_jpeg(rgb, 95, "4:4:4")),
+        write_jpegs("MJPEG q95 4:2:0", folder / "q95.mp4", frames, lambda rgb: codec.encode_jpeg(rgb, 95)),
+        write_jpegs("MJPEG q95 4:4:4", folder / "q95_444.mp4", frames, lambda rgb: codec.encode_jpeg(rgb, 95, "4:4:4")),
         *(write_encoded(codec, folder / f"{codec}.mp4", frames) for codec in CODECS),
         write_encoded("h264", folder / "h264_fine.mp4", frames, crf=FINE_CRF),
     ]
@@ -334,8 +334,8 @@ def measure(folder: Path, quick: bool, compat: str | None) -> list[Claim]:
     parquet.penstock_ms = parquet_ms(parquet.path, reads)
     show([*rows, parquet])
     memory = {(c, n): encoder_memory_mb(c, n, 60 if quick else 240) for c in ("h264", "av1") for n in (1, 3)}
-    for (codec, cameras), peak_mb in memory.items():
-        print(f"peak memory, {cameras} × {codec} 640×480: {peak_mb:.0f} MB")
+    for (name, cameras), peak_mb in memory.items():
+        print(f"peak memory, {cameras} × {name} 640×480: {peak_mb:.0f} MB")
     ours_s, cp_s, cp_fsync_s = copy_against_cp(folder, 470_000_000, 5 if quick else 9)
     print(f"470 MB of copied JPEGs into three videos, with fsync: {ours_s:.3f} s")
     print(f"cp of 470 MB: {cp_s:.3f} s, with fsync {cp_fsync_s:.3f} s")
@@ -343,7 +343,7 @@ def measure(folder: Path, quick: bool, compat: str | None) -> list[Claim]:
     write_ratio = fine.write_cpu_ms / jpeg.write_cpu_ms
     read_ratio = (fine.pyav_ms or 0) / (jpeg.pyav_ms or 1)
     return [
-        Claim(f"CPU time to write raw pictures: H.264 crf {FINE_CRF} over MJPEG q95", write_ratio, ">= 2"),
+        Claim(f"CPU time to write raw images: H.264 crf {FINE_CRF} over MJPEG q95", write_ratio, ">= 2"),
         Claim(f"time of random reads through PyAV: H.264 crf {FINE_CRF} over MJPEG q95", read_ratio, ">= 1"),
         Claim("PSNR of MJPEG q95 over H.264 crf 30, dB", (jpeg.psnr_db or 0) - (h264.psnr_db or 0), ">= 2"),
         Claim("peak memory of three H.264 encoders, MB", memory["h264", 3], "<= 600"),

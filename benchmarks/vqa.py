@@ -57,7 +57,7 @@ def write_lines(path: Path, count: int) -> None:
                         "question_id": number,
                         "image_id": number // 5,
                         "image": f"train2014/COCO_train2014_{number // 5:012d}.jpg",
-                        "question": f"What is on the left of object number {number} in the picture?",
+                        "question": f"What is on the left of object number {number} in the image?",
                         "answer": _ANSWERS[number * 7919 % len(_ANSWERS)],
                     }
                 )

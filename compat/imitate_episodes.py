@@ -1,4 +1,4 @@
-"""ACT training by the command line of the profiling guide; it is `examples/imitate_episodes.py` (docs/act.md).
+"""ACT training by the command line of the profiling guide; it is `examples/imitate_episodes.py` (docs/train/act.md).
 
     python imitate_episodes.py --task_name astrobench_dual_arm --ckpt_dir ./ckpt_profile --policy_class ACT \
         --kl_weight 10 --chunk_size 20 --hidden_dim 512 --batch_size 4 --dim_feedforward 3200 --num_epochs 1 \

@@ -9,7 +9,7 @@ import sys
 
 from penstock.errors import PenstockError
 from penstock.load.clips.config import load_clip_config
-from penstock.prepare.check import look_at_sample, whole_images
+from penstock.prepare.check import first_sample, whole_images
 
 CONFIG = "configs/deblur/vrt_spike_baseline.yaml"
 
@@ -18,7 +18,7 @@ def main(words: list[str]) -> int:
     """Load and show the first sample of the training split."""
     config, *values = words if words and words[0].endswith((".yaml", ".yml")) else [CONFIG, *words]
     try:
-        clips, facts = look_at_sample(whole_images(load_clip_config(config, values)))
+        clips, facts = first_sample(whole_images(load_clip_config(config, values)))
     except PenstockError as error:
         print(f"✗ {error}", file=sys.stderr)
         return error.exit_code

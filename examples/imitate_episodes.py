@@ -4,7 +4,8 @@
         --kl_weight 10 --chunk_size 20 --hidden_dim 512 --batch_size 4 --dim_feedforward 3200 --num_epochs 1 \\
         --lr 1e-5 --seed 0
 
-Without --dataset it makes a small task of its own (`penstock demo act`). docs/act.md tells the rest.
+It needs torch, and matplotlib for the loss curve: pip install torch torchvision matplotlib. Without --dataset it makes
+a small task of its own (`penstock demo act`). docs/train/act.md tells the rest.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ def try_out(settings: Settings, tries: int) -> None:
 
 
 def _stored_size(settings: Settings) -> dict[str, int]:
-    """Of the pictures, for checkpoints from before these kept it."""
+    """Of the images, for checkpoints from before these kept it."""
     import penstock
 
     with penstock.open(settings.dataset or demo_directory(settings)) as store:

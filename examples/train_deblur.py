@@ -4,7 +4,7 @@
     python examples/train_deblur.py clips/config.yaml --out run
     torchrun --nproc-per-node 3 examples/train_deblur.py CONFIG --out run
 
-Words after CONFIG change its values: `TRAIN.EPOCHS=3 DATA.CROP_SIZE=128`. docs/deblur.md tells the rest.
+Words after CONFIG change its values: `TRAIN.EPOCHS=3 DATA.CROP_SIZE=128`. docs/train/deblur.md tells the rest.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     python examples/train_vqa.py --ckpt_dir ckpt --resume           # goes on at the exact batch
     python examples/train_vqa.py --data shapes --ckpt_dir ckpt      # DIR with train.jsonl and val.jsonl
 
-docs/vqa.md tells the rest.
+docs/train/vqa.md tells the rest.
 """
 
 from __future__ import annotations

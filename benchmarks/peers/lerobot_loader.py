@@ -1,7 +1,7 @@
 """LeRobotDataset behind torch's DataLoader, as LeRobot's own training does it: run inside an environment with lerobot.
 
 Usage: python lerobot_loader.py ROOT [--workers 2] [--batch 32] [--batches 16] [--size 224]; a round for every line on
-standard input. Pictures come as float32 at full size, or at `--size` by an image transform in the workers.
+standard input. Images come as float32 at full size, or at `--size` by an image transform in the workers.
 """
 
 from __future__ import annotations

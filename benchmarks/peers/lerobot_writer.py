@@ -35,7 +35,7 @@ def main() -> None:
     with recordings.open(bag) as recording:
         cameras = [topic for topic in recording.topics if topic.type.endswith("CompressedImage")]
         joints = [recording.topic("/joint_states"), recording.topic("/joint_cmd")]
-        pictures = {topic.name: ImageReader(recording.decoder(topic)) for topic in cameras}
+        images = {topic.name: ImageReader(recording.decoder(topic)) for topic in cameras}
         vectors = {topic.name: VectorReader(recording.decoder(topic), "position") for topic in joints}
         keys = {topic.name: "observation.images." + topic.name.split("/")[1] for topic in cameras}
         features = {
@@ -55,7 +55,7 @@ def main() -> None:
             for topic in recording.topics:
                 payload = fetch_one(recording, topic, int(np.argmin(np.abs(times[topic.name] - at))))
                 if topic.name in keys:
-                    coded = np.frombuffer(pictures[topic.name](payload).data, np.uint8)
+                    coded = np.frombuffer(images[topic.name](payload).data, np.uint8)
                     frame[keys[topic.name]] = cv2.cvtColor(cv2.imdecode(coded, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
                 else:
                     key = "observation.state" if topic.name == "/joint_states" else "action"

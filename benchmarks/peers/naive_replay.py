@@ -1,4 +1,4 @@
-"""The replay buffer that people write by hand: every picture read by h5py, resized, transposed, and stacked.
+"""The replay buffer that people write by hand: every image read by h5py, resized, transposed, and stacked.
 
 Usage: python naive_replay.py FILE [--batch 256] [--batches 4]; a round for every line on standard input.
 """
@@ -17,7 +17,7 @@ CAMERAS = ("left_image", "right_image", "global_image")
 
 
 class LazyReplayBuffer:
-    """Numbers in memory, pictures in the file: read and resized when they are sampled."""
+    """Numbers in memory, images in the file: read and resized when they are sampled."""
 
     def __init__(self, path: str, size: int) -> None:
         self.size = size
@@ -31,20 +31,20 @@ class LazyReplayBuffer:
         self.first = np.flatnonzero(self.not_done[:-1, 0])  # a transition does not cross the end of an episode
         self.rng = np.random.default_rng(0)
 
-    def picture(self, camera: Any, row: int) -> Any:
+    def image(self, camera: Any, row: int) -> Any:
         resized = cv2.resize(camera[row], (self.size, self.size), interpolation=cv2.INTER_LINEAR)
         return resized.transpose(2, 0, 1)
 
-    def pictures(self, rows: Any) -> list[Any]:
-        return [np.stack([self.picture(camera, row) for row in rows]) for camera in self.cameras]
+    def images(self, rows: Any) -> list[Any]:
+        return [np.stack([self.image(camera, row) for row in rows]) for camera in self.cameras]
 
     def sample(self, batch_size: int) -> tuple[Any, ...]:
         rows = self.first[self.rng.integers(0, len(self.first), batch_size)]
         return (
-            *self.pictures(rows),
+            *self.images(rows),
             self.joint[rows],
             self.action[rows],
-            *self.pictures(rows + 1),
+            *self.images(rows + 1),
             self.joint[rows + 1],
             self.reward[rows],
             self.not_done[rows],

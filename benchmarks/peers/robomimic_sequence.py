@@ -1,4 +1,4 @@
-"""robomimic's SequenceDataset behind torch's DataLoader, reading its own HDF5 layout: full-size pictures and the next.
+"""robomimic's SequenceDataset behind torch's DataLoader, reading its own HDF5 layout: full-size images and the next.
 
 Usage: python robomimic_sequence.py FILE [--workers 2] [--batch 32] [--batches 8]; a round for every line on standard
 input. The file is read row by row through h5py (`hdf5_cache_mode=None`), as one does where it is larger than memory.

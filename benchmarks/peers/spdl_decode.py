@@ -1,7 +1,7 @@
-"""SPDL's decoder on threads: JPEG bytes in memory → RGB pictures at training size, one array per batch.
+"""SPDL's decoder on threads: JPEG bytes in memory → RGB images at training size, one array per batch.
 
-Usage: python spdl_decode.py FRAMES.npz [--threads 2] [--pictures 96] [--batches 16]; a round for every line on
-standard input. Samples are pictures here.
+Usage: python spdl_decode.py FRAMES.npz [--threads 2] [--images 96] [--batches 16]; a round for every line on
+standard input. Samples are images here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--pictures", type=int, default=96, help="per batch: three cameras, batch 32")
+    parser.add_argument("--images", type=int, default=96, help="per batch: three cameras, batch 32")
     parser.add_argument("--batches", type=int, default=16)
     parser.add_argument("--size", type=int, default=224)
     args = parser.parse_args()
@@ -35,18 +35,18 @@ def main() -> None:
         return spdl.io.decode_packets(spdl.io.demux_image(frames[number]), filter_desc=wanted)
 
     def batch(pool: ThreadPoolExecutor) -> Any:
-        chosen = rng.integers(0, len(frames), args.pictures).tolist()
+        chosen = rng.integers(0, len(frames), args.images).tolist()
         return spdl.io.to_numpy(spdl.io.convert_frames(list(pool.map(decoded, chosen))))
 
     def play() -> dict[str, Any]:
         with ThreadPoolExecutor(args.threads) as pool:
             shape = batch(pool).shape
-            if shape != (args.pictures, args.size, args.size, 3):
+            if shape != (args.images, args.size, args.size, 3):
                 raise SystemExit(f"SPDL gave {shape}")
             clock = Clock()
             for _ in range(args.batches):
                 batch(pool)
-            return clock.rate(args.batches * args.pictures)
+            return clock.rate(args.batches * args.images)
 
     serve(play, held=len(frames))
 

@@ -1,4 +1,4 @@
-"""TorchRL's replay buffer over memory-mapped storage, filled with pictures that are already at training size.
+"""TorchRL's replay buffer over memory-mapped storage, filled with images that are already at training size.
 
 Usage: python torchrl_replay.py FILE SCRATCH_DIRECTORY [--batch 256] [--batches 8]; a round for every line on standard
 input. It answers to a view: what is sampled was resized before, and "fill_s" says how long that took.

@@ -1,4 +1,4 @@
-"""`from algos.utils_multimodal import MultimodalReplayBuffer`, as the lazy-loading guide writes it (docs/replay.md)."""
+"""`from algos.utils_multimodal import MultimodalReplayBuffer`, as its guide writes it (docs/train/replay.md)."""
 
 from __future__ import annotations
 

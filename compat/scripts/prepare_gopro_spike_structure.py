@@ -1,4 +1,4 @@
-"""One folder of blurred and sharp images with their spikes; it is `penstock prepare gopro-spike` (docs/spike.md).
+"""One folder of blurred and sharp images with their spikes; it is `penstock prepare gopro-spike` (docs/train/spike.md).
 
 $ python scripts/prepare_gopro_spike_structure.py --use_symlinks
 """

@@ -18,7 +18,7 @@ from .checkpoint import load_tensors
 
 Norm = Literal["batch", "frozen", "group"]
 STRIDE = 32
-"""Pixels of a picture for one cell of the features, each way."""
+"""Pixels of an image for one cell of the features, each way."""
 
 _BLOCKS = (2, 2, 2, 2)
 _FEW_CHANNELS = 16
@@ -96,7 +96,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Pictures to a grid of features, a 32nd of their height and width; `width` 64 is ResNet-18 itself."""
+    """Images to a grid of features, a 32nd of their height and width; `width` 64 is ResNet-18 itself."""
 
     def __init__(self, width: int = 64, norm: Norm = "batch") -> None:
         super().__init__()

@@ -39,7 +39,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """The same for a picture."""
+    """The same for an image."""
     with _beside(path) as part:
         part.write_bytes(content)
 

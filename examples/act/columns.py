@@ -38,7 +38,7 @@ def choose_columns(store: penstock.Store, cameras: Sequence[str] = ()) -> Column
     chosen = [_named(camera, seen, store) for camera in cameras] if cameras else seen
     if not chosen:
         why = "; ".join([*unused_cameras(store), *store.notes]) or None
-        raise UsageError(f"{store.path} has no camera of {_CHANNELS} channels: ACT looks at pictures", hint=why)
+        raise UsageError(f"{store.path} has no camera of {_CHANNELS} channels: ACT looks at images", hint=why)
     return Columns(store.roles["state"], store.roles["action"], tuple(dict.fromkeys(chosen)))
 
 

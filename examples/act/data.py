@@ -140,7 +140,7 @@ class Data:
             penstock.open(path, episodes=[self.numbers[place] for place in places], columns=names)
             for places in (self.split.train, self.split.val)
         ]
-        self.image_size = _picture_size(self._stores[0], self.columns, loading.image_size)
+        self.image_size = _image_size(self._stores[0], self.columns, loading.image_size)
         self.state_dim, self.action_dim = (
             int(np.prod(self._stores[0].columns[name].shape)) for name in (self.columns.state, self.columns.action)
         )
@@ -235,7 +235,7 @@ def padding_share(episode_rows: Sequence[int], chunk_size: int) -> float:
     return 1 - inside / (sum(episode_rows) * chunk_size)
 
 
-def _picture_size(store: penstock.Store, columns: Columns, asked: tuple[int, int] | None) -> tuple[int, int]:
+def _image_size(store: penstock.Store, columns: Columns, asked: tuple[int, int] | None) -> tuple[int, int]:
     """(height, width) that all cameras have in a batch."""
     if asked is not None:
         return asked

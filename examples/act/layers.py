@@ -15,7 +15,7 @@ def sine_positions(count: int, dim: int) -> Tensor:
 
 
 def sine_grid(height: int, width: int, dim: int) -> Tensor:
-    """(height × width, dim): half of each vector tells the row, half the column, both measured along the picture."""
+    """(height × width, dim): half of each vector tells the row, half the column, both measured along the image."""
     whole = 2 * torch.pi
     rows = _waves((torch.arange(height, dtype=torch.float32) + 1) / height * whole, dim // 2)
     columns = _waves((torch.arange(width, dtype=torch.float32) + 1) / width * whole, dim - dim // 2)

@@ -1,7 +1,7 @@
 """ACT: a chunk of actions from cameras, joints and a latent style; and CNNMLP, one action from the same.
 
 After "Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware" (Zhao et al., 2023): a conditional VAE whose
-encoder sees the joints and the actions to come and gives a style z; whose decoder is a transformer over the pictures'
+encoder sees the joints and the actions to come and gives a style z; whose decoder is a transformer over the images'
 features, the joints and z, with one learnt query for each action of the chunk. At rollout z is zero.
 """
 
@@ -42,12 +42,12 @@ class Shape:
 
     @property
     def cells(self) -> tuple[int, int]:
-        """Rows and columns of the features of one picture."""
+        """Rows and columns of the features of one image."""
         return -(-self.height // STRIDE), -(-self.width // STRIDE)
 
 
 class Eyes(nn.Module):
-    """All cameras through one backbone at a time: uint8 pictures to features of `hidden_dim`."""
+    """All cameras through one backbone at a time: uint8 images to features of `hidden_dim`."""
 
     scale: Tensor
     shift: Tensor
@@ -60,10 +60,10 @@ class Eyes(nn.Module):
         self.register_buffer("scale", 1 / (255 * std), persistent=False)
         self.register_buffer("shift", -mean / std, persistent=False)
 
-    def forward(self, pictures: Sequence[Tensor]) -> Tensor:
+    def forward(self, images: Sequence[Tensor]) -> Tensor:
         """(cameras, B, hidden, h', w') from a (B, 3, h, w) for each camera."""
-        found: Tensor = self.project(self.backbone(self._floats(torch.cat(list(pictures)))))
-        return found.reshape(len(pictures), -1, *found.shape[1:])
+        found: Tensor = self.project(self.backbone(self._floats(torch.cat(list(images)))))
+        return found.reshape(len(images), -1, *found.shape[1:])
 
     def _floats(self, pixels: Tensor) -> Tensor:
         """Normalised as ImageNet's; whole numbers up to 255 are exact in bfloat16, too."""
@@ -119,7 +119,7 @@ class ActModel(nn.Module):
         self.head = nn.Linear(dim, shape.action_dim)
 
     def forward(
-        self, state: Tensor, pictures: Sequence[Tensor], actions: Tensor | None = None, is_pad: Tensor | None = None
+        self, state: Tensor, images: Sequence[Tensor], actions: Tensor | None = None, is_pad: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Actions (B, chunk, action_dim), and mean and log variance of the style where actions were given."""
         mean = log_variance = None
@@ -127,7 +127,7 @@ class ActModel(nn.Module):
         if actions is not None and is_pad is not None:
             mean, log_variance = self.style(state, actions, is_pad)
             style = mean + (log_variance / 2).exp() * torch.randn_like(mean)
-        seen = self.eyes(pictures).flatten(3).permute(1, 0, 3, 2)  # (B, cameras, cells, dim)
+        seen = self.eyes(images).flatten(3).permute(1, 0, 3, 2)  # (B, cameras, cells, dim)
         own = torch.stack([self.latent(style), self.state(state)], dim=1).to(seen.dtype)
         tokens = torch.cat([own, seen.flatten(1, 2)], dim=1)
         cells = (self.cell_places + self.camera_places).flatten(0, 1)
@@ -151,9 +151,9 @@ class CnnMlpModel(nn.Module):
             nn.Linear(1024, 1024), nn.ReLU(inplace=True), nn.Linear(1024, shape.action_dim),
         )  # fmt: skip
 
-    def forward(self, state: Tensor, pictures: Sequence[Tensor]) -> Tensor:
+    def forward(self, state: Tensor, images: Sequence[Tensor]) -> Tensor:
         """(B, 1, action_dim)."""
-        seen = self.eyes(pictures)
+        seen = self.eyes(images)
         narrow: Tensor = self.narrow(seen.flatten(0, 1))
         features = narrow.reshape(*seen.shape[:2], -1).transpose(0, 1).flatten(1)
         found: Tensor = self.mlp(torch.cat([features, state.to(features.dtype)], dim=1))

@@ -78,10 +78,10 @@ def _add_loading(group: Any) -> None:
     group.add_argument("--cameras", default="", metavar="A,B", help="some of the cameras (all)")
     group.add_argument("--episodes", metavar="0-40,45", help="some of the episodes, by number (all)")
     group.add_argument("--val_share", type=_number, default=0.2, help="of the episodes, for validation (0.2)")
-    group.add_argument("--image_size", type=_size, metavar="HxW", help="of the pictures in a batch (as stored)")
+    group.add_argument("--image_size", type=_size, metavar="HxW", help="of the images in a batch (as stored)")
     group.add_argument("--memory", default="2GiB", metavar="SIZE", help="that both loaders may hold (2GiB)")
     group.add_argument("--threads", default="auto", metavar="N", help="of each loader: a number, cpu*0.5 or auto")
-    group.add_argument("--view", choices=("auto", "off", "ram", "disk"), default="auto", help="decoded pictures (auto)")
+    group.add_argument("--view", choices=("auto", "off", "ram", "disk"), default="auto", help="decoded images (auto)")
     group.add_argument("--gpu_decode", choices=("auto", "on", "off"), default="auto", help="JPEGs on the GPU (auto)")
 
 

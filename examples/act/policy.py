@@ -26,10 +26,10 @@ class Losses(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A batch as policies take it: numbers normalised, pictures as they came."""
+    """A batch as policies take it: numbers normalised, images as they came."""
 
     state: Tensor
-    pictures: Sequence[Tensor]
+    images: Sequence[Tensor]
     actions: Tensor
     is_pad: Tensor
 
@@ -84,12 +84,12 @@ class Policy(nn.Module, ABC):
         """With gradients, for a batch."""
 
     @abstractmethod
-    def predict(self, state: Tensor, pictures: Sequence[Tensor]) -> Tensor:
+    def predict(self, state: Tensor, images: Sequence[Tensor]) -> Tensor:
         """Normalised actions (B, chunk, action_dim) for normalised joints."""
 
-    def act(self, state: Tensor, pictures: Sequence[Tensor]) -> Tensor:
+    def act(self, state: Tensor, images: Sequence[Tensor]) -> Tensor:
         """Actions (B, chunk, action_dim) in float64 for joints (B, …), both as the data have them."""
-        found = self.predict(self.normal_state(state), pictures)
+        found = self.predict(self.normal_state(state), images)
         return found.double() * self.action_std64 + self.action_mean64
 
 
@@ -102,13 +102,13 @@ class ActPolicy(Policy):
         self.model = ActModel(shape)
 
     def losses(self, sample: Sample) -> Losses:
-        found, mean, log_variance = self.model(sample.state, sample.pictures, sample.actions, sample.is_pad)
+        found, mean, log_variance = self.model(sample.state, sample.images, sample.actions, sample.is_pad)
         l1 = masked_mean((found - sample.actions).abs(), sample.is_pad)
         kl = style_divergence(mean, log_variance)
         return Losses(l1 + self.kl_weight * kl, l1, kl)
 
-    def predict(self, state: Tensor, pictures: Sequence[Tensor]) -> Tensor:
-        found: Tensor = self.model(state, pictures)[0]
+    def predict(self, state: Tensor, images: Sequence[Tensor]) -> Tensor:
+        found: Tensor = self.model(state, images)[0]
         return found
 
 
@@ -120,12 +120,12 @@ class CnnMlpPolicy(Policy):
         self.model = CnnMlpModel(shape)
 
     def losses(self, sample: Sample) -> Losses:
-        error = self.predict(sample.state, sample.pictures) - sample.actions
+        error = self.predict(sample.state, sample.images) - sample.actions
         loss, l1 = (masked_mean(each, sample.is_pad) for each in (error.square(), error.abs()))
         return Losses(loss, l1, torch.zeros_like(l1))
 
-    def predict(self, state: Tensor, pictures: Sequence[Tensor]) -> Tensor:
-        found: Tensor = self.model(state, pictures)
+    def predict(self, state: Tensor, images: Sequence[Tensor]) -> Tensor:
+        found: Tensor = self.model(state, images)
         return found
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.demo.act import CAMERAS, SIDES, ReachScript, ReachTask, Scene
 from penstock.errors import UsageError
-from penstock.load.pictures import Fit, Fitter
+from penstock.load.engine.images import Fitter, ImageFit
 
 from .columns import Columns, own_name
 from .data import Stats
@@ -77,20 +77,20 @@ class PolicyActs:
             )
         self._size = (shape.height, shape.width)
         self._fitter = Fitter()
-        self._fits = {name: Fit(name, (script.height, script.width), self._size, 3) for name in self._cameras}
+        self._fits = {name: ImageFit(name, (script.height, script.width), self._size, 3) for name in self._cameras}
         self._ensemble = TemporalEnsemble(shape.chunk_size)
 
     @torch.no_grad()
     def __call__(self, tasks: Sequence[ReachTask]) -> Vector:
         """(tries, 14)."""
-        pictures: NDArray[np.uint8] = np.empty((len(self._cameras), len(tasks), 3, *self._size), np.uint8)
+        images: NDArray[np.uint8] = np.empty((len(self._cameras), len(tasks), 3, *self._size), np.uint8)
         for number, task in enumerate(tasks):
             jpegs = task.jpegs()  # through the same JPEGs and the same resize as in training
             for place, name in enumerate(self._cameras):
                 data = np.frombuffer(jpegs[name], np.uint8)
-                self._fitter.fit(data, self._fits[name], pictures[place, number])
+                self._fitter.fit(data, self._fits[name], images[place, number])
         state = torch.tensor(np.stack([task.qpos for task in tasks]), dtype=torch.float32, device=self._device)
-        chunks = self._policy.act(state, list(torch.from_numpy(pictures).to(self._device)))
+        chunks = self._policy.act(state, list(torch.from_numpy(images).to(self._device)))
         return self._ensemble.act(chunks.double().cpu().numpy())
 
 

@@ -14,7 +14,7 @@ REACH = "reach"
 
 
 def task_of(store: penstock.Store, camera: str) -> dict[str, Any]:
-    """For the checkpoint: the task's name, "" where it is another one, and the size of its pictures as stored."""
+    """For the checkpoint: the task's name, "" where it is another one, and the size of its images as stored."""
     height, width = store.columns[camera].shape[:2]
     return {"name": REACH if _is_reach(store) else "", "height": height, "width": width}
 

@@ -44,16 +44,16 @@ def make_shape(settings: Settings, data: Data) -> Shape:
 
 
 def check_last_batch(shape: Shape, samples: int, batch_size: int) -> None:
-    """Batch norm needs two values of a channel: one picture whose features are a single cell gives it one."""
+    """Batch norm needs two values of a channel: one image whose features are a single cell gives it one."""
     last = samples % batch_size or min(samples, batch_size)
     if shape.norm != "batch" or shape.cells != (1, 1) or last * shape.cameras > 1:
         return
     fits = next((size for size in range(batch_size + 1, batch_size + samples) if samples % size != 1), samples)
     other = f"--batch_size {fits}, " if samples > 1 else ""
     raise UsageError(
-        f"{samples:,} samples in batches of {batch_size:,} leave a batch of one, and a single picture of "
+        f"{samples:,} samples in batches of {batch_size:,} leave a batch of one, and a single image of "
         f"{shape.height}×{shape.width} pixels is one value to batch norm, which needs two",
-        hint=f"{other}--norm group, or pictures of more than 32 pixels: --image_size 64x64",
+        hint=f"{other}--norm group, or images of more than 32 pixels: --image_size 64x64",
     )
 
 
@@ -220,7 +220,7 @@ class Trainer:
         for batch in loader:
             with self._cast(), stage("10_val_forward_pass", self.device):
                 sample = policy.sample(batch)
-                found = policy.predict(sample.state, sample.pictures)
+                found = policy.predict(sample.state, sample.images)
             guesses = [found, torch.zeros_like(found)]
             if stays:
                 guesses.append(policy.stay(batch[policy.columns.state]))

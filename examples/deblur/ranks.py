@@ -56,6 +56,8 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
         distributed.init_process_group("nccl" if ranks.device.type == "cuda" else "gloo")
     try:
         yield ranks
+        if world_size > 1:
+            distributed.barrier()  # nobody leaves while another one still talks to it
     finally:
         if world_size > 1:
             distributed.destroy_process_group()

@@ -1,0 +1,171 @@
+"""One turn of `remote.py`, in a process of its own: prints one JSON object.
+
+Ways: `bare` (obstore alone), `read` (stored bytes through penstock), `load` (a loader), `view` (its second epoch),
+`open` (a cold open).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import penstock
+from penstock.stores.store import Scratch
+from penstock.system.files.remote.requests import counters
+
+SIZE = (224, 224)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("way", choices=("bare", "read", "load", "view", "open"))
+    parser.add_argument("path")
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--memory", default="768MiB")
+    args = parser.parse_args()
+    ways: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+        "bare": bare, "read": read, "load": load, "view": view, "open": cold_open,
+    }  # fmt: skip
+    print(json.dumps(ways[args.way](args)))
+
+
+def ranges(path: str) -> tuple[int, list[tuple[str, Any, Any]]]:
+    """Rows, and of each camera its file with offsets and sizes, as penstock finds them."""
+    from penstock.media.mp4.index import read_index
+    from penstock.system.files import as_path
+
+    found = []
+    for file in sorted(as_path(path).rglob("*.mp4")):
+        index = read_index(file)
+        found.append((str(file), index.offsets, index.sizes))
+    return len(found[0][1]), found
+
+
+def bare(args: argparse.Namespace) -> dict[str, Any]:
+    """Threads that call get_range for random samples, three ranges each."""
+    import obstore
+    from obstore.store import S3Store
+
+    in_flight = int(os.environ["PENSTOCK_REMOTE_IN_FLIGHT"])
+    rows, cameras = ranges(args.path)
+    store = S3Store(
+        args.path.split("/")[2], endpoint=os.environ["AWS_ENDPOINT_URL"], region="us-east-1",
+        client_options={"allow_http": True, "pool_max_idle_per_host": str(2 * in_flight)},
+    )  # fmt: skip
+    order = np.random.default_rng(0).permutation(rows)
+    lock, at, done = threading.Lock(), 0, 0
+    deadline = [float("inf")]
+
+    def work() -> None:
+        nonlocal at, done
+        while time.perf_counter() < deadline[0]:
+            with lock:
+                number = at
+                at += 1
+            path, offsets, sizes = cameras[number % len(cameras)]
+            row = int(order[(number // len(cameras)) % rows])
+            key = "/".join(path.split("/")[3:])
+            data = obstore.get_range(store, key, start=int(offsets[row]), length=int(sizes[row]))
+            assert len(data) == int(sizes[row])
+            with lock:
+                done += 1
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(in_flight)]
+    for thread in threads:
+        thread.start()
+    time.sleep(1.0)  # connections are made, and the first answers have come
+    before, began = done, time.perf_counter()
+    time.sleep(args.seconds)
+    made, took = done - before, time.perf_counter() - began
+    deadline[0] = 0.0
+    return {"samples_per_s": made / len(cameras) / took}
+
+
+def read(args: argparse.Namespace) -> dict[str, Any]:
+    """The stored bytes of random samples, batch by batch, the following ones asked for ahead."""
+    store = penstock.open(args.path)
+    names = [name for name, column in store.columns.items() if column.is_image]
+    sources = [store.images(name) for name in names]
+    scratch = Scratch()
+
+    def batches() -> Iterator[list[int]]:
+        generator = np.random.default_rng(0)
+        while True:
+            order = generator.permutation(store.rows)
+            for first in range(0, len(order) - args.batch, args.batch):
+                yield np.sort(order[first : first + args.batch]).tolist()
+
+    coming, chosen = [], batches()
+    samples, began = 0, 0.0
+    first = time.perf_counter()
+    while True:
+        while len(coming) < 4:
+            rows = next(chosen)
+            coming.append((rows, [source.prefetch(rows) for source in sources]))
+        rows, asked = coming.pop(0)
+        for source in sources:
+            for _ in source.read(rows, scratch):
+                pass
+        for each in asked:
+            if each is not None:
+                each.close()
+        now = time.perf_counter()
+        if began:
+            samples += len(rows)
+            if now - began >= args.seconds:
+                return {"samples_per_s": samples / (now - began)}
+        elif now - first >= 1.0:
+            began = now
+
+
+def load(args: argparse.Namespace) -> dict[str, Any]:
+    """Decoded batches, the first second left out."""
+    words: dict[str, Any] = {"batch_size": args.batch, "image_size": SIZE, "memory": args.memory, "view": "off"}
+    with penstock.open(args.path) as store, penstock.Loader(store, **words) as loader:
+        samples, began, first = 0, 0.0, time.perf_counter()
+        while True:
+            for batch in loader:
+                now = time.perf_counter()
+                if began:
+                    samples += len(batch["index"])
+                    if now - began >= args.seconds:
+                        return {"samples_per_s": samples / (now - began)}
+                elif now - first >= 1.0:
+                    began = now
+
+
+def view(args: argparse.Namespace) -> dict[str, Any]:
+    """A second epoch, from a view in memory."""
+    words: dict[str, Any] = {"batch_size": args.batch, "image_size": (96, 128), "memory": args.memory, "view": "ram"}
+    with penstock.open(args.path) as store, penstock.Loader(store, **words) as loader:
+        for _ in loader:
+            pass
+        asked, samples, began = counters.requests, 0, time.perf_counter()
+        while time.perf_counter() - began < args.seconds:
+            samples += sum(len(batch["index"]) for batch in loader)
+        took = time.perf_counter() - began
+    return {"samples_per_s": samples / took, "requests": counters.requests - asked}
+
+
+def cold_open(args: argparse.Namespace) -> dict[str, Any]:
+    """From the call to a store whose first row can be read; imports are not part of it."""
+    import h5py  # noqa: F401
+    import obstore  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+
+    began = time.perf_counter()
+    store = penstock.open(args.path)
+    seconds = time.perf_counter() - began
+    return {"seconds": seconds, "requests": counters.requests, "episodes": len(store.episode_starts) - 1}
+
+
+if __name__ == "__main__":
+    main()

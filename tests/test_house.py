@@ -219,14 +219,14 @@ def test_every_verb_and_every_argument_has_help(reference: ModuleType) -> None:
 
 
 def test_every_verb_has_a_section_in_the_reference(reference: ModuleType) -> None:
-    page = (REPOSITORY / "docs" / "cli.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     verbs = reference.verb_parsers(build_parser())
     assert verbs
     assert [verb for verb in verbs if f"\n## penstock {verb}\n" not in page] == []
 
 
 def test_the_reference_is_what_the_parser_says_now(reference: ModuleType) -> None:
-    page = (REPOSITORY / "docs" / "cli.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     assert page == reference.render(), "run: python docs/make_cli_reference.py"
 
 

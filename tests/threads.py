@@ -21,7 +21,7 @@ def earlier_threads() -> set[threading.Thread]:
     return penstock_threads()
 
 
-def settle() -> None:
+def collect_garbage() -> None:
     """What earlier tests forgot ends now, and not in the midst of what is counted next."""
     if not penstock_threads():
         return

@@ -33,7 +33,7 @@ from penstock.demo.recording import (
     image_payload,
     joint_payload,
 )
-from penstock.demo.scene import Camera, joint_angles
+from penstock.demo.scene import SceneCamera, joint_angles
 from penstock.media.image.codec import encode_jpeg
 from penstock.recordings.ros1.writer import BagWriter
 from tests.align.brute import BruteStream, brute_align
@@ -66,7 +66,7 @@ class Recorded:
 def record(path: Path, *, seconds: float, seed: int) -> Recorded:
     """A recording whose cameras and joints run at their own rates, the third camera at half the rate of the others."""
     script = Script(seconds=seconds, fps=FPS, width=WIDTH, height=HEIGHT, seed=seed)
-    cameras = {CAMERA_TOPIC.format(name): Camera(WIDTH, HEIGHT, seed * 10 + i) for i, name in enumerate(CAMERAS)}
+    cameras = {CAMERA_TOPIC.format(name): SceneCamera(WIDTH, HEIGHT, seed * 10 + i) for i, name in enumerate(CAMERAS)}
     slow = CAMERA_TOPIC.format(CAMERAS[2])
     times: dict[str, list[int]] = {}
     kept: dict[str, list[Any]] = {}

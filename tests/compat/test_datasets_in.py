@@ -134,9 +134,9 @@ def test_what_lerobot_itself_wrote_is_rewritten_by_moving(tmp_path: Path) -> Non
     random = np.random.default_rng(0)
     for episode in range(2):
         for _ in range(6 + episode):
-            picture = np.kron(random.integers(0, 255, (8, 12, 3), dtype=np.uint8), np.ones((8, 8, 1), np.uint8))
+            image = np.kron(random.integers(0, 255, (8, 12, 3), dtype=np.uint8), np.ones((8, 8, 1), np.uint8))
             state = random.normal(size=3).astype(np.float32)
-            made.add_frame({"observation.state": state, CAMERA: picture, "task": f"task {episode}"})
+            made.add_frame({"observation.state": state, CAMERA: image, "task": f"task {episode}"})
         made.save_episode()
     made.finalize()
     report = penstock.convert(tmp_path / "theirs", tmp_path / "ours")

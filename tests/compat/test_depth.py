@@ -111,10 +111,10 @@ def test_every_value_is_read_in_the_unit_that_was_asked_for(kind: str, unit: str
 def test_statistics_are_those_that_lerobot_computes_and_rescales(kind: str, tmp_path: Path) -> None:
     expected, unit = KINDS[kind][3:]
     data = read(converted(tmp_path, kind), depth_output_unit="mm")
-    pictures = [expected(row) for row in range(ROWS)]
+    images = [expected(row) for row in range(ROWS)]
     factor = 1 if unit == "mm" else 1000
     stats = data.meta.stats[KEY]
-    values = np.stack(pictures).astype(np.float64)
+    values = np.stack(images).astype(np.float64)
     finite = values[np.isfinite(values)] * factor
     assert stats["mean"].shape == (1, 1, 1) and stats["count"].tolist() == [ROWS]
     np.testing.assert_allclose(stats["mean"].item(), finite.mean(), rtol=1e-6)
@@ -122,8 +122,8 @@ def test_statistics_are_those_that_lerobot_computes_and_rescales(kind: str, tmp_
     assert all(np.isfinite(entry).all() for entry in stats.values())
     if kind == "raw":  # LeRobot's own would be NaN for floats without a reading
         paths = [tmp_path / f"{row}.tiff" for row in range(ROWS)]
-        for path, picture in zip(paths, pictures, strict=True):
-            write_image(picture, path)
+        for path, image in zip(paths, images, strict=True):
+            write_image(image, path)
         feature = {KEY: {"dtype": "image", "shape": (48, 64, 1), "info": {"is_depth_map": True}}}
         theirs = compute_episode_stats({KEY: [str(path) for path in paths]}, feature)[KEY]
         for name in ("min", "max", "mean", "std"):

@@ -25,9 +25,9 @@ from tests.lerobot.making import (
     CAMERA,
     FEATURES,
     FPS,
+    IMAGE,
     IMAGE_FEATURES,
     NAMES,
-    PICTURE,
     jpegs,
     make,
     numbers,
@@ -58,12 +58,12 @@ def read(root: Path, **options: Any) -> LeRobotDataset:
 
 
 def decoded(jpeg: bytes) -> np.ndarray:
-    """The picture as FFmpeg decodes the JPEG alone."""
+    """The image as FFmpeg decodes the JPEG alone."""
     with av.open(io.BytesIO(jpeg), format="mjpeg") as container:
         return next(container.decode(video=0)).to_ndarray(format="rgb24")
 
 
-def expected_pictures(lengths: tuple[int, ...], first_seed: int = 0) -> list[np.ndarray]:
+def expected_images(lengths: tuple[int, ...], first_seed: int = 0) -> list[np.ndarray]:
     return [decoded(jpeg) for seed, n in enumerate(lengths, start=first_seed) for jpeg in jpegs(n, seed)]
 
 
@@ -76,14 +76,14 @@ def test_every_frame_and_value_is_the_one_that_was_written(written: Path, backen
     data = read(written, video_backend=backend, return_uint8=True)
     assert len(data) == sum(LENGTHS) and data.num_episodes == len(LENGTHS) and data.fps == FPS
     state = np.concatenate([numbers(n, seed)["observation.state"] for seed, n in enumerate(LENGTHS)])
-    pictures = expected_pictures(LENGTHS)
+    images = expected_images(LENGTHS)
     episodes = np.repeat(range(len(LENGTHS)), LENGTHS)
     for row in range(len(data)):
         item = data[row]
         assert np.array_equal(item["observation.state"].numpy(), state[row])
         assert item["episode_index"].item() == episodes[row] and item["index"].item() == row
         assert item["task"] == TASKS[episodes[row] % 2]
-        assert np.array_equal(pixels(item), pictures[row]), row
+        assert np.array_equal(pixels(item), images[row]), row
 
 
 def test_reading_gives_no_warning(
@@ -101,7 +101,7 @@ def test_windows_are_cut_at_the_ends_of_episodes(written: Path, backend: str) ->
     steps = [-2 / FPS, 0.0, 1 / FPS]
     data = read(written, video_backend=backend, return_uint8=True, delta_timestamps={CAMERA: steps, "action": steps})
     action = np.concatenate([numbers(n, seed)["action"] for seed, n in enumerate(LENGTHS)])
-    pictures = expected_pictures(LENGTHS)
+    images = expected_images(LENGTHS)
     starts = np.cumsum((0, *LENGTHS))
     for row in (0, 1, 5, 11, 12, 13, 18, 19, 27):
         episode = int(np.searchsorted(starts, row, side="right")) - 1
@@ -111,15 +111,15 @@ def test_windows_are_cut_at_the_ends_of_episodes(written: Path, backend: str) ->
         assert np.array_equal(item["action"].numpy(), action[wanted])
         assert item["action_is_pad"].tolist() == [not first <= row + step <= last for step in (-2, 0, 1)]
         shown = item[CAMERA].permute(0, 2, 3, 1).numpy()
-        assert np.array_equal(shown, np.stack([pictures[w] for w in wanted]))
+        assert np.array_equal(shown, np.stack([images[w] for w in wanted]))
 
 
 def test_some_episodes_alone_are_read(written: Path) -> None:
     data = read(written, episodes=[1, 2], return_uint8=True, video_backend="pyav")
-    pictures = expected_pictures(LENGTHS)
+    images = expected_images(LENGTHS)
     assert len(data) == 16
     assert [data[row]["index"].item() for row in range(16)] == list(range(12, 28))
-    assert all(np.array_equal(pixels(data[row]), pictures[12 + row]) for row in range(16))
+    assert all(np.array_equal(pixels(data[row]), images[12 + row]) for row in range(16))
 
 
 def test_statistics_arrive_in_lerobots_shapes(written: Path) -> None:
@@ -137,14 +137,14 @@ def test_info_says_of_the_video_what_lerobot_finds_in_it(written: Path) -> None:
         assert {key: info[key] for key in found} == found
 
 
-def test_pictures_in_the_table_are_read(tmp_path: Path) -> None:
+def test_images_in_the_table_are_read(tmp_path: Path) -> None:
     make(tmp_path / "set", lengths=LENGTHS, features=IMAGE_FEATURES)
     data = read(tmp_path / "set")
     from PIL import Image
 
     sources = [jpeg for seed, n in enumerate(LENGTHS) for jpeg in jpegs(n, seed)]
     for row in (0, 11, 12, 27):
-        shown = (pixels(data[row], PICTURE) * 255).round().astype(np.uint8)
+        shown = (pixels(data[row], IMAGE) * 255).round().astype(np.uint8)
         assert np.array_equal(shown, np.asarray(Image.open(io.BytesIO(sources[row])).convert("RGB")))
 
 
@@ -163,12 +163,12 @@ def test_lerobots_own_aggregation_accepts_two_sets(
     lengths = (*LENGTHS, 5, 8)
     assert len(data) == sum(lengths)
     state = np.concatenate([numbers(n, seed)["observation.state"] for seed, n in enumerate(lengths)])
-    pictures = expected_pictures(lengths)
+    images = expected_images(lengths)
     for row in range(len(data)):
         item = data[row]
         assert np.array_equal(item["observation.state"].numpy(), state[row])
         if features is FEATURES:
-            assert np.array_equal(pixels(item), pictures[row]), row
+            assert np.array_equal(pixels(item), images[row]), row
     assert [data[row]["task"] for row in (0, 12, 28, 33)] == [TASKS[0], TASKS[1], "press", TASKS[0]]
 
 
@@ -205,7 +205,7 @@ def test_encoded_video_is_read(tmp_path: Path, codec: str) -> None:
     from penstock.media.video.encode import EncoderSettings, VideoEncoder
 
     feature = Feature(CAMERA, "video", (64, 96, 3), NAMES)
-    pictures = [np.full((64, 96, 3), 10 * number, dtype=np.uint8) for number in range(20)]
+    images = [np.full((64, 96, 3), 10 * number, dtype=np.uint8) for number in range(20)]
     with DataSetWriter(tmp_path / "set", fps=FPS, features=[feature]) as writer:
         for _ in range(2):
             with (
@@ -213,8 +213,8 @@ def test_encoded_video_is_read(tmp_path: Path, codec: str) -> None:
                 writer.episode(rows=20, task="x") as episode,
             ):
                 sink = episode.video(CAMERA)
-                for picture in pictures:
-                    sink.append_encoded(encoder.encode(picture), encoder)
+                for image in images:
+                    sink.append_encoded(encoder.encode(image), encoder)
                 sink.append_encoded(encoder.flush(), encoder)
                 episode.write_rows({}, rows=20)
                 episode.commit()
@@ -288,13 +288,13 @@ def test_tables_have_the_columns_and_types_of_lerobots_own(tmp_path: Path, use_v
         for key, entry in list(theirs_info["features"].items())[:4]
     ]
     with DataSetWriter(tmp_path / "ours", fps=FPS, features=features, robot_type="test") as writer:
-        picture = encode_jpeg(np.zeros((64, 96, 3), dtype=np.uint8))
+        image = encode_jpeg(np.zeros((64, 96, 3), dtype=np.uint8))
         with writer.episode(task="x") as episode:
             columns: dict[str, Any] = {**numbers(3), "flag": np.ones(3, dtype=bool)}
             if use_videos:
-                episode.video(CAMERA).append([picture] * 3)
+                episode.video(CAMERA).append([image] * 3)
             else:
-                columns[CAMERA] = [picture] * 3
+                columns[CAMERA] = [image] * 3
             episode.write_rows(columns)
             episode.commit()
     for relative in (

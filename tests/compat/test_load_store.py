@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
-from penstock.media.image import codec as image
+from penstock.media.image import codec
 from penstock.stores.lerobot.store import LeRobotStore
 from penstock.stores.store import Scratch
 from tests.compat.test_lerobot_dataset import decoded, lerobot_made, read
@@ -30,21 +30,21 @@ def check_rows(store: LeRobotStore, data: LeRobotDataset) -> None:
     numbers = {name: store.numbers(name, rows) for name in names}
     tasks = store.texts("task", rows)
     assert {"timestamp", "index", "episode_index", "observation.state"} <= set(names)
-    for row, picture in zip(rows.tolist(), source.read(rows, Scratch()), strict=True):
+    for row, image in zip(rows.tolist(), source.read(rows, Scratch()), strict=True):
         item = data[row]
         for name in names:
             theirs = item[name].numpy()
             assert theirs.shape == numbers[name][row].shape and np.array_equal(theirs, numbers[name][row]), (row, name)
         assert item["task"] == tasks[row]
         shown = item[CAMERA].permute(1, 2, 0).numpy()
-        ours = picture if picture.ndim == 3 else decoded_as_ffmpeg(picture.tobytes())
+        ours = image if image.ndim == 3 else decoded_as_ffmpeg(image.tobytes())
         scaled = ours.astype(np.float32) / np.float32(255) if shown.dtype == np.float32 else ours
         assert np.array_equal(shown, scaled), row
 
 
 def decoded_as_ffmpeg(data: bytes) -> np.ndarray:
     """JPEG by the decoder that LeRobot uses: others blow up the colours of neighbouring pixels in another way."""
-    return image.decode(data) if data[:4] == b"\x89PNG" else decoded(data)
+    return codec.decode(data) if data[:4] == b"\x89PNG" else decoded(data)
 
 
 @pytest.mark.parametrize("episodes", [None, [1, 2]])
@@ -71,9 +71,9 @@ def test_torchcodec_shows_the_same_frames(tmp_path: Path) -> None:
     store = LeRobotStore(tmp_path / "set")
     data = read(tmp_path / "set", video_backend="torchcodec", return_uint8=True)
     rows = list(range(store.rows))
-    for row, picture in zip(rows, store.images(CAMERA).read(rows, Scratch()), strict=True):
+    for row, image in zip(rows, store.images(CAMERA).read(rows, Scratch()), strict=True):
         shown = data[row][CAMERA].permute(1, 2, 0).numpy().astype(np.int16)
-        assert np.abs(shown - picture).max() <= 2, row  # another FFmpeg, another conversion to RGB
+        assert np.abs(shown - image).max() <= 2, row  # another FFmpeg, another conversion to RGB
 
 
 @pytest.mark.parametrize("use_videos", [True, False], ids=["video", "images"])
@@ -93,8 +93,8 @@ def test_depth_is_what_lerobot_shows_in_millimetres(tmp_path: Path, use_videos: 
     store = LeRobotStore(tmp_path / "set")
     column = store.columns[DEPTH]
     assert (column.kind, column.dtype, column.shape) == ("depth", "uint16", (48, 64, 1))
-    for row, picture in zip(range(8), store.images(DEPTH).read(range(8), Scratch()), strict=True):
+    for row, image in zip(range(8), store.images(DEPTH).read(range(8), Scratch()), strict=True):
         shown = data[row][DEPTH][0].numpy()
         if not use_videos:
-            assert np.array_equal(picture, depths.millimetres(row))
-        assert np.abs(shown - picture.astype(np.float32)).max() <= (1 if use_videos else 0)  # exp() of two libraries
+            assert np.array_equal(image, depths.millimetres(row))
+        assert np.abs(shown - image.astype(np.float32)).max() <= (1 if use_videos else 0)  # exp() of two libraries

@@ -25,8 +25,8 @@ def record(path: Path) -> Path:
     times = bags.times(20, 3.0)
     tape = bags.camera(bags.CAM_H, times) + bags.joints(bags.STATE, times)
     marks = spoken("/rec", {0.5: "start", 1.5: "stop", 2.0: "start"})
-    said = spoken("/task", {0.0: "tidy up", 1.8: "wipe"}), spoken("/subtask", {0.5: "reach", 1.0: "grasp"})
-    return topics.write(path / "run.bag", tape, marks, *said)
+    texts = spoken("/task", {0.0: "tidy up", 1.8: "wipe"}), spoken("/subtask", {0.5: "reach", 1.0: "grasp"})
+    return topics.write(path / "run.bag", tape, marks, *texts)
 
 
 def test_every_row_has_its_task_and_its_subtask(tmp_path: Path) -> None:

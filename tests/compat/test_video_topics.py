@@ -12,7 +12,7 @@ from lerobot.datasets.lerobot_dataset import LeRobotDataset
 import penstock
 from tests.conversion import bags, video_bags
 from tests.media import streams
-from tests.media.pictures import psnr_db
+from tests.media.images import psnr_db
 
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("default")]
 

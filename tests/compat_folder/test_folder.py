@@ -71,4 +71,4 @@ def test_the_folder_of_links_is_made_as_written(folder: Path) -> None:
     assert len(listing(made)) == 27
     assert os.readlink(made / "train" / "GOPR0372_07_00" / "spike").startswith("../../../../raw/")
     none = typed(folder, line + " --spike_root data/nowhere")
-    assert (none.returncode, "data/nowhere is no directory" in none.stderr) == (2, True)
+    assert (none.returncode, "data/nowhere is not a directory" in none.stderr) == (2, True)

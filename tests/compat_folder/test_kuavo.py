@@ -23,11 +23,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rosbag(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with two recordings of a Kuavo with claws, with pictures of the size in its configuration file."""
+    """A directory with two recordings of a Kuavo with claws, with images of the size in its configuration file."""
     directory = tmp_path_factory.mktemp("kuavo") / "path to" / "rosbag"
     directory.mkdir(parents=True)
     for i, seconds in enumerate((2.0, 1.6)):
-        script = KuavoScript(seconds=seconds, distinct_pictures=2, quality=40, seed=i)
+        script = KuavoScript(seconds=seconds, distinct_images=2, quality=40, seed=i)
         write_kuavo_recording(directory / f"run_{i}.bag", script)
     return directory
 
@@ -38,7 +38,7 @@ def info(out: Path) -> dict[str, Any]:
 
 
 def check_rows(out: Path, recordings: list[Path]) -> None:
-    """Every recording is one episode, with the arms' state in radians at the pictures that the configuration asks."""
+    """Every recording is one episode, with the arms' state in radians at the images that the configuration asks."""
     data = open_data_set(out)
     state = np.asarray(data.rows(["observation.state"], 0, data.info.total_frames)["observation.state"])
     expected = []

@@ -1,4 +1,4 @@
-"""docs/seed-spike.md names a test for each of its rows, and every test that it names is there."""
+"""docs/reference/seed-spike.md names a test for each of its rows, and every test that it names is there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from tests.compat_folder.folder import REPOSITORY
 
-PAGE = (REPOSITORY / "docs" / "seed-spike.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "docs" / "reference" / "seed-spike.md").read_text(encoding="utf-8")
 TABLES, LISTED = PAGE.split("## The tests")
 
 

@@ -50,7 +50,7 @@ def test_the_guide_from_the_first_command_to_the_last(folder: Path) -> None:
     assert "3 → 3 of" in words.stdout and "1 per GPU × 3 = 3" in words.stdout
 
 
-def test_zero_voxels_are_said_to_be_so(folder: Path) -> None:
+def test_zero_voxels_are_reported_to_be_so(folder: Path) -> None:
     spikes = folder / "data" / "raw" / "gopro_spike" / "GOPRO_Large_spike_seq" / "train" / "DEMO0000_07_00" / "spike"
     kept = {path: path.read_bytes() for path in spikes.iterdir()}
     typed(folder, "python scripts/prepare_gopro_spike_structure.py --use_symlinks")

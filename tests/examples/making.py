@@ -18,7 +18,7 @@ def walk(number: int, *shape: int, rows: int = ROWS) -> Any:
 
 
 def write_episode(path: Path, state: Any, action: Any, cameras: Sequence[str] = ("cam_high",), width: int = 48) -> None:
-    """With raw pictures of noise, 32 pixels high."""
+    """With raw images of noise, 32 pixels high."""
     import h5py
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -42,9 +42,9 @@ def test_a_camera_that_the_first_file_lacks_is_not_dropped_without_a_word(
     data = write_walks(tmp_path / "data", cameras=("cam_high", "cam_low"))
     _with(data, 0, f"{IMAGES}/cam_low", None)
     assert run(data, tmp_path / "ck") == 2
-    told = capsys.readouterr().err
-    assert f"{IMAGES}/cam_low is left out: episode_0.hdf5 has none, episode_1.hdf5 and 2 more have" in told
-    assert "→ --cameras cam_high trains with those that all files have, --episodes" in told
+    stderr = capsys.readouterr().err
+    assert f"{IMAGES}/cam_low is left out: episode_0.hdf5 has none, episode_1.hdf5 and 2 more have" in stderr
+    assert "→ --cameras cam_high trains with those that all files have, --episodes" in stderr
     assert run(data, tmp_path / "one", "--cameras", "cam_high") == 0
     assert run(data, tmp_path / "two", "--episodes", "1-3") == 0 and len(_cameras(tmp_path / "two")) == 2
 
@@ -68,14 +68,14 @@ def test_what_else_a_store_leaves_out_is_noted(tmp_path: Path, capsys: pytest.Ca
     assert "note: observations/effort is left out: episode_0.hdf5 has none" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("channels", "told"), [(1, "1 channel"), (4, "4 channels")])
-def test_a_camera_without_three_channels_is_told(
-    channels: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("channels", "message"), [(1, "1 channel"), (4, "4 channels")])
+def test_a_camera_without_three_channels_is_reported(
+    channels: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = write_walks(tmp_path / "data")
     for number in range(4):
         _with(data, number, f"{IMAGES}/odd", _pixels(channels))
-    note = f"{IMAGES}/odd has {told}: not used"
+    note = f"{IMAGES}/odd has {message}: not used"
     assert run(data, tmp_path / "ck") == 0
     assert f"note: {note}\n" in capsys.readouterr().out and _cameras(tmp_path / "ck") == [f"{IMAGES}/cam_high"]
     assert run(data, tmp_path / "named", "--cameras", "odd") == 2
@@ -83,7 +83,7 @@ def test_a_camera_without_three_channels_is_told(
     for number in range(4):
         _with(data, number, f"{IMAGES}/cam_high", None)
     assert run(data, tmp_path / "alone") == 2
-    assert f"has no camera of 3 channels: ACT looks at pictures\n  → {note}" in capsys.readouterr().err
+    assert f"has no camera of 3 channels: ACT looks at images\n  → {note}" in capsys.readouterr().err
 
 
 def test_a_camera_that_is_named_twice_is_one(reach: Path, tmp_path: Path) -> None:
@@ -99,13 +99,13 @@ def test_no_cameras_do_without_the_state(
     data = write_walks(tmp_path / "data")
     write_episode(data / "episode_2.hdf5", walk(2, 5), walk(102, 3))
     assert run(data, tmp_path / "ck", *cameras) == 1
-    told = capsys.readouterr().err
-    assert "a row of observations/qpos is" in told and "--cameras A,B" not in told
-    assert "→ --episodes 0-40,45 opens the others; a policy needs observations/qpos whole and in one shape" in told
+    stderr = capsys.readouterr().err
+    assert "a row of observations/qpos is" in stderr and "--cameras A,B" not in stderr
+    assert "→ --episodes 0-40,45 opens the others; a policy needs observations/qpos whole and in one shape" in stderr
     write_episode(data / "episode_2.hdf5", walk(2, 3), walk(102, 3), width=64)  # of a camera it is true
     assert run(data, tmp_path / "ck", *cameras) == 1
-    told = capsys.readouterr().err
-    assert "--cameras A,B does without the column" in told  # it has no other
+    stderr = capsys.readouterr().err
+    assert "--cameras A,B does without the column" in stderr  # it has no other
     rich = write_walks(tmp_path / "rich", cameras=("cam_high", "cam_low", "cam_back"))
     with h5py.File(rich / "episode_1.hdf5", "r+") as file:
         del file[f"{IMAGES}/cam_low"]

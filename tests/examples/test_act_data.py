@@ -87,8 +87,8 @@ def test_numbers_that_hardly_move_are_named(tmp_path: Path, capsys: pytest.Captu
         with h5py.File(data / f"episode_{number}.hdf5", "r+") as file:
             file["action"][:, 1] = np.linspace(0, 1e-3, 6)
     assert run(data, tmp_path / "ck") == 0
-    told = capsys.readouterr().out
-    assert "note: action: the spread of 1 of 3 numbers (1) is below 0.01: they are divided by 0.01 instead" in told
+    stdout = capsys.readouterr().out
+    assert "note: action: the spread of 1 of 3 numbers (1) is below 0.01: they are divided by 0.01 instead" in stdout
     kept = json.loads((tmp_path / "ck" / "dataset_stats.json").read_text())
     assert kept["action"]["scale"][1] == 0.01 > 0.001 > kept["action"]["std"][1] > 0
-    assert kept["action"]["scale"][0] == kept["action"]["std"][0] and "note: observations/qpos" not in told
+    assert kept["action"]["scale"][0] == kept["action"]["std"][0] and "note: observations/qpos" not in stdout

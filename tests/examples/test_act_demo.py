@@ -1,4 +1,4 @@
-"""`penstock demo act`: the same episodes each time, a task that pictures tell, files as ALOHA's are."""
+"""`penstock demo act`: the same episodes each time, a task that images tell, files as ALOHA's are."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_store_finds_four_jpeg_cameras_and_the_roles(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "d") as store:
         assert store.kind == "ALOHA episodes" and (store.rows, store.episodes, store.fps) == (10, 2, 50.0)
         assert store.roles["state"] == "observations/qpos" and store.roles["action"] == "action"
-        cameras = {name.rsplit("/", 1)[-1]: column for name, column in store.columns.items() if column.is_picture}
+        cameras = {name.rsplit("/", 1)[-1]: column for name, column in store.columns.items() if column.is_image}
         assert set(cameras) == set(CAMERAS)
         assert {(column.encoding, column.shape) for column in cameras.values()} == {("jpeg", (32, 48, 3))}
         assert store.columns["action"].shape == (14,)
@@ -52,10 +52,10 @@ def test_every_camera_shows_where_a_target_is() -> None:
     task = ReachTask(ReachScript(height=48, width=64), seed=3)
     for _ in range(40):  # hands are at the targets: the wrist cameras see them, too
         task.step(task.expert())
-    before = task.pictures()
+    before = task.images()
     for side, shown in (("left", ("cam_high", "cam_low", "cam_left_wrist")), ("right", ("cam_right_wrist",))):
         task.targets[side] = task.targets[side] + np.array([0.06, 0.05])
-        after = task.pictures()
+        after = task.images()
         assert all((before[camera] != after[camera]).any() for camera in shown)
 
 
@@ -68,7 +68,7 @@ def test_the_demonstrator_reaches_its_targets_and_goals_differ() -> None:
             task.step(task.expert())
         assert task.reached
         goals.append(task.qpos)
-    assert np.std(goals, axis=0)[[0, 1, 7, 8]].min() > 0.1  # shoulders and elbows: only the picture tells them
+    assert np.std(goals, axis=0)[[0, 1, 7, 8]].min() > 0.1  # shoulders and elbows: only the image tells them
 
 
 def test_nothing_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

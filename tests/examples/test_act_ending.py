@@ -39,12 +39,12 @@ def test_a_signal_keeps_profile_and_checkpoint(number: int, code: int, reach: Pa
                 if "val l1" in line:
                     break
             process.send_signal(number)
-            _, told = process.communicate(timeout=60)
+            _, stderr = process.communicate(timeout=60)
         finally:
             process.kill()
     assert process.returncode == code
-    assert told.count("\n") == 1 and "--resume goes on from the last checkpoint" in told
-    assert ("terminated" if code == 143 else "interrupted") in told
+    assert stderr.count("\n") == 1 and "--resume goes on from the last checkpoint" in stderr
+    assert ("terminated" if code == 143 else "interrupted") in stderr
     assert json.loads(out.read_text())["steps"]["count"] >= 5 and (tmp_path / "ck" / "policy_last.ckpt").exists()
 
 
@@ -62,7 +62,7 @@ def test_a_second_sigterm_at_once_does_not_disturb_what_the_first_began() -> Non
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_that_python_would_forget_is_heard(number: int, code: int, reach: Path, tmp_path: Path) -> None:
+def test_a_signal_that_python_would_forget_is_noticed(number: int, code: int, reach: Path, tmp_path: Path) -> None:
     """One that comes in the callback of a weak reference."""
     program = f"""
 import os, sys, weakref
@@ -88,11 +88,11 @@ sys.exit(imitate_episodes.entry())
 """
     process = start(reach, tmp_path / "ck", "--num_epochs", "100000", "--table_every", "100000", code=program)
     try:
-        _, told = process.communicate(timeout=120)
+        _, stderr = process.communicate(timeout=120)
     finally:
         process.kill()
-    assert process.returncode == code, told
-    assert told.count("\n") == 1 and ("terminated" if code == 143 else "interrupted") in told
+    assert process.returncode == code, stderr
+    assert stderr.count("\n") == 1 and ("terminated" if code == 143 else "interrupted") in stderr
 
 
 def test_without_a_checkpoint_resuming_is_not_promised(
@@ -104,8 +104,8 @@ def test_without_a_checkpoint_resuming_is_not_promised(
     monkeypatch.setattr(Trainer, "_train_step", interrupt)
     before = signal.getsignal(signal.SIGTERM)
     assert run(reach, tmp_path / "ck", "--profile-out", str(tmp_path / "RUN.json")) == 130
-    told = capsys.readouterr()
-    assert "there was no checkpoint yet: --save_every N" in told.err and "no profile is written" in told.out
+    output = capsys.readouterr()
+    assert "there was no checkpoint yet: --save_every N" in output.err and "no profile is written" in output.out
     assert not (tmp_path / "RUN.json").exists() and signal.getsignal(signal.SIGTERM) is before
 
 
@@ -154,13 +154,13 @@ def test_silence_ends_after_half_a_minute(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("act.progress.time.perf_counter", lambda: now[0])
     progress = Progress(total=72, every=50)
     progress.begin(0)
-    told = []
+    reported = []
     for step in range(1, 13):
         now[0] += 6.1
         if progress.is_due(step):
-            told.append(progress.line(step, (step * 2.0, step * 1.0, step * 0.5, float(step))))
-    assert [line.split()[1] for line in told] == ["1", "6", "11"]
-    assert told[1] == "  step 6 of 72, 6.1 s a step, loss 2.0000 l1 1.0000 kl 0.5000"
+            reported.append(progress.line(step, (step * 2.0, step * 1.0, step * 0.5, float(step))))
+    assert [line.split()[1] for line in reported] == ["1", "6", "11"]
+    assert reported[1] == "  step 6 of 72, 6.1 s a step, loss 2.0000 l1 1.0000 kl 0.5000"
     assert progress.is_due(50) and not Progress(72, every=0).is_due(1)
 
 

@@ -35,10 +35,10 @@ def test_nan_is_refused_on_both_sides_of_the_split(
     _spoil(data, number, "observations/qpos", 3, math.nan)
     _spoil(data, number, "observations/qpos", 5, math.inf)
     assert run(data, tmp_path / "ck") == 1
-    told = capsys.readouterr().err
-    assert f"2 values are NaN or infinity in observations/qpos, the first in row 3 of episode {number}\n" in told
+    stderr = capsys.readouterr().err
+    assert f"2 values are NaN or infinity in observations/qpos, the first in row 3 of episode {number}\n" in stderr
     left = {0: "1-3", 1: "0,2-3", 2: "0-1,3", 3: "0-2"}[number]
-    assert f"→ mend episode {number}, or train without: --episodes {left}\n" in told
+    assert f"→ mend episode {number}, or train without: --episodes {left}\n" in stderr
     assert not list((tmp_path / "ck").iterdir())
     assert run(data, tmp_path / "ck", "--episodes", left) == 0
 
@@ -51,11 +51,12 @@ def test_both_columns_are_named_and_two_episodes_must_be_left(
         _spoil(data, number, "action", 0, -math.inf)
     _spoil(data, 1, "observations/qpos", 2, math.nan)
     assert run(data, tmp_path / "ck") == 1
-    told = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     assert (
-        "1 value is NaN" in told and "3 values are NaN or infinity in action, the first in row 0 of episode 0" in told
+        "1 value is NaN" in stderr
+        and "3 values are NaN or infinity in action, the first in row 0 of episode 0" in stderr
     )
-    assert "→ mend episodes 0-1,3\n" in told
+    assert "→ mend episodes 0-1,3\n" in stderr
 
 
 def test_json_has_no_bare_nan(tmp_path: Path) -> None:
@@ -76,9 +77,9 @@ def test_a_run_that_diverges_keeps_the_last_good_checkpoint(
     monkeypatch.setattr(Trainer, "_train_step", spoilt)
     words = ["--batch_size", "3", "--log_every", "0", "--amp"]
     assert run(data, tmp_path / "ck", *words, "--save_every", "1") == 1
-    told = capsys.readouterr().err
-    assert "epoch 0, step 4: the loss is nan: training has diverged; policy_last.ckpt of step 3 is kept\n" in told
-    assert "→ train anew, slower and without --amp: the same options with --overwrite --lr 0.0001\n" in told
+    stderr = capsys.readouterr().err
+    assert "epoch 0, step 4: the loss is nan: training has diverged; policy_last.ckpt of step 3 is kept\n" in stderr
+    assert "→ train anew, slower and without --amp: the same options with --overwrite --lr 0.0001\n" in stderr
     assert read_checkpoint(tmp_path / "ck" / "policy_last.ckpt")["step"] == 3
     assert run(data, tmp_path / "none", *words) == 1
     assert "step 6: the loss is nan: training has diverged; there is no checkpoint yet" in capsys.readouterr().err
@@ -113,15 +114,15 @@ def test_a_validation_that_is_none_closes_no_epoch(
     assert not (tmp_path / "ck" / "policy_last.ckpt").exists()
 
 
-def test_a_broken_picture_is_told_with_the_episodes_that_are_left(
+def test_a_broken_image_is_reported_with_the_episodes_that_are_left(
     reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = Path(shutil.copytree(reach, tmp_path / "data"))
     with h5py.File(data / "episode_2.hdf5", "r+") as file:
-        pictures = file["observations/images/cam_low"]
-        pictures[5] = np.frombuffer(b"junk" * (pictures.shape[1] // 4 + 1), np.uint8)[: pictures.shape[1]]
+        images = file["observations/images/cam_low"]
+        images[5] = np.frombuffer(b"junk" * (images.shape[1] // 4 + 1), np.uint8)[: images.shape[1]]
     assert run(data, tmp_path / "ck") == 1
-    told = capsys.readouterr().err
-    assert "(row 5 of episode 2)" in told and "on_error" not in told
-    assert "→ mend episode 2, or train without: --episodes 0-1,3\n" in told
+    stderr = capsys.readouterr().err
+    assert "(row 5 of episode 2)" in stderr and "on_error" not in stderr
+    assert "→ mend episode 2, or train without: --episodes 0-1,3\n" in stderr
     assert run(data, tmp_path / "ck", "--episodes", "0-1,3") == 0

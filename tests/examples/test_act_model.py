@@ -35,7 +35,7 @@ def one_thread() -> Any:
     torch.set_num_threads(before)
 
 
-def _pictures(count: int = 3, shape: Shape = SMALL) -> list[Any]:
+def _images(count: int = 3, shape: Shape = SMALL) -> list[Any]:
     size = (count, 3, shape.height, shape.width)
     return [torch.randint(0, 256, size, dtype=torch.uint8) for _ in range(shape.cameras)]
 
@@ -43,7 +43,7 @@ def _pictures(count: int = 3, shape: Shape = SMALL) -> list[Any]:
 def _sample(count: int = 3, steps: int = 4) -> Sample:
     is_pad = torch.zeros(count, steps, dtype=torch.bool)
     is_pad[1, steps // 2 :] = True
-    return Sample(torch.randn(count, 5), _pictures(count), torch.randn(count, steps, 3), is_pad)
+    return Sample(torch.randn(count, 5), _images(count), torch.randn(count, steps, 3), is_pad)
 
 
 def test_resnet18_is_resnet18() -> None:
@@ -71,26 +71,26 @@ def test_narrow_backbones_keep_off_a_convolution_that_spoils_the_heap() -> None:
 def test_actions_have_the_chunk_and_acting_needs_no_actions(amp: bool) -> None:
     model, sample = ActModel(SMALL), _sample()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=amp):
-        found, mean, log_variance = model(sample.state, sample.pictures, sample.actions, sample.is_pad)
-        acted, *nothing = model.eval()(sample.state, sample.pictures)
+        found, mean, log_variance = model(sample.state, sample.images, sample.actions, sample.is_pad)
+        acted, *nothing = model.eval()(sample.state, sample.images)
     assert found.shape == acted.shape == (3, 4, 3) and mean.shape == log_variance.shape == (3, 32)
     assert found.dtype == acted.dtype == mean.dtype == torch.float32 and nothing == [None, None]
     assert bool(torch.isfinite(found).all())
 
 
 def test_cnnmlp_gives_one_action() -> None:
-    assert CnnMlpModel(SMALL)(torch.randn(2, 5), _pictures(2)).shape == (2, 1, 3)
+    assert CnnMlpModel(SMALL)(torch.randn(2, 5), _images(2)).shape == (2, 1, 3)
 
 
 def test_every_camera_its_place_and_every_cell_matter() -> None:
     model = ActModel(SMALL).eval()
-    state, pictures = torch.zeros(1, 5), _pictures(1)
-    base = model(state, pictures)[0]
+    state, images = torch.zeros(1, 5), _images(1)
+    base = model(state, images)[0]
     for camera in range(2):
-        changed = [each.clone() for each in pictures]
+        changed = [each.clone() for each in images]
         changed[camera][:, :, 34:, 60:] = 0  # the last cell alone
         assert not torch.allclose(model(state, changed)[0], base, atol=1e-7)
-    assert not torch.allclose(model(state, pictures[::-1])[0], base, atol=1e-7)
+    assert not torch.allclose(model(state, images[::-1])[0], base, atol=1e-7)
 
 
 def test_padding_is_excluded_from_loss_gradient_and_style() -> None:
@@ -130,13 +130,13 @@ def test_the_divergence_is_that_of_normals() -> None:
 def test_policies_normalise_and_act_in_the_units_of_the_data() -> None:
     policy = make_policy("CNNMLP", SMALL, COLUMNS, STATS, 0.0).eval()
     assert isinstance(policy, CnnMlpPolicy)
-    batch = {"qpos": torch.full((1, 5), 5.0), "a": _pictures(1)[0], "b": _pictures(1)[0],
+    batch = {"qpos": torch.full((1, 5), 5.0), "a": _images(1)[0], "b": _images(1)[0],
              "action": torch.full((1, 1, 3), 4.0), "action_is_pad": torch.zeros(1, 1, dtype=torch.bool)}  # fmt: skip
     sample = policy.sample(batch)
     assert sample.state.tolist() == [[2.0] * 5]
     assert sample.actions.flatten().tolist() == pytest.approx([2.0, 2.0, 100.0])  # a joint that rests is not blown up
-    acted = policy.act(batch["qpos"], sample.pictures)
-    again = policy.predict(sample.state, sample.pictures) * policy.action_std + policy.action_mean
+    acted = policy.act(batch["qpos"], sample.images)
+    again = policy.predict(sample.state, sample.images) * policy.action_std + policy.action_mean
     assert torch.allclose(acted, again.double())
     policy.losses(sample).loss.backward()
 

@@ -49,9 +49,9 @@ def test_other_data_of_the_same_shape_are_refused_and_nothing_is_written(
     write_episodes(tmp_path / "other", ReachScript(episodes=4, rows=8, height=32, width=48, seed=77))
     before = _content(ckpt)
     assert run(tmp_path / "other", ckpt, "--resume", "--num_epochs", "2") == 2
-    told = capsys.readouterr().err
-    assert "was trained on other data than" in told and "observations/qpos of the training episodes: " in told
-    assert "→ --dataset with the data of that run" in told and "Traceback" not in told
+    stderr = capsys.readouterr().err
+    assert "was trained on other data than" in stderr and "observations/qpos of the training episodes: " in stderr
+    assert "→ --dataset with the data of that run" in stderr and "Traceback" not in stderr
     assert _content(ckpt) == before
 
 
@@ -63,8 +63,8 @@ def test_another_validation_episode_is_other_data(
     (number,) = split_episodes(4, 0.2, 0).val
     shutil.copy(tmp_path / "other" / f"episode_{number}.hdf5", changed)
     assert run(changed, ckpt, "--resume", "--num_epochs", "2") == 2
-    told = capsys.readouterr().err
-    assert "of the validation episodes" in told and "training episodes" not in told
+    stderr = capsys.readouterr().err
+    assert "of the validation episodes" in stderr and "training episodes" not in stderr
 
 
 def test_other_columns_are_named_in_a_few_words(
@@ -72,8 +72,8 @@ def test_other_columns_are_named_in_a_few_words(
 ) -> None:
     write_episodes(tmp_path / "large", ReachScript(episodes=4, rows=8, height=48, width=64))
     assert run(tmp_path / "large", ckpt, "--resume", "--num_epochs", "2") == 2
-    told = capsys.readouterr().err
-    assert "cam_high is 48×64×3 uint8, was 32×48×3 uint8" in told and "and 1 more" in told and "{" not in told
+    stderr = capsys.readouterr().err
+    assert "cam_high is 48×64×3 uint8, was 32×48×3 uint8" in stderr and "and 1 more" in stderr and "{" not in stderr
 
 
 def test_the_same_data_elsewhere_go_on(
@@ -90,7 +90,7 @@ def _data(rows: list[int], mean: float = 0.5, shape: str = "1 float32") -> Any:
 
 
 @pytest.mark.parametrize(
-    ("now", "told"),
+    ("now", "message"),
     [
         (_data([3, 4, 5]), "3 episodes, were 2"),
         (_data([3, 5]), "episode 1 has 5 rows, had 4\n"),
@@ -99,10 +99,10 @@ def _data(rows: list[int], mean: float = 0.5, shape: str = "1 float32") -> Any:
         (_data([3, 4], shape="1 float64"), "action is 1 float64, was 1 float32\n"),
     ],
 )
-def test_what_differs_is_told(now: Any, told: str) -> None:
+def test_what_differs_is_reported(now: Any, message: str) -> None:
     was = _data([3, 4])
     saved = {"stats": {name: each.to_dict() for name, each in was.stats.items()}, "data": facts_of(was)}
-    with pytest.raises(UsageError, match=told) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         check_same(Path("ck"), saved, now)
     assert caught.value.message.startswith("ck was trained on other data than here: ")
 
@@ -122,15 +122,15 @@ def test_resuming_without_a_data_set_makes_no_demo(ckpt: Path, capsys: pytest.Ca
     assert "--resume without --dataset" in capsys.readouterr().err and _content(ckpt) == before
 
 
-def test_nothing_to_train_is_said_and_the_profile_stays(
+def test_nothing_to_train_is_reported_and_the_profile_stays(
     reach: Path, ckpt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = tmp_path / "RUN.json"
     kept.write_text("of the first run")
     assert run(reach, ckpt, "--resume", "--profile-out", str(kept)) == 0
-    told = capsys.readouterr().out
-    assert "already at epoch 1 of 1: nothing to train" in told and "no profile is written to" in told
-    assert "will cover" not in told and kept.read_text() == "of the first run"
+    stdout = capsys.readouterr().out
+    assert "already at epoch 1 of 1: nothing to train" in stdout and "no profile is written to" in stdout
+    assert "will cover" not in stdout and kept.read_text() == "of the first run"
 
 
 def test_a_resumed_profile_says_what_it_covers(
@@ -145,15 +145,15 @@ def test_a_resumed_profile_says_what_it_covers(
 
 
 @pytest.mark.parametrize("kept", [0, 300, 0.5, 0.99])
-def test_a_cut_checkpoint_is_told_in_a_line(
+def test_a_cut_checkpoint_is_reported_in_a_line(
     kept: float, reach: Path, ckpt: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = (ckpt / "policy_last.ckpt").read_bytes()
     (ckpt / "policy_last.ckpt").write_bytes(whole[: int(kept if kept > 1 else kept * len(whole))])
     assert run(reach, ckpt, "--resume", "--num_epochs", "2") == 2
-    told = capsys.readouterr().err
-    assert "policy_last.ckpt (" in told and "is cut or is no checkpoint" in told
-    assert "policy_best.ckpt beside it can still be tried with --eval" in told
+    stderr = capsys.readouterr().err
+    assert "policy_last.ckpt (" in stderr and "is cut or is no checkpoint" in stderr
+    assert "policy_best.ckpt beside it can still be tried with --eval" in stderr
 
 
 def test_a_checkpoint_for_acting_is_none_to_go_on_from(
@@ -164,7 +164,7 @@ def test_a_checkpoint_for_acting_is_none_to_go_on_from(
     assert "it has no optimizer, random, loader" in capsys.readouterr().err
 
 
-def test_a_best_checkpoint_of_junk_is_told_in_a_line(
+def test_a_best_checkpoint_of_junk_is_reported_in_a_line(
     reach: Path, ckpt: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (ckpt / "policy_best.ckpt").write_bytes(b"hello junk" * 50)
@@ -190,14 +190,14 @@ def _changed(ckpt: Path, name: str, **parts: Any) -> None:
         {"stats": {"action": {}}, "data": {}},
     ],
 )
-def test_content_that_does_not_fit_is_told_in_a_line(
+def test_content_that_does_not_fit_is_reported_in_a_line(
     parts: dict[str, Any], reach: Path, ckpt: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _changed(ckpt, "policy_last.ckpt", **parts)
     assert run(reach, ckpt, "--resume", "--num_epochs", "2") == 2
-    told = capsys.readouterr().err
-    assert "policy_last.ckpt: what it holds does not fit: " in told and len(told) < 900
-    assert "→ put a whole copy in its place, or train anew with --overwrite; policy_best.ckpt beside it" in told
+    stderr = capsys.readouterr().err
+    assert "policy_last.ckpt: what it holds does not fit: " in stderr and len(stderr) < 900
+    assert "→ put a whole copy in its place, or train anew with --overwrite; policy_best.ckpt beside it" in stderr
 
 
 @pytest.mark.parametrize(
@@ -210,13 +210,13 @@ def test_content_that_does_not_fit_is_told_in_a_line(
         {"task": {"name": "reach"}},
     ],
 )
-def test_a_policy_that_does_not_fit_is_told_in_a_line(
+def test_a_policy_that_does_not_fit_is_reported_in_a_line(
     parts: dict[str, Any], reach: Path, ckpt: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _changed(ckpt, "policy_best.ckpt", **parts)
     assert run(reach, ckpt, "--eval", "--tries", "1") == 2
-    told = capsys.readouterr().err
-    assert "policy_best.ckpt: what it holds does not fit: " in told and "→ put a whole copy in its place" in told
+    stderr = capsys.readouterr().err
+    assert "policy_best.ckpt: what it holds does not fit: " in stderr and "→ put a whole copy in its place" in stderr
 
 
 def test_whether_steps_are_fused_is_no_matter_of_the_checkpoint(reach: Path, ckpt: Path) -> None:
@@ -253,8 +253,8 @@ def test_a_run_that_is_done_has_a_best(
     assert not (ck / "policy_best.ckpt").exists()
     capsys.readouterr()
     assert run(reach, ck, "--resume", "--num_epochs", "1", "--val_every", "7") == 0
-    told = capsys.readouterr().out
-    assert "already at epoch 1 of 1: nothing to train" in told and "inf" not in told
+    stdout = capsys.readouterr().out
+    assert "already at epoch 1 of 1: nothing to train" in stdout and "inf" not in stdout
     best, last = (read_checkpoint(ck / f"policy_{name}.ckpt") for name in ("best", "last"))
     assert best["step"] == last["step"] == (8 if words else 5) and 0 < last["best_l1"] < 9
     assert ("val_l1" in last["history"][-1]) is not bool(words)  # of weights in the midst of an epoch it tells nothing

@@ -26,9 +26,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def _by_definition(chunks: Any, now: int, decay: float) -> Any:
     """All predictions for `now`, from the oldest chunk that reaches it on, weighted by exp(-decay · i)."""
     size = chunks.shape[1]
-    said = [chunks[made, now - made] for made in range(max(0, now - size + 1), now + 1)]
-    weights = np.array([np.exp(-decay * i) for i in range(len(said))])
-    return sum(weight * each for weight, each in zip(weights / weights.sum(), said, strict=True))
+    text = [chunks[made, now - made] for made in range(max(0, now - size + 1), now + 1)]
+    weights = np.array([np.exp(-decay * i) for i in range(len(text))])
+    return sum(weight * each for weight, each in zip(weights / weights.sum(), text, strict=True))
 
 
 @pytest.mark.parametrize(("size", "decay"), [(5, 0.01), (5, 0.0), (1, 0.01), (20, 0.5)])

@@ -59,14 +59,14 @@ def test_checkpoints_belong_to_no_step(
     out = tmp_path / "RUN.json"
     words = ["--save_every", "1", "--batch_size", "6", "--log_every", "1", "--num_epochs", "2", "--lang", "en"]
     assert run(reach, tmp_path / "ck", *words, "--profile-out", str(out)) == 0
-    printed, told = capsys.readouterr().out, json.loads(out.read_text())
-    assert told["steps"]["count"] == 8
-    spans = {span["name"]: span for span in told["spans"]}
+    printed, stdout = capsys.readouterr().out, json.loads(out.read_text())
+    assert stdout["steps"]["count"] == 8
+    spans = {span["name"]: span for span in stdout["spans"]}
     assert spans["30_checkpoint"]["count"] == 6 + 2  # three of an epoch's four steps, and at its end
     # However slow the machine is: what the steps took, and the epochs, is at most what is left without checkpoints.
     rest_ns = whole_ns - saving_ns
     rows = json.loads((tmp_path / "ck" / "history.json").read_text())
-    assert saving_ns >= 8 * SLOW_S * 1e9 and told["steps"]["total_ns"] <= rest_ns
+    assert saving_ns >= 8 * SLOW_S * 1e9 and stdout["steps"]["total_ns"] <= rest_ns
     assert sum(row["ms_per_step"] * row["steps"] for row in rows) * 1e6 <= rest_ns
     assert sum(each.duration_ns for each in profile.snapshot().epochs) <= rest_ns
     epochs = [line for line in printed.splitlines() if line.startswith("Epoch ")]
@@ -105,7 +105,7 @@ def _room(n_bytes: int) -> Iterator[None]:
         lambda path: draw_curve(path, [], "nothing"),
     ],
 )
-def test_what_cannot_be_written_is_told_and_leaves_nothing(write: Callable[[Path], None], tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_reported_and_leaves_nothing(write: Callable[[Path], None], tmp_path: Path) -> None:
     path = tmp_path / "kept"
     path.write_bytes(b"before")
     with _room(1000), pytest.raises(OutputFailed, match="kept: cannot be written: File too large") as caught:
@@ -149,8 +149,8 @@ def test_when_nobody_reads_any_more_it_ends_quietly(reach: Path, tmp_path: Path)
         try:
             process.stdout.readline()
             process.stdout.close()
-            told = process.stderr.read()
-            assert process.wait(60) == 1 and told == b""
+            stderr = process.stderr.read()
+            assert process.wait(60) == 1 and stderr == b""
         finally:
             process.kill()
 
@@ -174,8 +174,8 @@ def test_a_signal_while_a_checkpoint_is_written_is_no_disk_failure(
 
     monkeypatch.setattr(checkpoint, "open", opened, raising=False)  # torch's writer raises its own on top
     assert run(reach, tmp_path / "ck", "--num_epochs", "2") == code
-    told = capsys.readouterr().err
-    assert "--resume goes on from the last checkpoint" in told and "cannot be written" not in told
+    stderr = capsys.readouterr().err
+    assert "--resume goes on from the last checkpoint" in stderr and "cannot be written" not in stderr
     assert not list((tmp_path / "ck").glob("*.part"))
     monkeypatch.undo()
     assert checkpoint.read_checkpoint(tmp_path / "ck" / "policy_last.ckpt")["epoch"] == 1

@@ -88,7 +88,7 @@ def test_far_from_zero_float64_keeps_its_digits(kind: type[Any]) -> None:
     if kind is np.float64:
         want = (values - stats.mean) / stats.scale
         assert np.abs(sample.actions.numpy() - want).max() < 1e-6 > np.abs(sample.state.numpy() - want[:, 0]).max()
-        policy.predict = lambda state, pictures: torch.full((len(state), 1, 2), 0.25)  # type: ignore[method-assign]
+        policy.predict = lambda state, images: torch.full((len(state), 1, 2), 0.25)  # type: ignore[method-assign]
         acted = policy.act(batch["qpos"], [])
         assert np.allclose(acted.numpy(), np.array(stats.mean) + 0.25 * np.array(stats.scale), rtol=1e-12)
     else:  # as it always was, to the last bit

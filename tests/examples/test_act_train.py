@@ -94,9 +94,9 @@ def test_a_run_leaves_what_it_promises(reach: Path, tmp_path: Path, capsys: pyte
     }  # fmt: skip
     assert cv2.imread(str(out / "train_val_seed_0.png")).shape == (480, 720, 3)
     assert len(json.loads((out / "dataset_stats.json").read_text())["action"]["mean"]) == 14
-    told = json.loads((tmp_path / "RUN.json").read_text())
-    decoded = sum(span["count"] for span in told["spans"] if span["name"] == "03b_image_decode")
-    assert told["steps"]["count"] == 5 and decoded == (24 + 8) * 4  # each sample once, four cameras
+    report = json.loads((tmp_path / "RUN.json").read_text())
+    decoded = sum(span["count"] for span in report["spans"] if span["name"] == "03b_image_decode")
+    assert report["steps"]["count"] == 5 and decoded == (24 + 8) * 4  # each sample once, four cameras
     assert _run(reach, out, "--eval", "--tries", "2") == 0
     assert "policy           " in capsys.readouterr().out
 

@@ -35,14 +35,14 @@ def test_nonsense_is_refused_by_name(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         run(reach, tmp_path / "ck", *words.split())
-    told = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     name, value = words.split()
-    assert re.search(rf"argument {name}: '{value}'(: must be| is not)", told) and "invalid" not in told
+    assert re.search(rf"argument {name}: '{value}'(: must be| is not)", stderr) and "invalid" not in stderr
     assert not (tmp_path / "ck").exists()
 
 
 @pytest.mark.parametrize(
-    ("device", "told"),
+    ("device", "message"),
     [
         ("abacus", "is no device"),
         ("cuda:99", "CUDA devices here"),
@@ -51,10 +51,10 @@ def test_nonsense_is_refused_by_name(
     ],
 )
 def test_a_device_that_is_not_there(
-    device: str, told: str, reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    device: str, message: str, reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(reach, tmp_path / "ck", "--device", device) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_the_share_of_padding_is_counted() -> None:
@@ -74,17 +74,19 @@ def test_odd_sizes_get_a_note() -> None:
 
 def test_notes_are_printed(reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(reach, tmp_path / "ck", "--batch_size", "25", "--chunk_size", "9") == 0
-    told = capsys.readouterr().out
-    assert "note: --batch_size 25 is more than all 24" in told and "note: --chunk_size 9 is longer than 3 of 3" in told
+    stdout = capsys.readouterr().out
+    assert (
+        "note: --batch_size 25 is more than all 24" in stdout and "note: --chunk_size 9 is longer than 3 of 3" in stdout
+    )
 
 
-def test_weights_that_are_none_are_told_in_a_line(
+def test_weights_that_are_none_are_reported_in_a_line(
     reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     junk, odd, ck = tmp_path / "junk.pth", tmp_path / "odd.pth", tmp_path / "ck"
     junk.write_bytes(b"hello junk" * 50)
     torch.save({**dict.fromkeys(ResNet18(8).state_dict(), 3), 7: "seven"}, odd)
-    for path, told in (
+    for path, reported in (
         (tmp_path / "no.pth", "no.pth does not exist"),
         (junk, "junk.pth (500 bytes) is cut or is no state dict of ResNet-18"),
         (odd, "odd.pth is no ResNet-18 of this shape"),
@@ -92,19 +94,19 @@ def test_weights_that_are_none_are_told_in_a_line(
     ):
         assert run(reach, ck, "--backbone_weights", str(path)) == 2
         found = capsys.readouterr().err
-        assert told in found and "→" in found
+        assert reported in found and "→" in found
     assert not ck.exists() or not list(ck.iterdir())
 
 
-def test_too_little_memory_is_told_with_what_would_do(
+def test_too_little_memory_is_reported_with_what_would_do(
     reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for given, both in (("8MiB", True), ("100MiB", False)):
         assert run(reach, tmp_path / "ck", "--memory", given) == 1
-        told = capsys.readouterr().err
-        assert f"--memory {given} is too little" in told and "a quarter, " in told and "for validation" in told
-        assert ("training needs" in told) is both and "memory=" not in told
-    enough = re.search(r"→ --memory (\d+)MiB, a smaller --batch_size", told)
+        stderr = capsys.readouterr().err
+        assert f"--memory {given} is too little" in stderr and "a quarter, " in stderr and "for validation" in stderr
+        assert ("training needs" in stderr) is both and "memory=" not in stderr
+    enough = re.search(r"→ --memory (\d+)MiB, a smaller --batch_size", stderr)
     assert enough is not None
     assert run(reach, tmp_path / "ck", "--memory", f"{enough[1]}MiB") == 0
     assert run(reach, tmp_path / "less", "--memory", f"{int(enough[1]) - 4}MiB") == 1
@@ -115,8 +117,8 @@ def test_a_camera_that_a_file_lacks_can_be_left_out(tmp_path: Path, capsys: pyte
     with h5py.File(data / "episode_1.hdf5", "r+") as file:
         del file["observations/images/cam_low"]
     assert run(data, tmp_path / "ck") == 1
-    told = capsys.readouterr().err
-    assert "--episodes" in told and "--cameras" in told and "episodes=" not in told and "columns=" not in told
+    stderr = capsys.readouterr().err
+    assert "--episodes" in stderr and "--cameras" in stderr and "episodes=" not in stderr and "columns=" not in stderr
     assert run(data, tmp_path / "one", "--cameras", "cam_high") == 0
     assert run(data, tmp_path / "two", "--episodes", "0,2-3") == 0
     assert "2 cameras" in capsys.readouterr().out
@@ -144,7 +146,7 @@ def test_ranges_are_read_and_written() -> None:
 
 
 def test_hints_name_options() -> None:
-    for hint, told in (
+    for hint, reported in (
         ("columns=[…] without 'cam' opens the others", "--cameras A,B without 'cam' opens the others"),
         ('memory="9MiB", a smaller batch_size or a smaller image_size',
          "--memory 9MiB, a smaller --batch_size or a smaller --image_size"),
@@ -158,20 +160,24 @@ def test_hints_name_options() -> None:
         ('on_error="skip" leaves such samples out and counts them; `penstock doctor` tells',
          "leave its episode out with --episodes; `penstock doctor` tells"),
     ):  # fmt: skip
-        assert in_options(UsageError("no", hint=hint)).hint == told
+        assert in_options(UsageError("no", hint=hint)).hint == reported
 
 
 def test_a_last_batch_that_batch_norm_cannot_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_walks(tmp_path / "data", episodes=2, width=32)  # six samples to train on
     assert run(data, tmp_path / "ck") == 2
-    told = capsys.readouterr().err
-    assert "6 samples in batches of 5 leave a batch of one" in told and "32×32" in told and "→ --batch_size 6" in told
+    stderr = capsys.readouterr().err
+    assert (
+        "6 samples in batches of 5 leave a batch of one" in stderr
+        and "32×32" in stderr
+        and "→ --batch_size 6" in stderr
+    )
     for number, words in enumerate((["--batch_size", "6"], ["--norm", "group"], ["--image_size", "64x64"])):
         assert run(data, tmp_path / str(number), *words) == 0
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("--threads 0", "--threads: '0' is not"),
         ("--threads abc", "--threads: 'abc' is not"),
@@ -182,14 +188,16 @@ def test_a_last_batch_that_batch_norm_cannot_take(tmp_path: Path, capsys: pytest
         ("--chunk_size 20000000", "--chunk_size 20,000,000 is more than 10,000\n  → 20 to 100 are usual"),
     ],
 )
-def test_words_that_do_not_fit_are_told_by_their_own_names(
-    words: str, told: str, reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_words_that_do_not_fit_are_reported_by_their_own_names(
+    words: str, message: str, reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(reach, tmp_path / "ck", *words.split()) == 2
-    assert f"imitate_episodes: {told}" in capsys.readouterr().err and not (tmp_path / "ck").exists()
+    assert f"imitate_episodes: {message}" in capsys.readouterr().err and not (tmp_path / "ck").exists()
 
 
-def test_a_directory_that_is_a_file_is_told(reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_that_is_a_file_is_reported(
+    reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "ck").touch()
     for words in ([], ["--resume"], ["--eval"]):
         assert run(reach, tmp_path / "ck", *words) == 2
@@ -212,12 +220,12 @@ def test_a_long_chunk_is_among_the_causes_of_too_little_memory(
     assert "a smaller --batch_size, --chunk_size or --image_size" in capsys.readouterr().err
 
 
-def test_a_cache_that_is_full_is_told_in_options(
+def test_a_cache_that_is_full_is_reported_in_options(
     reach: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_CACHE_LIMIT", "4KiB")
     assert run(reach, tmp_path / "ck", "--view", "disk") == 1
-    told = capsys.readouterr().err
-    assert "→ --view ram keeps what --memory has room for; or take a smaller --image_size" in told
-    assert "build_view" not in told
+    stderr = capsys.readouterr().err
+    assert "→ --view ram keeps what --memory has room for; or take a smaller --image_size" in stderr
+    assert "build_view" not in stderr
     assert run(reach, tmp_path / "ck", "--view", "ram") == 0

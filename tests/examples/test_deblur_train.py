@@ -113,7 +113,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
     assert (out / "last.ckpt").read_bytes() == before and not list(out.glob(".*"))
 
 
-def test_nothing_to_train_is_said(
+def test_nothing_to_train_is_reported(
     config: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(config, Path(shutil.copytree(trained, tmp_path / "run")), "--resume") == 0
@@ -218,8 +218,10 @@ def test_a_run_that_diverges_says_so_and_saves_nothing(
 ) -> None:
     out = tmp_path / "run"
     assert run(config, out, "TRAIN.OPTIM.LR=1e30") == 1
-    told = capsys.readouterr().err
-    assert "training has diverged; there is no checkpoint yet" in told and "TRAIN.OPTIM.LR=1e+29 --overwrite" in told
+    stderr = capsys.readouterr().err
+    assert (
+        "training has diverged; there is no checkpoint yet" in stderr and "TRAIN.OPTIM.LR=1e+29 --overwrite" in stderr
+    )
     assert not list(out.glob("*.ckpt"))
 
 

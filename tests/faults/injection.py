@@ -96,20 +96,20 @@ def _serve() -> None:
 
 
 def _case(request: dict[str, Any]) -> dict[str, Any]:
-    told, tell = os.pipe()
+    reported, tell = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(told)
+        os.close(reported)
         os._exit(_convert(request, tell))
     os.close(tell)
     signal.signal(signal.SIGALRM, lambda *_: os.kill(child, signal.SIGKILL))
     signal.alarm(_CASE_S)
-    with os.fdopen(told) as stream:
-        said = stream.read()
+    with os.fdopen(reported) as stream:
+        text = stream.read()
     _, status = os.waitpid(child, 0)
     left_s = signal.alarm(0)
     code = os.waitstatus_to_exitcode(status)
-    parts = json.loads(said) if said else {"error": "", "calls": 0}
+    parts = json.loads(text) if text else {"error": "", "calls": 0}
     if left_s == 0:
         parts["error"] = f"did not end within {_CASE_S} s"
         code = 99

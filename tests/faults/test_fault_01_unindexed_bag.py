@@ -46,10 +46,10 @@ def test_fault_01_recover_scans_to_a_new_file_and_counts(
     path = _unindexed(tmp_path / "run.bag.active", cut=cut)
     before = digest(path)
     assert main(["recover", str(path), str(tmp_path / "run.bag"), "--json"]) == 3
-    told = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     assert digest(path) == before
     rows = read_back(tmp_path / "run.bag")
-    assert least <= told["messages"] == sum(rows.values())
-    assert rows == rows_of(MESSAGES[: told["messages"]], ros1_payload)
-    assert told["lost"] and told["damages"][-1]["end"] == path.stat().st_size
+    assert least <= report["messages"] == sum(rows.values())
+    assert rows == rows_of(MESSAGES[: report["messages"]], ros1_payload)
+    assert report["lost"] and report["damages"][-1]["end"] == path.stat().st_size
     assert main(["doctor", str(tmp_path / "run.bag")]) == 0

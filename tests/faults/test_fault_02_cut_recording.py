@@ -25,7 +25,7 @@ from tests.recordings.recovery.cases import (
 
 
 @pytest.mark.parametrize("kind", ["run.bag", "run.mcap", "run.db3"])
-def test_fault_02_complete_messages_before_the_cut_come_back_and_the_offset_is_told(
+def test_fault_02_complete_messages_before_the_cut_come_back_and_the_offset_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
     messages = lettered_messages(20, 2, 30, 300) if kind == "run.db3" else distinct_messages(20, 6)
@@ -44,6 +44,6 @@ def test_fault_02_complete_messages_before_the_cut_come_back_and_the_offset_is_t
             assert "Traceback" not in shown
             assert "penstock recover" in shown or "cut" in shown or "no footer" in shown
         assert main(["recover", str(source), str(target), "--json", "--overwrite"]) in ((3,) if is_short else (0, 3))
-        told = json.loads(capsys.readouterr().out)
+        report = json.loads(capsys.readouterr().out)
         assert read_back(target) == expected
-        assert any(cut in (damage["begin"], damage["end"]) for damage in told["damages"]), told
+        assert any(cut in (damage["begin"], damage["end"]) for damage in report["damages"]), report

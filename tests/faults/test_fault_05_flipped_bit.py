@@ -22,7 +22,7 @@ TAPE = bags.robot(1)
 
 
 def _flipped(tmp_path: Path) -> tuple[Path, int, int]:
-    """An mcap of plain chunks, one bit of a picture turned: nothing but the CRC can tell."""
+    """An mcap of plain chunks, one bit of an image turned: nothing but the CRC can tell."""
     from mcap.reader import make_reader
     from mcap.writer import CompressionType, Writer
 
@@ -51,11 +51,11 @@ def _flipped(tmp_path: Path) -> tuple[Path, int, int]:
 def test_fault_05_convert_counts_the_chunk_and_exits_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, _, inside = _flipped(tmp_path)
     assert main(["convert", str(path), str(tmp_path / "out"), "--json"]) == 3
-    told = json.loads(capsys.readouterr().out)
-    assert any("CRC" in cause for cause in told["lost"]), told["lost"]
-    assert sum(count for cause, count in told["lost"].items() if "CRC" in cause) <= inside
+    report = json.loads(capsys.readouterr().out)
+    assert any("CRC" in cause for cause in report["lost"]), report["lost"]
+    assert sum(count for cause, count in report["lost"].items() if "CRC" in cause) <= inside
     sent = {message.content.data for message in bags.of(TAPE, CAM_H)}  # type: ignore[union-attr]
-    assert set(datasets.samples(tmp_path / "out", H)) < sent  # not one picture with the flipped bit
+    assert set(datasets.samples(tmp_path / "out", H)) < sent  # not one image with the flipped bit
 
 
 def test_fault_05_strict_stops_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,9 +73,9 @@ def test_fault_05_reading_doctor_and_recover_count_the_same_messages(
         everything(recording)
     assert caught.value.offset == position
     assert main(["doctor", str(path), "--json"]) == 3
-    told = json.loads(capsys.readouterr().out)
-    assert told["counted"]["lost"] == inside
+    report = json.loads(capsys.readouterr().out)
+    assert report["counted"]["lost"] == inside
     assert main(["recover", str(path), str(tmp_path / "new.mcap"), "--json"]) == 3
-    told = json.loads(capsys.readouterr().out)
-    assert told["lost_messages"] == inside and not told["lost_unknown"]
+    report = json.loads(capsys.readouterr().out)
+    assert report["lost_messages"] == inside and not report["lost_unknown"]
     assert main(["doctor", str(tmp_path / "new.mcap")]) == 0

@@ -65,7 +65,7 @@ def test_fault_06_a_hostile_definition_is_a_schema_error_and_hurts_no_other_topi
         assert recording.decoder(recording.topic("/good")).decode(ros1_payload("hi")) == {"data": "hi"}
     monkeypatch.undo()
     assert main(["doctor", str(path), "--json"]) == (0 if case == "no text at all" else 3)
-    told = json.loads(capsys.readouterr().out)
-    assert [p["where"] for p in told["problems"] if "cannot be decoded" in p["message"]] == ["/evil"]
+    report = json.loads(capsys.readouterr().out)
+    assert [p["where"] for p in report["problems"] if "cannot be decoded" in p["message"]] == ["/evil"]
     assert main(["inspect", str(path)]) == 0
     assert "/good" in capsys.readouterr().out

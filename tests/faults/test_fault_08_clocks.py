@@ -60,19 +60,19 @@ CLOCKS = {
 
 
 @pytest.mark.parametrize("case", CLOCKS)
-def test_fault_08_doctor_tells_what_the_clocks_did(
+def test_fault_08_doctor_reports_what_the_clocks_did(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
 ) -> None:
     tape, expected = CLOCKS[case]
     path = _write(tmp_path / "run.bag", tape)
     assert main(["doctor", str(path), "--json"]) == 0  # strange, and nothing is lost
     problems = json.loads(capsys.readouterr().out)["problems"]
-    told = [problem["message"] for problem in problems if problem["where"] == STATE]
-    assert any(message.startswith(expected) for message in told), told
+    reported = [problem["message"] for problem in problems if problem["where"] == STATE]
+    assert any(message.startswith(expected) for message in reported), reported
     assert all(problem["severity"] == "info" for problem in problems)
 
 
-def test_fault_08_a_recording_whose_clocks_agree_is_told_to_be_fine(
+def test_fault_08_a_recording_whose_clocks_agree_is_reported_to_be_fine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = _write(tmp_path / "run.bag", _joints())
@@ -91,7 +91,7 @@ def test_fault_08_messages_keep_the_order_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("clock", ["log", "header"])
-def test_fault_08_the_clock_is_a_policy_and_a_reorder_is_told(
+def test_fault_08_the_clock_is_a_policy_and_a_reorder_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], clock: str
 ) -> None:
     tape = bags.in_file_order(bags.robot(1, hz=50))

@@ -108,6 +108,6 @@ def test_09_mixed_rates_repeat_what_is_slow_and_thin_out_what_is_fast(tmp_path: 
     slow, fast = stream(report, L), stream(report, JOINTS)
     assert (slow["messages"], slow["used"], slow["repeats"]) == (30, 30, 30)
     assert (fast["messages"], fast["used"], fast["unused"]) == (400, 60, 340)
-    # Every second row lies half way between two pictures, where rounding decides; the others show their own.
+    # Every second row lies half way between two images, where rounding decides; the others show their own.
     shown = datasets.samples(tmp_path / "out", L)
     assert shown[::2] == [bags.jpeg(n, seed=1) for n in range(30)]

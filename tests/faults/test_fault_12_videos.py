@@ -36,7 +36,7 @@ def cut_at_its_samples(path: Path) -> None:
 
 def one_frame_less(path: Path) -> None:
     path.unlink()
-    version21.encode(path, [version21.picture(1, row) for row in range(8)], Video())
+    version21.encode(path, [version21.image(1, row) for row in range(8)], Video())
 
 
 def unknown_codec(path: Path) -> None:
@@ -59,18 +59,18 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "said"), FAULTS)
+@pytest.mark.parametrize(("damage", "message"), FAULTS)
 def test_a_v21_episode_with_such_a_video_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None], message: str
 ) -> None:
     source = version21.make(tmp_path / "old", LENGTHS)
     damage(version21.video_path(source, 1))
     with pytest.raises(DataSetCorrupt) as caught:
         penstock.convert(source, tmp_path / "new")
-    assert f"episode 1, camera {CAMERA!r}" in caught.value.message and said in caught.value.message
+    assert f"episode 1, camera {CAMERA!r}" in caught.value.message and message in caught.value.message
     assert caught.value.hint and not (tmp_path / "new").exists()
     assert main(["doctor", str(source)]) == 1
-    assert f"episode 1, camera {CAMERA!r}" in (printed := capsys.readouterr().out) and said in printed
+    assert f"episode 1, camera {CAMERA!r}" in (printed := capsys.readouterr().out) and message in printed
 
 
 def test_such_episodes_are_left_out_and_counted_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,18 +85,18 @@ def test_such_episodes_are_left_out_and_counted_when_asked(tmp_path: Path, capsy
         penstock.convert(source, tmp_path / "strict", bad_episodes="drop", strict=True)
 
 
-@pytest.mark.parametrize(("damage", "said"), [FAULTS[0], FAULTS[3]])
+@pytest.mark.parametrize(("damage", "message"), [FAULTS[0], FAULTS[3]])
 def test_a_v30_data_set_with_such_a_video_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None], message: str
 ) -> None:
     penstock.convert(version21.make(tmp_path / "old", LENGTHS), tmp_path / "set")
     (path,) = datasets.video_files(tmp_path / "set", CAMERA)
     damage(path)
-    with pytest.raises(DataSetCorrupt, match=f"episode 0, camera '{CAMERA}'.*{said}"):
+    with pytest.raises(DataSetCorrupt, match=f"episode 0, camera '{CAMERA}'.*{message}"):
         penstock.convert(tmp_path / "set", tmp_path / "new")
     assert not (tmp_path / "new").exists()
     assert main(["doctor", str(tmp_path / "set")]) == 1
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 def test_a_v30_video_with_fewer_frames_than_rows_is_named_with_both_counts(
@@ -105,7 +105,7 @@ def test_a_v30_video_with_fewer_frames_than_rows_is_named_with_both_counts(
     penstock.convert(version21.make(tmp_path / "old", LENGTHS), tmp_path / "set")
     (path,) = datasets.video_files(tmp_path / "set", CAMERA)
     path.unlink()
-    version21.encode(path, [version21.picture(0, row) for row in range(30)], Video())
+    version21.encode(path, [version21.image(0, row) for row in range(30)], Video())
     with pytest.raises(DataSetCorrupt, match=f"episode 2, camera '{CAMERA}': 9 frames for 11 rows"):
         penstock.convert(tmp_path / "set", tmp_path / "new")
     assert main(["doctor", str(tmp_path / "set")]) == 1

@@ -32,25 +32,27 @@ def new(tmp_path: Path, old: Path) -> Path:
     return tmp_path / "set"
 
 
-def assert_refused(source: Path, said: str, capsys: pytest.CaptureFixture[str], in_doctor: str | None = None) -> None:
+def assert_refused(
+    source: Path, message: str, capsys: pytest.CaptureFixture[str], in_doctor: str | None = None
+) -> None:
     out = source.parent / "out"
     with pytest.raises(DataSetCorrupt) as caught:
         penstock.convert(source, out)
-    assert said in caught.value.message and not out.exists()
+    assert message in caught.value.message and not out.exists()
     assert main(["doctor", str(source)]) == 1
-    assert (in_doctor or said) in capsys.readouterr().out
+    assert (in_doctor or message) in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [({"total_episodes": 4}, "total_episodes is 4"), ({"total_frames": 33}, "total_frames is 33")],
 )
 def test_totals_that_disagree_are_refused_with_both_numbers(
-    old: Path, new: Path, change: dict[str, int], said: str, capsys: pytest.CaptureFixture[str]
+    old: Path, new: Path, change: dict[str, int], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for source in (old, new):
         version21.edit_info(source, **change)
-        assert_refused(source, said, capsys)
+        assert_refused(source, message, capsys)
 
 
 def replace_column(path: Path, name: str, change: dict[int, int]) -> None:
@@ -66,31 +68,31 @@ def test_a_gap_in_the_episodes_table_is_refused(new: Path, capsys: pytest.Captur
     path = new / "meta/episodes/chunk-000/file-000.parquet"
     replace_column(path, "dataset_from_index", {1: 13})
     replace_column(path, "dataset_to_index", {1: 22})
-    assert_refused(new, "episode 1 has the rows 13…22, by the lengths before it they are 12…21", capsys, "episode 1")
+    assert_refused(new, "episode 1 starts at row 13, the one before ends at 12: an index gap", capsys, "episode 1")
 
 
 @pytest.mark.parametrize(
-    ("column", "place", "said"),
+    ("column", "place", "message"),
     [("index", 14, "index is 99, not 14"), ("frame_index", 14, "frame_index is 99, not 2"),
      ("episode_index", 14, "episode_index is 99, not 1"), ("task_index", 14, "task_index 99")],
 )  # fmt: skip
 def test_rows_that_stand_elsewhere_than_they_say_are_refused(
-    new: Path, column: str, place: int, said: str, capsys: pytest.CaptureFixture[str]
+    new: Path, column: str, place: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     replace_column(new / "data/chunk-000/file-000.parquet", column, {place: 99})
-    assert_refused(new, said, capsys, column)
+    assert_refused(new, message, capsys, column)
 
 
 @pytest.mark.parametrize("template", ["../{episode_index}.parquet", "/etc/{episode_index}", "data/{__class__}.parquet"])
 def test_paths_that_lead_out_of_a_v21_data_set_are_refused(
     old: Path, template: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "unknown field" if "class" in template else "would leave the data set"
+    message = "unknown field" if "class" in template else "would leave the data set"
     version21.edit_info(old, data_path=template)
-    assert_refused(old, said, capsys)
+    assert_refused(old, message, capsys)
     version21.edit_info(old, data_path="data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet")
     version21.edit_info(old, video_path=template)
-    assert_refused(old, said, capsys)
+    assert_refused(old, message, capsys)
 
 
 def test_symbolic_links_out_of_a_data_set_are_refused(

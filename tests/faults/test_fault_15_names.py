@@ -54,7 +54,7 @@ def test_15_cameras_of_any_name_become_files_of_safe_names(tmp_path: Path) -> No
     assert sorted(cameras.values()) == sorted(HOSTILE)
     assert all(safe(name) for name in files(tmp_path))
     assert {path.split("/")[0] for path in files(tmp_path)} == {"run.bag", "in"}
-    for key, name in cameras.items():  # each holds its own pictures, not those of a namesake
+    for key, name in cameras.items():  # each holds its own images, not those of a namesake
         expected = [bags.jpeg(n, seed=HOSTILE.index(name)) for n in range(10)]
         assert datasets.samples(tmp_path / "in" / "out", key) == expected
     assert datasets.problems(tmp_path / "in" / "out", full=True) == []

@@ -59,13 +59,13 @@ def test_flipped_and_cut_files_are_read_or_refused(
 def test_a_cut_file_is_called_cut(whole: bytes, tmp_path: Path, keep: int) -> None:
     path = tmp_path / "cut.hdf5"
     path.write_bytes(whole[:keep])
-    with pytest.raises(StoreError, match=r"is cut|no HDF5 file|0 bytes") as error:
+    with pytest.raises(StoreError, match=r"is cut|not an HDF5 file|0 bytes") as error:
         penstock.convert(path, tmp_path / "out", fps=10)
     if keep == 5000:
         assert f"it has 5,000 of {len(whole):,} bytes" in str(error.value)
 
 
-def test_a_file_left_open_for_writing_is_said_to_be(tmp_path: Path) -> None:
+def test_a_file_left_open_for_writing_is_reported_to_be(tmp_path: Path) -> None:
     path = tmp_path / "open.hdf5"
     script = (
         "import h5py, os, sys\n"
@@ -80,7 +80,7 @@ def test_a_file_left_open_for_writing_is_said_to_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif("HDF5_USE_FILE_LOCKING" in os.environ, reason="HDF5 was told whether to lock files")
-def test_a_file_that_is_being_written_is_said_to_be(tmp_path: Path) -> None:
+def test_a_file_that_is_being_written_is_reported_to_be(tmp_path: Path) -> None:
     path = tmp_path / "busy.hdf5"
     with h5py.File(path, "w") as file:
         file["action"] = np.zeros((3, 2))
@@ -110,7 +110,7 @@ def test_a_heap_of_zeros_does_not_hang_the_parent(tmp_path: Path, monkeypatch: p
     try:
         assert probe_file(path, ["task"]).get(("/", "task")) in (None, "")
     except StoreCorrupt as error:
-        assert "does not come back" in error.message
+        assert "does not return" in error.message
 
 
 def test_a_crash_in_the_child_is_an_error_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,5 +136,5 @@ def test_a_damaged_row_of_its_own_length_is_lost_alone(tmp_path: Path) -> None:
     damaged[at : at + 16] = bytes(16)
     path.write_bytes(damaged)
     report = penstock.convert(path, tmp_path / "out", fps=10)
-    lost = report.lost["unusable picture: observations/images/cam"]
+    lost = report.lost["unusable image: observations/images/cam"]
     assert report.exit_code == 3 and lost >= 1 and report.frames == 6 - lost

@@ -18,7 +18,8 @@ import pytest
 
 import penstock
 from penstock.errors import BudgetExceeded, LimitExceeded
-from penstock.load import build, settings, view_opening
+from penstock.load import settings
+from penstock.load.views import build, view_opening
 from penstock.system.limits import read_memory_limit
 from penstock.system.units import GIB, MIB
 from tests.stores import hdf5_files as files
@@ -67,7 +68,7 @@ def test_18_a_loader_plans_with_what_the_container_grants(container: Machine, pa
         with loader(store, memory="2GiB") as made:
             assert made.stats()["memory"]["limit_bytes"] == fixed - plenty.slot_bytes
             assert made.shares.slots == plenty.slots - 1 and made.shares.left_bytes >= 0
-            assert any("2 GiB asked for" in note and "cgroup v2" in note for note in made.notes)
+            assert any("2 GiB requested" in note and "cgroup v2" in note for note in made.notes)
             assert sum(len(batch["index"]) for batch in made) == ROWS
 
 
@@ -99,9 +100,9 @@ def test_18_a_view_larger_than_what_is_left_keeps_fewer_rows(path: Path) -> None
             whole = [{name: np.array(value) for name, value in batch.items()} for batch in made]
         view_bytes = 2 * ROWS * 3 * 96 * 96
         with loader(store, memory=fixed + view_bytes // 2, view="ram") as made:
-            told = [note for note in made.notes if note.startswith("view: ")]
-            assert "more memory all rows have a place" in told[0]
-            assert len(told) == 3 and all(f"of {ROWS} rows" in note for note in told[1:])
+            notes = [note for note in made.notes if note.startswith("view: ")]
+            assert "more memory all rows have a place" in notes[0]
+            assert len(notes) == 3 and all(f"of {ROWS} rows" in note for note in notes[1:])
             views = made.stats()["views"]
             assert all(0 < view["capacity"] < ROWS for view in views.values())
             assert sum(view["bytes"] for view in views.values()) <= view_bytes // 2
@@ -182,7 +183,7 @@ def test_18_a_real_limit_of_the_process_rules(path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     rows, limit, _, *notes = ran.stdout.strip().split("|")
     assert int(rows) == ROWS and 100 * MIB < int(limit) <= 400 * MIB
-    assert any("2 GiB asked for" in note and "address space" in note for note in notes)
+    assert any("2 GiB requested" in note and "address space" in note for note in notes)
 
 
 def test_18_a_tiny_shared_memory_file_system_does_not_matter(path: Path) -> None:

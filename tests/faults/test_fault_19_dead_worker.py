@@ -29,13 +29,13 @@ class KillsTheLongOne(threading.Thread):
 
     def __init__(self, out: Path) -> None:
         super().__init__(daemon=True)
-        self._parcel = Path(str(out) + ".penstock-partial") / ".parcels" / "000000" / "videos"
+        self._worker_output = Path(str(out) + ".penstock-partial") / ".worker_outputs" / "000000" / "videos"
         self._over = threading.Event()
         self.killed = 0
 
     def run(self) -> None:
         while not self._over.wait(0.005):
-            if self._parcel.exists() and not self.killed:
+            if self._worker_output.exists() and not self.killed:
                 for child in psutil.Process().children():
                     if self._writes_there(child):
                         os.kill(child.pid, signal.SIGKILL)
@@ -43,7 +43,7 @@ class KillsTheLongOne(threading.Thread):
 
     def _writes_there(self, child: psutil.Process) -> bool:
         try:
-            return any(str(file.path).startswith(str(self._parcel.parent)) for file in child.open_files())
+            return any(str(file.path).startswith(str(self._worker_output.parent)) for file in child.open_files())
         except psutil.Error:  # one that has just ended
             return False
 

@@ -81,15 +81,15 @@ def test_20_a_new_data_set_is_absent_or_whole_and_resumes_to_the_same_bytes(
 def test_20_a_data_set_that_is_appended_to_is_the_old_one_or_the_new_one(
     kind: str, injector: Injector, sources: list[Path], wanted: dict[str, bytes], tmp_path: Path
 ) -> None:
-    begun = tmp_path / "begun" / "out"
-    penstock.convert(**call(sources[:1], begun))
-    before = contents(begun)
+    started = tmp_path / "begun" / "out"
+    penstock.convert(**call(sources[:1], started))
+    before = contents(started)
     more: dict[str, Any] = {"append": True}
-    counting = _copy(begun, tmp_path / "count")
+    counting = _copy(started, tmp_path / "count")
     calls = injector.run(call(sources[1:], counting, **more), under=counting.parent).calls
     assert contents(counting) == wanted
     for number in chosen_calls(calls, kind):
-        out = _copy(begun, tmp_path / f"case_{number}")
+        out = _copy(started, tmp_path / f"case_{number}")
         result = injector.run(call(sources[1:], out, **more), under=out.parent, number=number, kind=kind)
         check_result(result, kind, number, out)
         assert contents(out) in (before, wanted), (kind, number)
@@ -105,14 +105,14 @@ def test_20_a_data_set_that_is_appended_to_is_the_old_one_or_the_new_one(
 def test_20_a_data_set_that_is_replaced_is_the_old_one_or_the_new_one(
     kind: str, injector: Injector, sources: list[Path], wanted: dict[str, bytes], tmp_path: Path
 ) -> None:
-    begun = tmp_path / "begun" / "out"
-    penstock.convert(**call(sources[:1], begun))
-    before = contents(begun)
-    counting = _copy(begun, tmp_path / "count")
+    started = tmp_path / "begun" / "out"
+    penstock.convert(**call(sources[:1], started))
+    before = contents(started)
+    counting = _copy(started, tmp_path / "count")
     calls = injector.run(call(sources, counting, overwrite=True), under=counting.parent).calls
     # Up to its end this is a new data set, which the test above breaks everywhere.
     for number in range(max(1, calls - (calls if EVERY else 24)), calls + 1, 1 if EVERY else 2):
-        out = _copy(begun, tmp_path / f"case_{number}")
+        out = _copy(started, tmp_path / f"case_{number}")
         result = injector.run(call(sources, out, overwrite=True), under=out.parent, number=number, kind=kind)
         check_result(result, kind, number, out)
         assert contents(out) in (before, wanted), (kind, number)

@@ -64,14 +64,14 @@ def test_20_a_new_v21_data_set_is_absent_or_whole_and_resumes_to_the_same_bytes(
 def test_20_a_v21_data_set_that_is_appended_to_is_the_old_one_or_the_new_one(
     kind: str, injector: Injector, sources: list[Path], wanted: dict[str, bytes], tmp_path: Path
 ) -> None:
-    begun = tmp_path / "begun" / "out"
-    penstock.convert(**call(sources[:1], begun))
-    before = contents(begun)
-    counting = shutil.copytree(begun, tmp_path / "count" / "out")
+    started = tmp_path / "begun" / "out"
+    penstock.convert(**call(sources[:1], started))
+    before = contents(started)
+    counting = shutil.copytree(started, tmp_path / "count" / "out")
     calls = injector.run(call(sources[1:], counting, append=True), under=counting.parent).calls
     assert contents(counting) == wanted
     for number in chosen_calls(calls, kind)[:: 1 if EVERY else 2]:
-        out = shutil.copytree(begun, tmp_path / f"case_{number}" / "out")
+        out = shutil.copytree(started, tmp_path / f"case_{number}" / "out")
         result = injector.run(call(sources[1:], out, append=True), under=out.parent, number=number, kind=kind)
         check_result(result, kind, number, out)
         assert contents(out) in (before, wanted), (kind, number)

@@ -52,13 +52,13 @@ def test_21_ctrl_c_exits_130_and_the_conversion_can_be_resumed(
         for _ in range(presses):
             process.send_signal(signal.SIGINT)
             time.sleep(0.001)
-        _, said = process.communicate(timeout=120)
+        _, stderr = process.communicate(timeout=120)
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
-    assert "--resume" in said
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    assert "--resume" in stderr
     assert not out.exists()
     penstock.convert(**call(sources, out, resume=True, **SETTINGS))
     assert contents(out) == wanted

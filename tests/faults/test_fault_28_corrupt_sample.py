@@ -27,7 +27,7 @@ Batch = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A store of three episodes, and how the picture of a row is spoilt."""
+    """A store of three episodes, and how the image of a row is spoilt."""
 
     path: Path
     column: str
@@ -133,10 +133,12 @@ def test_28_raise_names_store_column_row_and_episode(case: Case) -> None:
     case.spoil(case.bad)
     with penstock.open(case.path) as store, loader(store) as made, pytest.raises(StoreCorrupt) as caught:
         batches(made)
-    said = caught.value.message
-    assert str(case.path) in said and case.column in said and 'on_error="skip"' in str(caught.value.hint)
-    told = {(row, f"row {row:,} (row {case.within + row - case.bad} of episode {case.episode})") for row in case.lost}
-    assert any(where in said for _, where in told), said
+    text = caught.value.message
+    assert str(case.path) in text and case.column in text and 'on_error="skip"' in str(caught.value.hint)
+    reported = {
+        (row, f"row {row:,} (row {case.within + row - case.bad} of episode {case.episode})") for row in case.lost
+    }
+    assert any(where in text for _, where in reported), text
 
 
 @pytest.mark.parametrize(("view", "threads"), [("off", 1), ("ram", 3)])

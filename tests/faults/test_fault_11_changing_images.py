@@ -1,4 +1,4 @@
-"""Fault 11: the size or the encoding of a camera's pictures changes within a topic.
+"""Fault 11: the size or the encoding of a camera's images changes within a topic.
 
 Expected: an error that names the topic, the message and both; nothing is written.
 """
@@ -65,7 +65,7 @@ def test_a_change_is_an_error_that_names_topic_message_and_both(change: str, tmp
 
 
 def test_a_jpeg_that_changes_its_sampling_cannot_be_copied_into_one_video(tmp_path: Path) -> None:
-    gray = cv2.imencode(".jpg", bags.picture(3)[..., 0])[1].tobytes()
+    gray = cv2.imencode(".jpg", bags.image(3)[..., 0])[1].tobytes()
     tape = bags.change(bags.robot(1), CAM_H, 8, bags.with_content(Jpeg(gray)))
     bag = bags.write(tmp_path / "run.bag", tape)
     with pytest.raises(ImageError, match=rf"{CAM_H}: message 8 is gray, the ones before yuvj420p"):
@@ -81,7 +81,7 @@ def test_a_jpeg_that_changes_its_sampling_cannot_be_copied_into_one_video(tmp_pa
         (lambda n: raw("32FC1", samples=4), "unknown image encoding '32FC1'", "mapped as depth"),
     ],
 )
-def test_16_bit_pictures_are_not_cut_to_8_in_silence(
+def test_16_bit_images_are_not_cut_to_8_in_silence(
     content: Callable[[int], Any], says: str, hint: str, tmp_path: Path
 ) -> None:
     topic = RAW if isinstance(content(0), Raw) else "/cam/image/compressed"

@@ -21,9 +21,9 @@ from tests.faults.jobs import leftovers
 # A worker that does not end when it is told to would hold the job for an hour, not for the usual moment.
 CONVERT = """
 import sys
-from penstock.conversion import parallel
-parallel._LAST_WORDS_S = 3600.0
-parallel._TOLD_LAST_S = float(sys.argv.pop(1))
+from penstock.conversion.parallel import pool
+pool._STOP_TIMEOUT_S = 3600.0
+pool._LATE_SIGNAL_S = float(sys.argv.pop(1))
 from penstock.cli import entry
 entry()
 """
@@ -48,7 +48,7 @@ class Converting:
         words = [*map(str, sources), str(out), "--jobs", "2", "--memory", "1GiB"]
         words += ["video=h264", "split_episodes=true", "rosbag.chunk_size=60"]  # it can be stopped between episodes
         self._partial = Path(str(out) + ".penstock-partial")
-        self._parcels = self._partial / ".parcels"
+        self._worker_outputs = self._partial / ".worker_outputs"
         self.process = subprocess.Popen(
             [sys.executable, "-c", CONVERT, str(told_last_s), "convert", *words],
             stderr=subprocess.PIPE,
@@ -59,7 +59,7 @@ class Converting:
     def __enter__(self) -> Converting:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and self.process.poll() is None:
-            first, second = (self._parcels / name for name in ("000000", "000001"))
+            first, second = (self._worker_outputs / name for name in ("000000", "000001"))
             # Not only gone: the second worker may be the first to begin.
             if (second / "videos").exists() and not first.exists() and _has_episode(self._partial):
                 return self
@@ -67,20 +67,20 @@ class Converting:
         self.__exit__()
         raise AssertionError("the first recording was not joined while the second one was converted")
 
-    def until_committed(self, parcel: str) -> None:
+    def until_committed(self, worker_output: str) -> None:
         """A worker has committed an episode."""
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and self.process.poll() is None:
-            if _has_episode(self._parcels / parcel):
+            if _has_episode(self._worker_outputs / worker_output):
                 return
             time.sleep(0.005)
-        raise AssertionError(f"nothing was committed to parcel {parcel}")
+        raise AssertionError(f"nothing was committed to worker_output {worker_output}")
 
     def workers(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children()
 
     def busy_worker(self) -> psutil.Process:
-        below = str(self._parcels / "000001")
+        below = str(self._worker_outputs / "000001")
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and self.process.poll() is None:  # between two files it has none open
             for worker in self.workers():
@@ -91,8 +91,8 @@ class Converting:
 
     def end(self) -> str:
         """What it said, once it has ended."""
-        _, said = self.process.communicate(timeout=150)
-        return said
+        _, stderr = self.process.communicate(timeout=150)
+        return stderr
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()  # and the workers with it
@@ -113,30 +113,30 @@ def _wait_until_ended(worker: psutil.Process) -> None:
             time.sleep(0.005)
 
 
-def test_19_a_worker_that_is_told_to_stop_fails_its_recording_by_name(sources: list[Path], tmp_path: Path) -> None:
+def test_19_a_worker_that_is_asked_to_stop_fails_its_recording_by_name(sources: list[Path], tmp_path: Path) -> None:
     with Converting(sources, tmp_path / "out") as converting:
         converting.busy_worker().send_signal(signal.SIGTERM)
-        said = converting.end()
+        stderr = converting.end()
     assert converting.process.returncode == 1
-    assert "run_1.bag: the process that converted it ended: it was told to stop (SIGTERM)" in said
-    assert "--resume goes on" in said
+    assert "run_1.bag: the process that converted it ended: stopped by SIGTERM" in stderr
+    assert "--resume continues" in stderr
 
 
-@pytest.mark.parametrize("told", ["the job", "everybody", "everybody, the job last"])
-def test_19_a_worker_without_work_does_not_hold_a_job_that_is_told_to_stop(
-    told: str, sources: list[Path], tmp_path: Path
+@pytest.mark.parametrize("message", ["the job", "everybody", "everybody, the job last"])
+def test_19_a_worker_without_work_does_not_hold_a_job_that_is_asked_to_stop(
+    message: str, sources: list[Path], tmp_path: Path
 ) -> None:
     with Converting(sources, tmp_path / "out", told_last_s=60) as converting:
         workers, busy = converting.workers(), converting.busy_worker()
-        for worker in workers if told != "the job" else []:
+        for worker in workers if message != "the job" else []:
             worker.send_signal(signal.SIGTERM)  # as a batch system does, which knows all processes of a job
-        if told == "everybody, the job last":
+        if message == "everybody, the job last":
             _wait_until_ended(busy)
             time.sleep(0.5)  # and the job sees it
         converting.process.send_signal(signal.SIGTERM)
-        said = converting.end()
+        stderr = converting.end()
     assert converting.process.returncode == 130
-    assert "Traceback" not in said and "--resume goes on" in said
+    assert "Traceback" not in stderr and "--resume continues" in stderr
     assert psutil.wait_procs(workers, timeout=60)[1] == []
 
 
@@ -170,14 +170,14 @@ def test_19_what_workers_committed_outlives_a_job_that_has_joined_nothing(end: s
         for name in ("000000", "000001"):
             converting.until_committed(name)
         converting.process.send_signal(end)
-        said = converting.end()
+        stderr = converting.end()
     finally:
         converting.__exit__()
     if end == signal.SIGTERM:
-        assert converting.process.returncode == 130 and "kept" in said and "--resume goes on" in said
+        assert converting.process.returncode == 130 and "kept" in stderr and "--resume continues" in stderr
     with pytest.raises(OutputExists, match="committed"):
         penstock.convert(sources, out, jobs=1)
     partial = Path(str(out) + ".penstock-partial")
     joined = (partial / "penstock/journal.jsonl").read_bytes().count(b'"type":"episode"')
     assert (joined > 0) == (end == signal.SIGTERM)  # told, it joins what comes next
-    assert (partial / ".parcels/000001/penstock/journal.jsonl").exists()
+    assert (partial / ".worker_outputs/000001/penstock/journal.jsonl").exists()

@@ -40,7 +40,7 @@ BROKEN = {
     "60,000 × 60,000": claiming(60_000, 60_000),
     "0 × 0": claiming(0, 0),
     "not a JPEG": b"GIF89a" + bytes(200),
-    "text": b"no picture today",
+    "text": b"no image today",
     "empty": b"",
     "a PNG of 60,000 × 60,000": png_claiming(60_000, 60_000),
 }
@@ -48,7 +48,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("video", ["copy", "mjpeg", "images"])
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_picture_is_counted_named_and_never_stored(kind: str, video: str, tmp_path: Path) -> None:
+def test_a_broken_image_is_counted_named_and_never_stored(kind: str, video: str, tmp_path: Path) -> None:
     tape = bags.change(bags.robot(1), CAM_H, 12, bags.with_content(Jpeg(BROKEN[kind])))
     report = penstock.convert(bags.write(tmp_path / "run.bag", tape), tmp_path / "out", video=video)
     assert report.exit_code == 3 and dict(report.lost) == {f"unusable message: {CAM_H}": 1}
@@ -79,7 +79,7 @@ def test_a_camera_that_claims_too_much_from_the_first_message_on_costs_no_memory
         assert peak_bytes < 50 * 2**20
 
 
-def test_a_picture_of_another_size_stops_the_conversion_with_both_sizes(tmp_path: Path) -> None:
+def test_a_image_of_another_size_stops_the_conversion_with_both_sizes(tmp_path: Path) -> None:
     tape = bags.change(bags.robot(1), CAM_L, 20, bags.with_content(Jpeg(bags.jpeg(3, width=32))))
     with pytest.raises(ImageError, match=rf"{CAM_L}: message 20 is jpeg 32×48, the first was jpeg 64×48"):
         penstock.convert(bags.write(tmp_path / "run.bag", tape), tmp_path / "out")
@@ -118,7 +118,7 @@ def test_broken_depth_is_counted_and_never_stored(form: str, data: bytes, tmp_pa
 @pytest.mark.parametrize(
     ("missing", "says"), [(1, "needs 9,216 bytes, the message holds 9,215"), (-384, "2 rows too many")]
 )
-def test_raw_pictures_of_a_wrong_length_are_counted_with_the_numbers(missing: int, says: str, tmp_path: Path) -> None:
+def test_raw_images_of_a_wrong_length_are_counted_with_the_numbers(missing: int, says: str, tmp_path: Path) -> None:
     good = Raw(bytes(48 * 192), 48, 64, "rgb8", 192)
     wrong = Raw(bytes(48 * 192 - missing), 48, 64, "rgb8", 192)
     topic = "/cam_h/image_raw"

@@ -64,7 +64,7 @@ def main() -> None:
     if args.child:
         child(json.loads(args.child))
         return
-    from penstock.system.units import parse_bytes
+    from penstock._src.system.units import parse_bytes
 
     memory_bytes = parse_bytes(args.memory or ("24GiB" if args.gpu else "800MiB"))
     names = args.models.split(",") if args.models else list(GPU_MODELS if args.gpu else CPU_MODELS)
@@ -214,7 +214,7 @@ def child(words: dict[str, Any]) -> None:
 
     torch.manual_seed(0)
     if words["device"] == "cpu":
-        from penstock.system.memory import give_back_large_blocks
+        from penstock._src.system.memory import give_back_large_blocks
 
         give_back_large_blocks()  # what the heap keeps of freed tensors would be noise
         torch.set_num_threads(1)
@@ -258,8 +258,8 @@ def trial(model: Any, make_batch: Any, optimizer: Any, loss: Any, amp: Any, word
 
     import torch
 
-    from penstock.plan.probe.device_memory import is_out_of_memory
-    from penstock.system.memory import PeakMeter
+    from penstock._src.plan.probe.device_memory import is_out_of_memory
+    from penstock._src.system.memory import PeakMeter
 
     fits = True
     with PeakMeter() as meter:

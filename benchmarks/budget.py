@@ -24,7 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from measure import Claim, finish, run
 
-from penstock.demo.recording import Script, write_recording
+from penstock._src.demo.recording import Script, write_recording
 
 MIB = 2**20
 
@@ -184,7 +184,7 @@ def _cameras(
 
 def _wide(directory: Path, values: int, messages: int) -> Path:
     """A recording with one topic: an array of float32 in each message, ten a second."""
-    from penstock.recordings.ros1.writer import BagWriter
+    from penstock._src.recordings.ros1.writer import BagWriter
 
     path = directory / f"wide-{values}-{messages}.bag"
     if path.exists():

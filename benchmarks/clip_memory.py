@@ -56,7 +56,7 @@ def load(root: str, dtype: str, batch_size: int, workers: int, prefetch: int) ->
     import torch  # noqa: F401 - as a training script has it
 
     import penstock
-    from penstock.system.memory import tree_pss_bytes
+    from penstock._src.system.memory import tree_pss_bytes
 
     tree: dict[str, Any] = {
         "DATA": {"ROOT": root, "VAL_SPLIT": None, "SPIKE_FLIP": False, "DTYPE": dtype},

@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from measure import Claim, Run, alternate, finish, median_seconds, run
 
-from penstock.demo.recording import Script, write_recording
+from penstock._src.demo.recording import Script, write_recording
 
 HERE = Path(__file__).resolve().parent
 BYTES_PER_SECOND = 8.2e6  # of the made recording: three cameras at 30 fps, about 92 KB an image

@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from measure import Claim, finish, run
 
-from penstock.lerobot.read.reader import open_data_set
-from penstock.recordings.ros1.writer import BagWriter
+from penstock._src.lerobot.read.reader import open_data_set
+from penstock._src.recordings.ros1.writer import BagWriter
 from tests.media import depths
 
 HEIGHT, WIDTH, FPS = 480, 640, 30

@@ -29,7 +29,7 @@ import numpy as np
 from measure import Claim, finish
 
 import penstock
-from penstock.system.memory import descendants
+from penstock._src.system.memory import descendants
 
 BATCH = 16
 

@@ -31,14 +31,14 @@ from measure import Claim, finish, run
 MB = 1e6
 _MANY = 1000  # below, what does not grow with the episodes is most of penstock/: report, state of the statistics
 _CONVERT = """
-import json, sys, time, penstock.conversion.job as job
+import json, sys, time, penstock._src.conversion.job as job
 began, used = time.perf_counter(), time.process_time()
 report = job.convert(sys.argv[1], sys.argv[2], memory="512MiB", jobs=1)
 print(json.dumps([time.perf_counter() - began, time.process_time() - used, report.episodes]))
 """
 _OPEN = """
 import json, sys, time
-import pyarrow.parquet, penstock, penstock.load.loader, penstock.stores.lerobot.store
+import pyarrow.parquet, penstock, penstock._src.load.loader, penstock._src.stores.lerobot.store
 
 def kib(name):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name))

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.demo.recording import Script, write_recording
-from penstock.lerobot import layout, tables
-from penstock.lerobot.features import ROW_FEATURES, Description, Feature
-from penstock.lerobot.layout import FilePosition, FreshNames
-from penstock.lerobot.stats import STATISTICS, NumericStats
-from penstock.lerobot.write.sink import LeRobotSink
-from penstock.media.image.codec import encode_jpeg
-from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
+from penstock._src.demo.recording import Script, write_recording
+from penstock._src.lerobot import layout, tables
+from penstock._src.lerobot.features import ROW_FEATURES, Description, Feature
+from penstock._src.lerobot.layout import FilePosition, FreshNames
+from penstock._src.lerobot.stats import STATISTICS, NumericStats
+from penstock._src.lerobot.write.sink import LeRobotSink
+from penstock._src.media.image.codec import encode_jpeg
+from penstock._src.media.mp4.writer import Mp4Writer, mjpeg_stsd
 
 FPS = 30
 ROWS = 500

@@ -31,9 +31,9 @@ import torchvision
 from measure import Claim, finish
 
 import penstock
-from penstock.conversion.commit.writer import DataSetWriter
-from penstock.demo.scene import SceneCamera
-from penstock.lerobot.features import Feature
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.demo.scene import SceneCamera
+from penstock._src.lerobot.features import Feature
 
 CAMERAS = ("cam_h", "cam_l", "cam_r")
 KEYS = [f"observation.images.{name}" for name in CAMERAS]

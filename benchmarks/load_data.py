@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.demo.recording import Script, write_recording
-from penstock.demo.scene import SceneCamera, joint_angles
+from penstock._src.demo.recording import Script, write_recording
+from penstock._src.demo.scene import SceneCamera, joint_angles
 
 CAMERAS = ("left_image", "right_image", "global_image")
 HEIGHT, WIDTH, FPS = 480, 640, 30
@@ -91,7 +91,7 @@ def data_set(directory: Path, seconds: float, video: str | None) -> Path:
 
 def jpeg_frames(data: Path, most: int = 1200) -> Path:
     """The JPEG frames of a set's cameras as bare bytes in one file, for contenders that know nothing of data sets."""
-    from penstock.media.mp4.index import read_index
+    from penstock._src.media.mp4.index import read_index
 
     out = data.with_name(f"{data.name}.jpegs.npz")
     if not out.exists():

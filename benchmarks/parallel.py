@@ -21,8 +21,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from measure import Claim, alternate, finish, median_seconds
 
-from penstock.demo.recording import Script, write_recording
-from penstock.system import memory, units
+from penstock._src.demo.recording import Script, write_recording
+from penstock._src.system import memory, units
 
 MIB = 2**20
 BUDGETS = (512 * MIB, 2048 * MIB)

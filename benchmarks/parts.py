@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from measure import Claim, finish, run
 from parts_child import CAMERA, FPS, HEIGHT, WIDTH
 
-from penstock.demo.recording import Script, write_recording
+from penstock._src.demo.recording import Script, write_recording
 
 CHILD = Path(__file__).resolve().parent / "parts_child.py"
 POSE, MARKS = "/pose", "/marks"

@@ -42,8 +42,8 @@ def _frames(source: Path) -> Iterator[list[bytes]]:
 
 
 def mp4_jpeg_penstock(source: Path, out: Path) -> Work:
-    from penstock.media.mp4.boxes import mjpeg_stsd
-    from penstock.media.mp4.writer import Mp4Writer
+    from penstock._src.media.mp4.boxes import mjpeg_stsd
+    from penstock._src.media.mp4.writer import Mp4Writer
 
     def work() -> int:
         with Mp4Writer(out, stsd=mjpeg_stsd(WIDTH, HEIGHT), width=WIDTH, height=HEIGHT, fps=FPS) as video:
@@ -79,8 +79,8 @@ def mp4_jpeg_pyav(source: Path, out: Path) -> Work:
 
 
 def mp4_h264_penstock(source: Path, out: Path) -> Work:
-    from penstock.media.mp4.index import read_index
-    from penstock.media.mp4.writer import Mp4Writer
+    from penstock._src.media.mp4.index import read_index
+    from penstock._src.media.mp4.writer import Mp4Writer
 
     def work() -> int:
         index = read_index(source)

@@ -31,7 +31,7 @@ BUDGETS = ("512MiB", "2GiB")
 MIB = 1 << 20
 _PLAN = """
 import json, sys
-from penstock.load.bench.planning import plan_loading
+from penstock._src.load.bench.planning import plan_loading
 path, batch, memory, seconds, window = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4]), sys.argv[5]
 plan = plan_loading(path, batch, memory=memory, seconds=seconds, window=window)
 found = {}
@@ -44,8 +44,8 @@ print(json.dumps(found))
 _LOAD = """
 import json, sys, time
 import penstock
-from penstock.load.bench.memory import HeldMeter
-from penstock.load.bench.points import window_for
+from penstock._src.load.bench.memory import HeldMeter
+from penstock._src.load.bench.points import window_for
 path, planned, seconds, window = sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 options = planned["options"]
 options["image_size"] = tuple(options["image_size"])
@@ -82,8 +82,8 @@ _VQA = """
 import json, sys, time
 import numpy as np
 import penstock
-from penstock.load.bench.memory import HeldMeter
-from penstock.load.vqa.samples import collate
+from penstock._src.load.bench.memory import HeldMeter
+from penstock._src.load.vqa.samples import collate
 path, planned, seconds = sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3])
 size = planned["options"]["batch_size"]
 
@@ -189,7 +189,7 @@ def _claims(directory: Path, only: str, *, quick: bool) -> list[Claim]:
 
 
 def _works(directory: Path, *, quick: bool) -> list[Work]:
-    from penstock.demo.vqa import ShapeScript, write_vqa_set
+    from penstock._src.demo.vqa import ShapeScript, write_vqa_set
 
     clips, vqa = directory / "clips", directory / "vqa"
     if not clips.exists():

@@ -134,7 +134,7 @@ def main() -> None:
 
 def _episodes(directory: Path) -> Path:
     """The demo's episodes, made where they are not there."""
-    from penstock.demo.act import ReachScript, write_episodes
+    from penstock._src.demo.act import ReachScript, write_episodes
 
     data = directory / "episodes"
     if not data.exists():

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 import penstock
-from penstock.stores.store import Scratch
-from penstock.system.files.remote.requests import counters
+from penstock._src.stores.store import Scratch
+from penstock._src.system.files.remote.requests import counters
 
 SIZE = (224, 224)
 
@@ -39,8 +39,8 @@ def main() -> None:
 
 def ranges(path: str) -> tuple[int, list[tuple[str, Any, Any]]]:
     """Rows, and of each camera its file with offsets and sizes, as penstock finds them."""
-    from penstock.media.mp4.index import read_index
-    from penstock.system.files import as_path
+    from penstock._src.media.mp4.index import read_index
+    from penstock._src.system.files import as_path
 
     found = []
     for file in sorted(as_path(path).rglob("*.mp4")):

@@ -28,7 +28,7 @@ from measure import Claim, finish
 
 HERE = Path(__file__).resolve().parent
 OWN_SRC = HERE.parent / "src"
-_CODE = "import sys; from penstock.cli import entry; sys.exit(entry())"
+_CODE = "import sys; from penstock._src.cli import entry; sys.exit(entry())"
 _NOT_COMPARED = ("report.json", "journal.jsonl")
 Case = tuple[str, list[str]]  # a name, and the words after `penstock convert` without the output
 
@@ -148,19 +148,19 @@ def _data_cases(data: Path) -> Iterator[Case]:
 
 
 def _demo(path: Path) -> None:
-    from penstock.demo.recording import Script, write_recording
+    from penstock._src.demo.recording import Script, write_recording
 
     write_recording(path, Script(seconds=4.0))
 
 
 def _kuavo(path: Path) -> None:
-    from penstock.demo.kuavo import KuavoScript, write_kuavo_recording
+    from penstock._src.demo.kuavo import KuavoScript, write_kuavo_recording
 
     write_kuavo_recording(path, KuavoScript(seconds=4.0, end_effector="leju_claw"))
 
 
 def _aloha(path: Path) -> None:
-    from penstock.demo.act import ReachScript, write_episodes
+    from penstock._src.demo.act import ReachScript, write_episodes
 
     write_episodes(path, ReachScript(episodes=3, rows=40))
 
@@ -215,7 +215,7 @@ def _replay(path: Path, holds: bool) -> None:
 def _data_set(video: str) -> Callable[[Path], None]:
     def make(path: Path) -> None:
         import penstock
-        from penstock.demo.recording import Script, write_recording
+        from penstock._src.demo.recording import Script, write_recording
 
         bag = path.with_name("source.bag")
         write_recording(bag, Script(seconds=3.0))

@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from measure import Claim, finish
 
 import penstock
-from penstock.demo.recording import Script, write_recording
-from penstock.system.units import format_bytes, format_size
+from penstock._src.demo.recording import Script, write_recording
+from penstock._src.system.units import format_bytes, format_size
 
 SOURCE = str(Path(penstock.__file__).parents[1])
 COUNTS = (10, 100, 1_000, 10_000)

@@ -46,8 +46,8 @@ def show_stages(root: Path, clips: int) -> None:
     import cv2
 
     import penstock
-    from penstock.load.clips import frames
-    from penstock.stores.spike.store import SpikeStore
+    from penstock._src.load.clips import frames
+    from penstock._src.stores.spike.store import SpikeStore
 
     cv2.setNumThreads(1)  # as in workers
     stages = {

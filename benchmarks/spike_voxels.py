@@ -19,9 +19,9 @@ TOP, LEFT = 52, 203  # a crop that begins inside a byte
 
 def voxel_claims(directory: Path, rounds: int) -> list[Claim]:
     """The bars: 20 times the usual way, and 70 % of what unpacking and adding up the crop's own bytes reaches."""
-    from penstock.media.spike.files import read_voxel
-    from penstock.media.spike.frames import crop_packed
-    from penstock.media.spike.layout import PlaneRegion, SpikeLayout
+    from penstock._src.media.spike.files import read_voxel
+    from penstock._src.media.spike.frames import crop_packed
+    from penstock._src.media.spike.layout import PlaneRegion, SpikeLayout
 
     layout = SpikeLayout("packed", HEIGHT, WIDTH, FRAMES, False)
     box = PlaneRegion(TOP, LEFT, CROP_PX, CROP_PX)

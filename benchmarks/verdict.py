@@ -31,9 +31,9 @@ from measure import Claim, finish
 
 import penstock
 from penstock import profile
-from penstock.profile.diagnosis.trial import FixTrial, Replay, try_fix
-from penstock.profile.diagnosis.verdict import Verdict, verdict
-from penstock.stores.store import ImageArray, ImageSource, Scratch, Store
+from penstock._src.profile.diagnosis.trial import FixTrial, Replay, try_fix
+from penstock._src.profile.diagnosis.verdict import Verdict, verdict
+from penstock._src.stores.store import ImageArray, ImageSource, Scratch, Store
 
 PARTS = ("decode", "compute", "storage")
 ATTEMPTS = 4

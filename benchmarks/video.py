@@ -29,12 +29,12 @@ import numpy as np
 from measure import Claim, finish
 from numpy.typing import NDArray
 
-from penstock.media.image import codec
-from penstock.media.mp4.index import read_index
-from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
-from penstock.media.video import decode
-from penstock.media.video.encode import CODECS, VideoEncoder
-from penstock.media.video.hardware import encoder_settings
+from penstock._src.media.image import codec
+from penstock._src.media.mp4.index import read_index
+from penstock._src.media.mp4.writer import Mp4Writer, mjpeg_stsd
+from penstock._src.media.video import decode
+from penstock._src.media.video.encode import CODECS, VideoEncoder
+from penstock._src.media.video.hardware import encoder_settings
 
 HEIGHT, WIDTH, FPS = 480, 640, 30
 CAMERA_QUALITY = 90
@@ -243,8 +243,8 @@ def add_torchcodec(python: str, videos: list[Row], rows: list[int]) -> None:
 MEMORY = """
 import sys, threading
 import numpy as np
-from penstock.media.video.encode import VideoEncoder
-from penstock.media.video.hardware import encoder_settings
+from penstock._src.media.video.encode import VideoEncoder
+from penstock._src.media.video.hardware import encoder_settings
 codec, cameras, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 noise = np.random.default_rng(0).integers(0, 256, (480, 1280, 3), dtype=np.uint8)
 def work():

@@ -28,9 +28,9 @@ import numpy as np  # noqa: E402
 from measure import Claim, finish  # noqa: E402
 
 import penstock  # noqa: E402
-from penstock.demo.scene import SceneCamera  # noqa: E402
-from penstock.load.engine.images import Fitter, begin_quiet, end_quiet, fit_for  # noqa: E402
-from penstock.stores.store import Scratch, Store  # noqa: E402
+from penstock._src.demo.scene import SceneCamera  # noqa: E402
+from penstock._src.load.engine.images import Fitter, begin_quiet, end_quiet, fit_for  # noqa: E402
+from penstock._src.stores.store import Scratch, Store  # noqa: E402
 
 SIZES = {"480×640": (480, 640), "224×224": (224, 224)}
 DISTINCT = 100

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 
+from penstock._src.load.clips.config import load_clip_config
+from penstock._src.prepare.check import first_sample, whole_images
 from penstock.errors import PenstockError
-from penstock.load.clips.config import load_clip_config
-from penstock.prepare.check import first_sample, whole_images
 
 CONFIG = "configs/deblur/vrt_spike_baseline.yaml"
 

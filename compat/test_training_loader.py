@@ -10,7 +10,7 @@ import sys
 CONFIG = "configs/deblur/vrt_spike_baseline.yaml"
 
 if __name__ == "__main__":
-    from penstock.cli import entry
+    from penstock._src.cli import entry
 
     words = sys.argv[1:] if any(word.endswith((".yaml", ".yml")) for word in sys.argv) else [CONFIG, *sys.argv[1:]]
     sys.argv[1:] = ["check", *words, "--only", "steps"]

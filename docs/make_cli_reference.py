@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from penstock.cli import build_parser
+from penstock._src.cli import build_parser
 
 TARGET = Path(__file__).resolve().parent / "reference" / "cli.md"
 

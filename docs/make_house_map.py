@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parent.parent / "src" / "penstock"
-TARGET = SOURCE / "README.md"
+PUBLIC = Path(__file__).resolve().parent.parent / "src" / "penstock"
+SOURCE = PUBLIC / "_src"
+TARGET = PUBLIC / "README.md"
 BEGIN, END = "<!-- map -->", "<!-- end of map -->"
 
 # In the order in which a room may look: only to rooms above it.
 ROOMS = (
-    "errors.py", "system", "formats", "profile", "media", "recordings", "align", "lerobot", "stores", "plan",
-    "conversion", "demo", "load", "torch.py", "prepare", "cli",
+    "system", "formats", "profile", "media", "recordings", "align", "lerobot", "stores", "plan",
+    "conversion", "demo", "load", "prepare", "cli",
 )  # fmt: skip
 
 
@@ -25,13 +26,12 @@ def render() -> str:
 
 def _lines() -> list[str]:
     lines = ["| file | what lives there |", "|---|---|"]
+    for path in sorted(PUBLIC.glob("*.py")):
+        lines.append(f"| `{path.name}` | {_first_line(path)} |")
+    lines.append(f"| **`_src/`** | **{_first_line(SOURCE / '__init__.py')}** |")
     for room in ROOMS:
-        path = SOURCE / room
-        if path.is_file():
-            lines.append(f"| `{room}` | {_first_line(path)} |")
-            continue
-        lines += _package(path)
-    return [*lines, *(f"| `{name}` | {_first_line(SOURCE / name)} |" for name in ("__init__.py", "__main__.py"))]
+        lines += _package(SOURCE / room)
+    return lines
 
 
 def _package(path: Path) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 
 import penstock
 from penstock import profile
-from penstock.demo.recording import Script, write_recording
+from penstock._src.demo.recording import Script, write_recording
 
 TARGET = Path(__file__).resolve().parent / "images" / "profile-page.png"
 WIDTH_PX, HEIGHT_PX = 1180, 840

@@ -80,7 +80,7 @@ def dataset_for(settings: Settings) -> Path:
 
 def make_demo(directory: Path) -> int:
     """All of it or nothing: beside its place first, where a try that was killed left what is removed now."""
-    from penstock.demo.act import ReachScript, write_episodes
+    from penstock.demo import ReachScript, write_episodes
 
     part = directory.with_name(directory.name + ".part")
     try:
@@ -152,7 +152,7 @@ def try_out(settings: Settings, tries: int) -> None:
     from act.rollout import evaluate, load_policy
     from act.task import check_task
 
-    from penstock.demo.act import ReachScript
+    from penstock.demo import ReachScript
 
     path = settings.ckpt_dir / BEST
     found = read_to_act(path)

@@ -51,9 +51,8 @@ def run(args: argparse.Namespace) -> int:
     from deblur.train import Settings, Trainer
 
     import penstock
-    from penstock.load.clips.config import load_clip_config
 
-    config = load_clip_config(args.config, args.values)
+    config = penstock.load_clip_config(args.config, args.values)
     out = args.out or Path("runs") / args.config.stem
     settings = Settings(out, args.log_every, args.save_every, args.images, not args.no_amp, args.resume)
     if not (args.resume or args.overwrite):

@@ -36,7 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def data_for(args: argparse.Namespace) -> str:
     """What was named, or the demo: made once."""
-    from penstock.demo.vqa import ShapeScript, write_vqa_set
+    from penstock.demo import ShapeScript, write_vqa_set
 
     if args.data is not None:
         return str(args.data)

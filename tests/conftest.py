@@ -34,7 +34,7 @@ def own_cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 @pytest.fixture(autouse=True)
 def no_real_time_left_behind() -> Iterator[None]:
     """A peer's AV1 encoder, run by root, makes the test process a real-time one: its children could stop a machine."""
-    from penstock.media.video.priority import ordinary_priority
+    from penstock._src.media.video.priority import ordinary_priority
 
     with ordinary_priority():
         yield

@@ -17,14 +17,14 @@ from types import ModuleType
 import pytest
 
 import penstock
-from penstock.cli import build_parser
+from penstock._src.cli import build_parser
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-SOURCE = REPOSITORY / "src" / "penstock"
+PUBLIC = REPOSITORY / "src" / "penstock"
+SOURCE = PUBLIC / "_src"
 
 # A room may import from itself and from rooms above it.
 ROOMS = (
-    "errors",
     "system",
     "formats",
     "profile",
@@ -37,24 +37,25 @@ ROOMS = (
     "conversion",
     "demo",
     "load",
-    "torch",
     "prepare",
     "cli",
-    "web",
 )
+# What is public and may be imported below `_src`.
+OPEN_TO_ALL = {"penstock.errors", "penstock.__version__"}
 # The format knows nothing of where its rows come from, and a timeline nothing of payloads.
 STRANGERS = {"lerobot": {"recordings", "align"}, "align": {"media"}}
 
 HEAVY = ("torch", "ray", "lerobot", "cv2", "av", "pyarrow", "h5py", "rosbags", "rich")
 
 MODULES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
+PUBLIC_MODULES = sorted(path.stem for path in PUBLIC.glob("*.py") if not path.stem.startswith("__"))
 
 
 # The map
 
 
 def _map_text() -> str:
-    return (SOURCE / "README.md").read_text(encoding="utf-8")
+    return (PUBLIC / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_map_names_every_module() -> None:
@@ -68,7 +69,7 @@ def test_the_map_names_nothing_that_is_gone() -> None:
     entries = set(re.findall(r"[\w/]+\.py", text)) | set(re.findall(r"`([\w/]+/)`", text))
     # A line may also speak of a neighbour by its bare name, and of a script outside the package.
     known = set(MODULES) | {module.split("/")[-1] for module in MODULES}
-    gone = [name for name in entries if name not in known and not (SOURCE / name).exists()]
+    gone = [name for name in entries if name not in known and not any((at / name).exists() for at in (SOURCE, PUBLIC))]
     assert sorted(name for name in gone if not (REPOSITORY / name).exists()) == []
 
 
@@ -82,7 +83,7 @@ def _room(module: str) -> str:
 
 def _imports(source: str, module: str) -> Iterator[tuple[int, str]]:
     """(line, room) of each import of penstock anywhere in the source: in functions and for type checkers too."""
-    package = ["penstock", *module.split("/")[:-1]]
+    package = ["penstock", "_src", *module.split("/")[:-1]]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -94,22 +95,24 @@ def _imports(source: str, module: str) -> Iterator[tuple[int, str]]:
             continue
         for name in names:
             parts = name.split(".")
-            if parts[0] == "penstock" and len(parts) > 1:
-                yield node.lineno, parts[1]
+            if parts[:2] == ["penstock", "_src"] and len(parts) > 2:
+                yield node.lineno, parts[2]
+            elif parts[0] == "penstock" and len(parts) > 1:
+                yield node.lineno, f"penstock.{parts[1]}"
 
 
 def _breaches(source: str, module: str) -> list[str]:
     room = _room(module)
-    allowed = set(ROOMS[: ROOMS.index(room) + 1]) - STRANGERS.get(room, set()) | {"__version__"}
+    allowed = set(ROOMS[: ROOMS.index(room) + 1]) - STRANGERS.get(room, set()) | OPEN_TO_ALL
     return [f"{module}:{line} imports {other}" for line, other in _imports(source, module) if other not in allowed]
 
 
 def test_every_module_lives_in_a_known_room() -> None:
-    rooms = {_room(module) for module in MODULES} - {"__init__", "__main__"}
+    rooms = {_room(module) for module in MODULES} - {"__init__"}
     assert rooms <= set(ROOMS)
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if module not in ("__init__.py", "__main__.py")])
+@pytest.mark.parametrize("module", [module for module in MODULES if module != "__init__.py"])
 def test_a_room_imports_only_from_rooms_above_it(module: str) -> None:
     assert _breaches((SOURCE / module).read_text(encoding="utf-8"), module) == []
 
@@ -117,11 +120,12 @@ def test_a_room_imports_only_from_rooms_above_it(module: str) -> None:
 @pytest.mark.parametrize(
     ("source", "module", "count"),
     [
-        ("def f():\n    from penstock.lerobot.write.writer import X", "align/pairing.py", 1),
-        ("from penstock import recordings, system", "media/image/jpeg.py", 1),
+        ("def f():\n    from penstock._src.lerobot.write.writer import X", "align/pairing.py", 1),
+        ("from penstock._src import recordings, system", "media/image/jpeg.py", 1),
         ("from ..conversion import job", "lerobot/features.py", 1),
-        ("import penstock.recordings.fetch", "lerobot/write/writer.py", 1),
+        ("import penstock._src.recordings.fetch", "lerobot/write/writer.py", 1),
         ("from penstock import convert", "plan/memory.py", 1),
+        ("from penstock import profile", "load/loader.py", 1),
         ("from . import features\nfrom ..media import mp4\nfrom penstock import __version__", "lerobot/features.py", 0),
         ("import json\nfrom penstock.errors import UsageError", "system/units.py", 0),
     ],
@@ -132,13 +136,13 @@ def test_a_forbidden_import_would_be_found(source: str, module: str, count: int)
 
 def test_no_module_is_imported_in_a_circle(monkeypatch: pytest.MonkeyPatch) -> None:
     structure = _docs_script("structure", monkeypatch)
-    assert structure.read_structure(SOURCE).running_cycles() == []
+    assert structure.read_structure(PUBLIC).running_cycles() == []
 
 
 # Imports
 
 
-@pytest.mark.parametrize("statement", ["import penstock", "from penstock.cli import build_parser; build_parser()"])
+@pytest.mark.parametrize("statement", ["import penstock", "from penstock._src.cli import build_parser; build_parser()"])
 def test_importing_penstock_imports_no_heavy_library(statement: str) -> None:
     code = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -151,7 +155,7 @@ def test_importing_penstock_imports_no_heavy_library(statement: str) -> None:
 def test_all_is_sorted_and_is_the_public_surface() -> None:
     assert list(penstock.__all__) == sorted(penstock.__all__)
     surface = {"__version__"}
-    for node in ast.parse((SOURCE / "__init__.py").read_text(encoding="utf-8")).body:
+    for node in ast.parse((PUBLIC / "__init__.py").read_text(encoding="utf-8")).body:
         if isinstance(node, ast.If):  # `if TYPE_CHECKING:` lists what is loaded at first use
             imports = [each for each in node.body if isinstance(each, (ast.Import, ast.ImportFrom))]
             surface |= {alias.asname or alias.name for each in imports for alias in each.names}
@@ -171,10 +175,44 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 @pytest.mark.parametrize("module", [module for module in MODULES if module.endswith("/__init__.py")])
 def test_a_room_offers_only_what_it_has(module: str) -> None:
-    room = importlib.import_module("penstock." + module.removesuffix("/__init__.py").replace("/", "."))
+    room = importlib.import_module("penstock._src." + module.removesuffix("/__init__.py").replace("/", "."))
     names = getattr(room, "__all__", [])
     assert len(names) == len(set(names))
     assert [name for name in names if not hasattr(room, name)] == []
+
+
+@pytest.mark.parametrize("name", PUBLIC_MODULES)
+def test_a_public_module_lists_what_it_offers(name: str) -> None:
+    module = importlib.import_module(f"penstock.{name}")
+    tree = ast.parse((PUBLIC / f"{name}.py").read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree)
+    if name in ("errors", "torch"):  # these hold their code themselves
+        return
+    imported = [
+        alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
+    assert sorted(imported) == sorted(module.__all__)
+
+
+def test_documentation_and_examples_import_public_names_only() -> None:
+    pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *(REPOSITORY / "examples").rglob("*.py")]
+    about_the_inside = {"how-it-works", "contributing"}
+    private, modules = [], set()
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        modules |= set(re.findall(r"(?:from|import) penstock\.(\w+)", text)) - {"_src"}
+        if not about_the_inside & set(page.parts):
+            private += [f"{page.name}: {line}" for line in text.splitlines() if " penstock._src." in line]
+    assert private == []
+    assert modules <= set(PUBLIC_MODULES)
+
+
+def test_every_public_name_is_documented() -> None:
+    pages = (REPOSITORY / "docs" / "reference").glob("*.md"), (REPOSITORY / "docs" / "contributing").glob("*.md")
+    text = "\n".join(page.read_text(encoding="utf-8") for group in pages for page in group)
+    modules = [penstock, *(importlib.import_module(f"penstock.{name}") for name in PUBLIC_MODULES if name != "errors")]
+    names = {name for module in modules for name in module.__all__ if not name.startswith("__")}
+    assert sorted(name for name in names if not re.search(rf"\b{name}\b", text)) == []
 
 
 def test_every_module_says_what_it_is_for() -> None:
@@ -242,7 +280,7 @@ def test_the_package_and_the_project_file_agree_on_the_version() -> None:
 
 
 def test_env_shows_every_dependency() -> None:
-    from penstock.cli.env import LIBRARIES
+    from penstock._src.cli.env import LIBRARIES
 
     block = re.search(r"^dependencies = \[\n(.*?)^\]", _project(), re.MULTILINE | re.DOTALL)
     assert block is not None

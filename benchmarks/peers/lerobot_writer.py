@@ -16,8 +16,8 @@ import cv2
 import numpy as np
 
 from penstock import recordings
-from penstock.recordings.values.images import ImageReader
-from penstock.recordings.values.vectors import VectorReader
+from penstock._src.recordings.values.images import ImageReader
+from penstock._src.recordings.values.vectors import VectorReader
 
 
 def fetch_one(recording, topic, number):  # type: ignore[no-untyped-def]

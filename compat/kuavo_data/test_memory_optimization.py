@@ -28,7 +28,7 @@ def command_line(words: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    from penstock.cli import entry
+    from penstock._src.cli import entry
 
     sys.argv[1:] = command_line(sys.argv[1:])
     entry()

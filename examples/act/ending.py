@@ -9,11 +9,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, FunctionType, TracebackType
 from typing import TYPE_CHECKING
 
 from penstock import profile
-from penstock.conversion.stop import resend_signal
 
 if TYPE_CHECKING:
     from .train import Trainer
@@ -52,7 +51,7 @@ def hearing_sigterm() -> Iterator[None]:
             return
         heard_s = -_DEAF_S
         number = signal.SIGTERM if issubclass(lost.exc_type, Terminated) else signal.SIGINT
-        resend_signal(number, hear_again)
+        threading.Thread(target=_resend, args=(number, hear_again), daemon=True).start()
 
     before = signal.signal(signal.SIGTERM, hear)
     sys.unraisablehook = hear_again
@@ -61,6 +60,21 @@ def hearing_sigterm() -> Iterator[None]:
     finally:
         sys.unraisablehook = tell
         signal.signal(signal.SIGTERM, before)
+
+
+def _resend(number: int, hook: FunctionType) -> None:
+    """Send a signal to the main thread once the hook has returned: inside it, it would be lost again."""
+    main = threading.main_thread().ident or 0
+    time.sleep(0.01)
+    while _is_running(sys._current_frames().get(main), hook):
+        time.sleep(0.01)
+    signal.pthread_kill(main, number)
+
+
+def _is_running(frame: FrameType | None, function: FunctionType) -> bool:
+    while frame is not None and frame.f_code is not function.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 class ProfileOut:

@@ -8,7 +8,8 @@ from typing import Any
 
 import penstock
 from penstock.errors import BudgetExceeded
-from penstock.system.units import MIB, format_bytes, parse_bytes
+
+from .texts import format_mib
 
 _VALIDATION_SHARE = 4  # a quarter of the memory is for validation …
 _VALIDATION_BATCH = 16  # … whose batches are small: their size changes nothing in the result
@@ -68,21 +69,21 @@ def _tried(
 def _refusal(loading: Loading, memory: int, refused: dict[str, BudgetExceeded]) -> BudgetExceeded:
     """In the words of the command line: what was given, who gets how much of it, and what would do."""
     val_bytes = memory // _VALIDATION_SHARE
-    given = loading.memory if loading.memory != "auto" else f"auto ({format_bytes(memory)})"
+    given = loading.memory if loading.memory != "auto" else f"auto ({format_mib(memory)})"
     needs = {name: error.size for name, error in refused.items()}
-    told = " and ".join(f"{name} needs {format_bytes(size)}" for name, size in needs.items())
+    told = " and ".join(f"{name} needs {format_mib(size)}" for name, size in needs.items())
     enough = max(
         needs.get("validation", 0) * _VALIDATION_SHARE,
         -(-needs.get("training", 0) * _VALIDATION_SHARE // (_VALIDATION_SHARE - 1)),
     )
     return BudgetExceeded(
-        f"--memory {given} is too little: {format_bytes(memory - val_bytes)} of it are for training and a quarter, "
-        f"{format_bytes(val_bytes)}, for validation, but {told}",
+        f"--memory {given} is too little: {format_mib(memory - val_bytes)} of it are for training and a quarter, "
+        f"{format_mib(val_bytes)}, for validation, but {told}",
         size=enough,
         limit=memory,
-        hint=f"--memory {-(-enough // MIB) + 1}MiB, a smaller --batch_size, --chunk_size or --image_size",
+        hint=f"--memory {-(-enough >> 20) + 1}MiB, a smaller --batch_size, --chunk_size or --image_size",
     )
 
 
 def _bytes(memory: str) -> int:
-    return penstock.Budget.parse(memory).limit_bytes if memory == "auto" else parse_bytes(memory)
+    return penstock.Budget.parse(memory).limit_bytes

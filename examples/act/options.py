@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import UsageError
-from penstock.system.units import parse_workers
 
 from .ranges import format_ranges, parse_ranges
 from .settings import Settings
@@ -144,7 +143,8 @@ def settings_from(args: argparse.Namespace) -> Settings:
         raise UsageError("--resume and --overwrite contradict each other")
     if not 0 < settings.val_share < 1:
         raise UsageError(f"--val_share {settings.val_share:g} is not between 0 and 1", hint="a fifth: --val_share 0.2")
-    parse_workers(settings.threads, cpus=1, what="--threads")
+    if not re.fullmatch(r"auto|[1-9]\d*|cpu\*(?!0*\.?0*$)\d*\.?\d+", settings.threads):
+        raise UsageError(f"--threads: '{settings.threads}' is not a number of threads, auto or cpu*0.9")
     if settings.ckpt_dir.exists() and not settings.ckpt_dir.is_dir():
         raise UsageError(f"--ckpt_dir {settings.ckpt_dir} is a file", hint="the directory of a run is needed")
     return settings

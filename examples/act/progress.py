@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from penstock.system.units import format_duration_ns
-
 from .messages import Language, message
+from .texts import format_duration
 
 _LONGEST_SILENCE_S = 30.0
 
@@ -42,5 +41,5 @@ class Progress:
         self._is_first, self._told_step, self._told_s = False, step, now_s
         loss, l1, kl, count = sums
         means = f"loss {loss / count:.4f} l1 {l1 / count:.4f} kl {kl / count:.4f}"
-        each = format_duration_ns(each_ns)
+        each = format_duration(each_ns)
         return message("step", self._language, step=step, total=self._total, each=each, means=means)

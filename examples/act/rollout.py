@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penstock.demo.act import CAMERAS, SIDES, ReachScript, ReachTask, Scene
+import penstock
+from penstock.demo import CAMERAS, SIDES, ReachScript, ReachTask, Scene
 from penstock.errors import UsageError
-from penstock.load.engine.images import Fitter, ImageFit
 
 from .columns import Columns, own_name
 from .data import Stats
@@ -76,8 +76,6 @@ class PolicyActs:
                 f"trained on the task of `penstock demo act`, the only one that can be tried here"
             )
         self._size = (shape.height, shape.width)
-        self._fitter = Fitter()
-        self._fits = {name: ImageFit(name, (script.height, script.width), self._size, 3) for name in self._cameras}
         self._ensemble = TemporalEnsemble(shape.chunk_size)
 
     @torch.no_grad()
@@ -87,8 +85,7 @@ class PolicyActs:
         for number, task in enumerate(tasks):
             jpegs = task.jpegs()  # through the same JPEGs and the same resize as in training
             for place, name in enumerate(self._cameras):
-                data = np.frombuffer(jpegs[name], np.uint8)
-                self._fitter.fit(data, self._fits[name], images[place, number])
+                images[place, number] = penstock.fit_image(jpegs[name], self._size)
         state = torch.tensor(np.stack([task.qpos for task in tasks]), dtype=torch.float32, device=self._device)
         chunks = self._policy.act(state, list(torch.from_numpy(images).to(self._device)))
         return self._ensemble.act(chunks.double().cpu().numpy())

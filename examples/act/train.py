@@ -15,9 +15,6 @@ from torch import Tensor
 
 from penstock import profile
 from penstock.errors import PenstockError, UsageError
-from penstock.profile.record.steps import steps
-from penstock.profile.report.table import epoch_line
-from penstock.system.units import format_duration_ns
 
 from .checkpoint import BEST, HISTORY, LAST, fitting, random_state, set_random_state, write_checkpoint, write_json
 from .curve import draw_curve
@@ -28,6 +25,7 @@ from .policy import Policy, make_policy, masked_mean
 from .progress import Progress
 from .same_data import check_same, facts_of
 from .settings import Settings
+from .texts import format_duration
 
 _SAFE_LR = 1e-4  # where more than ten times this diverged
 _AHEAD = 2  # steps that the host may be ahead of a device
@@ -279,8 +277,7 @@ class Trainer:
         spent_ns = time.perf_counter_ns() - began_ns
         self._saving_ns += spent_ns
         self._progress.leave_out(spent_ns / 1e9)
-        if profile.is_enabled():
-            steps().shift(spent_ns)
+        profile.leave_out(spent_ns)
 
     def _close_epoch(self, row: dict[str, Any]) -> None:
         self.history.append(row)
@@ -354,14 +351,14 @@ class Trainer:
         marked = profile.snapshot().epochs
         wait_ns = marked[-1].wait_ns if marked else None
         total_ns = marked[-1].duration_ns if marked else total_ns
-        line = epoch_line(
+        line = profile.epoch_line(
             row["epoch"], total_ns, validation_ns=validation_ns, training_ns=max(total_ns - validation_ns, 0),
             wait_ns=wait_ns, steps=row["steps"], lang=self.settings.lang,
         )  # fmt: skip
         print(line, flush=True)
         means = f"loss {row['train_loss']:.4f} l1 {row['train_l1']:.4f} kl {row['train_kl']:.4f}"
         parts = [message("train", self.settings.lang, means=means), self._validated(row) if "val_l1" in row else ""]
-        saving = format_duration_ns(self._saving_ns)
+        saving = format_duration(self._saving_ns)
         parts.append(message("pace", self.settings.lang, ms=row["ms_per_step"], saving=saving))
         print("".join(parts), flush=True)
 

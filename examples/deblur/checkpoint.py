@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 import torch
 
 from penstock.errors import OutputExists, OutputFailed, UsageError
-from penstock.system.files.writing import replacing
 
 VERSION = 1
 LAST, BEST, HISTORY = "last.ckpt", "best.ckpt", "history.json"
@@ -38,8 +38,11 @@ def write_bytes(path: Path, content: bytes) -> None:
 @contextmanager
 def _written(path: Path) -> Iterator[Path]:
     try:
-        with replacing(path, fsync=True) as fresh:
-            yield fresh
+        fresh = path.with_name(f"{path.name}.part")
+        yield fresh
+        with fresh.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
     except (OSError, RuntimeError) as error:  # torch raises RuntimeError where the disk is full
         raise OutputFailed(path, "it cannot be written", error) from error
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.stores.vqa.store import VQAStore
+import penstock
 
 _WORD = re.compile(r"\w+")
 _BLOCK = 4096
@@ -57,7 +57,7 @@ class Words:
         return cls(tuple(state["words"]), tuple(state["answers"]), state["prior"], state["question_prior"])
 
 
-def count_words(store: VQAStore, most_answers: int = 1000) -> Words:
+def count_words(store: penstock.Store, most_answers: int = 1000) -> Words:
     """One pass over the texts of the training data; the most frequent answers are those to choose from."""
     words: Counter[str] = Counter()
     answers: Counter[str] = Counter()

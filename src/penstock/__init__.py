@@ -10,55 +10,59 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     import penstock.profile as profile
     import penstock.torch as torch
-    from penstock.conversion.job import convert
-    from penstock.conversion.report import Report
+    from penstock._src.conversion.job import convert
+    from penstock._src.conversion.report import Report
+    from penstock._src.load.bench.planning import plan_loading
+    from penstock._src.load.clips.config import load_clip_config
+    from penstock._src.load.clips.dataset import SpikeClips
+    from penstock._src.load.clips.loaders import clip_loaders
+    from penstock._src.load.engine.images import fit_image
+    from penstock._src.load.loader import Loader
+    from penstock._src.load.replay.buffer import AsyncSampleBuffer, MultimodalReplayBuffer
+    from penstock._src.load.sampling.window import Clip, Transition, Window
+    from penstock._src.load.settings import Mix
+    from penstock._src.load.views.build import build_view
+    from penstock._src.load.views.view import View
+    from penstock._src.load.vqa.dataset import LazyLoadVQADataset, VQADataset
+    from penstock._src.load.vqa.streaming import StreamingVQADataset
+    from penstock._src.media.spike.files import read_spikes
+    from penstock._src.media.spike.intensity import spike_to_tfi, spike_to_tfp
+    from penstock._src.media.spike.voxel import spike_to_voxel
+    from penstock._src.stores.opening import open_store as open
+    from penstock._src.stores.store import Store
+    from penstock._src.system.budget import Budget
     from penstock.errors import PenstockError
-    from penstock.load.bench.planning import plan_loading
-    from penstock.load.clips.dataset import SpikeClips
-    from penstock.load.clips.loaders import clip_loaders
-    from penstock.load.loader import Loader
-    from penstock.load.replay.buffer import AsyncSampleBuffer, MultimodalReplayBuffer
-    from penstock.load.sampling.window import Clip, Transition, Window
-    from penstock.load.settings import Mix
-    from penstock.load.views.build import build_view
-    from penstock.load.views.view import View
-    from penstock.load.vqa.dataset import LazyLoadVQADataset, VQADataset
-    from penstock.load.vqa.streaming import StreamingVQADataset
-    from penstock.media.spike.files import read_spikes
-    from penstock.media.spike.intensity import spike_to_tfi, spike_to_tfp
-    from penstock.media.spike.voxel import spike_to_voxel
-    from penstock.stores.opening import open_store as open
-    from penstock.stores.store import Store
-    from penstock.system.budget import Budget
 
 # Loaded at first use: importing penstock imports no other package.
 _HOMES = {
-    "AsyncSampleBuffer": "penstock.load.replay.buffer",
-    "Budget": "penstock.system.budget",
-    "Clip": "penstock.load.sampling.window",
-    "LazyLoadVQADataset": "penstock.load.vqa.dataset",
-    "Loader": "penstock.load.loader",
-    "Mix": "penstock.load.settings",
-    "MultimodalReplayBuffer": "penstock.load.replay.buffer",
+    "AsyncSampleBuffer": "penstock._src.load.replay.buffer",
+    "Budget": "penstock._src.system.budget",
+    "Clip": "penstock._src.load.sampling.window",
+    "LazyLoadVQADataset": "penstock._src.load.vqa.dataset",
+    "Loader": "penstock._src.load.loader",
+    "Mix": "penstock._src.load.settings",
+    "MultimodalReplayBuffer": "penstock._src.load.replay.buffer",
     "PenstockError": "penstock.errors",
-    "Report": "penstock.conversion.report",
-    "SpikeClips": "penstock.load.clips.dataset",
-    "Store": "penstock.stores.store",
-    "StreamingVQADataset": "penstock.load.vqa.streaming",
-    "Transition": "penstock.load.sampling.window",
-    "VQADataset": "penstock.load.vqa.dataset",
-    "View": "penstock.load.views.view",
-    "Window": "penstock.load.sampling.window",
-    "build_view": "penstock.load.views.build",
-    "clip_loaders": "penstock.load.clips.loaders",
-    "convert": "penstock.conversion.job",
-    "open": "penstock.stores.opening:open_store",
-    "plan_loading": "penstock.load.bench.planning",
+    "Report": "penstock._src.conversion.report",
+    "SpikeClips": "penstock._src.load.clips.dataset",
+    "Store": "penstock._src.stores.store",
+    "StreamingVQADataset": "penstock._src.load.vqa.streaming",
+    "Transition": "penstock._src.load.sampling.window",
+    "VQADataset": "penstock._src.load.vqa.dataset",
+    "View": "penstock._src.load.views.view",
+    "Window": "penstock._src.load.sampling.window",
+    "build_view": "penstock._src.load.views.build",
+    "clip_loaders": "penstock._src.load.clips.loaders",
+    "convert": "penstock._src.conversion.job",
+    "fit_image": "penstock._src.load.engine.images",
+    "load_clip_config": "penstock._src.load.clips.config",
+    "open": "penstock._src.stores.opening:open_store",
+    "plan_loading": "penstock._src.load.bench.planning",
     "profile": "penstock.profile:",
-    "read_spikes": "penstock.media.spike.files",
-    "spike_to_tfi": "penstock.media.spike.intensity",
-    "spike_to_tfp": "penstock.media.spike.intensity",
-    "spike_to_voxel": "penstock.media.spike.voxel",
+    "read_spikes": "penstock._src.media.spike.files",
+    "spike_to_tfi": "penstock._src.media.spike.intensity",
+    "spike_to_tfp": "penstock._src.media.spike.intensity",
+    "spike_to_voxel": "penstock._src.media.spike.voxel",
     "torch": "penstock.torch:",
 }
 
@@ -83,6 +87,8 @@ __all__ = [
     "build_view",
     "clip_loaders",
     "convert",
+    "fit_image",
+    "load_clip_config",
     "open",
     "plan_loading",
     "profile",

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.cli import entry
+from penstock._src.cli import entry
 
 entry()

@@ -16,21 +16,21 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from penstock._src.load import settings
+from penstock._src.load.engine.gather import Gatherer
+from penstock._src.load.engine.recycle import Recycler
+from penstock._src.load.engine.shared_array import SharedArray
+from penstock._src.load.engine.slots import lay_out
+from penstock._src.load.engine.source import ImageSize, Normalize
+from penstock._src.load.engine.stages import now_ns
+from penstock._src.load.sampling.passes import Passes
+from penstock._src.load.sampling.window import Sampling
+from penstock._src.load.torch_sharing import FetchedSamples, Sample, collate, worker_memory
+from penstock._src.load.views.view import View
+from penstock._src.stores.opening import open_store
+from penstock._src.stores.store import Store, row_numbers
+from penstock._src.system.budget import Budget
 from penstock.errors import MissingExtra, UsageError
-from penstock.load import settings
-from penstock.load.engine.gather import Gatherer
-from penstock.load.engine.recycle import Recycler
-from penstock.load.engine.shared_array import SharedArray
-from penstock.load.engine.slots import lay_out
-from penstock.load.engine.source import ImageSize, Normalize
-from penstock.load.engine.stages import now_ns
-from penstock.load.sampling.passes import Passes
-from penstock.load.sampling.window import Sampling
-from penstock.load.torch_sharing import FetchedSamples, Sample, collate, worker_memory
-from penstock.load.views.view import View
-from penstock.stores.opening import open_store
-from penstock.stores.store import Store, row_numbers
-from penstock.system.budget import Budget
 
 if TYPE_CHECKING:  # checked alike where torch is installed and where it is not
     torch: Any

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.align import Alignment, FixedTimeline, Timeline, TopicStream, TopicTimeline, align
+from penstock._src.align import Alignment, FixedTimeline, Timeline, TopicStream, TopicTimeline, align
 from penstock.errors import AlignError
 from tests.align.brute import BruteAlignment, BruteStream, Refused, brute_align
 

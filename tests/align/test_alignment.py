@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from penstock.align import AlignmentReport, FixedTimeline, RowPick, TopicStream, TopicTimeline, align
+from penstock._src.align import AlignmentReport, FixedTimeline, RowPick, TopicStream, TopicTimeline, align
 from penstock.errors import AlignError, ConfigError
 
 MS = 1_000_000

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.align import RowPick, interpolate
-from penstock.align.pairing import slerp
+from penstock._src.align import RowPick, interpolate
+from penstock._src.align.pairing import slerp
 from penstock.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.align import FixedTimeline, TopicStream, TopicTimeline, align, measure_rate
+from penstock._src.align import FixedTimeline, TopicStream, TopicTimeline, align, measure_rate
 
 SECOND = 1_000_000_000
 START_NS = 1_700_000_000 * SECOND

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from penstock.conversion.bench import Bench, BenchRun, bench_conversion
-from penstock.demo.recording import Script, write_recording
+from penstock._src.conversion.bench import Bench, BenchRun, bench_conversion
+from penstock._src.demo.recording import Script, write_recording
+from penstock._src.lerobot.read.reader import open_data_set
 from penstock.errors import UsageError
-from penstock.lerobot.read.reader import open_data_set
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 120

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.cli import main
+from penstock._src.cli import main
+from penstock._src.load.bench import page_cache
+from penstock._src.load.bench.measure import bench_load
+from penstock._src.load.bench.points import COLD, Plan, window_for
 from penstock.errors import UsageError
-from penstock.load.bench import page_cache
-from penstock.load.bench.measure import bench_load
-from penstock.load.bench.points import COLD, Plan, window_for
 from tests.lerobot import making
 from tests.stores import hdf5_files as files
 
@@ -201,7 +201,7 @@ def test_what_cannot_be_opened_exits_1(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_it_works_without_torch(data_set: Path, tmp_path: Path) -> None:
-    script = "import sys; sys.modules['torch'] = None\nfrom penstock.cli import main\nsys.exit(main(sys.argv[1:]))"
+    script = "import sys; sys.modules['torch'] = None\nfrom penstock._src.cli import main\nsys.exit(main(sys.argv[1:]))"
     words = ["bench", "load", str(data_set), *QUICK, "--batch-sizes", "8", "--view", "off", "--json"]
     ran = subprocess.run(
         [sys.executable, "-c", script, *words],

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import penstock
-from penstock.cli import main
+from penstock._src.cli import main
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, STATE, Jpeg, change, with_content
 
@@ -188,7 +188,7 @@ def test_an_error_of_the_system_exits_1_without_a_traceback(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "disk")
 
-    monkeypatch.setattr("penstock.conversion.commit.writer.DataSetWriter.close", full)
+    monkeypatch.setattr("penstock._src.conversion.commit.writer.DataSetWriter.close", full)
     assert main(["convert", str(bag), str(tmp_path / "out")]) == 1
     assert "penstock: disk: No space left on device\n" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["out.penstock-partial"]  # its one episode is committed

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 import penstock
-from penstock.cli import main
-from penstock.conversion.report import group_left_out, left_out
+from penstock._src.cli import main
+from penstock._src.conversion.report import group_left_out, left_out
 from tests.conversion import bags
 from tests.conversion.bags import STATE
 
@@ -128,9 +128,9 @@ def test_fields_of_all_topics_are_paths_that_a_configuration_takes(
 
 
 def test_an_array_of_messages_lists_the_fields_of_its_first(tmp_path: Path) -> None:
-    from penstock.recordings.messages.decode import RosDecoder
-    from penstock.recordings.messages.definitions import parse_msg
-    from penstock.recordings.values.fields import list_fields
+    from penstock._src.recordings.messages.decode import RosDecoder
+    from penstock._src.recordings.messages.definitions import parse_msg
+    from penstock._src.recordings.values.fields import list_fields
 
     text = "pkg/Item[] items\nuint8[] data\nbool on\n===\nMSG: pkg/Item\nfloat64 x\nstring name\n"
     decoder = RosDecoder(parse_msg(text, "pkg/msg/List"), "pkg/msg/List", "ros1")

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from penstock.cli import env, main
-from penstock.system import limits
-from penstock.system.units import GIB
+from penstock._src.cli import env, main
+from penstock._src.system import limits
+from penstock._src.system.units import GIB
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_json_is_one_object_with_the_same_numbers(capsys: pytest.CaptureFixture[
 
 def test_versions_are_reported_without_importing_the_libraries() -> None:
     code = (
-        "import sys; from penstock.cli.env import library_versions; found = library_versions()\n"
+        "import sys; from penstock._src.cli.env import library_versions; found = library_versions()\n"
         "assert found['numpy'] and found['pyarrow'], found\n"
         "assert 'pyarrow' not in sys.modules and 'av' not in sys.modules"
     )

@@ -10,8 +10,8 @@ import h5py
 import numpy as np
 import pytest
 
-from penstock.cli import main
-from penstock.demo.recording import Script, write_recording
+from penstock._src.cli import main
+from penstock._src.demo.recording import Script, write_recording
 from tests.conversion import version21
 from tests.lerobot import making
 from tests.stores import hdf5_files as files

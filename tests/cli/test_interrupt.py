@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.demo.recording import Script, write_recording
+from penstock._src.demo.recording import Script, write_recording
 from tests.conversion import datasets
 
 

@@ -7,8 +7,8 @@ import sys
 
 _LOST_ONCE = """
 import signal, time, weakref
-from penstock import cli
-from penstock.cli import env
+from penstock._src import cli
+from penstock._src.cli import env
 
 class Thing:
     pass

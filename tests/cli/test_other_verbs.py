@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.cli import VERBS, main
+from penstock._src.cli import VERBS, main
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, CAM_L, COMMAND, STATE, change, cut_by
 
@@ -273,7 +273,8 @@ def test_env_reports_limits_and_versions(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_starting_the_command_loads_nothing_heavy() -> None:
     heavy = ("pyarrow", "cv2", "av", "rosbags", "rich", "psutil", "yaml", "torch", "pandas")
-    code = f"import sys, penstock.cli; penstock.cli.build_parser(); print([m for m in {heavy!r} if m in sys.modules])"
+    start = "import sys; from penstock._src.cli import build_parser; build_parser()"
+    code = f"{start}; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.plan_page import conversion_page, loading_page
-from penstock.plan.conversion_plan import ConversionOption, ConversionPlan
-from penstock.plan.load_plan import LoadOption, LoadPlan
+from penstock._src.cli.plan_page import conversion_page, loading_page
+from penstock._src.plan.conversion_plan import ConversionOption, ConversionPlan
+from penstock._src.plan.load_plan import LoadOption, LoadPlan
 from tests.profile.browser import CHROMIUM, DRIVER, Browser
 
 MIB = 1 << 20

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from penstock import profile
-from penstock.cli import main
-from penstock.profile.stats import Snapshot
+from penstock._src.cli import main
+from penstock._src.profile.stats import Snapshot
 from tests.profile.made import stats
 from tests.profile.runs import image, loader_told
 
@@ -128,7 +128,7 @@ def test_numbers_that_contradict_each_other_are_a_damaged_run(
     def divide(*args: Any, **named: Any) -> Any:
         raise ZeroDivisionError("division\nby zero")
 
-    monkeypatch.setattr(importlib.import_module("penstock.profile.diagnosis.verdict"), "verdict", divide)
+    monkeypatch.setattr(importlib.import_module("penstock._src.profile.diagnosis.verdict"), "verdict", divide)
     path = small_run().save(tmp_path / "bad.json")
     assert main(["profile", str(path)]) == 2
     assert capsys.readouterr().err == f"penstock: {path} is damaged: ZeroDivisionError: division by zero\n"

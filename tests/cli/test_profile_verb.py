@@ -12,8 +12,8 @@ import pytest
 
 import penstock
 from penstock import profile
-from penstock.cli import main
-from penstock.profile.stats import Snapshot
+from penstock._src.cli import main
+from penstock._src.profile.stats import Snapshot
 from tests.lerobot import making
 from tests.profile.runs import image, loader_told, run
 

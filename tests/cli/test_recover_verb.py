@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import main
+from penstock._src.cli import main
 from tests.recordings.containers.makers import write_bag, write_mcap, write_rosbag2
 from tests.recordings.recovery.cases import distinct_messages, mcap_record_at
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock import recordings
-from penstock.cli import main
+from penstock._src.cli import main
 from tests.conversion import datasets
 
 ROOT = Path(__file__).resolve().parents[3] / "shared" / "data" / "recordings"

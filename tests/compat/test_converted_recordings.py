@@ -20,7 +20,7 @@ from lerobot.datasets.aggregate import aggregate_datasets
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 import penstock
-from penstock.demo.recording import (
+from penstock._src.demo.recording import (
     CAMERA_TOPIC,
     CAMERAS,
     COMMAND_TOPIC,
@@ -33,9 +33,9 @@ from penstock.demo.recording import (
     image_payload,
     joint_payload,
 )
-from penstock.demo.scene import SceneCamera, joint_angles
-from penstock.media.image.codec import encode_jpeg
-from penstock.recordings.ros1.writer import BagWriter
+from penstock._src.demo.scene import SceneCamera, joint_angles
+from penstock._src.media.image.codec import encode_jpeg
+from penstock._src.recordings.ros1.writer import BagWriter
 from tests.align.brute import BruteStream, brute_align
 
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("default")]

@@ -10,7 +10,7 @@ import pytest
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 import penstock
-from penstock.media.mp4.index import read_index
+from penstock._src.media.mp4.index import read_index
 from tests.conversion import bags, datasets, version21
 from tests.conversion.version21 import CAMERA, TASKS, Video
 

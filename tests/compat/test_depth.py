@@ -14,9 +14,9 @@ from lerobot.datasets.image_writer import write_image
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 import penstock
-from penstock.lerobot.check.dataset import check
-from penstock.lerobot.read.reader import open_data_set
-from penstock.recordings.ros1.writer import BagWriter
+from penstock._src.lerobot.check.dataset import check
+from penstock._src.lerobot.read.reader import open_data_set
+from penstock._src.recordings.ros1.writer import BagWriter
 from tests.media import depths
 
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("default")]

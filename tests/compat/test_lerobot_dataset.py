@@ -16,11 +16,11 @@ from lerobot.datasets.aggregate import aggregate_datasets
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from lerobot.datasets.video_utils import get_video_info
 
-from penstock.conversion.commit.writer import DataSetWriter
-from penstock.lerobot.check.dataset import check
-from penstock.lerobot.features import Feature
-from penstock.lerobot.read.reader import open_data_set
-from penstock.media.image.codec import encode_jpeg
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.lerobot.check.dataset import check
+from penstock._src.lerobot.features import Feature
+from penstock._src.lerobot.read.reader import open_data_set
+from penstock._src.media.image.codec import encode_jpeg
 from tests.lerobot.making import (
     CAMERA,
     FEATURES,
@@ -202,7 +202,7 @@ def test_matrices_are_read_and_aggregated(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", ["h264", "hevc", "av1"])
 def test_encoded_video_is_read(tmp_path: Path, codec: str) -> None:
-    from penstock.media.video.encode import EncoderSettings, VideoEncoder
+    from penstock._src.media.video.encode import EncoderSettings, VideoEncoder
 
     feature = Feature(CAMERA, "video", (64, 96, 3), NAMES)
     images = [np.full((64, 96, 3), 10 * number, dtype=np.uint8) for number in range(20)]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
-from penstock.media.image import codec
-from penstock.stores.lerobot.store import LeRobotStore
-from penstock.stores.store import Scratch
+from penstock._src.media.image import codec
+from penstock._src.stores.lerobot.store import LeRobotStore
+from penstock._src.stores.store import Scratch
 from tests.compat.test_lerobot_dataset import decoded, lerobot_made, read
 from tests.lerobot.making import CAMERA, make
 from tests.media import depths

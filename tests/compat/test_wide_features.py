@@ -12,9 +12,9 @@ from lerobot.datasets.aggregate import aggregate_datasets
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from lerobot.processor.normalize_processor import NormalizerProcessorStep
 
-from penstock.conversion.commit.writer import DataSetWriter
-from penstock.lerobot.features import Feature
-from penstock.lerobot.stats import WIDEST_VALUES
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.lerobot.features import Feature
+from penstock._src.lerobot.stats import WIDEST_VALUES
 
 pytestmark = [
     pytest.mark.compat,

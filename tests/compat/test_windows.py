@@ -9,8 +9,8 @@ import pytest
 from lerobot.datasets.dataset_reader import DatasetReader
 from lerobot.datasets.feature_utils import check_delta_timestamps, get_delta_indices
 
+from penstock._src.load.sampling.window import Window
 from penstock.errors import UsageError
-from penstock.load.sampling.window import Window
 from tests.load.memory_store import MemoryStore
 
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("default")]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.demo.act import ReachScript, write_episodes
+from penstock._src.demo.act import ReachScript, write_episodes
 from tests.compat_folder.folder import copy_of_the_folder, typed
 
 torch = pytest.importorskip("torch")

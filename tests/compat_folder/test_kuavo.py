@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.demo.kuavo import KuavoScript, write_kuavo_recording
-from penstock.lerobot.read.reader import open_data_set
+from penstock._src.demo.kuavo import KuavoScript, write_kuavo_recording
+from penstock._src.lerobot.read.reader import open_data_set
 from tests.compat_folder.folder import copy_of_the_folder, typed
 from tests.conversion import kuavo_oracle as oracle
 

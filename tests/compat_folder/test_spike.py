@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.demo.spike import SpikeScript, write_spike_set
+from penstock._src.demo.spike import SpikeScript, write_spike_set
 from tests.compat_folder.folder import copy_of_the_folder, typed
 
 

@@ -274,7 +274,7 @@ def write(path: Path, tape: Iterable[Message], *, compression: str = "none", chu
 
 
 def _write_ros1(path: Path, ordered: Tape, topics: list[tuple[str, str]], compression: str, chunk_bytes: int) -> None:
-    from penstock.recordings.ros1.writer import BagWriter
+    from penstock._src.recordings.ros1.writer import BagWriter
 
     with BagWriter(path, compression=compression, chunk_bytes=chunk_bytes) as bag:
         ids = {}

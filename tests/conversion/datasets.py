@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.media.mp4.index import read_index
+from penstock._src.media.mp4.index import read_index
 
 REPORT = "penstock/report.json"
 
@@ -62,6 +62,6 @@ def digests(out: Path) -> dict[str, str]:
 
 def problems(out: Path, *, full: bool = False) -> list[str]:
     """What doctor finds."""
-    from penstock.lerobot.check.dataset import check
+    from penstock._src.lerobot.check.dataset import check
 
     return [f"{problem.where}: {problem.message}" for problem in check(out, full=full).problems]

@@ -9,11 +9,11 @@ from typing import Any
 import cv2
 import numpy as np
 
-from penstock.conversion.job import new_job, shared_settings
-from penstock.conversion.report import MemoryStage, NoProgress, Report
-from penstock.conversion.settings import read_settings
-from penstock.conversion.shards.commit import commit
-from penstock.conversion.shards.shard import ShardReport, convert_shard
+from penstock._src.conversion.job import new_job, shared_settings
+from penstock._src.conversion.report import MemoryStage, NoProgress, Report
+from penstock._src.conversion.settings import read_settings
+from penstock._src.conversion.shards.commit import commit
+from penstock._src.conversion.shards.shard import ShardReport, convert_shard
 from penstock.errors import Interrupted
 from tests.conversion import bags
 from tests.conversion.bags import CAM_H, CAM_L, STATE, Jpeg

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.conversion.commit.output import copy_for_append
-from penstock.conversion.commit.writer import DataSetWriter
+from penstock._src.conversion.commit.output import copy_for_append
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.lerobot import layout
+from penstock._src.lerobot.check.dataset import check
 from penstock.errors import DataSetError, OutputExists
-from penstock.lerobot import layout
-from penstock.lerobot.check.dataset import check
 from tests.lerobot.faults import BreakingDisk
 from tests.lerobot.making import CAMERA, digests, make, tree, write_episode
 from tests.lerobot.stories import begin, can_resume, undisturbed, write_all

@@ -11,10 +11,10 @@ import pytest
 
 import penstock
 from penstock import recordings
-from penstock.conversion.cameras.image_pass import UnusableImage
-from penstock.conversion.inputs.columns import RecordingColumns, VectorColumn, VectorPart
-from penstock.conversion.inputs.episode import whole_outages
-from penstock.conversion.settings import TopicSource
+from penstock._src.conversion.cameras.image_pass import UnusableImage
+from penstock._src.conversion.inputs.columns import RecordingColumns, VectorColumn, VectorPart
+from penstock._src.conversion.inputs.episode import whole_outages
+from penstock._src.conversion.settings import TopicSource
 from penstock.errors import AlignError, ImageError, PenstockError, RecordingCorrupt, RecordingError
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, CAM_L, STATE, Jpeg, Text, change, cut_by, with_content

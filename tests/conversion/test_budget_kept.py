@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.conversion.inputs import store_episode
-from penstock.demo.recording import Script, write_recording
+from penstock._src.conversion.inputs import store_episode
+from penstock._src.demo.recording import Script, write_recording
+from penstock._src.lerobot.stats import WIDEST_VALUES
+from penstock._src.plan import conversion_memory
+from penstock._src.plan.conversion_memory import CameraLoad, Load, Reads, VectorLoad, plan_memory
+from penstock._src.stores.lerobot import packets
+from penstock._src.system.memory import arrow_from_system
 from penstock.errors import BudgetExceeded, ConfigError
-from penstock.lerobot.stats import WIDEST_VALUES
-from penstock.plan import conversion_memory
-from penstock.plan.conversion_memory import CameraLoad, Load, Reads, VectorLoad, plan_memory
-from penstock.stores.lerobot import packets
-from penstock.system.memory import arrow_from_system
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, COMMAND, STATE
 

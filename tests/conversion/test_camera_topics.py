@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from penstock import recordings
-from penstock.conversion.mapping.topics import Mapping, map_topics
-from penstock.conversion.settings import read_settings
+from penstock._src.conversion.mapping.topics import Mapping, map_topics
+from penstock._src.conversion.settings import read_settings
 from tests.conversion import bags
 from tests.conversion.bags import CAM_H, STATE, Jpeg, Raw
 from tests.media import depths

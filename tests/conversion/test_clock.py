@@ -11,8 +11,8 @@ import pytest
 
 import penstock
 from penstock import recordings
-from penstock.conversion.inputs.recording import plan_recording
-from penstock.conversion.settings import read_settings
+from penstock._src.conversion.inputs.recording import plan_recording
+from penstock._src.conversion.settings import read_settings
 from penstock.errors import AlignError
 from tests.conversion import bags, datasets, topics
 from tests.conversion.bags import CAM_H, START_NS, STATE

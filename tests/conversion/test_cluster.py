@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import main
-from penstock.conversion.shards.cluster import Node, check_target, connected, fitting, nodes_of, share_bytes
+from penstock._src.cli import main
+from penstock._src.conversion.shards.cluster import Node, check_target, connected, fitting, nodes_of, share_bytes
 from penstock.errors import BudgetExceeded, MissingExtra, UsageError
 
 GIB = 2**30

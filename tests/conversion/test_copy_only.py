@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.conversion.cameras.camera import ImagesToEncode, video_lines
-from penstock.conversion.report import NoProgress
-from penstock.conversion.settings import Encoding
+from penstock._src.conversion.cameras.camera import ImagesToEncode, video_lines
+from penstock._src.conversion.report import NoProgress
+from penstock._src.conversion.settings import Encoding
 from penstock.errors import DataSetError, VideoError
 from tests.conversion import bags, datasets, version21, video_bags
 from tests.conversion.bags import CAM_H, STATE

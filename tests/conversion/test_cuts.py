@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import recordings
-from penstock.conversion.episodes.cuts import Cuts, cut, read_marks
-from penstock.conversion.episodes.events import EpisodeWindow, TopicTexts
-from penstock.conversion.inputs.pairing import PairedRows
-from penstock.conversion.inputs.recording import plan_recording
-from penstock.conversion.settings import read_settings
+from penstock._src.conversion.episodes.cuts import Cuts, cut, read_marks
+from penstock._src.conversion.episodes.events import EpisodeWindow, TopicTexts
+from penstock._src.conversion.inputs.pairing import PairedRows
+from penstock._src.conversion.inputs.recording import plan_recording
+from penstock._src.conversion.settings import read_settings
 from penstock.errors import AlignError, ConfigError, RecordingError
 from tests.conversion import bags, datasets, topics
 from tests.conversion.topics import Note, at, spoken
@@ -212,14 +212,14 @@ def test_rows_that_vanish_leave_the_episodes_before_them_as_they_were(data: st.D
 
 
 def _whole_marks() -> Any:
-    from penstock.conversion.episodes.cuts import Marks
+    from penstock._src.conversion.episodes.cuts import Marks
 
     texts = TopicTexts("/task", np.array([0, 10**9], np.int64), np.array([0, 1], np.int32), ("a", "b"))
     return Marks("run.bag", 0, (EpisodeWindow(),), "task", tasks=texts, subtasks=texts)
 
 
 def _cut(marks: Any, chosen: Any, times_ns: np.ndarray) -> Cuts | None:
-    from penstock.align import TopicStream, TopicTimeline, align
+    from penstock._src.align import TopicStream, TopicTimeline, align
 
     alignment = align([TopicStream("/cam", times_ns)], TopicTimeline("/cam", fps=20, stride=1))
     try:

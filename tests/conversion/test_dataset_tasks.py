@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock.conversion.report import NoProgress
+from penstock._src.conversion.report import NoProgress
+from penstock._src.lerobot.read.reader import open_data_set
 from penstock.errors import DataSetCorrupt, Interrupted
-from penstock.lerobot.read.reader import open_data_set
 from tests.conversion import bags, datasets, version21
 from tests.conversion.version21 import ANNOTATION, set_tasks
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.media.mp4.index import read_index
+from penstock._src.media.mp4.index import read_index
 from tests.conversion import datasets, version21
 from tests.conversion.version21 import CAMERA, FPS, HEIGHT, STILL, TASKS, WIDTH, Video
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.conversion.commit.writer import DataSetWriter
-from penstock.conversion.inputs.input import InputRef, OpenOptions, Run, open_input
-from penstock.conversion.report import NoProgress
-from penstock.conversion.settings import Settings
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.conversion.inputs.input import InputRef, OpenOptions, Run, open_input
+from penstock._src.conversion.report import NoProgress
+from penstock._src.conversion.settings import Settings
+from penstock._src.lerobot.features import Feature, depth_feature
+from penstock._src.media.image import depth as depth_images
+from penstock._src.media.mp4.index import read_index
 from penstock.errors import BudgetExceeded, DataSetError, Interrupted
-from penstock.lerobot.features import Feature, depth_feature
-from penstock.media.image import depth as depth_images
-from penstock.media.mp4.index import read_index
 from tests.conversion import bags, datasets, version21
 from tests.conversion.version21 import CAMERA, Video
 

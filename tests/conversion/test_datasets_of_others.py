@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock.cli import main
-from penstock.conversion.inputs.input import Input, InputRef, OpenOptions, open_input
-from penstock.conversion.settings import Settings
+from penstock._src.cli import main
+from penstock._src.conversion.inputs.input import Input, InputRef, OpenOptions, open_input
+from penstock._src.conversion.settings import Settings
+from penstock._src.lerobot.check.dataset import check
+from penstock._src.media.mp4.index import read_index
 from penstock.errors import ConfigError, DataSetCorrupt, DataSetError, RecordingError
-from penstock.lerobot.check.dataset import check
-from penstock.media.mp4.index import read_index
 from tests.conversion import bags, datasets, version21
 from tests.conversion.version21 import CAMERA, FPS, STILL, Video
 from tests.lerobot import making

@@ -9,10 +9,10 @@ import pytest
 
 import penstock
 from penstock import recordings
-from penstock.conversion.inputs.recording import plan_recording
-from penstock.conversion.mapping.suggest import suggest_yaml
-from penstock.conversion.mapping.topics import Mapping, map_topics
-from penstock.conversion.settings import read_settings
+from penstock._src.conversion.inputs.recording import plan_recording
+from penstock._src.conversion.mapping.suggest import suggest_yaml
+from penstock._src.conversion.mapping.topics import Mapping, map_topics
+from penstock._src.conversion.settings import read_settings
 from tests.conversion import bags, datasets, topics
 from tests.conversion.bags import CAM_H, COMMAND, STATE
 from tests.conversion.topics import Note, at, notes

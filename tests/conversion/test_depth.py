@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock._src.lerobot.read.reader import open_data_set
+from penstock._src.media.mp4.index import read_index
+from penstock._src.media.video import decode as video_decode
 from penstock.errors import ConfigError
-from penstock.lerobot.read.reader import open_data_set
-from penstock.media.mp4.index import read_index
-from penstock.media.video import decode as video_decode
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, Jpeg, Raw
 from tests.media import depths
@@ -198,7 +198,7 @@ def test_each_feature_may_have_its_own_mode(tmp_path: Path) -> None:
         "observation.images.shown": [48, 64, 3],
         "observation.images.high_byte": [48, 64, 3],
     }
-    from penstock.media.image import codec
+    from penstock._src.media.image import codec
 
     stored = datasets.table(out).column("observation.images.high_byte").to_pylist()[0]["bytes"]
     difference = np.abs(codec.decode(stored)[..., 0].astype(int) - depths.millimetres(0) // 256)

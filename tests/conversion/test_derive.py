@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import penstock
-from penstock.conversion.inputs.columns import Relations, VectorColumn, VectorPart, check_relations, thresholded
-from penstock.conversion.settings import FeatureSettings, TopicSource
+from penstock._src.conversion.inputs.columns import Relations, VectorColumn, VectorPart, check_relations, thresholded
+from penstock._src.conversion.settings import FeatureSettings, TopicSource
+from penstock._src.lerobot.read.reader import open_data_set
 from penstock.errors import ConfigError
-from penstock.lerobot.read.reader import open_data_set
 from tests.conversion.bags import camera, joints, times, write
 
 STATE, ACTION = "observation.state", "action"

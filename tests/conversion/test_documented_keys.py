@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.conversion.kuavo import KuavoDataset, Rosbag
-from penstock.conversion.settings import EpisodeSettings, FeatureSettings, Settings, TopicSource
+from penstock._src.conversion.kuavo import KuavoDataset, Rosbag
+from penstock._src.conversion.settings import EpisodeSettings, FeatureSettings, Settings, TopicSource
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _KEY = re.compile(r"`([a-z0-9_.]+|\.[a-z]+)`")

@@ -70,7 +70,7 @@ def test_a_recording_without_messages_is_refused_clearly(tmp_path: Path) -> None
 
 
 def test_a_topic_without_messages_is_refused_by_name_when_asked_for(tmp_path: Path) -> None:
-    from penstock.recordings.ros1.writer import BagWriter
+    from penstock._src.recordings.ros1.writer import BagWriter
 
     with BagWriter(tmp_path / "run.bag") as bag:
         text, md5 = bags._store(1).generate_msgdef("sensor_msgs/msg/JointState", ros_version=1)

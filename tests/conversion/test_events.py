@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from penstock import recordings
-from penstock.conversion.episodes import events
-from penstock.conversion.episodes.events import TopicTexts, read_texts, read_windows
-from penstock.conversion.settings import read_settings
+from penstock._src.conversion.episodes import events
+from penstock._src.conversion.episodes.events import TopicTexts, read_texts, read_windows
+from penstock._src.conversion.settings import read_settings
 from penstock.errors import ConfigError, LimitExceeded
 from tests.conversion import bags, topics
 from tests.conversion.topics import Note, at, spoken

@@ -14,9 +14,9 @@ import pytest
 
 import penstock
 from penstock import recordings
-from penstock.cli import main
+from penstock._src.cli import main
+from penstock._src.recordings.check import check_recording
 from penstock.errors import SchemaError
-from penstock.recordings.check import check_recording
 from tests.conversion import bags, datasets
 from tests.media import streams
 from tests.recordings.messages.proto import FOXGLOVE, Entry, stamp, write_json, write_protobuf
@@ -257,7 +257,7 @@ def test_inspect_shows_types_and_what_a_conversion_makes_of_them(
 WITHOUT = """
 import sys
 sys.modules["google"] = sys.modules["google.protobuf"] = None
-from penstock.cli import main
+from penstock._src.cli import main
 """
 SENTENCE = "reading protobuf messages needs the package 'protobuf': pip install 'penstock[protobuf]'"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.conversion.commit import journal
-from penstock.conversion.commit import writer as writers
-from penstock.conversion.commit.journal import Journal
-from penstock.conversion.commit.writer import DataSetWriter
+from penstock._src.conversion.commit import journal
+from penstock._src.conversion.commit import writer as writers
+from penstock._src.conversion.commit.journal import Journal
+from penstock._src.conversion.commit.writer import DataSetWriter
 from penstock.errors import PenstockError
 from tests.lerobot.faults import BreakingDisk
 from tests.lerobot.making import digests

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.conversion.commit.groups import MOST_INPUTS, divide, owners
+from penstock._src.conversion.commit.groups import MOST_INPUTS, divide, owners
 
 MIB = 2**20
 SOURCES = st.lists(

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.conversion.commit.writer import DataSetWriter
-from penstock.conversion.inputs.input import InputRef, OpenOptions, Run, open_input
-from penstock.conversion.report import NoProgress
-from penstock.conversion.settings import Settings, read_settings
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.conversion.inputs.input import InputRef, OpenOptions, Run, open_input
+from penstock._src.conversion.report import NoProgress
+from penstock._src.conversion.settings import Settings, read_settings
 from penstock.errors import BudgetExceeded, ConfigError, DataSetError, ImageError, Interrupted, StoreError
 from tests.conversion import datasets, version21
 from tests.stores import hdf5_files as files

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.cli import main
-from penstock.conversion.mapping.columns_by_name import map_columns
+from penstock._src.cli import main
+from penstock._src.conversion.mapping.columns_by_name import map_columns
+from penstock._src.stores.hdf5.file_store import Hdf5FileStore
+from penstock._src.stores.roles import LEROBOT
 from penstock.errors import StoreError
-from penstock.stores.hdf5.file_store import Hdf5FileStore
-from penstock.stores.roles import LEROBOT
 from tests.conversion import datasets
 from tests.stores import hdf5_files as files
 

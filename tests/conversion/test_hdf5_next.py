@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.cli import main
-from penstock.conversion.report import NoProgress
+from penstock._src.cli import main
+from penstock._src.conversion.report import NoProgress
+from penstock._src.stores.hdf5.array import Hdf5Array
 from penstock.errors import BudgetExceeded, Interrupted, StoreError
-from penstock.stores.hdf5.array import Hdf5Array
 from tests.conversion import datasets
 from tests.stores import hdf5_files as files
 
@@ -229,7 +229,7 @@ def test_next_actions_are_used_beside_the_state(tmp_path: Path) -> None:
 
 
 def test_comparing_keeps_to_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.conversion.mapping import next_columns
+    from penstock._src.conversion.mapping import next_columns
 
     monkeypatch.setattr(next_columns, "BLOCK_BYTES", 100)  # eight rows
     steps(tmp_path / "replay.hdf5", augmented=True)
@@ -258,8 +258,8 @@ def test_comparing_keeps_to_the_budget(tmp_path: Path, monkeypatch: pytest.Monke
 def test_inspect_compares_the_first_rows_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from penstock.cli.inspect import stores as inspect_store
-    from penstock.conversion.mapping import next_columns
+    from penstock._src.cli.inspect import stores as inspect_store
+    from penstock._src.conversion.mapping import next_columns
 
     steps(tmp_path / "replay.hdf5")
     monkeypatch.setattr(inspect_store, "COMPARED_BYTES", 200)
@@ -270,9 +270,9 @@ def test_inspect_compares_the_first_rows_and_says_so(
 
 
 def test_comparing_ends_when_it_is_asked_to(tmp_path: Path) -> None:
-    from penstock.conversion.inputs.input import InputRef, OpenOptions, open_input
-    from penstock.conversion.settings import read_settings
-    from penstock.conversion.stop import StopSignals
+    from penstock._src.conversion.inputs.input import InputRef, OpenOptions, open_input
+    from penstock._src.conversion.settings import read_settings
+    from penstock._src.conversion.stop import StopSignals
 
     steps(tmp_path / "replay.hdf5")
     stop = StopSignals()

@@ -10,10 +10,9 @@ import pytest
 
 import penstock
 from penstock import recordings
-from penstock.conversion.cameras import workers as cameras
-from penstock.conversion.report import NoProgress
-from penstock.errors import BudgetExceeded
-from penstock.plan.conversion_memory import (
+from penstock._src.conversion.cameras import workers as cameras
+from penstock._src.conversion.report import NoProgress
+from penstock._src.plan.conversion_memory import (
     PREPARED_PER_THREAD,
     CameraLoad,
     Load,
@@ -22,6 +21,7 @@ from penstock.plan.conversion_memory import (
     VectorLoad,
     plan_memory,
 )
+from penstock.errors import BudgetExceeded
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, STATE
 
@@ -77,7 +77,7 @@ def test_only_so_many_images_are_decoded_at_once(video: str, tmp_path: Path, mon
 
     monkeypatch.setattr(worker, "prepare", counted_prepare)
     monkeypatch.setattr(worker, "store", counted_store)
-    monkeypatch.setattr("penstock.conversion.job.read_cpu_limit", lambda: type("Cpus", (), {"count": 2}))
+    monkeypatch.setattr("penstock._src.conversion.job.read_cpu_limit", lambda: type("Cpus", (), {"count": 2}))
     report = penstock.convert(bag, tmp_path / "out", video=video)
     assert report.frames == 120
     assert 0 < most <= PREPARED_PER_THREAD * 2

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.conversion.commit.join import episodes_of, join_episode
-from penstock.conversion.commit.writer import DataSetWriter
+from penstock._src.conversion.commit.join import episodes_of, join_episode
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.lerobot import layout
+from penstock._src.lerobot.features import Feature, depth_feature
+from penstock._src.lerobot.language import subtask
+from penstock._src.lerobot.write import replay
+from penstock._src.media.image.codec import encode_jpeg
 from penstock.errors import DataSetCorrupt, DataSetError
-from penstock.lerobot import layout
-from penstock.lerobot.features import Feature, depth_feature
-from penstock.lerobot.language import subtask
-from penstock.lerobot.write import replay
-from penstock.media.image.codec import encode_jpeg
 from tests.lerobot.making import CAMERA, FPS, digests, jpegs, rgb, tree
 from tests.lerobot.stories import FEATURES, begin, fill, task_of, undisturbed, write
 

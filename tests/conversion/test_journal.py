@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.conversion.commit.journal import Header, Journal, encode_line
-from penstock.conversion.commit.writer import DataSetWriter
+from penstock._src.conversion.commit.journal import Header, Journal, encode_line
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.lerobot import layout
+from penstock._src.lerobot.features import Description, Feature
 from penstock.errors import DataSetCorrupt, DataSetError
-from penstock.lerobot import layout
-from penstock.lerobot.features import Description, Feature
 from tests.lerobot.making import digests
 from tests.lerobot.stories import FEATURES, begin, can_resume, undisturbed, write_all
 

@@ -12,10 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 import penstock
-from penstock.conversion import kuavo
-from penstock.demo.kuavo import KuavoScript, write_kuavo_recording
+from penstock._src.conversion import kuavo
+from penstock._src.demo.kuavo import KuavoScript, write_kuavo_recording
+from penstock._src.lerobot.read.reader import open_data_set
 from penstock.errors import ConfigError, RecordingError
-from penstock.lerobot.read.reader import open_data_set
 from tests.conversion import kuavo_oracle as oracle
 
 CONFIGURATIONS = Path(__file__).resolve().parents[2] / "compat" / "configs" / "data"
@@ -293,7 +293,7 @@ def test_a_wrong_key_is_named(bags: dict[str, Path], tmp_path: Path, words: list
 
 
 def test_what_is_not_a_kuavo_recording_is_named(tmp_path: Path) -> None:
-    from penstock.demo.recording import Script, write_recording
+    from penstock._src.demo.recording import Script, write_recording
 
     bag = tmp_path / "other.bag"
     write_recording(bag, Script(seconds=0.2, width=64, height=48))

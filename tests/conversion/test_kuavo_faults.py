@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.conversion import kuavo
-from penstock.conversion.report import NoProgress
-from penstock.demo.kuavo import KuavoScript, definition, write_kuavo_recording
+from penstock._src.conversion import kuavo
+from penstock._src.conversion.report import NoProgress
+from penstock._src.demo.kuavo import KuavoScript, definition, write_kuavo_recording
+from penstock._src.lerobot.read.reader import open_data_set
+from penstock._src.recordings.ros1.writer import BagWriter
 from penstock.errors import AlignError
-from penstock.lerobot.read.reader import open_data_set
-from penstock.recordings.ros1.writer import BagWriter
 from tests.conversion import kuavo_oracle as oracle
 
 CONFIGURATIONS = Path(__file__).resolve().parents[2] / "compat" / "configs" / "data"

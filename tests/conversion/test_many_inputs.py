@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.conversion import report as reports
-from penstock.conversion.commit import writing as input_progress
-from penstock.conversion.commit.writing import InputProgress, JobInputs
-from penstock.conversion.inputs.input import InputRef
-from penstock.conversion.report import MovedBytes, NoProgress
+from penstock._src.conversion import report as reports
+from penstock._src.conversion.commit import writing as input_progress
+from penstock._src.conversion.commit.writing import InputProgress, JobInputs
+from penstock._src.conversion.inputs.input import InputRef
+from penstock._src.conversion.report import MovedBytes, NoProgress
 from tests.conversion.bags import robot, write
 
 STREAM = {"messages": 30, "skew_ms": {"p50": 0.25, "max": 7.5}, "gaps": []}
@@ -81,7 +81,7 @@ def test_moved_bytes_neither_go_back_nor_beyond_the_whole() -> None:
 
 
 def test_a_report_of_more_inputs_than_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.conversion import job
+    from penstock._src.conversion import job
 
     for module in (job, reports):
         monkeypatch.setattr(module, "SHOWN_SOURCES", 2)

@@ -11,9 +11,9 @@ import pytest
 
 import penstock
 from penstock import recordings
-from penstock.cli import main
-from penstock.conversion.mapping.topics import Mapping, map_topics
-from penstock.conversion.settings import read_settings
+from penstock._src.cli import main
+from penstock._src.conversion.mapping.topics import Mapping, map_topics
+from penstock._src.conversion.settings import read_settings
 from penstock.errors import AlignError, ConfigError, PenstockError
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, COMMAND, STATE

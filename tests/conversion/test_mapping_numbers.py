@@ -10,9 +10,9 @@ import pytest
 
 import penstock
 from penstock import recordings
-from penstock.conversion.inputs.recording import plan_recording
-from penstock.conversion.mapping.topics import map_topics
-from penstock.conversion.settings import Settings, read_settings
+from penstock._src.conversion.inputs.recording import plan_recording
+from penstock._src.conversion.mapping.topics import map_topics
+from penstock._src.conversion.settings import Settings, read_settings
 from tests.conversion import bags, datasets, topics
 from tests.conversion.bags import CAM_H, STATE
 from tests.conversion.topics import Note, at, notes
@@ -227,7 +227,7 @@ def test_a_recorder_that_pauses_for_all_topics_makes_no_topic_sparse(tmp_path: P
 
 
 def test_the_suggested_configuration_says_what_was_found_and_gives_the_same_rows(tmp_path: Path) -> None:
-    from penstock.conversion.mapping.suggest import suggest_yaml
+    from penstock._src.conversion.mapping.suggest import suggest_yaml
 
     groups = (
         topic("/odom", "nav_msgs/msg/Odometry", {"pose": {"pose": {"position": POINT}}}),

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.display import Lines
-from penstock.conversion.commit.groups import Group
-from penstock.conversion.commit.writing import InputProgress
-from penstock.conversion.inputs.input import InputRef
-from penstock.conversion.shards import ray_run
-from penstock.conversion.shards.nodes import NodeTable
-from penstock.conversion.shards.write import GroupResult
+from penstock._src.cli.display import Lines
+from penstock._src.conversion.commit.groups import Group
+from penstock._src.conversion.commit.writing import InputProgress
+from penstock._src.conversion.inputs.input import InputRef
+from penstock._src.conversion.shards import ray_run
+from penstock._src.conversion.shards.nodes import NodeTable
+from penstock._src.conversion.shards.write import GroupResult
 
 MIB = 2**20
 

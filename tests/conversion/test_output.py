@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.conversion.commit import output
-from penstock.conversion.job import NoProgress
+from penstock._src.conversion.commit import output
+from penstock._src.conversion.job import NoProgress
 from penstock.errors import DataSetError, OutputExists, OutputFailed, PenstockError
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, STATE

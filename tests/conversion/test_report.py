@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.conversion.job import NoProgress
-from penstock.conversion.report import MemoryStage
+from penstock._src.conversion.job import NoProgress
+from penstock._src.conversion.report import MemoryStage
+from penstock._src.plan.conversion_memory import CameraLoad, Load, MemoryPlan, Reads, VectorLoad, plan_memory
 from penstock.errors import BudgetExceeded, ConfigError, UsageError
-from penstock.plan.conversion_memory import CameraLoad, Load, MemoryPlan, Reads, VectorLoad, plan_memory
 from tests.conversion import bags, datasets
 from tests.threads import penstock_threads
 
@@ -68,7 +68,7 @@ def test_memory_is_measured_and_reported_at_start_after_each_chunk_and_at_the_en
 
 
 def test_a_long_run_keeps_a_bounded_number_of_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.conversion.job._STAGES_KEPT", 20)
+    monkeypatch.setattr("penstock._src.conversion.job._STAGES_KEPT", 20)
     tape = bags.joints(bags.STATE, bags.times(100, 1))
     bag = bags.write(tmp_path / "run.bag", tape)
     report = penstock.convert(bag, tmp_path / "out", timeline=bags.STATE, rosbag={"chunk_size": 1})

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.align import RowPick
-from penstock.conversion.inputs.pairing import camera_runs, merge, vector_needs
+from penstock._src.align import RowPick
+from penstock._src.conversion.inputs.pairing import camera_runs, merge, vector_needs
 
 numbers = st.lists(st.integers(0, 12), min_size=1, max_size=40)
 

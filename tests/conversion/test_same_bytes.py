@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import penstock
-from penstock.cli import main
+from penstock._src.cli import main
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, CAM_L, COMMAND, STATE
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.conversion.settings import read_settings
+from penstock._src.conversion.settings import read_settings
 from penstock.errors import ConfigError
 
 

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.cli import main
-from penstock.conversion.commit import output
-from penstock.conversion.shards import commit as commits
-from penstock.conversion.shards import place, take
-from penstock.conversion.shards.commit import commit
-from penstock.conversion.shards.plan import read_plan
-from penstock.conversion.shards.write import GroupRequest, write_group
-from penstock.conversion.stop import StopSignals
+from penstock._src.cli import main
+from penstock._src.conversion.commit import output
+from penstock._src.conversion.shards import commit as commits
+from penstock._src.conversion.shards import place, take
+from penstock._src.conversion.shards.commit import commit
+from penstock._src.conversion.shards.plan import read_plan
+from penstock._src.conversion.shards.write import GroupRequest, write_group
+from penstock._src.conversion.stop import StopSignals
+from penstock._src.lerobot import layout
 from penstock.errors import DataSetError, Interrupted, OutputExists, RecordingError, UsageError
-from penstock.lerobot import layout
 from tests.conversion import datasets
 from tests.conversion.sharing import FILES, FRAMES, SETTINGS, StopAfter, local, make_recordings, run_shard, share_out
 from tests.faults.jobs import contents, leftovers

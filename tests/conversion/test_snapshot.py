@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.conversion.commit import snapshot
-from penstock.conversion.commit.snapshot import SavedState
+from penstock._src.conversion.commit import snapshot
+from penstock._src.conversion.commit.snapshot import SavedState
+from penstock._src.lerobot.stats import NumericStats
 from penstock.errors import DataSetCorrupt
-from penstock.lerobot.stats import NumericStats
 
 TREE = {
     "text": "größe",

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.conversion.inputs import store as store_input
-from penstock.conversion.inputs.store import StoreInput
+from penstock._src.conversion.inputs import store as store_input
+from penstock._src.conversion.inputs.store import StoreInput
+from penstock._src.stores.store import Column, ImageArray, ImageSource, Scratch, Store
 from penstock.errors import ConfigError, ImageError, StoreError
-from penstock.stores.store import Column, ImageArray, ImageSource, Scratch, Store
 from tests.conversion import datasets
 from tests.stores import hdf5_files as files
 

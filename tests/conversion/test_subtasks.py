@@ -10,11 +10,11 @@ import pytest
 
 import penstock
 from penstock import recordings
-from penstock.conversion.episodes import cuts
-from penstock.conversion.episodes.cuts import EpisodeCut
-from penstock.conversion.inputs.recording import plan_recording
-from penstock.conversion.mapping.suggest import suggest_yaml
-from penstock.conversion.settings import read_settings
+from penstock._src.conversion.episodes import cuts
+from penstock._src.conversion.episodes.cuts import EpisodeCut
+from penstock._src.conversion.inputs.recording import plan_recording
+from penstock._src.conversion.mapping.suggest import suggest_yaml
+from penstock._src.conversion.settings import read_settings
 from penstock.errors import ConfigError, DataSetError
 from tests.conversion import bags, datasets, topics
 from tests.conversion.topics import spoken

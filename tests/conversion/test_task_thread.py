@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from penstock.conversion.cameras.image_pass import TaskThread
+from penstock._src.conversion.cameras.image_pass import TaskThread
 
 
 def lanes_alive() -> list[str]:

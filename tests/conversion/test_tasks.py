@@ -10,11 +10,11 @@ import pytest
 
 import penstock
 from penstock import recordings
-from penstock.conversion.commit.identity import differences, identity, sources
-from penstock.conversion.episodes.cuts import Cuts
-from penstock.conversion.inputs.input import InputRef
-from penstock.conversion.inputs.recording import plan_recording
-from penstock.conversion.settings import read_settings
+from penstock._src.conversion.commit.identity import differences, identity, sources
+from penstock._src.conversion.episodes.cuts import Cuts
+from penstock._src.conversion.inputs.input import InputRef
+from penstock._src.conversion.inputs.recording import plan_recording
+from penstock._src.conversion.settings import read_settings
 from penstock.errors import ConfigError
 from tests.conversion import bags, datasets, topics
 from tests.conversion.topics import spoken

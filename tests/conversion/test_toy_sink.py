@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.conversion import sink
-from penstock.conversion.commit.join import committed
+from penstock._src.conversion import sink
+from penstock._src.conversion.commit.join import committed
+from penstock._src.lerobot.read.reader import open_data_set
 from penstock.errors import ConfigError, DataSetError
-from penstock.lerobot.read.reader import open_data_set
 from tests.conversion.bags import robot, write
 from tests.conversion.toy_sink import ToySink
 from tests.faults.jobs import call, contents, leftovers, make_sources

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.cli import main
+from penstock._src.cli import main
+from penstock._src.recordings.values.transforms import compose, parse_chain
 from penstock.errors import ConfigError
-from penstock.recordings.values.transforms import compose, parse_chain
 from tests.conversion import bags, datasets, topics
 
 TF, STATIC = "tf2_msgs/msg/TFMessage", "/tf_static"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock import recordings
-from penstock.cli import main
-from penstock.recordings.ros1.writer import BagWriter
+from penstock._src.cli import main
+from penstock._src.recordings.ros1.writer import BagWriter
 from tests.conversion import datasets
 from tests.recordings.made import POINT, WORDS, mcap_two_types, point, rows, two_types
 

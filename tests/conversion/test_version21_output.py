@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock.cli import main
+from penstock._src.cli import main
+from penstock._src.lerobot.check.dataset import check
+from penstock._src.lerobot.read.reader import open_data_set
+from penstock._src.media.mp4.index import read_index
 from penstock.errors import ConfigError, DataSetError, Interrupted
-from penstock.lerobot.check.dataset import check
-from penstock.lerobot.read.reader import open_data_set
-from penstock.media.mp4.index import read_index
 from tests.conversion import bags, datasets, topics, version21
 from tests.conversion.test_depth import KEY as DEPTH
 from tests.conversion.test_depth import RAW, raw_mm, tape_of
@@ -271,8 +271,8 @@ def test_depth_is_kept_and_its_statistics_do_not_stop_lerobot(tmp_path: Path) ->
 
 
 def test_chunks_hold_a_thousand_episodes(tmp_path: Path) -> None:
-    from penstock.conversion.commit.writer import DataSetWriter
-    from penstock.lerobot.features import Feature
+    from penstock._src.conversion.commit.writer import DataSetWriter
+    from penstock._src.lerobot.features import Feature
 
     out = tmp_path / "out"
     features = (Feature("action", "float32", (2,)),)

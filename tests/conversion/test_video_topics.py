@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock._src.media.mp4.index import read_index
 from penstock.errors import ImageError, PenstockError, RecordingError
-from penstock.media.mp4.index import read_index
 from tests.conversion import bags, datasets, video_bags
 from tests.conversion.video_bags import CAM, FFMPEG, FOXGLOVE, packets, with_data, without
 from tests.media import streams
@@ -103,14 +103,14 @@ def test_a_decoder_that_starts_later_knows_the_sets_that_came_once(codec: str, t
 
 
 def without_units(packet: bytes, units: Sequence[bytes]) -> bytes:
-    from penstock.media.h26x.nal import annex_b, nal_units
+    from penstock._src.media.h26x.nal import annex_b, nal_units
 
     return annex_b(unit for unit in nal_units(packet) if unit not in units)
 
 
 def parameter_sets(codec: str, packet: bytes) -> list[bytes]:
-    from penstock.media.h26x import h264, h265
-    from penstock.media.h26x.nal import nal_units
+    from penstock._src.media.h26x import h264, h265
+    from penstock._src.media.h26x.nal import nal_units
 
     module = h264 if codec == "h264" else h265
     return [unit for unit in nal_units(packet) if module.unit_type(unit) in module.PARSERS]
@@ -187,7 +187,7 @@ def test_what_cannot_be_moved_is_encoded_again_and_the_report_says_why(
 def test_images_can_lie_in_the_table(b_frames: int, chunk_size: int, tmp_path: Path) -> None:
     sent = streams.stream("h264", 30, b_frames=b_frames)
     convert(tmp_path, packets(sent), video="images", rosbag={"chunk_size": chunk_size}, encoding={"quality": 98})
-    from penstock.media.image.codec import decode
+    from penstock._src.media.image.codec import decode
 
     stored = [decode(each["bytes"]) for each in datasets.table(tmp_path / "out").column(KEY).to_pylist()]
     assert alike(stored, streams.decoded("h264", sent))
@@ -280,7 +280,7 @@ def test_a_stream_that_may_reorder_and_does_not_loses_only_the_rest_of_its_group
     cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its decoder is fed by whole groups, which must not bring the damaged message back; with many CPUs all at once."""
-    monkeypatch.setattr("penstock.conversion.job.read_cpu_limit", lambda: type("Cpus", (), {"count": cpus}))
+    monkeypatch.setattr("penstock._src.conversion.job.read_cpu_limit", lambda: type("Cpus", (), {"count": cpus}))
     sent = streams.stream("h264", 30, gop=4, b_frames=1, crf=10, more="b-adapt=1")
     tape = with_data(packets(sent), 6, sent[6][: len(sent[6]) // 2])
     report = convert(tmp_path, tape, encoding={"crf": 10})

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock._src.media.mp4.index import read_index
 from penstock.errors import ConfigError, DataSetError, ImageError
-from penstock.media.mp4.index import read_index
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, CAM_L, STATE, Jpeg
 

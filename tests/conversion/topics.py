@@ -50,7 +50,7 @@ def write(
     path: Path, tape: Iterable[bags.Message], *more: Iterable[Note], custom: Mapping[str, str] | None = None
 ) -> Path:
     """A ROS 1 bag of a tape and of further messages; `custom` maps type names to their definitions."""
-    from penstock.recordings.ros1.writer import BagWriter
+    from penstock._src.recordings.ros1.writer import BagWriter
 
     store = _store(tuple(sorted((custom or {}).items())))
     messages: list[tuple[int, str, str, bytes]] = [

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from penstock.errors import DataSetError
-from penstock.lerobot.features import Description
+from penstock.sinks import Description
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def _bytes_of(message: Any, ros_version: int) -> bytes:
 
 
 def _write_bag(path: Path, entries: list[Any], chunk_bytes: int) -> None:
-    from penstock.recordings.ros1.writer import BagWriter
+    from penstock._src.recordings.ros1.writer import BagWriter
 
     with BagWriter(path, chunk_bytes=chunk_bytes) as bag:
         ids: dict[str, int] = {}

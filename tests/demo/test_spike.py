@@ -11,8 +11,8 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
-from penstock.cli import main
-from penstock.demo.spike import GAIN, SpikeCamera, SpikeScript, write_spike_set
+from penstock._src.cli import main
+from penstock._src.demo.spike import GAIN, SpikeCamera, SpikeScript, write_spike_set
 from penstock.errors import OutputExists, UsageError
 
 SMALL = SpikeScript(train=2, test=1, images=3, height=48, width=64, travel_px=6)

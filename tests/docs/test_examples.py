@@ -18,11 +18,11 @@ import h5py
 import numpy as np
 import pytest
 
-from penstock.cli import main
-from penstock.conversion.settings import read_settings
-from penstock.demo.recording import Script, write_recording
-from penstock.load.clips.config import clip_config
-from penstock.system import plain_yaml
+from penstock._src.cli import main
+from penstock._src.conversion.settings import read_settings
+from penstock._src.demo.recording import Script, write_recording
+from penstock._src.load.clips.config import clip_config
+from penstock._src.system import plain_yaml
 from tests.docs import pages
 from tests.stores import hdf5_files
 

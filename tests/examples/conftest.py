@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.demo.act import ReachScript, write_episodes
-from penstock.demo.spike import SpikeScript, write_spike_set
+from penstock._src.demo.act import ReachScript, write_episodes
+from penstock._src.demo.spike import SpikeScript, write_spike_set
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))

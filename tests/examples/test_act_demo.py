@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.cli import main
-from penstock.demo.act import CAMERAS, ReachScript, ReachTask, write_episodes
+from penstock._src.cli import main
+from penstock._src.demo.act import CAMERAS, ReachScript, ReachTask, write_episodes
 
 SMALL = ReachScript(episodes=3, rows=6, height=32, width=48)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.act import ReachScript, write_episodes
+from penstock._src.demo.act import ReachScript, write_episodes
 from penstock.errors import UsageError
 
 torch = pytest.importorskip("torch")

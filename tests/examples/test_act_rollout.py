@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.demo.act import ReachScript
+from penstock._src.demo.act import ReachScript
 from penstock.errors import UsageError
 
 torch = pytest.importorskip("torch")

@@ -132,7 +132,7 @@ def test_without_a_data_set_the_demo_task_is_made_once(
 def test_a_demo_task_is_whole_or_not_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.demo import act as demo
+    from penstock._src.demo import act as demo
 
     monkeypatch.setattr(imitate_episodes, "_DEMO", {"episodes": 3, "rows": 4, "height": 32, "width": 32})
     ck, write = tmp_path / "ck", demo._write_episode

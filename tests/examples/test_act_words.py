@@ -181,7 +181,7 @@ def test_a_last_batch_that_batch_norm_cannot_take(tmp_path: Path, capsys: pytest
     [
         ("--threads 0", "--threads: '0' is not"),
         ("--threads abc", "--threads: 'abc' is not"),
-        ("--threads cpu*0", "--threads: 'cpu*0' asks for no CPU"),
+        ("--threads cpu*0", "--threads: 'cpu*0' is not"),
         ("--val_share 0", "--val_share 0 is not between 0 and 1\n  → a fifth: --val_share 0.2"),
         ("--val_share 1", "--val_share 1 is not between 0 and 1"),
         ("--val_share nan", "--val_share nan is not between 0 and 1"),

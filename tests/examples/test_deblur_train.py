@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.demo.spike import SpikeScript, write_spike_set
+from penstock._src.demo.spike import SpikeScript, write_spike_set
 
 torch = pytest.importorskip("torch")
 
@@ -17,7 +17,7 @@ from deblur.ranks import Ranks  # noqa: E402
 from deblur.train import Settings, Trainer  # noqa: E402
 
 import penstock  # noqa: E402
-from penstock.load.clips.config import load_clip_config  # noqa: E402
+from penstock._src.load.clips.config import load_clip_config  # noqa: E402
 from tests.examples.deblur_runs import EXAMPLES, history, run, seen, start_apart, write_config  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

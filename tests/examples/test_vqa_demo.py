@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.cli import main
-from penstock.demo.vqa import COLOURS, SHAPES, ShapeScript, draw, scene_of, write_vqa_set
+from penstock._src.cli import main
+from penstock._src.demo.vqa import COLOURS, SHAPES, ShapeScript, draw, scene_of, write_vqa_set
 from penstock.errors import OutputExists, UsageError
 
 SCRIPT = ShapeScript(scenes=400, questions=4)

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from penstock.demo.vqa import ShapeScript, write_vqa_set  # noqa: E402
+from penstock._src.demo.vqa import ShapeScript, write_vqa_set  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

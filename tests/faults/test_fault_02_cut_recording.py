@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import main
+from penstock._src.cli import main
 from tests.recordings.containers.makers import cdr_payload, ros1_payload
 from tests.recordings.recovery.cases import (
     distinct_messages,

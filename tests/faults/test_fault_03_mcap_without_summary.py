@@ -12,13 +12,13 @@ from pathlib import Path
 
 from mcap.writer import CompressionType, IndexType
 
-from penstock.cli import main
+from penstock._src.cli import main
 from tests.recordings.containers.makers import BASE_NS, Message, write_mcap
 
 _SCRIPT = """
 import json, sys
 from penstock import recordings
-from penstock.cli import main
+from penstock._src.cli import main
 with recordings.open(sys.argv[1]) as recording:
     counts = {topic.name: topic.count for topic in recording.topics}
 code = main(["recover", sys.argv[1], sys.argv[2], "--json"])

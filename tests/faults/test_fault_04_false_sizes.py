@@ -143,8 +143,8 @@ def test_fault_04_false_sizes_and_bombs_are_refused_before_memory_is_taken(tmp_p
 
 def test_fault_04_a_bomb_around_a_whole_file_stops_at_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock import recordings
+    from penstock._src.recordings import unpack
     from penstock.errors import LimitExceeded
-    from penstock.recordings import unpack
 
     monkeypatch.setattr(unpack, "_SMALL_BYTES", 1 << 20)
     path = tmp_path / "a.mcap.zstd"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock import recordings
-from penstock.cli import main
+from penstock._src.cli import main
 from penstock.errors import RecordingCorrupt
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H

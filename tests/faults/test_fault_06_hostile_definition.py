@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from penstock import recordings
-from penstock.cli import main
+from penstock._src.cli import main
+from penstock._src.recordings.ros1.writer import BagWriter
 from penstock.errors import SchemaError
-from penstock.recordings.ros1.writer import BagWriter
 from tests.recordings.containers.makers import ros1_payload
 
 # Whole and without a circle: only its depth is too much.

@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 
 from penstock import recordings
-from penstock.recordings.ros1.writer import BagWriter
+from penstock._src.recordings.ros1.writer import BagWriter
 
 LAYOUTS = {
     "old.bag": ("float64 position\nint32 gripper\n", struct.pack("<di", 1.5, 7)),

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from penstock import recordings
-from penstock.cli import main
-from penstock.recordings.ros1.writer import BagWriter
+from penstock._src.cli import main
+from penstock._src.recordings.ros1.writer import BagWriter
 from tests.conversion import bags
 from tests.conversion.bags import SECOND, START_NS, STATE
 

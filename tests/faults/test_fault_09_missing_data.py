@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.conversion.report import Report
+from penstock._src.conversion.report import Report
 from penstock.errors import AlignError, RecordingError
 from tests.conversion import bags, datasets
 from tests.conversion.bags import CAM_H, CAM_L, STATE

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.cli import main
+from penstock._src.cli import main
 from penstock.errors import DataSetCorrupt
 from tests.conversion import datasets, version21
 from tests.conversion.version21 import CAMERA, Video
@@ -116,7 +116,7 @@ def test_frames_that_break_only_when_decoded_are_named_and_nothing_is_left_behin
     source = version21.make(tmp_path / "old", LENGTHS, Video("mjpeg"))
     path = version21.video_path(source, 1)
     data = bytearray(path.read_bytes())
-    from penstock.media.mp4.index import read_index
+    from penstock._src.media.mp4.index import read_index
 
     index = read_index(path)
     data[int(index.offsets[4]) : int(index.offsets[4]) + 2] = b"\0\0"

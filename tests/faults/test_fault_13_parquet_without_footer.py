@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.cli import main
+from penstock._src.cli import main
 from penstock.errors import DataSetCorrupt
 from tests.conversion import datasets, version21
 

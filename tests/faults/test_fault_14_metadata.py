@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock.cli import main
+from penstock._src.cli import main
 from penstock.errors import DataSetCorrupt
 from tests.conversion import datasets, version21
 from tests.conversion.version21 import CAMERA

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock._src.recordings.ros1.writer import BagWriter
 from penstock.errors import DataSetError
-from penstock.recordings.ros1.writer import BagWriter
 from tests.conversion import bags, datasets, topics
 from tests.conversion.topics import spoken
 

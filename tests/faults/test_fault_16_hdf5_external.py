@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock._src.stores.hdf5.file import Hdf5File
 from penstock.errors import ExternalRefused, MissingExtra, PenstockError, StoreCorrupt, StoreError
-from penstock.stores.hdf5.file import Hdf5File
 from tests.conversion import datasets
 
 SECRET = np.arange(12.0).reshape(6, 2)

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
+from penstock._src.stores.hdf5 import guard as hdf5_guard
+from penstock._src.stores.hdf5.array import Hdf5Array
+from penstock._src.stores.hdf5.file import Hdf5File
+from penstock._src.stores.hdf5.probe import probe_file
 from penstock.errors import PenstockError, StoreCorrupt, StoreError
-from penstock.stores.hdf5 import guard as hdf5_guard
-from penstock.stores.hdf5.array import Hdf5Array
-from penstock.stores.hdf5.file import Hdf5File
-from penstock.stores.hdf5.probe import probe_file
 from tests.stores import hdf5_files as files
 
 
@@ -86,7 +86,7 @@ def test_a_file_that_is_being_written_is_reported_to_be(tmp_path: Path) -> None:
         file["action"] = np.zeros((3, 2))
         file.flush()
         script = (
-            "import sys\nfrom penstock.errors import StoreError\nfrom penstock.stores.hdf5.file import Hdf5File\n"
+            "import sys\nfrom penstock.errors import StoreError\nfrom penstock._src.stores.hdf5.file import Hdf5File\n"
             "try:\n    Hdf5File(sys.argv[1])\nexcept StoreError as error:\n    print(error.message)\n"
         )
         environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock._src.load import settings
+from penstock._src.load.views import build, view_opening
+from penstock._src.system.limits import read_memory_limit
+from penstock._src.system.units import GIB, MIB
 from penstock.errors import BudgetExceeded, LimitExceeded
-from penstock.load import settings
-from penstock.load.views import build, view_opening
-from penstock.system.limits import read_memory_limit
-from penstock.system.units import GIB, MIB
 from tests.stores import hdf5_files as files
 from tests.system.test_limits import Machine
 

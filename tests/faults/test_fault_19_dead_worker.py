@@ -88,7 +88,7 @@ def _workers() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
         try:
-            if "penstock.conversion.parallel.worker" in " ".join(child.cmdline()):
+            if "penstock._src.conversion.parallel.worker" in " ".join(child.cmdline()):
                 found.append(child)
         except psutil.Error:  # one that has just ended
             continue

@@ -21,10 +21,10 @@ from tests.faults.jobs import leftovers
 # A worker that does not end when it is told to would hold the job for an hour, not for the usual moment.
 CONVERT = """
 import sys
-from penstock.conversion.parallel import pool
+from penstock._src.conversion.parallel import pool
 pool._STOP_TIMEOUT_S = 3600.0
 pool._LATE_SIGNAL_S = float(sys.argv.pop(1))
-from penstock.cli import entry
+from penstock._src.cli import entry
 entry()
 """
 
@@ -144,7 +144,7 @@ def test_19_a_worker_without_work_does_not_hold_a_job_that_is_asked_to_stop(
 def test_19_a_worker_works_for_its_parent_alone(parent: str, code: int) -> None:
     """Whatever number that has: in a container it may be 1, which elsewhere means that the parent is gone."""
     number = os.getpid() if parent == "this process" else os.getpid() + 1
-    command = [sys.executable, "-c", "from penstock.conversion.parallel.worker import entry; entry()", str(number)]
+    command = [sys.executable, "-c", "from penstock._src.conversion.parallel.worker import entry; entry()", str(number)]
     assert subprocess.run(command, stdin=subprocess.DEVNULL, timeout=60).returncode == code
 
 

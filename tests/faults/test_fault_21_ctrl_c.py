@@ -43,7 +43,7 @@ def test_21_ctrl_c_exits_130_and_the_conversion_can_be_resumed(
     out = tmp_path / "out"
     words = [*map(str, sources), str(out), "video=h264", "task=fold", "--jobs", str(jobs), "--memory", "1GiB"]
     words += ["rosbag.chunk_size=9"]
-    code = "import sys; from penstock.cli import entry; entry()"
+    code = "import sys; from penstock._src.cli import entry; entry()"
     process = subprocess.Popen(
         [sys.executable, "-c", code, "convert", *words], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import main
+from penstock._src.cli import main
 from tests.conversion.bags import robot, write
 
 

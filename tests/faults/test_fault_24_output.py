@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.cli import main
+from penstock._src.cli import main
 from penstock.errors import UsageError
 from tests.conversion.bags import robot, write
 

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.cli import main
+from penstock._src.cli import main
+from penstock._src.system import plain_yaml
 from penstock.errors import PenstockError, StoreError
-from penstock.system import plain_yaml
 from tests.stores import hdf5_files as files
 
 SOURCE = Path(penstock.__file__).resolve().parent

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.cli import main
+from penstock._src.cli import main
+from penstock._src.recordings.ros1.writer import BagWriter
 from penstock.errors import AlignError, NotARecording, PenstockError, RecordingError
-from penstock.recordings.ros1.writer import BagWriter
 from tests.conversion import bags, datasets, topics
 from tests.conversion.bags import CAM_H, STATE
 from tests.conversion.topics import spoken

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock._src.lerobot.read.frames import FrameFinder
+from penstock._src.lerobot.read.reader import open_data_set
 from penstock.errors import PenstockError, StoreCorrupt
-from penstock.lerobot.read.frames import FrameFinder
-from penstock.lerobot.read.reader import open_data_set
 from tests.lerobot import making
 from tests.stores import hdf5_files as files
 

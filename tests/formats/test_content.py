@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.cli import main
+from penstock._src.cli import main
+from penstock._src.formats.content import foreign_content
 from penstock.errors import PenstockError
-from penstock.formats.content import foreign_content
 from tests.recordings.made import WORDS, bag, db3, mcap, zstd
 
 POINTER = (
@@ -84,7 +84,7 @@ def test_a_file_inside_a_data_set_is_named_as_what_it_is(
 
 @pytest.mark.parametrize("what", ["pointer", "empty", "page"])
 def test_a_video_is_named_as_what_it_is(what: str, tmp_path: Path) -> None:
-    from penstock.media.mp4.index import read_index
+    from penstock._src.media.mp4.index import read_index
 
     data, message, hint = FOREIGN[what]
     (tmp_path / "cam.mp4").write_bytes(data)

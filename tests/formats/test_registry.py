@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from penstock import formats
-from penstock.cli import main
+from penstock._src import formats
+from penstock._src.cli import main
+from penstock._src.formats import registry
+from penstock._src.formats.format import RECORDING_DOCTOR, RECORDING_INPUT, load
+from penstock._src.lerobot.layout import INFO_PATH
 from penstock.errors import PenstockError, UsageError
-from penstock.formats import Format, registry
-from penstock.formats.format import RECORDING_DOCTOR, RECORDING_INPUT, load
-from penstock.lerobot.layout import INFO_PATH
+from penstock.formats import Format
 from tests.formats.installed import install
 
 STORE = {"label": "toy", "family": "store", "open": "a.b:c"}
@@ -162,7 +163,7 @@ def test_penstocks_own_formats_load_no_package(tmp_path: Path, monkeypatch: pyte
         ("raise SystemError('broken')", "SystemError: broken"),
         ("FORMAT = 'toy'", "is str, no penstock.formats.Format"),
         ("FORMAT = 3", "is int, no penstock.formats.Format"),
-        ("from penstock.formats.registry import HDF5 as FORMAT", "the kind 'hdf5' is taken"),
+        ("from penstock._src.formats.registry import HDF5 as FORMAT", "the kind 'hdf5' is taken"),
         ("", "AttributeError"),
     ],
 )

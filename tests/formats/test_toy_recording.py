@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import formats, recordings
-from penstock.cli import main
+from penstock import recordings
+from penstock._src import formats
+from penstock._src.cli import main
+from penstock._src.recordings.recovery.report import DamageLog, RecoveryReport
 from penstock.errors import NotARecording
-from penstock.recordings.recovery.report import DamageLog, RecoveryReport
 from tests.conversion import bags, datasets
 from tests.formats import toy_recording
 from tests.formats.installed import install, penstock_with

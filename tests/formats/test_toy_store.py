@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import formats
-from penstock.cli import main
+from penstock._src import formats
+from penstock._src.cli import main
 from penstock.errors import StoreError, UsageError
 from tests.conversion import datasets
 from tests.formats import toy_store
@@ -131,7 +131,7 @@ def test_it_is_converted(path: Path, known: None, tmp_path: Path, capsys: pytest
     assert np.array_equal(datasets.values(out, ACTION), columns()["action"])
     assert datasets.problems(out, full=True) == []
     with penstock.open(out) as store:
-        rows = store.images(CAMERA).read(list(range(ROWS)), penstock.stores.store.Scratch())
+        rows = store.images(CAMERA).read(list(range(ROWS)), penstock._src.stores.store.Scratch())
         assert sum(1 for _ in rows) == ROWS
     assert main(["inspect", str(path)]) == 0
     assert "not as it is" not in capsys.readouterr().out

@@ -16,10 +16,17 @@ from numpy.typing import NDArray
 
 from penstock.errors import RecordingCorrupt, RecordingError
 from penstock.formats import Format
-from penstock.recordings.fetch import Block
-from penstock.recordings.messages.schemas import Schema, SchemaStore
-from penstock.recordings.recording import DEFAULT_FETCH_BYTES, LargestReads, OnCorrupt, Recording, Topic
-from penstock.recordings.split import SplitFiles
+from penstock.recordings import (
+    DEFAULT_FETCH_BYTES,
+    Block,
+    LargestReads,
+    OnCorrupt,
+    Recording,
+    Schema,
+    SchemaStore,
+    SplitFiles,
+    Topic,
+)
 
 MAGIC = b"TOYLOG1\n"
 FORMAT = Format(

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import StoreCorrupt
-from penstock.formats import Format
-from penstock.stores.store import Column, ImageArray, ImageSource, Scratch, Store
+from penstock.formats import Column, Format, ImageArray, ImageSource, Scratch, Store
 
 MAGIC = b"TOYROWS1"
 FORMAT = Format(

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.conversion.commit.writer import DataSetWriter
-from penstock.lerobot.features import Feature
-from penstock.lerobot.read.frames import FrameFinder
-from penstock.lerobot.read.reader import open_data_set
-from penstock.media.image.codec import encode_jpeg
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.lerobot.features import Feature
+from penstock._src.lerobot.read.frames import FrameFinder
+from penstock._src.lerobot.read.reader import open_data_set
+from penstock._src.media.image.codec import encode_jpeg
 
 HEIGHT, WIDTH = 32, 48
 FPS = 30

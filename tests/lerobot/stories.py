@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.conversion.commit.journal import JOURNAL_PATH, whole_lines
-from penstock.conversion.commit.writer import DataSetWriter, EpisodeWriter
-from penstock.lerobot.features import Feature
+from penstock._src.conversion.commit.journal import JOURNAL_PATH, whole_lines
+from penstock._src.conversion.commit.writer import DataSetWriter, EpisodeWriter
+from penstock._src.lerobot.features import Feature
 from tests.lerobot.making import CAMERA, FPS, HEIGHT, IMAGE, NAMES, WIDTH, jpegs, rgb
 
 ENCODED = "observation.images.encoded"

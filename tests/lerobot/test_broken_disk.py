@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock.conversion.commit.journal import Journal
-from penstock.conversion.commit.writer import DataSetWriter
+from penstock._src.conversion.commit.journal import Journal
+from penstock._src.conversion.commit.writer import DataSetWriter
 from penstock.errors import OutputFailed, PenstockError
 from tests.lerobot.faults import BreakingDisk
 from tests.lerobot.making import digests

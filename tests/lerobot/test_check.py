@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.conversion.commit.writer import DataSetWriter
-from penstock.lerobot.check.dataset import check
-from penstock.lerobot.features import Feature
-from penstock.media.mp4.index import read_index
-from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.lerobot.check.dataset import check
+from penstock._src.lerobot.features import Feature
+from penstock._src.media.mp4.index import read_index
+from penstock._src.media.mp4.writer import Mp4Writer, mjpeg_stsd
 from tests.lerobot.making import CAMERA, FPS, HEIGHT, IMAGE, IMAGE_FEATURES, WIDTH, jpegs, make
 
 SHARED_V21 = Path(__file__).resolve().parents[3] / "shared/data/lerobot/g1_v21"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock._src.lerobot.columns import to_numpy
 from penstock.errors import DataSetCorrupt
-from penstock.lerobot.columns import to_numpy
 
 NUMBERS = pa.float32()
 KINDS = [pa.list_(NUMBERS), pa.large_list(NUMBERS)]

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.conversion.commit.writer import DataSetWriter
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.lerobot.feature_stats import DepthStats
+from penstock._src.lerobot.features import Feature, depth_feature
+from penstock._src.lerobot.read.reader import open_data_set
+from penstock._src.lerobot.stats import STATISTICS, ImageStats
+from penstock._src.media.image import depth
 from penstock.errors import DataSetCorrupt, DataSetError, ImageError
-from penstock.lerobot.feature_stats import DepthStats
-from penstock.lerobot.features import Feature, depth_feature
-from penstock.lerobot.read.reader import open_data_set
-from penstock.lerobot.stats import STATISTICS, ImageStats
-from penstock.media.image import depth
 from tests.media import depths
 
 KEY = "observation.images.cam_depth"

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.conversion.commit.writer import DataSetWriter
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.lerobot import layout
+from penstock._src.lerobot.read.reader import open_data_set
+from penstock._src.media.mp4.writer import mjpeg_stsd
 from penstock.errors import DataSetError, ImageError, OutputFailed, VideoError
-from penstock.lerobot import layout
-from penstock.lerobot.read.reader import open_data_set
-from penstock.media.mp4.writer import mjpeg_stsd
 from tests.lerobot.making import (
     CAMERA,
     FEATURES,
@@ -124,7 +124,7 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path, columns: dict[str, np.
 
 
 def test_images_of_another_size_or_kind_are_refused(tmp_path: Path) -> None:
-    from penstock.media.image.codec import encode_jpeg
+    from penstock._src.media.image.codec import encode_jpeg
 
     sink = DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES, fsync=False).episode().video(CAMERA)
     with pytest.raises(ImageError, match="40×24 px, but the feature is 48×32"):
@@ -157,7 +157,7 @@ def test_an_aborted_episode_does_not_decide_the_codec(tmp_path: Path) -> None:
 
 
 def test_other_colour_sampling_begins_another_file(tmp_path: Path) -> None:
-    from penstock.media.image.codec import encode_jpeg
+    from penstock._src.media.image.codec import encode_jpeg
 
     with DataSetWriter(tmp_path / "set", fps=FPS, features=FEATURES[:1], fsync=False) as writer:
         for subsampling in ("4:2:0", "4:4:4", "4:4:4"):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock._src.lerobot.features import Feature, check_features, key_problem, parse_feature, safe_key
 from penstock.errors import DataSetCorrupt, DataSetError
-from penstock.lerobot.features import Feature, check_features, key_problem, parse_feature, safe_key
 
 HOSTILE = [
     "a/b",

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock._src.lerobot import language
+from penstock._src.lerobot.features import Feature, parse_feature
+from penstock._src.lerobot.tables import column, data_schema, data_writer
 from penstock.errors import DataSetError
-from penstock.lerobot import language
-from penstock.lerobot.features import Feature, parse_feature
-from penstock.lerobot.tables import column, data_schema, data_writer
 
 FEATURE = Feature("language_persistent", "language", (1,))
 CALLS = {

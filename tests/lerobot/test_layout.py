@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock._src.lerobot import layout
+from penstock._src.lerobot.layout import FilePosition
 from penstock.errors import DataSetCorrupt
-from penstock.lerobot import layout
-from penstock.lerobot.layout import FilePosition
 
 
 def test_files_are_numbered_as_lerobot_does() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.lerobot.features import Feature
-from penstock.lerobot.write.modality import joint_group, modality
+from penstock._src.lerobot.features import Feature
+from penstock._src.lerobot.write.modality import joint_group, modality
 
 G1 = (
     [f"kLeft{joint}" for joint in ("ShoulderPitch", "ShoulderRoll", "Elbow", "WristYaw")]

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
+from penstock._src.lerobot import layout
+from penstock._src.lerobot.check.dataset import check
+from penstock._src.lerobot.read import moved_files
+from penstock._src.lerobot.read.reader import open_data_set
+from penstock._src.stores.opening import open_store
 from penstock.errors import DataSetCorrupt
-from penstock.lerobot import layout
-from penstock.lerobot.check.dataset import check
-from penstock.lerobot.read import moved_files
-from penstock.lerobot.read.reader import open_data_set
-from penstock.stores.opening import open_store
 from tests.conversion import version21
 from tests.lerobot import making
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.conversion.commit import journal as journals
-from penstock.conversion.commit.journal import Journal
-from penstock.conversion.commit.output import copy_for_append
-from penstock.conversion.commit.writer import DataSetWriter
+from penstock._src.conversion.commit import journal as journals
+from penstock._src.conversion.commit.journal import Journal
+from penstock._src.conversion.commit.output import copy_for_append
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.lerobot.features import Feature
+from penstock._src.lerobot.write.videos import table_from, table_state
+from penstock._src.media.mp4.writer import SampleTable
 from penstock.errors import DataSetCorrupt, PenstockError
-from penstock.lerobot.features import Feature
-from penstock.lerobot.write.videos import table_from, table_state
-from penstock.media.mp4.writer import SampleTable
 from tests.lerobot.faults import BreakingDisk
 from tests.lerobot.making import digests
 from tests.lerobot.stories import begin, undisturbed, write_all

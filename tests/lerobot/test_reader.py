@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from penstock._src.lerobot.layout import FIRST_FILE
+from penstock._src.lerobot.read.frames import FrameFinder
+from penstock._src.lerobot.read.reader import open_data_set
 from penstock.errors import DataSetCorrupt, DataSetError
-from penstock.lerobot.layout import FIRST_FILE
-from penstock.lerobot.read.frames import FrameFinder
-from penstock.lerobot.read.reader import open_data_set
 from tests.lerobot.making import CAMERA, make, numbers
 
 SHARED_V21 = Path(__file__).resolve().parents[3] / "shared/data/lerobot/g1_v21"

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.conversion.commit.writer import DataSetWriter
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.lerobot import layout
+from penstock._src.lerobot.read.reader import open_data_set
+from penstock._src.lerobot.write.sink import LeRobotSink
+from penstock._src.media.mp4.index import read_index
 from penstock.errors import DataSetCorrupt, DataSetError
-from penstock.lerobot import layout
-from penstock.lerobot.read.reader import open_data_set
-from penstock.lerobot.write.sink import LeRobotSink
-from penstock.media.mp4.index import read_index
 from tests.lerobot.making import CAMERA, digests, tree
 from tests.lerobot.stories import IDENTITY, begin, fill, task_of, undisturbed, write, write_all
 

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock
+from penstock._src.lerobot.check.dataset import check
+from penstock._src.lerobot.features import ROW_FEATURES
+from penstock._src.lerobot.read.reader import open_data_set
+from penstock._src.stores.opening import open_store
 from penstock.errors import DataSetCorrupt
-from penstock.lerobot.check.dataset import check
-from penstock.lerobot.features import ROW_FEATURES
-from penstock.lerobot.read.reader import open_data_set
-from penstock.stores.opening import open_store
 from tests.conversion import datasets, version21
 from tests.lerobot import making
 

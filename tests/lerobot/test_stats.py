@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from penstock._src.lerobot import stats as stats_module
+from penstock._src.lerobot.stats import QUANTILES, STATISTICS, WIDEST_VALUES, ImageStats, NumericStats
 from penstock.errors import ImageError
-from penstock.lerobot import stats as stats_module
-from penstock.lerobot.stats import QUANTILES, STATISTICS, WIDEST_VALUES, ImageStats, NumericStats
 
 
 def of(rows: np.ndarray, batch: int = 7, shape: tuple[int, ...] | None = None) -> NumericStats:

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.lerobot.features import Feature
-from penstock.lerobot.tasks import changes, is_same, place, renumbered, table_of
+from penstock._src.lerobot.features import Feature
+from penstock._src.lerobot.tasks import changes, is_same, place, renumbered, table_of
 
 TABLES = st.lists(st.sampled_from(["", "lift", "pour", "wipe", "放下"]), max_size=7)
 

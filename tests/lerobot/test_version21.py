@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock._src.lerobot.read import version21
+from penstock._src.lerobot.read.reader import RowSpan, open_data_set
+from penstock._src.stores.lerobot.episode_table import RowStream
 from penstock.errors import DataSetCorrupt, LimitExceeded, PenstockError
-from penstock.lerobot.read import version21
-from penstock.lerobot.read.reader import RowSpan, open_data_set
-from penstock.stores.lerobot.episode_table import RowStream
 from tests.conversion import version21 as making
 
 SHARED = Path(__file__).resolve().parents[3] / "shared/data/lerobot/g1_v21"

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.conversion.commit.writer import DataSetWriter
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.lerobot import layout
+from penstock._src.lerobot.features import Feature
+from penstock._src.lerobot.read.frames import FrameFinder
+from penstock._src.lerobot.read.reader import open_data_set
 from penstock.errors import OutputExists
-from penstock.lerobot import layout
-from penstock.lerobot.features import Feature
-from penstock.lerobot.read.frames import FrameFinder
-from penstock.lerobot.read.reader import open_data_set
 from tests.lerobot.making import (
     CAMERA,
     FEATURES,
@@ -261,8 +261,8 @@ def test_bad_values_are_counted_and_stay_in_the_rows(tmp_path: Path) -> None:
 LONG_WRITE = """
 import os, sys
 import numpy as np
-from penstock.lerobot.features import Feature
-from penstock.conversion.commit.writer import DataSetWriter
+from penstock._src.lerobot.features import Feature
+from penstock._src.conversion.commit.writer import DataSetWriter
 
 def rss_bytes():
     with open("/proc/self/statm") as statm:

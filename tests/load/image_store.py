@@ -10,8 +10,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._src.stores.store import Column, ImageArray, ImageSource, Scratch, Store
 from penstock.errors import StoreCorrupt
-from penstock.stores.store import Column, ImageArray, ImageSource, Scratch, Store
 
 
 class ArraySource(ImageSource):

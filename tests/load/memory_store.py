@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._src.stores.store import Column, ImageArray, ImageSource, Scratch, Store
 from penstock.errors import StoreError
-from penstock.stores.store import Column, ImageArray, ImageSource, Scratch, Store
 
 
 class MemoryStore(Store):

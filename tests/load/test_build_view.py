@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from penstock._src.load.engine.images import Fitter, fit_for
+from penstock._src.load.engine.thread_pool import ThreadPool
+from penstock._src.load.views import build
+from penstock._src.load.views.build import build_view
+from penstock._src.load.views.view import View
+from penstock._src.stores.store import ImageArray, ImageSource, Scratch
 from penstock.errors import BudgetExceeded, ImageError, LimitExceeded, StoreError, UsageError
-from penstock.load.engine.images import Fitter, fit_for
-from penstock.load.engine.thread_pool import ThreadPool
-from penstock.load.views import build
-from penstock.load.views.build import build_view
-from penstock.load.views.view import View
-from penstock.stores.store import ImageArray, ImageSource, Scratch
 from tests.load.image_store import ArraySource, ArrayStore
 from tests.load.view_rows import open_files, start
 from tests.threads import penstock_threads
@@ -75,9 +75,9 @@ def test_a_view_that_is_there_is_not_built_again_and_the_loader_finds_it() -> No
     _assert_whole(store, views)
     _close(views)
     assert store.log == []
-    from penstock.load.engine.source import SampleSource, Shaping
-    from penstock.load.sampling.window import Window
-    from penstock.load.views.choose_views import attach_views
+    from penstock._src.load.engine.source import SampleSource, Shaping
+    from penstock._src.load.sampling.window import Window
+    from penstock._src.load.views.choose_views import attach_views
 
     source = SampleSource(Window().bind(store), Shaping(image_size=SIZE), 1 << 20)
     made, _ = attach_views([source], "auto", 0)
@@ -210,7 +210,7 @@ def test_an_interrupt_before_a_piece_is_handed_out_ends_the_build(monkeypatch: p
 BUILDING = """
 import signal, time
 from tests.load.image_store import ArraySource, ArrayStore
-from penstock.load.views.build import build_view
+from penstock._src.load.views.build import build_view
 
 class Slow(ArraySource):
     def read(self, rows, scratch):

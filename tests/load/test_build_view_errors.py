@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock._src.load.views.build import build_view
+from penstock._src.stores.store import ImageArray, ImageSource, Scratch
 from penstock.errors import StoreError
-from penstock.load.views.build import build_view
-from penstock.stores.store import ImageArray, ImageSource, Scratch
 from tests.load.image_store import ArraySource, ArrayStore
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from penstock._src.load.views import cache
+from penstock._src.load.views.view import View
+from penstock._src.system.cache_directory import cache_directory
 from penstock.errors import LimitExceeded, OutputFailed, UsageError
-from penstock.load.views import cache
-from penstock.load.views.view import View
-from penstock.system.cache_directory import cache_directory
 from tests.load.view_rows import assert_holds, fill, open_files, run, spec_of, start
 
 ROWS = 20

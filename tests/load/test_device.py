@@ -8,9 +8,9 @@ import cv2
 import numpy as np
 import pytest
 
+from penstock._src.load.loader import Loader
+from penstock._src.load.sampling.window import Transition, Window
 from penstock.errors import StoreCorrupt, UsageError
-from penstock.load.loader import Loader
-from penstock.load.sampling.window import Transition, Window
 from tests.load.image_store import ArrayStore
 from tests.threads import earlier_threads, left_running, penstock_threads
 
@@ -72,7 +72,7 @@ def test_a_broken_image_is_named_or_left_out() -> None:
 def test_nvjpeg_by_its_own_interface_is_torchvisions() -> None:
     from torchvision.io import decode_jpeg
 
-    from penstock.load.device.nvjpeg import BatchDecoder
+    from penstock._src.load.device.nvjpeg import BatchDecoder
 
     store = ArrayStore([50], size=(96, 128))
     decoder = BatchDecoder(torch.device("cuda", 0))

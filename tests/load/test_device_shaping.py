@@ -9,12 +9,12 @@ import cv2
 import numpy as np
 import pytest
 
+from penstock._src.load.device import cuda
+from penstock._src.load.device.work import DeviceWork
+from penstock._src.load.engine.source import Shaping
+from penstock._src.load.loader import Loader
+from penstock._src.load.sampling.window import Window
 from penstock.errors import UsageError
-from penstock.load.device import cuda
-from penstock.load.device.work import DeviceWork
-from penstock.load.engine.source import Shaping
-from penstock.load.loader import Loader
-from penstock.load.sampling.window import Window
 from tests.load.image_store import ArrayStore
 
 torch = pytest.importorskip("torch")

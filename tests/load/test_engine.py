@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.load.engine import batch_tasks
-from penstock.load.engine.gather import Gatherer
-from penstock.load.engine.job import BatchJob, BatchPart
-from penstock.load.engine.thread_pool import Task, ThreadPool
-from penstock.load.sampling.window import Window
+from penstock._src.load.engine import batch_tasks
+from penstock._src.load.engine.gather import Gatherer
+from penstock._src.load.engine.job import BatchJob, BatchPart
+from penstock._src.load.engine.thread_pool import Task, ThreadPool
+from penstock._src.load.sampling.window import Window
 from tests.load.image_store import ArrayStore
 
 

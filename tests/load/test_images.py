@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock._src.load.engine.images import Fitter, FloatTable, ImageFit, fit_for
+from penstock._src.stores.store import Column
 from penstock.errors import ImageError, UsageError
-from penstock.load.engine.images import Fitter, FloatTable, ImageFit, fit_for
-from penstock.stores.store import Column
 
 
 def _image(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndarray:

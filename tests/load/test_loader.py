@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock._src.load.loader import Loader
+from penstock._src.load.sampling.window import Clip, Transition, Window
+from penstock._src.load.settings import Mix
 from penstock.errors import BudgetExceeded, PenstockError, StoreCorrupt, UsageError
-from penstock.load.loader import Loader
-from penstock.load.sampling.window import Clip, Transition, Window
-from penstock.load.settings import Mix
 from tests.load.image_store import ArrayStore
 from tests.load.view_rows import open_files
 from tests.threads import earlier_threads, left_running, penstock_threads
@@ -348,7 +348,7 @@ def test_a_forked_child_has_a_loader_of_its_own() -> None:
 
 def test_a_program_that_ends_in_the_middle_of_a_pass_ends_cleanly() -> None:
     code = (
-        "from tests.load.image_store import ArrayStore\nfrom penstock.load.loader import Loader\n"
+        "from tests.load.image_store import ArrayStore\nfrom penstock._src.load.loader import Loader\n"
         "batches = iter(Loader(ArrayStore([90]), batch_size=4, image_size=(24, 32)))\nnext(batches)\n"
     )
     root = Path(__file__).resolve().parents[2]

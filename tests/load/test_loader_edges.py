@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from penstock._src.load.engine import gather
+from penstock._src.load.engine.gather import Gatherer
+from penstock._src.load.engine.images import Fitter, fit_for
+from penstock._src.load.engine.job import BatchJob
+from penstock._src.load.engine.source import Shaping, sources_of
+from penstock._src.load.engine.thread_pool import ThreadPool, WorkerState
+from penstock._src.load.loader import Loader
+from penstock._src.load.sampling.position_map import encoded_by_all
+from penstock._src.load.sampling.window import Window
+from penstock._src.load.settings import Mix
+from penstock._src.stores.store import Column, ImageArray, ImageSource, Scratch
+from penstock._src.system.budget import Budget
 from penstock.errors import BudgetExceeded, StoreCorrupt, UsageError
-from penstock.load.engine import gather
-from penstock.load.engine.gather import Gatherer
-from penstock.load.engine.images import Fitter, fit_for
-from penstock.load.engine.job import BatchJob
-from penstock.load.engine.source import Shaping, sources_of
-from penstock.load.engine.thread_pool import ThreadPool, WorkerState
-from penstock.load.loader import Loader
-from penstock.load.sampling.position_map import encoded_by_all
-from penstock.load.sampling.window import Window
-from penstock.load.settings import Mix
-from penstock.stores.store import Column, ImageArray, ImageSource, Scratch
-from penstock.system.budget import Budget
 from tests.load.image_store import ArraySource, ArrayStore
 
 SIZE = (24, 32)

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import profile
+from penstock._src.load.device.target import ContinuousPass
+from penstock._src.load.engine.job import EpochRecords
+from penstock._src.load.loader import Loader
+from penstock._src.load.sampling.window import Window
 from penstock.errors import PenstockError, StoreCorrupt, UsageError
-from penstock.load.device.target import ContinuousPass
-from penstock.load.engine.job import EpochRecords
-from penstock.load.loader import Loader
-from penstock.load.sampling.window import Window
 from tests.load.image_store import ArrayStore
 from tests.threads import collect_garbage, earlier_threads, left_running
 

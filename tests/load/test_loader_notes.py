@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.load.engine.gather import Gatherer
-from penstock.load.loader import Loader
-from penstock.load.sampling.window import Window
-from penstock.load.settings import Mix
-from penstock.load.views.build import build_view
+from penstock._src.load.engine.gather import Gatherer
+from penstock._src.load.loader import Loader
+from penstock._src.load.sampling.window import Window
+from penstock._src.load.settings import Mix
+from penstock._src.load.views.build import build_view
 from tests.load.image_store import ArrayStore
 
 SIZE = (24, 32)

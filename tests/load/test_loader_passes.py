@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from penstock._src.load.engine.slots import Lease, Ring
+from penstock._src.load.engine.thread_pool import start_thread
+from penstock._src.load.loader import Loader
+from penstock._src.load.sampling.window import Window
+from penstock._src.stores.store import ImageArray, ImageSource, Scratch
 from penstock.errors import StoreCorrupt, UsageError
-from penstock.load.engine.slots import Lease, Ring
-from penstock.load.engine.thread_pool import start_thread
-from penstock.load.loader import Loader
-from penstock.load.sampling.window import Window
-from penstock.stores.store import ImageArray, ImageSource, Scratch
 from tests.load.image_store import ArraySource, ArrayStore
 from tests.threads import earlier_threads, left_running
 
@@ -202,7 +202,7 @@ def test_a_feeder_that_nobody_ended_does_not_keep_others_from_ending() -> None:
 def test_interrupts_at_any_moment_leave_a_loader_that_works() -> None:
     code = (
         "import random, signal\n"
-        "from tests.load.image_store import ArrayStore\nfrom penstock.load.loader import Loader\n"
+        "from tests.load.image_store import ArrayStore\nfrom penstock._src.load.loader import Loader\n"
         "loader = Loader(ArrayStore([400], size=(8, 10)), batch_size=8, image_size=(6, 8), threads=2, output='numpy')\n"
         "def interrupt(*_): raise KeyboardInterrupt\n"
         "signal.signal(signal.SIGALRM, interrupt)\nrandom.seed(5)\n"
@@ -269,7 +269,7 @@ def test_a_program_that_forks_after_opencv_used_threads() -> None:
     code = (
         "import os, sys, cv2, numpy as np\ncv2.setNumThreads(4)\n"
         "for _ in range(3): cv2.resize(np.zeros((2000, 2000, 3), np.uint8), (900, 900))\n"
-        "from tests.load.image_store import ArrayStore\nfrom penstock.load.loader import Loader\n"
+        "from tests.load.image_store import ArrayStore\nfrom penstock._src.load.loader import Loader\n"
         "loader = Loader(ArrayStore([40]), batch_size=8, image_size=(24, 32), threads=2)\n"
         "if len(sys.argv) > 1: batches = iter(loader); next(batches)\n"
         "child = os.fork()\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.demo.recording import Script, write_recording
+from penstock._src.demo.recording import Script, write_recording
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ import threading
 import numpy as np
 import pytest
 
-from penstock.load.views import memory_rows
-from penstock.load.views.view import View
-from penstock.system import mapped_memory
-from penstock.system.files import memory_file
-from penstock.system.mapped_memory import HUGE_BYTES, make_present, map_shared
+from penstock._src.load.views import memory_rows
+from penstock._src.load.views.view import View
+from penstock._src.system import mapped_memory
+from penstock._src.system.files import memory_file
+from penstock._src.system.mapped_memory import HUGE_BYTES, make_present, map_shared
 from tests.load.view_rows import assert_holds, fill, open_files, pixels_of, spec_of
 from tests.threads import penstock_threads
 

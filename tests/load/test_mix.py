@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock._src.load.loader import Loader
+from penstock._src.load.sampling.mixture import seed_of
+from penstock._src.load.sampling.window import Window
+from penstock._src.load.settings import Mix
 from penstock.errors import UsageError
-from penstock.load.loader import Loader
-from penstock.load.sampling.mixture import seed_of
-from penstock.load.sampling.window import Window
-from penstock.load.settings import Mix
 from tests.load.image_store import ArrayStore
 from tests.load.memory_store import MemoryStore
 

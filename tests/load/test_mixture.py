@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock._src.load.sampling import mixture as module
+from penstock._src.load.sampling.mixture import Mixture
+from penstock._src.load.sampling.order import Local, Order, Sequential, Shuffled
+from penstock._src.load.sampling.permutation import key_of, permute
 from penstock.errors import UsageError
-from penstock.load.sampling import mixture as module
-from penstock.load.sampling.mixture import Mixture
-from penstock.load.sampling.order import Local, Order, Sequential, Shuffled
-from penstock.load.sampling.permutation import key_of, permute
 
 GOLDEN = ([1, 0, 1, 0, 0, 0, 1, 0, 0, 0], [47, 47, 96, 683, 96, 315, 27, 244, 626, 268])  # never to be edited
 

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from penstock.load.engine import tables
-from penstock.load.engine.batch_tasks import begin_job
-from penstock.load.engine.gather import Gatherer
-from penstock.load.engine.job import BatchJob, BatchPart
-from penstock.load.engine.tables import Numbers
-from penstock.load.engine.thread_pool import ThreadPool
-from penstock.load.loader import Loader
-from penstock.load.sampling.window import Window
-from penstock.load.settings import Mix
+from penstock._src.load.engine import tables
+from penstock._src.load.engine.batch_tasks import begin_job
+from penstock._src.load.engine.gather import Gatherer
+from penstock._src.load.engine.job import BatchJob, BatchPart
+from penstock._src.load.engine.tables import Numbers
+from penstock._src.load.engine.thread_pool import ThreadPool
+from penstock._src.load.loader import Loader
+from penstock._src.load.sampling.window import Window
+from penstock._src.load.settings import Mix
 from tests.lerobot import making
 from tests.load.image_store import ArrayStore
 from tests.load.view_rows import open_files

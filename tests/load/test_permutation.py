@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock._src.load.sampling.permutation import inverse, key_of, keys_of, permute
 from penstock.errors import UsageError
-from penstock.load.sampling.permutation import inverse, key_of, keys_of, permute
 
 _COUNTS = st.one_of(st.integers(1, 40), st.integers(1000, 1100), st.integers(1, 20_000))
 _KEYS = st.integers(0, 2**64 - 1)

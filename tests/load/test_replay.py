@@ -20,12 +20,12 @@ import h5py
 import numpy as np
 import pytest
 
+from penstock._src.load.engine import recycle
+from penstock._src.load.engine.gather import Gatherer
+from penstock._src.load.replay.buffer import AsyncSampleBuffer, MultimodalReplayBuffer
+from penstock._src.load.sampling.window import Window
+from penstock._src.stores.store import ImageArray, ImageSource, Scratch
 from penstock.errors import BudgetExceeded, PenstockError, StoreCorrupt, StoreError, UsageError
-from penstock.load.engine import recycle
-from penstock.load.engine.gather import Gatherer
-from penstock.load.replay.buffer import AsyncSampleBuffer, MultimodalReplayBuffer
-from penstock.load.sampling.window import Window
-from penstock.stores.store import ImageArray, ImageSource, Scratch
 from tests.load.image_store import ArraySource, ArrayStore
 from tests.load.replay_files import Naive, write_replay
 from tests.threads import earlier_threads, left_running, penstock_threads
@@ -146,7 +146,7 @@ def test_statistics_leave_out_what_is_not_finite(tmp_path: Path) -> None:
 def test_without_torch_arrays_are_given(replay: Path) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from penstock.load.replay.buffer import MultimodalReplayBuffer\n"
+        "from penstock._src.load.replay.buffer import MultimodalReplayBuffer\n"
         f"with MultimodalReplayBuffer(4, image_size=8) as buffer:\n    buffer.load_from_hdf5({str(replay)!r})\n"
         "    print(type(buffer.sample(3)[0]).__name__)\n"
     )
@@ -384,7 +384,7 @@ def test_several_threads_sample_at_a_time(replay: Path) -> None:
 
 def test_a_fork_samples_by_itself(replay: Path) -> None:
     code = (
-        "import os\nfrom penstock.load.replay.buffer import MultimodalReplayBuffer\n"
+        "import os\nfrom penstock._src.load.replay.buffer import MultimodalReplayBuffer\n"
         f"buffer = MultimodalReplayBuffer(4, image_size=8, output='numpy')\nbuffer.load_from_hdf5({str(replay)!r})\n"
         "first = buffer.sample(16)\npid = os.fork()\n"
         "assert buffer.sample(16)[0].shape == (16, 3, 8, 8)\n"
@@ -595,7 +595,7 @@ def test_forked_children_sample_each_in_its_own_way(replay: Path) -> None:
 _FORKING = """
 import os, sys
 import numpy as np
-from penstock.load.replay.buffer import MultimodalReplayBuffer
+from penstock._src.load.replay.buffer import MultimodalReplayBuffer
 made = MultimodalReplayBuffer(4, 16, image_size=8, seed=int(sys.argv[2]), threads=1, output="numpy", quiet=True)
 made.load_from_hdf5(sys.argv[1], allow_external=True)
 for _ in range(2):

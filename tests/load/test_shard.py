@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock._src.load.sampling.shard import Batches
 from penstock.errors import UsageError
-from penstock.load.sampling.shard import Batches
 
 
 def _brute_batches(total: int, size: int, drop_last: bool, start: int) -> list[list[int]]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from penstock._src.load.engine.gather import Gatherer
+from penstock._src.load.loader import Loader
+from penstock._src.load.sampling.window import Window
+from penstock._src.system.budget import Budget
 from penstock.errors import BudgetExceeded, LimitExceeded
-from penstock.load.engine.gather import Gatherer
-from penstock.load.loader import Loader
-from penstock.load.sampling.window import Window
-from penstock.system.budget import Budget
 from tests.load.image_store import ArrayStore
 
 MIB = 1 << 20

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock._src.stores.spike.store import SpikeStore
 from penstock.errors import StoreCorrupt, StoreError
-from penstock.stores.spike.store import SpikeStore
 from tests.stores.spike_sets import make_sequence, make_set
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.stores.spike.store import SpikeStore
+from penstock._src.stores.spike.store import SpikeStore
 from tests.stores.spike_sets import make_set
 
 torch = pytest.importorskip("torch")

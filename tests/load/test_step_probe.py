@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from penstock import Loader, Window, profile
-from penstock.load import step_probe
-from penstock.load.step_probe import StepProbe
-from penstock.profile.record.steps import STEP_ALONE, STEP_BESIDE
+from penstock._src.load import step_probe
+from penstock._src.load.step_probe import StepProbe
+from penstock._src.profile.record.steps import STEP_ALONE, STEP_BESIDE
 from tests.load.image_store import ArrayStore
 
 

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock._src.load.replay.buffer import MultimodalReplayBuffer
 from penstock.errors import StoreCorrupt, UsageError
-from penstock.load.replay.buffer import MultimodalReplayBuffer
 from tests.lerobot import making
 from tests.load.image_store import ArrayStore
 from tests.load.replay_files import Naive, write_replay

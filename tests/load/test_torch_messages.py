@@ -9,8 +9,8 @@ pytest.importorskip("torch")
 
 import torch
 
+from penstock._src.load.sampling.window import Window
 from penstock.errors import PenstockError, UsageError
-from penstock.load.sampling.window import Window
 from penstock.torch import Dataset, Sampler
 from tests.load.image_store import ArrayStore
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock._src.load.engine import worker_slots
+from penstock._src.load.engine.slots import lay_out
+from penstock._src.load.torch_sharing import WorkerMemory
 from penstock.errors import StoreError
-from penstock.load.engine import worker_slots
-from penstock.load.engine.slots import lay_out
-from penstock.load.torch_sharing import WorkerMemory
 from tests.lerobot import making
 from tests.load.clips.clip_sets import config_tree, make_set
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock._src.load.sampling.transition import own_next
+from penstock._src.load.sampling.window import Output, Transition
 from penstock.errors import StoreError, UsageError
-from penstock.load.sampling.transition import own_next
-from penstock.load.sampling.window import Output, Transition
 from tests.load.brute import transition_samples
 from tests.load.memory_store import MemoryStore
 

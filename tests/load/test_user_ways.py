@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock._src.load.engine.thread_pool import ThreadPool
+from penstock._src.load.loader import Loader
+from penstock._src.load.sampling.transition import Transition
+from penstock._src.load.sampling.window import Window
+from penstock._src.load.settings import Mix
+from penstock._src.stores.store import Store
 from penstock.errors import PenstockError, UsageError
-from penstock.load.engine.thread_pool import ThreadPool
-from penstock.load.loader import Loader
-from penstock.load.sampling.transition import Transition
-from penstock.load.sampling.window import Window
-from penstock.load.settings import Mix
-from penstock.stores.store import Store
 from tests.load.memory_store import MemoryStore
 from tests.stores import hdf5_files as files
 

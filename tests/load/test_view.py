@@ -9,8 +9,8 @@ import threading
 import numpy as np
 import pytest
 
+from penstock._src.load.views.view import View
 from penstock.errors import LimitExceeded, StoreError, UsageError
-from penstock.load.views.view import View
 from tests.load.view_rows import assert_holds, fill, open_files, pickled, pixels_of, run, spec_of, start
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from penstock._src.load.loader import Loader
+from penstock._src.load.sampling.window import Window
+from penstock._src.load.views import view_opening
+from penstock._src.load.views.build import build_view
+from penstock._src.load.views.view import View
 from penstock.errors import UsageError
-from penstock.load.loader import Loader
-from penstock.load.sampling.window import Window
-from penstock.load.views import view_opening
-from penstock.load.views.build import build_view
-from penstock.load.views.view import View
 from tests.load.image_store import ArrayStore
 
 SIZE = (24, 32)

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.load.views import view_file
-from penstock.load.views.view import View
-from penstock.load.views.view_file import HEADER_BYTES
+from penstock._src.load.views import view_file
+from penstock._src.load.views.view import View
+from penstock._src.load.views.view_file import HEADER_BYTES
 from tests.load.view_rows import assert_holds, fill, open_files, pickled, pixels_of, run, spec_of, start
 
 
@@ -193,7 +193,7 @@ def test_a_changed_byte_anywhere_never_gives_other_pixels(
 
 def test_reading_a_view_on_disk_takes_no_memory_of_the_process(tmp_path: Path) -> None:
     code = """
-from penstock.system.memory import rss_bytes
+from penstock._src.system.memory import rss_bytes
 spec = spec_of(size=(512, 512))
 with View.on_disk(spec, 64, sys.argv[1]) as view:
     fill(view, range(64))

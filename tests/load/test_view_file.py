@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock._src.load.views import view_file
+from penstock._src.load.views.view_file import HEADER_BYTES, checksum, layout_of, layout_within, rows_of, slots_of
 from penstock.errors import LimitExceeded, UsageError
-from penstock.load.views import view_file
-from penstock.load.views.view_file import HEADER_BYTES, checksum, layout_of, layout_within, rows_of, slots_of
 from tests.load.view_rows import spec_of
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from penstock._src.load.views import jpeg_rows, view_file
+from penstock._src.load.views.view import View, ViewSpec
 from penstock.errors import UsageError
-from penstock.load.views import jpeg_rows, view_file
-from penstock.load.views.view import View, ViewSpec
 from tests.load.view_rows import pixels_of, run, spec_of
 
 

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.load.engine.images import Fitter, fit_for
-from penstock.load.engine.source import SampleSource, Shaping
-from penstock.load.sampling.window import Window
-from penstock.load.views.choose_views import attach_views, held_bytes, stats_of_views
-from penstock.load.views.view import View
-from penstock.system.shared_memory import Holder, holders_of
+from penstock._src.load.engine.images import Fitter, fit_for
+from penstock._src.load.engine.source import SampleSource, Shaping
+from penstock._src.load.sampling.window import Window
+from penstock._src.load.views.choose_views import attach_views, held_bytes, stats_of_views
+from penstock._src.load.views.view import View
+from penstock._src.system.shared_memory import Holder, holders_of
 from tests.load.clips.cache_pss import cache_pss_bytes
 from tests.load.image_store import ArrayStore
 from tests.load.view_rows import assert_holds, environment, fill, open_files, pixels_of, run, spec_of, start
@@ -251,7 +251,7 @@ def test_a_name_that_points_to_other_memory_is_not_believed(runtime: Path) -> No
 
 def test_half_a_row_is_never_seen_and_its_row_can_be_put_by_another() -> None:
     code = """
-import penstock.load.views.memory_rows as module
+import penstock._src.load.views.memory_rows as module
 view = View.shared_in_ram(spec_of(), 40, None)
 real = module.write_all
 def half(fd, data, offset):

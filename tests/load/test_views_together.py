@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from penstock._src.load.loader import Loader
+from penstock._src.load.settings import Mix
+from penstock._src.load.views import cache
+from penstock._src.load.views.build import build_view
+from penstock._src.load.views.view import View
 from penstock.errors import LimitExceeded, OutputFailed
-from penstock.load.loader import Loader
-from penstock.load.settings import Mix
-from penstock.load.views import cache
-from penstock.load.views.build import build_view
-from penstock.load.views.view import View
 from tests.load.image_store import ArrayStore
 from tests.load.view_rows import fill, open_files, spec_of
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock._src.load.sampling.bound import BoundWindow
+from penstock._src.load.sampling.window import Clip, Output, Window
 from penstock.errors import StoreError, UsageError
-from penstock.load.sampling.bound import BoundWindow
-from penstock.load.sampling.window import Clip, Output, Window
 from tests.load.brute import Sample, clip_samples, window_samples
 from tests.load.memory_store import MemoryStore
 

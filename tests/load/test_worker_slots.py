@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock._src.load.engine import worker_slots
+from penstock._src.load.engine.slots import SlotLayout, lay_out
+from penstock._src.load.engine.worker_slots import SlotPool, receive
 from penstock.errors import StoreError
-from penstock.load.engine import worker_slots
-from penstock.load.engine.slots import SlotLayout, lay_out
-from penstock.load.engine.worker_slots import SlotPool, receive
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.load.views.view import View, ViewSpec
+from penstock._src.load.views.view import View, ViewSpec
 
 
 def spec_of(**changes: Any) -> ViewSpec:
@@ -44,7 +44,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def start(code: str, *words: object, **more: str) -> subprocess.Popen[str]:
     """A fresh interpreter that runs `code`; it cannot outlive a test that uses it as a context."""
-    head = "import os, pickle, sys\nimport numpy as np\nfrom penstock.load.views.view import View, ViewSpec\n"
+    head = "import os, pickle, sys\nimport numpy as np\nfrom penstock._src.load.views.view import View, ViewSpec\n"
     head += "from tests.load.view_rows import *\n"
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", head + code, *map(str, words)],

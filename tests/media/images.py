@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.media.image import codec
+from penstock._src.media.image import codec
 
 
 def rgb_image(number: int = 0, height: int = 48, width: int = 64) -> NDArray[np.uint8]:

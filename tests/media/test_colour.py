@@ -9,10 +9,10 @@ import av
 import numpy as np
 import pytest
 
-from penstock.media.mp4.index import read_index
-from penstock.media.video import decode
-from penstock.media.video.decode import VideoDecoder, rgb_options
-from penstock.media.video.frame_times import FrameTimes
+from penstock._src.media.mp4.index import read_index
+from penstock._src.media.video import decode
+from penstock._src.media.video.decode import VideoDecoder, rgb_options
+from penstock._src.media.video.frame_times import FrameTimes
 from tests.media.clips import MATRICES, blocks, middles, tagged_clip
 
 ENCODERS = ("libx264", "libsvtav1")

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from penstock._src.media.mp4.writer import Mp4Writer, mjpeg_stsd
+from penstock._src.media.video import decode
 from penstock.errors import VideoError
-from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
-from penstock.media.video import decode
 from tests.media.images import decoded_alone, jpegs, psnr_db, rgb_image
 from tests.media.test_mp4_index import ffmpeg_video
 

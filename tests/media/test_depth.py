@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from penstock._src.media.image import depth, png, rvl, tiff
 from penstock.errors import ImageError, LimitExceeded, PenstockError
-from penstock.media.image import depth, png, rvl, tiff
 from tests.media import depths
 from tests.media.images import encode, rgb_image
 

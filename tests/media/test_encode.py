@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from penstock._src.media.mp4.index import read_index
+from penstock._src.media.mp4.writer import Mp4Writer
+from penstock._src.media.video import decode, encode
+from penstock._src.media.video.encode import CODECS, EncodedSample, EncoderSettings, VideoEncoder
+from penstock._src.media.video.hardware import encoder_settings
 from penstock.errors import VideoError
-from penstock.media.mp4.index import read_index
-from penstock.media.mp4.writer import Mp4Writer
-from penstock.media.video import decode, encode
-from penstock.media.video.encode import CODECS, EncodedSample, EncoderSettings, VideoEncoder
-from penstock.media.video.hardware import encoder_settings
 from tests.media.images import psnr_db, rgb_image
 
 HEIGHT, WIDTH = 96, 128

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock._src.media.h26x import h264, h265
+from penstock._src.media.h26x.nal import Bits, annex_b, length_prefixed, nal_units, unescaped
+from penstock._src.media.h26x.stream_decode import StreamDamage, StreamDecoder
+from penstock._src.media.h26x.stream_index import UNUSABLE, StreamIndex, StreamScanner, to_sample
+from penstock._src.media.h26x.stream_order import KEY, LEADING, REORDERED
+from penstock._src.media.mp4.index import read_index
+from penstock._src.media.mp4.writer import Mp4Writer
 from penstock.errors import VideoError
-from penstock.media.h26x import h264, h265
-from penstock.media.h26x.nal import Bits, annex_b, length_prefixed, nal_units, unescaped
-from penstock.media.h26x.stream_decode import StreamDamage, StreamDecoder
-from penstock.media.h26x.stream_index import UNUSABLE, StreamIndex, StreamScanner, to_sample
-from penstock.media.h26x.stream_order import KEY, LEADING, REORDERED
-from penstock.media.mp4.index import read_index
-from penstock.media.mp4.writer import Mp4Writer
 from tests.media import streams
 
 CODECS = ("h264", "h265")
@@ -170,8 +170,8 @@ def test_the_parameter_set_says_what_ffmpeg_says(
 @pytest.mark.parametrize("codec", CODECS)
 def test_our_sample_description_is_ffmpegs(codec: str) -> None:
     """The record inside avc1 and hvc1 against the one that FFmpeg's muxer makes of the same parameter sets."""
-    from penstock.media.video.encode import VideoEncoder
-    from penstock.media.video.hardware import encoder_settings
+    from penstock._src.media.video.encode import VideoEncoder
+    from penstock._src.media.video.hardware import encoder_settings
 
     name = b"avcC" if codec == "h264" else b"hvcC"
     with VideoEncoder(encoder_settings("h264" if codec == "h264" else "hevc"), 64, 48, 30) as encoder:
@@ -252,7 +252,7 @@ def test_a_missing_image_is_seen_in_the_headers_of_the_next(codec: str) -> None:
 
 
 def test_ffmpeg_alone_does_not_report_a_missing_image_and_calls_recovery_points_key_frames() -> None:
-    """Why the headers are read by our own code: see the docstring of penstock.media.h26x."""
+    """Why the headers are read by our own code: see the docstring of penstock._src.media.h26x."""
     sent = list(streams.stream("h264", 30))
     context: Any = av.CodecContext.create("h264", "r")
     context.thread_count, context.options = 1, {"err_detect": "explode"}

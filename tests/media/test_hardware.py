@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock._src.media.video import hardware
+from penstock._src.media.video.encode import CODECS, EncoderSettings, VideoEncoder
+from penstock._src.media.video.hardware import encoder_settings
 from penstock.errors import ConfigError
-from penstock.media.video import hardware
-from penstock.media.video.encode import CODECS, EncoderSettings, VideoEncoder
-from penstock.media.video.hardware import encoder_settings
 from tests.conversion import bags
 from tests.media.images import rgb_image
 

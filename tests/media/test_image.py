@@ -7,8 +7,8 @@ import cv2
 import numpy as np
 import pytest
 
+from penstock._src.media.image import codec, jpeg, png
 from penstock.errors import ImageError, LimitExceeded
-from penstock.media.image import codec, jpeg, png
 from tests.media.images import encode, gray_jpeg, psnr_db, rgb_image
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock._src.media.image import codec, jpeg
 from penstock.errors import ImageError, LimitExceeded
-from penstock.media.image import codec, jpeg
 from tests.media.images import encode, gray_jpeg, jpegs, rgb_image
 
 ONE = jpegs(1)[0]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.media.image import codec
-from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
-from penstock.media.video import decode
-from penstock.media.video.encode import CODECS, VideoEncoder
-from penstock.media.video.hardware import encoder_settings
+from penstock._src.media.image import codec
+from penstock._src.media.mp4.writer import Mp4Writer, mjpeg_stsd
+from penstock._src.media.video import decode
+from penstock._src.media.video.encode import CODECS, VideoEncoder
+from penstock._src.media.video.hardware import encoder_settings
 from tests.media.images import decoded_alone, gray_jpeg, jpegs, rgb_image
 
 pytestmark = pytest.mark.compat

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock._src.media.mp4.index import read_index
+from penstock._src.media.mp4.writer import Mark, Mp4Writer, mjpeg_stsd
+from penstock._src.system.files import writing
 from penstock.errors import OutputFailed, VideoError
-from penstock.media.mp4.index import read_index
-from penstock.media.mp4.writer import Mark, Mp4Writer, mjpeg_stsd
-from penstock.system.files import writing
 from tests.media.images import decoded_alone, gray_jpeg, jpegs
 
 needs_ffprobe = pytest.mark.skipif(shutil.which("ffprobe") is None, reason="ffprobe is not installed")

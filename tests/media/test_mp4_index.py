@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from penstock._src.media.mp4 import boxes as mp4_boxes
+from penstock._src.media.mp4.index import VideoIndex, read_index
+from penstock._src.media.mp4.writer import Mp4Writer, mjpeg_stsd
 from penstock.errors import LimitExceeded, VideoError
-from penstock.media.mp4 import boxes as mp4_boxes
-from penstock.media.mp4.index import VideoIndex, read_index
-from penstock.media.mp4.writer import Mp4Writer, mjpeg_stsd
 from tests.media.images import jpegs, rgb_image
 
 REAL = sorted((Path(__file__).parents[3] / "shared" / "data" / "lerobot").rglob("*.mp4"))

@@ -8,7 +8,7 @@ import sys
 
 _ENCODE = """
 import os, numpy, sys
-from penstock.media.video.encode import EncoderSettings, VideoEncoder
+from penstock._src.media.video.encode import EncoderSettings, VideoEncoder
 with VideoEncoder(EncoderSettings(sys.argv[1]), 64, 64, 30) as encoder:
     encoder.encode(numpy.zeros((64, 64, 3), numpy.uint8))
     policies = set()

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from penstock._src.media.image import codec
+from penstock._src.media.image import raw as raw_image
 from penstock.errors import ImageError, LimitExceeded
-from penstock.media.image import codec
-from penstock.media.image import raw as raw_image
 from tests.media.images import rgb_image
 
 HEIGHT, WIDTH = 12, 18

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock._src.media.spike.detect import find_layout
+from penstock._src.media.spike.files import image_beside, read_rows, read_spikes
+from penstock._src.media.spike.intensity import spike_to_tfi, spike_to_tfp
+from penstock._src.media.spike.layout import SpikeLayout, SpikeSettings
+from penstock._src.media.spike.voxel import spike_to_voxel
 from penstock.errors import SpikeError
-from penstock.media.spike.detect import find_layout
-from penstock.media.spike.files import image_beside, read_rows, read_spikes
-from penstock.media.spike.intensity import spike_to_tfi, spike_to_tfp
-from penstock.media.spike.layout import SpikeLayout, SpikeSettings
-from penstock.media.spike.voxel import spike_to_voxel
 from tests.media.spikes import packed_bytes, random_spikes, scene, spikes_of, write_png
 
 REAL = Path(__file__).parents[2] / ".." / "shared" / "data" / "spike" / "200_part1_key_id151.dat"

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock._src.media.spike.files import read_packed, read_spikes, read_voxel
+from penstock._src.media.spike.frames import count_dtype, crop_packed, unpack, voxel_counts
+from penstock._src.media.spike.layout import PlaneRegion, SpikeLayout, bin_starts
+from penstock._src.media.spike.voxel import spike_to_voxel
 from penstock.errors import SpikeError
-from penstock.media.spike.files import read_packed, read_spikes, read_voxel
-from penstock.media.spike.frames import count_dtype, crop_packed, unpack, voxel_counts
-from penstock.media.spike.layout import PlaneRegion, SpikeLayout, bin_starts
-from penstock.media.spike.voxel import spike_to_voxel
 from tests.media.spikes import packed_bytes, random_spikes
 
 

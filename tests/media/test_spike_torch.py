@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock.media.spike.frames import crop_packed, voxel_counts
-from penstock.media.spike.intensity import spike_to_tfi, spike_to_tfp
-from penstock.media.spike.layout import PlaneRegion, SpikeLayout
-from penstock.media.spike.voxel import packed_to_voxel, spike_to_voxel
+from penstock._src.media.spike.frames import crop_packed, voxel_counts
+from penstock._src.media.spike.intensity import spike_to_tfi, spike_to_tfp
+from penstock._src.media.spike.layout import PlaneRegion, SpikeLayout
+from penstock._src.media.spike.voxel import packed_to_voxel, spike_to_voxel
 from tests.media.spikes import packed_bytes, random_spikes
 
 torch = pytest.importorskip("torch")

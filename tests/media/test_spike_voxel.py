@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from penstock._src.media.spike.intensity import spike_to_tfi, spike_to_tfp
+from penstock._src.media.spike.voxel import spike_to_voxel
 from penstock.errors import SpikeError
-from penstock.media.spike.intensity import spike_to_tfi, spike_to_tfp
-from penstock.media.spike.voxel import spike_to_voxel
 from tests.media.spikes import random_spikes
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.plan.probe.caching_allocator import CachingAllocator
-from penstock.system.units import MIB
+from penstock._src.plan.probe.caching_allocator import CachingAllocator
+from penstock._src.system.units import MIB
 
 
 class FakeCuda:

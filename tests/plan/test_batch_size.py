@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock._src.plan import batch_size
+from penstock._src.plan.probe.device_memory import CudaMemory, DeviceMemory, Peak
+from penstock._src.plan.probe.host_plan import HostPlan, pinned_bytes
+from penstock._src.system.memory import rss_bytes
+from penstock._src.system.units import GIB, MIB
 from penstock.errors import LimitExceeded, UsageError
-from penstock.plan import batch_size, find_max_batch_size
-from penstock.plan.probe.device_memory import CudaMemory, DeviceMemory, Peak
-from penstock.plan.probe.host_plan import HostPlan, pinned_bytes
-from penstock.system.memory import rss_bytes
-from penstock.system.units import GIB, MIB
+from penstock.plan import find_max_batch_size
 from tests.plan.fake_cuda import FakeCuda, FakeTraining
 
 torch = pytest.importorskip("torch")

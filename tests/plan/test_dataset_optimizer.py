@@ -10,11 +10,11 @@ import h5py
 import numpy as np
 import pytest
 
+from penstock._src.media.image.codec import encode_jpeg
+from penstock._src.plan.files.measure import measure_files, object_bytes
+from penstock._src.system.units import GIB
 from penstock.errors import PenstockError, StoreError, UsageError
-from penstock.media.image.codec import encode_jpeg
 from penstock.plan import DatasetOptimizer
-from penstock.plan.files.measure import measure_files, object_bytes
-from penstock.system.units import GIB
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data" / "vqa" / "mllm_demo.json"

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock._src.plan import estimate
+from penstock._src.system import limits
+from penstock._src.system.units import GIB
 from penstock.errors import UsageError
-from penstock.plan import DatasetSizeEstimator, estimate
-from penstock.system import limits
-from penstock.system.units import GIB
+from penstock.plan import DatasetSizeEstimator
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("float16", 2), ("uint8", 1), ("int64", 8), ("int32", 4)])

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import main
-from penstock.plan import history
-from penstock.plan.history import RunOutcome, read_history, record, summaries
+from penstock._src.cli import main
+from penstock._src.plan import history
+from penstock._src.plan.history import RunOutcome, read_history, record, summaries
 
 
 def test_runs_come_back_in_order(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.cli import main
-from penstock.cli.plan import parse_parameters
+from penstock._src.cli import main
+from penstock._src.cli.plan import parse_parameters
+from penstock._src.load import outcome as outcome_module
+from penstock._src.load.bench import planning
+from penstock._src.load.views.view_file import ViewSpec, layout_within
+from penstock._src.plan.history import RunOutcome, read_history
+from penstock._src.plan.load_plan import LoadOption, LoadPlan, choose, strategy_for
 from penstock.errors import UsageError
-from penstock.load import outcome as outcome_module
-from penstock.load.bench import planning
-from penstock.load.views.view_file import ViewSpec, layout_within
-from penstock.plan.history import RunOutcome, read_history
-from penstock.plan.load_plan import LoadOption, LoadPlan, choose, strategy_for
 from tests.stores import hdf5_files as files
 
 FIXED = {"batches": 100}
@@ -184,7 +184,7 @@ def test_data_that_the_page_cache_cannot_hold_are_measured_without_it(
 
 
 def test_a_plan_of_vqa_data_reports_what_its_data_sets_take(tmp_path: Path) -> None:
-    from penstock.demo.vqa import ShapeScript, write_vqa_set
+    from penstock._src.demo.vqa import ShapeScript, write_vqa_set
 
     write_vqa_set(tmp_path, ShapeScript(scenes=12))
     plan = penstock.plan_loading(tmp_path / "train.jsonl", 4, image_size=(8, 8), memory="256MiB", seconds=0.05)

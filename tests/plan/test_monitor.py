@@ -15,12 +15,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from penstock.cli import main
+from penstock._src.cli import main
+from penstock._src.plan import monitor
+from penstock._src.plan.memory import sampler, watch
+from penstock._src.system import limits
+from penstock._src.system.units import GIB, MIB
 from penstock.errors import UsageError
-from penstock.plan import MemoryMonitor, MemorySampler, monitor
-from penstock.plan.memory import sampler, watch
-from penstock.system import limits
-from penstock.system.units import GIB, MIB
+from penstock.plan import MemoryMonitor, MemorySampler
 from tests.system.machine import Machine
 
 _HOLD = "import sys; block = bytearray(64 << 20); print('ready', flush=True); sys.stdin.read()"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock._src.plan.workers import split_workers
+from penstock._src.system.limits import read_cpu_limit
 from penstock.errors import ConfigError, UsageError
-from penstock.plan.workers import split_workers
-from penstock.system.limits import read_cpu_limit
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.cli import main
-from penstock.demo.spike import SpikeScript, write_spike_set
-from penstock.load.clips.config import load_clip_config
-from penstock.prepare.check import StepTimes, advice
+from penstock._src.cli import main
+from penstock._src.demo.spike import SpikeScript, write_spike_set
+from penstock._src.load.clips.config import load_clip_config
+from penstock._src.prepare.check import StepTimes, advice
 
 NO_STEPS = ["--only", "configuration,files,sample"]
 SEQUENCE = "train/DEMO0000_07_00"
@@ -168,7 +168,7 @@ def test_the_verdict_names_the_key_to_change(made: Path, changes: dict[str, obje
 
 
 def test_voxels_of_a_sample_are_counts(made: Path) -> None:
-    from penstock.prepare.check import first_sample, whole_images
+    from penstock._src.prepare.check import first_sample, whole_images
 
     clips, facts = first_sample(whole_images(load_clip_config(made / "config.yaml")))
     assert facts["blur"].shape == (5, 3, 48, 64) and len(clips) == 4

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import main
-from penstock.demo.spike import SpikeScript, write_spike_set
+from penstock._src.cli import main
+from penstock._src.demo.spike import SpikeScript, write_spike_set
 
 torch = pytest.importorskip("torch")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import main
+from penstock._src.cli import main
+from penstock._src.prepare.gopro_spike import prepare_gopro_spike
 from penstock.errors import LimitExceeded, OutputExists, StoreError, UsageError
-from penstock.prepare.gopro_spike import prepare_gopro_spike
 from tests.prepare.trees import NAMES, SEQUENCES, fill, listing, s_sdm, spk_gopro
 
 EXPECTED = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import main
+from penstock._src.cli import main
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "train" / "spike.md"
 

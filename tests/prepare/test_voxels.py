@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.cli import main
-from penstock.demo.spike import SpikeScript, write_spike_set
+from penstock._src.cli import main
+from penstock._src.demo.spike import SpikeScript, write_spike_set
+from penstock._src.prepare.voxels import VoxelTask, prepare_voxels
+from penstock._src.stores.spike.store import SpikeStore
 from penstock.errors import LimitExceeded, OutputExists, OutputFailed, StoreError
-from penstock.prepare.voxels import VoxelTask, prepare_voxels
-from penstock.stores.spike.store import SpikeStore
 
 SCRIPT = SpikeScript(train=2, test=1, images=4, height=48, width=64, travel_px=6)
 FILES = 12
@@ -137,7 +137,7 @@ def test_other_bins_or_another_layout_make_all_of_them_anew(root: Path, words: d
     np.testing.assert_array_equal(stored.voxel(3), other.voxel(3))
 
 
-@pytest.mark.parametrize("where", ["pathlib.Path.unlink", "penstock.prepare.voxels.write_record"])
+@pytest.mark.parametrize("where", ["pathlib.Path.unlink", "penstock._src.prepare.voxels.write_record"])
 def test_killed_between_old_and_new_voxels_no_old_one_counts_as_new(
     root: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock import profile
-from penstock.profile.record.registry import registered, unregister
+from penstock._src.profile.record.registry import registered, unregister
 from tests.threads import collect_garbage
 
 

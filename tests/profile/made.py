@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from penstock.profile.loader_info import LoaderInfo
-from penstock.profile.record.histogram import Histogram
-from penstock.profile.stats import (
+from penstock._src.profile.loader_info import LoaderInfo
+from penstock._src.profile.record.histogram import Histogram
+from penstock._src.profile.stats import (
     EpochStats,
     GaugeStats,
     MemoryPoint,

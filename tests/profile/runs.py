@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.profile.loader_info import LoaderInfo
-from penstock.profile.record.registry import AccessPath
-from penstock.profile.stats import Snapshot, SpanStats, StepPoint, StepStats
+from penstock._src.profile.loader_info import LoaderInfo
+from penstock._src.profile.record.registry import AccessPath
+from penstock._src.profile.stats import Snapshot, SpanStats, StepPoint, StepStats
 from tests.profile.made import MAIN, MS, START_NS, stats
 
 STEPS = 100

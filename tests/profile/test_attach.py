@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from penstock import profile
+from penstock._src.load.loader import Loader
+from penstock._src.profile.diagnosis.case import OTHER, Fix
+from penstock._src.profile.diagnosis.trial import try_fix
+from penstock._src.profile.record.registry import registered, tunable_of
 from penstock.errors import UsageError
-from penstock.load.loader import Loader
 from penstock.profile import attach, detach, reset, snapshot, span
-from penstock.profile.diagnosis.case import OTHER, Fix
-from penstock.profile.diagnosis.trial import try_fix
-from penstock.profile.record.registry import registered, tunable_of
 from tests.load.image_store import ArrayStore
 from tests.profile.ledger import Ledger, until_a_worker_dies
 
@@ -298,7 +298,7 @@ def test_workers_that_start_slowly_are_advised_to_stay_and_it_is_tried() -> None
 
 
 def test_workers_that_wait_are_advised_to_be_more_than_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.profile.torch.wrappers.queued_ns", lambda: 0)  # however busy the machine is
+    monkeypatch.setattr("penstock._src.profile.torch.wrappers.queued_ns", lambda: 0)  # however busy the machine is
     words: dict[str, Any] = {"num_workers": 1, "timeout": 120, "persistent_workers": True}
     batches = attach(DataLoader(Slow(False), batch_size=BATCH, **words))
     for _ in range(5):

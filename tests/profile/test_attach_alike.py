@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from penstock import profile
+from penstock._src.profile.record.registry import loader_infos, registered, tunable_of
 from penstock.errors import UsageError
 from penstock.profile import attach, detach, snapshot, span
-from penstock.profile.record.registry import loader_infos, registered, tunable_of
 
 torch = pytest.importorskip("torch")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.profile.stats import Snapshot
+from penstock._src.profile.stats import Snapshot
 
 PRELUDE = """
 import json, multiprocessing, os, signal, sys, threading, time
@@ -139,7 +139,7 @@ def test_workers_killed_at_any_moment_leave_whole_sums_and_the_page_goes_on(tmp_
 def test_pages_of_many_ended_processes_are_used_again(tmp_path: Path) -> None:
     told = run(
         """
-        from penstock.profile.record import board
+        from penstock._src.profile.record import board
         board._KEPT_BUFFERS = 4
         for _ in range(30):
             pid = os.fork()
@@ -247,7 +247,7 @@ def test_a_reset_reaches_workers_that_are_at_work(tmp_path: Path) -> None:
 def test_more_threads_than_pages_are_counted_as_lost(tmp_path: Path) -> None:
     told = run(
         """
-        from penstock.profile.record import layout
+        from penstock._src.profile.record import layout
         layout.MAX_BUFFERS = 3
         barrier = threading.Barrier(6)
         def work():
@@ -286,7 +286,7 @@ def test_a_command_is_a_run_of_its_own_unless_it_is_told_to_join(tmp_path: Path)
     told = run(
         """
         import subprocess
-        from penstock.profile.record.spans import joining
+        from penstock._src.profile.record.spans import joining
         child = "from penstock.profile import record, snapshot; record('child', 1); print(len(snapshot().spans))"
         record("launcher", 1)
         for environment, spans in (({}, b"1"), (joining(), b"2"), ({"PENSTOCK_PROFILE_JOIN": "nonsense"}, b"1")):

@@ -7,10 +7,10 @@ import math
 
 import pytest
 
+from penstock._src.profile.difference import between, sums
+from penstock._src.profile.report.callback import callback
+from penstock._src.profile.stats import GaugeStats, Snapshot, StepStats
 from penstock.errors import UsageError
-from penstock.profile.difference import between, sums
-from penstock.profile.report.callback import callback
-from penstock.profile.stats import GaugeStats, Snapshot, StepStats
 from tests.profile.made import MAIN, MS, START_NS, empty_run, stats, training_run
 
 

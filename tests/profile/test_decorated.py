@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from penstock import profile
+from penstock._src.profile.record import gpu
 from penstock.profile import gpu_span, snapshot, span
-from penstock.profile.record import gpu
 
 BOTH = pytest.mark.parametrize("timed", [span, gpu_span])
 

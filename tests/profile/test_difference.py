@@ -5,9 +5,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock import profile
-from penstock.profile.difference import between
-from penstock.profile.record.session import of_epoch
-from penstock.profile.stats import Snapshot
+from penstock._src.profile.difference import between
+from penstock._src.profile.record.session import of_epoch
+from penstock._src.profile.stats import Snapshot
 from tests.profile.made import MAIN, MS, stats
 
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 
 from penstock import profile
+from penstock._src.profile.record import machine
+from penstock._src.profile.record.registry import tunable_of
+from penstock._src.profile.report.figures import peak_bytes, stage_rows, wait_figures
+from penstock._src.system.units import MIB
 from penstock.errors import UsageError
 from penstock.profile import data_wait, mark_step, print_timing_stats, snapshot, span
-from penstock.profile.record import machine
-from penstock.profile.record.registry import tunable_of
-from penstock.profile.report.figures import peak_bytes, stage_rows, wait_figures
-from penstock.system.units import MIB
 
 
 def test_what_a_validation_waits_and_does_is_no_share_of_the_step() -> None:
@@ -93,7 +93,7 @@ class Pooled:
 
 def test_threads_of_a_data_set_work_and_a_trial_that_hangs_on_them_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     data = pytest.importorskip("torch.utils.data")
-    monkeypatch.setattr("penstock.profile.torch.attachment._PATIENCE_S", 2.0)
+    monkeypatch.setattr("penstock._src.profile.torch.attachment._PATIENCE_S", 2.0)
     batches = profile.attach(data.DataLoader(Pooled(), batch_size=4))
     for _ in range(3):
         for _ in batches:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock import profile
+from penstock._src.profile.record import gpu
 from penstock.profile import gpu_span, reset, snapshot
-from penstock.profile.record import gpu
 
 _LONG_CYCLES = 1 << 31  # of the device's clock: about a second
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.profile.record.gpu import MOST_KEPT, DeviceTimeline
+from penstock._src.profile.record.gpu import MOST_KEPT, DeviceTimeline
 from tests.profile.made import MS
 
 

@@ -13,14 +13,14 @@ import pytest
 
 import penstock
 from penstock import profile
-from penstock.load.loader import Loader
-from penstock.load.replay.buffer import AsyncSampleBuffer, MultimodalReplayBuffer
-from penstock.load.sampling.window import Window
-from penstock.load.settings import Mix
-from penstock.load.views.build import build_view
+from penstock._src.load.loader import Loader
+from penstock._src.load.replay.buffer import AsyncSampleBuffer, MultimodalReplayBuffer
+from penstock._src.load.sampling.window import Window
+from penstock._src.load.settings import Mix
+from penstock._src.load.views.build import build_view
+from penstock._src.profile.record.spans import paused, record_calls, show
+from penstock._src.stores.store import ImageArray, ImageSource, Scratch
 from penstock.profile import SpanStats, reset, snapshot
-from penstock.profile.record.spans import paused, record_calls, show
-from penstock.stores.store import ImageArray, ImageSource, Scratch
 from tests.conversion import bags
 from tests.load.image_store import ArraySource, ArrayStore
 from tests.load.replay_files import write_replay

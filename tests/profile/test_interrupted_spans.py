@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from penstock._src.profile.record import buffer as buffers
+from penstock._src.profile.record import layout, spans
 from penstock.profile import snapshot, span
-from penstock.profile.record import buffer as buffers
-from penstock.profile.record import layout, spans
 
 N = layout.FOLD_EVERY
 ROUNDS = 6  # quarters of the ring: more than the whole of it

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock import profile
+from penstock._src.profile.diagnosis.verdict import verdict
+from penstock._src.profile.loader_info import LoaderInfo
+from penstock._src.profile.torch import wrappers
 from penstock.profile import Snapshot, snapshot
-from penstock.profile.diagnosis.verdict import verdict
-from penstock.profile.loader_info import LoaderInfo
-from penstock.profile.torch import wrappers
 from tests.profile.runs import run
 
 STEPS = 60
@@ -57,7 +57,7 @@ def test_a_fetch_counts_its_time_in_line(monkeypatch: pytest.MonkeyPatch) -> Non
         now[0] += 1_000
         return now[0]
 
-    monkeypatch.setattr("penstock.profile.torch.wrappers.queued_ns", queued_ns)
+    monkeypatch.setattr("penstock._src.profile.torch.wrappers.queued_ns", queued_ns)
     for _ in profile.attach(data.DataLoader(list(range(12)), batch_size=4)):
         pass
     assert snapshot().counters["fetch_queued_ns"] == 6 * 1_000  # samples and collate of each batch

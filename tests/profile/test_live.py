@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock._src.profile.report.live import LiveView, live_line, live_table
+from penstock._src.profile.stats import Snapshot
 from penstock.errors import UsageError
-from penstock.profile.report.live import LiveView, live_line, live_table
-from penstock.profile.stats import Snapshot
 from tests.profile.made import MS, empty_run, stats, training_run
 
 _SOON_S = 60.0

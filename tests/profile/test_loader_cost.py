@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from penstock import profile
-from penstock.profile.record.steps import STEP_ALONE, STEP_BESIDE
-from penstock.profile.report.figures import loader_cost
-from penstock.profile.report.page import render_page
-from penstock.profile.report.table import table
-from penstock.profile.stats import GaugeStats, Snapshot
+from penstock._src.profile.record.steps import STEP_ALONE, STEP_BESIDE
+from penstock._src.profile.report.figures import loader_cost
+from penstock._src.profile.report.page import render_page
+from penstock._src.profile.report.table import table
+from penstock._src.profile.stats import GaugeStats, Snapshot
 from tests.profile.runs import run
 
 

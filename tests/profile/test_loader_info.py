@@ -11,9 +11,9 @@ import pytest
 
 import penstock
 from penstock import profile
+from penstock._src.profile.loader_info import ImageInfo, LoaderInfo, StoreInfo, ViewInfo
+from penstock._src.profile.record.registry import loader_info_of, register
 from penstock.errors import UsageError
-from penstock.profile.loader_info import ImageInfo, LoaderInfo, StoreInfo, ViewInfo
-from penstock.profile.record.registry import loader_info_of, register
 from tests.lerobot import making
 from tests.profile.runs import image as image_info
 from tests.profile.runs import loader_told

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from penstock import profile
+from penstock._src.profile.record import loader_pass
+from penstock._src.profile.record import steps as steps_module
+from penstock._src.profile.record.loader_pass import LoaderPass, loader_id
+from penstock._src.profile.record.steps import Steps, steps
+from penstock._src.profile.stats import EpochStats
 from penstock.errors import UsageError
-from penstock.profile.record import loader_pass
-from penstock.profile.record import steps as steps_module
-from penstock.profile.record.loader_pass import LoaderPass, loader_id
-from penstock.profile.record.steps import Steps, steps
-from penstock.profile.stats import EpochStats
 from tests.profile.batches import Batches
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from penstock._src.profile.difference import between
+from penstock._src.profile.report.figures import stage_rows
+from penstock._src.profile.report.page import render_page
+from penstock._src.profile.report.table import table
+from penstock._src.profile.stats import Snapshot, merge_spans
 from penstock.profile import snapshot, span
-from penstock.profile.difference import between
-from penstock.profile.report.figures import stage_rows
-from penstock.profile.report.page import render_page
-from penstock.profile.report.table import table
-from penstock.profile.stats import Snapshot, merge_spans
 from tests.profile.made import MS, empty_run, stats
 
 

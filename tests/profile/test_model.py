@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.profile.diagnosis.model import LOADER_STAGES, LoaderModel, compute_stages_of, pace_of, stages_of
-from penstock.profile.stats import StepPoint
+from penstock._src.profile.diagnosis.model import LOADER_STAGES, LoaderModel, compute_stages_of, pace_of, stages_of
+from penstock._src.profile.stats import StepPoint
 from tests.profile.made import MAIN, MS, WORKER, stats
 from tests.profile.runs import run
 
@@ -143,8 +143,8 @@ def test_stages_on_the_gpu_stand_for_what_the_host_saw() -> None:
 
 
 def test_the_names_of_loader_stages_are_those_that_loaders_record() -> None:
-    from penstock.load.engine import stages
-    from penstock.stores.caches import FILE_CACHE
+    from penstock._src.load.engine import stages
+    from penstock._src.stores.caches import FILE_CACHE
 
     recorded = {each for name, each in vars(stages).items() if name.isupper() and isinstance(each, str)}
     recorded -= {stages.PLAN, stages.SLOT}

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from penstock import profile
+from penstock._src.profile.record.machine import _machine
 from penstock.errors import UsageError
 from penstock.profile import snapshot
-from penstock.profile.record.machine import _machine
 
 torch = pytest.importorskip("torch")
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from penstock import profile
-from penstock.profile.record import loader_pass
-from penstock.profile.record import steps as steps_module
-from penstock.profile.record.loader_pass import LoaderPass, loader_id
-from penstock.profile.record.steps import MAX_LOADERS, MAX_TRACKS, steps
+from penstock._src.profile.record import loader_pass
+from penstock._src.profile.record import steps as steps_module
+from penstock._src.profile.record.loader_pass import LoaderPass, loader_id
+from penstock._src.profile.record.steps import MAX_LOADERS, MAX_TRACKS, steps
 from tests.profile.batches import Batches
 
 STEPS, EVERY = 20, 5

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from penstock.profile.record import layout as at
-from penstock.profile.record import reader as reading
-from penstock.profile.record.buffer import add_events
+from penstock._src.profile.record import layout as at
+from penstock._src.profile.record import reader as reading
+from penstock._src.profile.record.buffer import add_events
 
 N_EVENTS, FOLD_EVERY = 4, 2
 NODE = 3

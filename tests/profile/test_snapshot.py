@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import profile
+from penstock._src.profile.loader_info import LoaderInfo
+from penstock._src.profile.record.histogram import Histogram, bucket_of, merge_pairs, middle_ns
+from penstock._src.profile.record.machine import MAX_POINTS as MAX_MEMORY_POINTS
+from penstock._src.profile.record.machine import MemorySeries
+from penstock._src.profile.record.steps import MAX_POINTS, Series, Steps
+from penstock._src.profile.stats import EpochStats, MemoryPoint, Snapshot, StepPoint, span_stats
 from penstock.errors import OutputFailed, UsageError
 from penstock.profile import count, data_wait, gauge, mark_epoch, mark_step, reset, snapshot, span
-from penstock.profile.loader_info import LoaderInfo
-from penstock.profile.record.histogram import Histogram, bucket_of, merge_pairs, middle_ns
-from penstock.profile.record.machine import MAX_POINTS as MAX_MEMORY_POINTS
-from penstock.profile.record.machine import MemorySeries
-from penstock.profile.record.steps import MAX_POINTS, Series, Steps
-from penstock.profile.stats import EpochStats, MemoryPoint, Snapshot, StepPoint, span_stats
 from tests.cli.test_profile_damaged import Way, with_value
 
 # JSON

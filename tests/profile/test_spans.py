@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import profile
+from penstock._src.profile.record.board import open_board
+from penstock._src.profile.record.layout import OTHER
+from penstock._src.profile.record.spans import paused, record_calls
+from penstock._src.profile.stats import SpanEvent, SpanStats
 from penstock.errors import UsageError
 from penstock.profile import log_timing, record, reset, snapshot, span
-from penstock.profile.record.board import open_board
-from penstock.profile.record.layout import OTHER
-from penstock.profile.record.spans import paused, record_calls
-from penstock.profile.stats import SpanEvent, SpanStats
 
 
 def by_path() -> dict[tuple[str, ...], SpanStats]:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from penstock._src.profile.report.table import columns, epoch_line, epoch_lines, table
+from penstock._src.profile.stats import Snapshot
 from penstock.errors import UsageError
-from penstock.profile.report.table import columns, epoch_line, epoch_lines, table
-from penstock.profile.stats import Snapshot
 from tests.profile.made import MAIN, MS, WORKER, empty_run, stats, training_run
 
 # As a script for the original log looks for it: name, total in seconds, calls, mean in milliseconds.

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock._src.profile.report.trace import export_trace, trace_events
+from penstock._src.profile.stats import Snapshot, SpanEvent, ThreadEvents
 from penstock.errors import OutputFailed
-from penstock.profile.report.trace import export_trace, trace_events
-from penstock.profile.stats import Snapshot, SpanEvent, ThreadEvents
 from tests.profile.made import MAIN, WORKER, empty_run, training_run
 
 # The Trace Event Format: what each kind of event must have, and of which type.

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from penstock._src.profile.diagnosis.case import Fix
+from penstock._src.profile.diagnosis.trial import FixTrial, batch_cost, try_fix
+from penstock._src.profile.diagnosis.verdict import verdict
 from penstock.errors import UsageError
-from penstock.profile.diagnosis.case import Fix
-from penstock.profile.diagnosis.trial import FixTrial, batch_cost, try_fix
-from penstock.profile.diagnosis.verdict import verdict
 from tests.profile.runs import Measured, loader_told, run, way
 
 SIZE = 4

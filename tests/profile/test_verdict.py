@@ -16,20 +16,20 @@ from typing import Any
 import pytest
 
 from penstock import profile
+from penstock._src.load.bench import calibrate
+from penstock._src.load.loader import Loader
+from penstock._src.load.recreate import from_description, window_from
+from penstock._src.load.sampling.window import Clip, Transition, Window
+from penstock._src.load.settings import Mix
+from penstock._src.profile import messages
+from penstock._src.profile.diagnosis import trial
+from penstock._src.profile.diagnosis.case import Fix
+from penstock._src.profile.diagnosis.trial import Replay, batch_cost, try_fix
+from penstock._src.profile.diagnosis.verdict import verdict
+from penstock._src.profile.loader_info import LoaderInfo
+from penstock._src.profile.record.registry import AccessPath, loader_infos, register, registered
+from penstock._src.profile.stats import Snapshot
 from penstock.errors import UsageError
-from penstock.load.bench import calibrate
-from penstock.load.loader import Loader
-from penstock.load.recreate import from_description, window_from
-from penstock.load.sampling.window import Clip, Transition, Window
-from penstock.load.settings import Mix
-from penstock.profile import messages
-from penstock.profile.diagnosis import trial
-from penstock.profile.diagnosis.case import Fix
-from penstock.profile.diagnosis.trial import Replay, batch_cost, try_fix
-from penstock.profile.diagnosis.verdict import verdict
-from penstock.profile.loader_info import LoaderInfo
-from penstock.profile.record.registry import AccessPath, loader_infos, register, registered
-from penstock.profile.stats import Snapshot
 from tests.lerobot import making
 from tests.load.image_store import ArrayStore
 from tests.profile.runs import Measured, image, loader_told, run, way

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from penstock import profile
-from penstock.load.loader import Loader
-from penstock.profile.diagnosis.verdict import verdict
-from penstock.profile.record.registry import loader_infos, register, unregister
+from penstock._src.load.loader import Loader
+from penstock._src.profile.diagnosis.verdict import verdict
+from penstock._src.profile.record.registry import loader_infos, register, unregister
 from tests.load.image_store import ArrayStore
 from tests.profile.runs import Measured, loader_told, run
 

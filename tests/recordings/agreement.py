@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import recordings
-from penstock.cli import main
+from penstock._src.cli import main
 from tests.recordings import made
 from tests.recordings.made import Made
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 from mcap.writer import CompressionType, Writer
 
-from penstock.recordings.ros1.writer import BagWriter
+from penstock._src.recordings.ros1.writer import BagWriter
 from tests.recordings.containers.makers import BASE_NS
 
 ROWS = 60

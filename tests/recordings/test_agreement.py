@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import recordings
+from penstock._src.recordings.check import check_recording
 from penstock.errors import PenstockError
-from penstock.recordings.check import check_recording
 from tests.recordings.agreement import MADE, SHARED, SHARED_WORDS, compare
 from tests.recordings.made import WORDS, Made, bag, db3, mcap
 

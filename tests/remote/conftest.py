@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.system.files.remote import register
-from penstock.system.files.remote.client import forget_clients
-from penstock.system.files.remote.held import held
-from penstock.system.files.remote.settings import configure
+from penstock._src.system.files.remote import register
+from penstock._src.system.files.remote.client import forget_clients
+from penstock._src.system.files.remote.held import held
+from penstock._src.system.files.remote.settings import configure
 from tests.remote.server import RangeServer
 
 collect_ignore_glob = [] if importlib.util.find_spec("obstore") else ["test_*.py"]  # the extra `remote`

@@ -11,12 +11,12 @@ from functools import partial
 
 import pytest
 
+from penstock._src.system.files.remote import client as clients
+from penstock._src.system.files.remote import credentials
+from penstock._src.system.files.remote.client import client_of, split_url
+from penstock._src.system.files.remote.requests import RequestPool, pool
+from penstock._src.system.files.remote.settings import configure, settings
 from penstock.errors import ConfigError, MissingExtra, RemoteDenied, RemoteError, RemoteMissing, RemoteTaken
-from penstock.system.files.remote import client as clients
-from penstock.system.files.remote import credentials
-from penstock.system.files.remote.client import client_of, split_url
-from penstock.system.files.remote.requests import RequestPool, pool
-from penstock.system.files.remote.settings import configure, settings
 from tests.remote.server import CUT, LOST, RangeServer
 
 DATA = bytes(range(256)) * 200
@@ -261,8 +261,8 @@ def test_expired_credentials_are_named(server: RangeServer) -> None:
 
 
 def test_what_was_asked_for_ahead_and_forgotten_is_dropped(server: RangeServer) -> None:
-    from penstock.system.files import open_source
-    from penstock.system.files.remote.prefetch import prefetcher
+    from penstock._src.system.files import open_source
+    from penstock._src.system.files.remote.prefetch import prefetcher
 
     server.put("b", "big", bytes(4 << 20))
     with open_source("s3://b/big") as source:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import main
+from penstock._src.cli import main
+from penstock._src.formats.findings import Findings
+from penstock._src.lerobot.check.dataset import check
+from penstock._src.recordings.check import doctor
+from penstock._src.system.files import as_path
+from penstock._src.system.files.remote import configure, source
 from penstock.errors import RemoteUnavailable
-from penstock.formats.findings import Findings
-from penstock.lerobot.check.dataset import check
-from penstock.recordings.check import doctor
-from penstock.system.files import as_path
-from penstock.system.files.remote import configure, source
 from tests.lerobot import making
 from tests.recordings import made
 from tests.remote.server import RangeServer
@@ -20,7 +20,7 @@ from tests.remote.server import RangeServer
 
 def _shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test data are small: without this, the ends of files would be all of them."""
-    from penstock.system.files.remote import files
+    from penstock._src.system.files.remote import files
 
     for module in (source, files):
         monkeypatch.setattr(module, "TAIL_BYTES", 2048)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.cli import main
-from penstock.demo.recording import Script, write_recording
+from penstock._src.cli import main
+from penstock._src.demo.recording import Script, write_recording
+from penstock._src.system.files.remote import configure, files, hub, prefetch, source
+from penstock._src.system.files.remote.client import forget_clients
+from penstock._src.system.files.remote.prefetch import prefetcher
 from penstock.errors import RemoteChanged, RemoteDenied, RemoteError, RemoteMissing, RemoteThrottled, RemoteUnavailable
-from penstock.system.files.remote import configure, files, hub, prefetch, source
-from penstock.system.files.remote.client import forget_clients
-from penstock.system.files.remote.prefetch import prefetcher
 from tests.lerobot import making
 from tests.remote.server import CUT, RangeServer
 

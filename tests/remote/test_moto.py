@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.cli import main
+from penstock._src.cli import main
+from penstock._src.system.files.remote import client_of
 from penstock.errors import RemoteChanged, RemoteError, RemoteMissing, RemoteTaken
-from penstock.system.files.remote import client_of
 from tests.lerobot import making
 from tests.recordings import made
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.cli import main
-from penstock.lerobot.check.dataset import check
-from penstock.lerobot.features import Feature
-from penstock.stores.store import Scratch
+from penstock._src.cli import main
+from penstock._src.lerobot.check.dataset import check
+from penstock._src.lerobot.features import Feature
+from penstock._src.stores.store import Scratch
 from tests.lerobot import making
 from tests.recordings import made
 from tests.remote.server import RangeServer

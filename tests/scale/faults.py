@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from penstock.conversion.shards import place, write
-from penstock.conversion.shards.ray_task import run_group
+from penstock._src.conversion.shards import place, write
+from penstock._src.conversion.shards.ray_task import run_group
 
 MIB = 2**20
 BAD_INPUT = 3

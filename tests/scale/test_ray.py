@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.conversion.shards import place
+from penstock._src.conversion.shards import place
 from penstock.errors import BudgetExceeded, PenstockError, RecordingError
 from tests.conversion.sharing import local, make_recordings
 from tests.faults.jobs import contents, leftovers
@@ -49,7 +49,7 @@ def distributed(sources: list[Path], out: Path, **more: Any) -> Any:
 
 
 def with_fault(patch: pytest.MonkeyPatch, task: Callable[..., Any]) -> None:
-    patch.setattr("penstock.conversion.shards.ray_run.run_group", task)
+    patch.setattr("penstock._src.conversion.shards.ray_run.run_group", task)
 
 
 def test_two_nodes_give_the_bytes_of_one_machine(
@@ -119,16 +119,16 @@ def test_a_lost_node_costs_only_what_it_was_doing(
 
 def driver(words: dict[str, Any]) -> subprocess.Popen[bytes]:
     code = (
-        "import json, sys, penstock.cli\n"
-        "from penstock.conversion.shards import ray_run\n"
+        "import json, sys, penstock._src.cli\n"
+        "from penstock._src.conversion.shards import ray_run\n"
         "from tests.scale import faults\n"
         "ray_run.run_group = faults.slow\n"
         "sys.argv = ['penstock', *json.loads(sys.argv[1])]\n"
-        "penstock.cli.entry()"
+        "penstock._src.cli.entry()"
     )
     import json
 
-    from penstock.cli import convert  # the words of the command are those of the call
+    from penstock._src.cli import convert  # the words of the command are those of the call
 
     assert convert.add_parser is not None
     given = ["convert", *words["sources"], words["out"], "--on", "ray", "task=fold", "split_episodes=true", "fps=30"]
@@ -160,7 +160,7 @@ def test_an_input_that_ends_every_worker_is_left_out_or_ends_the_job(
     two_nodes: Any, sources: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_fault(monkeypatch, faults.always_dies)
-    monkeypatch.setattr("penstock.conversion.shards.ray_run._MOST_LOSSES", 2)
+    monkeypatch.setattr("penstock._src.conversion.shards.ray_run._MOST_LOSSES", 2)
     with pytest.raises(RecordingError, match=r"run_3.bag: its task was lost 2 times"):
         distributed(sources[:5], tmp_path / "out")
     report = distributed(sources[:5], tmp_path / "out", resume=True, keep_going=True)

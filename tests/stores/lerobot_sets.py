@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.media.image import codec
-from penstock.media.video import decode
-from penstock.stores.store import ImageSource, Scratch
+from penstock._src.media.image import codec
+from penstock._src.media.video import decode
+from penstock._src.stores.store import ImageSource, Scratch
 from tests.conversion import version21
 from tests.lerobot import making
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.conversion.commit.writer import DataSetWriter
-from penstock.lerobot.features import Feature
-from penstock.stores.lerobot.rows import RowTable
-from penstock.stores.lerobot.store import LeRobotStore
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.lerobot.features import Feature
+from penstock._src.stores.lerobot.rows import RowTable
+from penstock._src.stores.lerobot.store import LeRobotStore
 from tests.conversion import version21
 
 ROWS = 6

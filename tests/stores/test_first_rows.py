@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.stores.first_rows import FirstRows
+from penstock._src.stores.first_rows import FirstRows
 from tests.stores import hdf5_files as files
 
 

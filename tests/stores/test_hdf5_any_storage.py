@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.stores.hdf5.chunks import ChunkTable
-from penstock.stores.hdf5.store import open_hdf5
-from penstock.stores.store import Scratch
+from penstock._src.stores.hdf5.chunks import ChunkTable
+from penstock._src.stores.hdf5.store import open_hdf5
+from penstock._src.stores.store import Scratch
 
 
 @st.composite

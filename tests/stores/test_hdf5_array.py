@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock._src.stores.hdf5.array import Hdf5Array
+from penstock._src.stores.hdf5.file import Hdf5File
 from penstock.errors import LimitExceeded, StoreCorrupt, StoreError
-from penstock.stores.hdf5.array import Hdf5Array
-from penstock.stores.hdf5.file import Hdf5File
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (37, 12, 16, 3), dtype=np.uint8)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock.stores.hdf5.store import Hdf5Store, open_hdf5
-from penstock.stores.store import Scratch
+from penstock._src.stores.hdf5.store import Hdf5Store, open_hdf5
+from penstock._src.stores.store import Scratch
 
 ROWS, STEP = 41, 4
 CHUNKS = -(-ROWS // STEP)

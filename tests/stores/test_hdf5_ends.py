@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
+from penstock._src.stores.hdf5.file import Hdf5File
+from penstock._src.stores.hdf5.layout import episode_spans, recognise
+from penstock._src.stores.hdf5.store import open_hdf5
+from penstock._src.stores.roles import TERMINALS, TIMEOUTS
 from penstock.errors import StoreError
-from penstock.stores.hdf5.file import Hdf5File
-from penstock.stores.hdf5.layout import episode_spans, recognise
-from penstock.stores.hdf5.store import open_hdf5
-from penstock.stores.roles import TERMINALS, TIMEOUTS
 
 ROWS = 12
 ENDS = (*TERMINALS, *TIMEOUTS)

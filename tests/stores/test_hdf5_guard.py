@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock._src.load.replay import buffer
+from penstock._src.stores.hdf5 import guard
+from penstock._src.stores.hdf5.file import Hdf5File
 from penstock.errors import ExternalRefused, LimitExceeded, StoreCorrupt
-from penstock.load.replay import buffer
-from penstock.stores.hdf5 import guard
-from penstock.stores.hdf5.file import Hdf5File
 from tests.stores import hdf5_files as files
 
 PATHS = {0: Path("zero.h5"), 1: Path("one.h5")}

@@ -9,11 +9,11 @@ import h5py
 import numpy as np
 import pytest
 
-from penstock.cli import main
+from penstock._src.cli import main
+from penstock._src.stores.hdf5.array import Hdf5Array
+from penstock._src.stores.hdf5.file import Hdf5File
+from penstock._src.stores.hdf5.layout import episode_spans, recognise
 from penstock.errors import StoreError
-from penstock.stores.hdf5.array import Hdf5Array
-from penstock.stores.hdf5.file import Hdf5File
-from penstock.stores.hdf5.layout import episode_spans, recognise
 from tests.stores import hdf5_files as files
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "hdf5"

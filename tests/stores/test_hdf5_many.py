@@ -12,11 +12,11 @@ import h5py
 import numpy as np
 import pytest
 
+from penstock._src.stores.hdf5 import column as hdf5_column
+from penstock._src.stores.hdf5 import survey as hdf5_survey
+from penstock._src.stores.hdf5.store import open_hdf5
+from penstock._src.stores.store import Scratch
 from penstock.errors import StoreCorrupt, StoreError
-from penstock.stores.hdf5 import column as hdf5_column
-from penstock.stores.hdf5 import survey as hdf5_survey
-from penstock.stores.hdf5.store import open_hdf5
-from penstock.stores.store import Scratch
 from tests.stores import hdf5_files as files
 
 ROWS = 2_000_000
@@ -121,7 +121,7 @@ def test_a_pickle_of_many_files_is_opened_without_looking_at_them(
         held = pickle.dumps(store)
         rows = np.arange(0, store.rows, 7)
         assert len(held) < 300 * len(store._survey.paths)
-        monkeypatch.setattr("penstock.stores.hdf5.store.survey_files", None)
+        monkeypatch.setattr("penstock._src.stores.hdf5.store.survey_files", None)
         with pickle.loads(held) as other:
             assert np.array_equal(other.numbers("action", rows), store.numbers("action", rows))
             assert other.fingerprint("action") == store.fingerprint("action") and other.roles == store.roles

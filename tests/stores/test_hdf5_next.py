@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.conversion.mapping import next_columns
-from penstock.conversion.mapping.next_columns import NextRows, compare_next, comparing_bytes
-from penstock.stores.hdf5.file_store import Hdf5FileStore
+from penstock._src.conversion.mapping import next_columns
+from penstock._src.conversion.mapping.next_columns import NextRows, compare_next, comparing_bytes
+from penstock._src.stores.hdf5.file_store import Hdf5FileStore
 
 SPECIAL = (0.0, -0.0, 1.0, np.nan, np.inf)
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock._src.media.image import jpeg
+from penstock._src.stores.hdf5.store import open_hdf5
+from penstock._src.stores.opening import open_store
+from penstock._src.stores.store import Scratch
 from penstock.errors import StoreCorrupt, StoreError
-from penstock.media.image import jpeg
-from penstock.stores.hdf5.store import open_hdf5
-from penstock.stores.opening import open_store
-from penstock.stores.store import Scratch
 from tests.stores import hdf5_files as files
 
 TEXTS = ["pick the cup", "拿杯子", "", "place it, slowly", "é"]

@@ -9,12 +9,12 @@ import h5py
 import numpy as np
 import pytest
 
+from penstock._src.stores.hdf5.file import Hdf5File
+from penstock._src.stores.hdf5.layout import episode_spans, recognise
+from penstock._src.stores.hdf5.store import open_hdf5
+from penstock._src.stores.opening import open_store
+from penstock._src.stores.store import Scratch
 from penstock.errors import StoreError
-from penstock.stores.hdf5.file import Hdf5File
-from penstock.stores.hdf5.layout import episode_spans, recognise
-from penstock.stores.hdf5.store import open_hdf5
-from penstock.stores.opening import open_store
-from penstock.stores.store import Scratch
 from tests.stores import hdf5_files as files
 
 

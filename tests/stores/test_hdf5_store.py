@@ -14,10 +14,10 @@ import h5py
 import numpy as np
 import pytest
 
+from penstock._src.stores.hdf5.store import Hdf5Store, open_hdf5
+from penstock._src.stores.opening import open_store
+from penstock._src.stores.store import Scratch
 from penstock.errors import StoreCorrupt, StoreError
-from penstock.stores.hdf5.store import Hdf5Store, open_hdf5
-from penstock.stores.opening import open_store
-from penstock.stores.store import Scratch
 from tests.stores import hdf5_files as files
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "hdf5"

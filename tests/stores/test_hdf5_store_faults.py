@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock._src.stores.hdf5 import column as hdf5_column
+from penstock._src.stores.hdf5 import guard as hdf5_guard
+from penstock._src.stores.hdf5.store import Hdf5Store, open_hdf5
+from penstock._src.stores.store import Scratch
 from penstock.errors import ExternalRefused, PenstockError, StoreCorrupt, StoreError
-from penstock.stores.hdf5 import column as hdf5_column
-from penstock.stores.hdf5 import guard as hdf5_guard
-from penstock.stores.hdf5.store import Hdf5Store, open_hdf5
-from penstock.stores.store import Scratch
 from tests.stores import hdf5_files as files
 
 SECRET = np.arange(12.0).reshape(6, 2)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock._src.load.replay.buffer import MultimodalReplayBuffer
 from penstock.errors import StoreCorrupt, StoreError
-from penstock.load.replay.buffer import MultimodalReplayBuffer
 
 
 def demonstrations(place: Path, files: int = 2, demos: int = 4) -> Path:

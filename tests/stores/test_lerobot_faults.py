@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock._src.load.loader import Loader
+from penstock._src.load.sampling.window import Window
+from penstock._src.stores.opening import open_store
+from penstock._src.stores.store import Scratch
 from penstock.errors import DataSetCorrupt, PenstockError
-from penstock.load.loader import Loader
-from penstock.load.sampling.window import Window
-from penstock.stores.opening import open_store
-from penstock.stores.store import Scratch
 from tests.conversion import version21
 from tests.conversion.version21 import CAMERA, Video
 from tests.lerobot import making
@@ -262,7 +262,7 @@ def test_a_damaged_video_is_named_and_the_others_are_read(
 
 
 def test_a_frame_that_does_not_decode_is_named_and_the_others_are_read(old: Path) -> None:
-    from penstock.media.mp4.index import read_index
+    from penstock._src.media.mp4.index import read_index
 
     frames = v21_frames(old)
     path = version21.video_path(old, 1)

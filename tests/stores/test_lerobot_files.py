@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.cli import main
+from penstock._src.cli import main
+from penstock._src.lerobot.check.dataset import check
+from penstock._src.load.loader import Loader
+from penstock._src.load.sampling.window import Window
+from penstock._src.stores.opening import open_store
 from penstock.errors import DataSetCorrupt, StoreError, UsageError
-from penstock.lerobot.check.dataset import check
-from penstock.load.loader import Loader
-from penstock.load.sampling.window import Window
-from penstock.stores.opening import open_store
 from tests.conversion import version21
 from tests.conversion.version21 import CAMERA, Video
 from tests.lerobot import making
@@ -167,7 +167,7 @@ def test_an_episode_of_which_the_table_names_no_video_is_not_whole(
 
 
 def _scratch() -> object:
-    from penstock.stores.store import Scratch
+    from penstock._src.stores.store import Scratch
 
     return Scratch()
 

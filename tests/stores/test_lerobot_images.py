@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.conversion.commit.writer import DataSetWriter
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.lerobot.features import Feature, depth_feature
+from penstock._src.media.image import depth
+from penstock._src.stores.lerobot import rows as lerobot_rows
+from penstock._src.stores.lerobot.parquet_pages import NotPlain, value_places
+from penstock._src.stores.lerobot.store import LeRobotStore
+from penstock._src.stores.opening import open_store
+from penstock._src.stores.store import Scratch
+from penstock._src.system.files import open_source
 from penstock.errors import DataSetCorrupt
-from penstock.lerobot.features import Feature, depth_feature
-from penstock.media.image import depth
-from penstock.stores.lerobot import rows as lerobot_rows
-from penstock.stores.lerobot.parquet_pages import NotPlain, value_places
-from penstock.stores.lerobot.store import LeRobotStore
-from penstock.stores.opening import open_store
-from penstock.stores.store import Scratch
-from penstock.system.files import open_source
 from tests.conversion import version21
 from tests.lerobot import making
 from tests.media import depths

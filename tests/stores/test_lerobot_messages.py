@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock._src.stores.lerobot.store import LeRobotStore
+from penstock._src.stores.opening import open_store
+from penstock._src.stores.store import Scratch
 from penstock.errors import DataSetCorrupt
-from penstock.stores.lerobot.store import LeRobotStore
-from penstock.stores.opening import open_store
-from penstock.stores.store import Scratch
 from tests.conversion import version21
 from tests.lerobot import making
 from tests.stores.lerobot_sets import LENGTHS, jpegs

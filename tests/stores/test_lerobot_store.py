@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.conversion.commit.writer import DataSetWriter
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.lerobot.features import Feature
+from penstock._src.stores.lerobot.store import LeRobotStore
+from penstock._src.stores.opening import open_store
+from penstock._src.stores.store import Scratch
 from penstock.errors import DataSetCorrupt, StoreError
-from penstock.lerobot.features import Feature
-from penstock.stores.lerobot.store import LeRobotStore
-from penstock.stores.opening import open_store
-from penstock.stores.store import Scratch
 from tests.conversion import version21
 from tests.lerobot import making
 from tests.stores.lerobot_sets import LENGTHS, V21_LENGTHS, images, rows_of, v21_frames
@@ -237,7 +237,7 @@ def test_a_closed_store_says_so(new: Path) -> None:
 
 
 def test_language_is_json(tmp_path: Path) -> None:
-    from penstock.lerobot import language
+    from penstock._src.lerobot import language
 
     features = (Feature("action", "float32", (2,)), Feature(language.PERSISTENT, "language", (1,)))
     entry = language.subtask("reach", 0.0)

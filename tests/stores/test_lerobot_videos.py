@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock.media.video import decode
-from penstock.media.video.frame_times import FrameTimes
-from penstock.stores.lerobot.store import LeRobotStore
-from penstock.stores.lerobot.videos import DepthScale, VideoSource
-from penstock.stores.opening import open_store
-from penstock.stores.store import Scratch
+from penstock._src.media.video import decode
+from penstock._src.media.video.frame_times import FrameTimes
+from penstock._src.stores.lerobot.store import LeRobotStore
+from penstock._src.stores.lerobot.videos import DepthScale, VideoSource
+from penstock._src.stores.opening import open_store
+from penstock._src.stores.store import Scratch
 from tests.conversion import version21
 from tests.conversion.version21 import CAMERA, Video
 from tests.lerobot import making

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.media.image import codec, jpeg
-from penstock.stores.store import Scratch
+from penstock._src.media.image import codec, jpeg
+from penstock._src.stores.store import Scratch
 from tests.lerobot import making
 from tests.media.clips import HEIGHT, WIDTH, blocks, middles, tagged_clip
 from tests.stores.lerobot_sets import jpegs

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.conversion.commit.writer import DataSetWriter
+from penstock._src.conversion.commit.writer import DataSetWriter
+from penstock._src.lerobot.features import Feature
+from penstock._src.lerobot.metadata import tasks_of_episodes
+from penstock._src.stores.lerobot import parquet_pages
+from penstock._src.stores.lerobot import part as lerobot_part
+from penstock._src.stores.lerobot.part import Spans, TableFile
 from penstock.errors import DataSetCorrupt
-from penstock.lerobot.features import Feature
-from penstock.lerobot.metadata import tasks_of_episodes
-from penstock.stores.lerobot import parquet_pages
-from penstock.stores.lerobot import part as lerobot_part
-from penstock.stores.lerobot.part import Spans, TableFile
 
 
 @given(
@@ -158,7 +158,7 @@ def test_the_tasks_of_episodes_are_kept_once() -> None:
 
 def test_row_groups_of_a_file_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer holds 2 KB for each column of each: without a bound, memory follows the number of episodes."""
-    monkeypatch.setattr("penstock.lerobot.tables.MOST_COLUMN_CHUNKS", 60)
+    monkeypatch.setattr("penstock._src.lerobot.tables.MOST_COLUMN_CHUNKS", 60)
     root = small_episodes(tmp_path / "set", 25)
     groups = [pq.ParquetFile(path).num_row_groups for path in sorted((root / "data").rglob("*.parquet"))]
     assert sum(groups) == 25 and max(groups) == 10  # of six columns

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.stores.roles import find_roles, next_columns
+from penstock._src.stores.roles import find_roles, next_columns
 
 NAMES = ("actions", "action", "obs/joint_pos", "observations/qpos", "obs/robot0_eef_pos", "obs/object", "states",
          "observations", "joint_velocities", "gripper_actuations", "rewards", "dones", "terminals", "success",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import main
+from penstock._src.cli import main
 from tests.media.spikes import packed_bytes, random_spikes
 from tests.stores.spike_sets import make_sequence, make_set
 

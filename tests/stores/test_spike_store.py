@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import formats
+from penstock._src import formats
+from penstock._src.media.spike.layout import PlaneRegion, SpikeLayout
+from penstock._src.media.spike.voxel import spike_to_voxel
+from penstock._src.stores.spike.store import SpikeStore
+from penstock._src.stores.store import Scratch
 from penstock.errors import ImageError, SpikeError, StoreError
-from penstock.media.spike.layout import PlaneRegion, SpikeLayout
-from penstock.media.spike.voxel import spike_to_voxel
-from penstock.stores.spike.store import SpikeStore
-from penstock.stores.store import Scratch
 from tests.media.spikes import packed_bytes, random_spikes
 from tests.stores.spike_sets import Made, make_sequence, make_set
 

@@ -11,11 +11,11 @@ import av
 import numpy as np
 import pytest
 
+from penstock._src.media.mp4.index import read_index
+from penstock._src.media.video import decode
+from penstock._src.media.video.decode import VideoDecoder
+from penstock._src.media.video.frame_times import FrameTimes
 from penstock.errors import VideoError
-from penstock.media.mp4.index import read_index
-from penstock.media.video import decode
-from penstock.media.video.decode import VideoDecoder
-from penstock.media.video.frame_times import FrameTimes
 from tests.conversion import version21
 from tests.conversion.version21 import Video
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.demo.recording import Script, write_recording
+from penstock._src.demo.recording import Script, write_recording
 from penstock.errors import StoreError, UsageError
 from tests.stores import hdf5_files as files
 

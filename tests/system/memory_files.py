@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.system.files import ByteSource, Identity, ReadErrors, RemotePath
+from penstock._src.system.files import ByteSource, Identity, ReadErrors, RemotePath
 
 
 class MemorySource(ByteSource):

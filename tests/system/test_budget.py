@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from penstock._src.system import budget as budget_module
+from penstock._src.system.budget import Budget, Reservation
+from penstock._src.system.limits import MemoryCandidate, MemoryLimit
+from penstock._src.system.units import GIB, MIB
 from penstock.errors import BudgetExceeded, UsageError
-from penstock.system import budget as budget_module
-from penstock.system.budget import Budget, Reservation
-from penstock.system.limits import MemoryCandidate, MemoryLimit
-from penstock.system.units import GIB, MIB
 
 PATIENCE_S = 60.0  # how long a thread may take before the test calls it stuck
 

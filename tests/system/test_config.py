@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock._src.system import config, plain_yaml
+from penstock._src.system.units import duration_text, parse_bytes, parse_duration_ns
 from penstock.errors import ConfigError, UsageError
-from penstock.system import config, plain_yaml
-from penstock.system.units import duration_text, parse_bytes, parse_duration_ns
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock._src.system import files
+from penstock._src.system.files import locations
 from penstock.errors import StoreCorrupt, StoreError, UsageError
-from penstock.system import files
-from penstock.system.files import locations
 from tests.system.memory_files import MemoryFiles, MemorySource
 
 DATA = bytes(range(256)) * 40

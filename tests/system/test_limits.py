@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.system import limits
-from penstock.system.units import GIB, KIB, MIB
+from penstock._src.system import limits
+from penstock._src.system.units import GIB, KIB, MIB
 from tests.system.machine import Machine
 
 
@@ -138,7 +138,7 @@ def test_resource_limits_count_less_what_is_used(machine: Machine) -> None:
 def test_a_real_address_space_limit_is_seen() -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
-        "from penstock.system.limits import read_memory_limit as read\n"
+        "from penstock._src.system.limits import read_memory_limit as read\n"
         "limit = read(); print(limit.bytes, 0 < limit.available_bytes < limit.bytes)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

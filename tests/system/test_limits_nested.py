@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.plan import MemoryMonitor, monitor
-from penstock.system.units import GIB, MIB
+from penstock._src.plan import monitor
+from penstock._src.system.units import GIB, MIB
+from penstock.plan import MemoryMonitor
 from tests.system.machine import V1_MOUNT, V2_MOUNT, Machine
 
 UNLIMITED_V1 = "9223372036854771712"

@@ -10,12 +10,12 @@ import threading
 
 import pytest
 
-from penstock.system import memory
-from penstock.system.units import MIB
+from penstock._src.system import memory
+from penstock._src.system.units import MIB
 
 _ALONE = """
 import time
-from penstock.system import memory
+from penstock._src.system import memory
 with memory.PeakMeter() as alone:
     time.sleep(0.2)
 print(alone.tree_peak_bytes == alone.peak_bytes)

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.cli import main
+from penstock._src.cli import main
+from penstock._src.lerobot.check.dataset import check
+from penstock._src.lerobot.features import Feature
+from penstock._src.lerobot.read.reader import open_data_set
+from penstock._src.media.mp4.index import read_index
+from penstock._src.media.video import decode
+from penstock._src.recordings.recording import Recording
+from penstock._src.recordings.recovery.recover import examine
+from penstock._src.stores.lerobot.store import LeRobotStore
+from penstock._src.stores.store import Scratch
+from penstock._src.system.files import locations
 from penstock.errors import RecordingCorrupt
-from penstock.lerobot.check.dataset import check
-from penstock.lerobot.features import Feature
-from penstock.lerobot.read.reader import open_data_set
-from penstock.media.mp4.index import read_index
-from penstock.media.video import decode
-from penstock.recordings.recording import Recording
-from penstock.recordings.recovery.recover import examine
-from penstock.stores.lerobot.store import LeRobotStore
-from penstock.stores.store import Scratch
-from penstock.system.files import locations
 from tests.lerobot import making
 from tests.recordings import made
 from tests.system.memory_files import MemoryFiles

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock._src.system import units
 from penstock.errors import UsageError
-from penstock.system import units
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from penstock._src.load.clips.config import TEMPLATES, ClipConfig, clip_config, load_clip_config
+from penstock._src.system.config import dump_yaml, load_yaml
 from penstock.errors import ConfigError
-from penstock.load.clips.config import TEMPLATES, ClipConfig, clip_config, load_clip_config
-from penstock.system.config import dump_yaml, load_yaml
 from tests.load.clips.clip_sets import EXAMPLE
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock._src.load.clips import crop
+from penstock._src.load.clips.crop import Planes, planes_for, turned
+from penstock._src.load.sampling.permutation import key_of
+from penstock._src.media.spike.layout import PlaneRegion
 from penstock.errors import ConfigError
-from penstock.load.clips import crop
-from penstock.load.clips.crop import Planes, planes_for, turned
-from penstock.load.sampling.permutation import key_of
-from penstock.media.spike.layout import PlaneRegion
 
 
 def test_the_usual_planes_are_cropped_exactly() -> None:

@@ -12,11 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 import penstock
+from penstock._src.load.clips.dataset import SpikeClips
+from penstock._src.load.clips.frames import image_bytes
+from penstock._src.load.clips.passes import Repeat
+from penstock._src.load.clips.ram_cache import RamCache
 from penstock.errors import ConfigError, ImageError, StoreError, UsageError
-from penstock.load.clips.dataset import SpikeClips
-from penstock.load.clips.frames import image_bytes
-from penstock.load.clips.passes import Repeat
-from penstock.load.clips.ram_cache import RamCache
 from tests.load.clips.clip_sets import OPTIONS, counts_of, image_of, make_sequence, make_set
 
 CLIPS = (7 - 4) + (9 - 4)
@@ -158,7 +158,7 @@ def test_images_without_sharp_ones_make_clips_without_them(tmp_path: Path) -> No
 def test_a_cache_changes_nothing_but_what_is_decoded(
     root: Path, clips: SpikeClips, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.load.clips import frames
+    from penstock._src.load.clips import frames
 
     decoded = []
     real = frames.codec.decode

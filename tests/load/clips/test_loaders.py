@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock._src.load.clips.config import load_clip_config
+from penstock._src.load.clips.loaders import ClipLoaders
+from penstock._src.system.limits import CpuCandidate, CpuLimit, MemoryCandidate, MemoryLimit
 from penstock.errors import BudgetExceeded, ConfigError
-from penstock.load.clips.config import load_clip_config
-from penstock.load.clips.loaders import ClipLoaders
-from penstock.system.limits import CpuCandidate, CpuLimit, MemoryCandidate, MemoryLimit
 from tests.load.clips.clip_sets import EXAMPLE, OPTIONS, config_tree, make_sequence, make_set
 
 torch = pytest.importorskip("torch")

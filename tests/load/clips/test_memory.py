@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock._src.load.clips.memory import PROCESS_BYTES, ClipMemory, LoaderMemory, loader_memory
+from penstock._src.system.limits import MemoryCandidate, MemoryLimit
 from penstock.errors import BudgetExceeded
-from penstock.load.clips.memory import PROCESS_BYTES, ClipMemory, LoaderMemory, loader_memory
-from penstock.system.limits import MemoryCandidate, MemoryLimit
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.load.clips.passes import ClipPasses, Repeat
+from penstock._src.load.clips.passes import ClipPasses, Repeat
 
 COUNTS = st.integers(1, 60)
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock._src.load.clips.loaders import ClipLoaders
+from penstock._src.system.memory import descendants
 from penstock.errors import StoreError
-from penstock.load.clips.loaders import ClipLoaders
-from penstock.system.memory import descendants
 from tests.load.clips.cache_pss import cache_pss_bytes
 from tests.load.clips.clip_sets import config_tree, make_set
 

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock._src.load.clips.ram_cache import RamCache, places_bytes
 from penstock.errors import StoreError, UsageError
-from penstock.load.clips.ram_cache import RamCache, places_bytes
 from tests.load.clips.cache_pss import cache_pss_bytes
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -37,7 +37,7 @@ def _strangers(directory: Path, count: int, code: str) -> Iterator[list[subproce
 import sys
 from pathlib import Path
 import numpy as np
-from penstock.load.clips.ram_cache import RamCache
+from penstock._src.load.clips.ram_cache import RamCache
 cache = RamCache.shared("key", np.full(64, 65536, np.int64), 1 << 30, Path({str(directory)!r}))
 {code}
 print("ready", flush=True)
@@ -122,8 +122,8 @@ def test_the_cache_outlives_whoever_made_it(tmp_path: Path) -> None:
 def test_a_process_killed_while_it_writes_wedges_nothing(tmp_path: Path) -> None:
     # It stops with half of an image written, and with the list of holders locked.
     code = """
-import os, penstock.load.clips.ram_cache as module
-from penstock.system.shared_memory import holders_of
+import os, penstock._src.load.clips.ram_cache as module
+from penstock._src.system.shared_memory import holders_of
 real = os.pwrite
 def half(fd, data, offset):
     real(fd, data[: len(data) // 2], offset)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock._src.load.clips.ranks import Ranks
 from penstock.errors import UsageError
-from penstock.load.clips.ranks import Ranks
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.load.clips.config import (
+from penstock._src.load.clips.config import (
     TEMPLATES,
     ClipConfig,
     DataConfig,
@@ -17,9 +17,9 @@ from penstock.load.clips.config import (
     TrainConfig,
     clip_config,
 )
-from penstock.load.clips.memory import PROCESS_BYTES, WORKER_BYTES
-from penstock.system import config as system_config
-from penstock.system import plain_yaml
+from penstock._src.load.clips.memory import PROCESS_BYTES, WORKER_BYTES
+from penstock._src.system import config as system_config
+from penstock._src.system import plain_yaml
 from tests.load.clips.clip_sets import make_set
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "spike-training.md").read_text(encoding="utf-8")

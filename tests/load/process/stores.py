@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.stores.store import ImageArray, ImageSource, Scratch
+from penstock._src.stores.store import ImageArray, ImageSource, Scratch
 from tests.load.image_store import ArraySource, ArrayStore
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.load.process.channel import Channel, ChannelClosed, Kind
+from penstock._src.load.process.channel import Channel, ChannelClosed, Kind
 
 NUMBERS = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=6)
 

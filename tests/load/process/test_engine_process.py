@@ -20,9 +20,9 @@ import pytest
 
 import penstock
 from penstock import Clip, Loader, Mix, Window, profile
+from penstock._src.load.process.engine import EngineFailed
+from penstock._src.system.memory import descendants
 from penstock.errors import BudgetExceeded, PenstockError, StoreCorrupt, UsageError
-from penstock.load.process.engine import EngineFailed
-from penstock.system.memory import descendants
 from tests.load.image_store import ArrayStore
 from tests.load.process.stores import KILL, SEGFAULT, DeadlyStore, RefusingStore
 
@@ -224,7 +224,7 @@ def test_an_image_that_takes_all_memory_is_found_too() -> None:
 
 
 def test_an_engine_that_cannot_live_is_given_up_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.load.process.engine._COMMAND", "import os; os._exit(7)")
+    monkeypatch.setattr("penstock._src.load.process.engine._COMMAND", "import os; os._exit(7)")
     with _loader(ArrayStore([20])) as loader, pytest.raises((EngineFailed, UsageError), match="exit code 7"):
         next(iter(loader))
 
@@ -286,7 +286,7 @@ _OWN_STORE = """
             next(iter(loader))
         except UsageError as error:
             print(error.message)
-    import penstock.load.loader as module
+    import penstock._src.load.loader as module
     module.engine_for = lambda asked, target: ("process", "forced")
     with Loader(store, batch_size=4, memory="512MiB", output="numpy") as loader:
         print(len(list(loader)), loader.stats()["engine"]["kind"], loader.notes[-1])

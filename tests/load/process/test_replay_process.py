@@ -12,9 +12,9 @@ import h5py
 import numpy as np
 import pytest
 
+from penstock._src.load.replay.buffer import AsyncSampleBuffer, MultimodalReplayBuffer
+from penstock._src.system.memory import descendants
 from penstock.errors import BudgetExceeded, StoreCorrupt
-from penstock.load.replay.buffer import AsyncSampleBuffer, MultimodalReplayBuffer
-from penstock.system.memory import descendants
 from tests.load.replay_files import write_replay
 
 Batch = tuple[Any, ...]

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock._src.load.vqa.samples import collate
+from penstock._src.media.image import codec
+from penstock._src.stores.vqa.store import VQAStore
 from penstock.errors import BudgetExceeded, ImageError, StoreCorrupt, StoreError, UsageError
-from penstock.load.vqa.samples import collate
-from penstock.media.image import codec
-from penstock.stores.vqa.store import VQAStore
 from tests.stores.vqa import making
 
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock
+from penstock._src.load.vqa import streaming
 from penstock.errors import UsageError
-from penstock.load.vqa import streaming
 from tests.stores.vqa import making
 
 _per_test = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)

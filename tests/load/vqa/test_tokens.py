@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock._src.load.vqa.tokens import Tokens
 from penstock.errors import UsageError
-from penstock.load.vqa.tokens import Tokens
 
 
 def _letters(text: str) -> list[int]:

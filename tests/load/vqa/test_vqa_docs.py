@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from penstock.demo.vqa import ShapeScript, write_vqa_set  # noqa: E402
+from penstock._src.demo.vqa import ShapeScript, write_vqa_set  # noqa: E402
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "train" / "vqa.md"
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.plan.probe.caching_allocator import CachingAllocator, ScaledTrace, Segment, Trace, replay
-from penstock.plan.probe.fit import scaled_trace
-from penstock.system.units import MIB
+from penstock._src.plan.probe.caching_allocator import CachingAllocator, ScaledTrace, Segment, Trace, replay
+from penstock._src.plan.probe.fit import scaled_trace
+from penstock._src.system.units import MIB
 
 
 def _trace(batch: int, sizes: list[int], segments: tuple[Segment, ...] = ()) -> Trace:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock._src.plan.probe.fit import LinearFit, ProbeFit, ProbePoint, climb, largest_batch
+from penstock._src.system.units import GIB, MIB
 from penstock.errors import LimitExceeded
-from penstock.plan.probe.fit import LinearFit, ProbeFit, ProbePoint, climb, largest_batch
-from penstock.system.units import GIB, MIB
 
 
 class Machine:

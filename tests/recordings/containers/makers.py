@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.recordings.ros1.writer import BagWriter
+from penstock._src.recordings.ros1.writer import BagWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.recordings.recording import Recording
+    from penstock._src.recordings.recording import Recording
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "recordings"
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from mcap.writer import CompressionType
 
 from penstock import recordings
+from penstock._src.recordings.fetch import BufferPool
 from penstock.errors import RecordingError
-from penstock.recordings.fetch import BufferPool
 from tests.recordings.containers.makers import (
     all_of,
     everything,
@@ -87,7 +87,9 @@ def test_payloads_outlive_a_block_that_was_never_released(paths: dict[str, Path]
 def test_holding_all_blocks_beyond_the_memory_is_an_error_that_says_so(
     paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.recordings.fetch._WAIT_S", 0.2)  # other threads of this process might release them
+    monkeypatch.setattr(
+        "penstock._src.recordings.fetch._WAIT_S", 0.2
+    )  # other threads of this process might release them
     with recordings.open(paths["bag"]) as recording:
         ids, numbers = all_of(recording)
         with pytest.raises(RecordingError, match="were not released"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock import recordings
-from penstock.recordings.recovery.report import DamageLog
+from penstock._src.recordings.recovery.report import DamageLog
 from tests.recordings import made
 from tests.recordings.containers.makers import all_of, everything
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from penstock import recordings
+from penstock._src.recordings.ros1.writer import BagWriter
 from penstock.errors import NotARecording, RecordingError, SchemaError, UsageError
-from penstock.recordings.ros1.writer import BagWriter
 from tests.recordings.containers.makers import everything, ros1_payload, some_messages, write_bag
 
 HEADER = "=" * 80 + "\nMSG: std_msgs/Header\nuint32 seq\ntime stamp\nstring frame_id\n"
@@ -173,9 +173,9 @@ def test_fetch_from_a_closed_recording_says_so(tmp_path: Path) -> None:
 
 
 def test_not_a_bag_at_all(tmp_path: Path) -> None:
-    from penstock.recordings.metadata import Metadata
-    from penstock.recordings.ros1.reader import Ros1Recording
-    from penstock.recordings.split import SplitFiles
+    from penstock._src.recordings.metadata import Metadata
+    from penstock._src.recordings.ros1.reader import Ros1Recording
+    from penstock._src.recordings.split import SplitFiles
 
     bag = tmp_path / "a.bag"
     bag.write_bytes(b"PK\x03\x04" + bytes(100))

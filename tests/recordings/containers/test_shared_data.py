@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from penstock import recordings
-from penstock.recordings.messages.schemas import type_name
+from penstock._src.recordings.messages.schemas import type_name
 from tests.recordings.containers.makers import SHARED, Everything, everything
 
 pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data are not here")

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rosbags.typesys import Stores, get_typestore
 
-from penstock.recordings.messages.decode import RosDecoder
-from penstock.recordings.messages.definitions import FieldType, parse_msg
-from penstock.recordings.messages.standard_types import standard_definitions
+from penstock._src.recordings.messages.decode import RosDecoder
+from penstock._src.recordings.messages.definitions import FieldType, parse_msg
+from penstock._src.recordings.messages.standard_types import standard_definitions
 from tests.recordings.messages.oracle import Field, Oracle, Types, messages, plain, text_of, type_sets
 
 SLOW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

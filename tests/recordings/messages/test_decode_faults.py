@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock._src.recordings.messages.decode import RosDecoder
+from penstock._src.recordings.messages.definitions import parse_msg
+from penstock._src.recordings.messages.standard_types import standard_definitions
 from penstock.errors import ConfigError, MessageError, SchemaError
-from penstock.recordings.messages.decode import RosDecoder
-from penstock.recordings.messages.definitions import parse_msg
-from penstock.recordings.messages.standard_types import standard_definitions
 from tests.recordings.messages.oracle import Oracle, messages, text_of, type_sets
 
 SLOW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock._src.recordings.messages.decode import RosDecoder
+from penstock._src.recordings.messages.definitions import FieldDef, FieldType, normalise_type, parse_msg
+from penstock._src.recordings.messages.idl import parse_idl
 from penstock.errors import SchemaError
-from penstock.recordings.messages.decode import RosDecoder
-from penstock.recordings.messages.definitions import FieldDef, FieldType, normalise_type, parse_msg
-from penstock.recordings.messages.idl import parse_idl
 
 
 def types_of(text: str, name: str = "pkg/T") -> dict[str, str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from rosbags.typesys import get_types_from_idl
 
+from penstock._src.recordings.messages.definitions import parse_msg
+from penstock._src.recordings.messages.idl import parse_idl
+from penstock._src.recordings.messages.standard_types import from_rosbags
 from penstock.errors import SchemaError
-from penstock.recordings.messages.definitions import parse_msg
-from penstock.recordings.messages.idl import parse_idl
-from penstock.recordings.messages.standard_types import from_rosbags
 
 TEXT = """
 // generated from rosidl_adapter/resource/msg.idl.em

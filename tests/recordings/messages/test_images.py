@@ -6,11 +6,11 @@ import struct
 
 import pytest
 
+from penstock._src.recordings.messages.decode import RosDecoder
+from penstock._src.recordings.messages.definitions import parse_msg
+from penstock._src.recordings.messages.standard_types import standard_definitions
+from penstock._src.recordings.values.images import EncodedImage, ImageReader, RawImage
 from penstock.errors import ImageError, MessageError, SchemaError
-from penstock.recordings.messages.decode import RosDecoder
-from penstock.recordings.messages.definitions import parse_msg
-from penstock.recordings.messages.standard_types import standard_definitions
-from penstock.recordings.values.images import EncodedImage, ImageReader, RawImage
 
 
 def reader(name: str) -> ImageReader:

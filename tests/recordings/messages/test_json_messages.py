@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock._src.recordings.messages.decoder import MessageDecoder
+from penstock._src.recordings.messages.json_messages import MAX_JSON_BYTES
+from penstock._src.recordings.messages.schemas import Schema, SchemaStore, json_decoder_by_example
+from penstock._src.recordings.values.images import EncodedImage, ImageReader, RawImage
+from penstock._src.recordings.values.vectors import VectorReader, default_path
 from penstock.errors import ConfigError, MessageError, SchemaError
-from penstock.recordings.messages.decoder import MessageDecoder
-from penstock.recordings.messages.json_messages import MAX_JSON_BYTES
-from penstock.recordings.messages.schemas import Schema, SchemaStore, json_decoder_by_example
-from penstock.recordings.values.images import EncodedImage, ImageReader, RawImage
-from penstock.recordings.values.vectors import VectorReader, default_path
 
 TIME = {"type": "object", "title": "time", "properties": {"sec": {"type": "integer"}, "nsec": {"type": "integer"}}}
 VECTOR = {"type": "object", "properties": {axis: {"type": "number"} for axis in "xyz"}}

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock._src.recordings.messages.protobuf import ProtobufDecoder
+from penstock._src.recordings.values.vectors import VectorReader, default_path
 from penstock.errors import ConfigError, MessageError, SchemaError
-from penstock.recordings.messages.protobuf import ProtobufDecoder
-from penstock.recordings.values.vectors import VectorReader, default_path
 from tests.recordings.messages.proto import FOXGLOVE, Types
 
 TYPES = Types(FOXGLOVE)
@@ -395,7 +395,7 @@ def test_one_sentence_says_how_to_install_what_is_missing(tmp_path: Path) -> Non
     path.write_bytes(TYPES.descriptors)
     code = (
         "import sys; sys.modules['google'] = None; sys.modules['google.protobuf'] = None\n"
-        "from penstock.recordings.messages.protobuf import ProtobufDecoder\n"
+        "from penstock._src.recordings.messages.protobuf import ProtobufDecoder\n"
         f"ProtobufDecoder(open({str(path)!r}, 'rb').read(), 'foxglove.Pose')"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

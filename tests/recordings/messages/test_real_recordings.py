@@ -12,9 +12,9 @@ import pytest
 from rosbags.rosbag1 import Reader
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
+from penstock._src.recordings.messages.decode import RosDecoder
+from penstock._src.recordings.messages.definitions import parse_msg
 from penstock.errors import SchemaError
-from penstock.recordings.messages.decode import RosDecoder
-from penstock.recordings.messages.definitions import parse_msg
 from tests.recordings.messages.oracle import plain
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "recordings"

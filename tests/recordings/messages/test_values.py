@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock._src.recordings.messages.decode import RosDecoder
+from penstock._src.recordings.messages.definitions import parse_msg
+from penstock._src.recordings.messages.standard_types import standard_definitions
+from penstock._src.recordings.values.vectors import VectorReader, default_path, parse_path
 from penstock.errors import ConfigError, MessageError
-from penstock.recordings.messages.decode import RosDecoder
-from penstock.recordings.messages.definitions import parse_msg
-from penstock.recordings.messages.standard_types import standard_definitions
-from penstock.recordings.values.vectors import VectorReader, default_path, parse_path
 
 
 def standard(name: str) -> RosDecoder:

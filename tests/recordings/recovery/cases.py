@@ -11,8 +11,8 @@ from pathlib import Path
 from mcap.writer import CompressionType
 
 from penstock import recordings
-from penstock.recordings.recovery.report import RecoveryReport
-from penstock.recordings.ros1 import writer as ros1_writer
+from penstock._src.recordings.recovery.report import RecoveryReport
+from penstock._src.recordings.ros1 import writer as ros1_writer
 from tests.recordings.containers.makers import (
     BASE_NS,
     STRING,

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from mcap.writer import CompressionType, Writer
 
 from penstock import recordings
+from penstock._src.recordings.db3.pages import SqlitePages
+from penstock._src.recordings.metadata import FileFacts
+from penstock._src.recordings.recovery.report import DamageLog
+from penstock._src.recordings.recovery.scan_bytes import FileBytes
+from penstock._src.recordings.ros1.scan import recover_bag
 from penstock.errors import PenstockError
-from penstock.recordings.db3.pages import SqlitePages
-from penstock.recordings.metadata import FileFacts
-from penstock.recordings.recovery.report import DamageLog
-from penstock.recordings.recovery.scan_bytes import FileBytes
-from penstock.recordings.ros1.scan import recover_bag
 from tests.recordings.containers.makers import Message, cdr_payload, ros1_payload
 from tests.recordings.recovery.cases import (
     PAGE_BYTES,
@@ -67,7 +67,7 @@ def _scan(kind: str, source: FileBytes, target: Path, log: DamageLog) -> None:
     if kind.endswith(".bag"):
         recover_bag(source, target, log, keep_suspect=False)
     else:
-        from penstock.recordings.mcap.scan import recover_mcap
+        from penstock._src.recordings.mcap.scan import recover_mcap
 
         recover_mcap(source, target, log, FileFacts("x", "mcap"), keep_suspect=False)
 
@@ -219,7 +219,7 @@ def test_a_db3_cut_inside_its_last_page_is_never_read_with_zeros(tmp_path: Path)
 
 
 def test_sqlite_alone_reaches_no_row_of_a_cut_db3_whose_leaf_pages_hold_many(tmp_path: Path) -> None:
-    """Why penstock.recordings.db3.pages exists: the root of a table names pages that lie behind the cut."""
+    """Why penstock._src.recordings.db3.pages exists: the root of a table names pages that lie behind the cut."""
     messages = distinct_messages(700, 3)  # enough for a second level of inner pages
     data = tiny_db3(tmp_path / "whole.db3", messages)
     path = tmp_path / "a.db3"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.recordings.codecs import decode_prefix
-from penstock.recordings.recovery.scan_bytes import ChunkBytes
+from penstock._src.recordings.codecs import decode_prefix
+from penstock._src.recordings.recovery.scan_bytes import ChunkBytes
 
 _NOISE = np.random.default_rng(1)
 CONTENTS = {

@@ -15,8 +15,8 @@ from mcap.reader import make_reader
 from mcap.writer import CompressionType, Writer
 
 from penstock import recordings
+from penstock._src.recordings.ros1.records import MAGIC
 from penstock.errors import NotARecording, OutputExists, RecordingError, UsageError
-from penstock.recordings.ros1.records import MAGIC
 from tests.recordings.containers.makers import (
     SHARED,
     STRING,

@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from penstock.media.image import codec
+from penstock._src.media.image import codec
 from tests.media.images import rgb_image
 
 SIZES = ((48, 64), (30, 90), (64, 40))

@@ -14,9 +14,9 @@ import pytest
 from numpy.typing import NDArray
 
 import penstock
-from penstock.stores.vqa import record, scanning
-from penstock.stores.vqa import store as store_module
-from penstock.stores.vqa.index import kept_index
+from penstock._src.stores.vqa import record, scanning
+from penstock._src.stores.vqa import store as store_module
+from penstock._src.stores.vqa.index import kept_index
 from tests.stores.vqa import making
 
 

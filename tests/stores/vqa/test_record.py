@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock._src.stores.vqa.record import MalformedRecord, VQARecord, keys_for, parse
 from penstock.errors import UsageError
-from penstock.stores.vqa.record import MalformedRecord, VQARecord, keys_for, parse
 
 
 def _parsed(record: Any, annotation: Any = None) -> VQARecord:

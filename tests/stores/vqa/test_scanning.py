@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock._src.stores.vqa import scanning
+from penstock._src.system.files import open_source
 from penstock.errors import StoreCorrupt
-from penstock.stores.vqa import scanning
-from penstock.system.files import open_source
 
 _TEXT = st.text(alphabet='ab"\\[]{},: \n\té…', max_size=12)
 _VALUES = st.recursive(

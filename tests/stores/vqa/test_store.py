@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import formats
-from penstock.cli import main
+from penstock._src import formats
+from penstock._src.cli import main
+from penstock._src.media.image import codec
+from penstock._src.stores.vqa.store import VQAStore
+from penstock._src.system.files import register_scheme
 from penstock.errors import ExternalRefused, ImageError, StoreCorrupt, StoreError, UsageError
-from penstock.media.image import codec
-from penstock.stores.vqa.store import VQAStore
-from penstock.system.files import register_scheme
 from tests.stores.vqa import making
 from tests.system.memory_files import MemoryFiles
 
@@ -245,7 +245,7 @@ def test_json_lines_may_be_called_json(tmp_path: Path) -> None:
 
 
 def test_a_search_for_inputs_does_not_take_json_and_images(tmp_path: Path) -> None:
-    from penstock.conversion.find import find_inputs
+    from penstock._src.conversion.find import find_inputs
     from penstock.errors import PenstockError
 
     _lines(tmp_path / "notes")

@@ -1,0 +1,1 @@
+"""Everything behind the public modules. Names in here may change at any time."""

@@ -1,0 +1,72 @@
+"""Published groups into the data set, in the order of the inputs: rows are replayed, videos taken as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock._src.conversion.commit.groups import Group
+from penstock._src.conversion.commit.join import join
+from penstock._src.conversion.commit.journal import JOURNAL_PATH
+from penstock._src.conversion.commit.resume import batches
+from penstock._src.conversion.shards import place
+from penstock._src.conversion.shards.write import GroupResult
+from penstock.errors import DataSetError, carried_error
+
+if TYPE_CHECKING:
+    from penstock._src.conversion.job import Job
+
+
+def work_of(job: Job) -> Path:
+    """Where the groups of a job lie that has begun its data set."""
+    journal = job.writing().writer.journal
+    task = job.settings.task if job.spec is None else job.spec.settings.task
+    return place.work_of(job.out, journal.identity, batches(journal), task)
+
+
+def is_through(job: Job, group: Group) -> bool:
+    return all(job.inputs.entries[number].is_finished for number in group.inputs)
+
+
+def is_begun(job: Job, group: Group) -> bool:
+    """Whether a part of the group is in the data set."""
+    entries = [job.inputs.entries[number] for number in group.inputs]
+    return any(entry.episodes or entry.is_done for entry in entries)
+
+
+def take_published(job: Job) -> None:
+    """Take what other machines have finished, as far as it follows what the data set holds."""
+    work = work_of(job)
+    if not work.is_dir():
+        return
+    for group in job.inputs.groups:
+        if is_through(job, group):
+            continue
+        if not place.is_published(work, group.number):
+            return
+        take_group(job, group, work)
+
+
+def take_group(job: Job, group: Group, work: Path) -> GroupResult:
+    """Join the published result of a group; inputs that failed are given up as they would be on this machine."""
+    result = GroupResult.from_json(place.read_result(work, group.number))
+    written, writer = place.result_of(work, group.number), job.writing().writer
+    if (written / JOURNAL_PATH).is_file():
+        for number, noted in join(written, writer, job.inputs, group.first):
+            job.note_outcome(number, noted)
+    writer.settle()
+    job.stage(f"row {writer.frames:,}")
+    for number in group.inputs:
+        entry = job.inputs.entries[number]
+        job.moved.done(number)
+        if entry.is_finished:
+            continue
+        if (failed := result.failed.get(str(number))) is None:  # nothing may be missing without a word
+            raise DataSetError(
+                f"{entry.ref.path}: what was written of it to {written} is damaged or gone",
+                hint=f"remove {written}: the same command converts it again",
+            )
+        job.give_up(number, carried_error(failed))
+    job.predicted_bytes = max(job.predicted_bytes, result.predicted_bytes)
+    place.discard(written)
+    return result

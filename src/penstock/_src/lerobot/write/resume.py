@@ -1,0 +1,185 @@
+"""What a run left, killed or finished, brought back to its last commit: nothing is missing, nothing is too much."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock._src.lerobot import layout
+from penstock._src.lerobot.features import Description
+from penstock._src.lerobot.layout import EpisodePlace, FilePosition, VideoSpan
+from penstock._src.lerobot.write.spool import EpisodePart
+from penstock.errors import DataSetCorrupt, DataSetError
+
+_SHOWN_FAULTS = 12
+# An episode that is committed fills at most two files: the one before it, and its own when it is large.
+_UNSETTLED_FILES = 2
+
+
+@dataclass
+class ResumeSurvey:
+    """What the records of a data set name; every file of it was seen, in the length that was committed."""
+
+    episodes: int = 0
+    last: EpisodePlace | None = None
+    parts: list[tuple[FilePosition, EpisodePart]] = field(
+        default_factory=list
+    )  # of the files that may not be in place yet
+
+
+def survey(
+    root: Path, description: Description, records: Iterable[Mapping[str, Any]], *, is_worker_output: bool
+) -> ResumeSurvey:
+    """Go through the records and look at every file that they name; changes nothing."""
+    cameras = {feature.key for feature in description.cameras}
+    for relative in ("data", "meta", layout.EPISODES_DIR, layout.SPOOL_DIR, *(f"videos/{key}" for key in cameras)):
+        layout.check_directory(root, relative)
+    result = ResumeSurvey()
+    faults: list[str] = []
+    videos: dict[str, VideoSpan] = {}
+    files: deque[tuple[FilePosition, list[EpisodePart]]] = deque()
+    for record in records:
+        place = EpisodePlace.from_json(record, root / layout.JOURNAL_PATH)
+        if set(place.videos) != cameras:
+            raise DataSetCorrupt(
+                f"{root / layout.JOURNAL_PATH}: episode {record['episode_index']} has the cameras "
+                f"{sorted(place.videos)}, the data set has {sorted(cameras)}"
+            )
+        faults += _take_videos(root, videos, place)
+        part = EpisodePart(layout.part_path(root, record["episode_index"]), record["rows"], place.part_bytes)
+        if is_worker_output:
+            faults += _part_faults(part)
+        else:
+            if not files or files[-1][0] != place.data:
+                files.append((place.data, []))
+                if len(files) > _UNSETTLED_FILES:
+                    faults += _settled_faults(root, *files.popleft())
+            files[-1][1].append(part)
+        result.episodes += 1
+        result.last = place
+    for key, span in videos.items():
+        faults += _video_faults(layout.video_path(root, key, span.position), span.end_bytes)
+    for position, parts in files:
+        result.parts += [(position, part) for part in _located(layout.data_path(root, position), parts, faults)]
+    refuse_faults(root, faults)
+    return result
+
+
+def refuse_faults(root: Path, faults: Sequence[str]) -> None:
+    """Name the files that are not as the journal says; nothing is changed where there is one."""
+    if faults:
+        more = f"\n  and {len(faults) - _SHOWN_FAULTS} more" if len(faults) > _SHOWN_FAULTS else ""
+        raise DataSetError(
+            f"{root}: {len(faults)} files are not as they were committed:\n  "
+            + "\n  ".join(faults[:_SHOWN_FAULTS])
+            + more,
+            hint="put the files back, or convert the recordings again into an empty directory",
+        )
+
+
+def _take_videos(root: Path, videos: dict[str, VideoSpan], place: EpisodePlace) -> Iterator[str]:
+    for key, span in place.videos.items():
+        before = videos.get(key)
+        if before is not None and before.position != span.position:
+            # One byte more: a file that has a successor has its index, too.
+            yield from _video_faults(layout.video_path(root, key, before.position), before.end_bytes + 1)
+        videos[key] = span
+
+
+def _video_faults(path: Path, least_bytes: int) -> Iterator[str]:
+    size_bytes = size_of(path)
+    if size_bytes is None:
+        yield f"{path}: missing"
+    elif size_bytes < least_bytes:
+        yield f"{path}: {size_bytes:,} bytes, at least {least_bytes:,} were committed"
+
+
+def _settled_faults(root: Path, position: FilePosition, parts: Sequence[EpisodePart]) -> Iterator[str]:
+    path, committed = layout.data_path(root, position), sum(part.rows for part in parts)
+    if (rows := sum(_group_rows(path))) != committed:
+        yield f"{path}: {rows:,} rows, {committed:,} were committed" if rows else f"{path}: missing"
+
+
+def _located(path: Path, parts: Sequence[EpisodePart], faults: list[str]) -> Iterator[EpisodePart]:
+    """Where the rows of a file's episodes lie: the first in the file itself, where it exists, the others in parts."""
+    group_rows = _group_rows(path)
+    number = 0
+    for part in parts:
+        first, rows = number, 0
+        while number < len(group_rows) and rows < part.rows:
+            rows += group_rows[number]
+            number += 1
+        if rows == 0:
+            faults += _part_faults(part)
+            yield part
+        elif rows == part.rows:
+            yield part._replace(path=path, groups=range(first, number))
+        else:
+            faults.append(f"{path}: {rows:,} rows of {part.path.stem} instead of {part.rows:,}")
+            return
+    if number != len(group_rows):
+        faults.append(f"{path}: {sum(group_rows[number:]):,} rows more than were committed")
+
+
+def _part_faults(part: EpisodePart) -> Iterator[str]:
+    size_bytes = size_of(part.path)
+    if size_bytes is None:
+        yield f"{part.path}: missing"
+    elif size_bytes != part.size_bytes:
+        yield f"{part.path}: {size_bytes:,} bytes, {part.size_bytes:,} were committed"
+
+
+def _group_rows(path: Path) -> list[int]:
+    if not path.is_file():
+        return []
+    from penstock._src.lerobot.metadata import open_parquet
+
+    with open_parquet(path) as file:
+        return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+
+
+def size_of(path: Path) -> int | None:
+    """The bytes of a file; None where there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def clear(root: Path, description: Description, survey: ResumeSurvey, *, is_worker_output: bool) -> None:
+    """Remove what belongs to no committed episode."""
+    for _, path in layout.numbered_files(root / layout.EPISODES_DIR, ".parquet"):
+        layout.remove(path)
+    last, none = survey.last, FilePosition(-1, -1)
+    _remove_beyond(root / "data", ".parquet", none if last is None or is_worker_output else last.data)
+    for feature in description.cameras:
+        kept_video = none if last is None else last.videos[feature.key].position
+        _remove_beyond(root / "videos" / feature.key, ".mp4", kept_video)
+    if is_worker_output:
+        kept = {layout.part_path(root, number).name for number in range(survey.episodes)}
+    else:
+        kept = {part.path.name for _, part in survey.parts if part.groups is None}
+    spool = root / layout.SPOOL_DIR
+    if spool.is_dir():
+        for name in os.listdir(spool):
+            if name not in kept:
+                layout.remove(spool / name)
+
+
+def _remove_beyond(directory: Path, suffix: str, last: FilePosition) -> None:
+    for position, path in layout.numbered_files(directory, suffix):
+        if position > last:
+            layout.remove(path)
+            remove_empty(path.parent, above=directory.parent)
+
+
+def remove_empty(directory: Path, *, above: Path) -> None:
+    """Remove a directory, and those around it up to `above`, as far as they are empty."""
+    while directory != above and directory.is_dir() and not any(directory.iterdir()):
+        with layout.writing(directory, "cannot remove the directory"):
+            directory.rmdir()
+        directory = directory.parent

@@ -1,0 +1,352 @@
+"""The video files of one camera: which file an episode goes to, and the way back when it is aborted."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock._src.lerobot import layout
+from penstock._src.lerobot.features import Description, Feature
+from penstock._src.lerobot.layout import FilePosition, FreshNames, VideoSpan
+from penstock._src.media.image import jpeg
+from penstock._src.media.mp4.writer import Mark, Mp4Writer, SampleTable, mjpeg_stsd
+from penstock.errors import DataSetCorrupt, DataSetError, ImageError, VideoError
+
+if TYPE_CHECKING:
+    from penstock._src.media.video.encode import EncodedSample, VideoEncoder
+
+Piece = memoryview | bytes
+
+
+class VideoFiles:
+    """Takes the frames of one camera: JPEG images as they are, or samples of an encoder after `set_codec`.
+
+    The files roll over between episodes only, so an episode always lies within one of them. A file that is full is
+    finished when the first episode of its successor is committed: until then, that episode can still be taken back.
+    With a `group`, the files of the episodes that follow lie in the chunk of that number, and begin anew there. Files
+    that another process has finished under the same names are taken as they are (`adopt`).
+    """
+
+    def __init__(
+        self, feature: Feature, description: Description, names: FreshNames, path_of: Callable[[FilePosition], Path]
+    ) -> None:
+        self.key = feature.key
+        self.info: dict[str, Any] | None = None
+        self.group: int | None = None
+        self._path_of, self._names, self._fps = path_of, names, description.fps
+        self._height, self._width = feature.shape[0], feature.shape[1]
+        self._limit_bytes, self._chunks_size = description.video_file_bytes, description.chunks_size
+        self._position: FilePosition | None = None  # of the last file
+        self._position_before: FilePosition | None = None  # that of the full file, or of one that was adopted
+        self._file: Mp4Writer | None = None
+        self._full_file: Mp4Writer | None = None
+        self._adopted: VideoSpan | None = None  # the frames of the open episode, in a file of another process
+        # What all samples of a file must share: the sample description, and for JPEG how the colours are sampled.
+        self._file_kind: tuple[bytes, str] | None = None
+        self._full_kind: tuple[bytes, str] | None = None
+        self._kind: tuple[bytes, str] | None = None
+        self._is_jpeg = True
+        self._start: Mark | None = None
+        self._expected_rows = 0
+        self._info_before: dict[str, Any] | None = None
+        self._probe = jpeg.JpegProbe()
+        self.committed_bytes = 0  # of the last episode
+
+    def __repr__(self) -> str:
+        return f"VideoFiles({self.key!r}, {self._width}×{self._height}, frames={self.frames})"
+
+    @property
+    def frames(self) -> int:
+        """Frames of the episode that is being written."""
+        if self._adopted is not None:
+            return self._adopted.frames
+        return 0 if self._file is None or self._start is None else self._file.samples - self._start.samples
+
+    def set_codec(self, stsd: bytes, info: Mapping[str, Any]) -> None:
+        """Say that samples of an encoder follow: the MP4 sample description, and entries for info.json
+        (`video.codec` and `video.pix_fmt` at least). Once per episode, before its first sample."""
+        if self.frames and (stsd, "") != self._kind:
+            raise VideoError(f"camera {self.key!r}: the codec changed after {self.frames} frames of the episode")
+        missing = [name for name in ("video.codec", "video.pix_fmt") if name not in info]
+        if missing:
+            raise VideoError(f"camera {self.key!r}: set_codec needs {', '.join(missing)}")
+        self._kind = (stsd, "")
+        self._is_jpeg = False
+        self._describe(str(info["video.codec"]), str(info["video.pix_fmt"]), info)
+
+    def append(
+        self,
+        pieces: Sequence[Piece],
+        keys: Sequence[bool] | None = None,
+        *,
+        shifts: Sequence[int] | None = None,
+        checked: bool = False,
+    ) -> None:
+        """Append one frame per piece; `keys` marks the key frames of an encoder, a JPEG is always one.
+
+        `shifts` are as `Mp4Writer.append` takes them; the frames of an episode are shown after those before it.
+        `checked` says that these JPEG images have passed through here before, after others of their episode.
+        """
+        if not pieces:
+            return
+        if self._is_jpeg:
+            if not checked or self.frames == 0:
+                self._check_jpeg(pieces[0])
+        elif keys is None or (self.frames == 0 and not keys[0]):
+            raise VideoError(f"camera {self.key!r}: an episode must start with a key frame of the encoder")
+        self._open().append(pieces, keys, shifts)
+
+    def append_encoded(self, samples: Sequence[EncodedSample], encoder: VideoEncoder) -> None:
+        """Append what an encoder gave; the first samples of an episode bring its codec with them."""
+        if not samples:
+            return
+        if self._is_jpeg:
+            self.set_codec(encoder.stsd, encoder.info)
+        self.append([sample.data for sample in samples], [sample.key for sample in samples])
+
+    def repeat(self, count: int = 1) -> None:
+        """Show the last frame in `count` more rows without writing it again."""
+        if self.frames == 0 or self._file is None:
+            raise VideoError(f"camera {self.key!r}: there is no frame of this episode to repeat")
+        self._file.repeat(count)
+
+    def adopt(self, source: Path, span: VideoSpan, kept: Mapping[str, Any]) -> bool:
+        """The frames of the open episode lie at `span` in the finished file `source`, which is taken over unchanged.
+
+        `kept` is what its writer kept of them (`episode_state`). False, and nothing is changed, where this writer has
+        begun the files of that chunk itself.
+        """
+        if self._file is not None and self._position is not None and self._position.chunk == span.position.chunk:
+            return False
+        if kept["pix_fmt"] == "":
+            self.set_codec(kept["stsd"], kept["info"])
+        elif self.info is None:
+            self.info = dict(kept["info"])
+        else:
+            self._check_codec("mjpeg")
+        if span.position != self._position:
+            path = self._path_of(span.position)
+            layout.take_over(source, path)
+            self._names.add(path)
+            if self._file is not None:
+                self._full_file, self._full_kind = self._file, self._file_kind
+            self._file, self._file_kind = None, None
+            self._position_before, self._position = self._position, span.position
+        self._adopted = span
+        return True
+
+    def begin_episode(self, expected_rows: int | None) -> None:
+        self._start = None
+        self._adopted = None
+        self._kind = None
+        self._is_jpeg = True
+        self._expected_rows = expected_rows or 0
+        self._info_before = None if self.info is None else dict(self.info)
+
+    def commit_episode(self) -> VideoSpan:
+        """Called by the sink: the frames stay."""
+        if self._adopted is not None:
+            self._finish_full_file()
+            adopted, self._adopted, self.committed_bytes = self._adopted, None, 0
+            return adopted
+        if self._file is None or self._start is None or self._position is None:
+            raise DataSetError(f"camera {self.key!r}: the episode has no frame")
+        self._finish_full_file()
+        span = VideoSpan(self._position, self._start.samples, self.frames, self._file.tell())
+        self.committed_bytes = span.end_bytes - self._start.end_bytes
+        self._start = None
+        return span
+
+    def _finish_full_file(self) -> None:
+        if self._full_file is not None:
+            self._full_file.close(self._names.fsync)
+            self._full_file = None
+
+    def abort_episode(self) -> None:
+        """Called by the sink: no trace of the episode remains."""
+        self.info = self._info_before
+        if self._adopted is not None and self._file is None and self._full_file is not None:
+            self._file, self._file_kind, self._position = self._full_file, self._full_kind, self._position_before
+            self._full_file = None
+        self._adopted = None  # the file stays beside its other name until `resume` clears it away
+        if self._file is None or self._start is None:
+            return
+        if self._start.samples:
+            self._file.rollback(self._start)
+        else:
+            self._drop_file()
+        self._start = None
+
+    def sync(self) -> None:
+        if self._names.fsync and self._file is not None:
+            self._file.sync()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close(self._names.fsync)
+            self._file = None
+
+    def leave(self) -> None:
+        """Close the files as they are: `restore` can go on with them."""
+        for file in (self._file, self._full_file):
+            if file is not None:
+                file.leave()
+        self._file = self._full_file = None
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs besides the place of the last episode; nothing is open where that was adopted."""
+        if self._position is None:
+            raise DataSetError(f"camera {self.key!r}: no episode was committed")
+        return {"info": self.info} if self._file is None else self._state(self._file.table())
+
+    def episode_state(self) -> dict[str, Any]:
+        """The frames of the open episode alone, as a copy of them needs them."""
+        if self._file is None or self._start is None:
+            raise DataSetError(f"camera {self.key!r}: the episode has no frame")
+        return self._state(self._file.table(since=self._start))
+
+    def _state(self, table: SampleTable) -> dict[str, Any]:
+        stsd, pix_fmt = self._file_kind or (b"", "")
+        return {"info": self.info, "stsd": stsd, "pix_fmt": pix_fmt, **table_state(table)}
+
+    def restore(self, state: Mapping[str, Any], last: VideoSpan) -> None:
+        """Go on behind the last committed episode: whatever else the files hold is cut off."""
+        if "sizes" not in state:
+            self.info, self._position = state["info"], last.position
+            return
+        table = table_from(state, last.end_bytes)
+        if len(table.sizes) != last.first_frame + last.frames:
+            raise DataSetCorrupt(f"camera {self.key!r}: {len(table.sizes)} frames known, {last} committed")
+        self.info = state["info"]
+        self._position = last.position
+        self._file_kind = (state["stsd"], str(state["pix_fmt"]))
+        path = self._path_of(last.position)
+        layout.own_copy(path)
+        self._file = Mp4Writer(
+            path, stsd=state["stsd"], width=self._width, height=self._height, fps=self._fps, resume=table
+        )
+        self._names.add(path)
+
+    def _check_jpeg(self, piece: Piece) -> None:
+        """One look per call; the caller has looked at every image, this catches that it forgot."""
+        info = self._probe.probe(piece)
+        if (info.height, info.width) != (self._height, self._width):
+            raise ImageError(
+                f"camera {self.key!r}: frame {self.frames} is {info.width}×{info.height} px, "
+                f"but the feature is {self._width}×{self._height}"
+            )
+        kind = (mjpeg_stsd(self._width, self._height), info.pix_fmt)
+        if self.frames and kind != self._kind:
+            before = self._kind[1] if self._kind else "encoded"
+            raise ImageError(f"camera {self.key!r}: frame {self.frames} is {info.pix_fmt}, the frames before {before}")
+        self._kind = kind
+        if self.info is None:
+            self._describe("mjpeg", info.pix_fmt, {"video.channels": info.components, "video.g": 1})
+        elif self.info["video.codec"] != "mjpeg":
+            self._describe("mjpeg", info.pix_fmt, {})
+
+    def _describe(self, codec: str, pix_fmt: str, more: Mapping[str, Any]) -> None:
+        """What info.json says about the video, with LeRobot 0.6.1's keys; `more` adds or replaces some."""
+        info: dict[str, Any] = {
+            "video.height": self._height,
+            "video.width": self._width,
+            "video.codec": codec,
+            "video.pix_fmt": pix_fmt,
+            "video.fps": self._fps,
+            "video.channels": 3,
+            "has_audio": False,
+            "video.g": None,
+            "video.crf": None,
+            "video.preset": None,
+            "video.fast_decode": None,
+            "video.video_backend": None,
+            "video.extra_options": {},
+            "is_depth_map": False,
+            **more,
+        }
+        self._check_codec(str(info["video.codec"]))
+        self.info = info
+
+    def _check_codec(self, codec: str) -> None:
+        if self.info is not None and self.info["video.codec"] != codec:
+            raise VideoError(
+                f"camera {self.key!r}: this data set's video is {self.info['video.codec']}, not {codec}",
+                hint="LeRobot reads one codec per camera; convert both recordings with the same video setting",
+            )
+
+    def _open(self) -> Mp4Writer:
+        """The file for this episode: the present one, or a new one when that is full, too long, or of another codec."""
+        if self._file is not None and self._start is not None:
+            return self._file
+        if self._kind is None:
+            raise VideoError(f"camera {self.key!r}: the codec of the samples is not known yet")
+        if self._file is None or self._is_full(self._file) or self._kind != self._file_kind or self._begins_group():
+            position = self._next_position()
+            path = self._path_of(position)
+            with layout.writing(path.parent, "cannot make the directory"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            new = Mp4Writer(path, stsd=self._kind[0], width=self._width, height=self._height, fps=self._fps)
+            self._full_file, self._full_kind = self._file, self._file_kind
+            self._file, self._file_kind = new, self._kind
+            self._position_before, self._position = self._position, position
+            self._names.add(path)
+        self._start = self._file.mark()
+        return self._file
+
+    def _begins_group(self) -> bool:
+        return self.group is not None and (self._position is None or self._position.chunk != self.group)
+
+    def _next_position(self) -> FilePosition:
+        if self.group is not None:
+            if self._position is None or self._position.chunk != self.group:
+                return FilePosition(self.group, 0)
+            return FilePosition(self.group, self._position.file + 1)
+        return layout.FIRST_FILE if self._position is None else self._position.next(self._chunks_size)
+
+    def _is_full(self, file: Mp4Writer) -> bool:
+        longest = (file.samples + self._expected_rows) / self._fps
+        return file.tell() >= self._limit_bytes or longest > layout.LONGEST_SHARED_VIDEO_S
+
+    def _drop_file(self) -> None:
+        """Remove the file of the open episode, which holds no other, and go back to the one before."""
+        if self._file is None or self._position is None:
+            return
+        dropped = self._path_of(self._position)
+        self._file.abort()
+        # Only directories that are empty now go: those that this file alone had made.
+        with contextlib.suppress(OSError):
+            for path in dropped.parents[:3]:
+                path.rmdir()
+                self._names.forget(path)
+        self._file, self._file_kind, self._position = self._full_file, self._full_kind, self._position_before
+        self._full_file = None
+
+
+def table_state(table: SampleTable) -> dict[str, Any]:
+    """A table of samples for a state file: most lie behind the one before, so only the others name their place.
+
+    Places in time are named only where frames are shown in another order than they are stored.
+    """
+    follows = np.zeros(len(table.sizes), np.bool_)
+    follows[1:] = table.offsets[1:] == table.offsets[:-1] + table.sizes[:-1]
+    apart = np.flatnonzero(~follows)
+    keys = np.packbits(table.keys != 0)
+    reordered = {"shifts": table.shifts} if len(table.shifts) else {}
+    return {"sizes": table.sizes, "keys": keys, "apart": apart, "offsets_apart": table.offsets[apart], **reordered}
+
+
+def table_from(state: Mapping[str, Any], end_bytes: int) -> SampleTable:
+    sizes, keys, apart, places = (np.asarray(state[name]) for name in ("sizes", "keys", "apart", "offsets_apart"))
+    # Where each would lie if all followed each other, and how far its run lies from there.
+    ends = np.cumsum(sizes.astype(np.int64))
+    starts = ends - sizes
+    offsets = starts + np.repeat(places - starts[apart], np.diff(np.append(apart, len(sizes))))
+    if int(offsets.min()) < 0 or int((offsets + sizes).max()) > end_bytes:
+        raise DataSetCorrupt(f"a table of samples that lie beyond byte {end_bytes:,}")
+    flags = np.unpackbits(keys.astype(np.uint8), count=len(sizes))
+    shifts = np.asarray(state.get("shifts", np.zeros(0, np.int32)))
+    return SampleTable(offsets, sizes.astype(np.uint32), flags, end_bytes, shifts.astype(np.int32))

@@ -1,0 +1,173 @@
+"""Batches of an engine process on a GPU: copied by the thread that asks for them, each while the step before it runs.
+
+No thread of this process takes part: one copy per batch is started, which the GPU does by itself. What happens in
+Python here is time that the step does not have, so everything that can be is prepared once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from penstock._src.load.device.work import DeviceWork
+from penstock._src.load.engine.job import BatchJob, ReadyBatch
+from penstock._src.load.engine.slots import SlotLayout
+from penstock._src.load.engine.source import SampleSource
+from penstock._src.load.engine.stages import DEVICE
+from penstock._src.load.process.passes import CompleteBatch, NotReady, ProcessPass
+from penstock._src.profile.record.counters import count, gauge
+from penstock._src.profile.record.spans import span
+
+if TYPE_CHECKING:
+    from penstock._src.load.device.cuda import CudaTarget
+
+
+class _Ready(NamedTuple):
+    """A batch on the device, what holds its memory, and the event after which it is complete."""
+
+    job: BatchJob
+    batch: dict[str, Any]
+    held: list[Any]
+    done: Any
+
+
+class _Output(NamedTuple):
+    """An output of a batch as a part of its memory: dtype, shape of one sample, strides, offset in numbers."""
+
+    name: str
+    dtype: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+class InlineCudaBatches:
+    """Hands out batches that lie on the device; the copy of the next one starts as soon as it is complete."""
+
+    def __init__(self, own: ProcessPass, target: CudaTarget) -> None:
+        import torch
+
+        self._own, self._engine = own, own.engine
+        self._device = target.device
+        self._work = DeviceWork(target)
+        self._stream = self._work.stream
+        self._ready: deque[_Ready | None] = deque()  # None: an epoch ends
+        self._under_way: deque[tuple[Any, int]] = deque()  # copies and their slots
+        self._host: dict[int, Any] = {}
+        self._events: dict[int, Any] = {}
+        source, layout = own.sources[0], self._engine.slots.layout
+        self._outputs = _outputs(layout, torch)
+        self._order = tuple(name for output in source.bound.outputs for name in (output.name, output.mask) if name)
+        self._as_floats = {} if target.user_shaping.dtype == "uint8" else _colour_images(source)
+
+    def next(self) -> ReadyBatch | None:
+        """The next batch; its copy may still be under way, which the current stream waits for."""
+        import torch
+
+        gauge("queue_depth", self._own.depth + len(self._ready))
+        if not self._ready:
+            self._release_copied()
+            self._start_copy(self._own.take(wait=True))
+        ready = self._ready.popleft()
+        if ready is None:
+            return None
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(ready.done)
+        for held in ready.held:
+            held.record_stream(stream)  # its memory is not given away while this stream may still read it
+        if ready.job.decoded_there:
+            count("images_decoded", ready.job.decoded_there)
+        if not self._ready:
+            self._start_copy(self._own.take(wait=False))
+        return ready.job, ready.batch
+
+    def _start_copy(self, complete: CompleteBatch | NotReady | None) -> None:
+        """Begin the copy of a batch."""
+        self._release_copied()
+        if isinstance(complete, NotReady):
+            return
+        if complete is None:
+            self._ready.append(None)
+            return
+        import torch
+
+        job, slot = complete
+        with span(DEVICE):
+            current = torch.cuda.current_stream(self._device)
+            torch.cuda.set_stream(self._stream)  # not torch.cuda.stream(…), which asks for streams four times
+            try:
+                host = self._slot(slot)
+                there = torch.empty(len(host), dtype=torch.uint8, device=self._device)
+                there.copy_(host, non_blocking=True)
+                batch, held = self._views(there, job.size), [there]
+                if self._engine.decodes_on_device:
+                    images = self._engine.device_images(slot, job.size)
+                    batch.update(images)
+                    held += images.values()
+                for name, column in self._as_floats.items():
+                    batch[name] = self._work.shaped(column, batch[name])
+                    held.append(batch[name])
+                done = self._events[slot]
+                done.record(self._stream)
+            finally:
+                torch.cuda.set_stream(current)
+        self._under_way.append((done, slot))
+        ordered = {name: batch[name] for name in self._order if name in batch}
+        self._ready.append(_Ready(job, {**ordered, **batch, **job.texts}, held, done))
+
+    def _release_copied(self) -> None:
+        """Give back the slots that the device has read."""
+        while self._under_way and self._under_way[0][0].query():
+            self._own.release(self._under_way.popleft()[1])
+
+    def _slot(self, number: int) -> Any:
+        """The memory of a slot, as torch sees it."""
+        import torch
+
+        host = self._host.get(number)
+        if host is None:
+            memory = self._engine.slots.memories()[number]
+            host = self._host[number] = torch.from_numpy(np.frombuffer(memoryview(memory), np.uint8))
+            self._events[number] = torch.cuda.Event()  # type: ignore[no-untyped-call,unused-ignore]
+        return host
+
+    def _views(self, memory: Any, size: int) -> dict[str, Any]:
+        """All outputs of a batch, over its memory."""
+        typed: dict[Any, Any] = {}
+        views = {}
+        for name, dtype, shape, strides, offset in self._outputs:
+            whole = typed.get(dtype)
+            if whole is None:
+                whole = typed[dtype] = memory.view(dtype)
+            views[name] = whole.as_strided((size, *shape), strides, offset)
+        return views
+
+    def close(self) -> None:
+        """End the pass; copies that are under way are waited for, since their slots are used again."""
+        try:
+            self._work.wait()
+        finally:
+            while self._under_way:
+                self._own.release(self._under_way.popleft()[1])
+            self._ready.clear()
+            self._own.close()
+
+
+def _outputs(layout: SlotLayout, torch: Any) -> list[_Output]:
+    outputs = []
+    for name, place in layout.places.items():
+        dtype = torch.from_numpy(np.empty(0, place.dtype)).dtype
+        shape = place.shape[1:]
+        strides = tuple(math.prod(place.shape[axis + 1 :]) for axis in range(len(place.shape)))
+        outputs.append(_Output(name, dtype, shape, strides, place.offset // np.dtype(place.dtype).itemsize))
+    return outputs
+
+
+def _colour_images(source: SampleSource) -> dict[str, str]:
+    """Output → column, of images that the device makes floats of."""
+    return {
+        output.name: column.name for column in source.images if not column.fit.is_depth for output in column.outputs
+    }

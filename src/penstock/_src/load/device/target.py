@@ -1,0 +1,193 @@
+"""Where batches go: numpy arrays, torch tensors over the same memory, or a device."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from penstock._src.load.engine.job import BatchIterator, ReadyBatch
+from penstock._src.load.engine.source import ImageColumn, Shaping
+from penstock._src.load.engine.stages import HAND_OUT, now_ns
+from penstock._src.load.epoch import Pass
+from penstock._src.load.process.passes import ProcessPass
+from penstock._src.load.settings import OUTPUTS, gives_tensors, one_of
+from penstock._src.load.step_probe import StepProbe
+from penstock._src.profile.record.counters import gauge
+from penstock._src.profile.record.loader_pass import LoaderPass
+from penstock._src.profile.record.spans import record_calls
+from penstock.errors import MissingExtra, UsageError
+
+
+class Target(Protocol):
+    """What becomes of a job once its images are in their places."""
+
+    shaping: Shaping
+    """How the threads make images; a device may finish the rest."""
+    notes: tuple[str, ...]
+    slot_memory: Callable[[int], Any] | None
+    """Makes the memory of a slot; None: plain memory."""
+    register: Callable[[mmap.mmap], None] | None
+    """Prepares the memory of a slot that an engine process shares; None: nothing to do."""
+    device: Any
+    """Where batches lie: "cpu", or torch's device."""
+    is_device: bool
+    is_torch: bool
+
+    def keeps_encoded(self, column: ImageColumn) -> bool:
+        """Whether the device decodes this column."""
+
+    def slot_bytes(self, n_bytes: int) -> int:
+        """What a slot of this size really takes."""
+
+    def begin(self, own: Pass | ProcessPass) -> BatchIterator:
+        """Hand out the jobs of a pass."""
+
+    def close(self) -> None:
+        """Give back what all passes shared."""
+
+
+def target_for(device: Any, output: str, gpu_decode: bool | str, shaping: Shaping) -> Target:
+    """By the words of a loader: `device` None or "cpu" gives arrays or tensors in memory."""
+    one_of("output", output, OUTPUTS)
+    if gpu_decode not in (True, False, "auto"):
+        raise UsageError(f"gpu_decode={gpu_decode!r}", hint='True, False or "auto"')
+    if device is not None and str(device).partition(":")[0] != "cpu":
+        from penstock._src.load.device.cuda import CudaTarget
+
+        return CudaTarget(device, gpu_decode, shaping)
+    target = HostTarget(shaping, gives_tensors(output, device))
+    if gpu_decode is True:
+        target.notes = ('JPEGs are decoded on the CPU: gpu_decode needs device="cuda"',)
+    return target
+
+
+class ContinuousPass:
+    """A pass that goes on from epoch to epoch, and the batches that it hands out."""
+
+    def __init__(self, own: Pass | ProcessPass, target: Target) -> None:
+        self._own = own
+        self._iterator = target.begin(own)
+        self.probe = StepProbe(own)
+        self._pid = os.getpid()
+        self._paused_at: int | None = None
+        self._end_is_due = self._skips_end = False
+
+    @property
+    def n_complete(self) -> int:
+        """Batches that lie ready."""
+        return self._own.n_complete
+
+    def begin(self, epoch: int, loader: object) -> EpochBatches:
+        """The user comes to an epoch."""
+        self._skips_end = self._paused_at is not None and self._end_is_due
+        self._paused_at = None
+        self._own.begin_epoch(epoch)
+        return EpochBatches(self, loader)
+
+    def next(self) -> ReadyBatch | None:
+        """The next batch; None at the end of the epoch, and where all has ended."""
+        self._paused_at = None
+        ready = self._iterator.next()
+        if ready is None and self._skips_end and not self._own.is_over:
+            ready = self._iterator.next()
+        self._skips_end = False
+        return ready
+
+    def pause(self, epoch: int, *, end_is_due: bool) -> None:
+        """The user has all batches of an epoch: those of this one, the next, are made.
+
+        `end_is_due`: the end of the epoch was not returned yet.
+        """
+        self._paused_at, self._end_is_due = epoch, end_is_due
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the user has all batches of one epoch, and none of the next."""
+        return self._paused_at is not None
+
+    def is_paused_at(self, epoch: int, position: int) -> bool:
+        """Whether the user finds it there."""
+        is_there = not position and self._paused_at == epoch
+        return is_there and not self._own.is_over and self._pid == os.getpid()
+
+    def close(self) -> None:
+        """End it; more than once is fine."""
+        try:
+            self._iterator.close()
+        finally:
+            self._own.close()
+
+
+class EpochBatches:
+    """The batches of one epoch, and how long the user's thread waits for each."""
+
+    def __init__(self, running: ContinuousPass, loader: object) -> None:
+        self._running = running
+        self._feeding = LoaderPass(loader)
+
+    def next(self) -> ReadyBatch | None:
+        start_ns = self._feeding.ask()
+        probe = self._running.probe
+        probe.before_step(start_ns)
+        ready = self._running.next()
+        self._feeding.take(start_ns, ready is not None)
+        if ready is None or ready[0].is_last:
+            probe.resume()  # what follows is no step, or none that a batch of this epoch lies ready for
+        else:
+            probe.begin_step()
+        return ready
+
+
+class HostTarget:
+    """Batches in memory; tensors are zero-copy views of the slot."""
+
+    notes: tuple[str, ...] = ()
+    slot_memory: Callable[[int], Any] | None = None
+    register: Callable[[mmap.mmap], None] | None = None
+    device: Any = "cpu"
+    is_device = False
+
+    def __init__(self, shaping: Shaping, as_torch: bool) -> None:
+        self.shaping = shaping
+        self.is_torch = as_torch
+        self._from_numpy: Callable[[Any], Any] | None = None
+        if as_torch:
+            try:
+                import torch
+            except ImportError:
+                raise MissingExtra("torch", "torch", 'output="torch"') from None
+            self._from_numpy = torch.from_numpy
+
+    def keeps_encoded(self, column: ImageColumn) -> bool:
+        return False
+
+    def slot_bytes(self, n_bytes: int) -> int:
+        return n_bytes
+
+    def begin(self, own: Pass | ProcessPass) -> BatchIterator:
+        return _HostIterator(own, self._from_numpy)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _HostIterator:
+    def __init__(self, own: Pass | ProcessPass, convert: Callable[[Any], Any] | None) -> None:
+        self._own, self._convert = own, convert
+
+    def next(self) -> ReadyBatch | None:
+        gauge("queue_depth", self._own.depth)
+        job = self._own.next()
+        if job is None:
+            return None
+        began_ns = now_ns()
+        arrays, job.arrays = job.arrays, {}
+        convert = self._convert
+        batch: dict[str, Any] = arrays if convert is None else {name: convert(each) for name, each in arrays.items()}
+        record_calls(HAND_OUT, now_ns() - began_ns, job.size)
+        return job, {**batch, **job.texts}
+
+    def close(self) -> None:
+        self._own.close()

@@ -1,0 +1,347 @@
+"""From sample numbers to a batch: needs merged and sorted, views asked first, the rest fetched and decoded by threads.
+
+    begin_job(job, parts, pool)               # cuts the work into tasks; threads start at once
+    job.wait()                                # all images and numbers are in their places
+
+Threads do the work: reads and decoders release Python's lock. A thread holds one scratch and one image at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._src.load.engine.job import BatchJob, BatchPart, EncodedImages, Failure
+from penstock._src.load.engine.source import INDEX, OUTPUT_SHIFT, PLACE_MASK, ImageColumn, SampleSource, Unique, merge
+from penstock._src.load.engine.stages import now_ns
+from penstock._src.load.engine.thread_pool import FreshScratch, Task, ThreadPool, WorkerState
+from penstock._src.stores.store import Scratch
+from penstock.errors import PenstockError, RemoteError, StoreCorrupt
+
+_MOST_IMAGES_PER_TASK = 16
+_TASKS_PER_THREAD = 4
+_LEAST_COPIED = 8 << 20  # bytes of a task: with less of them, threads would rather fight for lock and memory than copy
+
+
+def begin_job(
+    job: BatchJob,
+    parts: Sequence[BatchPart],
+    pool: ThreadPool,
+    encoded: Callable[[ImageColumn], bool] = lambda _: False,
+) -> None:
+    """Cut a batch into tasks and start them. Columns of which `encoded` says so stay encoded."""
+    began_ns = now_ns()
+    tasks: list[Task] = []
+    first = parts[0].source
+    job.names = tuple(name for output in first.bound.outputs for name in (output.name, output.mask) if name)
+    job.images = {output.name: column for column in first.images for output in column.outputs}
+    for part in parts:
+        source = part.source
+        needs = source.bound.needs(part.samples)
+        _place_small(job, part, needs)
+        for column in source.images:
+            image_tasks = _take_tasks(job, part, column, needs.rows, pool.count)
+            if image_tasks is not None:
+                tasks += image_tasks
+                continue
+            unique = merge(column.outputs, needs.rows, part.places)
+            if encoded(column):
+                tasks += _fetch_tasks(job, source, column, unique, pool.count)
+            else:
+                tasks += _image_tasks(job, source, column, unique, pool.count)
+        job.sums.plan(part.samples.size, len(source.images))
+    job.sums.plan_ns = now_ns() - began_ns
+    job.start(tasks, pool)
+
+
+def _place_small(job: BatchJob, part: BatchPart, needs: Any) -> None:
+    """Numbers, masks, texts and the row numbers: little work, done while the batch is planned."""
+    source, places = part.source, part.places
+    whole = len(places) == job.size
+    for output in source.number_outputs:
+        began_ns = now_ns()
+        out = job.arrays[output.name] if output.steps is not None else job.arrays[output.name][:, None]
+        source.numbers.gather(output.column, needs.rows[output.name], out, None if whole else places)
+        job.sums.add_numbers(output.column == source.store.roles.get("action"), now_ns() - began_ns)
+    for output in source.bound.outputs:
+        if output.mask is not None:
+            job.arrays[output.mask][places] = needs.pads[output.name]
+    for output in source.text_outputs:
+        texts = source.store.texts(output.column, needs.rows[output.name].reshape(-1))
+        kept = job.texts.setdefault(output.name, [""] * job.size)
+        for place, text in zip(places.tolist(), texts, strict=True):
+            kept[place] = text
+    if INDEX in job.arrays and not source.has_own_index:
+        job.arrays[INDEX][places] = needs.anchors
+
+
+def _take_tasks(
+    job: BatchJob, part: BatchPart, column: ImageColumn, rows_of: Mapping[str, NDArray[np.int64]], threads: int
+) -> list[Task] | None:
+    """Where a view in memory holds everything that the batch needs of a column: copies in the order of the batch, many
+    images in one call. None where it does not."""
+    view = part.source.views.get(column.name)
+    if view is None or view.path is not None or view.spec.encoding != "raw" or column.table is not None:
+        return None
+    if len(part.places) != job.size:
+        return None
+    tasks: list[Task] = []
+    for output in column.outputs:
+        slots = view.slots(rows_of[output.name].reshape(-1))
+        if not view.filled(slots).all():
+            return None
+        target = job.arrays[output.name].reshape(-1, *column.shape)
+        least = -(-_LEAST_COPIED // target[0].nbytes) if len(target) else 1
+        for chosen in _chunks(np.arange(len(slots)), threads, max(least, 4 * _MOST_IMAGES_PER_TASK), least):
+            part_of = slice(int(chosen[0]), int(chosen[-1]) + 1)
+            tasks.append(_CopyTask(job, view, slots[part_of], target[part_of]))
+    return tasks
+
+
+class _CopyTask:
+    """A run of images of the batch, all in memory."""
+
+    def __init__(self, job: BatchJob, view: Any, slots: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        self.job, self.view, self.slots, self.out = job, view, slots, out
+
+    def __call__(self, worker: WorkerState) -> None:
+        worker.clock.begin()
+        self.view.take(self.slots, self.out)
+        self.job.copied(worker.clock, len(self.slots))
+
+
+def _image_tasks(
+    job: BatchJob, source: SampleSource, column: ImageColumn, unique: Unique, threads: int
+) -> Iterator[Task]:
+    targets = [
+        job.arrays[output.name].reshape(-1, *column.shape) for output in column.outputs
+    ]  # views of the batch's arrays, one image after the other
+    view = source.views.get(column.name)
+    missing = np.arange(len(unique.rows))
+    slots = None
+    if view is not None:
+        slots = view.slots(unique.rows)
+        there = slots >= 0
+        there[there] = view.filled(slots[there])
+        hits = np.flatnonzero(there)
+        missing = np.flatnonzero(~there)
+        for chosen in _chunks(hits, threads, 4 * _MOST_IMAGES_PER_TASK):
+            yield _ViewTask(job, source, column, unique, targets, chosen, slots, view)
+    if len(missing):
+        missing = missing[np.argsort(column.reader.keys(unique.rows[missing]), kind="stable")]
+        job.prefetch(column, unique.rows[missing])
+        for chosen in _run_chunks(missing, column.reader.runs(unique.rows[missing]), threads):
+            yield _ImageTask(job, source, column, unique, targets, chosen, slots, view)
+
+
+def _chunks(numbers: NDArray[np.int64], threads: int, most: int, least: int = 1) -> Iterator[NDArray[np.int64]]:
+    size = max(least, min(most, -(-len(numbers) // max(1, threads * _TASKS_PER_THREAD))))
+    for start in range(0, len(numbers), size):
+        yield numbers[start : start + size]
+
+
+def _run_chunks(numbers: NDArray[np.int64], runs: NDArray[np.int64], threads: int) -> Iterator[NDArray[np.int64]]:
+    """Pieces for tasks; rows of one run stay together."""
+    if not len(numbers):
+        return
+    size = max(1, min(_MOST_IMAGES_PER_TASK, -(-len(numbers) // max(1, threads * _TASKS_PER_THREAD))))
+    starts = np.append(np.flatnonzero(np.diff(runs, prepend=runs[0] - 1)), len(numbers))
+    begin = 0
+    for stop in starts[1:].tolist():
+        if stop - begin >= size or stop == len(numbers):
+            yield numbers[begin:stop]
+            begin = stop
+
+
+class _ViewTask:
+    """Images that a view holds already."""
+
+    def __init__(
+        self,
+        job: BatchJob,
+        source: SampleSource,
+        column: ImageColumn,
+        unique: Unique,
+        targets: list[NDArray[Any]],
+        chosen: NDArray[np.int64],
+        slots: Any,
+        view: Any,
+    ) -> None:
+        self.job, self.source, self.column, self.unique = job, source, column, unique
+        self.targets, self.chosen, self.slots, self.view = targets, chosen, slots, view
+
+    def __call__(self, worker: WorkerState) -> None:
+        worker.clock.begin()
+        spoiled: list[int] = []
+        slots = self.slots[self.chosen].tolist()
+        for number, slot in zip(self.chosen.tolist(), slots, strict=True):
+            places = self.unique.places(number)
+            out = self._target(places[0])
+            if self.column.table is None:
+                good = self.view.get(slot, out)
+            else:
+                small = worker.small(self.column.shape)
+                good = self.view.get(slot, small)
+                if good:
+                    self.column.table.write(small, out)
+            if not good:  # the disk gave other bytes than were written: made anew
+                spoiled.append(number)
+            else:
+                for place in places[1:]:
+                    self._target(place)[...] = out
+        self.job.copied(worker.clock, len(slots) - len(spoiled))
+        if spoiled:
+            anew = np.array(spoiled, np.int64)
+            anew = anew[np.argsort(self.column.reader.keys(self.unique.rows[anew]), kind="stable")]
+            rest = (self.unique, self.targets, anew, self.slots, self.view)
+            _ImageTask(self.job, self.source, self.column, *rest)(worker)
+
+    def _target(self, place: int) -> NDArray[Any]:
+        target: NDArray[Any] = self.targets[place >> OUTPUT_SHIFT][place & PLACE_MASK]
+        return target
+
+
+class _ImageTask(_ViewTask):
+    """Images to fetch and decode."""
+
+    def __call__(self, worker: WorkerState) -> None:
+        made = 0
+        kept: list[tuple[int, NDArray[np.uint8]]] = []  # for the view: all at once, with one wait for its locks
+        worker.clock.begin()
+        for number, image in readable(self.job, self.source, self.column, self.unique, self.chosen, worker):
+            places = self.unique.places(number)
+            out = self._target(places[0])
+            try:
+                self._make(worker, image, out, -1 if self.slots is None else int(self.slots[number]), kept)
+            except PenstockError as error:
+                lose(self.job, self.source, self.column, self.unique, number, error)
+                continue
+            made += 1
+            for place in places[1:]:
+                self._target(place)[...] = out
+        if kept:
+            since_ns = now_ns()
+            self.view.put_many(kept)
+            worker.clock.put(since_ns, len(kept))
+            worker.clock.used()
+        self.job.read(worker.clock, self.source, self.column, made)
+
+    def _make(
+        self, worker: WorkerState, image: NDArray[Any], out: NDArray[Any], slot: int,
+        kept: list[tuple[int, NDArray[np.uint8]]],
+    ) -> None:  # fmt: skip
+        column = self.column
+        if column.table is None:
+            worker.fitter.fit(image, column.fit, out)
+            if slot >= 0:
+                kept.append((slot, out))
+            return
+        pixels = worker.small(column.shape)
+        worker.fitter.fit(image, column.fit, pixels)
+        if slot >= 0:  # now: the next image takes the same memory
+            since_ns = now_ns()
+            self.view.put(slot, pixels)
+            worker.clock.put(since_ns)
+        since_ns = now_ns()
+        column.table.write(pixels, out)
+        worker.clock.add_floats(since_ns)
+
+
+def readable(
+    job: BatchJob,
+    source: SampleSource,
+    column: ImageColumn,
+    unique: Unique,
+    chosen: NDArray[np.int64],
+    worker: WorkerState,
+    scratch: Scratch | None = None,
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """(number, image) of the rows that can be read; one that cannot is noted, and reading goes on behind it."""
+    numbers, rows = chosen.tolist(), unique.rows[chosen].tolist()
+    clock, scratch = worker.clock, worker.scratch if scratch is None else scratch
+    done = 0
+    while done < len(rows):
+        reading = column.reader.read(rows[done:], scratch)
+        try:
+            for image in reading:
+                number = numbers[done]
+                done += 1
+                clock.read(image)
+                yield number, image
+                clock.used()
+            if done < len(rows):
+                raise StoreCorrupt(f"{source.store.path}: {column.name}: nothing came for row {rows[done]:,}")
+        except RemoteError:
+            raise  # the network or the store, not this row: no row is skipped for it
+        except PenstockError as error:
+            lose(job, source, column, unique, numbers[done], error)
+            done += 1
+        except OSError as error:  # the disk or the network: this adds the row to the error
+            refused = StoreCorrupt(f"it cannot be read: {error}")
+            refused.__cause__ = error
+            lose(job, source, column, unique, numbers[done], refused)
+            done += 1
+
+
+def lose(
+    job: BatchJob, source: SampleSource, column: ImageColumn, unique: Unique, number: int, error: PenstockError
+) -> None:
+    places = []
+    for dest in unique.places(number):
+        steps = column.outputs[dest >> OUTPUT_SHIFT].steps or 1
+        places.append((dest & PLACE_MASK) // steps)
+    job.lost(Failure(source, column.name, int(unique.rows[number]), tuple(places), error))
+
+
+def _fetch_tasks(
+    job: BatchJob, source: SampleSource, column: ImageColumn, unique: Unique, threads: int
+) -> Iterator[Task]:
+    """Images whose bytes go to the device as they are."""
+    shapes = [(job.size, output.steps or 1) for output in column.outputs]
+    kept = next((each for each in job.encoded if each.column.outputs == column.outputs), None)
+    base = 0
+    if kept is None:
+        kept = EncodedImages(column, len(unique.rows), shapes)
+        job.encoded.append(kept)
+    else:  # another source of a mixture gives rows of the same outputs
+        base = len(kept.bytes)
+        kept.bytes += [None] * len(unique.rows)
+    kept.origins.append((base, source, unique.rows))
+    numbers = np.repeat(np.arange(len(unique.rows)), unique.counts) + base
+    for number, inverse in enumerate(kept.inverse):
+        is_own = (unique.dests >> OUTPUT_SHIFT) == number
+        inverse.reshape(-1)[unique.dests[is_own] & PLACE_MASK] = numbers[is_own]
+    order = np.argsort(column.reader.keys(unique.rows), kind="stable")
+    job.prefetch(column, unique.rows[order])
+    for chosen in _run_chunks(order, column.reader.runs(unique.rows[order]), threads):
+        yield _Fetch(job, source, column, unique, chosen, kept, base)
+
+
+class _Fetch:
+    def __init__(
+        self,
+        job: BatchJob,
+        source: SampleSource,
+        column: ImageColumn,
+        unique: Unique,
+        chosen: NDArray[np.int64],
+        kept: EncodedImages,
+        base: int,
+    ) -> None:
+        self.job, self.source, self.column, self.unique = job, source, column, unique
+        self.chosen, self.kept, self.base = chosen, kept, base
+
+    def __call__(self, worker: WorkerState) -> None:
+        fresh = worker.fresh if self.job.area is None else FreshScratch(self.job.area)
+        worker.clock.begin()
+        for number, image in readable(self.job, self.source, self.column, self.unique, self.chosen, worker, fresh):
+            try:  # the decoder on the device writes as far as a header says
+                worker.fitter.check(image, self.column.fit)
+            except PenstockError as error:
+                lose(self.job, self.source, self.column, self.unique, number, error)
+                continue
+            self.kept.bytes[self.base + number] = image if fresh.is_last(image) else image.copy()
+        self.job.read(worker.clock, self.source, self.column, len(self.chosen), decodes=False)

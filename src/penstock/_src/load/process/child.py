@@ -1,0 +1,271 @@
+"""The engine process: takes requests for batches, builds them in shared slots, and says when each is complete.
+
+It is started as a command of its own and knows nothing of the user's script. It ends when the training process ends,
+however that ends: it watches that process itself, for a forked child of it may hold the other end of the channel.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import queue
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock._src.formats.format import load
+from penstock._src.load.engine.batch_tasks import begin_job
+from penstock._src.load.engine.job import BatchJob, EpochRecords
+from penstock._src.load.engine.remote import allow_ahead
+from penstock._src.load.engine.slots import Lease, Slot
+from penstock._src.load.engine.source import SOURCE, ImageColumn, SampleSource, sources_of
+from penstock._src.load.engine.stages import PLAN, SLOT, now_ns
+from penstock._src.load.engine.thread_pool import ThreadPool
+from penstock._src.load.process.channel import Channel, ChannelClosed, ChannelMessage, Kind
+from penstock._src.load.process.packing import pack, pack_error, unpack
+from penstock._src.load.process.row_marks import RowMarks, guard_source
+from penstock._src.load.process.spec import EngineSpec, EngineStart, ViewCounts, outputs_of
+from penstock._src.load.sampling.position_map import PositionMap
+from penstock._src.profile.record.spans import record_calls, show, span
+from penstock._src.system.memory import anonymous_bytes
+
+if TYPE_CHECKING:
+    from penstock._src.load.process.device_images import DeviceImages
+
+_SWITCH_S = 0.0005  # threads that read bytes soon make way for the one that decodes on the device
+_PARENT_LOOK_S = 1.0  # how often it checks the training process where the system sends no event
+
+
+@dataclass(frozen=True)
+class _RequestedBatch:
+    """A batch on its way: complete when its job is; `error` where it could not be started."""
+
+    number: int
+    job: BatchJob | None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True)
+class _Cancelled:
+    """What is sent once everything that was requested before is over."""
+
+    number: int
+
+
+class Engine:
+    """Stores, threads and slots of one engine process."""
+
+    def __init__(self, spec: EngineSpec, start: EngineStart, marks: RowMarks, channel: Channel) -> None:
+        self._spec = spec
+        self._channel = channel
+        allow_ahead(spec.ahead_bytes)
+        bound = [spec.window.bind(store) for store in spec.stores]
+        self._sources = sources_of(bound, spec.shaping, spec.tables_bytes, is_mix=spec.is_mix)
+        for number, source in enumerate(self._sources):
+            source.views = dict(spec.views[number])
+            guard_source(source, number, marks, start.refused)
+            source.numbers.fill()
+        self._position_map = PositionMap(spec.order, self._sources)
+        self._device_images = _device_images(spec)
+        self._careful = start.careful
+        self._pool = ThreadPool(1 if start.careful else spec.threads)
+        self._epoch_records = EpochRecords()
+        self._slots: dict[int, Slot] = {}
+        self._under_way: dict[int, BatchJob] = {}
+        self._counts = _counts_of(self._sources)
+        self._on_device: tuple[int, BatchJob, Any] | None = None  # the batch that the device decodes now
+        self._requested: queue.SimpleQueue[_RequestedBatch | _Cancelled] = queue.SimpleQueue()
+        threading.Thread(target=self._answer, name="penstock-answer", daemon=True).start()
+
+    def serve(self, is_orphaned: Any) -> None:
+        """Take requests until the training process closes its end, or is gone."""
+        while True:
+            idle = span(SLOT) if self._epoch_records.has_begun(0) and not self._under_way else nullcontext()
+            with idle:
+                message = self._channel.receive(_PARENT_LOOK_S)
+            if message is not None:
+                self._take(message)
+            elif is_orphaned():
+                return
+
+    def _take(self, message: ChannelMessage) -> None:
+        numbers = message.numbers
+        if message.kind == Kind.MAKE:
+            self._requested.put(self._begin(*numbers[:5]))
+        elif message.kind == Kind.SLOT:
+            memory = mmap.mmap(message.fd, numbers[1])
+            os.close(message.fd)
+            self._slots[numbers[0]] = Slot(numbers[0], memory, numbers[1])
+            if self._device_images is not None:
+                self._channel.send(Kind.DEVICE, numbers[0], payload=self._device_images.add_slot(numbers[0]))
+        elif message.kind == Kind.EPOCH:
+            self._epoch_records.begin(numbers[0])
+        elif message.kind == Kind.CANCEL:
+            for job in list(self._under_way.values()):
+                job.cancel()
+            self._requested.put(_Cancelled(numbers[0]))
+
+    def _begin(self, number: int, epoch: int, first: int, stop: int, slot: int) -> _RequestedBatch:
+        if self._careful:
+            self._careful -= 1
+        elif self._pool.count < self._spec.threads:
+            self._pool = ThreadPool(self._spec.threads)
+        size = stop - first
+        lease = Lease(self._slots[slot], self._spec.layout)
+        job = BatchJob(size, {name: each[:size] for name, each in lease.arrays.items()}, {})
+        job.epoch_records, job.epoch, job.lease = self._epoch_records, epoch, self._slots[slot]
+        if self._device_images is not None:
+            job.area = self._device_images.area(slot)
+        began_ns = now_ns()
+        try:
+            parts = self._position_map(epoch, np.arange(first, stop, dtype=np.int64))
+            for part in parts:
+                if part.source.number is not None:
+                    job.arrays[SOURCE][part.places] = part.source.number
+            self._under_way[number] = job
+            begin_job(job, parts, self._pool, self._is_encoded)
+        except BaseException as error:
+            self._under_way.pop(number, None)
+            return _RequestedBatch(number, None, error)
+        took_ns = now_ns() - began_ns
+        show(PLAN, began_ns, took_ns)
+        self._epoch_records.add(epoch, partial(record_calls, PLAN, took_ns, 1))
+        return _RequestedBatch(number, job)
+
+    def _is_encoded(self, column: ImageColumn) -> bool:
+        return outputs_of(column) in self._spec.encoded
+
+    # The answering thread
+
+    def _answer(self) -> None:
+        """Report complete batches, in the order of the requests."""
+        try:
+            while True:
+                request = self._requested.get()
+                if isinstance(request, _Cancelled):
+                    self._finish_device_batch()
+                    self._channel.send(Kind.CANCELLED, request.number)
+                elif request.job is None:
+                    self._finish_device_batch()
+                    self._send_error(request.number, request.error)
+                else:
+                    self._complete(request.number, request.job)
+                if self._on_device is not None and self._requested.empty():
+                    self._finish_device_batch()
+                del request
+        except ChannelClosed:
+            os._exit(0)
+
+    def _complete(self, number: int, job: BatchJob) -> None:
+        if self._on_device is not None and not job.is_ready:
+            self._finish_device_batch()  # it need not wait for the reads of this one
+        try:
+            job.wait()
+            if self._device_images is not None:
+                done = self._device_images.begin(job, job.lease.number)
+                self._finish_device_batch()  # the one before: the device works on this one meanwhile
+                self._on_device = (number, job, done)
+                return
+        except BaseException as error:
+            job.cancel_and_wait()  # nothing is written to the slot any more
+            self._under_way.pop(number, None)
+            self._send_error(number, error)
+            return
+        self._send_done(number, job)
+
+    def _finish_device_batch(self) -> None:
+        """Wait for the batch that the device decodes, and report it as complete."""
+        if self._on_device is None:
+            return
+        (number, job, done), self._on_device = self._on_device, None
+        done.synchronize()
+        self._send_done(number, job)
+
+    def _send_done(self, number: int, job: BatchJob) -> None:
+        self._under_way.pop(number, None)
+        job.arrays, job.encoded = {}, []
+        payload = b""
+        counts = _counts_of(self._sources)
+        if job.texts or job.failures or counts != self._counts:
+            numbers = {id(source): place for place, source in enumerate(self._sources)}
+            lost = [(numbers[id(each.source)], each.column, each.row, each.places, each.error) for each in job.failures]
+            payload = pack((job.texts, lost, counts))
+            self._counts = counts
+        self._channel.send(Kind.DONE, number, job.hits, job.made, job.decoded_there, payload=payload)
+
+    def _send_error(self, number: int, error: BaseException | None) -> None:
+        self._channel.send(Kind.ERROR, number, payload=pack_error(error))
+
+
+def _device_images(spec: EngineSpec) -> DeviceImages | None:
+    """What decodes the encoded images of a batch on the device; None where there are none."""
+    if not spec.encoded:
+        return None
+    from penstock._src.load.process.device_images import DeviceImages
+
+    return DeviceImages(spec.device, spec.shaping, spec.device_layout, spec.encoded_bytes)
+
+
+def _counts_of(sources: Sequence[SampleSource]) -> ViewCounts:
+    return {
+        (number, name): (view.n_refused, view.n_damaged, view.notes)
+        for number, source in enumerate(sources)
+        for name, view in source.views.items()
+    }
+
+
+def _watch(parent: int) -> Any:
+    """A question: has the process that started this one ended? Where it can, the system ends the waiting at once."""
+    if os.getppid() != parent:
+        os._exit(0)
+    if hasattr(os, "pidfd_open"):
+        try:
+            ended = os.pidfd_open(parent)
+        except OSError:
+            return lambda: os.getppid() != parent
+        threading.Thread(target=_exit_with, args=(ended,), name="penstock-parent", daemon=True).start()
+    return lambda: os.getppid() != parent
+
+
+def _exit_with(ended: int) -> None:
+    waiting = select.poll()
+    waiting.register(ended, select.POLLIN)
+    waiting.poll()
+    os._exit(0)
+
+
+def main(fd: int, marks_fd: int, parent: int) -> None:
+    """The whole life of the process; `fd`: its end of the channel."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the training
+    sys.setswitchinterval(_SWITCH_S)
+    is_orphaned = _watch(parent)
+    channel = Channel(socket.socket(fileno=fd))
+    code = 0
+    try:
+        hello = channel.receive()
+        assert hello is not None
+        try:
+            start: EngineStart = unpack(hello.payload)
+            engine = load(start.spec.engine)(start.spec, start, RowMarks(marks_fd), channel)
+        except BaseException as error:
+            channel.send(Kind.FAILED, payload=pack_error(error))
+            return
+        channel.send(Kind.READY, anonymous_bytes(os.getpid()))
+        engine.serve(is_orphaned)
+    except ChannelClosed:
+        pass  # the loader is closed
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    finally:
+        sys.stderr.flush()
+        os._exit(code)  # at once: threads may still be working on batches that are not needed any more

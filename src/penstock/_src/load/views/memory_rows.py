@@ -1,0 +1,245 @@
+"""Raw rows in shared memory: each takes the next free place, and memory is made present ahead of those places.
+
+Rows come in any order; places are taken one behind the other. So the memory that a view holds grows with its rows,
+and one thread makes it present in large steps just before it is needed. Where that brings nothing (no huge pages), a
+row is written by the system, which needs no page fault; while threads wait in line for that, through the mapping.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._src.load.engine.thread_pool import start_thread
+from penstock._src.load.views import view_file
+from penstock._src.load.views.view_file import COUNTS_BYTES, HEADER_BYTES, MARK, ViewLayout, ViewSpec, write_all
+from penstock._src.system.mapped_memory import HUGE_BYTES, make_present, map_shared
+
+_BLOCK_BYTES = 4 << 20  # of places that a process takes at a time
+_AHEAD_BYTES = 256 << 20  # of memory that is present before it is needed
+_STEP_BYTES = 16 << 20
+_WORTH_BYTES_PER_S = 3e9  # a step that is slower costs more than the page faults it saves
+_SLOW_STEPS = 2  # that are allowed
+_MOST_IN_LINE = 3  # the system writes one row of a file at a time; a longer wait costs more than page faults
+_TAKEN, _PRESENT = 0, 1  # the counts
+_PLACES_LOCK, _PRESENT_LOCK = 0, 1  # bytes whose locks guard them
+
+
+class MemoryRows:
+    """The rows of a view in RAM, for any number of threads and processes."""
+
+    def __init__(self, fd: int, spec: ViewSpec, layout: ViewLayout) -> None:
+        self._fd = -1
+        self._row_bytes, self._layout = spec.row_bytes, layout
+        self._map, self._bytes = map_shared(fd, layout.n_bytes)
+        self._places = layout.capacity + layout.spare
+        self._marks = self._bytes[HEADER_BYTES : HEADER_BYTES + MARK.itemsize * layout.capacity].view(MARK)
+        self._counts = self._bytes[layout.table_at : layout.table_at + COUNTS_BYTES].view(np.uint64)
+        rows_end = layout.rows_at + self._places * spec.row_bytes
+        self._rows = self._bytes[layout.rows_at : rows_end].reshape(self._places, *spec.shape)
+        self._begin(fd)
+
+    def _begin(self, fd: int) -> None:
+        """What belongs to one process; its locks belong to a descriptor of its own."""
+        self._fd = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+        self._pid = os.getpid()
+        self._free: deque[int] = deque()  # places that this process has taken
+        self._under_way: set[int] = set()  # slots that its threads are writing
+        self._take_lock = threading.Lock()
+        self._line = threading.Semaphore(_MOST_IN_LINE)
+        self._ahead = threading.Lock()
+        self._slow_steps = 0
+        self._thread: threading.Thread | None = None
+
+    def close(self) -> None:
+        """End the thread that makes memory present; arrays keep the memory until they go."""
+        self._slow_steps = _SLOW_STEPS
+        thread = self._thread
+        if thread is not None and self._pid == os.getpid():
+            thread.join()
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if self._fd >= 0:
+            close(self._fd)  # as an argument: when the interpreter ends, the module's names are gone before this
+
+    # Asking
+
+    @property
+    def n_filled(self) -> int:
+        return int(np.count_nonzero(self._marks))
+
+    def filled(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.asarray((self._marks[slots] != 0) & (slots >= 0))
+
+    def has(self, slot: int) -> bool:
+        return bool(self._marks[slot])
+
+    def get(self, slot: int, out: NDArray[np.uint8]) -> bool:
+        place = int(self._marks[slot]) - 1
+        if place < 0:
+            return False
+        np.copyto(out, self._rows[place])
+        return True
+
+    def take(self, slots: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        """Rows that are there, many in one call."""
+        places = self._marks[slots].astype(np.int64) - 1
+        np.take(self._rows, places, axis=0, out=out, mode="clip")  # they are in range; "raise" copies twice
+
+    # Filling
+
+    def open_row(self) -> tuple[int, NDArray[np.uint8]] | None:
+        """A free place and its memory, to be written and then given to `keep`; None where all are taken, and where that
+        memory is not present: page faults cost more than a copy."""
+        place = self._take_place()
+        if place is None or self._is_present(place):
+            return None if place is None else (place, self._rows[place])
+        self._free.appendleft(place)
+        return None
+
+    def write(self, rows: Sequence[tuple[int, NDArray[np.uint8]]]) -> int:
+        """Keep the pixels of slots; how many of them are not there now, for all places are taken.
+
+        Many in one call: between two rows a thread would have to wait for locks that all others want. A row that
+        another thread is just writing is left to that one.
+        """
+        self._follow_fork()
+        writing: list[tuple[int, int, NDArray[np.uint8]]] = []
+        refused = 0
+        with self._take_lock:
+            for slot, pixels in rows:
+                if self._marks[slot] or slot in self._under_way:
+                    continue
+                place = self._next_place()
+                if place is None:
+                    refused += 1
+                    continue
+                self._under_way.add(slot)
+                writing.append((slot, place, pixels))
+        written = 0
+        try:
+            for _, place, pixels in writing:
+                self._copy(pixels, place)
+                written += 1
+        finally:
+            with self._take_lock:
+                for number, (slot, place, _) in enumerate(writing):
+                    self._under_way.discard(slot)
+                    if number < written:
+                        self._mark(slot, place)
+                    else:
+                        self._free.append(place)
+        return refused
+
+    def _copy(self, pixels: NDArray[np.uint8], place: int) -> None:
+        if self._is_present(place) or not self._line.acquire(blocking=False):
+            np.copyto(self._rows[place], pixels)
+            return
+        try:
+            offset = self._layout.rows_at + place * self._row_bytes
+            write_all(self._fd, np.ascontiguousarray(pixels).reshape(-1).data, offset)
+        finally:
+            self._line.release()
+
+    def _is_present(self, place: int) -> bool:
+        return self._layout.rows_at + (place + 1) * self._row_bytes <= int(self._counts[_PRESENT])
+
+    def keep(self, slot: int, place: int) -> None:
+        """The row of a slot lies in this place, whole. Where another thread or process was faster, its row stays."""
+        with self._take_lock:
+            self._mark(slot, place)
+
+    def _mark(self, slot: int, place: int) -> None:
+        if self._marks[slot]:
+            self._free.append(place)
+        else:  # by the system: its lock puts the mark behind the bytes on every processor
+            write_all(self._fd, np.array([place + 1], MARK).tobytes(), HEADER_BYTES + MARK.itemsize * slot)
+
+    def give_back(self, place: int) -> None:
+        """Nothing came into this place."""
+        self._free.append(place)
+
+    def _take_place(self) -> int | None:
+        self._follow_fork()
+        with self._take_lock:
+            return self._next_place()
+
+    def _next_place(self) -> int | None:
+        """A free place; None where all are taken."""
+        if not self._free:
+            self._free.extend(self._take_block())
+        return self._free.popleft() if self._free else None
+
+    def _follow_fork(self) -> None:
+        if self._pid != os.getpid():
+            inherited = self._fd
+            self._begin(inherited)  # a child of a fork: places, locks and threads are its parent's
+            os.close(inherited)
+
+    def _take_block(self) -> range:
+        """Places that no other process takes. Fewer near the end: none shall lie idle while another needs it. Those of
+        a process that is killed are lost; where the spare ones are used up, as many rows are decoded each time."""
+        with view_file.locked(self._fd, _PLACES_LOCK):
+            begin = int(self._counts[_TAKEN])
+            left = self._places - begin
+            count = min(left, max(1, min(_BLOCK_BYTES // self._row_bytes, left // 64)))
+            self._counts[_TAKEN] = begin + count
+        self._look_ahead()
+        return range(begin, begin + count)
+
+    # Memory ahead of the rows
+
+    def _needed(self) -> int:
+        """Up to which byte places are taken."""
+        return self._layout.rows_at + int(self._counts[_TAKEN]) * self._row_bytes
+
+    def _wanted(self) -> int:
+        """Up to which byte memory shall be present, in whole huge pages."""
+        return min(self._needed() + _AHEAD_BYTES, self._layout.n_bytes) // HUGE_BYTES * HUGE_BYTES
+
+    def _look_ahead(self) -> None:
+        missing = self._wanted() - int(self._counts[_PRESENT])
+        least = min(_AHEAD_BYTES // 2, max(1, self._layout.n_bytes - self._needed()) // 2)
+        if missing >= max(HUGE_BYTES, least) and self._slow_steps < _SLOW_STEPS and self._ahead.acquire(blocking=False):
+            try:
+                self._thread = threading.Thread(target=self._go_ahead, name="penstock-view-memory", daemon=True)
+                start_thread(self._thread)
+            except BaseException as error:
+                self._thread = None
+                self._ahead.release()
+                if not isinstance(error, RuntimeError):
+                    raise
+                self._slow_steps = _SLOW_STEPS  # the system has no thread for it
+
+    def _go_ahead(self) -> None:
+        """The thread: one of all processes at a time."""
+        try:
+            with view_file.locked(self._fd, _PRESENT_LOCK, waits=False):
+                while self._slow_steps < _SLOW_STEPS and self._step():
+                    pass
+        except OSError:
+            pass  # another process is at it
+        finally:
+            self._ahead.release()
+
+    def _step(self) -> bool:
+        """Whether there may be more to do."""
+        # Where rows were faster, what they have reached has its memory already.
+        begin = max(int(self._counts[_PRESENT]), self._needed() // HUGE_BYTES * HUGE_BYTES)
+        end = min(begin + _STEP_BYTES, self._wanted())
+        if end <= begin:
+            return False
+        began_s = time.thread_time()
+        if not make_present(self._bytes[begin:end]):
+            self._slow_steps = _SLOW_STEPS
+            return False
+        if end - begin < _WORTH_BYTES_PER_S * (time.thread_time() - began_s):
+            self._slow_steps += 1
+        self._counts[_PRESENT] = end
+        return True

@@ -1,0 +1,1 @@
+"""What fits, before anything starts: memory, strategy and batch size."""

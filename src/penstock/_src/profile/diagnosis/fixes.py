@@ -1,0 +1,291 @@
+"""What would make the step shorter: each change that applies, with the step time that the model predicts for it.
+
+Nothing here is a constant from a table: what a copy, a scaled decode or a read takes was measured on the user's own
+rows (`AccessPath`), and a change for which nothing was measured comes without a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from penstock._src.profile.diagnosis import worker_fixes
+from penstock._src.profile.diagnosis.case import CLOSE, KEPT_FREE, OTHER, WORTH, Fix, FixInputs, PassStartCost
+from penstock._src.profile.diagnosis.model import DECODE, READS, SAMPLES
+from penstock._src.profile.loader_info import ImageInfo
+from penstock._src.profile.messages import message
+from penstock._src.profile.record.registry import AccessPath
+from penstock._src.system.units import format_bytes
+
+_VIEW_OVERHEAD = 1.001  # flags and headers
+_HALF = 2  # of the bandwidth that twice the threads would bring, must come for a storage not to be called the limit
+
+
+def bandwidth_of(access_paths: Mapping[str, AccessPath], threads: int) -> float | None:
+    """Bytes per second that the storage gives at most; None where more threads still get more, or it hardly waits."""
+    read = access_paths.get("read")
+    if read is None or read.stored_bytes <= 0:
+        return None
+    more = max(read.ms_by_threads)
+    waits = read.ms(threads) > 2 * read.cpu_ms + 0.2
+    if more <= threads or not waits:
+        return None
+    rate = {count: count * read.stored_bytes / read.ms(count) * 1e3 for count in (threads, more)}
+    gain, asked = rate[more] / rate[threads] - 1, more / threads - 1
+    return max(rate.values()) if gain < asked / _HALF / 2 else None
+
+
+def fixes_for(case: FixInputs) -> tuple[Fix, ...]:
+    """All that apply, the best first; those that alter the training last."""
+    makers: tuple[Callable[[FixInputs], Fix | None], ...] = (
+        worker_fixes.threads, _filling, _view_in_ram, _view_on_disk, _scaled, _gpu_decode, _fewer_columns, _storage,
+        _batch, _amp, _decode_once,
+    )  # fmt: skip
+    found = [_with_starts(fix, case.starts) for maker in makers if (fix := maker(case)) is not None]
+    staying = worker_fixes.persistent(case)
+    found += [] if staying is None else [staying]
+    limit = case.step_ms * (1 - WORTH)
+    worth = [fix for fix in found if fix.predicted_step_ms is None or fix.per_batch_ms <= limit]
+    return tuple(sorted(worth, key=_rank))
+
+
+def _with_starts(fix: Fix, starts: PassStartCost) -> Fix:
+    """The model is of the steady state; passes begin as before, but with other workers, which is in their number."""
+    if fix.predicted_step_ms is None or fix.name == worker_fixes.WORKERS:
+        return fix
+    return replace(fix, predicted_step_ms=fix.predicted_step_ms + starts.per_step_ms * fix.batch_factor)
+
+
+def best_of(fixes: Sequence[Fix], step_ms: float) -> Fix | None:
+    """The one to recommend: what wins most and leaves the training as it is; of equal ones the least change."""
+    numbered = [fix for fix in fixes if fix.predicted_step_ms is not None]
+    open_to = [fix for fix in numbered if not fix.alters_training and (fix.change or fix.needs_filling)]
+    if not open_to and all(fix.alters_training for fix in fixes):
+        open_to = [fix for fix in numbered if fix.batch_factor != 1]
+    if not open_to:
+        return None
+    least = min(fix.per_batch_ms for fix in open_to)
+    return min((fix for fix in open_to if fix.per_batch_ms <= least + 0.02 * step_ms), key=_trouble)
+
+
+def _rank(fix: Fix) -> tuple[bool, float, int]:
+    return fix.alters_training, fix.per_batch_ms, _trouble(fix)
+
+
+def _trouble(fix: Fix) -> int:
+    order = ("persistent workers", "threads", worker_fixes.WORKERS, "wait for the view", "view in RAM", "view on disk",
+             "scaled decode", "decode on the GPU")  # fmt: skip
+    return order.index(fix.name) if fix.name in order else len(order)
+
+
+def _decode_once(case: FixInputs) -> Fix | None:
+    """For a data set of the user's own: nothing of it can be measured here, but what helps against decoding is known.
+
+    Where the data set says nothing of its stages, a sample that CPUs work on may well be decoding.
+    """
+    if case.loader.workers is None or not case.waits_between or not case.stages:
+        return None
+    now, leading = case.now, case.stages[0].name
+    ready_ms = now.service_ms - case.cpu.queued_ms
+    works = case.cpu.is_known and now.cpu_ms > 0.5 * ready_ms
+    if leading != DECODE and not (leading == SAMPLES and works):
+        return None
+    why = message("decode once", if_images="" if leading == DECODE else message("if images"))
+    return Fix("decode once", {}, None, why)
+
+
+# Views
+
+
+def _viewable(case: FixInputs) -> list[ImageInfo]:
+    return [each for each in case.images if each.view_row_bytes and not each.on_device]
+
+
+def _needed_bytes(images: Sequence[ImageInfo]) -> int:
+    return int(sum(each.view_row_bytes * each.rows for each in images) * _VIEW_OVERHEAD) + (len(images) << 15)
+
+
+def _with_hits(case: FixInputs, path: AccessPath | None, share: float) -> float | None:
+    """The step when a view answers for `share` of the images: the hit mix of copies and what is made now.
+
+    None where nobody measured what a copy takes.
+    """
+    if path is None:
+        return None
+    now = case.now
+    copy_ms, copy_cpu = path.ms(now.threads) * case.per_batch, path.cpu_ms * case.per_batch
+    missed = max(1 - case.hit_share, 1e-9)
+    made = max(case.image_ms - case.hit_share * copy_ms, 0.0) / missed  # if every image had to be made
+    rest = max(now.service_ms - case.image_ms, 0.0)
+    cpu = now.cpu_ms / now.service_ms if now.service_ms else 1.0
+    changed = replace(
+        now,
+        service_ms=rest + share * copy_ms + (1 - share) * made,
+        cpu_ms=rest + share * copy_cpu + (1 - share) * made * cpu,
+        read_bytes=now.read_bytes * (1 - share) / missed,
+    )
+    return changed.step_ms
+
+
+def _filling(case: FixInputs) -> Fix | None:
+    """A view that is being filled answers for more in the next epoch, and nothing has to be done."""
+    images = _viewable(case)
+    views = [each.view for each in images if each.view is not None]
+    if not case.is_input_bound or not views or len(views) < len(images):
+        return None
+    places = sum(view.capacity for view in views)
+    share = places / max(sum(each.rows for each in images), 1)
+    path = case.access_paths.get(views[0].where)
+    if share <= case.hit_share + 0.02:
+        return None
+    filled = sum(view.filled for view in views)
+    state = message("view is filled") if filled >= places else message("view is being filled", filled=filled)
+    why = message("filling", places=places, state=state, share=share)
+    return Fix("wait for the view", {}, _with_hits(case, path, share), why, needs_filling=True)
+
+
+def _view_in_ram(case: FixInputs) -> Fix | None:
+    images, path = _viewable(case), case.access_paths.get("ram")
+    if not case.is_input_bound or not images:
+        return None
+    have = [each.view for each in images if each.view is not None and each.view.where == "ram"]
+    needed, held = _needed_bytes(images), sum(view.bytes for view in have)
+    left = case.loader.memory_left_bytes or 0
+    change: dict[str, Any] = {"view": "ram"}
+    share, why = 1.0, message("images in RAM", needed=format_bytes(needed))
+    if needed > left:
+        usable = int((case.loader.memory_available_bytes or 0) * (1 - KEPT_FREE))
+        wanted = (case.loader.memory_bytes or 0) - left + needed
+        if wanted <= usable:
+            change["memory"] = wanted
+            why += message("needs memory", wanted=format_bytes(wanted))
+        else:
+            share = left / needed
+            why += message("does not fit", left=format_bytes(left), share=share)
+    if held and share <= case.hit_share + 0.02:
+        return None
+    if len(have) == len(images) and "memory" not in change:
+        return None  # it is there already; `_filling` speaks of it
+    why += message("not measured") if path is None else message("copy takes", copy=path.ms(case.now.threads))
+    return Fix("view in RAM", change, _with_hits(case, path, share), why + message("fills"), needs_filling=True)
+
+
+def _view_on_disk(case: FixInputs) -> Fix | None:
+    images, path = _viewable(case), case.access_paths.get("disk")
+    if not case.is_input_bound or not images or any(each.view for each in images):
+        return None
+    needed, free = _needed_bytes(images), case.loader.cache_free_bytes
+    if free is None or needed > free * (1 - KEPT_FREE):
+        return None
+    if path is None and case.access_paths:
+        return None  # others could be measured, this one not: nothing may be written there
+    why = message("images on disk", needed=format_bytes(needed), free=format_bytes(free))
+    why += message("not measured") if path is None else message("from disk takes", copy=path.ms(case.now.threads))
+    predicted = _with_hits(case, path, 1.0)
+    return Fix("view on disk", {"view": "disk"}, predicted, why + message("fills and stays"), needs_filling=True)
+
+
+# Decoding
+
+
+def _scaled(case: FixInputs) -> Fix | None:
+    able = [each for each in case.images if each.can_scale]
+    if not case.is_input_bound or not able:
+        return None
+    scaled, exact, read = (case.access_paths.get(name) for name in ("scaled", "now", "read"))
+    if scaled is None or exact is None:
+        return Fix("scaled decode", {"exact": False}, None, message("nothing measured"), CLOSE)
+    reading = read.cpu_ms if read is not None else 0.0
+    # Of CPU time: decoding waits for nothing, and neighbours on the machine do not change it.
+    ratio = max(scaled.cpu_ms - reading, 1e-6) / max(exact.cpu_ms - reading, 1e-6)
+    saved = case.stage_ms(DECODE) * (1 - ratio)
+    now = case.now
+    cpu = max(now.cpu_ms - saved, 0.0)
+    changed = replace(now, service_ms=max(now.service_ms - saved, 0.0), cpu_ms=cpu)
+    why = message("scaled", ratio=ratio, images=scaled.images)
+    return Fix("scaled decode", {"exact": False}, changed.step_ms, why, CLOSE)
+
+
+def _gpu_decode(case: FixInputs) -> Fix | None:
+    jpegs = [each for each in case.images if each.is_jpeg and not each.on_device]
+    if not case.is_input_bound or not jpegs or not case.loader.cuda:
+        return None
+    if (case.loader.resize or "linear") != "linear":
+        return None  # the device knows no other
+    path = case.access_paths.get("gpu")
+    device = case.loader.device if case.loader.device not in (None, "cpu") else "cuda"
+    change = {"device": device, "gpu_decode": True, "view": "off"}
+    if path is None:
+        return Fix("decode on the GPU", change, None, message("nvjpeg not measured"), CLOSE)
+    now = case.now
+    read = case.access_paths.get("read")
+    reading = (read.ms(now.threads) if read is not None else 0.0) * case.per_batch
+    rest = max(now.service_ms - case.image_ms, 0.0)
+    changed = replace(now, service_ms=rest + reading, cpu_ms=rest + reading)
+    on_device = path.ms(1) * case.per_batch  # on a stream of its own, beside the step's kernels
+    step = max(changed.step_ms, on_device)
+    return Fix("decode on the GPU", change, step, message("nvjpeg", ms=path.ms(1)), CLOSE)
+
+
+def _stored_pixels(image: ImageInfo) -> int:
+    """Of one sample."""
+    return image.stored[0] * image.stored[1] * image.steps
+
+
+def _fewer_columns(case: FixInputs) -> Fix | None:
+    if not case.is_input_bound or len(case.images) < 2 or not case.image_ms:
+        return None
+    dearest = max(case.images, key=_stored_pixels)
+    part = _stored_pixels(dearest) / sum(map(_stored_pixels, case.images))
+    now = case.now
+    kept = 1 - part * case.image_ms / now.service_ms
+    changed = replace(now, service_ms=now.service_ms * kept, cpu_ms=now.cpu_ms * kept,
+                      read_bytes=now.read_bytes * (1 - part))  # fmt: skip
+    why = message("fewer columns", column=dearest.column, part=part)
+    return Fix("fewer columns", {}, changed.step_ms, why, OTHER)
+
+
+def _storage(case: FixInputs) -> Fix | None:
+    reading = case.stage_ms(*READS)
+    now = case.now
+    if not case.is_input_bound or not reading or reading < 0.5 * case.image_ms or not now.read_bytes:
+        return None
+    waiting = max(now.service_ms - now.cpu_ms, 0.0)
+    changed = replace(now, service_ms=now.service_ms - waiting, bandwidth=None)
+    target = max(changed.step_ms, 1e-3)
+    has = now.bandwidth or now.read_bytes / (case.step_ms / 1e3)
+    needed = now.read_bytes / (target / 1e3)
+    why = message("storage", has=has / 1e6, needed=needed / 1e6, batch=now.read_bytes / 1e6)
+    return Fix("faster storage", {}, changed.step_ms, why)
+
+
+# Computing
+
+
+def _batch(case: FixInputs) -> Fix | None:
+    """Twice the samples per step: what is fixed in a step is paid half as often. Only with the user's step replayed."""
+    cost = case.cost
+    size = case.loader.batch_size or 0
+    if case.is_input_bound or not size:
+        return None
+    if cost is None:
+        return Fix("larger batch", {}, None, message("larger batch unknown"), OTHER)
+    if cost.fixed_ms <= 0:
+        return None
+    scale = case.now.compute_ms / cost.ms(size)  # beside a working loader it takes a little longer than alone
+    compute = cost.ms(2 * size) * scale
+    now = case.now
+    changed = replace(now, service_ms=2 * now.service_ms, cpu_ms=2 * now.cpu_ms, read_bytes=2 * now.read_bytes,
+                      compute_ms=compute)  # fmt: skip
+    world = (case.loader.options or {}).get("shard")
+    total = 2 * size * (world[1] if world else 1)
+    half = cost.sizes[0]
+    why = message("larger batch", low=cost.ms(half), half=half, high=cost.ms(size), size=size, fixed=cost.fixed_ms)
+    return Fix("larger batch", {"batch_size": total}, changed.step_ms, why, OTHER, batch_factor=2.0)
+
+
+def _amp(case: FixInputs) -> Fix | None:
+    if case.is_input_bound or not case.on_gpu or case.autocast:
+        return None
+    return Fix("mixed precision", {}, None, message("mixed precision"), OTHER)

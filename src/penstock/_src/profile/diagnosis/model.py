@@ -1,0 +1,206 @@
+"""The model behind a verdict: what a batch takes the loader, what a step takes, and what a change would make of them.
+
+A loader with w threads needs for a batch the longest of three times: S/w, where S is the service time (self times of
+all its stages, summed over threads); (c·S + K)/cores, where c·S is the part of S that a CPU works and K what the step
+itself takes of CPUs; and the bytes of a batch over the bandwidth of the storage. A step takes that, or its own
+computing, whichever is longer: both go on at the same time. Without threads they do not, and a step takes the sum.
+What handing over a batch takes the loop itself comes on top, whatever the loader does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from penstock._src.profile.record.histogram import PER_OCTAVE, middle_ns
+from penstock._src.profile.record.layout import OTHER
+from penstock._src.profile.record.steps import WAIT
+from penstock._src.profile.report.figures import BETWEEN_STEPS, IDLE
+from penstock._src.profile.stats import Snapshot, SpanStats, StepPoint
+
+WAIT_SHARE = 0.05  # of the step: with less to win nobody would call it input-bound
+DECODE = "03b_image_decode"
+SAMPLES = "00_TOTAL_getitem"
+READS = ("03a_read_one_camera", "03c_fetch_bytes")  # self times: what one camera takes beside its decoding
+TO_DEVICE = "06_to_device"
+LOADER_STAGES = frozenset({
+    SAMPLES, "01_file_cache", "02_read_qpos", "03_read_images_total", DECODE, *READS, "03d_view_copy", "03e_view_put",
+    "04_read_actions", "05_to_tensor_normalize", "05a_normalize_image", TO_DEVICE, "fetch", "collate",
+})  # fmt: skip
+"""The names of load/engine/stages.py, stores/caches.py, an attached DataLoader, which a user's own data set may use as
+well; any other number before a name means nothing."""
+# Waits, and what a sample's total holds already.
+_NO_STAGES = (WAIT, IDLE, "plan_batch", OTHER)
+_WARM_SHARE, _WARM_MOST = 0.1, 20  # of the first steps: files are opened, views mapped, kernels chosen
+_OUTLIER = 8.0  # times the median: a checkpoint or a validation between two steps, if it is rare
+_RARE = 0.03
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """One stage of the loader's work: its self time per batch, in all threads together."""
+
+    name: str
+    ms: float
+    calls: float
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a step takes in the steady state, and how much of it waits for data."""
+
+    step_ms: float
+    wait_ms: float
+    steps: int
+    left_out: int
+
+    @property
+    def compute_ms(self) -> float:
+        return max(self.step_ms - self.wait_ms, 0.0)
+
+
+@dataclass(frozen=True)
+class LoaderModel:
+    """A loader and a step as the model sees them; `changed` ones are predictions."""
+
+    service_ms: float
+    threads: int
+    cores: int
+    compute_ms: float
+    cpu_ms: float = 0.0
+    """Of `service_ms`, what CPUs work: c·S. The rest waits for the storage."""
+    compute_cpu_ms: float = 0.0
+    read_bytes: float = 0.0
+    bandwidth: float | None = None
+    """Bytes per second that the storage gives at most; None: not known to bind."""
+    unexplained: float = 1.0
+    """What a batch took over what the model says, where that was seen."""
+    hand_over_ms: float = 0.0
+    """Of a step, what taking batches from worker processes costs the loop, where that was seen."""
+    beside_ms: float = 0.0
+    """What other loaders of the same steps need for a batch: no change of this one makes a step shorter."""
+
+    @property
+    def bounds_ms(self) -> dict[str, float]:
+        """What a batch takes by each limit."""
+        cores = max(self.cores, 1)
+        found = {
+            "threads": self.service_ms / max(self.threads, 1),
+            "cores": (self.cpu_ms + self.compute_cpu_ms) / cores,
+        }
+        if self.bandwidth:
+            found["storage"] = self.read_bytes / self.bandwidth * 1e3
+        return found
+
+    @property
+    def ruled_by(self) -> str:
+        """Which limit a batch meets first."""
+        bounds = self.bounds_ms
+        return max(bounds, key=lambda name: bounds[name])
+
+    @property
+    def batch_ms(self) -> float:
+        """One batch every so often, if nobody kept the loader waiting."""
+        return max(self.bounds_ms.values()) * self.unexplained
+
+    @property
+    def step_ms(self) -> float:
+        both = max(self.batch_ms, self.compute_ms) if self.threads else self.batch_ms + self.compute_ms
+        return max(both, self.beside_ms) + self.hand_over_ms
+
+
+def pace_of(series: Sequence[StepPoint], count: int, total_ns: int, wait_ns: int) -> Pace:
+    """The steady state: without the first steps, and without rare long breaks between steps."""
+    points = list(series)
+    warm = min(int(len(points) * _WARM_SHARE) + 1, _WARM_MOST) if len(points) > 3 else 0
+    points = points[warm:]
+    if not points:
+        each = max(count, 1) * 1e6
+        return Pace(total_ns / each, wait_ns / each, count, 0)
+    durations = sorted(point.duration_ns for point in points)
+    longest = _OUTLIER * durations[len(durations) // 2]
+    kept = [point for point in points if point.duration_ns <= longest]
+    if len(points) - len(kept) > max(1, _RARE * len(points)):
+        kept = points  # not rare: it belongs to the training
+    each = len(kept) * 1e6
+    return Pace(
+        sum(point.duration_ns for point in kept) / each,
+        sum(min(point.wait_ns, point.duration_ns) for point in kept) / each,
+        len(kept),
+        len(points) - len(kept),
+    )
+
+
+def _loops(snapshot: Snapshot) -> set[tuple[int, str]]:
+    """The threads that wait for data."""
+    return {(span.process, span.thread) for span in snapshot.spans if span.name == WAIT}
+
+
+def _is_named(span: SpanStats, loops: set[tuple[int, str]]) -> bool:
+    """Whether its name, or that of a span around it, is a stage of loaders.
+
+    A loader copies to the device in a thread of its own: where a loop does so itself, it is a part of the step.
+    """
+    names = {span.name, *span.path} & LOADER_STAGES
+    return bool(names - {TO_DEVICE} if (span.process, span.thread) in loops else names)
+
+
+def _is_elsewhere(span: SpanStats, main_process: int) -> bool:
+    return bool(main_process and span.process) and span.process != main_process
+
+
+def stages_of(snapshot: Snapshot, batches: float) -> tuple[StageTime, ...]:
+    """The loader's stages by self time per batch, the largest first.
+
+    Recognised by their names or their parents'. Whatever a process does in which there are such stages is the loader's;
+    other processes may be anybody's: a pool that the step uses.
+    """
+    main = snapshot.process
+    loops = _loops(snapshot)
+    workers = {span.process for span in snapshot.spans if _is_elsewhere(span, main) and _is_named(span, loops)}
+    spans = [span for span in snapshot.spans if _is_named(span, loops) or span.process in workers]
+    return _summed([span for span in spans if span.name not in _NO_STAGES], batches)
+
+
+def compute_stages_of(snapshot: Snapshot, steps: float) -> tuple[StageTime, ...]:
+    """The stages of the step itself in the steady state: on the device where that was timed, else as the host saw them.
+
+    What the loader has done on the device is none of them, nor what goes on between steps or in other processes.
+    """
+
+    loops = _loops(snapshot)
+
+    def computing(spans: Sequence[SpanStats]) -> list[SpanStats]:
+        here = [span for span in spans if not _is_named(span, loops) and not _is_elsewhere(span, snapshot.process)]
+        own = [span for span in here if span.name not in _NO_STAGES]
+        return [_steady(span) for span in own if not BETWEEN_STEPS.match(span.name)]
+
+    return _summed(computing(snapshot.gpu) or computing(snapshot.spans), steps)
+
+
+def _steady(span: SpanStats) -> SpanStats:
+    """Without its first calls, in which kernels are chosen: rare, and many times as long as the others."""
+    count = sum(calls for _, calls in span.histogram)
+    long = [pair for pair in span.histogram if middle_ns(pair[0]) > _OUTLIER * span.p50_ns]
+    rare = sum(calls for _, calls in long)
+    if not rare or rare >= count or rare > max(1, _RARE * count) or not span.total_ns:
+        return span
+    kept = [pair for pair in span.histogram if pair not in long]
+    # The longest is known to the nanosecond, the others by their buckets; what is left must fit into its own.
+    others = sum(middle_ns(bucket) * calls for bucket, calls in long) - middle_ns(long[-1][0])
+    left = span.total_ns - span.max_ns - others
+    low, high = (sum(2.0 ** ((bucket + end) / PER_OCTAVE) * calls for bucket, calls in kept) for end in (0, 1))
+    part = min(max(left, low), high) / span.total_ns * count / (count - rare)
+    return replace(span, total_ns=round(span.total_ns * part), self_ns=round(span.self_ns * part))
+
+
+def _summed(spans: Sequence[SpanStats], per: float) -> tuple[StageTime, ...]:
+    found: dict[str, list[SpanStats]] = {}
+    for span in spans:
+        found.setdefault(span.name, []).append(span)
+    per = max(per, 1e-9)
+    stages = [
+        StageTime(name, sum(each.self_ns for each in alike) / per / 1e6, sum(each.count for each in alike) / per)
+        for name, alike in found.items()
+    ]
+    return tuple(sorted(stages, key=lambda stage: (-stage.ms, stage.name)))

@@ -1,0 +1,336 @@
+"""`verdict()`: input-bound or compute-bound, by which stage, and what each change would give; checked where asked.
+
+    print(profile.verdict())                 # one sentence, and the changes that apply
+    profile.verdict(check=True)              # runs the best change for a short window: predicted against measured
+
+What is measured and tried for it is no part of the run's own record.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from time import perf_counter_ns
+from typing import Any
+
+from penstock._src.profile.diagnosis.case import Fix, FixInputs, PassStartCost
+from penstock._src.profile.diagnosis.fixes import best_of, fixes_for
+from penstock._src.profile.diagnosis.model import LoaderModel, Pace, StageTime, compute_stages_of
+from penstock._src.profile.diagnosis.model_inputs import case_of, leading, others_of
+from penstock._src.profile.diagnosis.texts import WORKER_START, lines_of, sentence_of, trial_text
+from penstock._src.profile.diagnosis.trial import FixTrial, Replay, Step, batch_cost, preserved_rng_state, try_fix
+from penstock._src.profile.loader_info import LoaderInfo
+from penstock._src.profile.messages import BilingualText, Language, message, name_of
+from penstock._src.profile.record import session, spans
+from penstock._src.profile.record.registry import AccessPath, loader_info_of, registered, tunable_of
+from penstock._src.profile.record.steps import steps
+from penstock._src.profile.report.figures import LoaderCost, loader_cost
+from penstock._src.profile.stats import Snapshot
+from penstock.errors import PenstockError, UsageError
+
+_ACCESS_PATHS = ("now", "scaled", "read", "ram", "disk", "gpu")
+_FEW_STEPS = 20
+_MOST_CALIBRATED = 32
+_CALIBRATED_PER_CPU = 8  # threads, where with more of them each hardly takes longer: they wait
+_HARDLY_LONGER = 1.25
+_DISTURBED = 0.1  # of the step: by so much it may differ between the run and a trial of the same thing
+_BESIDE = 1.2  # times the step alone: what is less may be the machine's moods
+_IN_LINE = 0.2  # of the work for a batch, that stands in line for a CPU
+_STARTS_MATTER = 0.02  # of the step: then a trial has to go through whole epochs
+_LONG_EPOCH_S = 20.0  # nobody waits for several of these
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What binds a training step, with the numbers, and what would help; `str()` is for people."""
+
+    bound: str
+    """"input", "compute", or "loader": compute-bound, but the loader makes the step longer."""
+    stage: str | None
+    """The loader's largest stage, or, compute-bound, the step's own; `worker_start` where most of the waiting is for
+    worker processes that start anew for each epoch."""
+    stage_share: float
+    pace: Pace
+    now: LoaderModel
+    stages: tuple[StageTime, ...]
+    fixes: tuple[Fix, ...]
+    best: Fix | None
+    access_paths: Mapping[str, AccessPath]
+    notes: tuple[str, ...] = ()
+    trial: FixTrial | None = None
+    starts: PassStartCost = field(default_factory=PassStartCost)
+    cost: LoaderCost | None = None
+    """The step while the loader rests, and while it works, where that was measured."""
+
+    @property
+    def step_ms(self) -> float:
+        return self.pace.step_ms
+
+    @property
+    def wait_ms(self) -> float:
+        return self.pace.wait_ms
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one sentence."""
+        return sentence_of(self, "en")
+
+    @property
+    def trial_text(self) -> str:
+        """What was tried; empty where nothing was."""
+        return "" if self.trial is None else trial_text(self.trial)
+
+    def lines(self, lang: Language = "en") -> list[str]:
+        """The sentence, the changes that apply, what was tried, and notes; in Chinese with `lang="zh"`."""
+        return lines_of(self, lang)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-safe."""
+        now = self.now
+        return {
+            "bound": self.bound,
+            "stage": self.stage,
+            "stage_share": round(self.stage_share, 4),
+            "sentence": self.sentence,
+            "steps": self.pace.steps,
+            "step_ms": round(self.step_ms, 3),
+            "wait_ms": round(self.wait_ms, 3),
+            "compute_ms": round(self.pace.compute_ms, 3),
+            "step_alone_ms": None if self.cost is None else round(self.cost.alone_ms, 3),
+            "step_with_loader_ms": None if self.cost is None else round(self.cost.beside_ms, 3),
+            "model": {
+                "service_ms": round(now.service_ms, 3),
+                "threads": now.threads,
+                "cores": now.cores,
+                "bounds_ms": {name: round(ms, 3) for name, ms in now.bounds_ms.items()},
+                "ruled_by": now.ruled_by,
+                "unexplained": round(now.unexplained, 3),
+                "epoch_start_ms": round(self.starts.per_step_ms, 3),
+                "hand_over_ms": round(now.hand_over_ms, 3),
+                "beside_ms": round(now.beside_ms, 3),
+            },
+            "stages": [{"name": each.name, "self_ms_per_batch": round(each.ms, 4)} for each in self.stages],
+            "fixes": [fix.to_dict() for fix in self.fixes],
+            "best": self.best.name if self.best is not None else None,
+            "calibration": {name: each.to_dict() for name, each in self.access_paths.items()},
+            "trial": self.trial.to_dict() if self.trial is not None else None,
+            "notes": list(self.notes),
+        }
+
+
+def verdict(
+    snapshot: Snapshot | None = None,
+    check: bool = False,
+    *,
+    step: Step | None = None,
+    loader: Any = None,
+    calibrate: bool = True,
+    seconds: float = 1.5,
+) -> Verdict:
+    """What binds the training step, of a snapshot or of what this process has recorded so far.
+
+    `step(batch)` is the user's own step: with it the cost of a batch is measured (a larger batch gets a prediction),
+    and `check=True` runs it instead of a sleep of the same length. It really runs, on a few real batches: where that
+    must not touch the training, give one that works on a copy. `seconds` is the length of each of three windows.
+    `loader` is the one to judge by, where the run has several.
+    """
+    began_ns = perf_counter_ns()
+    taken = session.snapshot() if snapshot is None else snapshot
+    if not (seconds > 0 and math.isfinite(seconds)):
+        raise UsageError(f"seconds={seconds!r}: a window has to have some length", hint="seconds=1.5")
+    if not taken.steps.count and not spans.is_enabled():
+        raise UsageError(
+            "no step was recorded: profiling is off, by PENSTOCK_PROFILE=0 or profile.disable()",
+            hint="profile.enable(), or leave PENSTOCK_PROFILE unset, and record some steps",
+        )
+    if not taken.steps.count:
+        raise UsageError(
+            "no step was recorded: there is nothing to judge yet",
+            hint="iterate a penstock.Loader or profile.attach(dataloader), or call profile.mark_step() in the loop",
+        )
+    with _unrecorded(began_ns):
+        tunable = tunable_of(loader) if loader is not None else _live(taken)
+        return _judged(taken, tunable, check, step, calibrate, seconds)
+
+
+@contextmanager
+def _unrecorded(since_ns: int) -> Iterator[None]:
+    """What is measured and tried here is no part of the run: not of its spans, its steps, or its random numbers."""
+    try:
+        with spans.paused(), preserved_rng_state():
+            yield
+    finally:
+        steps().shift(perf_counter_ns() - since_ns)
+
+
+def _judged(
+    snapshot: Snapshot, tunable: Any, check: bool, step: Step | None, calibrate: bool, seconds: float
+) -> Verdict:
+    info = _info_of(snapshot, tunable)
+    notes = _of_several(snapshot, info)
+    if snapshot.steps.count < _FEW_STEPS:
+        notes.append(message("few steps", count=snapshot.steps.count))
+    paths: Mapping[str, AccessPath] = {}
+    if calibrate and tunable is not None:
+        try:
+            paths = _calibrated(tunable, info)
+        except (PenstockError, OSError, MemoryError) as error:
+            notes.append(message("measuring failed", error=str(error)))
+    elif info.images:
+        notes.append(message("unmeasured", why=_absence(info) if tunable is None else message("not asked")))
+    case, pace = case_of(snapshot, info, paths)
+    if step is not None and not case.is_input_bound and tunable is not None and info.batch_size:
+        case = replace(case, cost=batch_cost(tunable, step, info.batch_size))
+        alone_ms = case.now.compute_ms if case.cost is None else case.cost.ms(info.batch_size)
+        if case.now.compute_ms > _BESIDE * alone_ms:  # what the loader takes from the step
+            notes.append(message("beside the loader", alone=alone_ms, there=case.now.compute_ms))
+    queued_ms, service_ms = case.cpu.queued_ms, case.now.service_ms
+    if case.is_input_bound and queued_ms and queued_ms >= _IN_LINE * service_ms:  # others have the CPUs
+        notes.append(message("in line", queued=queued_ms, service=service_ms))
+    if case.is_input_bound and (remote := _remote_note(snapshot)) is not None:
+        notes.insert(0, remote)
+    fixes = fixes_for(case)
+    best = best_of(fixes, pace.step_ms)
+    trial, note = _checked(tunable, best, case, step, seconds) if check else (None, None)
+    notes += [] if note is None else [note]
+    if case.now.hand_over_ms:
+        notes.insert(0, message("hand-over", wait=case.now.hand_over_ms, batch=case.now.batch_ms))
+    if pace.left_out:
+        notes.append(message("breaks", count=pace.left_out))
+    stage, share = _stage(case, pace, snapshot)
+    cost = loader_cost(snapshot)
+    bound = "input" if case.is_input_bound else "compute"
+    if bound == "compute" and cost is not None and cost.is_high:
+        bound = "loader"
+        notes.insert(0, message("fewer threads" if info.engine == "process" else "own process"))
+    return Verdict(
+        bound, stage, share, pace, case.now, case.stages, fixes, best,
+        case.access_paths, tuple(notes), trial, case.starts, cost,
+    )  # fmt: skip
+
+
+def _remote_note(snapshot: Snapshot) -> str | None:
+    """Whether remote data are bound by the latency of requests or by the bytes that come; None for local data."""
+    names = ("remote_requests", "remote_bytes", "remote_wait_us", "remote_latency_us")
+    requests, n_bytes, wait_us, latency_us = (snapshot.counters.get(name, 0) for name in names)
+    if not requests or not wait_us:
+        return None
+    share = latency_us / wait_us
+    key = "remote latency" if share > 0.5 else "remote bandwidth"
+    return message(key, request=wait_us / requests / 1e3, share=f"{share:.0%}", size=f"{n_bytes / requests / 1e3:.0f}")
+
+
+def _stage(case: FixInputs, pace: Pace, snapshot: Snapshot) -> tuple[str | None, float]:
+    """The stage that binds, and its part of the work."""
+    if case.is_input_bound and case.starts.spared_ms > 0.5 * pace.wait_ms:
+        return WORKER_START, min(case.starts.spared_ms / pace.wait_ms, 1.0)
+    ranked = case.stages if case.is_input_bound else compute_stages_of(snapshot, snapshot.steps.count)
+    total_ms = case.now.service_ms if case.is_input_bound else pace.compute_ms
+    if not ranked:
+        return None, 0.0
+    return ranked[0].name, min(ranked[0].ms / total_ms, 1.0) if total_ms > 0 else 0.0
+
+
+# The loader
+
+
+def _live(snapshot: Snapshot) -> Any:
+    """The loader of this process that the run speaks of; of several the one that fed most of the steps. None where
+    those that did are gone."""
+    if snapshot.process not in (0, os.getpid()):
+        return None
+    infos = [(each, loader_info_of(each)) for each in registered()]
+    first = leading(info for _, info in infos)
+    found = next((each for each, info in infos if info is first), None)
+    if found is None or first.is_fed:
+        return found
+    return None if any(each.is_fed for each in snapshot.loaders if each.ended) else found
+
+
+def _info_of(snapshot: Snapshot, tunable: Any) -> LoaderInfo:
+    """How the loader was set up in the run, and what it is now."""
+    if tunable is None:
+        return leading(snapshot.loaders)
+    found = loader_info_of(tunable)
+    living = [each for each in snapshot.loaders if not each.ended]
+    return next((each for each in living if found.text and each.text == found.text), found)
+
+
+def _of_several(snapshot: Snapshot, info: LoaderInfo) -> list[str]:
+    """Which of several loaders of the same steps it is about."""
+    others = others_of(snapshot, info)
+    if not others:
+        return []
+    name = f"DataLoader({info.dataset})" if info.dataset is not None else info.text or info.kind
+    waits = [(each.steps_waited_ms or 0.0) / max(snapshot.steps.count, 1) for each in (info, *others)]
+    place = message("asked later" if info.is_companion else "asked first")
+    return [message("several loaders", count=len(waits), name=str(name), place=place, own=waits[0], whole=sum(waits))]
+
+
+def missing_data(info: LoaderInfo) -> list[str]:
+    """Where the data of a loader was, if it is not there any more."""
+    return [each.path for each in info.stores if each.open_options is not None and not os.path.exists(each.path)]
+
+
+def _absence(info: LoaderInfo) -> BilingualText:
+    """Why there is no loader that could be measured."""
+    paths = missing_data(info)
+    return message("data is gone", paths=", ".join(paths)) if paths else message("not at hand")
+
+
+def _calibrated(tunable: Any, info: LoaderInfo) -> Mapping[str, AccessPath]:
+    """What an image takes by each way into a batch, with as many threads as there are and with more."""
+    if not hasattr(tunable, "calibrate"):
+        return {}
+    threads, cores = info.threads or 1, info.cores or 1
+    more = min(max(2 * threads, cores), max(_MOST_CALIBRATED, threads))
+    found: dict[str, AccessPath] = dict(tunable.calibrate(_ACCESS_PATHS, sorted({threads, more})))
+    most = min(_CALIBRATED_PER_CPU * cores, _MOST_CALIBRATED)
+    now = found.get("now")
+    if now is not None and most > more and now.ms(more) < _HARDLY_LONGER * now.ms(threads):
+        for name, each in tunable.calibrate(("now", "read"), (most,)).items():  # they wait: more may wait together
+            if (known := found.get(name)) is not None:
+                found[name] = replace(known, ms_by_threads={**each.ms_by_threads, **known.ms_by_threads})
+    return found
+
+
+# Checking
+
+
+def _checked(
+    tunable: Any, best: Fix | None, case: FixInputs, step: Step | None, seconds: float
+) -> tuple[FixTrial | None, BilingualText | None]:
+    """The trial of the best change, or why there is none; and what may have disturbed it."""
+    if tunable is None:
+        return None, message("nothing tried", why=_absence(case.loader))
+    if best is None:
+        return None, message("nothing tried", why=message("nothing known"))
+    name = name_of("fix", best.name)
+    if step is None and best.batch_factor != 1:
+        return None, message("needs step", fix=name)
+    now = case.now
+    whole = case.starts.per_step_ms > _STARTS_MATTER * case.step_ms
+    epoch_s = (case.loader.batches or case.starts.steps) * case.step_ms / 1e3
+    if whole and epoch_s > _LONG_EPOCH_S:
+        return None, message("long epoch", fix=name, seconds=epoch_s)
+    replay = step if step is not None else Replay(max(now.compute_ms, now.beside_ms), now.compute_cpu_ms)
+    # A view fills while it is measured: there is no steady state without the change to compare with.
+    steady = bool(best.change) and not any(each.view for each in case.images)
+    try:
+        trial = try_fix(
+            tunable, best, replay, seconds=seconds, batch_ms=now.batch_ms, control=steady, whole_passes=whole
+        )
+    except PenstockError as error:
+        return None, message("trial failed", fix=name, error=error.message)
+    beside = trial.control_ms
+    # Over whole passes there are beginnings, which a run of a single pass has not.
+    is_alike = whole or not trial.whole_passes
+    if beside is not None and is_alike and abs(beside / case.step_ms - 1) > _DISTURBED:
+        return trial, message("disturbed", beside=beside, then=case.step_ms)
+    return trial, None

@@ -1,0 +1,180 @@
+"""Reading the board: what every buffer recorded, each as it stood at one moment, while its owner goes on.
+
+The ring is copied twice. The owner writes one event after the other: when the first copy holds an event, all events
+before it are written. The second copy gives those, and nothing newer. (The first may lack an event that the owner was
+just writing, and hold the one after it.) If the owner folded meanwhile, the buffer is read again, until it did not. So
+count, total, self time and percentiles of a thread are those of the same calls; between threads there may be
+microseconds.
+"""
+
+from __future__ import annotations
+
+import os
+from struct import Struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock._src.profile.record import layout as at
+from penstock._src.profile.record.board import Board, Entry, is_alive
+from penstock._src.profile.record.buffer import add_events
+from penstock._src.profile.stats import Counts, GaugeStats, SpanEvent, SpanStats, ThreadEvents, span_stats
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_NODE_MASK = (1 << at.TAG_BITS) - 1
+_HEADER = Struct(f"={at.PAGE_HEADER_BYTES // at.WORD}q")
+
+
+class GaugeReading(NamedTuple):
+    """A gauge of one buffer."""
+
+    last: float
+    time_ns: float
+    sum: float
+    calls: float
+    min: float
+    max: float
+
+
+class BufferReading(NamedTuple):
+    """What one buffer holds."""
+
+    spans: tuple[SpanStats, ...]
+    thread: ThreadEvents
+    counters: dict[str, int]
+    gauges: dict[str, GaugeReading]
+    lost: dict[str, int]
+
+
+def read_buffers(board: Board, *, events: bool = True) -> list[BufferReading]:
+    """All buffers that were ever claimed, in that order; with their last events unless `events` is False."""
+    living: dict[tuple[int, int], bool] = {}
+    found = []
+    for entry in board.entries():
+        if entry.state == at.FREE:
+            continue
+        key = entry.pid, entry.pid_ticks
+        if key not in living:
+            living[key] = is_alive(*key)
+        found.append(_read_buffer(board, entry, is_living=entry.state == at.ALIVE and living[key], events=events))
+    return found
+
+
+def _read_buffer(board: Board, entry: Entry, *, is_living: bool, events: bool) -> BufferReading:
+    start = at.BUFFERS_AT + entry.number * at.PAGE_BYTES
+    reset_ns = board.reset_ns
+    rows, ring = _consistent(board.fd, start, reset_ns)
+    head = os.pread(board.fd, at.SUMS_AT, start)  # after the events, so that their names are there
+    words = _HEADER.unpack_from(head)
+    names = list(at.named_rows(head, at.NODES_AT, min(words[at.P_NODES], at.N_NODES)))
+    paths = _paths(names)
+    spans = tuple(
+        _stats(rows[number], names[number][1], paths[number], entry)
+        for number in range(1, len(names))
+        if rows[number, at.R_COUNT]
+    )
+    if board.reset_ns != reset_ns:  # names may have been given up for it meanwhile
+        return _read_buffer(board, entry, is_living=is_living, events=events)
+    timeline = tuple(
+        SpanEvent(names[tag & _NODE_MASK][1], start_ns, duration, len(paths[tag & _NODE_MASK]))
+        for start_ns, duration, inner, tag in (ring.tolist() if events else ())
+        if inner >= 0 or not inner & at.CALLS_MASK  # sums of many calls are no stretch of time
+    )
+    thread = ThreadEvents(entry.pid, entry.process, entry.thread, is_living, entry.owners, timeline)
+    if words[at.P_LEVELS_RESET_NS] != reset_ns:
+        return BufferReading(spans, thread, {}, {}, {})
+    lost = {"counters": words[at.P_LOST_COUNTERS], "gauges": words[at.P_LOST_GAUGES]}
+    counters = at.named_rows(head, at.COUNTERS_AT, min(words[at.P_COUNTERS], at.N_COUNTERS))
+    gauges = at.named_rows(head, at.GAUGES_AT, min(words[at.P_GAUGES], at.N_GAUGES), at.GAUGE)
+    levels = {name: GaugeReading(*values) for *values, name in gauges}
+    levels = {name: level for name, level in levels.items() if level.calls > 0}
+    return BufferReading(spans, thread, {name: value for value, name in counters}, levels, lost)
+
+
+def _consistent(fd: int, start: int, reset_ns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(the rows of the sums with all events in them, the last events since the reset, oldest first)."""
+    import numpy as np
+
+    while True:  # a fold comes every 1,024 events, and copying takes the time of a hundred: this ends soon
+        folds, nodes = _HEADER.unpack(os.pread(fd, at.PAGE_HEADER_BYTES, start))[:2]
+        copy = start + at.SUMS_AT + (folds & 1) * at.SUMS_WORDS * at.WORD
+        used_bytes = (at.SUMS_HEADER + min(nodes, at.N_NODES) * at.ROW_WORDS) * at.WORD
+        sums = np.frombuffer(os.pread(fd, used_bytes, copy), np.int64)
+        newest = int(_ring(fd, start)[:, 3].max()) >> at.TAG_BITS
+        ring = _ring(fd, start)
+        if _HEADER.unpack(os.pread(fd, at.PAGE_HEADER_BYTES, start))[at.P_FOLDS] == folds:
+            break
+    sequences = ring[:, 3] >> at.TAG_BITS
+    # Until its next fold the owner may overwrite the places of one quarter: the one in which the newest event lies.
+    overwritable = -(-newest // at.FOLD_EVERY) * at.FOLD_EVERY - at.N_EVENTS
+    whole = ring[(sequences > max(overwritable, 0)) & (sequences <= newest)]
+    whole = whole[np.argsort(whole[:, 3])]
+    recent = whole[:, 0] + whole[:, 1] >= reset_ns
+    rows = np.zeros((at.N_NODES, at.ROW_WORDS), np.int64)
+    if sums[at.S_RESET_NS] == reset_ns:
+        kept = sums[at.SUMS_HEADER :].reshape(-1, at.ROW_WORDS)
+        rows[: len(kept)] = kept
+    behind = (whole[:, 3] >> at.TAG_BITS) > sums[at.S_SEQUENCE]
+    add_events(rows, whole[behind & recent])
+    return rows, whole[recent]
+
+
+def _ring(fd: int, start: int) -> NDArray[np.int64]:
+    import numpy as np
+
+    data = os.pread(fd, at.N_EVENTS * at.EVENT_BYTES, start + at.RING_AT)
+    return np.frombuffer(data, np.int64).reshape(-1, at.EVENT_WORDS)
+
+
+def _paths(names: list[tuple[Any, ...]]) -> list[tuple[str, ...]]:
+    """The parents of every node, outermost first; a parent always comes before its children."""
+    paths: list[tuple[str, ...]] = []
+    for parent, _ in names:
+        paths.append((*paths[parent], names[parent][1]) if parent else ())
+    return paths
+
+
+def _stats(row: NDArray[np.int64], name: str, path: tuple[str, ...], entry: Entry) -> SpanStats:
+    histogram = row[at.R_HISTOGRAM :]
+    filled = histogram.nonzero()[0]
+    return span_stats(
+        name or at.OTHER,
+        tuple(zip(filled.tolist(), histogram[filled].tolist(), strict=True)),
+        total_ns=int(row[at.R_TOTAL]),
+        self_ns=int(row[at.R_SELF]),
+        min_ns=int(row[at.R_MIN]),
+        max_ns=int(row[at.R_MAX]),
+        path=path,
+        process=entry.pid,
+        thread=entry.thread,
+        count=int(row[at.R_COUNT]),
+    )
+
+
+def merge_counters(buffers: list[BufferReading]) -> dict[str, int]:
+    """Summed over all buffers."""
+    merged = Counts()
+    for buffer in buffers:
+        for name, value in buffer.counters.items():
+            merged[name] += value
+    return merged
+
+
+def merge_gauges(buffers: list[BufferReading]) -> dict[str, GaugeStats]:
+    """The newest value of any buffer, and the values of all."""
+    grouped: dict[str, list[GaugeReading]] = {}
+    for buffer in buffers:
+        for name, level in buffer.gauges.items():
+            grouped.setdefault(name, []).append(level)
+    merged = {}
+    for name, levels in grouped.items():
+        count = sum(each.calls for each in levels)
+        merged[name] = GaugeStats(
+            last=max(levels, key=lambda each: each.time_ns).last,
+            mean=sum(each.sum for each in levels) / count,
+            min=min(each.min for each in levels),
+            max=max(each.max for each in levels),
+            count=int(count),
+        )
+    return merged

@@ -1,0 +1,117 @@
+"""`snapshot()` and `reset()`: the profile of the whole run at this moment, and beginning it anew."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from pathlib import Path
+
+from penstock._src.profile.difference import between, sums
+from penstock._src.profile.numbers import whole_number
+from penstock._src.profile.record import gpu, spans
+from penstock._src.profile.record import layout as at
+from penstock._src.profile.record.board import after_fork, current_board
+from penstock._src.profile.record.machine import machine, memory_series
+from penstock._src.profile.record.reader import BufferReading, merge_counters, merge_gauges, read_buffers
+from penstock._src.profile.record.registry import loader_infos
+from penstock._src.profile.record.steps import steps
+from penstock._src.profile.stats import Snapshot
+
+
+def snapshot(*, events: bool = True) -> Snapshot:
+    """Everything recorded so far by all threads and processes of this run; they go on meanwhile.
+
+    Without `events` (the last calls of every thread, one by one) it takes a third of the time.
+    """
+    board = current_board()
+    buffers = [] if board is None else read_buffers(board, events=events)
+    now_ns = time.perf_counter_ns()
+    if memory_series().points:
+        memory_series().glance()  # as it is now, however long ago a step looked
+    return Snapshot(
+        spans=tuple(span for buffer in buffers for span in buffer.spans),
+        counters=merge_counters(buffers),
+        gauges=merge_gauges(buffers),
+        steps=steps().stats(),
+        epochs=steps().epochs(),
+        memory=memory_series().points,
+        gpu=gpu.stats(),
+        machine=machine(),
+        loaders=tuple(loader_infos()),
+        events=(
+            *(buffer.thread for buffer in buffers if buffer.thread.events),
+            *(gpu.events(0 if board is None else board.reset_ns) if events else ()),
+        ),
+        lost=_lost(
+            buffers,
+            threads=0 if board is None else board.words[at.B_LOST_THREADS],
+            gpu_spans=gpu.lost(),
+        ),
+        process=os.getpid(),
+        start_ns=now_ns if board is None else board.reset_ns,
+        taken_ns=now_ns,
+        taken_at=time.time(),
+    )
+
+
+def reset() -> None:
+    """Begin anew: what has ended so far, in all threads and processes of this run, does not count any more.
+
+    Nobody is stopped for it. A span that is open now counts as a whole when it ends.
+    """
+    board = current_board()
+    if board is not None:
+        board.words[at.B_LOST_THREADS] = 0
+        board.reset_ns = time.perf_counter_ns()
+    with steps().lock:
+        steps().clear()
+    memory_series().clear()
+    gpu.reset()
+
+
+def save(path: str | os.PathLike[str]) -> Path:
+    """Take a snapshot and write it as JSON, for `penstock profile`."""
+    return snapshot().save(path)
+
+
+def load(path: str | os.PathLike[str]) -> Snapshot:
+    """The snapshot that `save` wrote."""
+    return Snapshot.load(path)
+
+
+def _lost(buffers: list[BufferReading], **lost: int) -> dict[str, int]:
+    for buffer in buffers:
+        for name, value in buffer.lost.items():
+            lost[name] = lost.get(name, 0) + value
+    return {name: value for name, value in lost.items() if value}
+
+
+# Epochs
+
+_KEPT = 17  # ends: sixteen epochs lie between them
+
+_ends: deque[tuple[int, Snapshot]] = deque(maxlen=_KEPT)
+
+
+def mark_epoch(number: int | None = None) -> None:
+    """An epoch ends here (numbered on from 0 unless `number` says otherwise)."""
+    if spans.is_enabled():
+        now_ns = time.perf_counter_ns()
+        given = None if number is None else whole_number(number, "mark_epoch(number)")
+        epoch = steps().mark_epoch(given, now_ns)
+        _ends.append((epoch, sums(snapshot(events=False))))
+
+
+def of_epoch(epoch: int) -> Snapshot | None:
+    """What was recorded in an epoch, the last one of that number; None where that is not known any more."""
+    ends = list(_ends)
+    for place in range(len(ends) - 1, -1, -1):
+        if ends[place][0] == epoch:
+            if place:
+                return between(ends[place - 1][1], ends[place][1])
+            return ends[0][1] if len(ends) < _KEPT else None
+    return None
+
+
+after_fork(_ends.clear)

@@ -1,0 +1,75 @@
+"""A snapshot as a flat dict of floats, for wandb.log, TensorBoard's add_scalar or a line of JSON.
+
+wandb.log(penstock.profile.callback(), step=step)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from penstock._src.profile.difference import between
+from penstock._src.profile.record import session
+from penstock._src.profile.report.figures import peak_bytes, stage_rows
+from penstock._src.profile.stats import Snapshot
+from penstock._src.system.units import plain
+from penstock.errors import UsageError
+
+
+def callback(
+    since: Snapshot | None = None, *, snapshot: Snapshot | None = None, prefix: str = "penstock"
+) -> dict[str, float]:
+    """Values by name: `penstock/data_wait_share`, `penstock/03b_image_decode/p95_ms`, …
+
+    With `since`, an earlier snapshot of the same run, steps, means, shares, calls and percentiles are those between
+    the two; without it, those since the beginning.
+    """
+    if not prefix.strip("/"):
+        raise UsageError("the prefix of the values is empty", hint='use prefix="penstock"')
+    taken = session.snapshot(events=False) if snapshot is None else snapshot
+    found: dict[str, float] = {}
+    for name, value in _values(taken, since):
+        if value is None or not math.isfinite(value):
+            continue  # a value that is no number would break a logger
+        key = base = f"{prefix.rstrip('/')}/{name}"
+        number = 2
+        while key in found:  # names that become the same word keep apart
+            key, number = f"{base} ({number})", number + 1
+        found[key] = float(value)
+    return found
+
+
+def _values(snapshot: Snapshot, since: Snapshot | None) -> Iterator[tuple[str, float | None]]:
+    seen = snapshot if since is None else between(since, snapshot)
+    steps = seen.steps
+    if steps.count:
+        yield "steps", snapshot.steps.count
+        yield "step/mean_ms", steps.total_ns / steps.count / 1e6
+        yield "steps_per_s", steps.count / steps.total_ns * 1e9 if steps.total_ns else None
+        yield "data_wait_ms", steps.wait_total_ns / steps.count / 1e6
+        yield "data_wait_share", steps.wait_share
+        if since is None:
+            for name, ns in (("p50", steps.p50_ns), ("p95", steps.p95_ns), ("p99", steps.p99_ns)):
+                yield f"step/{name}_ms", ns / 1e6
+    for row in stage_rows(seen):
+        key = _key(row.label)
+        for name, mean_ns in (("mean", row.mean_ns), ("p50", row.p50_ns), ("p95", row.p95_ns), ("p99", row.p99_ns)):
+            yield f"{key}/{name}_ms", mean_ns / 1e6
+        yield f"{key}/total_s", row.total_ns / 1e9
+        yield f"{key}/self_s", row.self_ns / 1e9
+        yield f"{key}/calls", row.calls
+        yield f"{key}/share", row.share
+    for name, count in snapshot.counters.items():
+        yield f"counters/{_key(name)}", count
+    for name, gauge in snapshot.gauges.items():
+        yield f"gauges/{_key(name)}", gauge.last
+    if snapshot.memory:
+        last = snapshot.memory[-1]
+        yield "memory/rss_bytes", last.rss_bytes
+        yield "memory/tree_pss_bytes", last.tree_pss_bytes
+        yield "memory/peak_bytes", peak_bytes(snapshot)
+
+
+def _key(name: str) -> str:
+    """A name as a part of a key: one line, no path of its own."""
+    return plain(name).replace("/", "_").strip() or "_"

@@ -1,0 +1,294 @@
+"""`Snapshot`: everything a profile knew at one moment, frozen; JSON there and back (RUN.json)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from penstock._src.profile.loader_info import LoaderInfo
+from penstock._src.profile.record.histogram import Pairs, merge_pairs, percentile_ns
+from penstock._src.profile.schema import decode, decode_fields, decode_rows, encode_fields, refuse, replacing
+from penstock.errors import UsageError
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class SpanStats:
+    """One span under its parents (`path`, outermost first) in one thread, or, merged, by name alone.
+
+    `total_ns` holds the children, `self_ns` does not. `histogram` is (bucket, count) pairs of histogram.py. Where calls
+    of several rows are merged, `total_ns` holds the time of a call inside a call of the same name (recursion, tasks at
+    once) only once; the durations of such inner calls are `nested_ns`.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    process: int
+    thread: str
+    count: int
+    total_ns: int
+    self_ns: int
+    min_ns: int
+    max_ns: int
+    p50_ns: int
+    p95_ns: int
+    p99_ns: int
+    histogram: tuple[tuple[int, int], ...] = ()
+    nested_ns: int = 0
+
+    @property
+    def mean_ns(self) -> float:
+        """The mean duration of all calls, also of those inside a call of the same name."""
+        return (self.total_ns + self.nested_ns) / self.count if self.count else 0.0
+
+
+def span_stats(
+    name: str,
+    histogram: Pairs,
+    *,
+    total_ns: int,
+    min_ns: int,
+    max_ns: int,
+    self_ns: int | None = None,
+    path: tuple[str, ...] = (),
+    process: int = 0,
+    thread: str = "",
+    count: int | None = None,
+    nested_ns: int = 0,
+) -> SpanStats:
+    """A `SpanStats` with its percentiles taken from the histogram."""
+    p50_ns, p95_ns, p99_ns = (percentile_ns(histogram, each, min_ns, max_ns) for each in (0.50, 0.95, 0.99))
+    return SpanStats(
+        name=name,
+        path=path,
+        process=process,
+        thread=thread,
+        count=sum(n for _, n in histogram) if count is None else count,
+        total_ns=total_ns,
+        self_ns=total_ns if self_ns is None else self_ns,
+        min_ns=min_ns,
+        max_ns=max_ns,
+        p50_ns=p50_ns,
+        p95_ns=p95_ns,
+        p99_ns=p99_ns,
+        histogram=histogram,
+        nested_ns=nested_ns,
+    )
+
+
+def merge_spans(name: str, spans: Iterable[SpanStats]) -> SpanStats:
+    """Several of one name as one. A call inside a call of the same name adds to all figures but the total."""
+    all_of_them = list(spans)
+    total_ns = sum(each.total_ns for each in all_of_them if name not in each.path)
+    return span_stats(
+        name,
+        merge_pairs(each.histogram for each in all_of_them),
+        total_ns=total_ns,
+        self_ns=sum(each.self_ns for each in all_of_them),
+        min_ns=min((each.min_ns for each in all_of_them if each.count), default=0),
+        max_ns=max((each.max_ns for each in all_of_them), default=0),
+        count=sum(each.count for each in all_of_them),
+        nested_ns=sum(each.total_ns + each.nested_ns for each in all_of_them) - total_ns,
+    )
+
+
+@dataclass(frozen=True)
+class GaugeStats:
+    """A level that goes up and down (queue depth): the newest value of any thread, and all of them summed up."""
+
+    last: float
+    mean: float
+    min: float
+    max: float
+    count: int
+
+    def __post_init__(self) -> None:
+        # Whatever became of a sum that no float holds.
+        object.__setattr__(self, "mean", max(self.min, min(self.mean, self.max)))
+
+
+class Counts(dict[str, int]):
+    """Counters by name; one that nobody counted since the last reset is 0."""
+
+    def __missing__(self, name: str) -> int:
+        return 0
+
+
+class StepPoint(NamedTuple):
+    """A step of the series; where the series is thinned, the mean of a few steps that begin with this one."""
+
+    step: int
+    start_ns: int
+    duration_ns: int
+    wait_ns: int
+
+
+@dataclass(frozen=True)
+class StepStats:
+    """The training steps between marks; `wait_ns` of a step is the time that its loop waited for data."""
+
+    count: int = 0
+    total_ns: int = 0
+    wait_total_ns: int = 0
+    mean_ns: float = 0.0
+    min_ns: int = 0
+    max_ns: int = 0
+    p50_ns: int = 0
+    p95_ns: int = 0
+    p99_ns: int = 0
+    series: tuple[StepPoint, ...] = ()
+    steps_per_point: int = 1
+    batches: int = 0
+    """That its loop took and used, where a loader tells."""
+    cpu_total_ns: int = 0
+    """What the thread of the loop worked on them."""
+
+    @property
+    def wait_share(self) -> float:
+        """The part of all step time that was spent waiting for data, 0 to 1."""
+        return self.wait_total_ns / self.total_ns if self.total_ns else 0.0
+
+
+@dataclass(frozen=True)
+class EpochStats:
+    """One epoch: from the mark before it (or its first step) to its own; its steps and their waits."""
+
+    epoch: int
+    start_ns: int
+    duration_ns: int
+    steps: int
+    steps_ns: int
+    wait_ns: int
+
+
+class MemoryPoint(NamedTuple):
+    """Memory at a moment: resident of the main process; proportional of it and all its children."""
+
+    time_ns: int
+    rss_bytes: int
+    tree_pss_bytes: int
+
+
+class SpanEvent(NamedTuple):
+    """One finished call of a span, on the clock of `time.perf_counter_ns`; depth 0 has no parent."""
+
+    name: str
+    start_ns: int
+    duration_ns: int
+    depth: int
+
+
+@dataclass(frozen=True)
+class ThreadEvents:
+    """The last calls of one thread, oldest first; `owners` threads have used this buffer one after the other."""
+
+    process: int
+    process_name: str
+    thread: str
+    is_alive: bool
+    owners: int
+    events: tuple[SpanEvent, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; names by number, for a run of thousands of events repeats a dozen."""
+        numbers: dict[str, int] = {}
+        rows = [
+            [numbers.setdefault(each.name, len(numbers)), each.start_ns, each.duration_ns, each.depth]
+            for each in self.events
+        ]
+        return {**encode_fields(replace(self, events=())), "names": list(numbers), "events": rows}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any], place: str) -> ThreadEvents:
+        """What `to_json` wrote."""
+        names = decode(tuple[str, ...], data.get("names"), f"{place}.names")
+        rows = decode_rows(len(SpanEvent._fields), data.get("events"), f"{place}.events")
+        if any(not 0 <= row[0] < len(names) for row in rows):
+            refuse(len(names), f"{place}.names", "a name for each event")
+        events = tuple(SpanEvent(names[row[0]], *row[1:]) for row in rows)
+        found: ThreadEvents = decode_fields(ThreadEvents, data, place, events=events)
+        return found
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a profile knew at one moment; times are those of `time.perf_counter_ns`, one clock for all processes."""
+
+    spans: tuple[SpanStats, ...] = ()
+    counters: Mapping[str, int] = field(default_factory=Counts)
+    gauges: Mapping[str, GaugeStats] = field(default_factory=dict)
+    steps: StepStats = field(default_factory=StepStats)
+    epochs: tuple[EpochStats, ...] = ()
+    memory: tuple[MemoryPoint, ...] = ()
+    gpu: tuple[SpanStats, ...] = ()
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    loaders: tuple[LoaderInfo, ...] = field(default=(), metadata={"json": "subjects"})
+    events: tuple[ThreadEvents, ...] = ()
+    lost: Mapping[str, int] = field(default_factory=dict)
+    process: int = 0
+    start_ns: int = 0
+    taken_ns: int = 0
+    taken_at: float = 0.0
+    version: int = field(default=VERSION, metadata={"json": "penstock_profile"})
+
+    @property
+    def duration_ns(self) -> int:
+        """From the beginning (or the last reset) to the moment of the snapshot."""
+        return self.taken_ns - self.start_ns
+
+    def by_name(self) -> dict[str, SpanStats]:
+        """The spans of all threads and processes merged by name, the largest total first."""
+        grouped: dict[str, list[SpanStats]] = {}
+        for each in self.spans:
+            grouped.setdefault(each.name, []).append(each)
+        merged = [merge_spans(name, spans) for name, spans in grouped.items()]
+        return {each.name: each for each in sorted(merged, key=lambda each: (-each.total_ns, each.name))}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"penstock_profile": self.version, **encode_fields(self)}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Snapshot:
+        """The snapshot that `to_dict` wrote; UsageError where it is something else."""
+        if not isinstance(data, Mapping) or "penstock_profile" not in data:
+            raise UsageError("this is no profile of penstock: the key 'penstock_profile' is missing")
+        if data["penstock_profile"] != VERSION:
+            raise UsageError(f"the profile has version {data['penstock_profile']!r}, this penstock reads {VERSION}")
+        found: Snapshot = decode_fields(Snapshot, data, "", version=VERSION)
+        return replace(found, counters=Counts(found.counters))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write JSON; a file of that name is replaced in one go."""
+        with replacing(path, "the profile") as scratch:
+            scratch.write_text(json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False), encoding="utf-8")
+        return Path(path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Snapshot:
+        """Read what `save` wrote."""
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        except OSError as error:
+            raise UsageError(f"{os.fspath(path)}: cannot be read: {error.strerror}") from error
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{os.fspath(path)}: is no JSON: {error}") from error
+        try:
+            return Snapshot.from_dict(data)
+        except UsageError as error:
+            raise UsageError(f"{os.fspath(path)}: {error.message}") from error
+
+    def __repr__(self) -> str:
+        return (
+            f"Snapshot({len(self.spans)} spans in {len(self.events)} threads, {self.steps.count:,} steps, "
+            f"{self.duration_ns / 1e9:.3f} s)"
+        )
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")

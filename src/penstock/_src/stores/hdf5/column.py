@@ -1,0 +1,383 @@
+"""One column of an HDF5 store over all its files: runs of rows, any rows in any order, texts and images.
+
+A bounded number of files is open at a time, for any thread and across forks. Bytes are read by position. The library
+opens a file only to list chunks, or for columns that it alone can read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._src.profile.record.spans import span
+from penstock._src.stores.caches import FILE_CACHE, Lru
+from penstock._src.stores.hdf5.array import Hdf5Array
+from penstock._src.stores.hdf5.columns import LONGEST_TEXT_BYTES
+from penstock._src.stores.hdf5.file import Hdf5File, library_lock
+from penstock._src.stores.hdf5.layout import join
+from penstock._src.stores.hdf5.rows import (
+    HELD_BYTES,
+    REFERENCE,
+    ContiguousRows,
+    HeapRows,
+    LastChunk,
+    RaggedReader,
+    RowReader,
+    image_bytes,
+)
+from penstock._src.stores.hdf5.survey import Hdf5Survey
+from penstock._src.stores.scattered import runs_between
+from penstock._src.stores.store import ImageArray, ImageSource, Scratch, row_numbers
+from penstock._src.system.files import ReadErrors, open_source
+from penstock.errors import LimitExceeded, StoreCorrupt, StoreError
+
+if TYPE_CHECKING:
+    import h5py
+
+_MOST_OPEN = 128
+_HEAP_BYTES = 32 << 20  # places of texts of their own lengths: two million
+_LOCAL_BITS = 40  # rows of one part
+_LOCAL_MASK = (1 << _LOCAL_BITS) - 1
+_FEW_ROWS = 12  # found one by one faster than by numpy
+_SMALLEST_LIMIT_BYTES = 1 << 20
+
+
+class _HandleErrors(ReadErrors):
+    def cannot_open(self, path: Path, error: OSError) -> Exception:
+        return StoreError(
+            f"{path} cannot be read any more: {error.strerror or error}",
+            hint="it was there when the store was opened; open the store again",
+        )
+
+
+_ERRORS = _HandleErrors(StoreError, StoreCorrupt)
+
+
+class OpenFile:
+    """One open file; closed with its last reader."""
+
+    def __init__(self, path: Path, stamp: tuple[int, int], allow_external: bool) -> None:
+        self.path = path
+        self.size_bytes = stamp[0]
+        self._stamp = stamp
+        self._allow_external = allow_external
+        self._library: Hdf5File | None = None
+        self.source = open_source(path, _ERRORS)
+
+    def check(self) -> None:
+        """The file is what it was when the store was opened."""
+        now = self.source.identity()
+        if now[:2] != self._stamp:
+            grown = f": {now.size_bytes:,} bytes, it had {self._stamp[0]:,}" if now[0] != self._stamp[0] else ""
+            raise StoreCorrupt(
+                f"{self.path} was changed since the store was opened{grown}", hint="open the store again"
+            )
+
+    def library(self) -> Hdf5File:
+        """The file, open for the library; for who holds the lock."""
+        if self._library is None:
+            self._library = Hdf5File(self.path, allow_external=self._allow_external, probed=True)
+        return self._library
+
+    def opened(self, name: str) -> h5py.Dataset:
+        """A data set, through the library."""
+        with library_lock():
+            return self.library().opened(name)
+
+    def __del__(self) -> None:
+        if self._library is not None:
+            self._library.close()
+
+
+class OpenFiles:
+    """The files of a store by number."""
+
+    def __init__(self, paths: Sequence[Path], stamps: Any, allow_external: bool) -> None:
+        self.paths, self.stamps = tuple(paths), stamps
+        self._allow_external = allow_external
+        self._closed = False
+        self._open: Lru[OpenFile] = Lru(most_open())
+
+    @property
+    def n_open(self) -> int:
+        return len(self._open)
+
+    def handle(self, number: int) -> OpenFile:
+        """The file, open and unchanged. Who holds the handle may read from its source."""
+        if self._closed:
+            raise StoreError(f"{self.paths[number]}: the store is closed already")
+        file = self._open.get(number, lambda: self._opened(number))
+        file.check()
+        return file
+
+    def _opened(self, number: int) -> OpenFile:
+        size, time_ns = (int(value) for value in self.stamps[number])
+        with span(FILE_CACHE):
+            return OpenFile(self.paths[number], (size, time_ns), self._allow_external)
+
+    def close(self) -> None:
+        self._closed = True
+        self._open.clear()
+
+
+def most_open() -> int:
+    """Files that may be open at a time: a share of what this process may open."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(4, min(_MOST_OPEN, soft // 8)) if soft != resource.RLIM_INFINITY else _MOST_OPEN
+
+
+class RowMap:
+    """Row numbers of the store → (part, row of the part). One run for what lies in one piece: 24 bytes each."""
+
+    def __init__(self, parts: NDArray[np.int32], firsts: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+        joined = np.ones(len(parts), np.bool_)
+        joined[1:] = (parts[1:] != parts[:-1]) | (firsts[1:] != firsts[:-1] + lengths[:-1])
+        begins = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        self.rows = int(begins[-1])
+        self.starts: NDArray[np.int64] = np.ascontiguousarray(begins[:-1][joined])
+        self.parts: NDArray[np.int32] = parts[joined]
+        self.shifts: NDArray[np.int64] = firsts[joined] - self.starts
+
+    def pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """The rows [start, stop) as (part, first row, last row + 1) of parts."""
+        run = bisect_right(self.starts, start) - 1
+        while start < stop:
+            end = int(self.starts[run + 1]) if run + 1 < len(self.starts) else self.rows
+            end = min(end, stop)
+            shift = int(self.shifts[run])
+            yield int(self.parts[run]), start + shift, end + shift
+            start, run = end, run + 1
+
+    def locate(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The part of each row, and its number there."""
+        if len(self.starts) == 1:
+            return np.broadcast_to(self.parts, rows.shape), rows + self.shifts[0]
+        runs = np.searchsorted(self.starts, rows, side="right") - 1
+        return self.parts[runs], rows + self.shifts[runs]
+
+    def keys(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers that rise with part, then row of the part."""
+        parts, local = self.locate(rows)
+        return np.asarray((parts.astype(np.int64) << _LOCAL_BITS) | local, np.int64)
+
+    def by_part(self, rows: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+        """Rows in their order, those that follow one another in one part together."""
+        if not len(rows):
+            return
+        if len(self.starts) == 1:
+            shift = int(self.shifts[0])
+            plain = rows.tolist() if isinstance(rows, np.ndarray) else rows
+            yield int(self.parts[0]), [row + shift for row in plain]
+            return
+        if len(rows) <= _FEW_ROWS:
+            runs = [bisect_right(self.starts, row) - 1 for row in rows]
+            parts = [int(self.parts[run]) for run in runs]
+            local = [int(row) + int(self.shifts[run]) for row, run in zip(rows, runs, strict=True)]
+        else:
+            part_numbers, numbers = self.locate(np.asarray(rows, np.int64))
+            parts, local = part_numbers.tolist(), numbers.tolist()
+        begin = 0
+        for end in range(1, len(parts) + 1):
+            if end == len(parts) or parts[end] != parts[begin]:
+                yield parts[begin], local[begin:end]
+                begin = end
+
+    def by_place(self, rows: NDArray[np.int64]) -> tuple[list[tuple[int, NDArray[np.int64]]], NDArray[np.int64]]:
+        """Each row once, as (part, rows of the part) that rise; and for each of `rows` its place among them."""
+        keys, places = np.unique(self.keys(rows), return_inverse=True)
+        parts, local = keys >> _LOCAL_BITS, keys & _LOCAL_MASK
+        runs = runs_between(parts[1:] != parts[:-1]) if len(keys) else ()
+        return [(int(parts[begin]), local[begin:end]) for begin, end in runs], places.reshape(-1)
+
+
+class ColumnRows:
+    """One column over all parts of a store, as its rows are stored; any thread may read."""
+
+    def __init__(self, survey: Hdf5Survey, files: OpenFiles, number: int) -> None:
+        self.facts = survey.columns[number]
+        self.dtype: np.dtype[Any] = np.dtype(self.facts.stored_dtype) if not self.facts.ragged else np.dtype("u1")
+        self._files, self._part_file, self._groups = files, survey.part_file, survey.part_group
+        places = survey.placements[:, number]
+        self._offsets, self.row_bytes = places[:, 0].copy(), places[:, 1].copy()
+        self.chunk_rows, self.chunk_bytes = places[:, 2].copy(), places[:, 3].copy()
+        self._readers: dict[int, RowReader | RaggedReader] = {}  # of parts that do not lie in one piece
+        self._last: tuple[int, RowReader | RaggedReader | None] = (-1, None)  # replaced as one, never changed
+        self._heaps: Lru[NDArray[np.int64]] = Lru(_HEAP_BYTES, lambda places: places.nbytes)
+
+    def file(self, part: int) -> OpenFile:
+        return self._files.handle(int(self._part_file[part]))
+
+    def _reader(self, part: int, file: OpenFile) -> RowReader | RaggedReader:
+        """What reads the rows of a part: known from the survey where they lie in one piece, else asked for once."""
+        held, reader = self._last
+        if held == part and reader is not None:
+            return reader
+        offset = int(self._offsets[part])
+        if offset >= 0:
+            row_reader = ContiguousRows(offset, REFERENCE.itemsize if self.facts.ragged else int(self.row_bytes[part]))
+            known = self._heaps if self.facts.kind == "text" else None
+            reader = HeapRows(row_reader, known) if self.facts.ragged else row_reader
+        else:
+            reader = self._readers.get(part)
+            if reader is None:
+                with library_lock():
+                    reader = self._readers.get(part) or self._opened_reader(part, file)
+        self._last = (part, reader)
+        return reader
+
+    def _opened_reader(self, part: int, file: OpenFile) -> RowReader | RaggedReader:
+        is_text = self.facts.kind == "text"
+        reader = Hdf5Array(file.library(), join(self._groups[part], self.facts.name), texts=is_text).reader
+        if is_text and isinstance(reader, HeapRows):
+            reader.known = self._heaps
+        self._readers[part] = reader
+        return reader
+
+    def _fixed(self, part: int, file: OpenFile) -> RowReader:
+        reader = self._reader(part, file)
+        if isinstance(reader, RaggedReader):
+            raise StoreCorrupt(f"{file.path}: {self.facts.name} was changed: its rows have different lengths now")
+        return reader
+
+    @property
+    def index_bytes(self) -> int:
+        """What is remembered of places, by now."""
+        tables = [each.index_bytes for each in list(self._readers.values())]
+        return sum(tables) + 4 * int(self._offsets.nbytes) + self._heaps.total
+
+    def read(self, part: int, start: int, stop: int, out: NDArray[Any], last: LastChunk) -> None:
+        """The rows [start, stop) of a part."""
+        file = self.file(part)
+        self._fixed(part, file).read(file, start, stop, out, last)
+
+    def gather(self, row_map: RowMap, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Rows of the store in any order and with repeats, in the byte order of this machine."""
+        pieces, places = row_map.by_place(rows)
+        values = np.empty((sum(len(local) for _, local in pieces), *self.facts.stored_shape), self.dtype)
+        done = 0
+        for part, local in pieces:
+            file = self.file(part)
+            self._fixed(part, file).gather(file, local, values[done : done + len(local)])
+            done += len(local)
+        return as_native(values, self.facts.dtype)[places]
+
+    def texts(self, row_map: RowMap, rows: NDArray[np.int64], where: str) -> list[str]:
+        """Rows of a text column in any order and with repeats."""
+        pieces, places = row_map.by_place(rows)
+        encoded: list[bytes] = []
+        for part, local in pieces:
+            if self.facts.ragged:
+                texts = self.ragged(part, local.tolist(), LONGEST_TEXT_BYTES, where)
+                encoded += [each.tobytes() for each in texts]
+                continue
+            file = self.file(part)
+            fixed = np.empty(len(local), f"S{int(self.row_bytes[part])}")  # parts may be of different widths
+            self._fixed(part, file).gather(file, local, fixed)
+            encoded += fixed.tolist()
+        return [encoded[place].decode("utf-8", "replace") for place in places.tolist()]
+
+    def ragged(self, part: int, local: Sequence[int], longest_bytes: int, where: str) -> Iterator[NDArray[np.uint8]]:
+        """Rows of a part that have their own lengths."""
+        file = self.file(part)
+        reader = self._reader(part, file)
+        if isinstance(reader, RowReader):
+            raise StoreCorrupt(f"{file.path}: {self.facts.name} was changed: its rows have one length now")
+        done = 0
+        try:
+            for value in reader.rows(file, local, longest_bytes):
+                yield value
+                done += 1
+        except LimitExceeded as error:
+            most = "a text may have" if self.facts.kind == "text" else "an image of this column has"
+            unpacked = "" if self.facts.kind == "text" else " when it is not encoded"
+            raise StoreCorrupt(
+                f"{where}: row {local[done]:,} claims {error.size:,} bytes, {most} {longest_bytes:,}{unpacked}",
+                hint="the file is damaged",
+            ) from None
+
+    def iter_rows(self, part: int, local: Sequence[int], scratch: Scratch) -> Iterator[NDArray[np.uint8]]:
+        """The bytes of rows of a part, each valid until the next."""
+        file = self.file(part)
+        return self._fixed(part, file).iter_rows(file, local, scratch)
+
+
+class Hdf5Images(ImageSource):
+    """The images of one column: a row goes into the scratch of the thread that reads; pixels are a view of it."""
+
+    def __init__(self, column: ColumnRows, row_map: RowMap, where: str) -> None:
+        self._column, self._map, self._where = column, row_map, where
+        facts = column.facts
+        self._is_encoded = facts.encoding != "raw"
+        raw_bytes = int(np.prod(facts.shape)) * np.dtype(facts.dtype).itemsize
+        # A PNG of noise takes a little more than its pixels.
+        self._longest_bytes = max(raw_bytes + raw_bytes // 64 + facts.shape[0], _SMALLEST_LIMIT_BYTES)
+        self._packs = bool((column.chunk_rows > 1).any())
+        # Whether what is given is no view of the memory that was read into.
+        self._is_copied = facts.kind == "depth" and not column.dtype.isnative
+        self.scratch_bytes = self._needs()
+
+    def _needs(self) -> int:
+        column = self._column
+        row_bytes = int(column.row_bytes.max(initial=0))
+        if column.facts.ragged:
+            return self._longest_bytes
+        if not self._packs and not (column.chunk_bytes > 0).any():
+            return row_bytes
+        # Packed bytes, unpacked ones, and those in their order again; then the rows that are picked.
+        chunk_bytes = int(column.chunk_bytes.max(initial=0))
+        held = max(row_bytes, min(HELD_BYTES, row_bytes * int(column.chunk_rows.max(initial=1))))
+        return 3 * chunk_bytes + held
+
+    def keys(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._map.keys(np.asarray(rows, np.int64))
+
+    def runs(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        if not self._packs or len(rows) < 2:
+            return np.arange(len(rows), dtype=np.int64)
+        parts, local = self._map.locate(np.asarray(rows, np.int64))
+        steps = np.maximum(self._column.chunk_rows[parts], 1)
+        bands = local // steps
+        alone = (steps == 1)[1:]
+        changed = (parts[1:] != parts[:-1]) | (bands[1:] != bands[:-1]) | alone
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(changed, dtype=np.int64)])
+
+    def read(self, rows: Sequence[int], scratch: Scratch) -> Iterator[ImageArray]:
+        if len(rows) and (min(rows) < 0 or max(rows) >= self._map.rows):
+            row_numbers(rows, self._where, self._map.rows)
+        column, is_copied = self._column, self._is_copied
+        memory: NDArray[np.uint8] | None = None
+        for part, local in self._map.by_part(rows):
+            if column.facts.ragged:
+                for row in column.ragged(part, local, self._longest_bytes, self._where):
+                    yield row[: image_bytes(row.data)]
+            elif self._is_encoded:
+                for row in column.iter_rows(part, local, scratch):
+                    yield row[: image_bytes(row.data)]
+            else:
+                for row in column.iter_rows(part, local, scratch):
+                    if row is not memory or is_copied:  # most readers give the same memory again
+                        memory, image = row, self._pixels(row)
+                    yield image
+
+    def _pixels(self, row: NDArray[np.uint8]) -> ImageArray:
+        """The bytes of a row as what they show."""
+        facts = self._column.facts
+        stored = row.view(self._column.dtype).reshape(facts.stored_shape)
+        if facts.kind == "depth":
+            depth = stored.reshape(facts.shape[:2])
+            return depth.astype(facts.dtype) if self._is_copied else depth
+        return stored.transpose(1, 2, 0) if facts.turned else stored.reshape(facts.shape)
+
+
+def as_native(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Stored values as numpy's own; a byte that is neither 0 nor 1 would be no truth value of numpy's."""
+    if dtype == "bool":
+        return np.asarray(values.view(np.uint8) != 0)
+    return values if values.dtype.isnative else values.astype(dtype)

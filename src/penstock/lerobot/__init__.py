@@ -1,5 +1,0 @@
-"""The LeRobot formats and nothing else: layout, statistics, the sink, reader, check.
-
-Modules are imported by name (`from penstock.lerobot.read.reader import open_data_set`), so that a command pays only
-for what it uses.
-"""

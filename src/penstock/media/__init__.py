@@ -1,5 +1,0 @@
-"""Pixels and packets: JPEG headers, images, MP4 files, video codecs.
-
-This package imports nothing by itself; take the module you need (`from penstock.media.image import jpeg`). Codecs are
-loaded only when an image is really touched.
-"""

@@ -1,0 +1,58 @@
+"""Where the time of a training step goes: spans over threads and processes, outputs, and a verdict that is checked.
+
+from penstock import profile
+with profile.span("decode"):
+    ...
+profile.print_timing_stats()
+"""
+
+from penstock._src.profile.diagnosis.verdict import verdict
+from penstock._src.profile.record.counters import count, gauge
+from penstock._src.profile.record.gpu import gpu_span
+from penstock._src.profile.record.machine import tell_machine
+from penstock._src.profile.record.registry import register
+from penstock._src.profile.record.session import load, mark_epoch, reset, save, snapshot
+from penstock._src.profile.record.spans import disable, enable, is_enabled, log_timing, record, span
+from penstock._src.profile.record.steps import add_wait, data_wait, leave_out, mark_step
+from penstock._src.profile.report.callback import callback
+from penstock._src.profile.report.live import live
+from penstock._src.profile.report.page import export_html
+from penstock._src.profile.report.table import epoch_line, print_timing_stats, table
+from penstock._src.profile.report.trace import export_trace
+from penstock._src.profile.stats import Snapshot, SpanStats
+from penstock._src.profile.torch.attach import attach, detach
+
+__all__ = [
+    "Snapshot",
+    "SpanStats",
+    "add_wait",
+    "attach",
+    "callback",
+    "count",
+    "data_wait",
+    "detach",
+    "disable",
+    "enable",
+    "epoch_line",
+    "export_html",
+    "export_trace",
+    "gauge",
+    "gpu_span",
+    "is_enabled",
+    "leave_out",
+    "live",
+    "load",
+    "log_timing",
+    "mark_epoch",
+    "mark_step",
+    "print_timing_stats",
+    "record",
+    "register",
+    "reset",
+    "save",
+    "snapshot",
+    "span",
+    "table",
+    "tell_machine",
+    "verdict",
+]

@@ -1,7 +1,7 @@
 """The structure of the source in numbers: `python docs/structure.py [SOURCE] [--before OLD_SOURCE]`.
 
-Prints files and lines per package, the largest folders, modules with a single importer, and import cycles. An edge of
-the import graph is of one of four kinds, the strongest first:
+Prints files and lines per package, the largest folders, how many definitions look public, modules with a single
+importer, and import cycles. An edge of the import graph is of one of four kinds, the strongest first:
 
     import   at the top of a module
     lazy     inside a function: it runs when the function does
@@ -46,6 +46,8 @@ class Module:
     folder: str
     lines: int
     is_package: bool
+    public: int
+    """Functions and classes at its top whose names, and the names of all modules above them, have no underscore first."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +141,9 @@ def read_structure(source: Path) -> Structure:
         inside = path.relative_to(source.parent).with_suffix("").parts
         is_package = inside[-1] == "__init__"
         name = ".".join(inside[:-1] if is_package else inside)
-        folder = path.parent.relative_to(source).as_posix()
-        modules[name] = Module(name, folder, len(text.splitlines()), is_package)
-        trees[name] = ast.parse(text)
+        folder = path.parent.relative_to(source).as_posix().removeprefix("_src/")  # as it was before there was one
+        tree = trees[name] = ast.parse(text)
+        modules[name] = Module(name, folder, len(text.splitlines()), is_package, _public(tree, name))
     edges: dict[tuple[str, str], Edge] = {}
     for name, tree in trees.items():
         for edge in _edges(tree, modules[name], modules):
@@ -150,6 +152,13 @@ def read_structure(source: Path) -> Structure:
             if known is None or KINDS.index(edge.kind) < KINDS.index(known.kind):
                 edges[pair] = edge
     return Structure(modules, edges)
+
+
+def _public(tree: ast.Module, name: str) -> int:
+    if any(part.startswith("_") for part in name.split(".")):
+        return 0
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return sum(isinstance(node, definitions) and not node.name.startswith("_") for node in tree.body)
 
 
 def _package_folder(source: Path) -> Path:
@@ -244,6 +253,11 @@ def _folders(trees: list[Structure]) -> Iterator[str]:
     yield "  above 15: " + " → ".join(str(sum(count > 15 for count in each)) for each in counts)
 
 
+def _definitions(trees: list[Structure]) -> Iterator[str]:
+    counts = [sum(module.public for module in tree.modules.values()) for tree in trees]
+    yield "definitions that look public: " + " → ".join(f"{count:,}" for count in counts)
+
+
 def _importers(trees: list[Structure]) -> Iterator[str]:
     found = [tree.single_importers() for tree in trees]
     yield "modules with a single importer: " + " → ".join(str(len(each)) for each in found)
@@ -275,7 +289,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--before", type=Path, metavar="OLD_SOURCE", help="an older tree, shown beside it")
     args = parser.parse_args(words)
     trees = [read_structure(path) for path in (args.before, args.source) if path is not None]
-    for part in (_sizes, _folders, _importers, _cycles):
+    for part in (_sizes, _folders, _definitions, _importers, _cycles):
         print("\n".join(part(trees)), end="\n\n")
     return 1 if trees[-1].running_cycles() else 0
 

@@ -94,3 +94,12 @@ def test_two_trees_stand_side_by_side(
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["p/", "3", "2", "3", "1"] in rows
     assert ["all", "4", "3", "3", "1"] in rows
+
+
+def test_definitions_look_public_unless_they_or_a_module_above_say_otherwise(
+    structure: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = "def a(): ...\nclass B:\n    def method(self): ...\ndef _c(): ...\n"
+    made = _package(tmp_path, {"__init__.py": "", "open.py": lines, "_src/__init__.py": "", "_src/hidden.py": lines})
+    structure.main([str(made)])
+    assert "definitions that look public: 2\n" in capsys.readouterr().out

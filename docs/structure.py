@@ -47,7 +47,7 @@ class Module:
     lines: int
     is_package: bool
     public: int
-    """Functions and classes at its top whose names, and the names of all modules above them, have no underscore first."""
+    """Functions and classes at its top, unless their name or that of a module above begins with an underscore."""
 
 
 @dataclass(frozen=True)

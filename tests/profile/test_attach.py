@@ -293,7 +293,7 @@ def test_workers_that_start_slowly_are_advised_to_stay_and_it_is_tried() -> None
             time.sleep(0.004)
     found = profile.verdict(check=True, seconds=0.01, loader=batches)
     assert found.stage == "worker_start" and found.best is not None and found.trial is not None
-    assert found.trial.fix.change == {"persistent_workers": True}
+    assert found.trial.fix.change["persistent_workers"] is True  # and more of them, where the machine is busy
     assert found.trial.measured_ms < (found.trial.control_ms or 0) > 200 / BATCHES
 
 

@@ -59,7 +59,7 @@ def called(node: ast.Call, names: dict[str, str]) -> str:
     return ".".join([names.get(inner.id, inner.id), *reversed(parts)])
 
 
-BETWEEN_PROCESSES = "load/process/packing.py: "
+BETWEEN_PROCESSES = "_src/load/process/packing.py: "
 """Unpacks what an engine process sends through a socket without a name, and nothing that was read from anywhere."""
 
 

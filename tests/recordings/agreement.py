@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock import recordings
 from penstock._src.cli import main
+from penstock._src.recordings.split import suffix_kind
 from tests.recordings import made
 from tests.recordings.made import Made
 
@@ -95,7 +96,7 @@ def _run(words: list[str]) -> tuple[int, str, str]:
 
 
 def _suffix(path: Path) -> str:
-    kind = recordings.split.suffix_kind(path.name)  # type: ignore[attr-defined]
+    kind = suffix_kind(path.name)
     return {"ros1": ".bag", "db3": ".db3", "mcap": ".mcap"}[kind]
 
 

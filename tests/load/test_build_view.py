@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,18 @@ from penstock._src.stores.store import ImageArray, ImageSource, Scratch
 from penstock.errors import BudgetExceeded, ImageError, LimitExceeded, StoreError, UsageError
 from tests.load.image_store import ArraySource, ArrayStore
 from tests.load.view_rows import open_files, start
-from tests.threads import penstock_threads
+from tests.threads import earlier_threads, penstock_threads
 
 SIZE = (24, 32)
+
+
+EARLIER: set[threading.Thread] = set()  # those that other tests left
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
+    EARLIER.update(earlier_threads())
 
 
 def _right(store: ArrayStore, name: str, row: int, size: tuple[int, int] = SIZE) -> NDArray[np.uint8]:
@@ -64,7 +69,7 @@ def test_all_rows_of_all_image_columns_are_built_once(where: Any) -> None:
         _assert_whole(store, views)
     finally:
         _close(views)
-    assert not penstock_threads("penstock-load")
+    assert not penstock_threads("penstock-load") - EARLIER
 
 
 def test_a_view_that_is_there_is_not_built_again_and_the_loader_finds_it() -> None:
@@ -150,7 +155,7 @@ def test_a_broken_row_raises_with_its_place_and_the_rest_is_kept() -> None:
         build_view(store, "cam", SIZE, threads=1)
     assert "skip" in str(refused.value) and store.log == list(range(39, 17, -1))
     assert not open_files() - before
-    assert not penstock_threads("penstock-load")
+    assert not penstock_threads("penstock-load") - EARLIER
     views = build_view(store, "cam", SIZE, on_error="skip")
     with views["cam"] as view:
         assert store.log == [row for row in range(39, -1, -1) if row != 17], "what was kept is not made again"
@@ -183,7 +188,7 @@ def test_a_progress_that_raises_stops_the_build_which_goes_on_later() -> None:
     with pytest.raises(Enough):
         build_view(store, "cam", SIZE, progress=progress, threads=2)
     assert not open_files() - before
-    assert not penstock_threads("penstock-load")
+    assert not penstock_threads("penstock-load") - EARLIER
     first: list[tuple[int, int]] = []
     views = build_view(store, "cam", SIZE, progress=lambda done, total: first.append((done, total)))
     _assert_whole(store, views)
@@ -204,7 +209,7 @@ def test_an_interrupt_before_a_piece_is_handed_out_ends_the_build(monkeypatch: p
     monkeypatch.setattr(build._Fill, "__init__", interrupted)
     with pytest.raises(KeyboardInterrupt):
         build_view(ArrayStore([400]), "cam", SIZE, threads=2)
-    assert not penstock_threads("penstock-load")
+    assert not penstock_threads("penstock-load") - EARLIER
 
 
 BUILDING = """

@@ -14,7 +14,7 @@ from penstock._src.system import mapped_memory
 from penstock._src.system.files import memory_file
 from penstock._src.system.mapped_memory import HUGE_BYTES, make_present, map_shared
 from tests.load.view_rows import assert_holds, fill, open_files, pixels_of, spec_of
-from tests.threads import penstock_threads
+from tests.threads import left_running
 
 BIG = {"size": (256, 256)}  # 196,608 bytes a row
 
@@ -77,7 +77,7 @@ def test_memory_stays_ahead_of_the_rows_where_that_is_cheap(monkeypatch: pytest.
         assert memory.open_row() is not None, "a row may be decoded into its place"
         fill(view, range(200))
         assert_holds(view, range(200))
-    assert not penstock_threads("penstock-view-memory")
+    assert not left_running(set(), "penstock-view-memory")
 
 
 def test_a_step_that_is_not_worth_it_is_the_last_but_one(monkeypatch: pytest.MonkeyPatch) -> None:

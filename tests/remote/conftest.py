@@ -21,12 +21,12 @@ _CLOUD = ("AWS_", "AZURE_", "GOOGLE_", "HF_", "PENSTOCK_REMOTE", "PENSTOCK_CLOUD
 
 @pytest.fixture(autouse=True)
 def no_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No credentials, no files of cloud tools, short time limits; clients of other tests are forgotten."""
+    """No credentials, no files of cloud tools; clients of other tests are forgotten."""
     for name in [name for name in os.environ if name.startswith(_CLOUD)]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PENSTOCK_REMOTE", "")
-    configure(timeout_s=10, connect_timeout_s=5, retries=3, retry_timeout_s=20)
+    configure(timeout_s=60, connect_timeout_s=60, retries=3, retry_timeout_s=240)  # no limit of a busy machine
     forget_clients()
     register()
     held.clear()

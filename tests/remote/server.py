@@ -23,7 +23,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
 
@@ -61,6 +60,11 @@ class Request:
     def key(self) -> str:
         return self.path.split("/", 2)[-1]
 
+    @property
+    def target(self) -> tuple[str, str, str]:
+        """What is asked for: the same at every attempt."""
+        return self.method, self.path, self.headers.get("range", "")
+
 
 @dataclass
 class Answer:
@@ -81,11 +85,12 @@ class RangeServer:
         self.fault: Callable[[Request], int | str | None] = lambda _: None
         self.requests: list[Request] = []
         self.in_flight = self.peak_in_flight = 0
+        self.gate = 0  # nothing is answered until so many requests are under way at once, for the first time
         self.bytes_sent = 0
         self._uploads: dict[str, dict[int, bytes]] = {}
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
         self._ready = threading.Event()
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._free_at = 0.0
 
     @property
@@ -105,14 +110,15 @@ class RangeServer:
         }
 
     def __enter__(self) -> RangeServer:
-        self._thread = threading.Thread(target=self._run, name="range-server", daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="range-server", daemon=True)
         self._thread.start()
-        self._ready.wait(10)
+        assert self._ready.wait(120)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        assert self._loop is not None and self._stop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
 
     def put(self, bucket: str, key: str, data: bytes | memoryview) -> StoredObject:
         tag = hashlib.md5(data if len(data) < 1 << 20 else bytes(data[: 1 << 20]) + b"%d" % len(data)).hexdigest()
@@ -136,22 +142,16 @@ class RangeServer:
 
     # The connection
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", self._port, backlog=1024))
+    async def _run(self) -> None:
+        """Connections that are open at the end are ended by `asyncio.run`, which cancels all tasks."""
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._serve, "127.0.0.1", self._port, backlog=1024)
         self._port = server.sockets[0].getsockname()[1]
         self._ready.set()
-        self._loop.run_forever()
+        await self._stop.wait()
         server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
-        self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         try:
             while (request := await self._read(reader)) is not None:
                 self.in_flight += 1
@@ -161,10 +161,11 @@ class RangeServer:
                         break
                 finally:
                     self.in_flight -= 1
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        except (ConnectionError, asyncio.IncompleteReadError):
             pass
+        except asyncio.CancelledError:
+            writer.transport.abort()  # not after what the client has not read yet
         finally:
-            self._tasks.discard(task)
             writer.close()
 
     async def _read(self, reader: asyncio.StreamReader) -> Request | None:
@@ -193,6 +194,8 @@ class RangeServer:
         fault = self.fault(request)
         if self.latency_s:
             await asyncio.sleep(self.latency_s)
+        while self.peak_in_flight < self.gate:
+            await asyncio.sleep(0.002)
         answer = self._error(fault) if isinstance(fault, int) else self._answer(request)
         if fault == LOST:
             return False

@@ -23,9 +23,20 @@ def die() -> NoReturn:
     raise AssertionError("still here")
 
 
+def beside(tree: Mapping[str, Any], name: str) -> Path:
+    """A file beside the output."""
+    return Path(tree["request"]["attempt"]).parents[2] / name
+
+
+def wait_for(path: Path) -> None:
+    """Until the test, or another task, has made a file."""
+    while not path.exists():
+        time.sleep(0.02)
+
+
 def once(tree: Mapping[str, Any], name: str = "fault") -> bool:
     """Whether this is the first time, for all workers together; the marker lies beside the output."""
-    marker = Path(tree["request"]["attempt"]).parents[2] / name
+    marker = beside(tree, name)
     try:
         os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -88,7 +99,8 @@ def always_dies(tree: Mapping[str, Any]) -> dict[str, Any]:
     def take(self: Any, number: int, found: Any, on_moved: Any) -> None:
         on_moved(number, 0)
         if number == BAD_INPUT:
-            time.sleep(1.5)  # it has been said by now where it is
+            while (place.read_progress(self.request.attempt) or {}).get("input") != number:
+                time.sleep(0.05)  # until it has said where it is
             die()
         real(self, number, found, on_moved)
 
@@ -100,16 +112,19 @@ def always_dies(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hangs_on_the_second_node(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Says where it is and waits for the end of that node."""
+    """Says where it is and waits for the end of that node. The first node does nothing before: it could do all."""
     import ray
 
-    here = ray.get_runtime_context().get_node_id()
-    if here != (Path(tree["request"]["attempt"]).parents[2] / "head").read_text() and once(tree):
-        (Path(tree["request"]["attempt"]).parents[2] / "hangs").touch()
-        time.sleep(120)
+    if ray.get_runtime_context().get_node_id() == beside(tree, "head").read_text():
+        wait_for(beside(tree, "hangs"))
+    elif once(tree):
+        beside(tree, "hangs").touch()
+        time.sleep(600)
     return run_group(tree)
 
 
-def slow(tree: Mapping[str, Any]) -> dict[str, Any]:
-    time.sleep(0.7)
+def all_but_one_wait(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """One group is done, the others when the test says so."""
+    if not once(tree):
+        wait_for(beside(tree, "go"))
     return run_group(tree)

@@ -122,7 +122,7 @@ def driver(words: dict[str, Any]) -> subprocess.Popen[bytes]:
         "import json, sys, penstock._src.cli\n"
         "from penstock._src.conversion.shards import ray_run\n"
         "from tests.scale import faults\n"
-        "ray_run.run_group = faults.slow\n"
+        "ray_run.run_group = faults.all_but_one_wait\n"
         "sys.argv = ['penstock', *json.loads(sys.argv[1])]\n"
         "penstock._src.cli.entry()"
     )
@@ -145,10 +145,12 @@ def test_a_driver_that_was_ended_is_resumed(
     shards = place.shards_of(out)
     published = f"{'[0-9]' * 6}/result.json"
     end_s = time.monotonic() + 120
-    while not any(shards.glob(f"*/{published}")) and time.monotonic() < end_s and process.poll() is None:
+    while not any(shards.glob(f"*/{published}")):
+        assert time.monotonic() < end_s and process.poll() is None
         time.sleep(0.02)
     os.kill(process.pid, end)
-    code = process.wait(60)
+    (tmp_path / "go").touch()
+    code = process.wait(120)
     assert code == (-9 if end == signal.SIGKILL else 130)
     assert not out.exists()
     report = distributed(sources, out, resume=True)

@@ -25,6 +25,7 @@ from penstock._src.system.memory import descendants
 from penstock.errors import BudgetExceeded, PenstockError, StoreCorrupt, UsageError
 from tests.load.image_store import ArrayStore
 from tests.load.process.stores import KILL, SEGFAULT, DeadlyStore, RefusingStore
+from tests.load.view_rows import open_files
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -44,16 +45,6 @@ def _same(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> bool:
         list(a) == list(b) and all(np.array_equal(a[name], b[name]) for name in a)
         for a, b in zip(one, two, strict=True)
     )
-
-
-def _open_files() -> set[str]:
-    found = set()
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            found.add(f"{fd} {os.readlink(f'/proc/self/fd/{fd}')}")
-        except OSError:
-            continue  # the one that listed the directory
-    return found
 
 
 def _is_running(pid: int) -> bool:
@@ -146,7 +137,9 @@ def test_a_batch_that_is_kept_stays_as_it_is() -> None:
 
 def test_what_memory_cannot_keep_is_refused_with_the_numbers() -> None:
     store = ArrayStore([40], size=(1024, 1024))
-    with _loader(store, Window(columns=["raw"]), image_size=None, memory="240MiB", view="off") as loader:
+    # Two threads on any machine: each takes a part of the memory.
+    words: dict[str, Any] = {"image_size": None, "memory": "240MiB", "view": "off", "threads": 2}
+    with _loader(store, Window(columns=["raw"]), **words) as loader:
         kept: list[Any] = []
         with pytest.raises(BudgetExceeded, match="are still held by your code"):
             kept.extend(loader)
@@ -349,7 +342,7 @@ def test_closing_ends_threads_that_wait_for_a_batch() -> None:
 
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_nothing_is_left_behind(is_closed: bool) -> None:
-    files, children = _open_files(), set(descendants(os.getpid()))
+    files, children = open_files(), set(descendants(os.getpid()))
     for _ in range(3):
         loader = _loader(ArrayStore([40]), view="ram")
         batches = iter(loader)
@@ -360,7 +353,7 @@ def test_nothing_is_left_behind(is_closed: bool) -> None:
             loader.close()
         del loader
         gc.collect()
-    assert _open_files() - files == set()
+    assert open_files() - files == set()
     assert set(descendants(os.getpid())) - children == set()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import threading
@@ -42,6 +43,7 @@ class RowMarks:
         self._map = mmap.mmap(self.fd, size)
         self._words = memoryview(self._map).cast("q")
         self._places: dict[int, int] = {}
+        self._numbers = itertools.count()  # of threads; no two that come at once get the same
         if fd is None:
             self.clear()
 
@@ -50,7 +52,7 @@ class RowMarks:
         thread = threading.get_ident()
         place = self._places.get(thread)
         if place is None:
-            place = self._places[thread] = len(self._places) % _THREADS * 3
+            place = self._places[thread] = next(self._numbers) % _THREADS * 3
         words = self._words
         words[place], words[place + 1], words[place + 2] = source, column, row
 

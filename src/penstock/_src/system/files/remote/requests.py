@@ -90,8 +90,8 @@ class Pending(Generic[T]):
 
     def result(self) -> T:
         """Wait for the answer; the main thread hears signals meanwhile."""
-        self._lock.acquire()
-        self._lock.release()
+        with self._lock:  # no two calls: Ctrl-C in between would leave it taken, and others wait for the same answer
+            pass
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]

@@ -306,7 +306,12 @@ def choose(
         left = _shared((inside, topic_density.inside)) if inside is not None else topic_density.inside
         if not topic_density.is_enough(_OTHER_SHARE) or left is None or not topic_density.covers(left):
             held = " with policy: hold and missing: hold" if each.is_command else ""
-            notes.append(left_out(each.name, f"{topic_density.reason(left)} (add it under features:{held} to keep it)"))
+            notes.append(
+                left_out(
+                    each.name,
+                    f"{topic_density.reason(left)} (to keep it, name it{held} in a full list of features: --suggest-config)",
+                )
+            )
             continue
         inside = left
         if each.is_command:

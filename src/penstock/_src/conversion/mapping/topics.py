@@ -193,7 +193,11 @@ def find_features(
     for topic in depth if cameras else ():
         density = rows.density(recording, topic)
         if not density.is_enough(_STEADY_SHARE):
-            notes.append(left_out(topic.name, f"{density.reason()} (add it under features: to keep it)"))
+            notes.append(
+                left_out(
+                    topic.name, f"{density.reason()} (to keep it, name it in a full list of features: --suggest-config)"
+                )
+            )
             depth = [each for each in depth if each is not topic]
     features = {
         IMAGE_PREFIX + name: FeatureSettings((TopicSource(topic.name),))
@@ -228,5 +232,10 @@ def _without_single(
     single = [topic for topic in cameras if topic.count == 1 and is_rare(topic, most)]
     for topic in single:
         reason = f"1 image, while another topic has {most:,} messages"
-        notes.append(left_out(topic.name, f"{reason} (add it under features: with missing: hold to keep it)"))
+        notes.append(
+            left_out(
+                topic.name,
+                f"{reason} (to keep it, name it with missing: hold in a full list of features: --suggest-config)",
+            )
+        )
     return [topic for topic in cameras if topic not in single]

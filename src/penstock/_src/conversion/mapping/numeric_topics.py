@@ -309,7 +309,7 @@ def choose(
             notes.append(
                 left_out(
                     each.name,
-                    f"{topic_density.reason(left)} (to keep it, name it{held} in a full list of features: --suggest-config)",
+                    f"{topic_density.reason(left)} (to keep it, name it{held} in a full features: list)",
                 )
             )
             continue

@@ -193,11 +193,7 @@ def find_features(
     for topic in depth if cameras else ():
         density = rows.density(recording, topic)
         if not density.is_enough(_STEADY_SHARE):
-            notes.append(
-                left_out(
-                    topic.name, f"{density.reason()} (to keep it, name it in a full list of features: --suggest-config)"
-                )
-            )
+            notes.append(left_out(topic.name, f"{density.reason()} (to keep it, name it in a full features: list)"))
             depth = [each for each in depth if each is not topic]
     features = {
         IMAGE_PREFIX + name: FeatureSettings((TopicSource(topic.name),))
@@ -235,7 +231,7 @@ def _without_single(
         notes.append(
             left_out(
                 topic.name,
-                f"{reason} (to keep it, name it with missing: hold in a full list of features: --suggest-config)",
+                f"{reason} (to keep it, name it with missing: hold in a full features: list)",
             )
         )
     return [topic for topic in cameras if topic not in single]

@@ -236,6 +236,24 @@ def test_memory_views_stay_within_the_budget() -> None:
         assert loader.stats()["view_hits"] - before == view["capacity"]
 
 
+@pytest.mark.parametrize("window", [Window(columns=["raw"]), Clip(3, columns=["raw"]), Transition(columns=["raw"])])
+def test_a_view_that_holds_a_part_of_the_rows_changes_nothing(window: Any) -> None:
+    options: dict[str, Any] = {"image_size": (240, 320), "batch_size": 4, "threads": 2}
+    plain = list(_loader(ArrayStore([25, 35], size=(480, 640)), window, view="off", **options))
+    store = ArrayStore([25, 35], size=(480, 640))
+    with _loader(store, window, view="off", memory="200MiB", **options) as loader:
+        memory = loader.shares.fixed_bytes + 30 * 240 * 320 * 3
+    with _loader(store, window, view="ram", memory=memory, **options) as loader:
+        for _ in range(3):
+            loader.set_epoch(0)
+            for ours, theirs in zip(loader, plain, strict=True):
+                for name, expected in theirs.items():
+                    assert np.array_equal(ours[name], expected), name
+        (view,) = loader.stats()["views"].values()
+        assert 0 < view["capacity"] < 60
+        assert loader.stats()["view_hits"] > 0
+
+
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_a_broken_row(on_error: str) -> None:
     store = ArrayStore([20, 20], broken=[25])

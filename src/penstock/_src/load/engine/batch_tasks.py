@@ -18,6 +18,7 @@ from penstock._src.load.engine.job import BatchJob, BatchPart, EncodedImages, Fa
 from penstock._src.load.engine.source import INDEX, OUTPUT_SHIFT, PLACE_MASK, ImageColumn, SampleSource, Unique, merge
 from penstock._src.load.engine.stages import now_ns
 from penstock._src.load.engine.thread_pool import FreshScratch, Task, ThreadPool, WorkerState
+from penstock._src.load.views.view import View
 from penstock._src.stores.store import Scratch
 from penstock.errors import PenstockError, RemoteError, StoreCorrupt
 
@@ -84,7 +85,7 @@ def _take_tasks(
     """Where a view in memory holds everything that the batch needs of a column: copies in the order of the batch, many
     images in one call. None where it does not."""
     view = part.source.views.get(column.name)
-    if view is None or view.path is not None or view.spec.encoding != "raw" or column.table is not None:
+    if view is None or not _is_copied(view, column):
         return None
     if len(part.places) != job.size:
         return None
@@ -99,6 +100,11 @@ def _take_tasks(
             part_of = slice(int(chosen[0]), int(chosen[-1]) + 1)
             tasks.append(_CopyTask(job, view, slots[part_of], target[part_of]))
     return tasks
+
+
+def _is_copied(view: View, column: ImageColumn) -> bool:
+    """Whether rows of a view are copied to a batch as they are, many in one call."""
+    return view.path is None and view.spec.encoding == "raw" and column.table is None
 
 
 class _CopyTask:
@@ -128,6 +134,9 @@ def _image_tasks(
         there[there] = view.filled(slots[there])
         hits = np.flatnonzero(there)
         missing = np.flatnonzero(~there)
+        if len(hits) and _is_copied(view, column):
+            yield from _scatter_tasks(job, view, unique, slots, there, targets, threads)
+            hits = hits[:0]
         for chosen in _chunks(hits, threads, 4 * _MOST_IMAGES_PER_TASK):
             yield _ViewTask(job, source, column, unique, targets, chosen, slots, view)
     if len(missing):
@@ -135,6 +144,42 @@ def _image_tasks(
         job.prefetch(column, unique.rows[missing])
         for chosen in _run_chunks(missing, column.reader.runs(unique.rows[missing]), threads):
             yield _ImageTask(job, source, column, unique, targets, chosen, slots, view)
+
+
+def _scatter_tasks(
+    job: BatchJob,
+    view: Any,
+    unique: Unique,
+    slots: NDArray[np.int64],
+    there: NDArray[np.bool_],
+    targets: list[NDArray[Any]],
+    threads: int,
+) -> Iterator[Task]:
+    """Images that a view in memory holds, beside others of the batch that it does not."""
+    every_slot, is_there = np.repeat(slots, unique.counts), np.repeat(there, unique.counts)
+    is_first = np.zeros(len(unique.dests), np.bool_)
+    is_first[unique.first] = True
+    for number, target in enumerate(targets):
+        own = np.flatnonzero(is_there & (unique.dests >> OUTPUT_SHIFT == number))
+        own = own[np.argsort(unique.dests[own])]
+        for chosen in _chunks(own, threads, 4 * _MOST_IMAGES_PER_TASK):
+            places = unique.dests[chosen] & PLACE_MASK
+            yield _ScatterTask(job, view, every_slot[chosen], places, target, int(is_first[chosen].sum()))
+
+
+class _ScatterTask:
+    """Images of the batch that are in memory, each with its place."""
+
+    def __init__(
+        self, job: BatchJob, view: Any, slots: NDArray[np.int64], places: NDArray[np.int64], out: NDArray[np.uint8],
+        n_rows: int,
+    ) -> None:  # fmt: skip
+        self.job, self.view, self.slots, self.places, self.out, self.n_rows = job, view, slots, places, out, n_rows
+
+    def __call__(self, worker: WorkerState) -> None:
+        worker.clock.begin()
+        self.view.take_into(self.slots, self.out, self.places)
+        self.job.copied(worker.clock, self.n_rows)
 
 
 def _chunks(numbers: NDArray[np.int64], threads: int, most: int, least: int = 1) -> Iterator[NDArray[np.int64]]:

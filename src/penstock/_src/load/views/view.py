@@ -265,6 +265,12 @@ class View:
             self._unmark(slot)
         return good
 
+    def take_into(self, slots: NDArray[np.int64], out: NDArray[np.uint8], at: NDArray[np.int64]) -> None:
+        """Rows of a view in memory that are `filled`, each to its place in `out`; the places are ascending."""
+        self._check_open()
+        assert self._memory is not None
+        self._memory.take(slots, out, at)
+
     def take(self, slots: NDArray[np.int64], out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
         """Copies of raw rows that are `filled` (on disk: `verified`), many in one call."""
         self._check_open()

@@ -90,11 +90,14 @@ class MemoryRows:
     def take(self, slots: NDArray[np.int64], out: NDArray[np.uint8], at: NDArray[np.int64] | None = None) -> None:
         """Rows that are there, many in one call. `at`: where each of them goes in `out`, ascending."""
         places = self._marks[slots].astype(np.int64) - 1
-        at = np.arange(len(slots)) if at is None else at
+        # They are in range; mode="raise" copies twice.
+        if at is None:
+            np.take(self._rows, places, axis=0, out=out, mode="clip")
+            return
         begin = 0
         for end in (*(np.flatnonzero(np.diff(at) != 1) + 1).tolist(), len(at)):  # neighbours are one copy
             run = out[at[begin] : at[begin] + end - begin]
-            np.take(self._rows, places[begin:end], axis=0, out=run, mode="clip")  # in range; "raise" copies twice
+            np.take(self._rows, places[begin:end], axis=0, out=run, mode="clip")
             begin = end
 
     # Filling

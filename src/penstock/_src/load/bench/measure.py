@@ -210,6 +210,7 @@ class _Run:
                 budget = format_bytes(parse_bytes(self.plan.memory))
                 self._leave_out(view, None, f"{budget} of memory hold none of the batch sizes")
                 return None
+            limit = limit if self.plan.view_bytes is None else min(limit, self.plan.view_bytes)
         began = time.perf_counter()
         deadline = _Deadline(began + self.plan.fill_seconds)
         try:

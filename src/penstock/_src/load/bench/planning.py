@@ -23,7 +23,7 @@ from penstock._src.load.views.choose_views import full_bytes_of, share_on_disk
 from penstock._src.load.vqa.planning import vqa_options
 from penstock._src.plan.load_plan import LoadOption, LoadPlan, choose, strategy_for
 from penstock._src.plan.probe.host_plan import pinned_bytes
-from penstock._src.plan.view_choice import LEAST_SHARE, ViewKind, is_enough_on_disk, share_in_memory
+from penstock._src.plan.view_choice import LEAST_SHARE, is_enough_on_disk, share_in_memory
 from penstock._src.stores.opening import open_store
 from penstock._src.stores.store import Store
 from penstock._src.stores.vqa.store import VQAStore
@@ -156,10 +156,13 @@ def _measured(
     row_bytes = max(images.n_bytes // max(store.rows, 1), 1)
     samples_per_row = whole.samples / max(store.rows, 1)
     rows = max(_PART_BYTES // row_bytes, int(_PART_BATCHES * settings.batch_size / max(samples_per_row, 1e-9)))
+    rows = min(rows, store.rows)
+    share = share_in_memory([images.n_bytes], whole.shares.left_bytes)
     plan = BenchPlan(
         path=settings.path, batch_sizes=(settings.batch_size,), views=views, window="given",
         image_size=settings.image_size, memory=settings.memory, threads=settings.threads, seconds=seconds,
-        cold=store.stored_bytes > limit.available_bytes, most_rows=min(rows, store.rows), options=options or None,
+        cold=store.stored_bytes > limit.available_bytes, most_rows=rows, options=options or None,
+        view_bytes=int(share * row_bytes * rows) if 0 < share < 1 else None,
     )  # fmt: skip
     bench = bench_load(plan, window=settings.window)
     if not any(point.view == "off" for point in bench.points):
@@ -182,7 +185,7 @@ def _options(bench: LoadBench, whole: Loader, images: _ViewBytes) -> list[LoadOp
     without = LoadOption("off", 0.0, fixed, 0, 0.0, (cold or off).samples_per_s)
     share = share_in_memory([images.n_bytes], shares.left_bytes)
     views = [
-        _with_view(view, points[view], without, bench, shares.left_bytes, share, images)
+        _with_view(points[view], off, without, bench, shares.left_bytes, share, images)
         for view in ("ram", "disk") if view in points
     ]  # fmt: skip
     if is_enough_on_disk(images.on_disk, share):
@@ -191,17 +194,17 @@ def _options(bench: LoadBench, whole: Loader, images: _ViewBytes) -> list[LoadOp
 
 
 def _with_view(
-    view: ViewKind,
     point: Point,
+    off: Point,
     without: LoadOption,
     bench: LoadBench,
     left_bytes: int,
     share: float,
     images: _ViewBytes,
 ) -> LoadOption:
-    filling = next(each for each in bench.fillings if each.view == view)
+    filling = next(each for each in bench.fillings if each.view == point.view)
     bytes_per_s = filling.n_bytes / max(filling.seconds, 1e-9)
-    if view == "disk":
+    if point.view == "disk":
         missing_bytes = int((1 - images.on_disk) * images.n_bytes)
         why_not = _why_no_room(images.n_bytes) if missing_bytes else ""
         own = LoadOption("disk", 1.0, without.memory_bytes, images.n_bytes, 0.0, point.samples_per_s, why_not)
@@ -210,7 +213,10 @@ def _with_view(
     why_not = ""
     if not share:
         why_not = f"{format_bytes(max(left_bytes, 0))} are left for it, less than {LEAST_SHARE:.0%} of the images"
-    seconds = share / point.samples_per_s + (1 - share) / without.samples_per_s
+    # Measured with a view that holds as large a part: what a sample takes that it answers, and one that it does not.
+    hits = point.view_hits or 1.0
+    answered_s = max(1 / point.samples_per_s - (1 - hits) / off.samples_per_s, 0.0) / hits
+    seconds = share * answered_s + (1 - share) / without.samples_per_s
     held = {**without.memory_bytes, "view": view_bytes}
     return LoadOption("ram", share, held, 0, view_bytes / bytes_per_s, 1 / seconds, why_not)
 

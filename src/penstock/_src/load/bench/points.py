@@ -34,6 +34,8 @@ class Plan:
     episodes: Sequence[int] | str | None = None
     most_rows: int | None = None
     """Only so many rows from the first on are opened."""
+    view_bytes: int | None = None
+    """At most for a view in RAM, where more would fit."""
     options: Mapping[str, Any] | None = None
     """Of `penstock.open`."""
 
